@@ -1,0 +1,1 @@
+"""Training vision-language agents by multi-turn reinforcement learning."""
