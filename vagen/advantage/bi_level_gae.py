@@ -1,0 +1,44 @@
+"""Bi-level GAE: credit between turns first, then inside each turn."""
+
+import torch
+from torch import Tensor
+
+from vagen.advantage.inputs import AdvantageInputs
+from vagen.advantage.segments import Selection, next_values, reverse_linear_scan
+from vagen.advantage.turn_wise_gae import turn_advantages
+from vagen.advantage.whitening import whiten
+
+
+def bi_level_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+    """A recursion over turns with its own discount, then one over the tokens of each turn.
+
+    Outer, over the last tokens `e_k` of the turns, with discount G and lambda L per turn:
+    `D_k = r(e_k) + G V(e_{k+1}) - V(e_k)`, `T_k = D_k + G L T_{k+1}`.
+    Inner, over sampled tokens with `gamma` and `lam`, never across turns: `A(e_k) = T_k`, and
+    before it `d_i = r_i + gamma V_next(i) - V_i`, `A_i = d_i + gamma lam A_next(i)`.
+    Target `A_i + V_i`; whitened over the loss mask.
+
+    Source: VAGEN, arXiv 2510.16907, section 4.2. `V(e_k)` is the value before the turn's last
+    token, so target and value of a token belong together. The reward of a turn belongs on its
+    last token; a reward inside a turn is credited to the tokens before it in that turn only.
+    With G = gamma and L = lam = 1 the result is that of `masked_gae`.
+
+    Returns:
+        Advantages and returns [B, T], 0 off the loss mask.
+    """
+    assert inputs.values is not None and inputs.turn_end_mask is not None
+    turns = Selection.of(inputs.turn_end_mask)
+    tokens = Selection.of(inputs.loss_mask)
+    turn_BS = tokens.take(turns.put(turn_advantages(inputs, turns)))
+    ends_BS = tokens.take(inputs.turn_end_mask)
+
+    values_BS = tokens.take(inputs.values)
+    following_BS = next_values(values_BS, tokens.lengths, None)
+    deltas_BS = tokens.take(inputs.rewards) + inputs.gamma * following_BS - values_BS
+    raw_BS = reverse_linear_scan(
+        torch.where(ends_BS, turn_BS, deltas_BS),
+        (~ends_BS).to(deltas_BS.dtype) * (inputs.gamma * inputs.lam),
+    )
+    raw = tokens.put(raw_BS)
+    returns = tokens.put(raw_BS + values_BS)
+    return (whiten(raw, inputs.loss_mask) if inputs.whiten else raw), returns
