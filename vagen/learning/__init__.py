@@ -1,0 +1,50 @@
+"""Losses, masks, token rewards and KL controllers."""
+
+from vagen.learning.aggregate import LossAggMode, aggregate, loss_denominator
+from vagen.learning.entropy import entropy_from_logits
+from vagen.learning.kl import (
+    AdaptiveKLController,
+    FixedKLController,
+    KLController,
+    KLPenaltyKind,
+    kl_penalty,
+    make_kl_controller,
+)
+from vagen.learning.masks import critic_mask, last_sampled_mask, turn_end_mask
+from vagen.learning.metrics import (
+    Max,
+    Mean,
+    Metric,
+    combine_metrics,
+    explained_variance,
+    masked_mean,
+)
+from vagen.learning.policy_loss import policy_loss
+from vagen.learning.rewards import token_rewards, turn_reward
+from vagen.learning.value_loss import value_loss
+
+__all__ = [
+    "AdaptiveKLController",
+    "FixedKLController",
+    "KLController",
+    "KLPenaltyKind",
+    "LossAggMode",
+    "Max",
+    "Mean",
+    "Metric",
+    "aggregate",
+    "combine_metrics",
+    "critic_mask",
+    "entropy_from_logits",
+    "explained_variance",
+    "kl_penalty",
+    "last_sampled_mask",
+    "loss_denominator",
+    "make_kl_controller",
+    "masked_mean",
+    "policy_loss",
+    "token_rewards",
+    "turn_end_mask",
+    "turn_reward",
+    "value_loss",
+]

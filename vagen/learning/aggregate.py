@@ -1,0 +1,92 @@
+"""From a loss per token to a loss, such that micro batches add up exactly.
+
+Shape legend: tensors are [B, T] (padded) or [N] (packed, whole rows after one another).
+"""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
+"""`token-mean`: every sampled token counts alike. `seq-mean-token-sum`: sum over each row's tokens,
+mean over rows. `seq-mean-token-mean`: mean over each row's tokens, mean over rows."""
+
+
+def loss_denominator(loss_mask: Tensor, mode: LossAggMode, row_ids: Tensor | None = None) -> Tensor:
+    """What a mini batch's summed loss is divided by: its tokens or its rows.
+
+    Args:
+        loss_mask: [B, T] or [N], non-zero on tokens that count; of the *whole* mini batch.
+        mode: how tokens are averaged.
+        row_ids: integers shaped like `loss_mask`, the row of each token; only for the `seq-`
+            modes of packed tensors.
+
+    Returns:
+        0-d int64: sampled tokens (`token-mean`) or rows that have any; at least 1.
+    """
+    mask = loss_mask != 0
+    if mode == "token-mean":
+        return mask.sum().clamp(min=1)
+    return (_tokens_per_row(mask, _row_index(mask, mode, row_ids)) > 0).sum().clamp(min=1)
+
+
+def aggregate(
+    per_token: Tensor,
+    loss_mask: Tensor,
+    *,
+    mode: LossAggMode = "token-mean",
+    denominator: Tensor | float | None = None,
+    row_ids: Tensor | None = None,
+) -> Tensor:
+    """Averages `per_token` over the tokens where `loss_mask` is non-zero.
+
+    With the `denominator` of the whole mini batch (`loss_denominator`), the results of its micro
+    batches sum to the result of the mini batch, gradients too, however it is cut between rows.
+
+    Args:
+        per_token: [B, T] or [N] floats; what it holds off the mask has no effect.
+        loss_mask: same shape, non-zero on tokens that count.
+        mode: how tokens are averaged.
+        denominator: tokens (`token-mean`) or rows (the others) of the mini batch; None takes those
+            of this call.
+        row_ids: see `loss_denominator`; for `seq-mean-token-mean` each row must be whole.
+
+    Returns:
+        0-d float.
+
+    Raises:
+        ValueError: unknown mode, unequal shapes, or missing `row_ids`.
+    """
+    require_same_shape(per_token=per_token, loss_mask=loss_mask)
+    mask = loss_mask != 0
+    summand = torch.where(mask, per_token, 0.0)
+    if mode == "seq-mean-token-mean":
+        rows = _row_index(mask, mode, row_ids)
+        summand = summand / _tokens_per_row(mask, rows).clamp(min=1)[rows]
+    elif mode not in get_args(LossAggMode):
+        raise ValueError(f"loss_agg_mode {mode!r}; it must be one of {get_args(LossAggMode)}")
+    if denominator is None:
+        denominator = loss_denominator(mask, mode, row_ids)
+    return summand.sum() / denominator
+
+
+def require_same_shape(**tensors: Tensor) -> None:
+    """Raises ValueError unless all have one shape: broadcasting here would be a silent error."""
+    if len({x.shape for x in tensors.values()}) > 1:
+        shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in tensors.items())
+        raise ValueError(f"shapes must be equal: {shapes}")
+
+
+def _row_index(mask: Tensor, mode: str, row_ids: Tensor | None) -> Tensor:
+    """Row number in [0, rows) of each token, shaped like `mask`."""
+    if row_ids is not None:
+        require_same_shape(loss_mask=mask, row_ids=row_ids)
+        return torch.unique(row_ids, return_inverse=True)[1]
+    if mask.dim() == 1:
+        raise ValueError(f"loss_agg_mode {mode!r} on packed tensors needs `row_ids`")
+    return torch.arange(mask.shape[0], device=mask.device)[:, None].expand(mask.shape)
+
+
+def _tokens_per_row(mask: Tensor, rows: Tensor) -> Tensor:
+    return torch.bincount(rows[mask], minlength=int(rows.max()) + 1 if rows.numel() else 0)

@@ -1,0 +1,97 @@
+"""Numbers of an update that add up over micro batches.
+
+A mean of means over micro batches of unequal size is not the mean, so losses report sums with
+their weights, on the device (no synchronisation), and `combine_metrics` finishes them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over tokens, kept as sum and count."""
+
+    total: Tensor  # 0-d
+    weight: Tensor  # 0-d
+
+    def __float__(self) -> float:
+        return float(self.total) / max(float(self.weight), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Max:
+    """A maximum over tokens; minus infinity of none."""
+
+    value: Tensor  # 0-d
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+
+Metric = Mean | Max
+
+
+def token_mean(per_token: Tensor, mask: Tensor) -> Mean:
+    """Mean of `per_token` where `mask` (bool, same shape) is True."""
+    per_token = per_token.detach()
+    return Mean(total=torch.where(mask, per_token, 0).sum(), weight=mask.sum())
+
+
+def token_max(per_token: Tensor, mask: Tensor) -> Max:
+    """Maximum of `per_token` where `mask` (bool, same shape) is True."""
+    per_token = per_token.detach()
+    if per_token.numel() == 0:
+        return Max(per_token.new_tensor(float("-inf")))
+    return Max(torch.where(mask, per_token, float("-inf")).max())
+
+
+def combine_metrics(parts: Iterable[Mapping[str, Metric]]) -> dict[str, float]:
+    """Metrics of all micro batches together; those without a single token are left out."""
+    gathered: dict[str, list[Metric]] = {}
+    for part in parts:
+        for name, metric in part.items():
+            gathered.setdefault(name, []).append(metric)
+    combined: dict[str, float] = {}
+    for name, metrics in gathered.items():
+        means = [m for m in metrics if isinstance(m, Mean)]
+        if means:
+            weight = sum(float(m.weight) for m in means)
+            if weight > 0:
+                combined[name] = sum(float(m.total) for m in means) / weight
+        else:
+            highest = max(map(float, metrics))
+            if highest > float("-inf"):
+                combined[name] = highest
+    return combined
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean of `x` where `mask` (same shape) is non-zero, 0-d; 0 of no token."""
+    mask = mask != 0
+    return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float:
+    """Share of the returns' variance that the values explain: `1 - Var(R - V) / Var(R)`.
+
+    Args:
+        values: any shape, critic's values.
+        returns: same shape, un-whitened returns.
+        mask: same shape, non-zero on tokens that count.
+
+    Returns:
+        1 for a perfect critic (up to a constant), 0 for one that explains nothing, negative for one
+        that is worse than a constant; 0 where it is undefined (returns without variance).
+    """
+    mask = mask != 0
+    target = returns[mask].double()
+    if target.numel() < 2:
+        return 0.0
+    variance = target.var()
+    if float(variance) == 0.0:
+        return 0.0
+    return float(1.0 - (target - values[mask].double()).var() / variance)

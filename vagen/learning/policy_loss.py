@@ -1,0 +1,79 @@
+"""Clipped policy-gradient loss (PPO), with optional dual clip."""
+
+import torch
+from torch import Tensor
+
+from vagen.learning.aggregate import LossAggMode, aggregate, require_same_shape
+from vagen.learning.metrics import Metric, token_max, token_mean
+
+LOG_RATIO_LIMIT = 20.0
+"""The log of the ratio is cut at this, so that the ratio stays finite."""
+
+
+def policy_loss(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    loss_mask: Tensor,
+    *,
+    clip_ratio_low: float = 0.2,
+    clip_ratio_high: float = 0.2,
+    clip_ratio_c: float | None = None,
+    loss_agg_mode: LossAggMode = "token-mean",
+    denominator: Tensor | float | None = None,
+    row_ids: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Metric]]:
+    """`-min(u A, clip(u, 1 - low, 1 + high) A)` with `u = exp(logprobs - old_logprobs)`.
+
+    Schulman et al. 2017, arXiv 1707.06347, eq. 7; unequal bounds are those of DAPO (arXiv
+    2503.14476, eq. 10). With `clip_ratio_c` the loss of a negative advantage is at most `-c A`
+    (dual clip, Ye et al. 2020, arXiv 1912.09729, eq. 5).
+
+    Args:
+        logprobs: [B, T] or packed [N] floats, with gradient.
+        old_logprobs: same shape, log-probs of the policy that started the update.
+        advantages: same shape.
+        loss_mask: same shape, non-zero on tokens to learn from; elsewhere nothing is read.
+        clip_ratio_low: lower bound of the ratio is one minus this.
+        clip_ratio_high: upper bound of the ratio is one plus this.
+        clip_ratio_c: dual clip, above 1; None is off.
+        loss_agg_mode: how tokens are averaged.
+        denominator: tokens or rows of the whole mini batch (`loss_denominator`), so that micro
+            batches add up; None takes those of this call.
+        row_ids: row of each token of packed tensors; only the `seq-` modes read it.
+
+    Returns:
+        The loss (0-d) and metrics: `ppo_kl` (mean of old minus new log-probs), `pg_clipfrac` and
+        `pg_clipfrac_lower` (share of tokens that the clip and the dual clip hold back),
+        `ratio_mean`, `ratio_max`.
+
+    Raises:
+        ValueError: unequal shapes, or a dual clip that is not above 1.
+    """
+    require_same_shape(
+        logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, loss_mask=loss_mask
+    )
+    if clip_ratio_c is not None and clip_ratio_c <= 1.0:
+        raise ValueError(f"clip_ratio_c = {clip_ratio_c}; it must be above 1")
+    mask = loss_mask != 0
+    log_ratio = torch.where(mask, logprobs - old_logprobs.detach(), 0.0)
+    advantages = torch.where(mask, advantages.detach(), 0.0)
+    ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+    free = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
+    losses = torch.maximum(free, clipped)
+    held = torch.zeros_like(mask)
+    if clip_ratio_c is not None:
+        ceiling = -advantages * clip_ratio_c
+        held = (advantages < 0) & (losses > ceiling)
+        losses = torch.where(held, ceiling, losses)
+
+    loss = aggregate(losses, mask, mode=loss_agg_mode, denominator=denominator, row_ids=row_ids)
+    return loss, {
+        "ppo_kl": token_mean(-log_ratio, mask),
+        "pg_clipfrac": token_mean((clipped > free).to(losses.dtype), mask),
+        "pg_clipfrac_lower": token_mean(held.to(losses.dtype), mask),
+        "ratio_mean": token_mean(ratio, mask),
+        "ratio_max": token_max(ratio, mask),
+    }

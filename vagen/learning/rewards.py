@@ -1,0 +1,74 @@
+"""Rewards per token, from rewards per turn and the divergence from the reference policy.
+
+Shape legend: B rows, T tokens of the padded row, K turns.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from vagen.learning.kl import kl_penalty
+from vagen.learning.masks import last_sampled_mask
+
+
+def turn_reward(parts: Mapping[str, float | None]) -> float:
+    """Sums the parts of a turn's reward (`Turn.rewards`); an absent part (None) adds nothing."""
+    return float(sum(part for part in parts.values() if part is not None))
+
+
+def token_rewards(
+    turn_rewards: Sequence[Sequence[float]],
+    *,
+    loss_mask: Tensor,
+    turn_end_mask: Tensor,
+    use_multi_turn_reward: bool = True,
+    old_logprobs: Tensor | None = None,
+    ref_logprobs: Tensor | None = None,
+    kl_coef: float = 0.0,
+) -> Tensor:
+    """Places rewards on tokens and subtracts `kl_coef` times k1 on sampled tokens only.
+
+    Args:
+        turn_rewards: B sequences, reward of each turn of the row, in order.
+        loss_mask: [B, T], non-zero on sampled tokens.
+        turn_end_mask: [B, T], non-zero on the last sampled token of each turn.
+        use_multi_turn_reward: each turn's reward on its own last token; otherwise their sum on the
+            row's last sampled token.
+        old_logprobs: [B, T], log-probs of the sampled tokens at the start of the update.
+        ref_logprobs: [B, T], the reference policy's.
+        kl_coef: coefficient of the penalty; 0 needs no log-probs.
+
+    Returns:
+        [B, T] float32, 0 off the loss mask.
+
+    Raises:
+        ValueError: a row whose rewards and turn ends differ in number, or a KL coefficient without
+            both log-probs.
+    """
+    sampled, ends = loss_mask != 0, turn_end_mask != 0
+    counts = ends.sum(1).tolist()
+    given = [len(row) for row in turn_rewards]
+    if counts != given:
+        row = next((b for b, (n, m) in enumerate(zip(counts, given, strict=False)) if n != m), None)
+        detail = (
+            f"{len(given)} rows of rewards for {len(counts)} rows of tokens"
+            if row is None
+            else f"row {row} has {given[row]} turn rewards for {counts[row]} turn ends"
+        )
+        raise ValueError(f"turn_rewards: {detail}")
+
+    rewards = torch.zeros(sampled.shape, dtype=torch.float64, device=sampled.device)
+    if use_multi_turn_reward:
+        where, amounts = ends, [reward for row in turn_rewards for reward in row]
+    else:
+        where = last_sampled_mask(sampled)
+        amounts = [sum(row) for row, n in zip(turn_rewards, counts, strict=True) if n]
+    rewards[where] = rewards.new_tensor(amounts)
+
+    if kl_coef != 0.0:
+        if old_logprobs is None or ref_logprobs is None:
+            raise ValueError(f"kl_coef = {kl_coef} needs old_logprobs and ref_logprobs")
+        penalty = kl_penalty(old_logprobs.detach().double(), ref_logprobs.double(), "k1")
+        rewards = rewards - torch.where(sampled, kl_coef * penalty, 0.0)
+    return rewards.float()
