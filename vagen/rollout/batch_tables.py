@@ -1,0 +1,248 @@
+"""Trajectories as Arrow tables and back, bit for bit.
+
+Per-token arrays are list columns; JSON-able mappings without a fixed shape (`parsed`, `state`,
+`next_state`, `verdict`) are JSON text; None is null everywhere.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from vagen.rollout.batch_check import BatchError
+from vagen.rollout.types import Status, TokenRow, Trajectory, Turn
+
+_TRAJECTORIES = pa.schema(
+    [
+        ("trajectory_id", pa.string()),
+        ("group_id", pa.string()),
+        ("config_id", pa.string()),
+        ("env_name", pa.string()),
+        ("env_config_digest", pa.string()),
+        ("seed", pa.int64()),
+        ("level_hash", pa.string()),
+        ("terminated", pa.bool_()),
+        ("truncated", pa.bool_()),
+        ("success", pa.bool_()),
+        ("status", pa.string()),
+        ("score", pa.float64()),
+        ("error", pa.string()),
+        ("bootstrap_value", pa.float64()),
+    ]
+)
+_TURNS = pa.schema(
+    [
+        ("trajectory_id", pa.string()),
+        ("turn_index", pa.int32()),
+        ("observation_text", pa.string()),
+        ("images", pa.list_(pa.string())),
+        ("response_text", pa.string()),
+        ("length_cut", pa.bool_()),
+        ("parsed", pa.string()),
+        ("rewards", pa.map_(pa.string(), pa.float64())),
+        ("metrics", pa.map_(pa.string(), pa.bool_())),
+        ("state", pa.string()),
+        ("next_state", pa.string()),
+        ("verdict", pa.string()),
+    ]
+)
+_TOKENS = pa.schema(
+    [
+        ("trajectory_id", pa.string()),
+        ("row_index", pa.int32()),
+        ("input_ids", pa.list_(pa.int32())),
+        ("loss_mask", pa.list_(pa.bool_())),
+        ("turn_index", pa.list_(pa.int16())),
+        ("rollout_logprobs", pa.list_(pa.float32())),
+        ("images", pa.list_(pa.string())),
+    ]
+)
+"""Further columns, each list<float32>, are those that later steps add."""
+_IMAGES = pa.schema([("sha256", pa.string()), ("png", pa.large_binary())])
+
+TABLES = {"trajectories": _TRAJECTORIES, "turns": _TURNS, "tokens": _TOKENS, "images": _IMAGES}
+"""Schemas by file name."""
+
+_JSON = ("parsed", "state", "next_state", "verdict")
+
+
+def encode(trajectories: list[Trajectory], images: Mapping[str, bytes]) -> dict[str, pa.Table]:
+    """The four tables of a batch; images are sorted by digest, all else keeps its order."""
+    digests = sorted(images)
+    return {
+        "trajectories": _table(_TRAJECTORIES, trajectories),
+        "turns": _table(_TURNS, [turn for t in trajectories for turn in t.turns]),
+        "tokens": _token_table([row for t in trajectories for row in t.rows]),
+        "images": pa.table(
+            [
+                pa.array(digests, pa.string()),
+                pa.array([images[digest] for digest in digests], pa.large_binary()),
+            ],
+            schema=_IMAGES,
+        ),
+    }
+
+
+def decode(tables: Mapping[str, pa.Table]) -> tuple[list[Trajectory], dict[str, bytes]]:
+    """Inverse of `encode`.
+
+    Raises:
+        BatchError: if a turn or row belongs to no trajectory.
+    """
+    trajectories = []
+    for fields in tables["trajectories"].to_pylist():
+        fields["status"] = Status(fields["status"])
+        trajectories.append(Trajectory(**fields, turns=[], rows=[]))
+    by_id = {trajectory.trajectory_id: trajectory for trajectory in trajectories}
+    for fields in tables["turns"].to_pylist(maps_as_pydicts="strict"):
+        for name in _JSON:
+            fields[name] = None if fields[name] is None else json.loads(fields[name])
+        _owner(by_id, fields["trajectory_id"], "turn").turns.append(Turn(**fields))
+    for row in _token_rows(tables["tokens"]):
+        _owner(by_id, row.trajectory_id, "token row").rows.append(row)
+    images = tables["images"].to_pydict()
+    return trajectories, dict(zip(images["sha256"], images["png"], strict=True))
+
+
+def parquet_bytes(table: pa.Table) -> pa.Buffer:
+    """The table as a Parquet file: equal tables give equal bytes."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        sink,
+        compression="none" if "png" in table.schema.names else "zstd",
+        use_dictionary=False,
+        write_statistics=False,
+    )
+    return sink.getvalue()
+
+
+def read_table(path: Path, name: str) -> pa.Table:
+    """Reads the Parquet file of table `name` and checks its columns.
+
+    Raises:
+        BatchError: if the file is no Parquet file or its columns differ from the schema.
+    """
+    try:
+        table = pq.read_table(pa.BufferReader(path.read_bytes()))
+    except pa.ArrowInvalid as error:
+        raise BatchError(f"{path} is not a Parquet file: {error}") from error
+    expected = list(TABLES[name])
+    found = list(table.schema)
+    extra = [field.type == pa.list_(pa.float32()) for field in found[len(expected) :]]
+    fits = len(found) >= len(expected) and all(
+        a.name == b.name and a.type == b.type for a, b in zip(expected, found, strict=False)
+    )
+    if not fits or not all(extra) or (extra and name != "tokens"):
+        raise BatchError(
+            f"{path} has the columns {_describe(found)}; it must have {_describe(expected)}"
+        )
+    return table
+
+
+def _describe(fields: Iterable[pa.Field]) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in fields)
+
+
+def _owner(by_id: Mapping[str, Trajectory], name: str, what: str) -> Trajectory:
+    if name not in by_id:
+        raise BatchError(f"a {what} belongs to the trajectory {name!r}, which the batch lacks")
+    return by_id[name]
+
+
+def _table(schema: pa.Schema, items: list[Any]) -> pa.Table:
+    columns = []
+    for column in schema:
+        values = [getattr(item, column.name) for item in items]
+        if column.name in _JSON:
+            values = [None if value is None else _json(value) for value in values]
+        elif column.type == pa.string():
+            values = [_utf8(value) for value in values]
+        elif pa.types.is_map(column.type):
+            values = [list(value.items()) for value in values]
+        try:
+            columns.append(pa.array(values, column.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
+            raise BatchError(f"{column.name} does not fit {column.type}: {error}") from error
+    return pa.table(columns, schema=schema)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _utf8(text: str | None) -> str | None:
+    """A remote policy's JSON may hold lone surrogates, which no file format takes."""
+    if text is None or text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode()
+
+
+def _token_table(rows: list[TokenRow]) -> pa.Table:
+    sizes = [row.input_ids.size for row in rows]
+    arrays: list[pa.Array] = [
+        pa.array([row.trajectory_id for row in rows], pa.string()),
+        pa.array([row.row_index for row in rows], pa.int32()),
+        _lists([row.input_ids for row in rows], sizes, pa.int32()),
+        _lists([row.loss_mask for row in rows], sizes, pa.bool_()),
+        _lists([row.turn_index for row in rows], sizes, pa.int16()),
+        _lists([row.rollout_logprobs for row in rows], sizes, pa.float32()),
+        pa.array([row.images for row in rows], pa.list_(pa.string())),
+    ]
+    schema = _TOKENS
+    for name in sorted({name for row in rows for name in row.columns}):
+        if name in _TOKENS.names:
+            raise BatchError(f"a step added the column {name!r}, which every token row has already")
+        schema = schema.append(pa.field(name, pa.list_(pa.float32())))
+        arrays.append(_lists([row.columns.get(name) for row in rows], sizes, pa.float32()))
+    return pa.table(arrays, schema=schema)
+
+
+def _lists(arrays: list[NDArray | None], sizes: list[int], kind: pa.DataType) -> pa.Array:
+    """A list column from one array per row, null where a row has none."""
+    present = [array for array in arrays if array is not None]
+    missing = np.array([array is None for array in arrays], np.bool_)
+    lengths = np.where(missing, 0, np.array(sizes, np.int64))
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    values = np.concatenate(present) if present else np.empty(0, kind.to_pandas_dtype())
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(values, kind), mask=pa.array(missing) if missing.any() else None
+    )
+
+
+def _token_rows(table: pa.Table) -> list[TokenRow]:
+    columns = {
+        field.name: _arrays(table.column(field.name))
+        for field in table.schema
+        if pa.types.is_list(field.type) and field.name != "images"
+    }
+    base = {field.name for field in dataclasses.fields(TokenRow)}
+    plain = table.select(["trajectory_id", "row_index", "images"]).to_pylist()
+    rows = []
+    for index, fields in enumerate(plain):
+        arrays = {name: values[index] for name, values in columns.items()}
+        added = {n: v for n, v in arrays.items() if n not in base and v is not None}
+        own: dict[str, Any] = {n: v for n, v in arrays.items() if n in base}
+        rows.append(TokenRow(**fields, **own, columns=added))
+    return rows
+
+
+def _arrays(column: pa.ChunkedArray) -> list[NDArray | None]:
+    """One writable array per row of a list column, None where it is null."""
+    lists = column.combine_chunks()
+    if isinstance(lists, pa.ChunkedArray):
+        lists = pa.concat_arrays(lists.chunks) if lists.num_chunks else pa.array([], column.type)
+    values = lists.values.to_numpy(zero_copy_only=False).copy()
+    offsets = lists.offsets.to_numpy()
+    valid = lists.is_valid().to_numpy(zero_copy_only=False)
+    return [
+        values[start:end] if there else None
+        for (start, end), there in zip(pairwise(offsets), valid, strict=True)
+    ]

@@ -1,0 +1,50 @@
+"""Errors of storage, worded for the person who has to act on them."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: free some space, or choose another `output_dir`",
+    errno.EDQUOT: "the disk quota is used up: free some space, or choose another `output_dir`",
+    errno.EROFS: "the file system is read-only: choose a writable `output_dir`",
+    errno.EACCES: "permission denied: make the folder writable, or choose another `output_dir`",
+    errno.EPERM: "permission denied: make the folder writable, or choose another `output_dir`",
+    errno.ENOENT: "something in it does not exist: check the path",
+    errno.ENOTDIR: "a part of the path is a file, not a folder: check the path",
+    errno.EIO: "the disk reports an input/output error: check the device",
+}
+_ANYWHERE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+"""Conditions of the disk: they concern the folder even if the error names no path in it."""
+
+
+class StorageError(ValueError):
+    """A folder that cannot be read or written: says which folder, why, and what to do."""
+
+
+class CorruptArtifact(StorageError):
+    """A file that is not what its manifest says: names the file and both digests."""
+
+
+@contextmanager
+def storage_errors(folder: Path) -> Iterator[None]:
+    """Turns the operating system's errors about `folder` into `StorageError`.
+
+    Errors about other paths pass unchanged, so that a caller's own `OSError` keeps its meaning.
+    """
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0)
+        if advice is None or not (error.errno in _ANYWHERE or _concerns(error, folder)):
+            raise
+        raise StorageError(f"cannot use the folder {folder}: {advice} ({error})") from error
+
+
+def _concerns(error: OSError, folder: Path) -> bool:
+    if error.filename is None:
+        return False
+    path = Path(str(error.filename)).absolute()
+    folder = folder.absolute()
+    return path.is_relative_to(folder) or folder.is_relative_to(path)

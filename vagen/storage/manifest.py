@@ -1,0 +1,157 @@
+"""The manifest of a committed directory: what is in it, and the digests to check it by."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from vagen.storage.errors import CorruptArtifact, StorageError, storage_errors
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of a committed directory."""
+
+    sha256: str
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a committed directory holds."""
+
+    kind: str
+    schema_version: int
+    created: str
+    """UTC, ISO 8601; not part of the digest."""
+    payload: dict[str, Any] = field(default_factory=dict)
+    """What the writer had to say, JSON-able."""
+    files: dict[str, FileEntry] = field(default_factory=dict)
+    """By path relative to the directory, with forward slashes."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything but `created`: equal content has an equal digest."""
+        return directory_digest(self)
+
+    def to_json(self) -> str:
+        """The text of `manifest.json`; it ends with the digest of the rest."""
+        return json.dumps({**_body(self), "created": self.created, "digest": self.digest}, indent=2)
+
+
+def directory_digest(manifest: Manifest) -> str:
+    """SHA-256 of a manifest's kind, schema version, payload and file digests.
+
+    The time of creation is left out: two runs that wrote the same have the same digest.
+    """
+    text = json.dumps(_body(manifest), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def scan_files(directory: Path) -> dict[str, FileEntry]:
+    """Entries of every file below `directory` except its manifest, sorted by path.
+
+    Raises:
+        StorageError: if something below is neither a file nor a folder (a link, a socket).
+    """
+    entries = {}
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise StorageError(f"{path} is neither a file nor a folder: copy what it points to")
+        if path.is_file() and name != MANIFEST:
+            entries[name] = FileEntry(sha256=file_digest(path), size=path.stat().st_size)
+    return entries
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Reads `manifest.json` and checks it against its own digest, not the files against it.
+
+    Raises:
+        StorageError: if there is no such folder or it was never committed.
+        CorruptArtifact: if the manifest was changed or cut.
+    """
+    path = Path(directory) / MANIFEST
+    if not path.is_file():
+        what = "holds no manifest.json" if Path(directory).is_dir() else "does not exist"
+        raise StorageError(
+            f"the folder {directory} {what}: give the folder of a step that finished"
+        )
+    with storage_errors(Path(directory)):
+        content = path.read_bytes()
+    try:
+        data = json.loads(content)
+        manifest = Manifest(
+            kind=str(data["kind"]),
+            schema_version=int(data["schema_version"]),
+            created=str(data["created"]),
+            payload=dict(data["payload"]),
+            files={
+                str(name): FileEntry(sha256=str(entry["sha256"]), size=int(entry["size"]))
+                for name, entry in data["files"].items()
+            },
+        )
+        recorded = str(data["digest"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptArtifact(f"{path} is not a manifest: {error!r}") from error
+    if manifest.digest != recorded:
+        raise CorruptArtifact(
+            f"{path} was changed after it was written: "
+            f"it says digest {recorded}, its content has {manifest.digest}"
+        )
+    if outside := [name for name in manifest.files if not _is_inside(name)]:
+        raise CorruptArtifact(f"{path} names files outside its folder: {', '.join(outside)}")
+    return manifest
+
+
+def verify_directory(directory: Path) -> Manifest:
+    """Checks every file of a committed directory against the manifest.
+
+    Files that the manifest does not name are ignored.
+
+    Raises:
+        StorageError: if the folder does not exist or was never committed.
+        CorruptArtifact: if a file is missing or differs; names it and both digests.
+    """
+    directory = Path(directory)
+    manifest = read_manifest(directory)
+    with storage_errors(directory):
+        for name, entry in manifest.files.items():
+            path = directory / name
+            if not path.is_file():
+                raise CorruptArtifact(
+                    f"{path} is missing; the manifest has it with SHA-256 {entry.sha256}"
+                )
+            if (found := file_digest(path)) != entry.sha256:
+                raise CorruptArtifact(
+                    f"{path} is corrupt: the manifest has SHA-256 {entry.sha256} "
+                    f"({entry.size} bytes), the file has {found} ({path.stat().st_size} bytes)"
+                )
+    return manifest
+
+
+def _body(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "kind": manifest.kind,
+        "schema_version": manifest.schema_version,
+        "payload": manifest.payload,
+        "files": {
+            name: {"sha256": entry.sha256, "size": entry.size}
+            for name, entry in sorted(manifest.files.items())
+        },
+    }
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return bool(name) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
