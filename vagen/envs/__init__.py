@@ -1,1 +1,38 @@
-"""Environments."""
+"""Environments: text in, text and pictures out. Importing this registers them with Gymnasium."""
+
+from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation, State
+from vagen.envs.levels import SPLITS, LevelError, LevelRef, distinct_levels, split_of
+from vagen.envs.parsing import LAYOUTS, ParsedResponse, Tags
+from vagen.envs.registry import (
+    ENVIRONMENTS,
+    UnknownEnvironmentError,
+    env_config_digest,
+    get_environment,
+    make,
+    parse_env_config,
+    register,
+)
+
+__all__ = [
+    "ENVIRONMENTS",
+    "IMAGE_PLACEHOLDER",
+    "LAYOUTS",
+    "SPLITS",
+    "AgentEnv",
+    "LevelError",
+    "LevelRef",
+    "Observation",
+    "ParsedResponse",
+    "State",
+    "Tags",
+    "UnknownEnvironmentError",
+    "distinct_levels",
+    "env_config_digest",
+    "get_environment",
+    "make",
+    "parse_env_config",
+    "register",
+    "split_of",
+]
+
+register()

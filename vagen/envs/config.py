@@ -1,0 +1,71 @@
+"""Options that every environment shares."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, PositiveInt, field_validator, model_validator
+
+from vagen.config.base import Section
+from vagen.envs.parsing import LAYOUTS, Layout, PromptFormat, Tags
+
+RewardPreset = Literal["vagen-legacy", "vagen-new"]
+
+
+class EnvConfig(Section):
+    """Options of every environment."""
+
+    reward_presets: ClassVar[dict[str, dict[str, float]]] = {}
+
+    render_mode: Literal["vision", "text"] = "vision"
+    """Whether observations hold pictures or the grid as text."""
+    prompt_format: PromptFormat = "grounding_worldmodeling"
+    """Reasoning strategy, with suffix `_structured` or `_symbolic` for its state texts."""
+    prompt_detail: Literal["full", "brief"] = "full"
+    """`full`: rules, format and an example in words; `brief`: a few words, for tiny models."""
+    tags: Tags = Tags()
+    """Names of the tags in a response."""
+    max_actions_per_step: PositiveInt = 3
+    """Most actions in one response; a further one is invalid."""
+    action_sep: str = ","
+    """Stands between two actions of an answer."""
+    max_steps: PositiveInt = 100
+    """Primitive moves after which the episode is truncated."""
+    tile_size: int = Field(32, ge=32, le=256)
+    """Side of a grid cell in pixels."""
+    reward: RewardPreset = "vagen-legacy"
+    """Reward preset."""
+    reward_overrides: dict[str, float] = Field(default_factory=dict)
+    """Values that replace parts of the preset, by part name."""
+    expert_actions_per_turn: PositiveInt = 1
+    """Moves in one response of the expert."""
+
+    @field_validator("action_sep")
+    @classmethod
+    def _separates(cls, separator: str) -> str:
+        if not separator.strip() or separator != separator.strip() or separator.isalnum():
+            raise ValueError(f"must be punctuation without spaces around it; got {separator!r}")
+        return separator
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "EnvConfig":
+        if self.expert_actions_per_turn > self.max_actions_per_step:
+            raise ValueError(
+                f"expert_actions_per_turn is {self.expert_actions_per_turn}, but an answer may "
+                f"hold only max_actions_per_step = {self.max_actions_per_step}"
+            )
+        parts = self.reward_presets.get(self.reward, {})
+        for name in self.reward_overrides:
+            if name not in parts:
+                raise ValueError(
+                    f"reward_overrides has no part {name!r}: its parts are {', '.join(parts)}"
+                )
+        return self
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of a response under `prompt_format`."""
+        return LAYOUTS[self.prompt_format]
+
+    @property
+    def reward_values(self) -> dict[str, float]:
+        """The preset with the overrides applied."""
+        return {**self.reward_presets[self.reward], **self.reward_overrides}

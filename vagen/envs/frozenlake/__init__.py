@@ -1,0 +1,1 @@
+"""FrozenLake: over the ice to the target, around the holes."""

@@ -1,0 +1,47 @@
+"""Options of FrozenLake."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from vagen.envs.config import EnvConfig
+
+
+class FrozenLakeConfig(EnvConfig):
+    """Options of FrozenLake."""
+
+    reward_presets: ClassVar[dict[str, dict[str, float]]] = {
+        "vagen-legacy": {"format": 0.5, "success": 10.0, "hole": 0.0, "step": 0.0},
+        "vagen-new": {"format": 0.02, "success": 1.0, "hole": 0.0, "step": 0.0},
+    }
+
+    size: int = Field(4, ge=2, le=16)
+    """Rows and columns of the lake."""
+    p_frozen: float = Field(0.8, gt=0.0, le=1.0)
+    """Probability of a cell to be ice and not a hole."""
+    is_slippery: bool = False
+    """Whether a move may go sideways."""
+    success_rate: float = Field(1 / 3, ge=0.0, le=1.0)
+    """Probability of a move on slippery ice to go as intended; else to either side, evenly."""
+    min_distance: PositiveInt = 1
+    """Least length of the shortest safe path, in moves."""
+    max_distance: PositiveInt | None = None
+    """Greatest length of the shortest safe path, in moves; null is no bound."""
+    state_objects: Literal["target", "all"] | None = None
+    """What state texts speak of: the target, or it and every hole; null takes `target` in brief
+    prompts and `all` in full ones."""
+
+    @model_validator(mode="after")
+    def _distances_in_order(self) -> "FrozenLakeConfig":
+        if self.max_distance is not None and self.max_distance < self.min_distance:
+            raise ValueError(
+                f"max_distance ({self.max_distance}) is below min_distance ({self.min_distance})"
+            )
+        return self
+
+    @property
+    def describes_holes(self) -> bool:
+        """Whether state texts speak of holes."""
+        return (
+            self.state_objects or ("all" if self.prompt_detail == "full" else "target")
+        ) == "all"

@@ -1,0 +1,188 @@
+"""FrozenLake as an environment."""
+
+import functools
+from random import Random
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vagen.envs.base import State
+from vagen.envs.frozenlake.config import FrozenLakeConfig
+from vagen.envs.frozenlake.game import (
+    ACTIONS,
+    FrozenLake,
+    FrozenLakeLevel,
+    neighbours,
+    sample_level,
+)
+from vagen.envs.grid import GridEnv, Position, cells_of
+from vagen.envs.levels import Split
+from vagen.envs.render import Canvas, TileSet
+
+FROZEN, HOLE, TARGET, PLAYER, PLAYER_IN_HOLE, PLAYER_ON_TARGET = range(6)
+EFFECTS = {name: index for index, name in enumerate(ACTIONS)}
+
+
+class FrozenLakeEnv(GridEnv):
+    """Walk over the ice to the target without falling into a hole."""
+
+    env_name: ClassVar[str] = "FrozenLake"
+    config_class: ClassVar[type[FrozenLakeConfig]] = FrozenLakeConfig
+    actions: ClassVar[tuple[str, ...]] = ACTIONS
+    symbols: ClassVar[str] = "_OGPX√"
+    example_state: ClassVar[State] = {
+        "env_name": "FrozenLake",
+        "size": [4, 4],
+        "player": [0, 1],
+        "target": [2, 2],
+        "holes": [[1, 1], [3, 0]],
+    }
+    example_actions: ClassVar[tuple[str, ...]] = ("Right", "Down")
+
+    config: FrozenLakeConfig
+    _game: FrozenLake
+
+    @classmethod
+    def sample_level(cls, config: FrozenLakeConfig, seed: int, split: Split) -> FrozenLakeLevel:
+        """The level that `reset(seed=seed)` loads in this split."""
+        return sample_level(config, seed, split)
+
+    def _grid_size(self) -> tuple[int, int]:
+        return self.config.size, self.config.size
+
+    def _load_level(self, level: FrozenLakeLevel, seed: int) -> None:
+        slip = Random(f"slip {seed}") if self.config.is_slippery else None
+        self._game = FrozenLake(level, slip=slip, success_rate=self.config.success_rate)
+        self._target = list(divmod(level.target, level.size))
+        self._holes = [list(divmod(cell, level.size)) for cell in cells_of(level.holes)]
+
+    def _move(self, action: str) -> tuple[float, bool]:
+        self._game.move(EFFECTS[action])
+        reward = self._rewards["step"]
+        if self._game.at_target:
+            return reward + self._rewards["success"], True
+        if self._game.in_hole:
+            return reward + self._rewards["hole"], True
+        return reward, False
+
+    def _is_won(self) -> bool:
+        return self._game.at_target
+
+    def _read_state(self) -> State:
+        return self._state_at(self._game.player)
+
+    def _state_at(self, player: int) -> State:
+        size = self._game.level.size
+        return {
+            "env_name": self.env_name,
+            "size": [size, size],
+            "player": list(divmod(player, size)),
+            "target": self._target,
+            "holes": self._holes,
+        }
+
+    def _plan(self, count: int) -> list[str]:
+        # Only an episode that is over has no path.
+        return [ACTIONS[action] for action in self._game.best_path(count)] or [ACTIONS[0]]
+
+    def _state_after(self, actions: list[str]) -> State:
+        table, player = neighbours(self._game.level.size), self._game.player
+        for action in actions:
+            player = table[player][EFFECTS[action]]
+        return self._state_at(player)
+
+    def _example_after(self, actions: tuple[str, ...]) -> State:
+        table, (row, column) = neighbours(4), self.example_state["player"]
+        cell = row * 4 + column
+        for action in actions:
+            cell = table[cell][EFFECTS[action]]
+        return {**self.example_state, "player": list(divmod(cell, 4))}
+
+    @staticmethod
+    def codes_of(state: State) -> NDArray[np.uint8]:
+        """Tile codes of a state, [rows, columns]."""
+        rows, columns = state["size"]
+        codes = bytearray(rows * columns)
+        for row, column in state["holes"]:
+            codes[row * columns + column] = HOLE
+        row, column = state["target"]
+        codes[row * columns + column] = TARGET
+        row, column = state["player"]
+        under = codes[row * columns + column]
+        codes[row * columns + column] = (PLAYER, PLAYER_IN_HOLE, PLAYER_ON_TARGET)[under]
+        return np.frombuffer(codes, np.uint8).reshape(rows, columns)
+
+    def _described(self, state: State) -> list[tuple[str, Position]]:
+        holes = state["holes"] if self.config.describes_holes else []
+        return [("target", state["target"]), *(("hole", hole) for hole in holes)]
+
+    def _structured(self, state: State) -> dict[str, Any]:
+        keys = ["player", "target"] + ["holes"] * self.config.describes_holes
+        return {key: state[key] for key in keys}
+
+    @classmethod
+    def symbol_legend(cls) -> str:
+        """What each symbol stands for."""
+        return "P player, _ ice, O hole, G target, X player in a hole, √ player on the target"
+
+    def _rules(self) -> str:
+        if self.config.render_mode == "vision":
+            look = (
+                "The picture shows the lake from above: ice is pale blue, a hole is a black disc, "
+                "the target is a green flag and the player is an orange figure."
+            )
+        else:
+            look = f"The lake is shown from above by the symbols {self.symbol_legend()}."
+        chance = ""
+        if self.config.is_slippery:
+            chance = (
+                f" The ice is slippery: a move goes as intended with probability "
+                f"{self.config.success_rate:.2f}, otherwise to one of its two sides."
+            )
+        return (
+            "You play FrozenLake: lead the player over the ice to the target. "
+            "Falling into a hole ends the game.\n"
+            f"{look}\n"
+            f"Actions: {', '.join(ACTIONS)}. Each moves the player one cell; the border of the "
+            f"lake holds it back.{chance}"
+        )
+
+    def _brief_rules(self) -> str:
+        return "reach the target . avoid holes . actions : " + " , ".join(ACTIONS)
+
+    @staticmethod
+    @functools.cache
+    def _draw_tiles(side: int) -> TileSet:
+        ice, crack = (205, 232, 250), (170, 208, 236)
+        black, rim, green, pole = (18, 20, 34), (110, 150, 190), (26, 168, 60), (70, 60, 50)
+        orange, outline = (255, 122, 0), (96, 36, 0)
+
+        def ground() -> Canvas:
+            canvas = Canvas(side, ice)
+            canvas.fill(~canvas.box(0.035, 0.035, 0.965, 0.965), crack)
+            canvas.fill(canvas.line((0.16, 0.8), (0.36, 0.62), 0.03), crack)
+            return canvas.fill(canvas.line((0.66, 0.3), (0.82, 0.18), 0.03), crack)
+
+        def hole(canvas: Canvas) -> Canvas:
+            canvas.fill(canvas.disc(0.5, 0.5, 0.43), rim)
+            return canvas.fill(canvas.disc(0.5, 0.5, 0.38), black)
+
+        def flag(canvas: Canvas) -> Canvas:
+            canvas.fill(canvas.line((0.26, 0.12), (0.26, 0.9), 0.08), pole)
+            canvas.fill(canvas.line((0.14, 0.9), (0.38, 0.9), 0.08), pole)
+            return canvas.fill(canvas.triangle((0.3, 0.1), (0.3, 0.62), (0.94, 0.36)), green)
+
+        in_hole = hole(ground())
+        in_hole.figure(orange, outline, sink=0.2, within=in_hole.disc(0.5, 0.5, 0.38))
+        on_target = flag(Canvas(side, (168, 236, 176))).figure(orange, outline, sink=0.06)
+        return TileSet(
+            [
+                ground().pixels(),
+                hole(ground()).pixels(),
+                flag(ground()).pixels(),
+                ground().figure(orange, outline).pixels(),
+                in_hole.pixels(),
+                on_target.pixels(),
+            ]
+        )

@@ -1,0 +1,200 @@
+"""Response layouts and their strict parser.
+
+A response is a fixed sequence of tags. The parser accepts whitespace between tags and text inside
+the innermost ones, and nothing else: no text around the tags, no further, nested or repeated tag.
+"""
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from pydantic import field_validator, model_validator
+
+from vagen.config.base import Section
+
+PromptFormat = Literal[
+    "no_think",
+    "free_think",
+    "grounding",
+    "grounding_structured",
+    "grounding_symbolic",
+    "worldmodeling",
+    "worldmodeling_structured",
+    "worldmodeling_symbolic",
+    "grounding_worldmodeling",
+    "grounding_worldmodeling_structured",
+    "grounding_worldmodeling_symbolic",
+]
+"""Reasoning strategy, with the notation of its state texts (none: natural language)."""
+
+Notation = Literal["natural", "structured", "symbolic"]
+SectionName = Literal["think", "observation", "reasoning", "prediction", "answer"]
+
+_TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9_-]*\s*/?>")
+_TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_INNER: dict[str, tuple[SectionName, ...]] = {
+    "grounding": ("observation", "reasoning"),
+    "worldmodeling": ("reasoning", "prediction"),
+    "grounding_worldmodeling": ("observation", "reasoning", "prediction"),
+}
+
+
+class Tags(Section):
+    """Names of the tags: the one place to rename them for a tokenizer that reserves some."""
+
+    think: str = "think"
+    """Encloses all reasoning."""
+    observation: str = "observation"
+    """The state before the action."""
+    reasoning: str = "reasoning"
+    """Why this action."""
+    prediction: str = "prediction"
+    """The state after the action."""
+    answer: str = "answer"
+    """The actions."""
+
+    @field_validator("*")
+    @classmethod
+    def _is_name(cls, name: str) -> str:
+        if not _TAG_NAME.fullmatch(name):
+            raise ValueError(f"a tag name is a letter, then letters, digits, _ or -; got {name!r}")
+        return name
+
+    @model_validator(mode="after")
+    def _differ(self) -> "Tags":
+        names = list(self.model_dump().values())
+        if len(set(names)) < len(names):
+            raise ValueError(f"tag names must differ from one another; got {names}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which sections a response has, and how its state texts are written."""
+
+    think: bool
+    """Whether the answer is preceded by a think section."""
+    inner: tuple[SectionName, ...]
+    """Sections inside think; empty with `think` means free text there."""
+    notation: Notation
+
+    @property
+    def sections(self) -> tuple[SectionName, ...]:
+        """Sections that hold text, in order."""
+        free: tuple[SectionName, ...] = ("think",) if self.think and not self.inner else ()
+        return (*free, *self.inner, "answer")
+
+
+def layout_of(prompt_format: PromptFormat) -> Layout:
+    """The layout of a `prompt_format`."""
+    if prompt_format == "no_think":
+        return Layout(think=False, inner=(), notation="natural")
+    if prompt_format == "free_think":
+        return Layout(think=True, inner=(), notation="natural")
+    for notation in ("structured", "symbolic"):
+        strategy = prompt_format.removesuffix(f"_{notation}")
+        if strategy != prompt_format:
+            return Layout(think=True, inner=_INNER[strategy], notation=notation)
+    return Layout(think=True, inner=_INNER[prompt_format], notation="natural")
+
+
+LAYOUTS: dict[str, Layout] = {name: layout_of(name) for name in get_args(PromptFormat)}
+
+
+def write_response(layout: Layout, tags: Tags, texts: dict[SectionName, str]) -> str:
+    """Wraps one text per section of `layout` in its tags."""
+
+    def wrap(section: SectionName, text: str) -> str:
+        name = getattr(tags, section)
+        return f"<{name}>{text}</{name}>"
+
+    answer = wrap("answer", texts["answer"])
+    if not layout.think:
+        return answer
+    inside = "".join(wrap(section, texts[section]) for section in layout.inner) or texts["think"]
+    return wrap("think", inside) + answer
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedResponse:
+    """What a response says. If its layout is wrong, every text is None and nothing is executed."""
+
+    format_correct: bool
+    """The layout matches and every action is valid."""
+    actions: tuple[str, ...] = ()
+    """Canonical names of the actions before the first invalid one."""
+    observation: str | None = None
+    reasoning: str | None = None
+    """The `<reasoning>` section, or the whole of a free think section."""
+    prediction: str | None = None
+    answer: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return {**asdict(self), "actions": list(self.actions)}
+
+
+class ResponseParser:
+    """Parses responses of one layout and one action set; never raises on any string."""
+
+    def __init__(
+        self,
+        *,
+        layout: Layout,
+        tags: Tags,
+        actions: tuple[str, ...],
+        separator: str,
+        max_actions: int,
+    ) -> None:
+        self._sections = layout.sections
+        self._separator = separator
+        self._max_actions = max_actions
+        self._canonical = {action.casefold(): action for action in actions}
+        self._tags: list[str] = _TAG.findall(write_response(layout, tags, _blank(layout)))
+        opening = {f"<{getattr(tags, section)}>" for section in self._sections}
+        self._holds_text = [tag in opening for tag in self._tags[:-1]]
+
+    def parse(self, response: str) -> ParsedResponse:
+        """Reads `response`; action names are matched whatever their case."""
+        texts = self._section_texts(response)
+        if texts is None:
+            return ParsedResponse(format_correct=False)
+        actions, all_valid = self._actions(texts["answer"])
+        return ParsedResponse(
+            format_correct=all_valid,
+            actions=actions,
+            observation=texts.get("observation"),
+            reasoning=texts.get("reasoning", texts.get("think")),
+            prediction=texts.get("prediction"),
+            answer=texts["answer"],
+        )
+
+    def _section_texts(self, response: str) -> dict[str, str] | None:
+        """Text of each section, or None if the layout does not match."""
+        if _TAG.findall(response) != self._tags:
+            return None
+        before, *between, after = _TAG.split(response)
+        if before.strip() or after.strip():
+            return None
+        contents: list[str] = []
+        for text, holds_text in zip(between, self._holds_text, strict=True):
+            text = text.strip()
+            if bool(text) != holds_text:  # a section must not be empty, a gap must be
+                return None
+            if holds_text:
+                contents.append(text)
+        return dict(zip(self._sections, contents, strict=True))
+
+    def _actions(self, answer: str) -> tuple[tuple[str, ...], bool]:
+        """Actions before the first invalid or surplus one, and whether all are valid."""
+        actions: list[str] = []
+        for name in answer.split(self._separator):
+            action = self._canonical.get(name.strip().casefold())
+            if action is None or len(actions) == self._max_actions:
+                return tuple(actions), False
+            actions.append(action)
+        return tuple(actions), True
+
+
+def _blank(layout: Layout) -> dict[SectionName, str]:
+    return dict.fromkeys(layout.sections, "")

@@ -1,0 +1,74 @@
+"""Prompt texts that do not depend on the environment: format, action rule, observations."""
+
+from vagen.envs.base import IMAGE_PLACEHOLDER
+from vagen.envs.config import EnvConfig
+from vagen.envs.parsing import write_response
+
+
+def action_rule(config: EnvConfig) -> str:
+    """How many actions an answer may hold and what stands between them."""
+    if config.max_actions_per_step == 1:
+        return "Answer with one action."
+    return (
+        f"Answer with one to {config.max_actions_per_step} actions, "
+        f"separated by {config.action_sep!r}; they are carried out in order."
+    )
+
+
+def format_line(config: EnvConfig) -> str:
+    """The layout of a response, without an example."""
+    layout = config.layout
+    return "Write exactly: " + write_response(
+        layout, config.tags, dict.fromkeys(layout.sections, "...")
+    )
+
+
+def system_text(config: EnvConfig, *, rules: str, state_rule: str, example: str) -> str:
+    """Rules, format and example.
+
+    Args:
+        config: the environment's options.
+        rules: the game, what is seen, and the actions.
+        state_rule: how the state texts are written.
+        example: a response that keeps to all of it.
+    """
+    tags, layout = config.tags, config.layout
+    describes = [
+        text
+        for section, text in (
+            ("observation", f"<{tags.observation}>: the state before your actions."),
+            ("reasoning", f"<{tags.reasoning}>: why you choose them."),
+            ("prediction", f"<{tags.prediction}>: the state after them."),
+        )
+        if section in layout.inner
+    ]
+    if "observation" in layout.inner or "prediction" in layout.inner:
+        describes.append(state_rule)
+    lines = [
+        rules,
+        action_rule(config),
+        format_line(config),
+        *describes,
+        f"Write nothing outside the tags. Example:\n{example}",
+    ]
+    return "\n".join(lines)
+
+
+def observation_text(config: EnvConfig, *, grid: str, moves: tuple[str, ...] | None) -> str:
+    """The user message of a turn; says nothing of rewards.
+
+    Args:
+        config: the environment's options.
+        grid: the state as text; shown in text mode only.
+        moves: what was carried out in the turn before; None at the start.
+    """
+    shown = IMAGE_PLACEHOLDER if config.render_mode == "vision" else grid
+    if config.prompt_detail == "brief":
+        return shown
+    if moves is None:
+        opening = "This is the start."
+    elif moves:
+        opening = f"Carried out: {', '.join(moves)}. This is the state now."
+    else:
+        opening = "Your response held no valid action, so nothing changed."
+    return f"{opening}\n{shown}\n{action_rule(config)}\n{format_line(config)}"

@@ -1,0 +1,106 @@
+"""Tile pictures: small shapes drawn with numpy once, and frames put together from them."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Colour = tuple[int, int, int]
+Mask = NDArray[np.bool_]
+"""[side * SAMPLES, side * SAMPLES] over the unit square."""
+
+SAMPLES = 4
+"""Samples per pixel and axis while drawing; averaged for smooth edges."""
+
+
+class Canvas:
+    """One tile under construction; coordinates are x rightwards and y downwards in [0, 1]."""
+
+    def __init__(self, side: int, background: Colour) -> None:
+        self._side = side
+        centres = (np.arange(side * SAMPLES) + 0.5) / (side * SAMPLES)
+        self.x, self.y = np.meshgrid(centres, centres)
+        self._pixels = np.empty((*self.x.shape, 3), np.float32)
+        self._pixels[:] = background
+
+    def fill(self, mask: Mask, colour: Colour) -> "Canvas":
+        """Paints where `mask` is True."""
+        self._pixels[mask] = colour
+        return self
+
+    def disc(self, x: float, y: float, radius: float) -> Mask:
+        """A disc."""
+        return (self.x - x) ** 2 + (self.y - y) ** 2 <= radius**2
+
+    def box(self, left: float, top: float, right: float, bottom: float) -> Mask:
+        """An upright rectangle."""
+        return (self.x >= left) & (self.x <= right) & (self.y >= top) & (self.y <= bottom)
+
+    def line(self, start: tuple[float, float], end: tuple[float, float], width: float) -> Mask:
+        """A straight stroke with round ends."""
+        (x0, y0), (x1, y1) = start, end
+        dx, dy = x1 - x0, y1 - y0
+        along = ((self.x - x0) * dx + (self.y - y0) * dy) / (dx * dx + dy * dy)
+        along = np.clip(along, 0.0, 1.0)
+        return (self.x - x0 - along * dx) ** 2 + (self.y - y0 - along * dy) ** 2 <= (width / 2) ** 2
+
+    def triangle(self, *corners: tuple[float, float]) -> Mask:
+        """A filled triangle, corners in either order."""
+        signs = []
+        for (x0, y0), (x1, y1) in zip(corners, corners[1:] + corners[:1], strict=True):
+            signs.append((x1 - x0) * (self.y - y0) - (y1 - y0) * (self.x - x0) >= 0)
+        return (signs[0] & signs[1] & signs[2]) | ~(signs[0] | signs[1] | signs[2])
+
+    def figure(
+        self, colour: Colour, outline: Colour, *, sink: float = 0.0, within: Mask | None = None
+    ) -> "Canvas":
+        """A person: round head on a bell-shaped body, `sink` lower, visible only `within`."""
+        seen = np.ones_like(self.x, bool) if within is None else within
+        head_y, shoulder_y, foot_y = 0.29 + sink, 0.42 + sink, min(0.86 + sink, 0.98)
+        for grow, paint in ((0.045, outline), (0.0, colour)):
+            half = 0.13 + grow + 0.17 * np.clip((self.y - shoulder_y) / 0.4, 0.0, 1.0)
+            body = (np.abs(self.x - 0.5) <= half) & (self.y >= shoulder_y - grow)
+            self.fill(seen & body & (self.y <= foot_y + grow), paint)
+            self.fill(seen & self.disc(0.5, head_y, 0.165 + grow), paint)
+        return self
+
+    def pixels(self) -> NDArray[np.uint8]:
+        """The finished tile, uint8 [side, side, 3]."""
+        blocks = self._pixels.reshape(self._side, SAMPLES, self._side, SAMPLES, 3)
+        return np.rint(blocks.mean((1, 3))).astype(np.uint8)
+
+
+class TileSet:
+    """Tiles by code; a frame is a look-up of codes."""
+
+    def __init__(self, tiles: list[NDArray[np.uint8]]) -> None:
+        self.tiles = np.stack(tiles)  # [codes, side, side, 3]
+        self.tiles.flags.writeable = False
+        self.side: int = self.tiles.shape[1]
+
+    def frame(self, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """A picture of the grid.
+
+        Args:
+            codes: tile codes, [rows, columns].
+
+        Returns:
+            A new array, uint8 [rows * side, columns * side, 3].
+        """
+        rows, columns = codes.shape
+        side = self.side
+        picture = np.empty((rows, side, columns, side, 3), np.uint8)
+        picture.swapaxes(1, 2)[...] = self.tiles[codes]
+        return picture.reshape(rows * side, columns * side, 3)
+
+    def codes(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The grid a picture shows: the inverse of `frame`, exact.
+
+        Raises:
+            ValueError: if a cell of the picture is none of the tiles.
+        """
+        side = self.side
+        rows, columns = frame.shape[0] // side, frame.shape[1] // side
+        cells = frame.reshape(rows, side, columns, side, 3).swapaxes(1, 2)
+        match = (cells[:, :, None] == self.tiles).all((3, 4, 5))  # [rows, columns, codes]
+        if not match.any(-1).all():
+            raise ValueError("a cell of the picture is none of the tiles")
+        return match.argmax(-1).astype(np.uint8)
