@@ -14,7 +14,7 @@ from PIL.Image import Image
 from vagen.envs.base import State
 
 CONTEXT = -1
-"""Turn index of the tokens before the first turn's observation (the system prompt)."""
+"""Turn index of the first prompt: system prompt, first observation, header of the first answer."""
 
 
 class Status(StrEnum):
@@ -60,6 +60,10 @@ class Policy(Protocol):
         self, *, request_id: str, prompt_ids: list[int], images: list[Image], sampling: Sampling
     ) -> Generation:
         """Continues `prompt_ids`; requests of one `request_id` extend each other's context."""
+        ...
+
+    def release(self, request_id: str) -> None:
+        """The conversation is over: what was cached for it may go."""
         ...
 
 

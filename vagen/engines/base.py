@@ -1,0 +1,58 @@
+"""What an engine does: the same algorithm on one machine or on many."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vagen.rollout.types import Policy, TokenRow
+
+Images = dict[str, bytes]
+"""PNG bytes by SHA-256."""
+OnProgress = Callable[[int], None]
+"""Called with the number of rows done since the last call."""
+
+
+class Engine(Protocol):
+    """Holds policy, critic, reference and optimizers between steps."""
+
+    version: str
+    """Digest-like name of the policy's weights: `warm_start` or `iteration-0007`."""
+
+    def policy(self, *, slots: int) -> Policy:
+        """A policy over the present weights."""
+        ...
+
+    def logprobs(
+        self, rows: Sequence[TokenRow], images: Images, *, reference: bool = False
+    ) -> list[NDArray[np.float32]]:
+        """Log-probabilities of the action tokens, [T] per row, 0 elsewhere."""
+        ...
+
+    def values(
+        self, rows: Sequence[TokenRow], images: Images
+    ) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
+        """Values [T] per row (entry t: before token t), and the value [R] after the last token."""
+        ...
+
+    def update(
+        self,
+        rows: Sequence[TokenRow],
+        images: Images,
+        *,
+        seed: int,
+        actor: bool = True,
+        on_progress: OnProgress | None = None,
+    ) -> dict[str, float]:
+        """One PPO update of actor and critic from rows that carry all columns; returns metrics."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Writes weights, optimizer and counters: all that `load` needs to go on identically."""
+        ...
+
+    def load(self, directory: Path, *, version: str) -> None:
+        """Takes up what `save` wrote."""
+        ...

@@ -1,0 +1,377 @@
+"""The engine for one machine: actor, critic and reference in this process, torch only.
+
+Shape legend: R rows, T tokens of a row, N tokens of a packed line, M action tokens of a line.
+"""
+
+import copy
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vagen.advantage import ESTIMATORS
+from vagen.config.schema import ExperimentConfig, OptimConfig
+from vagen.engines.base import Images, OnProgress
+from vagen.engines.local.checkpoint import (
+    load_module,
+    load_optimizer,
+    save_module,
+    save_optimizer,
+    write_json,
+)
+from vagen.engines.local.generation import LocalPolicy
+from vagen.engines.local.images import process_images
+from vagen.engines.local.packing import PackedRows, micro_batches, pack
+from vagen.learning import (
+    aggregate,
+    combine_metrics,
+    entropy_from_logits,
+    kl_penalty,
+    loss_denominator,
+    make_kl_controller,
+    policy_loss,
+    value_loss,
+)
+from vagen.learning.metrics import token_mean
+from vagen.models.loading import LanguageModel, load_model, value_model_from
+from vagen.rollout.types import TokenRow
+
+CRITIC_MASK = "critic_mask"
+"""Column with 1 where the critic has a target."""
+
+
+class LocalEngine:
+    """Implements `vagen.engines.base.Engine`."""
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        model_path: str | Path,
+        *,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        version: str = "initial",
+    ):
+        """Loads the policy, copies it as reference if the experiment needs one, makes a critic.
+
+        Args:
+            config: The experiment.
+            model_path: Weights of the policy at the start of reinforcement learning; also the
+                reference.
+            device: Where all of it goes.
+            dtype: Of the weights.
+            version: Name of the weights.
+
+        Raises:
+            ModelError: The model cannot be loaded.
+        """
+        self.config = config
+        self.device = device
+        self.dtype = dtype
+        self.version = version
+        self.actor = load_model(model_path, device=device, dtype=dtype)
+        self.processor = self.actor.processor
+        actor = config.actor_rollout_ref.actor
+        self.kl_controller = make_kl_controller(
+            config.algorithm.kl_ctrl.type,
+            kl_coef=config.algorithm.kl_ctrl.kl_coef,
+            target_kl=config.algorithm.kl_ctrl.target_kl,
+            horizon=config.algorithm.kl_ctrl.horizon,
+        )
+        needs_reference = config.algorithm.kl_ctrl.kl_coef > 0 or actor.use_kl_loss
+        self.reference = _frozen_copy(self.actor) if needs_reference else None
+        self.actor_optimizer = _optimizer(self.actor.model, actor.optim)
+        uses_critic = ESTIMATORS[config.algorithm.adv_estimator].needs_critic
+        self.critic = value_model_from(self.actor) if uses_critic else None
+        self.critic_optimizer = (
+            _optimizer(self.critic, config.critic.optim) if self.critic is not None else None
+        )
+        self.updates = 0
+
+    def policy(self, *, slots: int) -> LocalPolicy:
+        """A policy over the present weights."""
+        return LocalPolicy(self.actor, slots=slots)
+
+    @torch.no_grad()
+    def logprobs(
+        self, rows: Sequence[TokenRow], images: Images, *, reference: bool = False
+    ) -> list[NDArray[np.float32]]:
+        """Log-probabilities of the action tokens, float32 [T] per row, 0 elsewhere."""
+        model = self.reference if reference else self.actor
+        assert model is not None
+        out: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(rows)
+        for indices, packed in self._micro_batches(rows, images):
+            logits = model.logits(_predictors(model.hidden(**packed.inputs), packed))
+            values = packed.scatter(self._action_logprobs(logits, packed))
+            for i, value in zip(indices, values, strict=True):
+                out[i] = value
+        return out
+
+    @torch.no_grad()
+    def values(
+        self, rows: Sequence[TokenRow], images: Images
+    ) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
+        """Values before each token, float32 [T] per row, and after the last one, float32 [R]."""
+        assert self.critic is not None
+        out: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(rows)
+        last = np.zeros(len(rows), dtype=np.float32)
+        for indices, packed in self._micro_batches(rows, images):
+            after = self.critic(**packed.inputs)[0]
+            for i, value in zip(indices, packed.split(after), strict=True):
+                out[i] = np.concatenate([[np.float32(0)], value[:-1]])
+                last[i] = value[-1]
+        return out, last
+
+    def update(
+        self,
+        rows: Sequence[TokenRow],
+        images: Images,
+        *,
+        seed: int,
+        actor: bool = True,
+        on_progress: OnProgress | None = None,
+    ) -> dict[str, float]:
+        """One PPO update of actor and critic; see `Engine.update`.
+
+        Rows carry `old_logprobs`, `advantages`, and for a critic `values`, `returns`,
+        `critic_mask`; `ref_logprobs` if there is a KL loss. An optimizer step whose gradient norm
+        is not finite or too large is skipped and counted.
+        """
+        config = self.config.actor_rollout_ref.actor
+        order = np.random.Generator(np.random.Philox(key=seed))
+        metrics: dict[str, float] = {}
+        if self.critic is not None and self.critic_optimizer is not None:
+            critic = self.config.critic
+            metrics |= self._train(
+                rows,
+                images,
+                module=self.critic,
+                optimizer=self.critic_optimizer,
+                optim=critic.optim,
+                loss=self._critic_loss,
+                limits=(critic.grad_clip, critic.grad_norm_threshold),
+                epochs=critic.ppo_epochs,
+                order=order,
+                prefix="critic/",
+                on_progress=on_progress,
+            )
+        if actor:
+            metrics |= self._train(
+                rows,
+                images,
+                module=self.actor.model,
+                optimizer=self.actor_optimizer,
+                optim=config.optim,
+                loss=self._actor_loss,
+                limits=(config.grad_clip, config.grad_norm_threshold),
+                epochs=config.ppo_epochs,
+                order=order,
+                prefix="actor/",
+                on_progress=on_progress,
+            )
+        self.updates += 1
+        return metrics
+
+    def save(self, directory: Path) -> None:
+        """Writes weights, optimizers and counters."""
+        self.actor.save(directory / "policy")
+        save_optimizer(
+            directory / "actor_optimizer.safetensors", self.actor_optimizer, self.actor.model
+        )
+        if self.critic is not None and self.critic_optimizer is not None:
+            save_module(directory / "critic.safetensors", self.critic)
+            save_optimizer(
+                directory / "critic_optimizer.safetensors", self.critic_optimizer, self.critic
+            )
+        write_json(
+            directory / "engine.json",
+            {"updates": self.updates, "kl_controller": self.kl_controller.state_dict()},
+        )
+
+    def load(self, directory: Path, *, version: str) -> None:
+        """Takes up what `save` wrote; the reference stays what the engine was made with."""
+        weights = load_model(directory / "policy", device=self.device, dtype=self.dtype)
+        self.actor.model.load_state_dict(weights.model.state_dict())
+        load_optimizer(
+            directory / "actor_optimizer.safetensors", self.actor_optimizer, self.actor.model
+        )
+        if self.critic is not None and self.critic_optimizer is not None:
+            load_module(directory / "critic.safetensors", self.critic)
+            load_optimizer(
+                directory / "critic_optimizer.safetensors", self.critic_optimizer, self.critic
+            )
+        state = json.loads((directory / "engine.json").read_text())
+        self.updates = state["updates"]
+        self.kl_controller.load_state_dict(state["kl_controller"])
+        self.version = version
+
+    def action_mask(self, row: TokenRow) -> NDArray[np.bool_]:
+        """Bool [T]: tokens the policy loss reads (M^loss, or every token it could have sampled)."""
+        if self.config.rollout_manager.use_loss_mask:
+            return row.loss_mask
+        mask = ~np.isin(row.input_ids, self.processor.banned_ids)
+        mask[0] = False
+        return mask
+
+    def _micro_batches(self, rows: Sequence[TokenRow], images: Images) -> Any:
+        """Yields row indices and their packed inputs."""
+        budget = self.config.actor_rollout_ref.actor.ppo_max_token_len
+        for indices in micro_batches(rows, budget):
+            part = [rows[i] for i in indices]
+            yield indices, self._pack(part, images)
+
+    def _pack(self, rows: Sequence[TokenRow], images: Images) -> PackedRows:
+        processed = process_images(rows, images, self.processor)
+        return pack(rows, processed, self.processor, self.device, self.dtype, self.action_mask)
+
+    def _action_logprobs(self, logits: Tensor, packed: PackedRows) -> Tensor:
+        """Log-probabilities float32 [M] of the targets at the rollout's temperature."""
+        temperature = self.config.actor_rollout_ref.rollout.temperature
+        logits = logits / (temperature if temperature > 0 else 1.0)
+        return torch.log_softmax(logits, -1).gather(-1, packed.targets[:, None])[:, 0]
+
+    def _train(
+        self,
+        rows: Sequence[TokenRow],
+        images: Images,
+        *,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        optim: OptimConfig,
+        loss: Callable[..., tuple[Tensor, dict[str, Any]]],
+        limits: tuple[float, float],
+        epochs: int,
+        order: np.random.Generator,
+        prefix: str,
+        on_progress: OnProgress | None,
+    ) -> dict[str, float]:
+        """Mini batches of one network; micro batches add up to the mini batch exactly."""
+        size = self.config.actor_rollout_ref.actor.ppo_mini_batch_size
+        parts = []
+        norms: list[float] = []
+        skipped = 0
+        total = 0.0
+        mini_batches = 0
+        _set_learning_rate(optimizer, optim, self.updates)
+        module.train()
+        for _ in range(epochs):
+            for chosen in np.array_split(order.permutation(len(rows)), -(-len(rows) // size)):
+                mini = [rows[i] for i in chosen]
+                optimizer.zero_grad(set_to_none=True)
+                denominator = self._denominator(mini, prefix)
+                for indices, packed in self._micro_batches(mini, images):
+                    value, part = loss([mini[i] for i in indices], packed, denominator)
+                    value.backward()
+                    parts.append(part)
+                    total += float(value.detach())
+                    if on_progress is not None:
+                        on_progress(len(indices))
+                mini_batches += 1
+                clip, threshold = limits
+                norm = float(nn.utils.clip_grad_norm_(module.parameters(), clip))
+                if np.isfinite(norm) and norm < threshold:
+                    optimizer.step()
+                    norms.append(norm)
+                else:
+                    skipped += 1
+        module.eval()
+        optimizer.zero_grad(set_to_none=True)
+        metrics = {f"{prefix}{name}": value for name, value in combine_metrics(parts).items()}
+        metrics[f"{prefix}loss"] = total / mini_batches
+        metrics[f"{prefix}grad_norm"] = float(np.mean(norms)) if norms else float("nan")
+        metrics[f"{prefix}skipped_steps"] = float(skipped)
+        metrics[f"{prefix}lr"] = optimizer.param_groups[0]["lr"]
+        return metrics
+
+    def _denominator(self, rows: Sequence[TokenRow], prefix: str) -> Tensor:
+        """What the loss of a whole mini batch is divided by."""
+        if prefix == "critic/":
+            line = np.concatenate([row.columns[CRITIC_MASK] for row in rows])
+            return loss_denominator(torch.from_numpy(line), "token-mean")
+        masks = [self.action_mask(row) for row in rows]
+        row_ids = np.repeat(np.arange(len(rows)), [len(mask) for mask in masks])
+        return loss_denominator(
+            torch.from_numpy(np.concatenate(masks)),
+            self.config.actor_rollout_ref.actor.loss_agg_mode,
+            torch.from_numpy(row_ids),
+        )
+
+    def _actor_loss(
+        self, rows: Sequence[TokenRow], packed: PackedRows, denominator: Tensor
+    ) -> tuple[Tensor, dict[str, Any]]:
+        config = self.config.actor_rollout_ref.actor
+        logits = self.actor.logits(_predictors(self.actor.hidden(**packed.inputs), packed))
+        logprobs = self._action_logprobs(logits, packed)
+        ones = torch.ones_like(logprobs)
+        share: dict[str, Any] = {
+            "mode": config.loss_agg_mode,
+            "denominator": denominator.to(logprobs.device),
+            "row_ids": packed.row_of,
+        }
+        loss, metrics = policy_loss(
+            logprobs,
+            packed.gather(rows, "old_logprobs"),
+            packed.gather(rows, "advantages"),
+            ones,
+            clip_ratio_low=config.clip_ratio_low,
+            clip_ratio_high=config.clip_ratio_high,
+            clip_ratio_c=config.clip_ratio_c,
+            loss_agg_mode=config.loss_agg_mode,
+            denominator=share["denominator"],
+            row_ids=packed.row_of,
+        )
+        entropy = entropy_from_logits(logits)
+        metrics = dict(metrics)
+        metrics["entropy"] = token_mean(entropy, ones.bool())
+        if config.entropy_coeff:
+            loss = loss - config.entropy_coeff * aggregate(entropy, ones, **share)
+        if config.use_kl_loss:
+            penalty = kl_penalty(logprobs, packed.gather(rows, "ref_logprobs"), config.kl_loss_type)
+            metrics["kl_loss"] = token_mean(penalty, ones.bool())
+            loss = loss + config.kl_loss_coef * aggregate(penalty, ones, **share)
+        return loss, metrics
+
+    def _critic_loss(
+        self, rows: Sequence[TokenRow], packed: PackedRows, denominator: Tensor
+    ) -> tuple[Tensor, dict[str, Any]]:
+        assert self.critic is not None
+        after = self.critic(**packed.inputs)[0]
+        before = torch.cat([after.new_zeros(1), after[:-1]])
+        loss, metrics = value_loss(
+            before,
+            packed.line(rows, "values"),
+            packed.line(rows, "returns"),
+            packed.line(rows, CRITIC_MASK),
+            cliprange_value=self.config.critic.cliprange_value,
+            denominator=denominator.to(before.device),
+        )
+        return loss, {**metrics}
+
+
+def _predictors(hidden: Tensor, packed: PackedRows) -> Tensor:
+    """Hidden states [M, hidden] that predict the action tokens, from the line [1, N, hidden]."""
+    return hidden[0].index_select(0, packed.actions - 1)
+
+
+def _frozen_copy(language_model: LanguageModel) -> LanguageModel:
+    model = copy.deepcopy(language_model.model)
+    model.requires_grad_(False)
+    return LanguageModel(model, language_model.processor)
+
+
+def _optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
+    return torch.optim.AdamW(
+        module.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+    )
+
+
+def _set_learning_rate(optimizer: torch.optim.Optimizer, config: OptimConfig, updates: int) -> None:
+    """Linear warm-up over iterations, then constant."""
+    warm = min(1.0, (updates + 1) / config.lr_warmup_steps) if config.lr_warmup_steps else 1.0
+    for group in optimizer.param_groups:
+        group["lr"] = config.lr * warm

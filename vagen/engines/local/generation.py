@@ -1,0 +1,307 @@
+"""Batched generation for many conversations at once, their key/value caches kept across turns.
+
+Requests come from coroutines, one per trajectory. A loop serves them: it feeds what is new in each
+waiting conversation (prefill), then draws one token per step for all that are answering (decode).
+Slots of answering conversations are kept side by side, so that a decode step works on a view of
+the cache and never copies it.
+
+Shape legend: A active rows, n new tokens, V vocabulary.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from PIL.Image import Image
+from torch import Tensor
+
+from vagen.models.attention import SlotCache
+from vagen.models.loading import LanguageModel
+from vagen.models.processor import Grid, ProcessedImage
+from vagen.rollout.types import Generation, Sampling
+
+PREFILL_SHARE = 0.25
+"""Prefill as soon as this share of the live conversations waits (or none is answering)."""
+
+
+@dataclass(eq=False)
+class _Conversation:
+    """One conversation's place in the cache and its request under way."""
+
+    slot: int
+    length: int = 0
+    """Tokens in the cache."""
+    position: int = 0
+    """First free rotary position."""
+    ids: list[int] = field(default_factory=list)
+    """Ids known to the cache, the last sampled one excepted."""
+    images: int = 0
+    pending: list[int] = field(default_factory=list)
+    """Ids to feed next."""
+    pending_images: list[ProcessedImage] = field(default_factory=list)
+    sampling: Sampling = field(default_factory=Sampling)
+    uniforms: Any = None
+    """One uniform draw per token of the answer, float64."""
+    out: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    done: "asyncio.Future[Generation] | None" = None
+
+
+class LocalPolicy:
+    """A `Policy` over a `transformers` model in this process."""
+
+    def __init__(self, language_model: LanguageModel, *, slots: int, length: int = 512):
+        """Prepares a cache.
+
+        Args:
+            language_model: Its weights may change between rollouts, not during one.
+            slots: Most conversations alive at once.
+            length: Tokens per slot to begin with; it grows as needed.
+        """
+        self.language_model = language_model
+        self.processor = language_model.processor
+        self.device = language_model.device
+        self.cache = SlotCache(
+            language_model.text_config,
+            slots,
+            length,
+            self.device,
+            language_model.model.dtype,
+        )
+        self.slots = slots
+        self._by_id: dict[str, _Conversation] = {}
+        self._order: list[_Conversation | None] = [None] * slots
+        self._active: list[_Conversation] = []
+        self._waiting: list[_Conversation] = []
+        self._server: asyncio.Task[None] | None = None
+        self.tokens_generated = 0
+        self.tokens_prefilled = 0
+
+    async def generate(
+        self, *, request_id: str, prompt_ids: list[int], images: list[Image], sampling: Sampling
+    ) -> Generation:
+        """Continues a prompt; only what the cache does not hold yet is computed.
+
+        Raises:
+            ValueError: The prompt does not continue what was cached under `request_id`, or there
+                are more live conversations than slots.
+        """
+        conversation = self._by_id.get(request_id) or self._open(request_id)
+        known = conversation.ids
+        if prompt_ids[: len(known)] != known or len(prompt_ids) == len(known):
+            raise ValueError(f"request {request_id}: the prompt does not continue the cached one")
+        conversation.pending = prompt_ids[len(known) :]
+        conversation.pending_images = [
+            self.processor.process_image(image) for image in images[conversation.images :]
+        ]
+        conversation.images = len(images)
+        conversation.sampling = sampling
+        conversation.uniforms = np.random.Generator(np.random.Philox(key=sampling.seed)).random(
+            sampling.max_new_tokens
+        )
+        conversation.out, conversation.logprobs = [], []
+        conversation.done = asyncio.get_running_loop().create_future()
+        self._waiting.append(conversation)
+        if self._server is None or self._server.done():
+            self._server = asyncio.ensure_future(self._serve())
+        return await conversation.done
+
+    def release(self, request_id: str) -> None:
+        """Frees the conversation's slot."""
+        conversation = self._by_id.pop(request_id, None)
+        if conversation is not None:
+            self._order[conversation.slot] = None
+
+    def _open(self, request_id: str) -> _Conversation:
+        try:
+            slot = self._order.index(None)
+        except ValueError:
+            raise ValueError(f"all {self.slots} slots are taken: release one first") from None
+        conversation = _Conversation(slot)
+        self._order[slot] = conversation
+        self._by_id[request_id] = conversation
+        return conversation
+
+    async def _serve(self) -> None:
+        """Serves until nobody waits and nobody answers."""
+        try:
+            while True:
+                await asyncio.sleep(0)
+                live = len(self._by_id)
+                if self._waiting and (
+                    not self._active or len(self._waiting) >= PREFILL_SHARE * live
+                ):
+                    self._prefill()
+                elif self._active:
+                    self._decode()
+                elif not self._waiting:
+                    return
+        except Exception as error:  # whatever broke belongs to those who wait for it
+            for conversation in [*self._waiting, *self._active]:
+                if conversation.done is not None and not conversation.done.done():
+                    conversation.done.set_exception(error)
+            self._waiting, self._active = [], []
+
+    @torch.no_grad()
+    def _prefill(self) -> None:
+        """Feeds what is new in every waiting conversation and draws the first token of each."""
+        batch, self._waiting = self._waiting, []
+        first = len(self._active)
+        for offset, conversation in enumerate(batch):
+            self._move(conversation, first + offset)
+        new = max(len(c.pending) for c in batch)
+        ids = torch.full((len(batch), new), self.processor.pad_id, dtype=torch.long)
+        positions = torch.zeros(3, len(batch), new, dtype=torch.long)
+        pixels: list[np.ndarray] = []
+        grids: list[Grid] = []
+        for i, c in enumerate(batch):
+            row = np.asarray(c.pending, dtype=np.int32)
+            ids[i, : len(row)] = torch.from_numpy(row)
+            row_grids = [image.grid for image in c.pending_images]
+            place, c.position = self.processor.positions(row, row_grids, c.position)
+            positions[:, i, : len(row)] = torch.from_numpy(place)
+            pixels += [image.pixel_values for image in c.pending_images]
+            grids += row_grids
+            c.pending_images = []
+        counts = torch.tensor([len(c.pending) for c in batch], device=self.device)
+        hidden = self._forward(batch, first, ids, positions, counts, pixels, grids)
+        last = hidden[torch.arange(len(batch), device=self.device), counts - 1]
+        for c in batch:
+            c.length += len(c.pending)
+            c.ids += c.pending
+            self.tokens_prefilled += len(c.pending)
+        self._active += batch
+        self._draw(batch, last)
+
+    @torch.no_grad()
+    def _decode(self) -> None:
+        """Draws one more token for every answering conversation."""
+        batch = list(self._active)
+        ids = torch.tensor([[c.out[-1]] for c in batch])
+        positions = torch.tensor([c.position for c in batch])[None, :, None].expand(3, -1, 1)
+        ones = torch.ones(len(batch), dtype=torch.long, device=self.device)
+        hidden = self._forward(batch, 0, ids, positions, ones, [], [])
+        for c in batch:
+            c.ids.append(c.out[-1])
+            c.length += 1
+            c.position += 1
+        self._draw(batch, hidden[:, 0])
+
+    def _forward(
+        self,
+        batch: list[_Conversation],
+        first: int,
+        ids: Tensor,
+        positions: Tensor,
+        counts: Tensor,
+        pixels: list[np.ndarray],
+        grids: list[Grid],
+    ) -> Tensor:
+        """Hidden states [A, n, hidden] of new tokens; their keys and values go to the cache."""
+        new = ids.shape[1]
+        start = torch.tensor([c.length for c in batch], device=self.device)
+        reach = int((start + new).max())
+        self.cache.grow(reach)
+        self.cache.focus(first, first + len(batch), start, new, reach)
+        query = start[:, None] + torch.arange(new, device=self.device)
+        visible = torch.arange(reach, device=self.device) <= query[..., None]
+        mask = torch.zeros(visible.shape, device=self.device, dtype=self.language_model.model.dtype)
+        mask = mask.masked_fill_(~visible, -torch.inf)[:, None]
+        inputs: dict[str, Any] = {}
+        if pixels:
+            inputs["pixel_values"] = torch.from_numpy(np.concatenate(pixels)).to(
+                self.device, self.language_model.model.dtype
+            )
+            inputs["image_grid_thw"] = torch.tensor(grids, device=self.device)
+        return self.language_model.hidden(
+            input_ids=ids.to(self.device),
+            position_ids=positions.to(self.device)
+            if self.processor.uses_mrope
+            else positions[0].to(self.device),
+            attention_mask=mask,
+            past_key_values=self.cache,
+            use_cache=True,
+            **inputs,
+        )
+
+    def _draw(self, batch: list[_Conversation], hidden: Tensor) -> None:
+        """Samples a token per row from hidden states [A, hidden]; ends what is finished."""
+        logits = self.language_model.logits(hidden)
+        uniforms = torch.tensor([c.uniforms[len(c.out)] for c in batch], device=self.device)
+        tokens, logprobs = sample(logits, [c.sampling for c in batch], uniforms)
+        self.tokens_generated += len(batch)
+        finished = []
+        for c, token, logprob in zip(batch, tokens.tolist(), logprobs.tolist(), strict=True):
+            c.out.append(token)
+            c.logprobs.append(logprob)
+            if token == self.processor.eos_id or len(c.out) == c.sampling.max_new_tokens:
+                finished.append(c)
+        for c in finished:
+            self._finish(c)
+
+    def _finish(self, conversation: _Conversation) -> None:
+        """Takes a conversation out of the answering range and hands its answer over."""
+        last = self._active[-1]
+        place = conversation.slot
+        self._move(conversation, last.slot)
+        self._active[place] = last
+        self._active.pop()
+        stop = conversation.out[-1] == self.processor.eos_id
+        assert conversation.done is not None
+        conversation.done.set_result(
+            Generation(conversation.out, conversation.logprobs, "stop" if stop else "length")
+        )
+
+    def _move(self, conversation: _Conversation, slot: int) -> None:
+        """Puts a conversation into a slot; whoever was there takes its place."""
+        other = self._order[slot]
+        length = max(conversation.length, other.length if other is not None else 0)
+        if other is not conversation:
+            self.cache.swap(conversation.slot, slot, length)
+            self._order[conversation.slot], self._order[slot] = other, conversation
+            if other is not None:
+                other.slot = conversation.slot
+            conversation.slot = slot
+
+
+def sample(logits: Tensor, options: list[Sampling], uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Draws one token per row by inverting the cumulative distribution.
+
+    Args:
+        logits: float32 [A, V]; banned tokens are -inf.
+        options: Of each row.
+        uniforms: float64 [A] in [0, 1): a row's draw depends on its own number alone.
+
+    Returns:
+        Token ids int64 [A], and their log-probabilities float32 [A] at the row's temperature,
+        before top-k and top-p (greedy rows: at temperature 1).
+    """
+    temperatures = torch.tensor(
+        [o.temperature if o.temperature > 0 else 1.0 for o in options], device=logits.device
+    )
+    logprobs = torch.log_softmax(logits / temperatures[:, None], dim=-1)
+    probs = logprobs.double().exp()
+    if any(o.top_k > 0 or o.top_p < 1 for o in options):
+        probs = _restrict(probs, options)
+    cumulative = probs.cumsum(-1)
+    threshold = uniforms.double()[:, None] * cumulative[:, -1:]
+    drawn = (cumulative <= threshold).sum(-1)
+    greedy = torch.tensor([o.temperature == 0 for o in options], device=logits.device)
+    tokens = torch.where(greedy, logits.argmax(-1), drawn)
+    return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
+
+
+def _restrict(probs: Tensor, options: list[Sampling]) -> Tensor:
+    """Zeroes what top-k and top-p exclude; the most probable token always stays."""
+    ordered, order = probs.sort(-1, descending=True)
+    rank = torch.arange(probs.shape[-1], device=probs.device)
+    top_k = torch.tensor(
+        [o.top_k if o.top_k > 0 else probs.shape[-1] for o in options], device=probs.device
+    )
+    top_p = torch.tensor([o.top_p for o in options], device=probs.device, dtype=probs.dtype)
+    before = ordered.cumsum(-1) - ordered
+    keep = (rank < top_k[:, None]) & (before < top_p[:, None])
+    keep[:, 0] = True
+    return torch.zeros_like(probs).scatter(-1, order, ordered * keep)

@@ -1,0 +1,111 @@
+"""Models from a local directory or a hub id, and the value model made from one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vagen.models.attention import ATTENTION
+from vagen.models.errors import ModelError
+from vagen.models.processor import Processor, load_processor
+
+
+@dataclass(eq=False)
+class LanguageModel:
+    """A causal (vision-)language model with its processor."""
+
+    model: Any
+    """A `transformers` model with `model` (backbone) and `lm_head`."""
+    processor: Processor
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.model.device
+
+    @property
+    def text_config(self) -> Any:
+        """Configuration of the decoder."""
+        return self.model.config.get_text_config()
+
+    def hidden(self, **inputs: Any) -> Tensor:
+        """Last hidden states [B, T, hidden] of the backbone."""
+        return self.model.model(**inputs).last_hidden_state
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [..., vocabulary] float32, banned tokens at -inf."""
+        logits = self.model.lm_head(hidden).float()
+        logits[..., self.processor.banned_ids] = -torch.inf
+        return logits
+
+    def save(self, directory: Path) -> None:
+        """Writes an ordinary model directory."""
+        self.model.save_pretrained(directory)
+        self.processor.tokenizer.save_pretrained(directory)
+        if self.processor.image_processor is not None:
+            self.processor.image_processor.save_pretrained(directory)
+
+
+class ValueModel(nn.Module):
+    """A backbone with a scalar head: the value of the state after each token."""
+
+    def __init__(self, backbone: Any, hidden_size: int):
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(hidden_size, 1, bias=True)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, **inputs: Any) -> Tensor:
+        """Values [B, T] float32: entry t is the value of the state after token t."""
+        hidden = self.backbone(**inputs).last_hidden_state
+        return self.head(hidden.to(self.head.weight.dtype)).squeeze(-1).float()
+
+
+def load_model(
+    path: str | Path, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+) -> LanguageModel:
+    """A model from a local directory or a hub id.
+
+    Args:
+        path: Local directory (as `save_pretrained` writes) or hub id.
+        device: Where the weights go.
+        dtype: Their type.
+
+    Raises:
+        ModelError: No such model, no weights, or an architecture that is no language model.
+    """
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+        AutoModelForImageTextToText,
+        logging,
+    )
+
+    logging.disable_progress_bar()
+    processor = load_processor(path)
+    config = AutoConfig.from_pretrained(str(path))
+    family = AutoModelForImageTextToText if processor.has_vision else AutoModelForCausalLM
+    try:
+        model = family.from_pretrained(
+            str(path), config=config, dtype=dtype, attn_implementation=ATTENTION
+        )
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()
+        raise ModelError(
+            f"{path}: no weights could be loaded ({reason[0] if reason else error!r}); a model "
+            "directory holds config.json, model.safetensors and the tokenizer's files"
+        ) from error
+    model.to(device)
+    model.eval()
+    return LanguageModel(model, processor)
+
+
+def value_model_from(policy: LanguageModel) -> ValueModel:
+    """A value model that starts from the policy's backbone, with a head that says 0."""
+    import copy
+
+    value_model = ValueModel(copy.deepcopy(policy.model.model), policy.text_config.hidden_size)
+    return value_model.to(policy.device)

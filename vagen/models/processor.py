@@ -1,0 +1,221 @@
+"""From messages to model inputs: tokenizer, image processor and rotary positions of one model."""
+
+import hashlib
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vagen.models.errors import ModelError
+
+IMAGE_CACHE_BYTES = 1 << 30
+"""Processed images that a processor remembers."""
+
+Grid = tuple[int, int, int]
+"""Patches of an image along time, height and width."""
+
+QWEN_VL_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+VISUAL_TOKENS = (
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|im_start|>",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessedImage:
+    """An image as the vision tower reads it."""
+
+    pixel_values: NDArray[np.float32]  # [patches, channels * temporal * patch * patch]
+    grid: Grid
+
+
+@dataclass(eq=False)
+class Processor:
+    """What a model's directory says about text and images, without its weights."""
+
+    tokenizer: Any
+    image_processor: Any | None
+    model_type: str
+    image_token_id: int | None
+    merge_size: int = 1
+    _grids: dict[tuple[int, int], Grid] = field(default_factory=dict, repr=False)
+    _images: "OrderedDict[tuple[bytes, tuple[int, int]], ProcessedImage]" = field(
+        default_factory=OrderedDict, repr=False
+    )
+    _image_bytes: int = field(default=0, repr=False)
+
+    @property
+    def has_vision(self) -> bool:
+        """Whether the model reads images."""
+        return self.image_processor is not None
+
+    @property
+    def uses_mrope(self) -> bool:
+        """Whether positions have three axes (Qwen-VL families)."""
+        return self.model_type in QWEN_VL_TYPES
+
+    @property
+    def eos_id(self) -> int:
+        """Id of the token that ends a turn."""
+        return self.tokenizer.eos_token_id
+
+    @property
+    def pad_id(self) -> int:
+        """Id used for padding."""
+        pad = self.tokenizer.pad_token_id
+        return self.eos_id if pad is None else pad
+
+    @cached_property
+    def banned_ids(self) -> list[int]:
+        """Ids that may never be sampled: image, video and header tokens."""
+        vocabulary = self.tokenizer.get_vocab()
+        return sorted({vocabulary[token] for token in VISUAL_TOKENS if token in vocabulary})
+
+    def image_length(self, grid: Grid) -> int:
+        """Number of image tokens that stand for an image of this grid."""
+        return int(np.prod(grid)) // self.merge_size**2
+
+    def image_grid(self, image: Any) -> Grid:
+        """Grid of a PIL image; it depends on the image's size alone."""
+        if image.size not in self._grids:
+            self._grids[image.size] = self.process_image(image).grid
+        return self._grids[image.size]
+
+    def process_image(self, image: Any) -> ProcessedImage:
+        """Patches and grid of a PIL image (RGB); the latest ones are remembered.
+
+        Raises:
+            ModelError: The model does not read images.
+        """
+        if self.image_processor is None:
+            raise ModelError(
+                f"a {self.model_type} model cannot read images: use render_mode=text, or a "
+                "vision-language model"
+            )
+        key = (hashlib.sha1(image.tobytes(), usedforsecurity=False).digest(), image.size)
+        if key in self._images:
+            self._images.move_to_end(key)
+            return self._images[key]
+        out = self.image_processor(images=[image], return_tensors="np")
+        t, h, w = (int(x) for x in out["image_grid_thw"][0])
+        processed = ProcessedImage(np.asarray(out["pixel_values"], dtype=np.float32), (t, h, w))
+        self._images[key] = processed
+        self._image_bytes += processed.pixel_values.nbytes
+        while self._image_bytes > IMAGE_CACHE_BYTES:
+            self._image_bytes -= self._images.popitem(last=False)[1].pixel_values.nbytes
+        return processed
+
+    def positions(
+        self, ids: NDArray[np.int32], grids: list[Grid], start: int
+    ) -> tuple[NDArray[np.int64], int]:
+        """Rotary positions of `ids` that continue a context ending before position `start`.
+
+        Text advances by one on every axis; an image block counts rows and columns from its first
+        position and is followed by its larger side (Qwen2-VL, section 2.1, M-RoPE).
+
+        Args:
+            ids: int32 [T]; holds each image's block of image tokens whole.
+            grids: Patch grid of each image in `ids`, in order.
+            start: First free position.
+
+        Returns:
+            int64 [3, T] (time, height, width), and the first free position after `ids`.
+        """
+        length = len(ids)
+        if not self.uses_mrope or not grids:
+            line = np.arange(start, start + length, dtype=np.int64)
+            return np.broadcast_to(line, (3, length)).copy(), start + length
+        out = np.empty((3, length), dtype=np.int64)
+        is_image = ids == self.image_token_id
+        cursor, position = 0, start
+        for t, h, w in grids:
+            offset = np.flatnonzero(is_image[cursor:])
+            first = cursor + int(offset[0])
+            text = first - cursor
+            out[:, cursor:first] = np.arange(position, position + text)
+            position += text
+            rows, columns = h // self.merge_size, w // self.merge_size
+            count = t * rows * columns
+            block = np.indices((t, rows, columns)).reshape(3, -1)
+            out[:, first : first + count] = block + position
+            cursor = first + count
+            position += max(rows, columns)
+        rest = length - cursor
+        out[:, cursor:] = np.arange(position, position + rest)
+        return out, position + rest
+
+
+def load_tokenizer(path: str | Path) -> Any:
+    """The tokenizer of a model directory or hub id.
+
+    Raises:
+        ModelError: There is none, or it has no chat template or end-of-turn token.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path))
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{path}: no tokenizer could be loaded ({_first_line(error)})") from error
+    if tokenizer.chat_template is None:
+        raise ModelError(f"{path}: the tokenizer has no chat template; use an instruct model")
+    if tokenizer.eos_token_id is None:
+        raise ModelError(f"{path}: the tokenizer has no end-of-turn token (eos_token)")
+    return tokenizer
+
+
+def load_processor(path: str | Path) -> Processor:
+    """Tokenizer, image processor and position scheme of a model directory or hub id.
+
+    Raises:
+        ModelError: The directory is incomplete.
+    """
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(str(path))
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"{path}: no model configuration could be loaded ({_first_line(error)})"
+        ) from error
+    tokenizer = load_tokenizer(path)
+    vision = getattr(config, "vision_config", None)
+    image_processor = None if vision is None else _load_image_processor(path, config.model_type)
+    return Processor(
+        tokenizer=tokenizer,
+        image_processor=image_processor,
+        model_type=config.model_type,
+        image_token_id=getattr(config, "image_token_id", None),
+        merge_size=getattr(vision, "spatial_merge_size", 1) if vision is not None else 1,
+    )
+
+
+def _load_image_processor(path: str | Path, model_type: str) -> Any:
+    """The image processor alone: `AutoProcessor` also wants a video processor, so torchvision."""
+    try:
+        if model_type in QWEN_VL_TYPES:
+            from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+                Qwen2VLImageProcessorPil,
+            )
+
+            return Qwen2VLImageProcessorPil.from_pretrained(str(path))
+        from transformers import AutoImageProcessor
+
+        return AutoImageProcessor.from_pretrained(str(path))
+    except (OSError, ValueError, ImportError) as error:
+        raise ModelError(
+            f"{path}: no image processor could be loaded ({_first_line(error)})"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,236 @@
+"""Tiny models built in code: a Qwen3-VL (or text-only Qwen3) of about a million parameters.
+
+They have the architecture, special tokens and chat template of the real family, are saved as
+ordinary model directories, and are loaded by the same code as any hub model. Initialisation is not
+that of `transformers` (normal, .02): at this size the vision path would not learn. Linear layers
+are drawn at fan_in^-1/2, embeddings at .1 and vision positions at .5.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+TINY_MODELS = {
+    "tiny:vl": "Qwen3-VL, about 1 M parameters, one visual token per 32 px tile",
+    "tiny:text": "Qwen3, about 1 M parameters, text only",
+}
+
+SPECIAL_TOKENS = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+]
+
+CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+<|im_start|>{{ message['role'] }}
+{% if message['content'] is string -%}
+{{ message['content'] }}
+{%- else -%}
+{%- for part in message['content'] -%}
+{%- if part['type'] == 'image' -%}
+<|vision_start|><|image_pad|><|vision_end|>
+{%- elif part['type'] == 'text' -%}
+{{ part['text'] }}
+{%- endif -%}
+{%- endfor -%}
+{%- endif -%}
+<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|im_start|>assistant
+{% endif -%}"""
+
+PATCH_SIZE = 16
+MERGE_SIZE = 2
+MAX_LENGTH = 8192
+
+
+def build_tokenizer(
+    corpus: Iterable[str], *, tags: Iterable[str] = (), vocab_size: int = 640
+) -> Any:
+    """Byte-level BPE trained on `corpus`, with Qwen's special tokens and chat template.
+
+    Any text round-trips; words of the corpus become single tokens as far as `vocab_size` allows.
+    `tags` (layout tags such as `<answer>`) are single, ordinary tokens: they survive decoding with
+    `skip_special_tokens=True`.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tags = sorted(set(tags))
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(SPECIAL_TOKENS) - len(tags),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_without(corpus, tags), trainer)
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in tags])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=SPECIAL_TOKENS[1:],
+        model_max_length=MAX_LENGTH,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def build_tiny_model(
+    name: str, directory: Path, *, corpus: Iterable[str], tags: Iterable[str], seed: int
+) -> None:
+    """Writes a randomly initialised tiny model as an ordinary model directory.
+
+    Args:
+        name: A key of `TINY_MODELS`.
+        directory: Receives weights (safetensors), configuration, tokenizer and image processor.
+        corpus: Texts that the tokenizer is trained on.
+        tags: Layout tags that become single tokens.
+        seed: Of the initialisation.
+
+    Raises:
+        ValueError: `name` is not a tiny model.
+    """
+    import torch
+
+    if name not in TINY_MODELS:
+        raise ValueError(f"no tiny model is named {name!r}: there are {', '.join(TINY_MODELS)}")
+    tokenizer = build_tokenizer(corpus, tags=tags)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _vision_language_model(tokenizer) if name == "tiny:vl" else _text_model(tokenizer)
+        _initialise(model)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    directory.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    if name == "tiny:vl":
+        _write_image_processor(directory)
+
+
+def _without(corpus: Iterable[str], tags: list[str]) -> Iterable[str]:
+    """The corpus with tags blanked, so that merges never span a piece of a tag."""
+    for text in corpus:
+        for tag in tags:
+            text = text.replace(tag, "\n")
+        yield text
+
+
+def _text_options(tokenizer: Any) -> dict[str, Any]:
+    return {
+        "vocab_size": -(-len(tokenizer) // 32) * 32,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": MAX_LENGTH,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def _text_model(tokenizer: Any) -> Any:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        **_text_options(tokenizer),
+        tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def _vision_language_model(tokenizer: Any) -> Any:
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    def token(text: str) -> int:
+        return tokenizer.convert_tokens_to_ids(text)
+
+    config = Qwen3VLConfig(
+        text_config={
+            **_text_options(tokenizer),
+            "rope_parameters": {
+                "rope_type": "default",
+                "mrope_section": [4, 6, 6],
+                "mrope_interleaved": True,
+                "rope_theta": 10_000.0,
+            },
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_heads": 2,
+            "out_hidden_size": 128,
+            "patch_size": PATCH_SIZE,
+            "spatial_merge_size": MERGE_SIZE,
+            "temporal_patch_size": 2,
+            "deepstack_visual_indexes": [0],
+            "num_position_embeddings": 64,
+        },
+        tie_word_embeddings=False,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+    )
+    return Qwen3VLForConditionalGeneration(config)
+
+
+def _initialise(model: Any) -> None:
+    from torch import nn
+
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=module.in_features**-0.5)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Conv3d):
+            nn.init.normal_(module.weight, std=module.weight[0].numel() ** -0.5)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=0.5 if "pos_embed" in name else 0.1)
+
+
+def _write_image_processor(directory: Path) -> None:
+    pixels = (PATCH_SIZE * MERGE_SIZE) ** 2
+    options = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": "Qwen3VLProcessor",
+        "patch_size": PATCH_SIZE,
+        "merge_size": MERGE_SIZE,
+        "temporal_patch_size": 2,
+        "size": {"shortest_edge": pixels, "longest_edge": pixels * 256},
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        "do_convert_rgb": True,
+        "resample": 3,
+        "rescale_factor": 1 / 255,
+    }
+    (directory / "preprocessor_config.json").write_text(json.dumps(options, indent=2) + "\n")

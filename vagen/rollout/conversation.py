@@ -1,0 +1,185 @@
+"""A conversation as token ids, built turn by turn and never tokenised twice.
+
+What the policy samples is kept verbatim. What the environment says is rendered with the model's own
+chat template, as the difference of two renderings, so that the parts laid end to end equal the
+whole conversation rendered at once (`ChatRenderer.check`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from vagen.envs.base import IMAGE_PLACEHOLDER, Observation
+from vagen.rollout.types import TokenRow
+
+
+class RenderError(ValueError):
+    """A conversation that cannot be rendered for this model."""
+
+
+class ChatProcessor(Protocol):
+    """What the renderer needs of `vagen.models.Processor`."""
+
+    tokenizer: Any
+    image_token_id: int | None
+
+    @property
+    def has_vision(self) -> bool: ...  # noqa: D102
+    @property
+    def eos_id(self) -> int: ...  # noqa: D102
+    def image_grid(self, image: Any) -> Any: ...  # noqa: D102
+    def image_length(self, grid: Any) -> int: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Ids of a message and the images in it."""
+
+    ids: list[int]
+    images: list[Image.Image]
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The token-exact record of one trajectory while it grows."""
+
+    trajectory_id: str
+    ids: list[int] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    images: list[Image.Image] = field(default_factory=list)
+    digests: list[str] = field(default_factory=list)
+
+    def extend(
+        self, ids: Sequence[int], turn: int, logprobs: Sequence[float] | None = None
+    ) -> None:
+        """Appends ids of one turn; `logprobs` marks them as sampled."""
+        self.ids += ids
+        self.turns += [turn] * len(ids)
+        self.mask += [logprobs is not None] * len(ids)
+        self.logprobs += [0.0] * len(ids) if logprobs is None else logprobs
+
+    def row(self) -> TokenRow:
+        """The training row."""
+        return TokenRow(
+            trajectory_id=self.trajectory_id,
+            row_index=0,
+            input_ids=np.asarray(self.ids, dtype=np.int32),
+            loss_mask=np.asarray(self.mask, dtype=np.bool_),
+            turn_index=np.asarray(self.turns, dtype=np.int16),
+            rollout_logprobs=np.asarray(self.logprobs, dtype=np.float32),
+            images=list(self.digests),
+        )
+
+
+class ChatRenderer:
+    """Renders what the environment says as token ids of one model."""
+
+    def __init__(self, processor: ChatProcessor):
+        self.processor = processor
+        self.tokenizer = processor.tokenizer
+        self._eos = self.tokenizer.decode([processor.eos_id])
+        self._stubs = [{"role": "user", "content": "."}, {"role": "assistant", "content": "."}]
+        prefix = self._template(self._stubs, generate=False)
+        if self._eos not in prefix:
+            raise RenderError(
+                f"the chat template does not end an assistant's turn with {self._eos!r}: set the "
+                "tokenizer's eos_token to the token that does"
+            )
+        self._prefix = prefix[: prefix.rindex(self._eos) + len(self._eos)]
+        self._specials = sorted(
+            {str(token) for token in self.tokenizer.all_special_tokens if len(str(token)) > 1}
+        )
+
+    def initial(self, system_prompt: str, observation: Observation) -> Rendered:
+        """System prompt, first observation and the header of the first answer."""
+        user, images = self._user(observation)
+        messages = [{"role": "system", "content": self._escape(system_prompt)}, user]
+        return Rendered(self._tokenize(self._template(messages, generate=True), images), images)
+
+    def following(self, observation: Observation) -> Rendered:
+        """What comes between the end of an answer and the next one."""
+        user, images = self._user(observation)
+        whole = self._template([*self._stubs, user], generate=True)
+        if not whole.startswith(self._prefix):
+            raise RenderError("the chat template renders earlier turns anew after later ones")
+        return Rendered(self._tokenize(whole[len(self._prefix) :], images), images)
+
+    def check(self, system_prompt: str, observations: Sequence[Observation]) -> None:
+        """Proves that the parts laid end to end equal the whole rendered at once.
+
+        Raises:
+            RenderError: They differ: the model would be trained on a context it never sees.
+        """
+        answer = "Yes"
+        parts = list(self.initial(system_prompt, observations[0]).ids)
+        messages = [{"role": "system", "content": self._escape(system_prompt)}]
+        images: list[Image.Image] = []
+        for i, observation in enumerate(observations):
+            user, frames = self._user(observation)
+            images += frames
+            messages.append(user)
+            if i:
+                parts += self.tokenizer.encode(answer, add_special_tokens=False)
+                parts.append(self.processor.eos_id)
+                parts += self.following(observation).ids
+            if i + 1 < len(observations):
+                messages.append({"role": "assistant", "content": answer})
+        whole = self._tokenize(self._template(messages, generate=True), images)
+        if parts != whole:
+            raise RenderError(
+                "the conversation rendered turn by turn differs from the whole rendered at once: "
+                f"{self.tokenizer.decode(parts)!r} is not {self.tokenizer.decode(whole)!r}"
+            )
+
+    def _user(self, observation: Observation) -> tuple[dict[str, Any], list[Image.Image]]:
+        frames = [Image.fromarray(frame) for frame in observation["images"]]
+        pieces = observation["text"].split(IMAGE_PLACEHOLDER)
+        if len(pieces) - 1 != len(frames):
+            raise RenderError(
+                f"the observation has {len(frames)} images and {len(pieces) - 1} placeholders "
+                f"{IMAGE_PLACEHOLDER!r}"
+            )
+        if not frames:
+            return {"role": "user", "content": self._escape(observation["text"])}, []
+        if not self.processor.has_vision:
+            raise RenderError("this model reads no images: set render_mode=text")
+        content: list[dict[str, str]] = []
+        for i, piece in enumerate(pieces):
+            if i:
+                content.append({"type": "image"})
+            if piece:
+                content.append({"type": "text", "text": self._escape(piece)})
+        return {"role": "user", "content": content}, frames
+
+    def _escape(self, text: str) -> str:
+        """Breaks the model's special tokens where they stand in plain text."""
+        for token in self._specials:
+            if token in text:
+                text = text.replace(token, f"{token[0]} {token[1:]}")
+        return text
+
+    def _template(self, messages: list[dict[str, Any]], *, generate: bool) -> str:
+        return self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=generate
+        )
+
+    def _tokenize(self, text: str, images: list[Image.Image]) -> list[int]:
+        """Ids of rendered text; each image token becomes as many as the image has."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        if not images:
+            return ids
+        lengths = iter(
+            [self.processor.image_length(self.processor.image_grid(image)) for image in images]
+        )
+        pad = self.processor.image_token_id
+        out: list[int] = []
+        for token in ids:
+            out += [token] * next(lengths) if token == pad else [token]
+        if next(lengths, None) is not None:
+            raise RenderError("the chat template leaves images out")
+        return out

@@ -1,0 +1,292 @@
+"""One coroutine per trajectory: environment and policy take turns.
+
+A slow episode never holds the others back: whoever waits for tokens or for an environment leaves
+the event loop to the rest.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vagen.envs.base import AgentEnv, Observation
+from vagen.rollout.conversation import ChatRenderer, Conversation, RenderError
+from vagen.rollout.types import CONTEXT, Policy, Sampling, Status, TokenRow, Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSpec:
+    """Which episode to run."""
+
+    trajectory_id: str
+    group_id: str
+    config_id: str
+    env_name: str
+    env_config_digest: str
+    level_seed: int
+    sampling_seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeLimits:
+    """Budgets of an episode."""
+
+    max_turns: int
+    max_prompt_length: int
+    max_response_length: int
+    max_trajectory_length: int
+
+
+MIN_NEW_TOKENS = 8
+"""A turn that has room for fewer tokens than this is not begun."""
+
+
+class EpisodeRunner:
+    """Runs episodes of any environment with any policy."""
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        renderer: ChatRenderer,
+        limits: EpisodeLimits,
+        sampling: Sampling,
+        frame_digest: Callable[[Any], tuple[str, bytes]],
+    ):
+        """Prepares a runner.
+
+        Args:
+            policy: Continues prompts.
+            renderer: Of the policy's model.
+            limits: Turn and token budgets.
+            sampling: Options; `seed` and `max_new_tokens` are set per turn.
+            frame_digest: Gives SHA-256 and PNG bytes of a frame.
+        """
+        self.policy = policy
+        self.renderer = renderer
+        self.limits = limits
+        self.sampling = sampling
+        self.frame_digest = frame_digest
+        self.images: dict[str, bytes] = {}
+        """PNG bytes of every frame shown, by digest."""
+
+    async def run(self, spec: EpisodeSpec, env: AgentEnv) -> Trajectory:
+        """Runs one episode to its end.
+
+        Raises:
+            RenderError: The first prompt is longer than `max_prompt_length`, or the model cannot
+                read what the environment shows.
+        """
+        try:
+            observation, info = env.reset(seed=spec.level_seed)
+        except Exception as error:  # an environment may fail in any way; the batch goes on
+            return _failed(spec, Conversation(spec.trajectory_id), [], "", error)
+        level_hash = info["level_hash"]
+        conversation = Conversation(spec.trajectory_id)
+        first = self.renderer.initial(env.system_prompt(), observation)
+        if len(first.ids) > self.limits.max_prompt_length:
+            raise RenderError(
+                f"the first prompt of {spec.env_name} takes {len(first.ids)} tokens, more than "
+                f"data.max_prompt_length={self.limits.max_prompt_length}: raise it or use a shorter "
+                "prompt_detail"
+            )
+        conversation.extend(first.ids, CONTEXT)
+        frames = self._show(conversation, first.images, observation)
+        turns: list[Turn] = []
+        terminated = truncated = False
+        status = Status.OK
+        success = False
+        try:
+            while not (terminated or truncated):
+                turn = await self._turn(spec, env, conversation, len(turns), observation, frames)
+                turns.append(turn.record)
+                observation, terminated, truncated = (
+                    turn.observation,
+                    turn.terminated,
+                    turn.truncated,
+                )
+                success = turn.success
+                if terminated:
+                    break
+                rendered = self.renderer.following(observation)
+                fits = len(conversation.ids) + len(rendered.ids) + MIN_NEW_TOKENS
+                if fits > self.limits.max_trajectory_length:
+                    truncated, status = True, Status.TRUNCATED_TOKENS
+                    break
+                conversation.extend(rendered.ids, len(turns))
+                frames = self._show(conversation, rendered.images, observation)
+                truncated = truncated or len(turns) >= self.limits.max_turns
+        except EnvironmentFailure as failure:
+            return _failed(spec, conversation, turns, level_hash, failure)
+        finally:
+            self.policy.release(spec.trajectory_id)
+        return Trajectory(
+            trajectory_id=spec.trajectory_id,
+            group_id=spec.group_id,
+            config_id=spec.config_id,
+            env_name=spec.env_name,
+            env_config_digest=spec.env_config_digest,
+            seed=spec.level_seed,
+            level_hash=level_hash,
+            terminated=terminated,
+            truncated=truncated,
+            success=success,
+            status=status,
+            score=float(sum((t.rewards["env"] or 0) + (t.rewards["format"] or 0) for t in turns)),
+            turns=turns,
+            rows=[conversation.row()],
+        )
+
+    async def _turn(
+        self,
+        spec: EpisodeSpec,
+        env: AgentEnv,
+        conversation: Conversation,
+        index: int,
+        observation: Observation,
+        frames: list[str],
+    ) -> "_TurnResult":
+        room = self.limits.max_trajectory_length - len(conversation.ids)
+        generation = await self.policy.generate(
+            request_id=spec.trajectory_id,
+            prompt_ids=conversation.ids,
+            images=conversation.images,
+            sampling=replace(
+                self.sampling,
+                seed=turn_seed(spec.sampling_seed, index),
+                max_new_tokens=min(self.limits.max_response_length, room),
+            ),
+        )
+        conversation.extend(generation.ids, index, generation.logprobs)
+        length_cut = generation.stop_reason == "length"
+        eos = self.renderer.processor.eos_id
+        if length_cut:
+            conversation.extend([eos], index)
+        text_ids = [token for token in generation.ids if token != eos]
+        response = self.renderer.tokenizer.decode(text_ids, skip_special_tokens=True)
+        before = env.state()
+        try:
+            answer, _, terminated, truncated, info = env.step(response)
+        except Exception as error:  # an environment may fail in any way; the batch goes on
+            raise EnvironmentFailure(f"{type(error).__name__}: {error}") from error
+        record = Turn(
+            trajectory_id=spec.trajectory_id,
+            turn_index=index,
+            response_text=response,
+            parsed=info["parsed"],
+            rewards={
+                "env": info["rewards"]["env"],
+                "format": info["rewards"]["format"],
+                "judge_observation": None,
+                "judge_prediction": None,
+            },
+            metrics=info["metrics"],
+            state=before,
+            next_state=info["state"],
+            length_cut=length_cut,
+            observation_text=observation["text"],
+            images=frames,
+        )
+        return _TurnResult(record, answer, terminated, truncated, bool(info["success"]))
+
+    def _show(
+        self, conversation: Conversation, images: Sequence[Any], observation: Observation
+    ) -> list[str]:
+        """Adds an observation's images to the conversation; returns their digests."""
+        digests = []
+        for frame in observation["images"]:
+            digest, png = self.frame_digest(frame)
+            self.images[digest] = png
+            digests.append(digest)
+        conversation.images += images
+        conversation.digests += digests
+        return digests
+
+
+async def run_episodes(
+    runner: EpisodeRunner,
+    specs: Sequence[EpisodeSpec],
+    make_env: Callable[[EpisodeSpec], AgentEnv],
+    *,
+    max_concurrency: int,
+    on_finish: Callable[[Trajectory], None] | None = None,
+) -> list[Trajectory]:
+    """Runs all episodes, at most `max_concurrency` side by side; results as `specs` are ordered."""
+    gate = asyncio.Semaphore(max_concurrency)
+
+    async def one(spec: EpisodeSpec) -> Trajectory:
+        async with gate:
+            env = make_env(spec)
+            try:
+                trajectory = await runner.run(spec, env)
+            finally:
+                env.close()
+        if on_finish is not None:
+            on_finish(trajectory)
+        return trajectory
+
+    tasks: list[Awaitable[Trajectory]] = [asyncio.ensure_future(one(spec)) for spec in specs]
+    return list(await asyncio.gather(*tasks))
+
+
+def turn_seed(sampling_seed: int, turn_index: int) -> int:
+    """Seed of one turn's draws: a 63-bit digest, the same in every process."""
+    return derive_seed(sampling_seed, turn_index)
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A 63-bit seed that is a function of its parts alone."""
+    text = "/".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+class EnvironmentFailure(RuntimeError):
+    """The environment raised; its episode is masked from training and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TurnResult:
+    record: Turn
+    observation: Observation
+    terminated: bool
+    truncated: bool
+    success: bool
+
+
+def _failed(
+    spec: EpisodeSpec,
+    conversation: Conversation,
+    turns: list[Turn],
+    level_hash: str,
+    error: Exception,
+) -> Trajectory:
+    row = conversation.row()
+    row = TokenRow(
+        trajectory_id=row.trajectory_id,
+        row_index=0,
+        input_ids=row.input_ids,
+        loss_mask=np.zeros_like(row.loss_mask),
+        turn_index=row.turn_index,
+        rollout_logprobs=row.rollout_logprobs,
+        images=row.images,
+    )
+    return Trajectory(
+        trajectory_id=spec.trajectory_id,
+        group_id=spec.group_id,
+        config_id=spec.config_id,
+        env_name=spec.env_name,
+        env_config_digest=spec.env_config_digest,
+        seed=spec.level_seed,
+        level_hash=level_hash,
+        terminated=False,
+        truncated=False,
+        success=False,
+        status=Status.ENV_ERROR,
+        score=0.0,
+        turns=turns,
+        rows=[row],
+        error=str(error),
+    )
