@@ -1,12 +1,12 @@
 """The experiment: what is learnt. Option names are those of VAGEN's documents."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from vagen.config.base import Section
 
-Fraction = Field(ge=0.0, le=1.0)
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class EnvSpec(Section):
@@ -14,8 +14,8 @@ class EnvSpec(Section):
 
     env_name: str
     """Registered name, e.g. `FrozenLake` or `Sokoban`."""
-    env_config: dict[str, Any] = {}
-    """Options of the environment's own config class (`render_mode`, `prompt_format`, `size`, ...)."""
+    env_config: dict[str, Any] = Field(default_factory=dict)
+    """Options of the environment's own class (`render_mode`, `prompt_format`, `size`, ...)."""
     train_size: PositiveInt = 10_000
     """Number of training levels (seeds)."""
     val_size: PositiveInt = 128
@@ -54,13 +54,13 @@ class AlgorithmConfig(Section):
 
     adv_estimator: str = "bi_level_gae"
     """A name of `vagen.advantage.ESTIMATORS`."""
-    gamma: float = Fraction
+    gamma: Fraction = 1.0
     """Discount per token."""
-    lam: float = Fraction
+    lam: Fraction = 1.0
     """GAE lambda per token (and per turn unless `high_level_lam` is given)."""
-    high_level_gamma: float = Fraction
+    high_level_gamma: Fraction = 0.95
     """Discount per turn."""
-    high_level_lam: float | None = None
+    high_level_lam: Fraction | None = None
     """GAE lambda per turn; null takes `lam`."""
     kl_ctrl: KLControl = KLControl()
     truncation_bootstrap: bool = True
@@ -212,7 +212,7 @@ class ExperimentConfig(Section):
     envs: dict[str, EnvSpec]
     """Environments by config id; metrics are reported per id."""
     data: DataConfig = DataConfig()
-    algorithm: AlgorithmConfig = AlgorithmConfig(gamma=1.0, lam=1.0, high_level_gamma=0.95)
+    algorithm: AlgorithmConfig = AlgorithmConfig()
     rollout_manager: RolloutManagerConfig = RolloutManagerConfig()
     judge: JudgeConfig = JudgeConfig()
     actor_rollout_ref: ActorRolloutRefConfig = ActorRolloutRefConfig()
