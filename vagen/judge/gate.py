@@ -1,0 +1,89 @@
+"""The cheap gate before scoring: which texts are refused whatever the truth is."""
+
+import re
+
+from vagen.judge.lexicon import LEXICON
+from vagen.judge.statement import Statement
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_WORD = re.compile(r"[a-z]+")
+
+_HEDGE = re.compile(
+    r"\b(?:either|or|might|may|maybe|perhaps|possibly|probably|could|likely|unsure|uncertain"
+    r"|unclear|unknown|somewhere|anywhere|guess|not sure|all directions)\b"
+)
+_JUDGE_DIRECTED = re.compile(
+    r"\b(?:yes|correct|correctly|incorrect|accurate|accurately|judge|judges|evaluator|grader|grade"
+    r"|score|reward|verdict|full marks|matches|ignore|disregard|assistant)\b"
+    r"|\b(?:statement|description|answer|everything|all) (?:above |below )?is (?:true|right)\b"
+    r"|<\s*/?\s*[a-z|]"
+)
+_INSTRUCTION = re.compile(
+    r"\byour (?:response|answer|task|goal is)\b|\byou (?:can(?! see)|should|must|need|may)\b"
+    r"|\bfor example\b|\bin the format\b|\b(?:available|valid) actions?\b|\bdescribe\b|\.\.\.|…"
+)
+_COPIED_WORDS = 5
+"""Consecutive words of the prompt, words of state descriptions aside, that make a copy."""
+
+
+def text_flags(text: str, *, max_tokens: int, prompt: str | None = None) -> tuple[str, ...]:
+    """Why a text cannot be a state description, judged by its words alone.
+
+    Args:
+        text: What the model wrote in a state section.
+        max_tokens: Most words and marks it may have.
+        prompt: The system prompt, to recognise what was copied from it.
+
+    Returns:
+        Of `empty`, `too_long`, `hedge`, `judge_directed`, `copied_prompt` those that hold.
+    """
+    if not text.strip():
+        return ("empty",)
+    if len(text) > 20 * max_tokens or len(_TOKEN.findall(text)) > max_tokens:
+        return ("too_long",)
+    lower = text.lower()
+    flags = []
+    if _HEDGE.search(lower):
+        flags.append("hedge")
+    if _JUDGE_DIRECTED.search(lower):
+        flags.append("judge_directed")
+    if _INSTRUCTION.search(lower) or (prompt is not None and _is_copied(lower, prompt)):
+        flags.append("copied_prompt")
+    return tuple(flags)
+
+
+def statement_flags(statement: Statement, required: tuple[str, ...]) -> tuple[str, ...]:
+    """Why a statement is not worth a score.
+
+    Args:
+        statement: What the text was read as.
+        required: Object classes that a description must place.
+
+    Returns:
+        Of `no_entity` (names no required object), `no_relation` (a required object is not placed),
+        `contradiction` those that hold.
+    """
+    flags = []
+    if not statement.named.intersection(required):
+        flags.append("no_entity")
+    elif not all(statement.claims.get(name) for name in required):
+        flags.append("no_relation")
+    if statement.contradiction:
+        flags.append("contradiction")
+    return tuple(flags)
+
+
+def same_words(one: str, other: str) -> bool:
+    """Whether two texts have the same words, whatever their case, spaces and punctuation."""
+    return one == other or re.findall(r"\w+", one.lower()) == re.findall(r"\w+", other.lower())
+
+
+def _is_copied(lower: str, prompt: str) -> bool:
+    """Whether a run of words is the prompt's; words of state descriptions do not count as such."""
+    windows = _windows(lower)
+    return bool(windows) and not windows.isdisjoint(_windows(prompt.lower()))
+
+
+def _windows(text: str) -> set[tuple[str, ...]]:
+    words = [word for word in _WORD.findall(text) if word not in LEXICON]
+    return {tuple(words[i : i + _COPIED_WORDS]) for i in range(len(words) - _COPIED_WORDS + 1)}

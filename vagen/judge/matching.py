@@ -1,0 +1,168 @@
+"""Scores of a statement's claims against the true state.
+
+Relations are judged as (vertical, horizontal) pairs, positions as (row, column) pairs; a position
+only counts on an axis on which the player's stated place, if any, is right too - else the object's
+place relative to the player would be wrong.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from vagen.envs.base import State
+from vagen.judge.lexicon import BOX, HOLE, TARGET
+from vagen.judge.statement import Claim, Form, Statement
+
+FROZENLAKE_WEIGHTS = {TARGET: 0.7, HOLE: 0.3}
+SOKOBAN_WEIGHTS = {TARGET: 0.5, BOX: 0.5}
+
+
+class Truth(NamedTuple):
+    """The true places of what a judge looks at, as full claims."""
+
+    player: tuple[int, int]
+    objects: dict[str, tuple[Claim, ...]]
+
+
+def read_truth(state: State) -> Truth:
+    """The places that a state description should claim.
+
+    Raises:
+        KeyError: `state` is not one of FrozenLake or Sokoban.
+    """
+    if state["env_name"] == "FrozenLake":
+        places = {TARGET: (state["target"],), HOLE: state["holes"]}
+    else:
+        places = {TARGET: state["targets"], BOX: state["boxes"]}
+    player_row, player_column = state["player"]
+    objects = {
+        name: tuple(
+            Claim(
+                (row > player_row) - (row < player_row),
+                (column > player_column) - (column < player_column),
+                row,
+                column,
+            )
+            for row, column in cells
+        )
+        for name, cells in places.items()
+    }
+    return Truth((player_row, player_column), objects)
+
+
+def merge_unique(statement: Statement, truth: Truth) -> dict[str, tuple[Claim, ...]] | None:
+    """Claims by class, those about the only object of its class made one.
+
+    Returns:
+        None if claims about one object contradict each other.
+    """
+    merged = dict(statement.claims)
+    for name, claims in statement.claims.items():
+        if len(claims) > 1 and len(truth.objects.get(name, ())) == 1:
+            whole: Claim | None = claims[0]
+            for claim in claims[1:]:
+                whole = whole.merged(claim)
+                if whole is None:
+                    return None
+            merged[name] = (whole,)
+    return merged
+
+
+def score_frozenlake(
+    statement: Statement,
+    claims: dict[str, tuple[Claim, ...]],
+    truth: Truth,
+    *,
+    require_holes: bool,
+) -> float:
+    """Weighted soft F1 over target (.7) and holes (.3), half credit per axis.
+
+    Claims are matched one to one with true objects so that the sum of credits is largest. A class
+    in neither the statement nor the truth drops out and the weights are renormalised. Holes that
+    need not be described (`require_holes` False, in sentences) count for precision only if they
+    are, and not at all if they are not: naming only the target, rightly, scores 1. A grid shows
+    every hole and a dict with holes lists them all, so there missing ones always count.
+
+    Returns:
+        Score in [0, 1].
+    """
+    holes = claims.get(HOLE, ())
+    exhaustive = (
+        require_holes
+        or statement.form is Form.SYMBOLIC
+        or (statement.form is Form.STRUCTURED and HOLE in statement.named)
+    )
+    score = total = 0.0
+    for name, weight in FROZENLAKE_WEIGHTS.items():
+        stated, true = claims.get(name, ()), truth.objects[name]
+        if name == HOLE and not holes and (not exhaustive or not true):
+            continue
+        credit = _best_credit(_credits(statement, stated, truth, name))
+        expected = len(true) if name == TARGET or exhaustive else len(stated)
+        score += weight * 2 * credit / (len(stated) + expected)
+        total += weight
+    return score / total
+
+
+def score_sokoban(
+    statement: Statement, claims: dict[str, tuple[Claim, ...]], truth: Truth
+) -> float:
+    """Half the F1 over targets plus half the F1 over boxes; a claim is right on both axes or wrong.
+
+    Returns:
+        Score in [0, 1].
+    """
+    score = 0.0
+    for name, weight in SOKOBAN_WEIGHTS.items():
+        credits = _credits(statement, claims.get(name, ()), truth, name)
+        exact = [[float(credit == 1.0) for credit in row] for row in credits]
+        size = len(claims.get(name, ())) + len(truth.objects[name])
+        score += weight * 2 * _best_credit(exact) / size if size else weight
+    return score
+
+
+def _credits(
+    statement: Statement, stated: Sequence[Claim], truth: Truth, name: str
+) -> list[list[float]]:
+    """Credit in {0, .5, 1} of each claim (row) for each true object (column)."""
+    player = statement.player
+    row_known = player is None or player.row is None or player.row == truth.player[0]
+    column_known = player is None or player.column is None or player.column == truth.player[1]
+    true = truth.objects[name]
+    return [
+        [
+            0.5 * _axis_is_right(claim[0], claim[2], object_[0], object_[2], row_known)
+            + 0.5 * _axis_is_right(claim[1], claim[3], object_[1], object_[3], column_known)
+            for object_ in true
+        ]
+        for claim in stated
+    ]
+
+
+def _axis_is_right(
+    direction: int | None,
+    coordinate: int | None,
+    true_direction: int | None,
+    true_coordinate: int | None,
+    player_known: bool,
+) -> bool:
+    """Whether an axis is claimed, and nothing that is claimed of it is wrong."""
+    if coordinate is not None:
+        if coordinate != true_coordinate or not player_known:
+            return False
+        return direction is None or direction == true_direction
+    return direction == true_direction
+
+
+def _best_credit(credits: list[list[float]]) -> float:
+    """Largest sum of credits of a one-to-one matching of rows to columns."""
+    if not credits or not credits[0]:
+        return 0.0
+    if len(credits) == 1:
+        return max(credits[0])
+    if len(credits[0]) == 1:
+        return max(row[0] for row in credits)
+    matrix = np.array(credits)
+    return float(matrix[linear_sum_assignment(matrix, maximize=True)].sum())
