@@ -13,6 +13,7 @@ _ADVICE = {
     errno.EPERM: "permission denied: make the folder writable, or choose another `output_dir`",
     errno.ENOENT: "something in it does not exist: check the path",
     errno.ENOTDIR: "a part of the path is a file, not a folder: check the path",
+    errno.EEXIST: "a part of the path is a file, not a folder: check the path",
     errno.EIO: "the disk reports an input/output error: check the device",
 }
 _ANYWHERE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
