@@ -1,0 +1,110 @@
+"""How a stage is executed, in a session or in the process of a single step."""
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vagen.stages import progress
+from vagen.stages.session import EXECUTOR, StageError
+
+Execute = Callable[..., dict[str, Any]]
+"""`execute(stage, **kwargs)` on an open run."""
+
+_LOCK_TIMEOUT = 10.0
+
+
+def open_run(run_dir: Path) -> Execute:
+    """Opens a run and what its stages need; progress is reported under the run's name."""
+    from vagen import stages
+    from vagen.stages.run import Run
+
+    run = Run.open(run_dir)
+    progress.describe(run.experiment.name, run.experiment.trainer.total_training_steps)
+
+    def execute(stage: str, **kwargs: Any) -> dict[str, Any]:
+        return stages.execute(run, stage, **kwargs)
+
+    return execute
+
+
+def load(executor: str) -> Callable[[Path], Execute]:
+    """The function that `module:function` names."""
+    module, _, name = executor.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def execute_here(
+    run_dir: str, stage: str, *, source: dict[str, str], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Executes one stage in this process, alone on the run."""
+    folder = Path(run_dir)
+    if not folder.is_dir():
+        raise StageError(f"no run at {folder}: the folder does not exist")
+    with locked(folder):
+        progress.configure(folder)
+        try:
+            return perform(load(EXECUTOR)(folder), stage, source=source, kwargs=kwargs)
+        finally:
+            progress.close()
+
+
+def perform(
+    execute: Execute, stage: str, *, source: dict[str, str], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Executes a stage with its progress reported, after a check of what it continues from."""
+    with progress.step(stage, kwargs.get("iteration"), label=str(kwargs.get("name", ""))) as record:
+        check_source(**source)
+        result = execute(stage, **kwargs)
+        record.metrics = dict(result.get("metrics") or {})
+    return result
+
+
+def check_source(uri: str, sha256: str) -> None:
+    """Refuses an artifact that is not the one the step before handed on.
+
+    Raises:
+        StageError: If the folder's digest is another.
+        StorageError: If the folder is missing or its manifest is damaged.
+    """
+    if not uri:
+        return
+    from vagen.storage import directory_digest, read_manifest
+
+    found = directory_digest(read_manifest(Path(uri)))
+    if found != sha256:
+        raise StageError(
+            f"{uri} is not what the step before wrote: its digest is {found}, {sha256} was handed "
+            "on; run the step before again"
+        )
+
+
+@contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Holds the run for this process; the system lets go of it if the process dies.
+
+    Raises:
+        StageError: Another process works on the run.
+    """
+    import fcntl
+
+    folder = os.open(run_dir, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + _LOCK_TIMEOUT
+        while True:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                # One that was killed a moment ago may not be gone yet.
+                if time.monotonic() > deadline:
+                    raise StageError(
+                        f"{run_dir} is in use by another process: wait for it, or stop it"
+                    ) from None
+                time.sleep(0.1)
+        yield
+    finally:
+        os.close(folder)

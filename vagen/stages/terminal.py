@@ -1,0 +1,222 @@
+"""What a display of progress is, and the plain one: a line per finished step."""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Protocol
+
+Advance = Callable[..., None]
+"""`advance(n=1, **fields)`: n more units are done; fields (such as `success=0.4`) are shown."""
+
+_SHOWN_METRICS = 4
+_ESTIMATE_WINDOW = 5
+"""Iterations whose mean duration predicts the rest."""
+
+
+@dataclass
+class StepRecord:
+    """A running step; its `metrics` go to the terminal and into the `stage_finished` event."""
+
+    name: str
+    iteration: int | None
+    started: float
+    """Monotonic clock, s."""
+    label: str = ""
+    """Which one of several of its kind, e.g. `final` for an evaluation."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+class Display(Protocol):
+    """Where progress is drawn."""
+
+    def describe(self, title: str, iterations: int) -> None:
+        """What is being trained."""
+        ...
+
+    def begin(self, step: StepRecord) -> None:
+        """A step starts."""
+        ...
+
+    def finish(self, step: StepRecord, seconds: float, error: str | None) -> None:
+        """A step ended, with a message if it failed."""
+        ...
+
+    def open_bar(self, description: str, total: int) -> Advance:
+        """A bar of `total` units inside the current step."""
+        ...
+
+    def close_bar(self) -> None:
+        """The bar is done."""
+        ...
+
+    def note(self, text: str) -> None:
+        """A line for the reader."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more comes; the terminal is left as it was found."""
+        ...
+
+
+class Timing:
+    """Elapsed time and an estimate of the rest."""
+
+    def __init__(self) -> None:
+        self.iterations: int | None = None
+        self.iteration: int | None = None
+        self.success: float | None = None
+        self._began = time.monotonic()
+        self._iteration_began = self._began
+        self._durations: deque[float] = deque(maxlen=_ESTIMATE_WINDOW)
+        self._evaluation = 0.0
+
+    def begin(self, step: StepRecord) -> None:
+        """Counts the step in."""
+        if step.iteration is not None and step.iteration != self.iteration:
+            self.iteration = step.iteration
+            self._iteration_began = step.started
+
+    def finish(self, step: StepRecord, seconds: float) -> None:
+        """Counts the step out."""
+        if step.iteration is not None and step.name == "update":
+            self._durations.append(time.monotonic() - self._iteration_began)
+        if step.name == "evaluate":
+            self._evaluation = seconds
+        if (success := success_of(step.metrics)) is not None:
+            self.success = success
+
+    def elapsed(self) -> float:
+        """Seconds since reporting began."""
+        return time.monotonic() - self._began
+
+    def remaining(self) -> float | None:
+        """Seconds until the end, the final evaluation included; None if nothing is known yet."""
+        if self.iterations is None or self.iteration is None or not self._durations:
+            return None
+        left = self.iterations - self.iteration - 1
+        per_iteration = fmean(self._durations)
+        # The clock of the running iteration counts against its own share.
+        running = max(per_iteration - (time.monotonic() - self._iteration_began), 0.0)
+        return left * per_iteration + running + self._evaluation
+
+    def place(self, step: StepRecord) -> str:
+        """Which step of which iteration, as text."""
+        name = f"{step.name} {step.label}".rstrip()
+        if step.iteration is None:
+            return name
+        total = f"/{self.iterations}" if self.iterations else ""
+        return f"iteration {step.iteration + 1}{total} {name}"
+
+
+class Terminal:
+    """Text stream over a descriptor that falls silent when the other end goes away."""
+
+    encoding = "utf-8"
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
+
+    def write(self, text: str) -> int:
+        """Writes, or drops the text."""
+        try:
+            return self._file.write(text)
+        except (OSError, ValueError):
+            return len(text)
+
+    def flush(self) -> None:
+        """Flushes, or does nothing."""
+        try:
+            self._file.flush()
+        except (OSError, ValueError):
+            return
+
+    def isatty(self) -> bool:
+        """Whether a person may be looking."""
+        return self._file.isatty()
+
+    def fileno(self) -> int:
+        """The descriptor, for its size."""
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+        try:
+            self._file.close()
+        except OSError:
+            return
+
+
+class LineDisplay:
+    """One plain line per finished step, for logs."""
+
+    def __init__(self, stream: Terminal) -> None:
+        self._stream = stream
+        self._title = ""
+        self._timing = Timing()
+
+    def describe(self, title: str, iterations: int) -> None:
+        """Puts the title before every line."""
+        self._title = title
+        self._timing.iterations = iterations
+
+    def begin(self, step: StepRecord) -> None:
+        """A line is written only when the step ends."""
+        self._timing.begin(step)
+
+    def finish(self, step: StepRecord, seconds: float, error: str | None) -> None:
+        """Writes the step's line."""
+        self._timing.finish(step, seconds)
+        what = f"{self._timing.place(step)}: " + (f"failed: {error}" if error else "")
+        if not error:
+            what += "  ".join([f"{seconds:.1f} s", *headline(step.metrics)])
+        left = self._timing.remaining()
+        tail = f"  (about {clock(left)} left)" if left is not None else ""
+        self._write(f"[{clock(self._timing.elapsed())}] {what}{tail}")
+
+    def open_bar(self, description: str, total: int) -> Advance:
+        """Nothing is drawn."""
+        return lambda n=1, **fields: None
+
+    def close_bar(self) -> None:
+        """Nothing was drawn."""
+
+    def note(self, text: str) -> None:
+        """Writes the text."""
+        self._write(f"[{clock(self._timing.elapsed())}] {text}")
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+        self._stream.close()
+
+    def _write(self, text: str) -> None:
+        self._stream.write(f"{self._title + ' ' if self._title else ''}{text}\n")
+        self._stream.flush()
+
+
+def success_of(metrics: Mapping[str, Any]) -> float | None:
+    """The success rate among a step's metrics, if it has one."""
+    for name, value in metrics.items():
+        if name.rsplit("/", 1)[-1] in ("success", "success_rate") and _is_number(value):
+            return float(value)
+    return None
+
+
+def headline(metrics: Mapping[str, Any]) -> list[str]:
+    """The few metrics worth a place on a line, success first, as `name value`."""
+    numbers = {name: float(value) for name, value in metrics.items() if _is_number(value)}
+    names = sorted(numbers, key=lambda name: name.rsplit("/", 1)[-1] != "success")
+    return [f"{name.rsplit('/', 1)[-1]} {numbers[name]:.3g}" for name in names[:_SHOWN_METRICS]]
+
+
+def clock(seconds: float) -> str:
+    """Seconds as `m:ss` or `h:mm:ss`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
