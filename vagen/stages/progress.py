@@ -27,6 +27,9 @@ class Reporter:
     def __init__(self, run_dir: Path | None, display: Display) -> None:
         self._events = run_dir / EVENTS if run_dir else None
         self.display = display
+        if self._events is not None and _is_cut(self._events):
+            with self._events.open("a") as file:
+                file.write("\n")
 
     def event(self, event: str, **fields: Any) -> None:
         """Appends one event; a single write, so that lines of several processes do not mix."""
@@ -61,6 +64,15 @@ def read_events(run_dir: Path | str) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
     return events
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether the last line was not written to its end (a crash, a full disk)."""
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
 
 
 _current: Reporter | None = None
