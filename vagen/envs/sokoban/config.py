@@ -1,0 +1,57 @@
+"""Options of Sokoban."""
+
+from typing import ClassVar
+
+from pydantic import Field, PositiveInt, field_validator, model_validator
+
+from vagen.envs.config import EnvConfig
+
+
+class SokobanConfig(EnvConfig):
+    """Options of Sokoban."""
+
+    reward_presets: ClassVar[dict[str, dict[str, float]]] = {
+        "vagen-legacy": {"format": 0.5, "success": 10.0, "box": 1.0, "step": -0.1},
+        "vagen-new": {"format": 0.1, "success": 1.0, "box": 0.0, "step": 0.0},
+    }
+
+    dim_room: tuple[int, int] = (6, 6)
+    """Rows and columns, the border of walls included."""
+    num_boxes: PositiveInt = 1
+    """Boxes, and as many targets."""
+    wall_density: float = Field(0.2, ge=0.0, le=0.6)
+    """Probability of a cell inside the border to be a wall."""
+    min_solution_length: PositiveInt = 1
+    """Least number of moves of the best solution."""
+    max_solution_length: PositiveInt | None = None
+    """Greatest number of moves of the best solution; null is no bound."""
+    search_budget: PositiveInt = 10_000
+    """Most box arrangements examined for one level; more finds longer levels of many boxes, and
+    solves harder levels of a file."""
+    level_file: str | None = None
+    """Levels in Boxoban's text format instead of generated ones; their own size and boxes hold."""
+
+    @field_validator("dim_room")
+    @classmethod
+    def _has_an_inside(cls, dim_room: tuple[int, int]) -> tuple[int, int]:
+        if min(dim_room) < 4 or max(dim_room) > 20:
+            raise ValueError(f"rows and columns must be 4 to 20, border included; got {dim_room}")
+        return dim_room
+
+    @model_validator(mode="after")
+    def _possible(self) -> "SokobanConfig":
+        inside = (self.dim_room[0] - 2) * (self.dim_room[1] - 2)
+        if self.num_boxes > inside // 2 - 1:
+            raise ValueError(
+                f"num_boxes is {self.num_boxes}, but a room of {self.dim_room} with its {inside} "
+                f"cells inside holds at most {inside // 2 - 1}"
+            )
+        least, most = self.min_solution_length, self.max_solution_length
+        if most is not None and most < least:
+            raise ValueError(f"max_solution_length ({most}) is below min_solution_length ({least})")
+        if self.level_file is not None and (most is not None or least > 1):
+            raise ValueError(
+                "level_file goes without min_solution_length and max_solution_length: the best "
+                "solutions of its levels are not known"
+            )
+        return self

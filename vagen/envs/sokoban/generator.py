@@ -1,0 +1,123 @@
+"""Levels by backward search from the solved states of a random room.
+
+A state is a set of boxes and a player. Undoing a move either walks the player to a free
+neighbouring cell, or walks it backwards while it pulls the box in front of it along. Undoing moves
+in breadth-first order from every state with all boxes on targets reaches each state after the
+number of moves of its best solution.
+"""
+
+from random import Random
+
+from vagen.envs.grid import Cell, Cells, cells_of, draw_cell, draw_index
+from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
+from vagen.envs.sokoban.config import SokobanConfig
+from vagen.envs.sokoban.game import Room, SokobanLevel, flood
+
+Layer = dict[Cells, Cells]
+"""States by their boxes: the set of the player's cells."""
+
+
+def draw_room(rng: Random, config: SokobanConfig) -> Room | None:
+    """A random connected room with targets, or None if too few cells are connected."""
+    rows, columns = config.dim_room
+    floor = 0
+    for row in range(1, rows - 1):
+        for cell in range(row * columns + 1, row * columns + columns - 1):
+            if rng.random() >= config.wall_density:
+                floor |= 1 << cell
+    if floor.bit_count() < 2 * config.num_boxes + 2:
+        return None
+    floor = flood(1 << draw_cell(rng, floor), floor, columns)
+    if floor.bit_count() < 2 * config.num_boxes + 2:
+        return None
+    targets = 0
+    for _ in range(config.num_boxes):
+        targets |= 1 << draw_cell(rng, floor & ~targets)
+    return Room(rows, columns, floor, targets)
+
+
+def backward_layers(room: Room, *, depth: int | None, budget: int) -> list[Layer]:
+    """States by the length of their best solution.
+
+    Args:
+        room: walls and targets.
+        depth: longest solution of interest; None for all.
+        budget: box arrangements to examine at most. If it runs out, the last layer is incomplete;
+            the length of each state found is exact all the same.
+
+    Returns:
+        Element `n` holds states whose best solution takes `n` moves.
+    """
+    floor, columns = room.floor, room.columns
+    seen: Layer = {room.targets: floor & ~room.targets}
+    layer: Layer = dict(seen)
+    layers = [layer]
+    while layer and (depth is None or len(layers) <= depth):
+        following: Layer = {}
+        for boxes, players in layer.items():
+            budget -= 1
+            if budget < 0:
+                break
+            free = floor & ~boxes
+            walked = players << 1 | players >> 1 | players << columns | players >> columns
+            walked &= free & ~seen[boxes]
+            if walked:
+                seen[boxes] |= walked
+                following[boxes] = following.get(boxes, 0) | walked
+            for offset in (1, columns):
+                # Players with a box ahead and room behind, for both directions along this axis.
+                ahead = players & boxes >> offset & free << offset
+                behind = players & boxes << offset & free >> offset
+                for pulling, step in ((ahead, offset), (behind, -offset)):
+                    while pulling:
+                        player = pulling.bit_length() - 1
+                        pulling ^= 1 << player
+                        pulled = boxes ^ (1 << player + step | 1 << player)
+                        before = 1 << player - step
+                        known = seen.get(pulled, 0)
+                        if not known & before:
+                            seen[pulled] = known | before
+                            following[pulled] = following.get(pulled, 0) | before
+        if following:
+            layers.append(following)
+        if budget < 0:
+            break
+        layer = following
+    return layers
+
+
+def draw_state(rng: Random, layer: Layer) -> tuple[Cells, Cell]:
+    """A uniform state of a layer: boxes and player."""
+    index = draw_index(rng, sum(players.bit_count() for players in layer.values()))
+    for boxes, players in layer.items():
+        index -= players.bit_count()
+        if index < 0:
+            return boxes, cells_of(players)[index]
+    raise AssertionError("a layer is never empty")
+
+
+def generate(config: SokobanConfig, seed: int, split: Split) -> SokobanLevel:
+    """The level of a seed in a split.
+
+    The room alone decides the split: no room of one split occurs in another. The length of the
+    best solution is uniform over those that the room offers within the bounds.
+
+    Raises:
+        LevelError: if none of many rooms offers a level.
+    """
+    rng = Random(seed)
+    least, most = config.min_solution_length, config.max_solution_length
+    for _ in range(MAX_CANDIDATES):
+        room = draw_room(rng, config)
+        if room is None or split_of(content_hash(room.content)) != split:
+            continue
+        layers = backward_layers(room, depth=most, budget=config.search_budget)
+        if len(layers) > least:
+            length = least + draw_index(rng, len(layers) - least)
+            boxes, player = draw_state(rng, layers[length])
+            return SokobanLevel.create(room, boxes, player, length)
+    raise LevelError(
+        f"Sokoban: none of {MAX_CANDIDATES} rooms of {config.dim_room} with {config.num_boxes} "
+        f"boxes has a best solution of at least {least} moves in split {split!r}; lower "
+        f"min_solution_length, or change dim_room, num_boxes, wall_density or search_budget"
+    )
