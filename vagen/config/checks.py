@@ -1,16 +1,234 @@
-"""Combinations that cannot work, refused before anything runs, with the reason."""
+"""What the schema cannot see: environment options, and combinations that cannot work.
 
-from collections.abc import Callable
+Each refusal says which keys do not go together, why, and what would.
+"""
 
-from vagen.config.errors import KeyPath
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from vagen.config.base import ConfigError
+from vagen.config.errors import KeyPath, unknown_name, validate
 from vagen.config.schema import ExperimentConfig
 
+if TYPE_CHECKING:
+    from vagen.advantage import EstimatorSpec
 
-def check_experiment(
-    config: ExperimentConfig, place_of: Callable[[KeyPath], str | None] = lambda _: None
-) -> None:
+PlaceOf = Callable[[KeyPath], str | None]
+
+
+def _nowhere(_: KeyPath) -> None:
+    return None
+
+
+def estimator_of(config: ExperimentConfig) -> "EstimatorSpec":
+    """What the experiment's advantage estimator needs.
+
+    Raises:
+        ConfigError: If no estimator has that name.
+    """
+    from vagen.advantage import ESTIMATORS
+
+    name = config.algorithm.adv_estimator
+    if name not in ESTIMATORS:
+        raise ConfigError(
+            f"`algorithm.adv_estimator`: {unknown_name('estimator', name, ESTIMATORS)}"
+        )
+    return ESTIMATORS[name]
+
+
+def has_critic(config: ExperimentConfig) -> bool:
+    """Whether a critic is trained: as `critic.enable` says, else if the estimator reads values."""
+    enable = config.critic.enable
+    return estimator_of(config).needs_critic if enable is None else enable
+
+
+def has_reference(config: ExperimentConfig) -> bool:
+    """Whether a reference policy is kept: for the KL in the reward or the KL loss."""
+    return config.algorithm.kl_ctrl.kl_coef > 0 or config.actor_rollout_ref.actor.use_kl_loss
+
+
+def trajectories_per_iteration(config: ExperimentConfig) -> int:
+    """Episodes per iteration: levels times trajectories per level."""
+    return config.data.train_batch_size * config.rollout_manager.n_trajectory
+
+
+def resolve_environments(
+    config: ExperimentConfig, place_of: PlaceOf = _nowhere
+) -> ExperimentConfig:
+    """Checks the options of each environment and fills in their defaults.
+
+    Raises:
+        ConfigError: For an unknown environment or option, or an impossible value.
+    """
+    from vagen.envs.registry import ENVIRONMENTS, get_environment
+
+    if not config.envs:
+        raise ConfigError("`envs` is empty; name at least one environment, e.g. FrozenLake")
+    resolved = {}
+    mistakes = []
+    for env_id, spec in config.envs.items():
+        if spec.env_name not in ENVIRONMENTS:
+            sentence = unknown_name("environment", spec.env_name, ENVIRONMENTS)
+            mistakes.append(f"`envs.{env_id}.env_name`: {sentence}")
+            continue
+        try:
+            options = validate(
+                get_environment(spec.env_name).config_class,
+                spec.env_config,
+                place_of,
+                ("envs", env_id, "env_config"),
+            )
+        except ConfigError as error:
+            mistakes.append(str(error))
+            continue
+        resolved[env_id] = spec.model_copy(update={"env_config": options.model_dump(mode="json")})
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return config.model_copy(update={"envs": resolved})
+
+
+def check_experiment(config: ExperimentConfig, place_of: PlaceOf = _nowhere) -> None:
     """Refuses an experiment that cannot run.
+
+    Args:
+        config: With resolved environments.
+        place_of: Gives the file and line, preset or override that set a key.
 
     Raises:
         ConfigError: With one line per reason.
     """
+    checks = (_estimation, _rollout, _update, _state_reward, _lengths)
+    refusals = []
+    for check in checks:
+        for path, reason in check(config):
+            place = place_of(tuple(path.split(".")))
+            refusals.append(f"`{path}`{f' ({place})' if place else ''}: {reason}")
+    if refusals:
+        raise ConfigError("\n".join(refusals))
+
+
+Refusals = Iterator[tuple[str, str]]
+"""Dotted key and reason."""
+
+
+def _estimation(config: ExperimentConfig) -> Refusals:
+    name = config.algorithm.adv_estimator
+    spec = estimator_of(config)
+    if spec.needs_critic and config.critic.enable is False:
+        yield (
+            "critic.enable",
+            f"{name} reads the critic's values; leave it null or true, or take an estimator "
+            "without a critic (grpo, rloo)",
+        )
+    if spec.value_mask == "turn_end" and not config.critic.use_reward_mask:
+        yield (
+            "critic.use_reward_mask",
+            f"{name} has returns at the ends of turns only, the critic would learn 0 everywhere "
+            "else; set it to true",
+        )
+    if spec.group_based and config.rollout_manager.n_trajectory < 2:
+        yield (
+            "rollout_manager.n_trajectory",
+            f"{name} compares trajectories of one level and needs at least 2 of them; "
+            "with 1 every advantage is 0 or the bare score",
+        )
+    gae_mask = config.rollout_manager.use_gae_mask
+    if spec.value_mask == "attention" and gae_mask:
+        yield (
+            "rollout_manager.use_gae_mask",
+            f"{name} runs over every token; set it to false, or take masked_{name}",
+        )
+    if spec.value_mask == "loss" and not gae_mask:
+        yield (
+            "rollout_manager.use_gae_mask",
+            f"{name} runs over sampled tokens only; set it to true, or take gae",
+        )
+    control = config.algorithm.kl_ctrl
+    if control.type == "adaptive" and control.kl_coef == 0:
+        yield (
+            "algorithm.kl_ctrl.kl_coef",
+            "the adaptive controller multiplies it, so that it would stay 0; start above 0",
+        )
+
+
+def _rollout(config: ExperimentConfig) -> Refusals:
+    if config.rollout_manager.window_size is not None:
+        yield (
+            "rollout_manager.window_size",
+            "a window over the history is not supported, the prompt keeps all turns; leave it null",
+        )
+    if config.actor_rollout_ref.rollout.temperature == 0:
+        yield (
+            "actor_rollout_ref.rollout.temperature",
+            "greedy training episodes explore nothing and have no log-probabilities to compare "
+            "with; set it above 0 (`val_kwargs.temperature` may be 0)",
+        )
+
+
+def _update(config: ExperimentConfig) -> Refusals:
+    actor = config.actor_rollout_ref.actor
+    trajectories = trajectories_per_iteration(config)
+    if actor.ppo_mini_batch_size > trajectories:
+        yield (
+            "actor_rollout_ref.actor.ppo_mini_batch_size",
+            f"{actor.ppo_mini_batch_size} is more than the {trajectories} trajectories of an "
+            "iteration (data.train_batch_size x rollout_manager.n_trajectory)",
+        )
+    if actor.ppo_max_token_len < config.data.max_trajectory_length:
+        yield (
+            "actor_rollout_ref.actor.ppo_max_token_len",
+            f"{actor.ppo_max_token_len} cannot hold one trajectory of "
+            f"data.max_trajectory_length = {config.data.max_trajectory_length} tokens",
+        )
+    warmup = config.trainer.critic_warmup
+    if warmup and not has_critic(config):
+        yield ("trainer.critic_warmup", "there is no critic to warm up; set it to 0")
+    elif warmup >= config.trainer.total_training_steps:
+        yield (
+            "trainer.critic_warmup",
+            f"the policy would never learn in trainer.total_training_steps = "
+            f"{config.trainer.total_training_steps} iterations; make it smaller",
+        )
+
+
+def _state_reward(config: ExperimentConfig) -> Refusals:
+    from vagen.envs.parsing import LAYOUTS
+    from vagen.judge import REQUIRED_OBJECTS
+
+    if not config.judge.use_state_reward:
+        return
+    weights = {
+        "observation": config.judge.observation_weight,
+        "prediction": config.judge.prediction_weight,
+    }
+    rewarded = [section for section, weight in weights.items() if weight > 0]
+    if not rewarded:
+        yield ("judge.use_state_reward", "both weights are 0; give one, or set it to false")
+        return
+    for env_id, spec in config.envs.items():
+        if spec.env_name not in REQUIRED_OBJECTS:
+            yield (
+                "judge.use_state_reward",
+                f"the rule judge has no rules for {spec.env_name} (`envs.{env_id}`), only for "
+                f"{', '.join(REQUIRED_OBJECTS)}; set it to false",
+            )
+        prompt_format = spec.env_config.get("prompt_format", "")
+        inner = LAYOUTS[prompt_format].inner
+        if not any(section in inner for section in rewarded):
+            yield (
+                f"envs.{env_id}.env_config.prompt_format",
+                f"{prompt_format} has no {' or '.join(f'<{name}>' for name in rewarded)} section "
+                "for judge.use_state_reward to score; take grounding_worldmodeling, or set "
+                "judge.use_state_reward to false",
+            )
+
+
+def _lengths(config: ExperimentConfig) -> Refusals:
+    data = config.data
+    first_turn = data.max_prompt_length + data.max_response_length
+    if first_turn > data.max_trajectory_length:
+        yield (
+            "data.max_trajectory_length",
+            f"{data.max_trajectory_length} cannot hold the first turn: data.max_prompt_length + "
+            f"data.max_response_length = {first_turn}",
+        )

@@ -90,9 +90,10 @@ def _explain(
         return f"`{dotted}` is {value!r}{where}; it must be {expected}"
     if kind in ("model_type", "dict_type"):
         return f"`{dotted}` is {value!r}{where}; it must be a section of `key: value` lines"
-    if kind == "value_error":
-        return f"`{dotted}` is {value!r}{where}; {detail['ctx']['error']!s}"
-    message = detail["msg"].split(", unable to parse")[0].replace("Input should", "it should")
+    message = detail["msg"].removeprefix("Value error, ").split(", unable to parse")[0]
+    if isinstance(value, dict) and kind == "value_error":
+        return f"`{dotted}`{where}: {message}"
+    message = message.replace("Input should", "it should")
     return f"`{dotted}` is {value!r}{where}; {message[0].lower()}{message[1:]}"
 
 

@@ -41,7 +41,7 @@ class KLControl(Section):
     """KL-in-reward controller."""
 
     type: Literal["fixed", "adaptive"] = "fixed"
-    kl_coef: float = Field(0.001, ge=0.0)
+    kl_coef: float = Field(default=0.001, ge=0.0)
     """Coefficient of the KL penalty in the reward; 0 switches the reference model off."""
     target_kl: PositiveFloat = 0.1
     """Target of the adaptive controller, nats per token."""
@@ -91,9 +91,9 @@ class JudgeConfig(Section):
     """Reward what the agent says it sees and predicts."""
     type: Literal["rule"] = "rule"
     """Which judge scores the statements."""
-    observation_weight: float = Field(0.5, ge=0.0)
+    observation_weight: float = Field(default=0.5, ge=0.0)
     """beta_s: reward of a fully right `<observation>`."""
-    prediction_weight: float = Field(0.5, ge=0.0)
+    prediction_weight: float = Field(default=0.5, ge=0.0)
     """beta_w: reward of a fully right `<prediction>`."""
 
 
@@ -101,9 +101,9 @@ class OptimConfig(Section):
     """Optimizer."""
 
     lr: PositiveFloat = 1e-6
-    weight_decay: float = Field(0.0, ge=0.0)
+    weight_decay: float = Field(default=0.0, ge=0.0)
     betas: tuple[float, float] = (0.9, 0.999)
-    lr_warmup_steps: int = Field(0, ge=0)
+    lr_warmup_steps: int = Field(default=0, ge=0)
     """Iterations of linear warm-up."""
 
 
@@ -123,27 +123,27 @@ class ActorConfig(Section):
     ppo_max_token_len: PositiveInt = 16_384
     """Tokens per micro batch (packed, not padded)."""
     ppo_epochs: PositiveInt = 1
-    clip_ratio_low: float = Field(0.2, gt=0.0)
-    clip_ratio_high: float = Field(0.2, gt=0.0)
+    clip_ratio_low: float = Field(default=0.2, gt=0.0)
+    clip_ratio_high: float = Field(default=0.2, gt=0.0)
     clip_ratio_c: float | None = None
     """Dual clip for negative advantages (3 is usual); null is off."""
-    entropy_coeff: float = Field(0.001, ge=0.0)
+    entropy_coeff: float = Field(default=0.001, ge=0.0)
     loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
     grad_clip: PositiveFloat = 1.0
     grad_norm_threshold: PositiveFloat = 1000.0
     """A step whose gradient norm is not finite or at least this is skipped and counted."""
     use_kl_loss: bool = False
-    kl_loss_coef: float = Field(0.001, ge=0.0)
+    kl_loss_coef: float = Field(default=0.001, ge=0.0)
     kl_loss_type: Literal["k1", "low_var_kl", "mse"] = "low_var_kl"
 
 
 class SamplingConfig(Section):
     """How tokens are drawn."""
 
-    temperature: float = Field(0.7, ge=0.0)
+    temperature: float = Field(default=0.7, ge=0.0)
     """0 is greedy."""
-    top_p: float = Field(0.95, gt=0.0, le=1.0)
-    top_k: int = Field(-1, ge=-1)
+    top_p: float = Field(default=0.95, gt=0.0, le=1.0)
+    top_k: int = Field(default=-1, ge=-1)
     """-1 is off."""
 
 
@@ -180,7 +180,7 @@ class CriticConfig(Section):
 class WarmStartConfig(Section):
     """Supervised learning on expert episodes of training levels, before reinforcement learning."""
 
-    steps: int = Field(0, ge=0)
+    steps: int = Field(default=0, ge=0)
     """0 skips the warm start."""
     batch_size: PositiveInt = 16
     """Expert episodes per step."""
@@ -193,9 +193,9 @@ class TrainerConfig(Section):
 
     total_training_steps: PositiveInt = 40
     """Iterations of rollout, judge, advantage, update."""
-    test_freq: int = Field(0, ge=0)
+    test_freq: int = Field(default=0, ge=0)
     """Evaluate on the validation levels every this many iterations; 0 is never."""
-    critic_warmup: int = Field(0, ge=0)
+    critic_warmup: int = Field(default=0, ge=0)
     """First iterations in which only the critic learns."""
     project_name: str = "vagen"
     """MLflow experiment."""
