@@ -1,0 +1,6 @@
+"""What a person looks at: the trajectory viewer and the learning curves."""
+
+from vagen.report.curves import Mark, write_comparison_curve, write_curves
+from vagen.report.viewer import write_report
+
+__all__ = ["Mark", "write_comparison_curve", "write_curves", "write_report"]

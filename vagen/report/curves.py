@@ -1,0 +1,337 @@
+"""Learning curves as PNG, from the rows of metrics that a run keeps per iteration."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vagen.report.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+History = Sequence[Mapping[str, Any]]
+"""Rows with `iteration` and metrics by name; a row need not hold every metric."""
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A6D00", "#56B4E9", "#6B4FA0", "#444444")
+"""Distinguishable with any colour vision (after Okabe and Ito)."""
+INK, MUTED, GRID = "#1b1f24", "#5a6472", "#e3e6ea"
+DPI = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A measured point beside the curve: warm start or final model on held-out levels."""
+
+    label: str
+    iteration: float
+    """Where it stands on the axis: iterations finished before it was measured."""
+    value: float
+    ci95: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One plot: which metrics it draws, as patterns of their names."""
+
+    title: str
+    unit: str
+    patterns: tuple[str, ...]
+    limits: tuple[float, float] | None = None
+    sparse: tuple[str, ...] = ()
+    """Patterns of metrics measured now and then: drawn as joined points, not smoothed."""
+
+
+SUCCESS = Panel(
+    "Success",
+    "share of episodes",
+    ("train/success", "train/success_*"),
+    (0.0, 1.0),
+    ("val/success", "val/success_*", "val/*/success"),
+)
+SCORE = Panel(
+    "Score and reward parts",
+    "per episode",
+    ("train/score", "train/reward*", "reward/*", "rewards/*"),
+)
+KL = Panel(
+    "KL divergence",
+    "nats per token",
+    ("actor/ppo_kl", "actor/kl*", "actor/reward_kl*", "advantage/kl*", "*/reward_kl_penalty"),
+)
+ENTROPY = Panel("Entropy", "nats per token", ("actor/entropy", "actor/entropy_*"))
+CLIPPING = Panel(
+    "Clipped",
+    "share of tokens",
+    ("actor/pg_clipfrac*", "critic/vf_clipfrac*"),
+)
+VALUE_LOSS = Panel("Value loss", "squared error / 2", ("critic/vf_loss", "critic/value_loss"))
+EXPLAINED = Panel("Explained variance of the critic", "1 is perfect", ("critic/*explained_var*",))
+PANELS = (SUCCESS, SCORE, KL, ENTROPY, CLIPPING, VALUE_LOSS, EXPLAINED)
+TIMING = "timing_s/*"
+
+
+def write_curves(
+    history: History,
+    path: Path,
+    *,
+    title: str = "Learning curves",
+    marks: Sequence[Mark] = (),
+    window: int = 5,
+) -> Path:
+    """Draws a run's success, rewards, policy, critic and time as one PNG; returns its path.
+
+    Args:
+        history: Rows of metrics; may be short or empty, a metric that is nowhere is said to be so.
+        path: The PNG file; it appears whole.
+        title: Heading.
+        marks: Points beside the success curve, e.g. warm start and final with their intervals.
+        window: Iterations of the trailing mean drawn over the faint raw curve; 1 draws raw only.
+    """
+    figure = _figure(14.0, 9.6)
+    grid = figure.add_gridspec(3, 6)
+    places = (grid[0, :4], grid[0, 4:], grid[1, :2], grid[1, 2:4], grid[1, 4:])
+    places += (grid[2, :2], grid[2, 2:4])
+    for panel, place in zip(PANELS, places, strict=True):
+        axes = figure.add_subplot(place)
+        shown = marks if panel is SUCCESS else ()
+        _draw_panel(axes, history, panel, marks=shown, window=window)
+    _draw_timing(figure.add_subplot(grid[2, 4:]), history)
+    figure.suptitle(title, fontsize=15, fontweight="bold", color=INK)
+    return _save(figure, path)
+
+
+def write_comparison_curve(
+    histories: Mapping[str, Sequence[History]],
+    path: Path,
+    *,
+    metric: str = "train/success",
+    title: str = "Comparison",
+    unit: str = "share of episodes",
+    limits: tuple[float, float] | None = None,
+    marks: Sequence[Mark] = (),
+    window: int = 5,
+) -> Path:
+    """Draws one metric of several runs, grouped by name (a preset, say), as PNG.
+
+    A group's line is the mean over its runs and its band the range from lowest to highest run,
+    after each run's trailing mean of `window`, over the iterations that all its runs have.
+
+    Args:
+        histories: Runs (one per seed) by group name.
+        path: The PNG file; it appears whole.
+        metric: Name of the metric.
+        title: Heading.
+        unit: Label of the vertical axis.
+        limits: Range of the vertical axis; null fits the data.
+        marks: Points to add.
+        window: Iterations of the trailing mean.
+
+    Raises:
+        ValueError: No run holds the metric.
+    """
+    figure = _figure(9.5, 5.2)
+    axes = figure.add_subplot()
+    names = set()
+    for color, (name, runs) in zip(_colors(len(histories)), histories.items(), strict=True):
+        names.update(key for run in runs for row in run for key in row)
+        curves = [_series(run, metric) for run in runs]
+        curves = [dict(zip(x, _smooth(y, window), strict=True)) for x, y in curves if x.size]
+        if not curves:
+            continue
+        shared = sorted(set.intersection(*(set(curve) for curve in curves)))
+        values = np.array([[curve[x] for x in shared] for curve in curves])
+        runs_text = f"{len(curves)} runs" if len(curves) > 1 else "1 run"
+        axes.plot(shared, values.mean(0), color=color, lw=2, label=f"{name} ({runs_text})")
+        if len(curves) > 1:
+            axes.fill_between(shared, values.min(0), values.max(0), color=color, alpha=0.18, lw=0)
+    if not axes.lines:
+        known = ", ".join(sorted(names - {"iteration"})) or "none"
+        raise ValueError(f"no run has the metric {metric!r}; their metrics are: {known}")
+    _draw_marks(axes, marks)
+    smoothing = f", trailing mean of {window}" if window > 1 else ""
+    _style(axes, title, f"{metric}: {unit}", limits)
+    axes.legend(title=f"mean, band lowest to highest run{smoothing}", **_legend_style())
+    return _save(figure, path)
+
+
+def _series(history: History, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Iterations and finite values of one metric, both float64 [N], in order of iteration."""
+    points = [
+        (float(row["iteration"]), float(row[metric]))
+        for row in history
+        if isinstance(row.get(metric), int | float) and math.isfinite(row[metric])
+    ]
+    points.sort(key=lambda point: point[0])
+    x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
+    return x, y
+
+
+def _smooth(y: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """Mean of each point and up to `window - 1` before it."""
+    total = np.concatenate([[0.0], np.cumsum(y)])
+    end = np.arange(1, len(y) + 1)
+    start = np.maximum(end - window, 0)
+    return (total[end] - total[start]) / (end - start)
+
+
+def _matching(history: History, patterns: Sequence[str]) -> list[str]:
+    """Names of metrics that fit a pattern, in order of the patterns, then by name."""
+    names = sorted({name for row in history for name in row if name != "iteration"})
+    found = [name for pattern in patterns for name in names if fnmatchcase(name, pattern)]
+    return list(dict.fromkeys(found))
+
+
+def _draw_panel(
+    axes: "Axes", history: History, panel: Panel, *, marks: Sequence[Mark], window: int
+) -> None:
+    dense, sparse = _matching(history, panel.patterns), _matching(history, panel.sparse)
+    colors = _colors(len(dense) + len(sparse))
+    label = _labels([*dense, *sparse])
+    for name, color in zip([*dense, *sparse], colors, strict=True):
+        x, y = _series(history, name)
+        if not x.size:
+            continue
+        if name in sparse:
+            axes.plot(x, y, color=color, lw=1.4, marker="o", ms=5, label=label(name))
+        elif window > 1 and x.size > window:
+            axes.plot(x, y, color=color, lw=0.9, alpha=0.35)
+            axes.plot(x, _smooth(y, window), color=color, lw=2, label=label(name))
+        else:
+            axes.plot(x, y, color=color, lw=2, marker="o", ms=3, label=label(name))
+    _draw_marks(axes, marks)
+    title = panel.title
+    if panel is SUCCESS and window > 1 and dense:
+        title += f"  (bold: trailing mean of {window} iterations)"
+    if not axes.lines and not marks:
+        _empty(axes, title)
+        return
+    _style(axes, title, panel.unit, panel.limits)
+    axes.legend(**_legend_style())
+
+
+def _draw_marks(axes: "Axes", marks: Sequence[Mark]) -> None:
+    for index, mark in enumerate(marks):
+        low, high = mark.ci95 or (mark.value, mark.value)
+        error = [[mark.value - low], [high - mark.value]]
+        interval = f" [{low:.2f}, {high:.2f}]" if mark.ci95 else ""
+        axes.errorbar(
+            [mark.iteration],
+            [mark.value],
+            yerr=error if mark.ci95 else None,
+            fmt="Ds^vP"[index % 5],
+            ms=7,
+            color=INK,
+            mfc="white" if index % 2 == 0 else INK,
+            capsize=4,
+            lw=1.5,
+            zorder=5,
+            label=f"{mark.label} {mark.value:.2f}{interval}",
+        )
+    if marks:
+        axes.axhline(marks[0].value, color=INK, lw=0.8, ls=":", zorder=1)
+
+
+def _draw_timing(axes: "Axes", history: History) -> None:
+    """Seconds per step of each iteration, stacked: which step takes the time."""
+    names = [
+        name for name in _matching(history, (TIMING,)) if not name.endswith(("/total", "/step"))
+    ]
+    rows = sorted((row for row in history if any(name in row for name in names)), key=_iteration)
+    title = "Time per iteration"
+    if not rows:
+        _empty(axes, title)
+        return
+    x = [float(row["iteration"]) for row in rows]
+    seconds = np.array([[float(row.get(name) or 0.0) for row in rows] for name in names])
+    seconds = np.nan_to_num(seconds, posinf=0.0, neginf=0.0)
+    order = np.argsort(-seconds.sum(1))
+    share = seconds.sum(1) / max(seconds.sum(), 1e-12)
+    axes.stackplot(
+        x,
+        seconds[order],
+        labels=[f"{names[i].removeprefix('timing_s/')} {share[i]:.0%}" for i in order],
+        colors=_colors(len(names)),
+        alpha=0.85,
+        step="mid" if len(x) > 1 else None,
+    )
+    if len(x) == 1:
+        bottom = 0.0
+        for color, i in zip(_colors(len(names)), order, strict=True):
+            axes.bar(x, seconds[i], bottom=bottom, color=color, width=0.5)
+            bottom += float(seconds[i, 0])
+    _style(axes, title, "seconds", None)
+    axes.set_ylim(bottom=0.0)
+    handles, texts = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], texts[::-1], **_legend_style())
+
+
+def _iteration(row: Mapping[str, Any]) -> float:
+    return float(row["iteration"])
+
+
+def _labels(names: Sequence[str]) -> Callable[[str], str]:
+    """Last part of a name where that is unambiguous, else the whole name."""
+    short = [name.rsplit("/", 1)[-1] for name in names]
+    return lambda name: tail if short.count(tail := name.rsplit("/", 1)[-1]) == 1 else name
+
+
+def _colors(count: int) -> list[str]:
+    return [COLORS[index % len(COLORS)] for index in range(count)]
+
+
+def _style(axes: "Axes", title: str, unit: str, limits: tuple[float, float] | None) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_title(title, loc="left", fontsize=11.5, color=INK)
+    axes.set_xlabel("iteration", color=MUTED)
+    axes.set_ylabel(unit, color=MUTED)
+    axes.grid(color=GRID, lw=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=MUTED, length=3)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#aab2bd")
+    if limits is not None:
+        pad = 0.03 * (limits[1] - limits[0])
+        axes.set_ylim(limits[0] - pad, limits[1] + pad)
+
+
+def _empty(axes: "Axes", title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=11.5, color=INK)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_color(GRID)
+    axes.text(0.5, 0.5, "not recorded in this run", ha="center", va="center", color=MUTED)
+
+
+def _legend_style() -> dict[str, Any]:
+    return {
+        "fontsize": 9,
+        "title_fontsize": 9,
+        "framealpha": 0.85,
+        "edgecolor": GRID,
+        "loc": "best",
+    }
+
+
+def _figure(width: float, height: float) -> "Figure":
+    """A figure of its own, in inches, apart from pyplot's global state."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: "Figure", path: Path) -> Path:
+    with write_whole(path) as partial:
+        figure.savefig(partial, format="png", dpi=DPI, metadata={"Software": None})
+    return Path(path)

@@ -1,0 +1,150 @@
+"""Head of the viewer: success with its interval, and what went wrong how often."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from vagen.rollout.types import Status, Trajectory, Turn
+from vagen.tracking.stats import binomial_ci95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A 95 % interval and its point, in percent of the width of a bar."""
+
+    low: float
+    point: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One figure of the head."""
+
+    name: str
+    value: str
+    detail: str
+    hint: str
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRow:
+    """Results of the trajectories of one environment configuration."""
+
+    name: str
+    count: int
+    success: str
+    interval: str
+    score: str
+
+
+def summary_cards(trajectories: Sequence[Trajectory]) -> list[Card]:
+    """Figures of a batch; a judge's mean is over judged turns only, and says how many they are."""
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    count = len(trajectories)
+    truncated = sum(item.truncated for item in trajectories)
+    tokens = sum(item.status == Status.TRUNCATED_TOKENS for item in trajectories)
+    errors = sum(item.status == Status.ENV_ERROR for item in trajectories)
+    invalid = sum(_invalid(turn) for turn in turns)
+    sampled = sum(int(row.loss_mask.sum()) for item in trajectories for row in item.rows)
+    cards = [
+        _success_card(trajectories),
+        Card(
+            "mean score",
+            _mean([item.score for item in trajectories]),
+            "env + format rewards",
+            "Mean over trajectories of the sum of the environment's rewards",
+        ),
+        Card(
+            "turns per episode",
+            _mean([len(item.turns) for item in trajectories]),
+            f"{len(turns)} turns in all",
+            "Model turns",
+        ),
+        Card(
+            "tokens per turn",
+            _mean([sampled / len(turns)]) if turns else "–",
+            f"{sampled} sampled in all",
+            "Sampled tokens, the end-of-turn token included",
+        ),
+        Card(
+            "truncated",
+            str(truncated),
+            f"{tokens} by the token budget" if tokens else _share(truncated, count),
+            "Episodes ended by the turn, step or token limit",
+        ),
+        Card(
+            "invalid turns",
+            str(invalid),
+            _share(invalid, len(turns)),
+            "Turns whose layout or action was not valid",
+        ),
+        Card(
+            "env errors",
+            str(errors),
+            _share(errors, count),
+            "Episodes in which the environment failed; masked from training",
+        ),
+    ]
+    for part in ("observation", "prediction"):
+        scores = [_verdict(turn, part) for turn in turns]
+        judged = [score for score in scores if score is not None]
+        if judged:
+            detail = f"{len(judged)} of {len(turns)} turns judged"
+            hint = f"Mean verdict on what the agent says in <{part}>, judged turns only"
+            cards.append(Card(f"judged {part}", _mean(judged), detail, hint))
+    return cards
+
+
+def config_rows(trajectories: Sequence[Trajectory]) -> list[ConfigRow]:
+    """One row per environment configuration, by name."""
+    rows = []
+    for name in sorted({item.config_id for item in trajectories}):
+        members = [item for item in trajectories if item.config_id == name]
+        successes = sum(item.success for item in members)
+        low, high = binomial_ci95(successes, len(members))
+        rows.append(
+            ConfigRow(
+                name=name,
+                count=len(members),
+                success=f"{successes / len(members):.1%}",
+                interval=f"{low:.1%} – {high:.1%}",
+                score=_mean([item.score for item in members]),
+            )
+        )
+    return rows
+
+
+def _success_card(trajectories: Sequence[Trajectory]) -> Card:
+    count = len(trajectories)
+    hint = "Successful trajectories of all, with the Wilson 95 % interval"
+    if not count:
+        return Card("success", "–", "no trajectory", hint)
+    successes = sum(item.success for item in trajectories)
+    low, high = binomial_ci95(successes, count)
+    return Card(
+        name=f"success ({successes} of {count})",
+        value=f"{successes / count:.1%}",
+        detail=f"95 % interval {low:.1%} – {high:.1%}",
+        hint=hint,
+        interval=Interval(100 * low, 100 * successes / count, 100 * (high - low)),
+    )
+
+
+def _invalid(turn: Turn) -> bool:
+    return not (
+        turn.parsed.get("format_correct", True) and turn.metrics.get("action_is_valid", True)
+    )
+
+
+def _verdict(turn: Turn, part: str) -> float | None:
+    return None if turn.verdict is None else turn.verdict.get(part)
+
+
+def _mean(values: Iterable[float]) -> str:
+    values = list(values)
+    return f"{sum(values) / len(values):.2f}".replace("-", "−") if values else "–"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "–"

@@ -1,0 +1,93 @@
+"""The trajectory viewer: one HTML file that needs nothing else, neither files nor network.
+
+Everything a model or an environment wrote is untrusted: it reaches the page as JSON that cannot
+close its `<script>` element, the page's script sets it as text only, and the page's content
+security policy admits no script or style but its own, by hash, and no request at all.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from vagen.report.files import write_whole
+from vagen.report.payload import script_safe_json, token_text, viewer_payload
+from vagen.report.summary import config_rows, summary_cards
+from vagen.rollout.batch import TrajectoryBatch
+
+MAX_FRAME_BYTES = 7_000_000
+"""PNG bytes of all frames together; beyond it they are re-encoded smaller."""
+SCRIPTS = ("data.js", "tokens.js", "turns.js", "app.js")
+
+
+def write_report(
+    batch: TrajectoryBatch,
+    path: Path,
+    *,
+    title: str,
+    tokenizer: Any | None = None,
+    token_strings: Mapping[int, str] | Sequence[str] | None = None,
+    max_frame_bytes: int = MAX_FRAME_BYTES,
+) -> Path:
+    """Writes a batch as one self-contained HTML page and returns its path.
+
+    The address of a view can be shared: `#t=3&color=advantage&filter=failed` opens the fourth
+    trajectory with its tokens coloured by advantage.
+
+    Args:
+        batch: Of any kind; columns that a step has not added yet are greyed out.
+        path: The file to write; it appears whole.
+        title: Heading of the page.
+        tokenizer: Gives the text of token ids by `decode`.
+        token_strings: Text by token id, instead of a tokenizer. With neither, ids are shown.
+        max_frame_bytes: Size of all frames beyond which they are re-encoded smaller.
+    """
+    text_of = token_text(tokenizer, token_strings)
+    payload = viewer_payload(batch, text_of=text_of, max_frame_bytes=max_frame_bytes)
+    style, script = _asset(("report.css",)), _asset(SCRIPTS)
+    page = _template().render(
+        title=title,
+        provenance=[
+            ("batch", batch.kind),
+            ("iteration", batch.iteration),
+            ("policy", batch.policy_version[:16]),
+            ("config", batch.config_digest[:16]),
+        ],
+        cards=summary_cards(batch.trajectories),
+        configs=config_rows(batch.trajectories),
+        style=Markup(style),
+        style_hash=_csp_hash(style),
+        script=Markup(script),
+        script_hash=_csp_hash(script),
+        data=Markup(script_safe_json(payload)),
+    )
+    with write_whole(path) as partial:
+        partial.write_text(page, encoding="utf-8", newline="\n")
+    return Path(path)
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(
+        loader=PackageLoader("vagen.report"), autoescape=True, undefined=StrictUndefined
+    )
+    return environment.get_template("report.html.j2")
+
+
+@cache
+def _asset(names: tuple[str, ...]) -> str:
+    """Style or script of the page; a script's parts share one strict scope of their own."""
+    folder = files("vagen.report") / "templates"
+    parts = "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
+    return parts if names[0].endswith(".css") else f'(() => {{\n"use strict";\n{parts}}})();\n'
+
+
+def _csp_hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return "sha256-" + base64.b64encode(digest).decode("ascii")
