@@ -21,7 +21,9 @@ def bi_level_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     Source: VAGEN, arXiv 2510.16907, section 4.2. `V(e_k)` is the value before the turn's last
     token, so target and value of a token belong together. The reward of a turn belongs on its
     last token; a reward inside a turn is credited to the tokens before it in that turn only.
-    With G = gamma and L = lam = 1 the result is that of `masked_gae`.
+    With G = gamma = 1, L = lam = 1 and rewards on turn ends only, the result is that of
+    `masked_gae`. At equal discounts below 1 it is not: the outer discount counts turns, the other
+    one tokens (the two agree where every turn is one token long).
 
     Returns:
         Advantages and returns [B, T], 0 off the loss mask.

@@ -43,8 +43,8 @@ def token_rewards(
         [B, T] float32, 0 off the loss mask.
 
     Raises:
-        ValueError: a row whose rewards and turn ends differ in number, or a KL coefficient without
-            both log-probs.
+        ValueError: a row whose rewards and turn ends differ in number, turn ends that do not close
+            the sampled tokens, or a KL coefficient without both log-probs.
     """
     sampled, ends = loss_mask != 0, turn_end_mask != 0
     counts = ends.sum(1).tolist()
@@ -58,11 +58,17 @@ def token_rewards(
         )
         raise ValueError(f"turn_rewards: {detail}")
 
+    last = last_sampled_mask(sampled)
+    if bool((ends & ~sampled | last & ~ends).any()):
+        raise ValueError(
+            "turn_end_mask: it must mark sampled tokens, the last of each row included"
+        )
+
     rewards = torch.zeros(sampled.shape, dtype=torch.float64, device=sampled.device)
     if use_multi_turn_reward:
         where, amounts = ends, [reward for row in turn_rewards for reward in row]
     else:
-        where = last_sampled_mask(sampled)
+        where = last
         amounts = [sum(row) for row, n in zip(turn_rewards, counts, strict=True) if n]
     rewards[where] = rewards.new_tensor(amounts)
 

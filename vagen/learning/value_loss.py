@@ -43,8 +43,9 @@ def value_loss(
     """
     require_same_shape(values=values, old_values=old_values, returns=returns, mask=mask)
     mask = mask != 0
-    old = old_values.detach()
-    target = returns.detach()
+    values = torch.where(mask, values, 0.0)
+    old = torch.where(mask, old_values.detach(), 0.0)
+    target = torch.where(mask, returns.detach(), 0.0)
     near = torch.minimum(torch.maximum(values, old - cliprange_value), old + cliprange_value)
     free, clipped = (values - target) ** 2, (near - target) ** 2
     loss = 0.5 * aggregate(

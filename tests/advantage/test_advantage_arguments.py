@@ -1,0 +1,131 @@
+"""What `estimate_advantages` accepts, returns and refuses."""
+
+import pytest
+import torch
+
+from vagen.advantage import ESTIMATORS, AdvantageError, estimate_advantages, whiten
+
+
+def arguments(**changes):
+    base = {
+        "rewards": torch.tensor([[0.0, 0, 1, 0], [0.0, 0, 2, 0]]),
+        "values": torch.tensor([[0.5, 0.1, 0.2, 0], [0.0, 0.3, 0.4, 0]]),
+        "loss_mask": torch.tensor([[0, 1, 1, 0], [0, 1, 1, 0]]),
+        "turn_end_mask": torch.tensor([[0, 0, 1, 0], [0, 0, 1, 0]]),
+        "attention_mask": torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0]]),
+        "group_ids": ["a", "a"],
+    }
+    return {**base, **changes}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_result_has_the_dtype_of_the_rewards_and_inputs_are_left_alone(name, dtype, expected):
+    given = arguments()
+    given["rewards"] = given["rewards"].to(dtype)
+    given["values"] = given["values"].requires_grad_()
+    copies = {k: v.clone() for k, v in given.items() if isinstance(v, torch.Tensor)}
+    advantages, returns = estimate_advantages(name, **given)
+    assert advantages.dtype == returns.dtype == expected
+    assert advantages.shape == returns.shape == given["rewards"].shape
+    assert not advantages.requires_grad and not returns.requires_grad
+    for key, copy in copies.items():
+        assert torch.equal(given[key], copy)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_estimator_needs_only_what_its_spec_says(name):
+    spec, given = ESTIMATORS[name], arguments()
+    needs = {
+        "values": spec.needs_critic,
+        "turn_end_mask": spec.needs_turn_end,
+        "group_ids": spec.group_based,
+    }
+    expected = estimate_advantages(name, **given)
+    without = {**given, **{key: None for key, needed in needs.items() if not needed}}
+    for x, y in zip(estimate_advantages(name, **without), expected, strict=True):
+        assert torch.equal(x, y)
+    for key, needed in needs.items():
+        if needed:
+            with pytest.raises(AdvantageError, match=f"{name} needs `{key}`"):
+                estimate_advantages(name, **{**given, key: None})
+
+
+def test_the_lambda_of_turns_defaults_to_that_of_tokens():
+    given = arguments(
+        turn_end_mask=torch.tensor([[0, 1, 1, 0], [0, 1, 1, 0]]), rewards=torch.rand(2, 4)
+    )
+    default = estimate_advantages("turn_wise_gae", **given, lam=0.5, whiten=False)[0]
+    same = estimate_advantages("turn_wise_gae", **given, lam=0.5, high_level_lam=0.5, whiten=False)
+    other = estimate_advantages("turn_wise_gae", **given, lam=0.5, high_level_lam=1.0, whiten=False)
+    assert torch.equal(default, same[0])
+    assert not torch.equal(default, other[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"values": torch.zeros(2, 5)}, r"values: shape \[2, 5\]; it must be \[2, 4\]"),
+        ({"loss_mask": torch.zeros(4)}, r"loss_mask: shape \[4\]"),
+        ({"rewards": torch.zeros(4)}, r"rewards: shape \[4\]"),
+        ({"gamma": 1.5}, r"gamma = 1.5; it must be in \[0, 1\]"),
+        ({"high_level_lam": -0.1}, r"high_level_lam = -0.1"),
+        ({"lam": float("nan")}, r"lam = nan"),
+        ({"group_ids": [1]}, r"group_ids has 1 entries for 2 rows"),
+        ({"bootstrap_values": torch.zeros(3)}, r"bootstrap_values: shape \[3\]"),
+        (
+            {"bootstrap_values": torch.tensor([0.0, float("inf")])},
+            r"bootstrap_values: not finite \(row 1",
+        ),
+        (
+            {"attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])},
+            r"loss_mask: sampled tokens at padding \(row 1 of 2\)",
+        ),
+        (
+            {"turn_end_mask": torch.tensor([[0, 0, 1, 1], [0, 0, 1, 0]])},
+            r"turn_end_mask: turn ends off the loss mask \(row 0",
+        ),
+        (
+            {"turn_end_mask": torch.tensor([[0, 0, 1, 0], [0, 1, 0, 0]])},
+            r"turn_end_mask: last sampled token ends no turn \(row 1",
+        ),
+        (
+            {"values": torch.tensor([[0, 0, 0, 0.0], [0, 0, float("nan"), 0]])},
+            r"values: not finite \(row 1",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused_with_the_place(changes, message):
+    with pytest.raises(AdvantageError, match=message):
+        estimate_advantages("bi_level_gae", **arguments(**changes))
+
+
+def test_an_unknown_name_gets_the_nearest_one():
+    with pytest.raises(AdvantageError, match="did you mean 'bi_level_gae'"):
+        estimate_advantages("bilevel_gae", **arguments())
+    with pytest.raises(AdvantageError, match="it must be one of: gae, masked_gae"):
+        estimate_advantages("?", **arguments())
+
+
+def test_gae_refuses_padding_that_it_would_read():
+    values = arguments()["values"]
+    values[0, 3] = float("nan")
+    with pytest.raises(AdvantageError, match="values: not finite"):
+        estimate_advantages("gae", **arguments(values=values))
+    advantages, _ = estimate_advantages(
+        "gae", **arguments(values=values), bootstrap_values=torch.zeros(2)
+    )
+    assert advantages.isfinite().all()
+
+
+def test_whitening_of_one_token_only_takes_the_mean_off():
+    x = torch.tensor([[3.0, 8.0]])
+    assert whiten(x, torch.tensor([[True, False]])).tolist() == [[0.0, 0.0]]
+    assert whiten(x, torch.tensor([[False, False]])).tolist() == [[0.0, 0.0]]
