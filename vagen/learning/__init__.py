@@ -18,6 +18,8 @@ from vagen.learning.metrics import (
     combine_metrics,
     explained_variance,
     masked_mean,
+    token_max,
+    token_mean,
 )
 from vagen.learning.policy_loss import policy_loss
 from vagen.learning.rewards import token_rewards, turn_reward
@@ -43,6 +45,8 @@ __all__ = [
     "make_kl_controller",
     "masked_mean",
     "policy_loss",
+    "token_max",
+    "token_mean",
     "token_rewards",
     "turn_end_mask",
     "turn_reward",
