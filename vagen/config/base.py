@@ -10,4 +10,6 @@ class ConfigError(ValueError):
 class Section(BaseModel):
     """A frozen section of a configuration file; unknown keys are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )

@@ -97,7 +97,7 @@ def check_experiment(config: ExperimentConfig, place_of: PlaceOf = _nowhere) -> 
     Raises:
         ConfigError: With one line per reason.
     """
-    checks = (_estimation, _rollout, _update, _state_reward, _lengths)
+    checks = (_estimation, _rollout, _update, _state_reward, _sizes)
     refusals = []
     for check in checks:
         for path, reason in check(config):
@@ -223,8 +223,14 @@ def _state_reward(config: ExperimentConfig) -> Refusals:
             )
 
 
-def _lengths(config: ExperimentConfig) -> Refusals:
+def _sizes(config: ExperimentConfig) -> Refusals:
     data = config.data
+    levels = sum(spec.train_size for spec in config.envs.values())
+    if data.train_batch_size > levels:
+        yield (
+            "data.train_batch_size",
+            f"{data.train_batch_size} is more than the {levels} training levels (train_size)",
+        )
     first_turn = data.max_prompt_length + data.max_response_length
     if first_turn > data.max_trajectory_length:
         yield (

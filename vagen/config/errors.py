@@ -74,7 +74,8 @@ def _explain(
     place_of: Callable[[KeyPath], str | None],
     prefix: KeyPath,
 ) -> str:
-    local = tuple(str(part) for part in detail["loc"])
+    # Pydantic marks a key that is itself wrong by a last part `[key]`.
+    local = tuple(str(part) for part in detail["loc"] if part != "[key]")
     path = (*prefix, *local)
     dotted = ".".join(path)
     place = place_of(path)

@@ -1,12 +1,28 @@
 """The experiment: what is learnt. Option names are those of VAGEN's documents."""
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
 from vagen.config.base import Section
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+def _is_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", text):
+        raise ValueError("names of files and metrics are made of it; use letters, digits, `-`, `_`")
+    return text
+
+
+def _is_device(text: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
+        raise ValueError("use auto, cpu, cuda or cuda:N")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_is_name)]
 
 
 class EnvSpec(Section):
@@ -41,6 +57,7 @@ class KLControl(Section):
     """KL-in-reward controller."""
 
     type: Literal["fixed", "adaptive"] = "fixed"
+    """`adaptive` steers the measured KL towards `target_kl`."""
     kl_coef: float = Field(default=0.001, ge=0.0)
     """Coefficient of the KL penalty in the reward; 0 switches the reference model off."""
     target_kl: PositiveFloat = 0.1
@@ -101,8 +118,11 @@ class OptimConfig(Section):
     """Optimizer."""
 
     lr: PositiveFloat = 1e-6
+    """AdamW's step size."""
     weight_decay: float = Field(default=0.0, ge=0.0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's weight decay."""
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    """Decay of Adam's first and second moments."""
     lr_warmup_steps: int = Field(default=0, ge=0)
     """Iterations of linear warm-up."""
 
@@ -123,18 +143,27 @@ class ActorConfig(Section):
     ppo_max_token_len: PositiveInt = 16_384
     """Tokens per micro batch (packed, not padded)."""
     ppo_epochs: PositiveInt = 1
+    """Passes over the iteration's trajectories."""
     clip_ratio_low: float = Field(default=0.2, gt=0.0)
+    """The probability ratio is clipped below at 1 minus this."""
     clip_ratio_high: float = Field(default=0.2, gt=0.0)
-    clip_ratio_c: float | None = None
+    """The probability ratio is clipped above at 1 plus this."""
+    clip_ratio_c: Annotated[float, Field(gt=1.0)] | None = None
     """Dual clip for negative advantages (3 is usual); null is off."""
     entropy_coeff: float = Field(default=0.001, ge=0.0)
+    """Weight of the entropy bonus."""
     loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
+    """How token losses become one: over all tokens, or per sequence first."""
     grad_clip: PositiveFloat = 1.0
+    """Gradients are scaled down to this norm."""
     grad_norm_threshold: PositiveFloat = 1000.0
     """A step whose gradient norm is not finite or at least this is skipped and counted."""
     use_kl_loss: bool = False
+    """Add the KL divergence from the reference policy to the loss."""
     kl_loss_coef: float = Field(default=0.001, ge=0.0)
+    """Weight of that term."""
     kl_loss_type: Literal["k1", "low_var_kl", "mse"] = "low_var_kl"
+    """Its estimator: `k1`, `low_var_kl` (k3) or `mse` (k2)."""
 
 
 class SamplingConfig(Section):
@@ -143,6 +172,7 @@ class SamplingConfig(Section):
     temperature: float = Field(default=0.7, ge=0.0)
     """0 is greedy."""
     top_p: float = Field(default=0.95, gt=0.0, le=1.0)
+    """Smallest set of tokens with this probability; 1 is off."""
     top_k: int = Field(default=-1, ge=-1)
     """-1 is off."""
 
@@ -151,6 +181,7 @@ class RolloutConfig(SamplingConfig):
     """Sampling in training; `val_kwargs` in evaluation."""
 
     val_kwargs: SamplingConfig = SamplingConfig()
+    """Sampling in evaluation."""
     max_concurrency: PositiveInt = 128
     """Trajectories generated side by side by the local engine."""
 
@@ -170,9 +201,13 @@ class CriticConfig(Section):
     """null: on exactly if the estimator reads values."""
     optim: OptimConfig = OptimConfig(lr=1e-5)
     ppo_epochs: PositiveInt = 1
+    """Passes over the iteration's trajectories."""
     cliprange_value: PositiveFloat = 0.5
+    """New values are clipped to this distance from the old ones."""
     grad_clip: PositiveFloat = 1.0
+    """Gradients are scaled down to this norm."""
     grad_norm_threshold: PositiveFloat = 1000.0
+    """A step whose gradient norm is not finite or at least this is skipped and counted."""
     use_reward_mask: bool = False
     """Value loss on end-of-turn tokens only (turn-wise estimators need it)."""
 
@@ -204,12 +239,13 @@ class TrainerConfig(Section):
 class ExperimentConfig(Section):
     """What is learnt: one YAML file under `experiments/` plus overrides."""
 
-    name: str
+    name: Name
     """Short name; also the prefix of the run's folder."""
     preset: str | None = None
     """Name of an algorithm preset whose values are the defaults of this file."""
-    seed: int = 0
-    envs: dict[str, EnvSpec]
+    seed: int = Field(default=0, ge=0)
+    """Every random draw of the run is a function of it."""
+    envs: dict[Name, EnvSpec]
     """Environments by config id; metrics are reported per id."""
     data: DataConfig = DataConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
@@ -226,10 +262,11 @@ class InfraConfig(Section):
 
     output_dir: str = "outputs"
     """Folder that receives one folder per run."""
-    device: str = "auto"
+    device: Annotated[str, AfterValidator(_is_device)] = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    threads: int | None = None
+    """Type of weights and activations."""
+    threads: PositiveInt | None = None
     """Torch threads; null takes every core."""
     mode: Literal["staged", "fused"] = "staged"
     """`staged`: every step is a pipeline task; `fused`: one task runs all iterations."""
