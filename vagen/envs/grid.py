@@ -14,11 +14,11 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from vagen.envs.base import AgentEnv, Observation, State
+from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation, State
 from vagen.envs.config import EnvConfig
 from vagen.envs.levels import Level, Split, check_split
 from vagen.envs.parsing import ResponseParser, SectionName, write_response
-from vagen.envs.prompts import observation_text, system_text
+from vagen.envs.prompts import TurnPrompt, system_text
 from vagen.envs.render import TileSet
 
 Cell: TypeAlias = int
@@ -111,17 +111,17 @@ class GridEnv(AgentEnv):
             separator=env_config.action_sep,
             max_actions=env_config.max_actions_per_step,
         )
+        self._turn_prompt = TurnPrompt(env_config)
         self._tiles = self._draw_tiles(env_config.tile_size)
         rows, columns = self._grid_size()
         frame = spaces.Box(
             0, 255, (rows * env_config.tile_size, columns * env_config.tile_size, 3), np.uint8
         )
-        shown = (frame,) if env_config.render_mode == "vision" else ()
         self.action_space = spaces.Text(max_length=4096, min_length=0, charset=TEXT_CHARACTERS)
         self.observation_space: Any = spaces.Dict(
             {
                 "text": spaces.Text(max_length=8192, min_length=0, charset=TEXT_CHARACTERS),
-                "images": spaces.Tuple(shown),
+                "images": spaces.Sequence(frame),
             }
         )
         self._running = False
@@ -354,8 +354,6 @@ class GridEnv(AgentEnv):
 
     def _observe(self, moves: tuple[str, ...] | None) -> Observation:
         if self.config.render_mode == "vision":
-            return Observation(
-                text=observation_text(self.config, grid="", moves=moves), images=(self.picture(),)
-            )
-        grid = self.grid_text(self._state)
-        return Observation(text=observation_text(self.config, grid=grid, moves=moves), images=())
+            text = self._turn_prompt(IMAGE_PLACEHOLDER, moves)
+            return Observation(text=text, images=(self.picture(),))
+        return Observation(text=self._turn_prompt(self.grid_text(self._state), moves), images=())

@@ -1,6 +1,5 @@
 """Prompt texts that do not depend on the environment: format, action rule, observations."""
 
-from vagen.envs.base import IMAGE_PLACEHOLDER
 from vagen.envs.config import EnvConfig
 from vagen.envs.parsing import write_response
 
@@ -54,21 +53,26 @@ def system_text(config: EnvConfig, *, rules: str, state_rule: str, example: str)
     return "\n".join(lines)
 
 
-def observation_text(config: EnvConfig, *, grid: str, moves: tuple[str, ...] | None) -> str:
-    """The user message of a turn; says nothing of rewards.
+class TurnPrompt:
+    """Writes the user message of a turn; says nothing of rewards."""
 
-    Args:
-        config: the environment's options.
-        grid: the state as text; shown in text mode only.
-        moves: what was carried out in the turn before; None at the start.
-    """
-    shown = IMAGE_PLACEHOLDER if config.render_mode == "vision" else grid
-    if config.prompt_detail == "brief":
-        return shown
-    if moves is None:
-        opening = "This is the start."
-    elif moves:
-        opening = f"Carried out: {', '.join(moves)}. This is the state now."
-    else:
-        opening = "Your response held no valid action, so nothing changed."
-    return f"{opening}\n{shown}\n{action_rule(config)}\n{format_line(config)}"
+    def __init__(self, config: EnvConfig) -> None:
+        self._brief = config.prompt_detail == "brief"
+        self._reminder = f"{action_rule(config)}\n{format_line(config)}"
+
+    def __call__(self, shown: str, moves: tuple[str, ...] | None) -> str:
+        """The message.
+
+        Args:
+            shown: the image placeholder, or the state as text.
+            moves: what was carried out in the turn before; None at the start.
+        """
+        if self._brief:
+            return shown
+        if moves is None:
+            opening = "This is the start."
+        elif moves:
+            opening = f"Carried out: {', '.join(moves)}. This is the state now."
+        else:
+            opening = "Your response held no valid action, so nothing changed."
+        return f"{opening}\n{shown}\n{self._reminder}"

@@ -20,10 +20,10 @@ Layer = dict[Cells, Cells]
 def draw_room(rng: Random, config: SokobanConfig) -> Room | None:
     """A random connected room with targets, or None if too few cells are connected."""
     rows, columns = config.dim_room
-    floor = 0
+    floor, density, draw = 0, config.wall_density, rng.random
     for row in range(1, rows - 1):
         for cell in range(row * columns + 1, row * columns + columns - 1):
-            if rng.random() >= config.wall_density:
+            if draw() >= density:
                 floor |= 1 << cell
     if floor.bit_count() < 2 * config.num_boxes + 2:
         return None
@@ -49,8 +49,9 @@ def backward_layers(room: Room, *, depth: int | None, budget: int) -> list[Layer
         Element `n` holds states whose best solution takes `n` moves.
     """
     floor, columns = room.floor, room.columns
-    seen: Layer = {room.targets: floor & ~room.targets}
-    layer: Layer = dict(seen)
+    unseen: Layer = {room.targets: 0}
+    pullers: Layer = {room.targets: _pullers(floor & ~room.targets, room.targets, columns)}
+    layer: Layer = {room.targets: floor & ~room.targets}
     layers = [layer]
     while layer and (depth is None or len(layers) <= depth):
         following: Layer = {}
@@ -58,32 +59,40 @@ def backward_layers(room: Room, *, depth: int | None, budget: int) -> list[Layer
             budget -= 1
             if budget < 0:
                 break
-            free = floor & ~boxes
             walked = players << 1 | players >> 1 | players << columns | players >> columns
-            walked &= free & ~seen[boxes]
+            walked &= unseen[boxes]
             if walked:
-                seen[boxes] |= walked
+                unseen[boxes] ^= walked
                 following[boxes] = following.get(boxes, 0) | walked
-            for offset in (1, columns):
-                # Players with a box ahead and room behind, for both directions along this axis.
-                ahead = players & boxes >> offset & free << offset
-                behind = players & boxes << offset & free >> offset
-                for pulling, step in ((ahead, offset), (behind, -offset)):
-                    while pulling:
-                        player = pulling.bit_length() - 1
-                        pulling ^= 1 << player
-                        pulled = boxes ^ (1 << player + step | 1 << player)
-                        before = 1 << player - step
-                        known = seen.get(pulled, 0)
-                        if not known & before:
-                            seen[pulled] = known | before
-                            following[pulled] = following.get(pulled, 0) | before
+            pulling = players & pullers[boxes]
+            while pulling:
+                player = pulling.bit_length() - 1
+                pulling ^= 1 << player
+                for offset in room.offsets:
+                    before = 1 << player - offset
+                    if not (boxes >> player + offset & 1 and floor & ~boxes & before):
+                        continue
+                    pulled = boxes ^ (1 << player + offset | 1 << player)
+                    if pulled not in unseen:
+                        free = floor & ~pulled
+                        unseen[pulled] = free
+                        pullers[pulled] = _pullers(free, pulled, columns)
+                    if unseen[pulled] & before:
+                        unseen[pulled] ^= before
+                        following[pulled] = following.get(pulled, 0) | before
         if following:
             layers.append(following)
         if budget < 0:
             break
         layer = following
     return layers
+
+
+def _pullers(free: Cells, boxes: Cells, columns: int) -> Cells:
+    """Free cells with a box on one side and a free cell on the opposite one."""
+    along_row = boxes >> 1 & free << 1 | boxes << 1 & free >> 1
+    along_column = boxes >> columns & free << columns | boxes << columns & free >> columns
+    return free & (along_row | along_column)
 
 
 def draw_state(rng: Random, layer: Layer) -> tuple[Cells, Cell]:
