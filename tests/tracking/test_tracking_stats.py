@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from vagen.tracking.stats import binomial_ci95, paired_bootstrap
+
+
+@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_binomial_interval_is_wilsons(case):
+    successes, count = case
+    expected = binomtest(successes, count).proportion_ci(0.95, method="wilson")
+    low, high = binomial_ci95(successes, count)
+    assert low == pytest.approx(expected.low, abs=1e-12)
+    assert high == pytest.approx(expected.high, abs=1e-12)
+    assert 0 <= low <= successes / count <= high <= 1
+
+
+@pytest.mark.parametrize("case", [(0, 0), (3, 2), (-1, 2)])
+def test_impossible_counts_are_refused(case):
+    with pytest.raises(ValueError, match="no success rate"):
+        binomial_ci95(*case)
+
+
+def test_paired_interval_is_that_of_the_mean_difference():
+    rng = np.random.default_rng(0)
+    before = rng.random(400) < 0.4
+    after = before | (rng.random(400) < 0.3)
+    gain, (low, high) = paired_bootstrap(before, after, seed=1)
+    difference = after.astype(float) - before
+    half = 1.96 * difference.std() / 20
+    assert gain == pytest.approx(difference.mean())
+    assert low == pytest.approx(gain - half, abs=0.005)
+    assert high == pytest.approx(gain + half, abs=0.005)
+    assert paired_bootstrap(before, after, seed=1) == (gain, (low, high))
+    back = paired_bootstrap(after, before, seed=1)
+    assert back.gain == pytest.approx(-gain) and back.ci95[1] == pytest.approx(-low, abs=0.005)
+
+
+def test_the_interval_covers_a_true_difference_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    covered = 0
+    for trial in range(200):
+        hardness = rng.random(128)
+        before, after = rng.random(128) < 0.5 * hardness, rng.random(128) < 0.5 * hardness + 0.2
+        _, (low, high) = paired_bootstrap(before, after, seed=trial, resamples=1_000)
+        covered += low <= 0.2 <= high
+    assert 180 <= covered <= 198
+
+
+def test_equal_results_have_no_gain():
+    assert paired_bootstrap([1, 0, 1], [1, 0, 1], seed=0) == (0.0, (0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [([1], [1, 0], "one result per level"), ([], [], "one result"), ([np.nan], [1], "finite")],
+)
+def test_unpaired_results_are_refused(a, b, message):
+    with pytest.raises(ValueError, match=message):
+        paired_bootstrap(a, b, seed=0)

@@ -1,0 +1,90 @@
+"""How sure a success rate and a difference of two are."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+Interval = tuple[float, float]
+
+_Z95 = 1.959963984540054
+_CHUNK = 1_000
+
+
+class PairedGain(NamedTuple):
+    """Mean difference over the same levels and its interval."""
+
+    gain: float
+    ci95: Interval
+
+
+def binomial_ci95(successes: int, count: int) -> Interval:
+    """Wilson's 95 % interval of a success rate.
+
+    Args:
+        successes: number of successes.
+        count: number of independent trials, at least 1.
+
+    Raises:
+        ValueError: if `successes` is not within 0 and `count`.
+
+    Source: E. B. Wilson, JASA 22 (1927), 209–212.
+    """
+    if count < 1 or not 0 <= successes <= count:
+        raise ValueError(f"{successes} successes of {count} trials are no success rate")
+    rate, z2 = successes / count, _Z95**2
+    center = (rate + z2 / (2 * count)) / (1 + z2 / count)
+    half = _Z95 / (1 + z2 / count) * math.sqrt(rate * (1 - rate) / count + z2 / (4 * count**2))
+    low = 0.0 if successes == 0 else center - half
+    high = 1.0 if successes == count else center + half
+    return low, high
+
+
+def paired_bootstrap(
+    baseline: Sequence[float] | ArrayLike,
+    candidate: Sequence[float] | ArrayLike,
+    *,
+    seed: int,
+    resamples: int = 10_000,
+) -> PairedGain:
+    """Mean of `candidate - baseline` over the same levels, with its 95 % percentile interval.
+
+    Levels are drawn with replacement, both results of a level together, so that what is hard for
+    both does not blur the difference.
+
+    Args:
+        baseline: result per level, e.g. success as 0 or 1, shape [N].
+        candidate: result per level, in the same order, shape [N].
+        seed: of the draws.
+        resamples: number of bootstrap samples.
+
+    Returns:
+        `(gain, (low, high))`.
+
+    Raises:
+        ValueError: if the two have different lengths, are empty or hold a number that is not finite.
+
+    Source: B. Efron, R. Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
+    """
+    before, after = (np.asarray(x, np.float64) for x in (baseline, candidate))
+    if before.shape != after.shape or before.ndim != 1 or not before.size:
+        raise ValueError(
+            f"a paired comparison needs one result per level from both: these have shapes "
+            f"{list(before.shape)} and {list(after.shape)}"
+        )
+    difference = after - before
+    if not np.isfinite(difference).all():
+        raise ValueError("a paired comparison needs finite results")
+    rng = np.random.default_rng(seed)
+    means = np.concatenate(
+        [
+            difference[
+                rng.integers(0, difference.size, (min(_CHUNK, resamples - i), before.size))
+            ].mean(axis=1)
+            for i in range(0, resamples, _CHUNK)
+        ]
+    )
+    low, high = np.quantile(means, [0.025, 0.975])
+    return PairedGain(float(difference.mean()), (float(low), float(high)))
