@@ -67,7 +67,7 @@ KL = Panel(
 )
 ENTROPY = Panel("Entropy", "nats per token", ("actor/entropy", "actor/entropy_*"))
 CLIPPING = Panel(
-    "Clipped",
+    "Clipped tokens",
     "share of tokens",
     ("actor/pg_clipfrac*", "critic/vf_clipfrac*"),
 )
@@ -157,7 +157,9 @@ def write_comparison_curve(
     _draw_marks(axes, marks)
     smoothing = f", trailing mean of {window}" if window > 1 else ""
     _style(axes, title, f"{metric}: {unit}", limits)
-    axes.legend(title=f"mean, band lowest to highest run{smoothing}", **_legend_style())
+    axes.legend(
+        title=f"mean, band lowest to highest run{smoothing}", alignment="left", **_legend_style()
+    )
     return _save(figure, path)
 
 
@@ -295,7 +297,7 @@ def _style(axes: "Axes", title: str, unit: str, limits: tuple[float, float] | No
     axes.grid(color=GRID, lw=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=MUTED, length=3)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#aab2bd")
     if limits is not None:

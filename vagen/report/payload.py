@@ -47,7 +47,7 @@ def script_safe_json(value: Any) -> str:
 
     Numbers that are not finite become null: JSON has no spelling for them.
     """
-    text = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(_finite(value), allow_nan=False, sort_keys=True, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
@@ -188,7 +188,10 @@ class _Builder:
     def _rows(self, rows: Sequence[TokenRow]) -> tuple[list[dict[str, Any]], str]:
         described, arrays = [], []
         for row in rows:
-            columns = {"rollout_logprobs": row.rollout_logprobs, **row.columns}
+            columns = {
+                "rollout_logprobs": row.rollout_logprobs,
+                **dict(sorted(row.columns.items())),
+            }
             described.append(
                 {"index": row.row_index, "length": len(row.input_ids), "columns": list(columns)}
             )

@@ -52,20 +52,20 @@ def summary_cards(trajectories: Sequence[Trajectory]) -> list[Card]:
         Card(
             "mean score",
             _mean([item.score for item in trajectories]),
-            "env + format rewards",
+            "env + format",
             "Mean over trajectories of the sum of the environment's rewards",
         ),
         Card(
-            "turns per episode",
+            "turns / episode",
             _mean([len(item.turns) for item in trajectories]),
-            f"{len(turns)} turns in all",
-            "Model turns",
+            f"{len(turns):,} in all",
+            "Model turns per episode",
         ),
         Card(
-            "tokens per turn",
+            "tokens / turn",
             _mean([sampled / len(turns)]) if turns else "–",
-            f"{sampled} sampled in all",
-            "Sampled tokens, the end-of-turn token included",
+            f"{sampled:,} sampled",
+            "Sampled tokens per model turn, the end-of-turn token included",
         ),
         Card(
             "truncated",
@@ -90,7 +90,7 @@ def summary_cards(trajectories: Sequence[Trajectory]) -> list[Card]:
         scores = [_verdict(turn, part) for turn in turns]
         judged = [score for score in scores if score is not None]
         if judged:
-            detail = f"{len(judged)} of {len(turns)} turns judged"
+            detail = f"{len(judged)} of {len(turns)} turns"
             hint = f"Mean verdict on what the agent says in <{part}>, judged turns only"
             cards.append(Card(f"judged {part}", _mean(judged), detail, hint))
     return cards

@@ -43,7 +43,7 @@ function drawFilters() {
 }
 
 function item(t) {
-  const last = t.turns.length ? t.turns[t.turns.length - 1].images : [];
+  const last = t.last.length || !t.turns.length ? t.last : t.turns[t.turns.length - 1].images;
   const image = last.length && last[last.length - 1] !== null ? el("img", { src: imageUri(last[last.length - 1]), alt: "", loading: "lazy" }) : el("div", { class: "blank" });
   const turns = t.turns.length === 1 ? "1 turn" : t.turns.length + " turns";
   return el(

@@ -20,7 +20,8 @@ function paint(node, color, value) {
 }
 
 function tokenText(word) {
-  return DATA.vocab[word].replaceAll("\n", "↵\n").replaceAll("\t", "⇥");
+  const text = DATA.vocab[word];
+  return /^ +$/.test(text) ? "␣".repeat(text.length) : text.replaceAll("\n", "↵\n").replaceAll("\t", "⇥");
 }
 
 /** Strip of the tokens of `row` at `positions`; rows keep their own place for the tooltip. */
@@ -55,7 +56,8 @@ function legend(color) {
     return el("span", { class: "legend" }, el("i", { class: "swatch sampled" }), "sampled, trained on", el("i", { class: "swatch given" }), "given (prompt, observation)");
   const { center, scale } = DATA.scales[color];
   const ends = color === "logprob" ? ["≤ " + number(-scale, 1), "0 nats"] : ["≤ " + number(center - scale, 2), "≥ " + number(center + scale, 2)];
-  return el("span", { class: "legend" }, ends[0], el("i", { class: "bar " + color }), ends[1], color === "logprob" ? "(darker: less likely)" : "(sampled tokens)");
+  const note = color === "logprob" ? "stronger: less likely" : "one scale for the whole batch";
+  return el("span", { class: "legend" }, ...[ends[0], el("i", { class: "bar " + color }), ends[1], "· " + note].map((part) => el("span", {}, part)));
 }
 
 const COLUMN_NAMES = {

@@ -169,12 +169,14 @@ function turnCard(t, index, view) {
   if (turn.obs) said.append(el("div", {}, el("div", { class: "label" }, "observation"), appendText(el("p", { class: "text obs-text" }), turn.obs)));
   said.append(el("div", {}, el("div", { class: "label" }, "response"), el("div", { class: "response" }, turn.text ? taggedText(turn.text) : el("span", { class: "label" }, "empty"))));
   said.append(parsedLine(turn), judgement(turn));
-  const card = el("article", { class: "turn", id: "turn-" + index }, el("header", {}, el("h3", {}, `Turn ${index + 1}`), rewards(turn)), el("div", { class: "body" }, seen, said));
+  let ready = null;
   if (view.tokens) {
     const holder = el("div", { class: "tokens" }, el("span", { class: "label" }, "decoding …"));
-    card.append(holder);
-    card.ready = fillTokens(holder, t, index, view.color);
+    said.append(holder);
+    ready = fillTokens(holder, t, index, view.color);
   }
+  const card = el("article", { class: "turn", id: "turn-" + index }, el("header", {}, el("h3", {}, `Turn ${index + 1}`), rewards(turn)), el("div", { class: "body" }, seen, said));
+  card.ready = ready;
   return card;
 }
 
@@ -190,5 +192,5 @@ function tokensCard(t, index, name, view) {
 function facts(t) {
   const fact = (name, value) => (value === null || value === "" ? null : el("span", {}, name + " ", appendText(el("b"), String(value))));
   const length = `${t.sampled} sampled of ${t.tokens}`;
-  return el("div", { class: "facts" }, fact("environment", t.config === t.env ? t.env : `${t.env} (${t.config})`), fact("seed", t.seed), fact("level", t.level.slice(0, 16)), fact("group", t.group), fact("ended", t.terminated ? "terminated" : t.truncated ? "truncated" : "stopped"), fact("tokens", length), t.bootstrap === null ? null : fact("bootstrap value", number(t.bootstrap)));
+  return el("div", { class: "facts" }, fact("environment", t.config === t.env ? t.env : `${t.env} (${t.config})`), fact("seed", t.seed), fact("level", t.level.slice(0, 16)), fact("group", t.group), fact("ended", t.status === "env_error" ? "by an error" : t.terminated ? "terminated" : t.truncated ? "truncated" : "stopped"), fact("tokens", length), t.bootstrap === null ? null : fact("bootstrap value", number(t.bootstrap)));
 }
