@@ -13,7 +13,7 @@ CRITIC = [name for name, spec in ESTIMATORS.items() if spec.needs_critic]
 MASKED = [name for name, spec in ESTIMATORS.items() if spec.mask == "loss"]
 OPTIONS = {"gamma": 0.97, "lam": 0.9, "high_level_gamma": 0.9, "high_level_lam": 0.8}
 
-few = settings(max_examples=60, deadline=None)
+few = settings(max_examples=40, deadline=None)
 numbers = st.floats(-5, 5, allow_nan=False, width=32)
 
 
@@ -22,7 +22,7 @@ def close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 1e-9) -> None:
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     data=st.data(),
     batch=batches(),

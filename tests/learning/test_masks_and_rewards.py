@@ -72,7 +72,7 @@ def test_rewards_lie_on_the_turns_ends_and_kl_on_sampled_tokens(case, per_turn, 
     ]
     generator = torch.Generator().manual_seed(3)
     old, ref = torch.randn(2, *mask.shape, generator=generator)
-    junk = torch.where(mask == 1, old, float("nan"))
+    junk = torch.where(mask == 1, old, float("nan") if per_turn else 5.0)
     rewards = token_rewards(
         given_rewards,
         loss_mask=mask,
