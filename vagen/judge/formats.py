@@ -62,7 +62,7 @@ def read_structured(text: str, base: int) -> Statement | None:
         base: What rows and columns count from.
 
     Returns:
-        None if the text is no such dict.
+        None if the text is not in braces; what is malformed there claims nothing.
     """
     body = _FENCE.sub("", text.strip())
     if not (body.startswith("{") and body.endswith("}")):
@@ -71,7 +71,7 @@ def read_structured(text: str, base: int) -> Statement | None:
     try:
         pairs = json.loads(body, object_pairs_hook=_Pairs)
     except (ValueError, RecursionError):
-        return None
+        return Statement(Form.STRUCTURED)
     found: dict[str, list[Claim]] = {}
     named: set[str] = set()
     for key, value in pairs:

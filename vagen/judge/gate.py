@@ -6,6 +6,7 @@ from vagen.judge.lexicon import LEXICON
 from vagen.judge.statement import Statement
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
+_NOT_MARKS = re.compile(r"[^\s.,;:!]+")
 _WORD = re.compile(r"[a-z]+")
 
 _HEDGE = re.compile(
@@ -22,6 +23,8 @@ _INSTRUCTION = re.compile(
     r"\byour (?:response|answer|task|goal is)\b|\byou (?:can(?! see)|should|must|need|may)\b"
     r"|\bfor example\b|\bin the format\b|\b(?:available|valid) actions?\b|\bdescribe\b|\.\.\.|…"
 )
+_MOST_CHARACTERS = 20
+"""Characters per token above which a text is too long without counting its tokens."""
 _COPIED_WORDS = 5
 """Consecutive words of the prompt, words of state descriptions aside, that make a copy."""
 
@@ -39,7 +42,7 @@ def text_flags(text: str, *, max_tokens: int, prompt: str | None = None) -> tupl
     """
     if not text.strip():
         return ("empty",)
-    if len(text) > 20 * max_tokens or len(_TOKEN.findall(text)) > max_tokens:
+    if is_far_too_long(text, max_tokens) or len(_TOKEN.findall(text)) > max_tokens:
         return ("too_long",)
     lower = text.lower()
     flags = []
@@ -50,6 +53,11 @@ def text_flags(text: str, *, max_tokens: int, prompt: str | None = None) -> tupl
     if _INSTRUCTION.search(lower) or (prompt is not None and _is_copied(lower, prompt)):
         flags.append("copied_prompt")
     return tuple(flags)
+
+
+def is_far_too_long(text: str, max_tokens: int) -> bool:
+    """Whether `text` is not worth looking at, let alone keeping."""
+    return len(text) > _MOST_CHARACTERS * max_tokens
 
 
 def statement_flags(statement: Statement, required: tuple[str, ...]) -> tuple[str, ...]:
@@ -75,7 +83,7 @@ def statement_flags(statement: Statement, required: tuple[str, ...]) -> tuple[st
 
 def same_words(one: str, other: str) -> bool:
     """Whether two texts have the same words, whatever their case, spaces and punctuation."""
-    return one == other or re.findall(r"\w+", one.lower()) == re.findall(r"\w+", other.lower())
+    return one == other or _NOT_MARKS.findall(one.lower()) == _NOT_MARKS.findall(other.lower())
 
 
 def _is_copied(lower: str, prompt: str) -> bool:

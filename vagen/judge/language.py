@@ -84,6 +84,10 @@ class _Draft:
 _SAME_PLACE = Event(Word.RELATION, ((0, 0), (1, 0)))
 
 
+_PREDICATES = ([Word.VERB], [Word.RELATION], [Word.ROW])
+"""What follows a subject of its own."""
+
+
 @dataclass(slots=True)
 class _Clause:
     """Attaches the relations of one sentence to objects."""
@@ -119,8 +123,7 @@ class _Clause:
                     self._close()
                     self._start(Event(Word.OBJECT, name=self.subjects[0].name))
                 case Word.IT:
-                    self._close()
-                    self.subjects = [d for d in self.drafts if d.name != PLAYER][-1:]
+                    self._pronoun()
             position += 1
         self._close()
 
@@ -159,11 +162,24 @@ class _Clause:
         if self.subjects[0].name == PLAYER:
             draft = _Draft(event)
             self.drafts.append(draft)
-            for relation in self.said:
-                turned = tuple((axis, -value) for axis, value in relation.value)
-                draft.add(relation._replace(value=turned))
+            self._turn(draft)
         elif self.said == [_SAME_PLACE]:
             self.subjects[0].same_place_as = event.name
+        self.said = []
+
+    def _turn(self, draft: _Draft) -> None:
+        """Adds to `draft` what is said of the player relative to it, seen from the player."""
+        for relation in self.said:
+            turned = tuple((axis, -value) for axis, value in relation.value)
+            draft.add(relation._replace(value=turned))
+
+    def _pronoun(self) -> None:
+        """`it` is the object last spoken of: what a relation refers to, or the new subject."""
+        objects = [draft for draft in self.drafts if draft.name != PLAYER]
+        if not self.said:
+            self.subjects = objects[-1:]
+        elif objects and self.subjects[0].name == PLAYER:
+            self._turn(objects[-1])
         self.said = []
 
     def _relation(self, events: list[Event], position: int) -> int:
@@ -175,14 +191,18 @@ class _Clause:
         if subject < len(events) and events[subject].name == PLAYER:
             subject += 1
         kinds = [event.kind for event in events[subject : subject + 3]]
-        inverted = kinds[:2] == [Word.VERB, Word.OBJECT] and kinds[2:] != [Word.VERB]
-        if inverted and events[subject + 1].name != PLAYER and not events[subject + 1].referred:
+        if kinds[:2] == [Word.VERB, Word.OBJECT] and kinds[2:] != [Word.VERB]:
+            subject += 1
+        elif subject == end + 1 or kinds[:1] != [Word.OBJECT] or kinds[1:2] in _PREDICATES:
+            subject = len(events)
+        inverted = subject < len(events) and events[subject].name != PLAYER
+        if inverted and not events[subject].referred:
             self._close()
-            self._start(events[subject + 1])
+            self._start(events[subject])
             self.said = [*self.pending, *events[position : end + 1]]
             self.pending = []
             self._close()
-            return subject + 1
+            return subject
         (self.said if self.subjects else self.pending).append(events[position])
         self.joinable = False
         return position

@@ -69,13 +69,21 @@ class _Lexer:
         index = self.position + offset
         return self.words[index] if 0 <= index < len(self.words) else ""
 
+    def _follows(self, *kinds: Word) -> bool:
+        """Whether the last event is of one of `kinds`."""
+        return bool(self.events) and self.events[-1].kind in kinds
+
+    def _is_another(self) -> bool:
+        """Whether `one` stands for a further object: `a hole above and one below`."""
+        return self._follows(Word.AND, Word.VERB) and self.role(1) in _AFTER_ONE
+
     def emit(self, event: Event) -> None:
         self.events.append(event)
         self.number, self.article, self.ordinal = None, False, False
 
     def relate(self, *value: tuple[int, int]) -> None:
         self.emit(Event(Word.RELATION, value, negated=self.negated, straight=self.straight))
-        self.straight = self.referred = False
+        self.straight = self.referred = self.no_object = False
 
     def step(self) -> None:
         """Consumes one phrase."""
@@ -102,14 +110,17 @@ class _Lexer:
                 self.straight = True
             case Word.ROW | Word.COLUMN:
                 self._coordinate(2 if role is Word.ROW else 3)
+            case Word.NUMBER if self.word(0) == "one" and self._is_another():
+                self.emit(Event(Word.AGAIN))
             case Word.NUMBER:
                 self.number = value  # type: ignore[assignment]
             case Word.ORDINAL:
                 self.number, self.ordinal = value, True  # type: ignore[assignment]
             case Word.VERB | Word.ON | Word.AGAIN | Word.IT:
-                self.emit(Event(role))
                 if role is Word.VERB:
                     self.referred = False
+                    self.negated &= not self._follows(Word.AND)
+                self.emit(Event(role))
             case Word.AND:
                 self.emit(Event(role))
                 if self.word(0) in _CONTRAST:
@@ -121,7 +132,7 @@ class _Lexer:
             case Word.NOT:
                 self.negated = True
             case Word.NO:
-                self.no_object = True
+                self.no_object = self.negated = True
             case Word.OF:
                 self.referred = True
             case Word.ARTICLE:
@@ -199,7 +210,7 @@ class _Lexer:
         number = int(word) if _is_number(word) else None
         if spelled[0] is Word.NUMBER and isinstance(spelled[1], int) and word != "both":
             number = spelled[1]
-        if number is not None and self.role(offset + 1) not in (Word.ROW, Word.COLUMN):
+        if number is not None and not self.word(0).endswith("s"):
             self.emit(Event(Word.ROW, ((axis, number - self.base),)))
             self.position += offset
         self.number = None
@@ -253,6 +264,7 @@ class _Lexer:
 
 _AFTER_RIGHT = frozenset(("above", "below", "over", "under", "underneath", "beneath"))
 """`right above` is adverb and relation: directly above."""
+_AFTER_ONE = frozenset((Word.RELATION, Word.SAME, Word.STRAIGHT, Word.ON, Word.OF))
 _CONTRAST = frozenset(("but", ",", "while", "whereas"))
 _CLOSING = {"(": ")", "[": "]"}
 _BEFORE_NUMBER = frozenset(("index", "number", "no", "#", "=", ":"))

@@ -46,7 +46,7 @@ _OBJECTS = {
     PLAYER: "player agent i me you we us myself yourself character robot elf hero explorer avatar",
     TARGET: "target goal gift flag destination present prize treasure storage dock",
     HOLE: "hole pit trap hazard",
-    BOX: "box crate",
+    BOX: "box crate block",
     OTHER: "wall edge border boundary corner obstacle ice floor grid map board room lake start",
 }
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from vagen.envs.base import State
 from vagen.judge.base import Verdict
-from vagen.judge.gate import same_words, statement_flags, text_flags
+from vagen.judge.gate import is_far_too_long, same_words, statement_flags, text_flags
 from vagen.judge.language import read_statement
 from vagen.judge.lexicon import BOX, TARGET
 from vagen.judge.matching import (
@@ -104,6 +104,8 @@ class RuleJudge:
         return Verdict(observation_score, prediction_score, tuple(flags))
 
     def _judge(self, env_name: str, text: str, truth: Truth) -> tuple[float, tuple[str, ...]]:
+        if is_far_too_long(text, self._max_tokens):
+            return 0.0, ("too_long",)
         flags, statement = self._read(env_name, text)
         if flags or statement is None:
             return 0.0, flags
