@@ -1,0 +1,59 @@
+"""What the commands share: configuration from their arguments, and finding runs on disk."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from vagen.cli.main import DEFAULT_EXPERIMENT
+from vagen.config import ExperimentConfig, InfraConfig, load_experiment, load_infra
+from vagen.config.errors import unknown_name
+
+EXPERIMENT_FILE = Path("config") / "experiment.yaml"
+INFRA_FILE = Path("config") / "infra.yaml"
+
+
+class RunNotFoundError(ValueError):
+    """No run, evaluation or report is where the user says."""
+
+
+def load_configs(options: Namespace) -> tuple[ExperimentConfig, InfraConfig]:
+    """The experiment and the infra of a command line.
+
+    Raises:
+        ConfigError: If either cannot be used.
+    """
+    experiment = load_experiment(options.experiment or DEFAULT_EXPERIMENT, options.overrides)
+    return experiment, load_infra(options.infra, options.infra_overrides)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run's."""
+    return (path / EXPERIMENT_FILE).is_file()
+
+
+def find_run(name: str) -> Path:
+    """The folder of a run, given as a path or as a name (or `latest`) under the output folder.
+
+    Raises:
+        RunNotFoundError: If there is none; names the nearest.
+    """
+    path = Path(name)
+    outputs = Path(InfraConfig().output_dir)
+    for candidate in (path, outputs / name):
+        if is_run(candidate):
+            return candidate.resolve()
+    if path.exists():
+        raise RunNotFoundError(f"{path} is not a run's folder: it has no {EXPERIMENT_FILE}")
+    known = [found.name for found in outputs.glob("*") if is_run(found)]
+    raise RunNotFoundError(f"{unknown_name('run', name, known)} (in {outputs}/)")
+
+
+def run_of(path: Path) -> Path:
+    """The run that a folder inside it belongs to.
+
+    Raises:
+        RunNotFoundError: If it lies in none.
+    """
+    for parent in (path.resolve(), *path.resolve().parents):
+        if is_run(parent):
+            return parent
+    raise RunNotFoundError(f"{path} does not lie in a run's folder")

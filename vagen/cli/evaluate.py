@@ -1,0 +1,102 @@
+"""`vagen eval` and `vagen view`."""
+
+import os
+import time
+import webbrowser
+from argparse import Namespace
+from pathlib import Path
+
+from vagen.cli.common import (
+    EXPERIMENT_FILE,
+    INFRA_FILE,
+    RunNotFoundError,
+    find_run,
+    is_run,
+    load_configs,
+)
+from vagen.cli.main import UsageError
+from vagen.config import InfraConfig, load_experiment, load_infra
+
+POLICY = "policy"
+"""Folder of the model directory within a checkpoint."""
+
+
+def evaluate(options: Namespace) -> None:
+    """Measures a model on levels it was not trained on."""
+    if options.count is not None and options.count < 1:
+        raise UsageError(f"--count is {options.count}; it must be at least 1")
+    run_dir = _run_named(options.model)
+    if run_dir is None:
+        experiment, infra = load_configs(options)
+        model = options.model
+    else:
+        experiment = load_experiment(
+            options.experiment or run_dir / EXPERIMENT_FILE, options.overrides
+        )
+        infra = load_infra(options.infra or run_dir / INFRA_FILE, options.infra_overrides)
+        model = str(newest_policy(run_dir))
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    folder = f"{experiment.name}-{options.levels}-{stamp}"
+    if options.to:
+        out = Path(options.to)
+    elif run_dir is not None:
+        out = run_dir / "evaluations" / folder
+    else:
+        out = Path(infra.output_dir) / "evaluations" / folder
+
+    from vagen.stages import evaluate_model
+
+    result = evaluate_model(model, experiment, infra, options.levels, options.count, out)
+    low, high = result["ci95"]
+    print(f"success {result['success']:.3f}  [{low:.3f}, {high:.3f}]  {model}")
+    print(f"{out}  (vagen view {out})")
+
+
+def view(options: Namespace) -> None:
+    """Prints where the report of a run or an evaluation is, and opens it."""
+    report = find_report(options.target)
+    print(report)
+    has_display = os.name == "nt" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if not options.no_open and (has_display or os.uname().sysname == "Darwin"):
+        webbrowser.open(report.as_uri())
+
+
+def find_report(target: str) -> Path:
+    """The HTML file of a run (its final evaluation first), of an evaluation, or the file itself.
+
+    Raises:
+        RunNotFoundError: If there is none.
+    """
+    path = Path(target)
+    if path.is_file() and path.suffix == ".html":
+        return path.resolve()
+    if not path.is_dir():
+        path = find_run(target)
+    folders = [path / "report", path / "evaluations" / "final", path]
+    others = sorted((path / "evaluations").glob("*"), key=lambda found: found.stat().st_mtime)
+    for folder in [*folders, *reversed(others)]:
+        pages = sorted(folder.glob("*.html"))
+        if pages:
+            return pages[0].resolve()
+    raise RunNotFoundError(f"{path} has no report yet: no evaluation of it is finished")
+
+
+def newest_policy(run_dir: Path) -> Path:
+    """The model directory of a run's newest committed checkpoint.
+
+    Raises:
+        RunNotFoundError: If it has none yet.
+    """
+    checkpoints = sorted((run_dir / "iterations").glob("*/update")) or [run_dir / "warm_start"]
+    for checkpoint in reversed(checkpoints):
+        if (checkpoint / POLICY).is_dir():
+            return checkpoint / POLICY
+    raise RunNotFoundError(f"{run_dir} has no policy yet: its warm start is not finished")
+
+
+def _run_named(model: str) -> Path | None:
+    """The run that `eval` was given, or None if it was given a model."""
+    for candidate in (Path(model), Path(InfraConfig().output_dir) / model):
+        if is_run(candidate):
+            return candidate.resolve()
+    return None

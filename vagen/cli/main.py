@@ -1,0 +1,187 @@
+"""The `vagen` command: arguments, and errors as one message each.
+
+Exit codes: 0 done, 1 a run failed, 2 the user can put it right, 130 interrupted. Commands import
+what they need when they run, so that `vagen --help` answers at once.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
+
+DEFAULT_EXPERIMENT = "frozenlake-tiny"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand and the function `module:function` that executes it."""
+
+    target: str
+    summary: str
+    words: str | None = None
+    """Help of the experiment and the overrides, if the command takes them."""
+
+
+_WORDS = "experiment (a name under experiments/, or a file), then dotted overrides: key=value"
+
+COMMANDS = {
+    "run": Command("vagen.cli.run:run", "train: the whole pipeline, or one step of it", _WORDS),
+    "resume": Command("vagen.cli.run:resume", "go on with a run that stopped"),
+    "eval": Command("vagen.cli.evaluate:evaluate", "measure a model or a run on levels", _WORDS),
+    "view": Command("vagen.cli.evaluate:view", "open a run's or an evaluation's report"),
+    "plan": Command("vagen.cli.plan:plan", "what would run: steps, sizes, memory", _WORDS),
+    "doctor": Command("vagen.cli.doctor:doctor", "check this machine and this model", _WORDS),
+    "compile": Command("vagen.cli.run:compile_ir", "write the pipeline as Kubeflow YAML", _WORDS),
+}
+
+
+class UsageError(ValueError):
+    """A command line that makes no sense."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Executes a command line and returns its exit code."""
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    module, _, function = COMMANDS[options.command].target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)(options) or 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        if options.debug:
+            raise
+        print(_message(error), file=sys.stderr)
+        return USER_ERROR if is_user_error(error) else FAILED
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Reads a command line; options and words may stand in any order.
+
+    Raises:
+        SystemExit: With code 2 and a message for what it does not understand; 0 for `--help`.
+    """
+    parser, commands = _parsers()
+    options, rest = parser.parse_known_args(arguments)
+    flags = [word for word in rest if word.startswith("-")]
+    command = commands[options.command]
+    if flags or (rest and not hasattr(options, "words")):
+        command.error(f"unrecognized arguments: {' '.join(flags or rest)}")
+    if hasattr(options, "words"):
+        try:
+            _read_words(options, [*options.words, *rest])
+        except UsageError as error:
+            command.error(str(error))
+    return options
+
+
+def is_user_error(error: Exception) -> bool:
+    """Whether the user can put it right: errors for users are `ValueError`s of this package."""
+    return isinstance(error, ValueError) and type(error).__module__.partition(".")[0] in (
+        "vagen",
+        "pydantic_core",
+    )
+
+
+def _message(error: Exception) -> str:
+    module = type(error).__module__.partition(".")[0]
+    if is_user_error(error) or module in ("vagen", "pipelines"):
+        return f"error: {error}"
+    if isinstance(error, OSError):
+        return f"error: {error}"
+    return (
+        f"error: {type(error).__name__}: {error}\n"
+        "This is a fault of the program; `--debug` shows where."
+    )
+
+
+def _read_words(options: argparse.Namespace, words: list[str]) -> None:
+    """Sorts words into `experiment`, `overrides` and `infra_overrides`."""
+    options.overrides, options.infra_overrides, names = [], [], []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            names.append(word)
+        elif key == "experiment":
+            names.append(value)
+        elif key.startswith("infra."):
+            options.infra_overrides.append(word.removeprefix("infra."))
+        else:
+            options.overrides.append(word)
+    if len(names) > 1:
+        raise UsageError(
+            f"one experiment at a time, not {', '.join(names)}; overrides are written key=value"
+        )
+    options.experiment = names[0] if names else None
+
+
+def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    parser = argparse.ArgumentParser(
+        prog="vagen",
+        description="Trains vision-language agents by multi-turn reinforcement learning.",
+        allow_abbrev=False,
+    )
+    choices = parser.add_subparsers(dest="command", required=True, metavar="command")
+    commands = {}
+    for name, command in COMMANDS.items():
+        sub = choices.add_parser(
+            name, help=command.summary, description=_sentence(command.summary), allow_abbrev=False
+        )
+        for flags, settings in _OPTIONS.get(name, []):
+            sub.add_argument(*flags, **settings)
+        if command.words:
+            sub.add_argument("words", nargs="*", metavar="word", help=command.words)
+            sub.add_argument(
+                "--infra", metavar="FILE", help="where to run: a file or a name (experiments/infra)"
+            )
+        sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        commands[name] = sub
+    return parser, commands
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+_OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
+    "run": [
+        (("--name",), {"help": "name of the run instead of the experiment's"}),
+        (
+            ("--stage",),
+            {
+                "choices": ["judge", "advantage", "update"],
+                "help": "run this step alone, on a stored batch",
+            },
+        ),
+        (("--from",), {"dest": "batch", "metavar": "BATCH", "help": "the stored batch"}),
+        (("--to",), {"dest": "to", "metavar": "DIR", "help": "folder for that step's result"}),
+    ],
+    "resume": [(("run",), {"help": "the run's folder, or its name under the output folder"})],
+    "eval": [
+        (("model",), {"help": "a model directory, hub id, or a run (its newest policy)"}),
+        (
+            ("--levels",),
+            {"choices": ["test", "val", "train"], "default": "test", "help": "which levels"},
+        ),
+        (("--count",), {"type": int, "help": "how many levels (default: all of the experiment's)"}),
+        (("--to",), {"dest": "to", "metavar": "DIR", "help": "folder for the result"}),
+    ],
+    "view": [
+        (("target",), {"help": "a run, an evaluation, or an HTML file"}),
+        (("--no-open",), {"action": "store_true", "help": "print the path only"}),
+    ],
+    "plan": [],
+    "doctor": [],
+    "compile": [
+        (("--output",), {"default": "build/pipeline.yaml", "help": "file to write"}),
+        (("--image",), {"help": "container image of the steps"}),
+    ],
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""`vagen run`, `vagen resume`, `vagen compile`."""
+
+import json
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from vagen.cli.common import find_run, load_configs, run_of
+from vagen.cli.main import UsageError
+
+SUMMARY_FILE = "summary.json"
+
+
+def run(options: Namespace) -> None:
+    """Trains from the start, or executes one step on a stored batch."""
+    if options.stage or options.batch or options.to:
+        _rerun(options)
+        return
+    experiment, infra = load_configs(options)
+    from pipelines.local import execute
+    from vagen.stages.run import Run
+
+    created = Run.create(experiment, infra, name=options.name)
+    execute(created)
+    show_summary(created.path)
+
+
+def resume(options: Namespace) -> None:
+    """Goes on with a run from what it committed."""
+    path = find_run(options.run)
+    from pipelines.local import execute
+    from vagen.stages.run import Run
+
+    execute(Run.open(path))
+    show_summary(path)
+
+
+def compile_ir(options: Namespace) -> None:
+    """Writes the pipeline of an experiment as Kubeflow's IR YAML."""
+    experiment, infra = load_configs(options)
+    from pipelines.compile import compile_pipeline
+
+    path = compile_pipeline(
+        Path(options.output),
+        iterations=experiment.trainer.total_training_steps,
+        mode=infra.mode,
+        test_freq=experiment.trainer.test_freq,
+        image=options.image,
+    )
+    print(f"{path}: {path.stat().st_size / 1024:.0f} KB")
+
+
+def show_summary(run_dir: Path) -> None:
+    """Prints what a finished run achieved."""
+    from rich.console import Console
+
+    summary = json.loads((run_dir / SUMMARY_FILE).read_text())
+    Console().print(summary_table(summary, run_dir))
+
+
+def summary_table(summary: dict[str, Any], run_dir: Path) -> Any:
+    """A `rich` table of `summary.json`."""
+    from rich.table import Table
+
+    def interval(part: dict[str, Any], value: str, sign: str = "") -> str:
+        low, high = part["ci95"]
+        return f"{part[value]:{sign}.3f}  [{low:{sign}.3f}, {high:{sign}.3f}]"
+
+    table = Table(show_header=False, title=run_dir.name, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    levels = summary["final"].get("levels")
+    count = f" ({len(levels) if isinstance(levels, list) else levels} levels)" if levels else ""
+    table.add_row(f"warm start, success{count}", interval(summary["warm_start"], "success"))
+    table.add_row(f"final, success{count}", interval(summary["final"], "success"))
+    table.add_row("gain, paired", interval(summary["paired_gain"], "gain", "+"))
+    seconds = summary["seconds"]["total"]
+    table.add_row("time", f"{int(seconds) // 60} min {int(seconds) % 60} s")
+    table.add_row("model", str(summary.get("model_uri") or "not registered"))
+    table.add_row("folder", str(run_dir))
+    table.add_row("report", f"vagen view {run_dir.name}")
+    return table
+
+
+def _rerun(options: Namespace) -> None:
+    """Executes one step on a stored batch.
+
+    Raises:
+        UsageError: If the arguments do not say which, or say too much.
+        RunNotFoundError: If the batch belongs to no run.
+    """
+    if not (options.stage and options.batch):
+        raise UsageError("one step needs both --stage and --from; --to goes with them")
+    if options.experiment or options.overrides or options.infra_overrides or options.name:
+        raise UsageError("one step uses its run's own configuration; leave out the other words")
+    batch = Path(options.batch)
+    run_dir = run_of(batch)
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    out = Path(options.to) if options.to else run_dir / "reruns" / f"{options.stage}-{stamp}"
+    from vagen.stages import rerun_stage
+
+    rerun_stage(options.stage, run_dir, batch, out)
+    print(out)
