@@ -46,6 +46,8 @@ class Panel:
     limits: tuple[float, float] | None = None
     sparse: tuple[str, ...] = ()
     """Patterns of metrics measured now and then: drawn as joined points, not smoothed."""
+    full_names: bool = False
+    """Whether the legend keeps the first part of a name."""
 
 
 SUCCESS = Panel(
@@ -54,11 +56,12 @@ SUCCESS = Panel(
     ("train/success", "train/success_*"),
     (0.0, 1.0),
     ("val/success", "val/success_*", "val/*/success"),
+    full_names=True,
 )
 SCORE = Panel(
     "Score and reward parts",
     "per episode",
-    ("train/score", "train/reward*", "reward/*", "rewards/*"),
+    ("train/score", "train/*reward*", "reward/*", "rewards/*", "judge/*reward*"),
 )
 KL = Panel(
     "KL divergence",
@@ -71,7 +74,9 @@ CLIPPING = Panel(
     "share of tokens",
     ("actor/pg_clipfrac*", "critic/vf_clipfrac*"),
 )
-VALUE_LOSS = Panel("Value loss", "squared error / 2", ("critic/vf_loss", "critic/value_loss"))
+VALUE_LOSS = Panel(
+    "Value loss", "squared error / 2", ("critic/vf_loss", "critic/value_loss", "critic/loss")
+)
 EXPLAINED = Panel("Explained variance of the critic", "1 is perfect", ("critic/*explained_var*",))
 PANELS = (SUCCESS, SCORE, KL, ENTROPY, CLIPPING, VALUE_LOSS, EXPLAINED)
 TIMING = "timing_s/*"
@@ -195,7 +200,8 @@ def _draw_panel(
 ) -> None:
     dense, sparse = _matching(history, panel.patterns), _matching(history, panel.sparse)
     colors = _colors(len(dense) + len(sparse))
-    label = _labels([*dense, *sparse])
+    label = str if panel.full_names else _labels([*dense, *sparse])
+    smoothed = False
     for name, color in zip([*dense, *sparse], colors, strict=True):
         x, y = _series(history, name)
         if not x.size:
@@ -203,13 +209,14 @@ def _draw_panel(
         if name in sparse:
             axes.plot(x, y, color=color, lw=1.4, marker="o", ms=5, label=label(name))
         elif window > 1 and x.size > window:
+            smoothed = True
             axes.plot(x, y, color=color, lw=0.9, alpha=0.35)
             axes.plot(x, _smooth(y, window), color=color, lw=2, label=label(name))
         else:
             axes.plot(x, y, color=color, lw=2, marker="o", ms=3, label=label(name))
     _draw_marks(axes, marks)
     title = panel.title
-    if panel is SUCCESS and window > 1 and dense:
+    if panel is SUCCESS and smoothed:
         title += f"  (bold: trailing mean of {window} iterations)"
     if not axes.lines and not marks:
         _empty(axes, title)
@@ -329,6 +336,7 @@ def _figure(width: float, height: float) -> "Figure":
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr]
     FigureCanvasAgg(figure)
     return figure
 

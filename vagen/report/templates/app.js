@@ -167,5 +167,6 @@ function start() {
   drawDetail(false);
 }
 
+list.classList.toggle("frameless", !DATA.images.length);
 TRAJECTORIES.forEach((t, index) => (t.index = index));
 start();
