@@ -6,7 +6,17 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_samples import WRITERS, language, moved, random_state, relations, sentence, signs, things
+from judge_samples import (
+    WRITERS,
+    frozenlake_state,
+    language,
+    moved,
+    random_state,
+    relations,
+    sentence,
+    signs,
+    things,
+)
 
 from vagen.config.schema import JudgeConfig
 from vagen.envs import make
@@ -29,6 +39,10 @@ ROOM = {
     "walls": [[0, 0]],
 }
 TRUE_OF_LAKE = "target is below and right"
+SALAD_WORDS = (
+    "target goals two is and , . not no neither above below left right same row column you it "
+    "another one directly here on hole box ( 1 2 )"
+)
 
 
 def observe(judge: RuleJudge, text: str | None, state: dict) -> Verdict:
@@ -194,6 +208,36 @@ def test_vague_statements_never_get_full_score() -> None:
         )
         verdict = observe(judge, vague, state)
         assert verdict.observation is not None and verdict.observation < 0.8, vague
+
+
+def test_search_for_a_text_that_fits_every_state_finds_no_more_than_a_plain_guess() -> None:
+    """Hill climbing over word salad, the way a policy would: the best of it is one honest guess."""
+    rng = Random(11)
+    judge = RuleJudge()
+    words = SALAD_WORDS.split()
+    states = [frozenlake_state(rng) for _ in range(40)]
+
+    def mean_score(text: str) -> float:
+        scores = [observe(judge, text, state).observation or 0 for state in states]
+        return sum(scores) / len(scores)
+
+    guesses = [
+        f"target is {row} and {column}"
+        for row in ("above", "same row", "below")
+        for column in ("left", "same column", "right")
+    ]
+    plain = max(mean_score(guess) for guess in guesses)
+    for _ in range(3):
+        best = rng.choice(guesses).split()
+        for _ in range(300):
+            changed = list(best)
+            for _ in range(rng.randint(1, 3)):
+                place = rng.randrange(len(changed))
+                changed[place : place + rng.randint(0, 1)] = rng.choices(words, k=rng.randint(0, 2))
+                changed = changed or ["target"]
+            if mean_score(" ".join(changed)) >= mean_score(" ".join(best)):
+                best = changed
+        assert mean_score(" ".join(best)) <= plain + 0.05
 
 
 def test_contradictory_statements_score_nothing() -> None:

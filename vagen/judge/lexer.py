@@ -1,7 +1,7 @@
 """Turns the words of a description into the few events that carry meaning."""
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vagen.judge.lexicon import LEXICON, OTHER, PLAYER, Word
 
@@ -9,7 +9,7 @@ _WORDS = re.compile(r"[a-z]+|\d+|[^\sa-z\d]|\n")
 _NOT = re.compile(r"n['’]t\b")
 _MOST_OBJECTS = 20
 """A count above this is not a description."""
-_UNKNOWN = (None, None)
+_UNKNOWN: tuple[Word | None, Any] = (None, None)
 
 
 class Event(NamedTuple):
@@ -92,12 +92,12 @@ class _Lexer:
             case None:
                 self._unknown()
             case Word.OBJECT:
-                self._object(*value)  # type: ignore[misc]
+                self._object(*value)
             case Word.RELATION:
                 if self.word(0) == "right" and self.word(1) in _AFTER_RIGHT:
                     self.straight = True
                 else:
-                    self.relate(*value)  # type: ignore[misc]
+                    self.relate(*value)
             case Word.SAME | Word.MINE:
                 self._same()
             case Word.LEVEL:
@@ -113,9 +113,9 @@ class _Lexer:
             case Word.NUMBER if self.word(0) == "one" and self._is_another():
                 self.emit(Event(Word.AGAIN))
             case Word.NUMBER:
-                self.number = value  # type: ignore[assignment]
+                self.number = value
             case Word.ORDINAL:
-                self.number, self.ordinal = value, True  # type: ignore[assignment]
+                self.number, self.ordinal = value, True
             case Word.VERB | Word.ON | Word.AGAIN | Word.IT:
                 if role is Word.VERB:
                     self.referred = False
@@ -208,7 +208,7 @@ class _Lexer:
         word = self.word(offset)
         spelled = LEXICON.get(word, _UNKNOWN)
         number = int(word) if _is_number(word) else None
-        if spelled[0] is Word.NUMBER and isinstance(spelled[1], int) and word != "both":
+        if spelled[0] is Word.NUMBER and word != "both":
             number = spelled[1]
         if number is not None and not self.word(0).endswith("s"):
             self.emit(Event(Word.ROW, ((axis, number - self.base),)))

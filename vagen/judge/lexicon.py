@@ -1,6 +1,7 @@
 """The words of spatial descriptions: what each one contributes to a statement."""
 
 from enum import IntEnum, auto
+from typing import Any
 
 
 class Word(IntEnum):
@@ -97,8 +98,8 @@ def _plural(noun: str) -> str:
     return noun + ("es" if noun.endswith(("x", "s")) else "s")
 
 
-def _build() -> dict[str, tuple[Word, object]]:
-    lexicon: dict[str, tuple[Word, object]] = {}
+def _build() -> dict[str, tuple[Word, Any]]:
+    lexicon: dict[str, tuple[Word, Any]] = {}
     for role, words in _ROLES.items():
         for word in words.split(" "):
             lexicon.setdefault(word, (role, None))
@@ -121,9 +122,5 @@ def _build() -> dict[str, tuple[Word, object]]:
 LEXICON = _build()
 """Lower-case word or punctuation mark -> (role, value)."""
 
-OBJECT_CLASSES = {
-    word: value[0]
-    for word, (role, value) in LEXICON.items()
-    if role is Word.OBJECT and isinstance(value, tuple)
-}
+OBJECT_CLASSES = {word: value[0] for word, (role, value) in LEXICON.items() if role is Word.OBJECT}
 """Noun, singular or plural -> object class."""
