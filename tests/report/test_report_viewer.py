@@ -1,11 +1,13 @@
 """The trajectory viewer: self-contained, safe with any text, complete, small enough."""
 
 import base64
+import hashlib
 import json
 import re
 import shutil
 import subprocess
 import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -72,7 +74,8 @@ def html(sample, tmp_path_factory):
 
 def decode_rows(trajectory: dict) -> list[dict]:
     """What the page's script makes of `blob`, written a second time."""
-    buffer = zlib.decompress(base64.b64decode(trajectory["blob"]))
+    planes = np.frombuffer(zlib.decompress(base64.b64decode(trajectory["blob"])), np.uint8)
+    buffer = planes.reshape(4, -1).T.tobytes()
     rows, offset = [], 0
     for described in trajectory["rows"]:
         row, length = {"index": described["index"]}, described["length"]
@@ -103,8 +106,6 @@ def test_page_needs_nothing_else(html):
 
 
 def test_policy_admits_only_the_pages_own_script_and_style(html):
-    import hashlib
-
     policy = next(
         meta["content"]
         for meta in Page(html).find("meta")
@@ -348,6 +349,21 @@ class TestInBrowser:
         signs = item.rows[0].columns["advantages"][item.rows[0].loss_mask]
         assert len(re.findall(r'class="tok sampled[^"]* pos"', body)) == (signs > 0).sum()
         assert len(re.findall(r'class="tok sampled[^"]* neg"', body)) == (signs < 0).sum()
+
+    def test_each_turn_is_taken_from_the_row_that_trains_it(self, tmp_path, dom):
+        batch, strings = sample_batch(12)
+        index, item = next((i, t) for i, t in enumerate(batch.trajectories) if len(t.turns) > 2)
+        whole = item.rows[0]
+        item.rows = [
+            replace(whole, row_index=k, loss_mask=whole.loss_mask & (whole.turn_index == k))
+            for k in range(len(item.turns))
+        ]
+        path = write_report(batch, tmp_path / "r.html", title="t", token_strings=strings)
+        body = dom(path, f"t={index}&color=mask").split('<section id="detail"')[1]
+        for k in range(len(item.turns)):
+            sampled = int((whole.loss_mask & (whole.turn_index == k)).sum())
+            total = int((whole.turn_index == k).sum())
+            assert f"{sampled} sampled of {total} tokens, row {k}" in body
 
     def test_filter_and_search(self, sample, tmp_path, dom):
         batch, strings = sample

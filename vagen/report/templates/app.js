@@ -136,7 +136,7 @@ const KEYS = {
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
   if (event.target.matches("input, select")) {
-    if (event.key === "Escape") event.target.blur();
+    if (event.key === "Escape") leaveSearch(event);
     return;
   }
   const arrow = event.target === list && { ArrowDown: KEYS.j, ArrowUp: KEYS.k }[event.key];
@@ -145,6 +145,16 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   action();
 });
+
+/** Escape clears the search, then leaves it. */
+function leaveSearch(event) {
+  if (event.target.id === "search" && event.target.value) {
+    event.preventDefault();
+    clearTimeout(typing);
+    event.target.value = "";
+    change({ q: "" });
+  } else event.target.blur();
+}
 
 let typing = null;
 byId("search").addEventListener("input", (event) => {

@@ -102,7 +102,11 @@ async function inflateRows(t) {
   if (!t.rows.length) return [];
   const bytes = Uint8Array.from(atob(t.blob), (character) => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const buffer = await new Response(stream).arrayBuffer();
+  const planes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const buffer = new ArrayBuffer(planes.length);
+  const numbers = new Uint8Array(buffer);
+  const count = planes.length / 4;
+  for (let plane = 0, at = 0; plane < 4; plane++) for (let i = 0; i < count; i++) numbers[4 * i + plane] = planes[at++];
   let offset = 0;
   const take = (Type, length) => {
     const array = new Type(buffer, offset, length);
