@@ -8,9 +8,9 @@ import functools
 import os
 from pathlib import Path
 
-from vagen.envs.grid import Cells
+from vagen.envs.grid import DIRECTIONS, Cells
 from vagen.envs.levels import SPLITS, LevelError, Split, content_hash, split_of
-from vagen.envs.sokoban.game import Room, SokobanLevel, flood
+from vagen.envs.sokoban.game import Room, SokobanLevel
 from vagen.envs.sokoban.solver import BudgetSpent, solve
 
 MAX_SIDE = 20
@@ -109,46 +109,43 @@ def _blocks(lines: list[str]) -> list[tuple[int, list[str]]]:
 
 
 def _parse(block: list[str], rows: int, columns: int, where: str) -> SokobanLevel:
-    """A level on a grid of the file's common size, filled up with walls."""
-    sets: dict[str, Cells] = dict.fromkeys("# .$*@+", 0)
-    for row, line in enumerate(block):
-        for column, symbol in enumerate(line):
-            if symbol not in sets:
-                raise LevelError(
-                    f"{where}: unknown character {symbol!r} in row {row}, column {column}; "
-                    f"known are # (wall), blank, . (target), $ (box), * (box on target), "
-                    f"@ (player), + (player on target)"
-                )
-            sets[symbol] |= 1 << row * columns + column
-    boxes, targets = sets["$"] | sets["*"], sets["."] | sets["*"] | sets["+"]
-    player = sets["@"] | sets["+"]
-    if player.bit_count() != 1:
-        raise LevelError(f"{where}: {player.bit_count()} players; a level has exactly one")
-    if not boxes or boxes.bit_count() != targets.bit_count():
+    """A level on a grid of the file's common size; all but the player's room becomes walls."""
+    symbols = {(r, c): symbol for r, line in enumerate(block) for c, symbol in enumerate(line)}
+    for (row, column), symbol in symbols.items():
+        if symbol not in "# .$*@+":
+            raise LevelError(
+                f"{where}: unknown character {symbol!r} in row {row}, column {column}; "
+                f"known are # (wall), blank, . (target), $ (box), * (box on target), "
+                f"@ (player), + (player on target)"
+            )
+    players = [cell for cell, symbol in symbols.items() if symbol in "@+"]
+    boxes = {cell for cell, symbol in symbols.items() if symbol in "$*"}
+    targets = {cell for cell, symbol in symbols.items() if symbol in ".*+"}
+    if len(players) != 1:
+        raise LevelError(f"{where}: {len(players)} players; a level has exactly one")
+    if not boxes or len(boxes) != len(targets):
         raise LevelError(
-            f"{where}: {boxes.bit_count()} boxes and {targets.bit_count()} targets; "
+            f"{where}: {len(boxes)} boxes and {len(targets)} targets; "
             f"a level has as many boxes as targets, at least one"
         )
-    edge = sum(
-        1 << row * columns + column
-        for row in range(rows)
-        for column in range(columns)
-        if row in (0, rows - 1) or column in (0, columns - 1)
-    )
-    not_wall = sets[" "] | boxes | targets | player
-    if (player | boxes | targets) & edge:
-        raise LevelError(f"{where}: the outermost cells hold more than walls")
-    floor = flood(player, not_wall & ~edge, columns)
-    if _beside(floor, columns) & not_wall & edge:
-        raise LevelError(f"{where}: the room is not closed by walls")
-    if (boxes | targets) & ~floor:
+    floor: set[tuple[int, int]] = set()
+    todo = [*players]
+    while todo:
+        row, column = todo.pop()
+        if (row, column) not in symbols:
+            raise LevelError(f"{where}: the player's room is not closed by walls")
+        if symbols[row, column] != "#" and (row, column) not in floor:
+            floor.add((row, column))
+            todo += [(row + down, column + right) for down, right in DIRECTIONS.values()]
+    if not boxes | targets <= floor:
         raise LevelError(f"{where}: a box or target is outside the player's room")
-    room = Room(rows, columns, floor, targets)
-    return SokobanLevel.create(room, boxes, player.bit_length() - 1, None)
 
+    def cells(positions: set[tuple[int, int]]) -> Cells:
+        return sum(1 << row * columns + column for row, column in positions)
 
-def _beside(cells: Cells, columns: int) -> Cells:
-    return cells << 1 | cells >> 1 | cells << columns | cells >> columns
+    room = Room(rows, columns, cells(floor), cells(targets))
+    player = players[0][0] * columns + players[0][1]
+    return SokobanLevel.create(room, cells(boxes), player, None)
 
 
 def _checked(level: SokobanLevel, budget: int, where: str) -> SokobanLevel:

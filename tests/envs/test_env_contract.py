@@ -1,0 +1,276 @@
+"""What every environment keeps to, whatever the game."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env
+from pydantic import ValidationError
+
+from vagen import envs
+from vagen.envs.base import IMAGE_PLACEHOLDER
+
+NAMES = sorted(envs.ENVIRONMENTS)
+MODES = ["vision", "text"]
+VAIN = "<think>x</think><answer>Jump</answer>"
+
+
+def play(env, seed, responses=None, limit=200):
+    """Observations and step results of an episode; the expert plays if no responses are given."""
+    observation, info = env.reset(seed=seed)
+    log = [(observation, info)]
+    for turn in range(limit):
+        if responses is not None and turn == len(responses):
+            break
+        response = env.expert_response() if responses is None else responses[turn]
+        log.append(env.step(response))
+        if log[-1][2] or log[-1][3]:
+            break
+    return log
+
+
+def same(left, right):
+    """Equality of nested results that hold arrays."""
+    if isinstance(left, np.ndarray):
+        return np.array_equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", NAMES)
+def test_gymnasium_finds_nothing_to_complain_about(name, mode, recwarn):
+    env = gymnasium.make(
+        f"vagen/{name}-v0", render_mode="rgb_array", env_config={"render_mode": mode}
+    )
+    check_env(env.unwrapped)
+    observation, _ = env.reset(seed=3)
+    assert env.observation_space.contains(observation)
+    observation, *_ = env.step(env.unwrapped.expert_response())
+    assert env.observation_space.contains(observation)
+    assert env.render().dtype == np.uint8
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", NAMES)
+def test_observations_hold_a_placeholder_per_image_and_no_reward(name, mode):
+    env = envs.make(name, {"render_mode": mode, "expert_actions_per_turn": 2})
+    for observation, *_ in play(env, seed=5):
+        text, images = observation["text"], observation["images"]
+        assert text.count(IMAGE_PLACEHOLDER) == len(images) == (mode == "vision")
+        assert all(image.dtype == np.uint8 and image.ndim == 3 for image in images)
+        assert "reward" not in text.lower() and "10" not in text and "0.5" not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_step_info_is_complete_and_sums_up(name):
+    env = envs.make(name, {"render_mode": "text"})
+    _, *steps = play(env, seed=11)
+    for _, reward, _, _, info in steps:
+        assert set(info) == {"rewards", "parsed", "metrics", "success", "state"}
+        assert set(info["rewards"]) == {"env", "format"}
+        assert reward == sum(info["rewards"].values())
+        assert set(info["metrics"]) == {"action_is_valid", "action_is_effective"}
+        assert info["state"]["env_name"] == name
+        assert json.loads(json.dumps(info)) == info
+    assert steps[-1][2:4] == (True, False) and info["success"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_expert_always_succeeds_and_its_texts_are_true(name):
+    env = envs.make(name, {"render_mode": "text"})
+    for seed in range(40):
+        _, info = env.reset(seed=seed)
+        over = False
+        while not over:
+            before = info["state"]
+            _, _, terminated, truncated, info = env.step(env.expert_response())
+            over = terminated or truncated
+            assert info["parsed"]["format_correct"] and info["metrics"]["action_is_effective"]
+            assert info["parsed"]["observation"] == env.state_text(before)
+            assert info["parsed"]["prediction"] == env.state_text(info["state"])
+        assert info["success"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_seed_and_responses_give_the_same_episode(name):
+    config = {"expert_actions_per_turn": 3}
+    first = play(envs.make(name, config), seed=23)
+    assert same(first, play(envs.make(name, config), seed=23))
+    other = play(envs.make(name, config), seed=24)
+    assert first[0][1]["level_hash"] != other[0][1]["level_hash"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_episode_that_was_played_before_leaves_no_trace(name):
+    env = envs.make(name, {})
+    play(env, seed=1)
+    assert same(play(env, seed=2), play(envs.make(name, {}), seed=2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_resets_in_threads_equal_resets_one_by_one(name):
+    config = {"render_mode": "text"}
+    if name == "Sokoban":
+        config |= {"dim_room": [7, 7], "num_boxes": 2}
+
+    def level(seed):
+        return envs.make(name, config).reset(seed=seed)
+
+    with ThreadPoolExecutor(16) as pool:
+        threaded = list(pool.map(level, range(64)))
+    assert same(threaded, [level(seed) for seed in range(64)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reset_without_a_seed_goes_on_from_the_seed_before(name):
+    def hashes():
+        env = envs.make(name, {"render_mode": "text"})
+        env.reset(seed=9)
+        return [env.reset()[1]["level_hash"] for _ in range(5)]
+
+    assert hashes() == hashes()
+    assert len(set(hashes())) == 5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_move_limit_truncates_and_does_not_terminate(name):
+    env = envs.make(name, {"render_mode": "text", "prompt_format": "no_think", "max_steps": 4})
+    wall = {"FrozenLake": "Left, Left, Left", "Sokoban": "Up, Up, Up"}[name]
+    # From this start the repeated move never ends the game.
+    for seed in range(100):
+        _, first, *_ = play(env, seed, [f"<answer>{wall}</answer>"])
+        if not (first[2] or first[3]):
+            break
+    log = play(env, seed, [f"<answer>{wall}</answer>"] * 3)
+    assert [step[2:4] for step in log[1:]] == [(False, False), (False, True)]
+    assert not log[-1][4]["success"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ending_on_the_last_allowed_move_terminates(name):
+    free = envs.make(name, {"render_mode": "text"})
+    moves = len(play(free, seed=4)) - 1
+    exact = envs.make(name, {"render_mode": "text", "max_steps": moves})
+    assert play(exact, seed=4)[-1][2:4] == (True, False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_happens_after_the_end_or_before_the_start(name):
+    env = envs.make(name, {"render_mode": "text"})
+    with pytest.raises(ResetNeeded):
+        env.step(VAIN)
+    play(env, seed=0)
+    with pytest.raises(ResetNeeded):
+        env.step(VAIN)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_moves_after_the_end_of_the_game_are_not_carried_out(name):
+    env = envs.make(name, {"render_mode": "text", "prompt_format": "no_think"})
+    for seed in range(40):
+        env.reset(seed=seed)
+        first = env.expert_response()
+        _, _, terminated, _, info = env.step(first)
+        if terminated:
+            state, reward = info["state"], info["rewards"]
+            env.reset(seed=seed)
+            back = {"Up": "Down", "Down": "Up", "Left": "Right", "Right": "Left"}
+            action = info["parsed"]["actions"][0]
+            *_, info = env.step(f"<answer>{action},{back[action]},{action}</answer>")
+            assert (info["state"], info["rewards"], info["success"]) == (state, reward, True)
+            return
+    pytest.fail("no level of one move among the first seeds")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_format_is_not_rewarded_and_does_not_move(name):
+    env = envs.make(name, {"render_mode": "text", "prompt_format": "free_think"})
+    _, before = env.reset(seed=2)
+    _, reward, terminated, truncated, info = env.step("so: <think>x</think><answer>Up</answer>")
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert info["state"] == before["state"]
+    assert info["metrics"] == {"action_is_valid": False, "action_is_effective": False}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_invalid_action_costs_the_format_reward_but_those_before_it_count(name):
+    env = envs.make(name, {"render_mode": "text", "prompt_format": "no_think"})
+    env.reset(seed=6)
+    action = env.expert_response().removeprefix("<answer>").removesuffix("</answer>")
+    *_, whole = env.step(f"<answer>{action}</answer>")
+    env.reset(seed=6)
+    *_, part = env.step(f"<answer>{action},Jump,{action}</answer>")
+    assert part["state"] == whole["state"]
+    assert part["rewards"] == {"env": whole["rewards"]["env"], "format": 0.0}
+    assert part["metrics"] == {"action_is_valid": False, "action_is_effective": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "format_reward", "success"),
+    [
+        ("FrozenLake", "vagen-legacy", 0.5, 10.0),
+        ("FrozenLake", "vagen-new", 0.02, 1.0),
+        ("Sokoban", "vagen-legacy", 0.5, 10.0),
+        ("Sokoban", "vagen-new", 0.1, 1.0),
+    ],
+)
+def test_reward_presets(name, preset, format_reward, success):
+    env = envs.make(name, {"render_mode": "text", "reward": preset})
+    *_, last = play(env, seed=8)
+    extra = {"FrozenLake": 0.0, "Sokoban": 0.9 if preset == "vagen-legacy" else 0.0}[name]
+    assert last[4]["rewards"]["format"] == format_reward
+    assert last[4]["rewards"]["env"] == pytest.approx(success + extra)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reward_parts_can_be_overridden(name):
+    env = envs.make(name, {"render_mode": "text", "reward_overrides": {"format": 2, "step": -1}})
+    first = play(env, seed=8)[1]
+    assert first[4]["rewards"]["format"] == 2.0
+    with pytest.raises(ValidationError, match=r"no part 'bonus'.*format, success"):
+        envs.make(name, {"reward_overrides": {"bonus": 1.0}})
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"rendermode": "text"},
+        {"render_mode": "video"},
+        {"prompt_format": "thinking"},
+        {"tile_size": 16},
+        {"expert_actions_per_turn": 4},
+        {"action_sep": " "},
+        {"action_sep": "x"},
+        {"max_steps": 0},
+        {"tags": {"thinks": "plan"}},
+    ],
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_bad_options_are_refused(name, bad):
+    with pytest.raises(ValidationError):
+        envs.make(name, bad)
+
+
+def test_unknown_names_are_refused_with_the_nearest_one():
+    with pytest.raises(envs.UnknownEnvironmentError, match="did you mean 'FrozenLake'"):
+        envs.make("frozen_lake", {})
+    with pytest.raises(envs.LevelError, match="train, val, test"):
+        envs.make("Sokoban", {}, split="dev")
+    with pytest.raises(ValueError, match="only 'split' is known"):
+        envs.make("Sokoban", {}).reset(seed=0, options={"level": 3})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_config_digest_is_that_of_the_resolved_options(name):
+    digest = envs.env_config_digest(name, {})
+    assert digest == envs.env_config_digest(name, {"tile_size": 32, "tags": {"think": "think"}})
+    assert digest != envs.env_config_digest(name, {"tile_size": 33})
+    assert len({envs.env_config_digest(other, {}) for other in NAMES}) == len(NAMES)

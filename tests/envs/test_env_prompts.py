@@ -1,0 +1,171 @@
+"""Prompts: true of the game as configured, and their own examples play."""
+
+import re
+
+import pytest
+
+from vagen import envs
+from vagen.envs.frozenlake.env import FrozenLakeEnv
+from vagen.envs.frozenlake.game import FrozenLake, FrozenLakeLevel
+from vagen.envs.parsing import LAYOUTS
+from vagen.envs.sokoban.env import SokobanEnv
+from vagen.envs.sokoban.game import Room, Sokoban, SokobanLevel
+
+NAMES = sorted(envs.ENVIRONMENTS)
+FORMATS = sorted(LAYOUTS)
+
+
+def cells(positions, columns):
+    return sum(1 << row * columns + column for row, column in positions)
+
+
+def game_at(env):
+    """A game that starts in the state of the environment's example."""
+    state = env.example_state
+    rows, columns = state["size"]
+    player = state["player"][0] * columns + state["player"][1]
+    if isinstance(env, FrozenLakeEnv):
+        target = state["target"][0] * columns + state["target"][1]
+        level = FrozenLakeLevel(columns, cells(state["holes"], columns), player, target, 0, "")
+        return FrozenLake(level, slip=None, success_rate=1.0)
+    floor = (1 << rows * columns) - 1 & ~cells(state["walls"], columns)
+    room = Room(rows, columns, floor, cells(state["targets"], columns))
+    return Sokoban(SokobanLevel.create(room, cells(state["boxes"], columns), player, None))
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+@pytest.mark.parametrize("prompt_format", FORMATS)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_parses_and_is_legal_and_true(name, prompt_format, most):
+    options = {"prompt_format": prompt_format, "max_actions_per_step": most}
+    env = envs.make(name, options)
+    example = env.example_response()
+    assert example in env.system_prompt()
+    parsed = env._parser.parse(example)
+    assert parsed.format_correct and parsed.actions
+
+    # Legality and truth are decided by the game itself.
+    env.reset(seed=0)
+    env._game = game_at(env)
+    if name == "FrozenLake":
+        env._target, env._holes = env.example_state["target"], env.example_state["holes"]
+    else:
+        env._walls, env._targets = env.example_state["walls"], env.example_state["targets"]
+    assert env._read_state() == env.example_state
+    if parsed.observation is not None:
+        assert parsed.observation == env.state_text(env.example_state)
+    for action in parsed.actions:
+        before = env._read_state()
+        env._move(action)
+        assert env._read_state() != before
+    if name == "FrozenLake":
+        assert not env._game.in_hole
+    if parsed.prediction is not None:
+        assert parsed.prediction == env.state_text(env._read_state())
+
+
+@pytest.mark.parametrize("detail", ["full", "brief"])
+@pytest.mark.parametrize("mode", ["vision", "text"])
+@pytest.mark.parametrize("prompt_format", FORMATS)
+@pytest.mark.parametrize("name", NAMES)
+def test_prompts_have_no_doubled_braces_and_name_the_answer_tag(name, prompt_format, mode, detail):
+    env = envs.make(
+        name, {"prompt_format": prompt_format, "render_mode": mode, "prompt_detail": detail}
+    )
+    observation, _ = env.reset(seed=0)
+    for text in (env.system_prompt(), observation["text"], env.expert_response()):
+        assert "{{" not in text and "}}" not in text
+    if detail == "full":
+        for text in (env.system_prompt(), observation["text"]):
+            assert "<answer>...</answer>" in text
+    assert "<image>" not in env.system_prompt()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_turn_prompt_repeats_the_format_without_the_example(name):
+    env = envs.make(name, {})
+    observation, _ = env.reset(seed=0)
+    later, *_ = env.step(env.expert_response())
+    for text in (observation["text"], later["text"]):
+        assert "Write exactly: <think><observation>..." in text
+        assert env.example_response() not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_renamed_tags_reach_every_text(name):
+    env = envs.make(name, {"tags": {"think": "plan", "answer": "act"}})
+    observation, _ = env.reset(seed=0)
+    for text in (env.system_prompt(), observation["text"], env.expert_response()):
+        assert "<plan>" in text and "<act>" in text
+        assert "<think>" not in text and "answer>" not in text
+
+
+@pytest.mark.parametrize("mode", ["vision", "text"])
+@pytest.mark.parametrize("name", NAMES)
+def test_brief_prompts_are_brief(name, mode):
+    env = envs.make(name, {"prompt_detail": "brief", "render_mode": mode})
+    words = [word for word in env.system_prompt().split() if word not in ".,:"]
+    assert len(words) <= 25
+    assert all(action in words for action in env.actions)
+    observation, _ = env.reset(seed=0)
+    shown = "<image>" if mode == "vision" else env.grid_text(env.state())
+    assert len(observation["text"].replace(shown, "").split()) <= 5
+    later, *_ = env.step(env.expert_response())
+    assert later["text"] == ("<image>" if mode == "vision" else env.grid_text(env.state()))
+
+
+def test_only_a_slippery_lake_is_called_slippery():
+    assert "slip" not in envs.make("FrozenLake", {}).system_prompt().lower()
+    slippery = envs.make("FrozenLake", {"is_slippery": True, "success_rate": 0.7})
+    assert "slippery" in slippery.system_prompt() and "0.70" in slippery.system_prompt()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_mode_explains_symbols_and_vision_mode_pictures(name):
+    vision = envs.make(name, {}).system_prompt()
+    text = envs.make(name, {"render_mode": "text"}).system_prompt()
+    assert "picture" in vision and "picture" not in text
+    assert envs.make(name, {}).symbol_legend() in text
+
+
+@pytest.mark.parametrize("env_class", [FrozenLakeEnv, SokobanEnv])
+def test_every_symbol_is_in_the_legend(env_class):
+    named = [part.split()[0] for part in env_class.symbol_legend().split(", ")]
+    assert sorted(named) == sorted(env_class.symbols)
+
+
+def test_natural_state_texts_are_regular_words():
+    pattern = re.compile(
+        r"(box|target|hole) is (above|below|same row) and (left|right|same column)"
+    )
+    for name in NAMES:
+        env = envs.make(name, {})
+        for seed in range(30):
+            _, info = env.reset(seed=seed)
+            parts = env.state_text(info["state"]).split(" . ")
+            assert all(pattern.fullmatch(part) for part in parts)
+
+
+def test_state_objects_choose_what_is_described():
+    def described(**options):
+        env = envs.make("FrozenLake", options)
+        _, info = env.reset(seed=3)
+        return env.state_text(info["state"]).split(" . "), len(info["state"]["holes"])
+
+    full, holes = described()
+    assert holes > 0 and len(full) == 1 + holes
+    assert described(prompt_detail="brief")[0] == full[:1]
+    assert described(prompt_detail="brief", state_objects="all")[0] == full
+    assert described(state_objects="target")[0] == full[:1]
+
+
+def test_relations_have_the_right_sense():
+    env = envs.make("FrozenLake", {"state_objects": "target"})
+    state = {"env_name": "FrozenLake", "size": [4, 4], "player": [1, 1], "holes": []}
+    for target, text in (
+        ([0, 0], "target is above and left"),
+        ([1, 3], "target is same row and right"),
+        ([3, 1], "target is below and same column"),
+        ([1, 1], "target is same row and same column"),
+    ):
+        assert env.state_text({**state, "target": target}) == text
