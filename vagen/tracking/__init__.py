@@ -1,0 +1,35 @@
+"""MLflow: runs, metrics, files, and the model registry.
+
+Importing this room does not import MLflow; its functions do.
+"""
+
+from vagen.tracking.provenance import git_commit, package_versions
+from vagen.tracking.registry import (
+    ALIAS,
+    Example,
+    Registration,
+    RegistrationError,
+    load_registered,
+    register_model,
+)
+from vagen.tracking.server import TrackingError, default_uri, open_client
+from vagen.tracking.stats import PairedGain, binomial_ci95, paired_bootstrap
+from vagen.tracking.tracker import Tracker
+
+__all__ = [
+    "ALIAS",
+    "Example",
+    "PairedGain",
+    "Registration",
+    "RegistrationError",
+    "Tracker",
+    "TrackingError",
+    "binomial_ci95",
+    "default_uri",
+    "git_commit",
+    "load_registered",
+    "open_client",
+    "package_versions",
+    "paired_bootstrap",
+    "register_model",
+]

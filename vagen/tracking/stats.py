@@ -64,7 +64,7 @@ def paired_bootstrap(
         `(gain, (low, high))`.
 
     Raises:
-        ValueError: if the two have different lengths, are empty or hold a number that is not finite.
+        ValueError: if the two have different lengths, are empty or hold NaN or infinity.
 
     Source: B. Efron, R. Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
     """

@@ -1,0 +1,62 @@
+"""Which code made a run: commit and package versions."""
+
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = (
+    "vagen",
+    "torch",
+    "transformers",
+    "numpy",
+    "gymnasium",
+    "pyarrow",
+    "kfp",
+    "mlflow",
+)
+
+
+def package_versions() -> dict[str, str]:
+    """Version by package name, for those installed, and of Python."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_commit() -> tuple[str, bool] | None:
+    """Commit of the checkout this package runs from and whether files differ from it.
+
+    Returns:
+        None where the package is not run from its own git checkout.
+    """
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        dirty = bool(_git(root, "status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit, dirty
+
+
+def provenance_tags() -> dict[str, str]:
+    """Both as MLflow tags."""
+    tags = {f"version.{name}": text for name, text in package_versions().items()}
+    if (found := git_commit()) is not None:
+        commit, dirty = found
+        tags["mlflow.source.git.commit"] = commit
+        tags["git.dirty"] = str(dirty).lower()
+    return tags
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True
+    )
+    return done.stdout.strip()

@@ -1,0 +1,73 @@
+"""A registered model as MLflow runs it: prompt and pictures in, response out.
+
+MLflow executes this file when it loads a model version, so it needs the `vagen` package.
+"""
+
+import asyncio
+import base64
+from typing import Any
+
+import mlflow.pyfunc
+from mlflow.models import set_model
+
+DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
+
+
+class VagenModel(mlflow.pyfunc.PythonModel):
+    """Answers one user message per row with the model directory stored as artifact `model`."""
+
+    def load_context(self, context: Any) -> None:
+        """Loads weights, tokenizer and image processor."""
+        from vagen.models import load_model
+
+        self.language_model = load_model(context.artifacts["model"])
+
+    def predict(
+        self, context: Any, model_input: Any, params: dict[str, Any] | None = None
+    ) -> list[str]:
+        """Responses, one per row.
+
+        Args:
+            context: MLflow's, unused.
+            model_input: table or list of rows with `prompt`, the user's text with `<image>` once
+                per picture; `images`, base64 PNG each; `system_prompt`, both optional.
+            params: `max_new_tokens`, `temperature` (0 is greedy), `seed`.
+        """
+        rows = model_input if isinstance(model_input, list) else model_input.to_dict("records")
+        return asyncio.run(self._answer(rows, params or {}))
+
+    async def _answer(self, rows: list[dict[str, Any]], params: dict[str, Any]) -> list[str]:
+        from vagen.engines.local.generation import LocalPolicy
+        from vagen.rollout.types import Sampling
+
+        policy = LocalPolicy(self.language_model, slots=max(1, len(rows)))
+        sampling = Sampling(
+            temperature=float(params.get("temperature", 0.0)),
+            max_new_tokens=int(params.get("max_new_tokens", 200)),
+            seed=int(params.get("seed", 0)),
+        )
+        tasks = [self._row(policy, f"row-{i}", row, sampling) for i, row in enumerate(rows)]
+        return list(await asyncio.gather(*tasks))
+
+    async def _row(self, policy: Any, name: str, row: dict[str, Any], sampling: Any) -> str:
+        from vagen.rollout.conversation import ChatRenderer
+        from vagen.rollout.images import decode_png
+
+        pngs = row.get("images")
+        frames = tuple(
+            decode_png(base64.b64decode(png, validate=True))
+            for png in (pngs if pngs is not None else ())
+        )
+        processor = self.language_model.processor
+        prompt = ChatRenderer(processor).initial(
+            str(row.get("system_prompt") or DEFAULT_SYSTEM_PROMPT),
+            {"text": str(row["prompt"]), "images": frames},
+        )
+        generation = await policy.generate(
+            request_id=name, prompt_ids=prompt.ids, images=prompt.images, sampling=sampling
+        )
+        ids = [token for token in generation.ids if token != processor.eos_id]
+        return processor.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+set_model(VagenModel())

@@ -1,0 +1,318 @@
+"""Registering a trained model, and moving the alias only to a better one.
+
+A version is loaded back from the registry and must answer before any alias is set. The alias moves
+only if the paired comparison over the same held-out levels says that the new version is better
+than the alias's present holder; the results per level are stored with each version.
+"""
+
+import base64
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vagen.storage import directory_digest
+from vagen.storage.manifest import Manifest, scan_files
+from vagen.tracking.provenance import package_versions
+from vagen.tracking.server import TrackingError, errors, mlflow_at, open_client
+from vagen.tracking.stats import PairedGain, binomial_ci95, paired_bootstrap
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+ALIAS = "champion"
+PYFUNC_MODEL = Path(__file__).parent / "pyfunc_model.py"
+
+_RESULTS = "levels.json"
+_DIGEST_TAG = "vagen.model_digest"
+_LOADABLE_TAG = "vagen.loadable"
+_REQUIRED = ("vagen", "torch", "transformers", "numpy")
+
+
+class RegistrationError(TrackingError):
+    """A model that cannot be registered, or that does not answer once it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What became of a model."""
+
+    name: str
+    version: str
+    model_uri: str
+    """`models:/<name>/<version>`."""
+    alias: str | None
+    """The alias if this version holds it now."""
+    reason: str
+    """Why it was given the alias or not."""
+    gain: PairedGain | None
+    """Against the alias's holder before, where there was one with results on the same levels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A message the registered model has to answer."""
+
+    prompt: str
+    """User text, `<image>` once per picture."""
+    images: Sequence[bytes] = ()
+    """PNG bytes."""
+    system_prompt: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """As the registered model takes it."""
+        return {
+            "prompt": self.prompt,
+            "images": [base64.b64encode(png).decode() for png in self.images],
+            "system_prompt": self.system_prompt,
+        }
+
+
+def register_model(
+    model_dir: Path,
+    name: str,
+    run_id: str,
+    *,
+    uri: str,
+    results: Mapping[str, float],
+    examples: Sequence[Example],
+    metrics: Mapping[str, float] | None = None,
+    seed: int = 0,
+    alias: str = ALIAS,
+    step: int = 0,
+    code: Path = PYFUNC_MODEL,
+) -> Registration:
+    """Registers a model directory as a new version, tests it and compares it with the best.
+
+    Repeating the call for the same run and the same files takes up the version made before.
+
+    Args:
+        model_dir: an ordinary model directory.
+        name: of the registered model.
+        run_id: MLflow run that made it.
+        uri: MLflow server or database.
+        results: success (0 or 1) by held-out level.
+        examples: what the model is asked before it may have the alias.
+        metrics: summary numbers, recorded as tags of the version.
+        seed: of the comparison's bootstrap.
+        alias: moved to this version if it is better, or if nobody holds it.
+        step: training iterations behind the model.
+        code: file that makes the pyfunc model.
+
+    Raises:
+        RegistrationError: if the folder is no model, or the registered version cannot be loaded or
+            does not answer; the alias is then where it was.
+        TrackingError: if MLflow cannot be reached.
+    """
+    if not (Path(model_dir) / "config.json").is_file():
+        raise RegistrationError(f"{model_dir} is not a model directory: it has no config.json")
+    if not results:
+        raise RegistrationError("a model is registered with its results: `results` is empty")
+    client = open_client(uri)
+    try:
+        with mlflow_at(uri) as mlflow:
+            digest = _directory_digest(Path(model_dir))
+            version = _existing(client, name, run_id, digest)
+            if version is None:
+                model_id = _log(mlflow, Path(model_dir), name, run_id, results, step, code)
+                version = _create(client, name, run_id, model_id, digest, results, metrics or {})
+            _answers(mlflow, client, version, examples)
+            return _compare(mlflow, client, version, results, seed, alias)
+    except errors() as error:
+        raise RegistrationError(f"the model {name!r} could not be registered: {error}") from error
+
+
+def load_registered(model_uri: str, *, uri: str) -> Any:
+    """The pyfunc model behind `models:/<name>/<version>` or `models:/<name>@<alias>`."""
+    with mlflow_at(uri) as mlflow:
+        return mlflow.pyfunc.load_model(model_uri)
+
+
+def _log(
+    mlflow: Any,
+    model_dir: Path,
+    name: str,
+    run_id: str,
+    results: Mapping[str, float],
+    step: int,
+    code: Path,
+) -> str:
+    """Stores model directory, code and results with the run; returns the logged model's id."""
+    from mlflow.models import Model
+
+    with tempfile.TemporaryDirectory() as folder:
+        levels = Path(folder) / _RESULTS
+        levels.write_text(json.dumps(dict(sorted(results.items()))))
+        info = Model.log(
+            artifact_path=None,
+            flavor=mlflow.pyfunc,
+            name=name,
+            run_id=run_id,
+            step=step,
+            python_model=str(code),
+            artifacts={"model": str(model_dir.absolute()), "results": str(levels)},
+            signature=_signature(),
+            pip_requirements=[
+                f"{package}=={text.partition('+')[0]}"
+                for package, text in package_versions().items()
+                if package in _REQUIRED
+            ],
+        )
+    return info.model_id
+
+
+def _signature() -> Any:
+    from mlflow.models import ModelSignature
+    from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema
+
+    return ModelSignature(
+        inputs=Schema(
+            [
+                ColSpec(DataType.string, "prompt"),
+                ColSpec(Array(DataType.string), "images", required=False),
+                ColSpec(DataType.string, "system_prompt", required=False),
+            ]
+        ),
+        outputs=Schema([ColSpec(DataType.string, "response")]),
+        params=ParamSchema(
+            [
+                ParamSpec("max_new_tokens", DataType.integer, 200),
+                ParamSpec("temperature", DataType.double, 0.0),
+                ParamSpec("seed", DataType.integer, 0),
+            ]
+        ),
+    )
+
+
+def _create(
+    client: "MlflowClient",
+    name: str,
+    run_id: str,
+    model_id: str,
+    digest: str,
+    results: Mapping[str, float],
+    metrics: Mapping[str, float],
+) -> "ModelVersion":
+    if not any(model.name == name for model in _models(client, name)):
+        client.create_registered_model(name)
+    wins, count = sum(value >= 0.5 for value in results.values()), len(results)
+    low, high = binomial_ci95(wins, count)
+    tags = {
+        _DIGEST_TAG: digest,
+        "success": f"{wins / count:.4f}",
+        "success.ci95": f"{low:.4f} {high:.4f}",
+        "levels": str(count),
+        **{key: f"{value:.6g}" for key, value in metrics.items()},
+    }
+    return client.create_model_version(
+        name, source=f"models:/{model_id}", run_id=run_id, model_id=model_id, tags=tags
+    )
+
+
+def _existing(client: "MlflowClient", name: str, run_id: str, digest: str) -> "ModelVersion | None":
+    """The version an interrupted registration of the same files made."""
+    for version in client.search_model_versions(f"name = '{name}'"):
+        tags = version.tags
+        if (version.run_id, tags.get(_DIGEST_TAG)) == (run_id, digest) and (
+            tags.get(_LOADABLE_TAG) != "false"
+        ):
+            return version
+    return None
+
+
+def _models(client: "MlflowClient", name: str) -> Iterable[Any]:
+    return client.search_registered_models(f"name = '{name}'")
+
+
+def _answers(
+    mlflow: Any, client: "MlflowClient", version: "ModelVersion", examples: Sequence[Example]
+) -> None:
+    """Loads the version as any user would and asks it; whatever goes wrong in there is the news."""
+    where = f"models:/{version.name}/{version.version}"
+    try:
+        model = mlflow.pyfunc.load_model(where)
+        responses = model.predict([example.row() for example in examples])
+        if len(responses) != len(examples) or not all(isinstance(r, str) for r in responses):
+            raise TypeError(f"{len(examples)} messages were answered with {responses!r}")
+    except Exception as error:  # code and weights out of the registry may fail in any way
+        client.set_model_version_tag(version.name, version.version, _LOADABLE_TAG, "false")
+        raise RegistrationError(
+            f"the registered model {where} does not answer, so no alias was set: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    client.set_model_version_tag(version.name, version.version, _LOADABLE_TAG, "true")
+
+
+def _compare(
+    mlflow: Any,
+    client: "MlflowClient",
+    version: "ModelVersion",
+    results: Mapping[str, float],
+    seed: int,
+    alias: str,
+) -> Registration:
+    """Gives the version the alias if it has earned it."""
+    name, number = version.name, str(version.version)
+    gain: PairedGain | None = None
+    holder = dict(client.get_registered_model(name).aliases).get(alias)
+    if holder is None:
+        better, reason = True, f"no version held the alias {alias!r}"
+    elif str(holder) == number:
+        better, reason = True, f"this version holds the alias {alias!r} already"
+    else:
+        held = _stored_results(mlflow, f"models:/{name}/{holder}")
+        better, reason, gain = _judge(results, held, f"version {holder}", seed)
+    if better and holder != number:
+        client.set_registered_model_alias(name, alias, number)
+    client.set_model_version_tag(name, number, f"alias.{alias}", reason)
+    return Registration(
+        name=name,
+        version=number,
+        model_uri=f"models:/{name}/{number}",
+        alias=alias if better else None,
+        reason=reason,
+        gain=gain,
+    )
+
+
+def _judge(
+    results: Mapping[str, float], held: Mapping[str, float] | None, holder: str, seed: int
+) -> tuple[bool, str, PairedGain | None]:
+    """Whether `results` are better than `held` beyond chance, and why."""
+    if held is None:
+        return False, f"{holder} has no readable results to compare with", None
+    if results.keys() != held.keys():
+        shared = len(results.keys() & held.keys())
+        return (
+            False,
+            f"{holder} was evaluated on other levels ({shared} of {len(results)} are shared): "
+            "evaluate both on the same levels",
+            None,
+        )
+    levels = sorted(results)
+    gain = paired_bootstrap([held[x] for x in levels], [results[x] for x in levels], seed=seed)
+    low, high = gain.ci95
+    verdict = "better than" if low > 0 else "not shown to be better than"
+    reason = f"{verdict} {holder}: gain {gain.gain:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}"
+    return low > 0, reason, gain
+
+
+def _stored_results(mlflow: Any, model_uri: str) -> dict[str, float] | None:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            path = mlflow.artifacts.download_artifacts(
+                f"{model_uri}/artifacts/{_RESULTS}", dst_path=folder
+            )
+            data = json.loads(Path(path).read_text())
+            return {str(level): float(value) for level, value in data.items()}
+        except (*errors(), ValueError, AttributeError, TypeError):
+            return None
+
+
+def _directory_digest(model_dir: Path) -> str:
+    return directory_digest(
+        Manifest(kind="model", schema_version=1, created="", files=scan_files(model_dir))
+    )

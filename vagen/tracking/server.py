@@ -1,0 +1,164 @@
+"""Reaching an MLflow server or database: where it is, whether it answers, and without its noise."""
+
+import logging
+import os
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from vagen.storage import storage_errors
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+CONNECT_TIMEOUT = 5.0
+"""Seconds to wait for a server to take a connection."""
+
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+}
+"""What MLflow is told unless the user's environment says otherwise."""
+_PORTS = {
+    "http": 80,
+    "https": 443,
+    "postgresql": 5432,
+    "mysql": 3306,
+    "mariadb": 3306,
+    "mssql": 1433,
+}
+
+
+class TrackingError(ValueError):
+    """MLflow cannot be used as configured: says which address and what to do."""
+
+
+def default_uri(output_dir: Path) -> str:
+    """The SQLite database that is used where no server is configured."""
+    return f"sqlite:///{Path(output_dir).absolute() / 'mlflow.db'}"
+
+
+def import_mlflow() -> Any:
+    """The `mlflow` module, told to be quiet and to send nothing home."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import mlflow
+
+    for name in ("mlflow", "alembic"):
+        logger = logging.getLogger(name)
+        logger.setLevel(max(logger.getEffectiveLevel(), logging.WARNING))
+    return mlflow
+
+
+def open_client(uri: str) -> "MlflowClient":
+    """A client of the server or database at `uri`, which has answered once.
+
+    Raises:
+        TrackingError: if it cannot be reached, or what answers is no MLflow.
+    """
+    _probe(uri)
+    mlflow = import_mlflow()
+    try:
+        client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client.search_experiments(max_results=1)
+    except errors() as error:
+        reason = str(error).strip().splitlines()
+        raise TrackingError(
+            f"MLflow at {_without_password(uri)} does not work: "
+            f"{reason[0] if reason else error!r}; check `infra.mlflow_tracking_uri`"
+        ) from error
+    return client
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What MLflow's client raises when a server, database or artifact store fails."""
+    from mlflow.exceptions import MlflowException
+    from requests.exceptions import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return (MlflowException, RequestException, SQLAlchemyError, OSError)
+
+
+@contextmanager
+def mlflow_at(uri: str) -> Iterator[Any]:
+    """The `mlflow` module with its process-wide addresses set to `uri`, restored afterwards."""
+    mlflow = import_mlflow()
+    before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
+    mlflow.set_tracking_uri(uri)
+    mlflow.set_registry_uri(uri)
+    try:
+        yield mlflow
+    finally:
+        mlflow.set_tracking_uri(before[0])
+        mlflow.set_registry_uri(before[1])
+
+
+def _probe(uri: str) -> None:
+    """Fails at once where MLflow's own client would retry for minutes."""
+    scheme, separator, _ = uri.partition("://")
+    dialect = scheme.partition("+")[0]
+    if not separator or dialect not in {*_PORTS, "sqlite"}:
+        known = ", ".join(f"{name}://" for name in sorted({*_PORTS, "sqlite"}))
+        raise TrackingError(
+            f"`infra.mlflow_tracking_uri` is {_without_password(uri)!r}: "
+            f"it must begin with one of {known}"
+        )
+    if dialect == "sqlite":
+        _probe_sqlite(Path(uri.partition(":///")[2]))
+    else:
+        _probe_server(uri, dialect)
+
+
+def _probe_sqlite(path: Path) -> None:
+    with storage_errors(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        connection = sqlite3.connect(path, timeout=CONNECT_TIMEOUT, isolation_level=None)
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise TrackingError(
+            f"the MLflow database {path} cannot be used: {error}; check that its folder is "
+            "writable and that the file is an SQLite database, or move it away"
+        ) from error
+
+
+def _probe_server(uri: str, dialect: str) -> None:
+    parts = urlsplit(uri)
+    host = parts.hostname
+    if host is None:
+        return
+    if dialect in getproxies() and not proxy_bypass(host):
+        return
+    try:
+        port = parts.port or _PORTS[dialect]
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT).close()
+    except (OSError, ValueError) as error:
+        raise TrackingError(
+            f"MLflow at {_without_password(uri)} cannot be reached: {error}; start the server, "
+            "correct `infra.mlflow_tracking_uri`, or leave it out to use a local database"
+        ) from error
+
+
+def _without_password(uri: str) -> str:
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return "the configured address"
+    if parts.password is None:
+        return uri
+    return uri.replace(f":{parts.password}@", ":***@")

@@ -1,0 +1,272 @@
+"""One MLflow run per pipeline run.
+
+What was measured must never be the reason that training stops: a record that the server cannot
+take now is kept in a file beside the run and delivered later. Only `Tracker.start` and
+`Tracker.attach` fail, before anything has been computed.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel
+
+from vagen.tracking.names import flatten, legal_name, legal_names
+from vagen.tracking.provenance import provenance_tags
+from vagen.tracking.server import TrackingError, default_uri, errors, open_client
+from vagen.tracking.spool import Record, Spool
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+RETRY_SECONDS = 30.0
+"""Time after a failure in which records are kept without asking the server again."""
+
+_LOG = logging.getLogger("vagen.tracking")
+_PARAMS_PER_BATCH = 100
+_METRICS_PER_BATCH = 1_000
+_PERMANENT = {
+    "INVALID_PARAMETER_VALUE",
+    "BAD_REQUEST",
+    "RESOURCE_DOES_NOT_EXIST",
+    "PERMISSION_DENIED",
+}
+
+RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
+
+
+class Tracker:
+    """Records of one run: parameters, metrics, tags and files."""
+
+    def __init__(self, client: "MlflowClient", *, uri: str, run_id: str, run_dir: Path) -> None:
+        """Use `start` or `attach`."""
+        self.uri = uri
+        """Address of the server or database."""
+        self.run_id = run_id
+        self.run_dir = run_dir
+        self._client = client
+        self._spool = Spool(run_dir / "tracking_pending.jsonl")
+        self._steps: dict[str, set[int]] = {}
+        """Steps by metric that are recorded already; filled as metrics are met."""
+        self._unread: set[str] = set()
+        """Metrics an earlier process has written, whose steps are not in `_steps` yet."""
+        self._retry_at = 0.0
+        self._refusals: set[str] = set()
+        for record in self._spool.records:
+            for name in record.get("metrics", ()):
+                self._steps.setdefault(name, set()).add(record["step"])
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        experiment: str,
+        run_name: str,
+        run_dir: Path,
+        output_dir: Path,
+        uri: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> "Tracker":
+        """Opens a new MLflow run, tagged with commit, package versions and the run's folder.
+
+        Args:
+            experiment: name of the MLflow experiment; made if it does not exist.
+            run_name: name of the run, e.g. that of its folder.
+            run_dir: the run's folder.
+            output_dir: holds the default database `mlflow.db` and its files `mlartifacts`.
+            uri: any MLflow server or database; None takes the default database.
+            tags: further tags.
+
+        Raises:
+            TrackingError: if the server cannot be reached or the experiment was deleted.
+            StorageError: if the folder of the default database cannot be made.
+        """
+        uri = uri or default_uri(output_dir)
+        client = open_client(uri)
+        try:
+            run = client.create_run(
+                _experiment_id(client, experiment, uri, output_dir),
+                run_name=run_name,
+                tags={
+                    "mlflow.source.name": "vagen",
+                    "vagen.run_dir": str(Path(run_dir).absolute()),
+                    **provenance_tags(),
+                    **(tags or {}),
+                },
+            )
+        except errors() as error:
+            raise TrackingError(f"MLflow cannot start a run in {experiment!r}: {error}") from error
+        return cls(client, uri=uri, run_id=run.info.run_id, run_dir=Path(run_dir))
+
+    @classmethod
+    def attach(
+        cls, *, run_id: str, run_dir: Path, output_dir: Path, uri: str | None = None
+    ) -> "Tracker":
+        """Goes on with a run that an earlier process started.
+
+        Raises:
+            TrackingError: if the server cannot be reached or has no such run.
+        """
+        uri = uri or default_uri(output_dir)
+        client = open_client(uri)
+        try:
+            run = client.get_run(run_id)
+            if run.info.status != "RUNNING":
+                client.update_run(run_id, status="RUNNING")
+        except errors() as error:
+            raise TrackingError(
+                f"MLflow at {uri} has no run {run_id}: use the address the run was started with"
+            ) from error
+        tracker = cls(client, uri=uri, run_id=run_id, run_dir=Path(run_dir))
+        tracker._unread = set(run.data.metrics)
+        return tracker
+
+    def log_config(self, config: BaseModel | Mapping[str, Any]) -> None:
+        """Records a configuration as parameters with dotted names."""
+        tree = config.model_dump(mode="json") if isinstance(config, BaseModel) else config
+        self._record({"op": "params", "params": legal_names(flatten(tree))})
+
+    def log_metrics(self, metrics: Mapping[str, float | None], step: int) -> None:
+        """Records the metrics of one step in one call; None is absent and left out.
+
+        A metric that has a value for `step` keeps it, so that a step repeated after a resume does
+        not show twice.
+        """
+        values = {
+            name: float(value)
+            for name, value in legal_names(metrics).items()
+            if value is not None and step not in self._steps.get(name, ())
+        }
+        if not values:
+            return
+        for name in values:
+            self._steps.setdefault(name, set()).add(step)
+        now = int(time.time() * 1000)
+        self._record({"op": "metrics", "metrics": values, "step": step, "time": now})
+
+    def log_artifact(self, path: Path, folder: str | None = None) -> None:
+        """Stores a file, or a folder with all that is in it, with the run."""
+        path = Path(path).absolute()
+        if not path.exists():
+            raise TrackingError(f"there is no {path} to store with the MLflow run")
+        self._record({"op": "artifact", "path": str(path), "folder": folder})
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Records tags; a tag that exists is overwritten."""
+        self._record({"op": "tags", "tags": {legal_name(k): str(v) for k, v in tags.items()}})
+
+    def flush(self) -> bool:
+        """Tries to deliver everything kept back; True if nothing is left."""
+        while self._spool:
+            try:
+                self._apply(self._spool.records[0])
+            except errors() as error:
+                if not _is_permanent(error):
+                    self._retry_at = time.monotonic() + RETRY_SECONDS
+                    self._spool.save()
+                    return False
+                self._refused(error)
+            self._spool.pop()
+            if not self._spool:
+                _LOG.warning("MLflow answers again: everything kept back has been delivered")
+        self._spool.save()
+        return True
+
+    def finish(self, status: RunStatus = "FINISHED") -> None:
+        """Delivers what was kept back and closes the run. It may be attached to again."""
+        self._retry_at = 0.0
+        self._record({"op": "status", "status": status})
+        if self._spool:
+            _LOG.warning("MLflow records that could not be delivered are in %s", self._spool.path)
+
+    def _record(self, record: Record) -> None:
+        """Applies a record, or keeps it if earlier ones wait or the server fails."""
+        if self._spool and (time.monotonic() < self._retry_at or not self.flush()):
+            self._spool.append(record)
+            return
+        try:
+            self._apply(record)
+        except errors() as error:
+            if _is_permanent(error):
+                self._refused(error)
+                return
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            self._spool.append(record)
+            _LOG.warning(
+                "MLflow at %s fails, training goes on and records are kept in %s until it "
+                "answers: %s",
+                self.uri,
+                self._spool.path,
+                str(error).splitlines()[0] if str(error) else repr(error),
+            )
+
+    def _refused(self, error: Exception) -> None:
+        if str(error) not in self._refusals:
+            self._refusals.add(str(error))
+            _LOG.warning("MLflow refused a record, which is left out: %s", error)
+
+    def _apply(self, record: Record) -> None:
+        from mlflow.entities import Metric, Param
+
+        match record["op"]:
+            case "params":
+                params = [Param(key, value) for key, value in record["params"].items()]
+                for i in range(0, len(params), _PARAMS_PER_BATCH):
+                    self._client.log_batch(self.run_id, params=params[i : i + _PARAMS_PER_BATCH])
+            case "metrics":
+                step, now = record["step"], record["time"]
+                fresh = self._not_recorded(record["metrics"], step)
+                metrics = [Metric(key, value, now, step) for key, value in fresh.items()]
+                for i in range(0, len(metrics), _METRICS_PER_BATCH):
+                    self._client.log_batch(self.run_id, metrics=metrics[i : i + _METRICS_PER_BATCH])
+            case "tags":
+                for key, value in record["tags"].items():
+                    self._client.set_tag(self.run_id, key, value)
+            case "artifact":
+                self._store(Path(record["path"]), record["folder"])
+            case "status":
+                self._client.set_terminated(self.run_id, status=record["status"])
+
+    def _not_recorded(self, metrics: Mapping[str, float], step: int) -> dict[str, float]:
+        """Leaves out what an earlier process recorded for this step."""
+        fresh = {}
+        for name, value in metrics.items():
+            if name in self._unread:
+                history = self._client.get_metric_history(self.run_id, name)
+                recorded = {metric.step for metric in history}
+                self._unread.discard(name)
+                self._steps.setdefault(name, set()).update(recorded)
+                if step in recorded:
+                    continue
+            fresh[name] = value
+        return fresh
+
+    def _store(self, path: Path, folder: str | None) -> None:
+        if path.is_dir():
+            inside = f"{folder}/{path.name}" if folder else path.name
+            self._client.log_artifacts(self.run_id, str(path), artifact_path=inside)
+        else:
+            self._client.log_artifact(self.run_id, str(path), artifact_path=folder)
+
+
+def _experiment_id(client: "MlflowClient", name: str, uri: str, output_dir: Path) -> str:
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        served = uri.startswith(("http://", "https://"))
+        root = None if served else (Path(output_dir).absolute() / "mlartifacts").as_uri()
+        return client.create_experiment(name, artifact_location=root)
+    if found.lifecycle_stage != "active":
+        raise TrackingError(
+            f"the MLflow experiment {name!r} was deleted: restore it with `mlflow experiments "
+            f"restore -x {found.experiment_id}` or set another `trainer.project_name`"
+        )
+    return found.experiment_id
+
+
+def _is_permanent(error: Exception) -> bool:
+    """Whether sending the same record again cannot help."""
+    if isinstance(error, FileNotFoundError):
+        return True
+    return getattr(error, "error_code", None) in _PERMANENT
