@@ -234,7 +234,7 @@ def test_head_counts_what_the_batch_holds(sample):
     judged = [t.verdict["observation"] for t in turns if t.verdict]
     judged = [score for score in judged if score is not None]
     assert cards["judged observation"].value == f"{np.mean(judged):.2f}"
-    assert cards["judged observation"].detail == f"{len(judged)} of {len(turns)} turns"
+    assert cards["judged observation"].detail == f"{len(judged)} of {len(turns)}"
 
 
 def test_unjudged_batch_has_no_judge_figures():

@@ -90,8 +90,10 @@ def summary_cards(trajectories: Sequence[Trajectory]) -> list[Card]:
         scores = [_verdict(turn, part) for turn in turns]
         judged = [score for score in scores if score is not None]
         if judged:
-            detail = f"{len(judged)} of {len(turns)} turns"
-            hint = f"Mean verdict on what the agent says in <{part}>, judged turns only"
+            detail = f"{len(judged)} of {len(turns)}"
+            hint = (
+                f"Mean verdict on what the agent says in <{part}>, over the turns that are judged"
+            )
             cards.append(Card(f"judged {part}", _mean(judged), detail, hint))
     return cards
 
