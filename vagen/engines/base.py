@@ -21,6 +21,11 @@ class Engine(Protocol):
     version: str
     """Digest-like name of the policy's weights: `warm_start` or `iteration-0007`."""
 
+    @property
+    def kl_coef(self) -> float:
+        """Present coefficient of the KL penalty in the reward."""
+        ...
+
     def policy(self, *, slots: int) -> Policy:
         """A policy over the present weights."""
         ...

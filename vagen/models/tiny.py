@@ -7,9 +7,12 @@ are drawn at fan_in^-1/2, embeddings at .1 and vision positions at .5.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 TINY_MODELS = {
     "tiny:vl": "Qwen3-VL, about 1 M parameters, one visual token per 32 px tile",
@@ -58,6 +61,27 @@ MERGE_SIZE = 2
 MAX_LENGTH = 8192
 
 
+@dataclass(frozen=True, slots=True)
+class PixelStatistics:
+    """Mean and standard deviation per colour channel, in [0, 1].
+
+    A model this small learns to see only if the background is near 0: with frames that are mostly
+    one bright colour, every step of the optimizer would move all patches alike.
+    """
+
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+
+    @classmethod
+    def of(cls, frames: Sequence[np.ndarray]) -> "PixelStatistics":
+        """Statistics of frames, each uint8 [height, width, 3]; the defaults if there are none."""
+        if not frames:
+            return cls()
+        pixels = np.concatenate([frame.reshape(-1, 3) for frame in frames]) / 255.0
+        mean, std = pixels.mean(0), np.maximum(pixels.std(0), 1e-2)
+        return cls(tuple(mean.tolist()), tuple(std.tolist()))
+
+
 def build_tokenizer(
     corpus: Iterable[str], *, tags: Iterable[str] = (), vocab_size: int = 640
 ) -> Any:
@@ -97,7 +121,13 @@ def build_tokenizer(
 
 
 def build_tiny_model(
-    name: str, directory: Path, *, corpus: Iterable[str], tags: Iterable[str], seed: int
+    name: str,
+    directory: Path,
+    *,
+    corpus: Iterable[str],
+    tags: Iterable[str],
+    seed: int,
+    pixels: "PixelStatistics | None" = None,
 ) -> None:
     """Writes a randomly initialised tiny model as an ordinary model directory.
 
@@ -107,6 +137,7 @@ def build_tiny_model(
         corpus: Texts that the tokenizer is trained on.
         tags: Layout tags that become single tokens.
         seed: Of the initialisation.
+        pixels: Statistics of the frames it will see; without them images are scaled to [-1, 1].
 
     Raises:
         ValueError: `name` is not a tiny model.
@@ -126,7 +157,7 @@ def build_tiny_model(
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     if name == "tiny:vl":
-        _write_image_processor(directory)
+        _write_image_processor(directory, pixels or PixelStatistics())
 
 
 def _without(corpus: Iterable[str], tags: list[str]) -> Iterable[str]:
@@ -215,7 +246,7 @@ def _initialise(model: Any) -> None:
             nn.init.normal_(module.weight, std=0.5 if "pos_embed" in name else 0.1)
 
 
-def _write_image_processor(directory: Path) -> None:
+def _write_image_processor(directory: Path, statistics: PixelStatistics) -> None:
     pixels = (PATCH_SIZE * MERGE_SIZE) ** 2
     options = {
         "image_processor_type": "Qwen2VLImageProcessor",
@@ -224,8 +255,8 @@ def _write_image_processor(directory: Path) -> None:
         "merge_size": MERGE_SIZE,
         "temporal_patch_size": 2,
         "size": {"shortest_edge": pixels, "longest_edge": pixels * 256},
-        "image_mean": [0.5] * 3,
-        "image_std": [0.5] * 3,
+        "image_mean": list(statistics.mean),
+        "image_std": list(statistics.std),
         "do_resize": True,
         "do_rescale": True,
         "do_normalize": True,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vagen.stages import progress
-from vagen.stages.session import EXECUTOR, StageError
+from vagen.stages.session import StageError, executor_name
 
 Execute = Callable[..., dict[str, Any]]
 """`execute(stage, **kwargs)` on an open run."""
@@ -47,7 +47,7 @@ def execute_here(
     with locked(folder):
         progress.configure(folder)
         try:
-            return perform(load(EXECUTOR)(folder), stage, source=source, kwargs=kwargs)
+            return perform(load(executor_name())(folder), stage, source=source, kwargs=kwargs)
         finally:
             progress.close()
 

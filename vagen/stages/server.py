@@ -80,7 +80,7 @@ class _Server:
         self._executor = executor
         self._execute: Execute | None = None
         self._refusal: dict[str, Any] | None = None
-        self._last_failure: str | None = None
+        self._last_failure: dict[str, str] | None = None
         self._folder = _socket_folder()
         self._token = secrets.token_hex(16)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -154,8 +154,8 @@ class _Server:
             text = f"{type(error).__name__}: {error}".rstrip(": ")
             kind = "internal"
             message = f"{what} failed: {text}; the traceback is in {self._run_dir / LOG}"
-        self._last_failure = message
-        return {"ok": False, "kind": kind, "message": message}
+        self._last_failure = {"kind": kind, "message": message}
+        return {"ok": False, **self._last_failure}
 
 
 def _name(stage: str, kwargs: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ nothing heavy: it is loaded by every step.
 """
 
 import json
+import math
 import os
 import socket
 import sys
@@ -28,8 +29,8 @@ LOG = "session.log"
 REQUIRED = "VAGEN_SESSION"
 """Environment variable: the run whose session has to be used, so that a step that outlives it
 cannot start working on its own beside the next attempt."""
-EXECUTOR = "vagen.stages.executor:open_run"
-"""`module:function` that opens a run: `function(run_dir)` gives `execute(stage, **kwargs)`."""
+EXECUTOR = "VAGEN_EXECUTOR"
+"""Environment variable: another `module:function` to open a run with, see `executor_name`."""
 
 ITERATION_STAGES = ("rollout", "judge", "advantage", "update")
 """Stages of one iteration, in order."""
@@ -58,6 +59,15 @@ class Endpoint:
     socket: str
     token: str
     pid: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a stage did not finish."""
+
+    kind: str
+    """`user`, what the user gave was refused; `internal`, something broke."""
+    message: str
 
 
 def call(
@@ -107,6 +117,20 @@ def iterate(run_dir: str, start: int, stop: int) -> dict[str, Any]:
     return result
 
 
+def finite(metrics: dict[str, Any]) -> dict[str, float]:
+    """The metrics that are finite numbers: the only ones a pipeline backend stores."""
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def executor_name() -> str:
+    """`module:function` that opens a run: `function(run_dir)` gives `execute(stage, **kwargs)`."""
+    return os.environ.get(EXECUTOR, "vagen.stages.executor:open_run")
+
+
 def read_endpoint(run_dir: str | Path) -> Endpoint | None:
     """The endpoint recorded in a run's folder, whether or not anyone still listens there."""
     try:
@@ -133,13 +157,15 @@ class Session:
 
     Args:
         run_dir: The run's folder; has to exist.
-        executor: What opens the run in the session, `module:function`.
+        executor: What opens the run in the session; None is `executor_name()`.
         terminal: File descriptor that the session draws its progress on.
     """
 
-    def __init__(self, run_dir: str | Path, *, executor: str = EXECUTOR, terminal: int = 2) -> None:
+    def __init__(
+        self, run_dir: str | Path, *, executor: str | None = None, terminal: int = 2
+    ) -> None:
         self.run_dir = Path(run_dir).absolute()
-        self._executor = executor
+        self._executor = executor or executor_name()
         self._terminal = terminal
         self._process: Popen[bytes] | None = None
 
@@ -171,20 +197,21 @@ class Session:
         """`vagen.stages.session.call` on this run."""
         return call(str(self.run_dir), stage, **kwargs)
 
-    def last_failure(self) -> str | None:
-        """Message of the last stage that failed, or why the session ended; None if none did."""
+    def last_failure(self) -> Failure | None:
+        """The last failure of a stage, or why the session ended; None if all is well."""
         endpoint = read_endpoint(self.run_dir)
         connection = _connect(endpoint) if endpoint and self.alive else None
         if endpoint and connection:
             with connection:
                 reply = _exchange(connection, endpoint, {"op": "status"})
             if reply is not None:
-                return reply["last_failure"]
+                failure = reply["last_failure"]
+                return Failure(**failure) if failure else None
         if self._process is None:
             return None
         # A process that was just killed is not reaped yet.
         self._reap(timeout=1.0)
-        return None if self.alive else self._end_message()
+        return None if self.alive else Failure("internal", self._end_message())
 
     def stop(self, *, wait: bool = True) -> None:
         """Ends the process: politely if `wait`, so that it finishes what it is doing, else now."""
@@ -339,7 +366,7 @@ def _main() -> None:
 
     parser = argparse.ArgumentParser(description="The resident session of a run.")
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--executor", default=EXECUTOR)
+    parser.add_argument("--executor", required=True, help="`module:function` that opens the run")
     parser.add_argument("--parent", type=int, required=True, help="process to die with")
     parser.add_argument("--ready", type=int, required=True, help="descriptor to say `ready` on")
     parser.add_argument("--terminal", type=int, default=2, help="descriptor to draw on")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vagen.advantage import ESTIMATORS
+from vagen.config import config_digest
 from vagen.config.schema import ExperimentConfig, OptimConfig
 from vagen.engines.base import Images, OnProgress
 from vagen.engines.local.checkpoint import (
@@ -71,6 +72,7 @@ class LocalEngine:
             ModelError: The model cannot be loaded.
         """
         self.config = config
+        self.config_digest = config_digest(config)
         self.device = device
         self.dtype = dtype
         self.version = version
@@ -92,6 +94,11 @@ class LocalEngine:
             _optimizer(self.critic, config.critic.optim) if self.critic is not None else None
         )
         self.updates = 0
+
+    @property
+    def kl_coef(self) -> float:
+        """Present coefficient of the KL penalty in the reward."""
+        return self.kl_controller.kl_coef
 
     def policy(self, *, slots: int) -> LocalPolicy:
         """A policy over the present weights."""
@@ -174,6 +181,7 @@ class LocalEngine:
                 prefix="actor/",
                 on_progress=on_progress,
             )
+        self._update_kl_controller(rows)
         self.updates += 1
         return metrics
 
@@ -217,6 +225,16 @@ class LocalEngine:
         mask = ~np.isin(row.input_ids, self.processor.banned_ids)
         mask[0] = False
         return mask
+
+    def _update_kl_controller(self, rows: Sequence[TokenRow]) -> None:
+        """Shows the controller the batch's mean divergence from the reference."""
+        if not rows or "ref_logprobs" not in rows[0].columns:
+            return
+        total = sum(
+            float((row.columns["old_logprobs"] - row.columns["ref_logprobs"])[row.loss_mask].sum())
+            for row in rows
+        )
+        self.kl_controller.update(total / sum(int(r.loss_mask.sum()) for r in rows), len(rows))
 
     def _micro_batches(self, rows: Sequence[TokenRow], images: Images) -> Any:
         """Yields row indices and their packed inputs."""

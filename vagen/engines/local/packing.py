@@ -1,6 +1,6 @@
 """Rows of different lengths laid end to end, so that no linear layer computes padding.
 
-Shape legend: R rows, N tokens of all rows, M action tokens of all rows (those the policy loss reads).
+Shape legend: R rows, N tokens of all rows, M action tokens (those the policy loss reads).
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,0 +1,85 @@
+"""Supervised learning on expert episodes: the warm start of a model that knows nothing yet."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from vagen.config.schema import WarmStartConfig
+from vagen.engines.local.packing import micro_batches, pack
+from vagen.models.loading import LanguageModel
+from vagen.models.processor import ProcessedImage
+from vagen.rollout.types import TokenRow
+
+MAX_TOKENS = 8192
+"""Tokens of a packed line."""
+
+
+def learn_from_experts(
+    language_model: LanguageModel,
+    batches: Callable[[int], tuple[Sequence[TokenRow], dict[str, ProcessedImage]]],
+    config: WarmStartConfig,
+    *,
+    on_step: Callable[[int, float], None] | None = None,
+) -> list[float]:
+    """Minimises cross-entropy on the expert's tokens (AdamW, cosine schedule).
+
+    Args:
+        language_model: Trained in place.
+        batches: Gives the expert rows of a step and their processed images.
+        config: Steps and learning rate.
+        on_step: Called with the step and its loss, nats per token.
+
+    Returns:
+        Loss of every step.
+    """
+    model = language_model.model
+    optimizer = torch.optim.AdamW(_parameter_groups(language_model), lr=config.lr, weight_decay=0.0)
+    losses = []
+    model.train()
+    for step in range(config.steps):
+        rate = 0.5 * config.lr * (1 + math.cos(math.pi * step / config.steps))
+        for group in optimizer.param_groups:
+            group["lr"] = rate * group["scale"]
+        rows, images = batches(step)
+        total = sum(int(row.loss_mask.sum()) for row in rows)
+        optimizer.zero_grad(set_to_none=True)
+        loss_sum = 0.0
+        for indices in micro_batches(rows, MAX_TOKENS):
+            packed = pack(
+                [rows[i] for i in indices],
+                images,
+                language_model.processor,
+                language_model.device,
+                model.dtype,
+                lambda row: row.loss_mask,
+            )
+            hidden = language_model.hidden(**packed.inputs)[0]
+            logits = language_model.logits(hidden.index_select(0, packed.actions - 1))
+            loss = torch.nn.functional.cross_entropy(logits, packed.targets, reduction="sum")
+            (loss / total).backward()
+            loss_sum += float(loss.detach())
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss_sum / total)
+        if on_step is not None:
+            on_step(step, losses[-1])
+    model.eval()
+    return losses
+
+
+def _parameter_groups(language_model: LanguageModel) -> list[dict[str, object]]:
+    """Adam moves all weights of a neuron alike, so wide ones get a smaller step.
+
+    The patch embedding sums over every pixel of a patch, many more inputs than any other layer has:
+    its rate is scaled by hidden size over inputs.
+    """
+    patches, rest = [], []
+    for name, parameter in language_model.model.named_parameters():
+        (patches if "patch_embed" in name else rest).append(parameter)
+    groups: list[dict[str, object]] = [{"params": rest, "scale": 1.0}]
+    if patches:
+        inputs = max(parameter[0].numel() for parameter in patches)
+        scale = min(1.0, language_model.text_config.hidden_size / inputs)
+        groups.append({"params": patches, "scale": scale})
+    return groups

@@ -1,0 +1,29 @@
+"""The expert as a policy: its answers become token ids by the same path as the model's own."""
+
+from PIL.Image import Image
+
+from vagen.envs.base import AgentEnv
+from vagen.rollout.conversation import ChatProcessor
+from vagen.rollout.types import Generation, Sampling
+
+
+class ExpertPolicy:
+    """Answers with `env.expert_response()`; log-probabilities are 0."""
+
+    def __init__(self, processor: ChatProcessor):
+        self.processor = processor
+        self.envs: dict[str, AgentEnv] = {}
+        """Environment of each trajectory, by request id; set before the episode starts."""
+
+    async def generate(
+        self, *, request_id: str, prompt_ids: list[int], images: list[Image], sampling: Sampling
+    ) -> Generation:
+        """The expert's answer, ended properly."""
+        response = self.envs[request_id].expert_response()
+        ids = self.processor.tokenizer.encode(response, add_special_tokens=False)
+        ids.append(self.processor.eos_id)
+        return Generation(ids, [0.0] * len(ids), "stop")
+
+    def release(self, request_id: str) -> None:
+        """Forgets the episode."""
+        self.envs.pop(request_id, None)

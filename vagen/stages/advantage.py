@@ -1,0 +1,185 @@
+"""Advantage estimation: log-probabilities, values, token rewards, advantages, returns.
+
+Shape legend: B rows, T tokens of the longest row (right-padded).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vagen.advantage import ESTIMATORS, estimate_advantages
+from vagen.config.schema import ExperimentConfig
+from vagen.engines.base import Engine
+from vagen.engines.local.engine import CRITIC_MASK
+from vagen.learning import (
+    critic_mask,
+    explained_variance,
+    token_rewards,
+    turn_end_mask,
+    turn_reward,
+)
+from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.types import TokenRow, Trajectory
+from vagen.stages.resident import engine_at
+from vagen.stages.run import Run, committed, result
+
+
+def advantage(
+    run: Run, iteration: int, source: Path | None = None, out: Path | None = None
+) -> dict[str, Any]:
+    """Adds every column the update needs to a judged batch and commits it."""
+    source = source or run.step(iteration, "judge")
+    folder = out or run.step(iteration, "advantage")
+    if committed(folder) is None:
+        batch = TrajectoryBatch.load(source, kind="judge", config_digest=run.config_digest)
+        engine = engine_at(run, batch.policy_version)
+        metrics = add_columns(run.experiment, engine, batch.trajectories, batch.images)
+        estimated = TrajectoryBatch(
+            trajectories=batch.trajectories,
+            images=batch.images,
+            policy_version=batch.policy_version,
+            config_digest=batch.config_digest,
+            kind="advantage",
+            iteration=batch.iteration,
+            metrics=metrics,
+        )
+        estimated.save(folder, previous=source)
+    return result(folder)
+
+
+def add_columns(
+    config: ExperimentConfig,
+    engine: Engine,
+    trajectories: Sequence[Trajectory],
+    images: dict[str, bytes],
+) -> dict[str, float]:
+    """Computes all columns of all rows in place; returns metrics.
+
+    Rows of episodes that failed in the environment have no sampled token: they get zeros.
+    """
+    rows = [row for trajectory in trajectories for row in trajectory.rows]
+    owners = [trajectory for trajectory in trajectories for _ in trajectory.rows]
+    spec = ESTIMATORS[config.algorithm.adv_estimator]
+    kl_coef = engine.kl_coef
+    columns = {"old_logprobs": engine.logprobs(rows, images)}
+    if kl_coef or config.actor_rollout_ref.actor.use_kl_loss:
+        columns["ref_logprobs"] = engine.logprobs(rows, images, reference=True)
+    values = bootstrap = None
+    if spec.needs_critic:
+        columns["values"], last = engine.values(rows, images)
+        values = _pad(columns["values"])
+        bootstrap = torch.from_numpy(_bootstrap(config, owners, last))
+        for trajectory, value in zip(owners, bootstrap.tolist(), strict=True):
+            trajectory.bootstrap_value = value
+    loss_mask = _pad([row.loss_mask for row in rows]).bool()
+    turn_index = _pad([row.turn_index for row in rows], fill=-1).long()
+    attention = _pad([np.ones(len(row.input_ids), dtype=np.bool_) for row in rows]).bool()
+    ends = turn_end_mask(loss_mask, turn_index)
+    rewards = token_rewards(
+        _turn_rewards(rows, owners),
+        loss_mask=loss_mask,
+        turn_end_mask=ends,
+        use_multi_turn_reward=config.rollout_manager.use_multi_turn_reward,
+        old_logprobs=_pad(columns["old_logprobs"]),
+        ref_logprobs=_pad(columns["ref_logprobs"]) if "ref_logprobs" in columns else None,
+        kl_coef=kl_coef,
+    )
+    advantages, returns = estimate_advantages(
+        config.algorithm.adv_estimator,
+        rewards=rewards,
+        values=values,
+        loss_mask=loss_mask,
+        turn_end_mask=ends,
+        attention_mask=attention,
+        group_ids=[trajectory.group_id for trajectory in owners],
+        gamma=config.algorithm.gamma,
+        lam=config.algorithm.lam,
+        high_level_gamma=config.algorithm.high_level_gamma,
+        high_level_lam=config.algorithm.high_level_lam,
+        bootstrap_values=bootstrap,
+    )
+    padded = {"rewards": rewards, "advantages": advantages, "returns": returns}
+    mask = None
+    if spec.needs_critic:
+        mask = _critic_mask(config, attention, loss_mask, ends)
+        padded[CRITIC_MASK] = mask.float()
+    for i, row in enumerate(rows):
+        length = len(row.input_ids)
+        row.columns |= {name: column[i] for name, column in columns.items()}
+        row.columns |= {name: x[i, :length].float().numpy().copy() for name, x in padded.items()}
+    return _metrics(rows, columns, padded, loss_mask, values, mask)
+
+
+def _critic_mask(
+    config: ExperimentConfig, attention: Tensor, loss_mask: Tensor, ends: Tensor
+) -> Tensor:
+    """Tokens the critic learns on; never a row's first, which no state precedes."""
+    target = ESTIMATORS[config.algorithm.adv_estimator].value_mask
+    mask = critic_mask(
+        attention_mask=attention,
+        loss_mask=loss_mask if target == "loss" else None,
+        turn_end_mask=ends if target == "turn_end" or config.critic.use_reward_mask else None,
+    ).clone()
+    mask[:, 0] = False
+    return mask
+
+
+def _bootstrap(
+    config: ExperimentConfig, owners: Sequence[Trajectory], last: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Value after the last token where the episode was cut short, 0 where it was over."""
+    cut = np.array([trajectory.truncated for trajectory in owners])
+    return np.where(cut & config.algorithm.truncation_bootstrap, last, np.float32(0))
+
+
+def _turn_rewards(rows: Sequence[TokenRow], owners: Sequence[Trajectory]) -> list[list[float]]:
+    """Reward of each turn that has sampled tokens in the row."""
+    return [
+        [turn_reward(trajectory.turns[k].rewards) for k in np.unique(row.turn_index[row.loss_mask])]
+        for row, trajectory in zip(rows, owners, strict=True)
+    ]
+
+
+def _pad(arrays: Sequence[NDArray[Any]], fill: float = 0) -> Tensor:
+    """Right-pads [T] arrays to one tensor [B, T]."""
+    longest = max(len(array) for array in arrays)
+    out = np.full((len(arrays), longest), fill, dtype=arrays[0].dtype)
+    for i, array in enumerate(arrays):
+        out[i, : len(array)] = array
+    return torch.from_numpy(out)
+
+
+def _metrics(
+    rows: Sequence[TokenRow],
+    columns: dict[str, list[NDArray[np.float32]]],
+    padded: dict[str, Tensor],
+    loss_mask: Tensor,
+    values: Tensor | None,
+    mask: Tensor | None,
+) -> dict[str, float]:
+    sampled = loss_mask.numpy()
+    if not sampled.any():
+        return {}
+    old = _pad(columns["old_logprobs"]).numpy()[sampled]
+    rollout = _pad([row.rollout_logprobs for row in rows]).numpy()[sampled]
+    metrics = {
+        "rollout/logprob_difference_max": float(np.abs(old - rollout).max()),
+        "rollout/kl": float((rollout - old).mean()),
+        "critic/rewards/mean": float(padded["rewards"].sum(1).mean()),
+        "critic/advantages/mean": float(padded["advantages"].numpy()[sampled].mean()),
+        "critic/advantages/max": float(padded["advantages"].numpy()[sampled].max()),
+        "critic/advantages/min": float(padded["advantages"].numpy()[sampled].min()),
+        "critic/returns/mean": float(padded["returns"].numpy()[sampled].mean()),
+    }
+    if "ref_logprobs" in columns:
+        reference = _pad(columns["ref_logprobs"]).numpy()[sampled]
+        metrics["actor/reference_kl"] = float((old - reference).mean())
+    if values is not None and mask is not None and bool(mask.any()):
+        metrics["critic/values/mean"] = float(values[mask].mean())
+        metrics["critic/vf_explained_var"] = explained_variance(values, padded["returns"], mask)
+    return metrics

@@ -1,0 +1,168 @@
+"""Evaluation: every held-out level once, with a report of every episode."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vagen.config.base import ConfigError
+from vagen.config.schema import ExperimentConfig, InfraConfig
+from vagen.report.viewer import write_report
+from vagen.rollout.batch import SCHEMA_VERSION, TrajectoryBatch
+from vagen.rollout.types import Status
+from vagen.stages import progress
+from vagen.stages.advantage import add_columns
+from vagen.stages.build import LevelSet, load_levels
+from vagen.stages.episodes import evaluation_specs, play
+from vagen.stages.judge import score
+from vagen.stages.resident import WARM_START, engine_at, version_after
+from vagen.stages.rollout import check_images, episode_metrics
+from vagen.stages.run import Run, committed, result
+from vagen.stages.tracking import log_evaluation
+from vagen.storage import commit_directory, read_manifest
+from vagen.tracking import binomial_ci95
+
+FINAL = "final"
+
+
+def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
+    """Plays a split's levels with the policy that `name` stands for and commits the results.
+
+    Args:
+        run: The run.
+        name: `warm_start`, `final`, or `iteration-0010` (after ten iterations).
+        split: `val` or `test`.
+    """
+    folder = run.evaluation(name)
+    if committed(folder) is None:
+        engine = engine_at(run, _version(run, name))
+        metrics = play_levels(
+            run.experiment, engine, load_levels(run), split=split, folder=folder, name=name
+        )
+        log_evaluation(run, name, metrics)
+    return result(folder)
+
+
+def play_levels(
+    config: ExperimentConfig,
+    engine: Any,
+    levels: list[LevelSet],
+    *,
+    split: str,
+    folder: Path,
+    name: str,
+    count: int | None = None,
+) -> dict[str, float]:
+    """Plays levels, judges and estimates advantages, and commits batch, results and report."""
+    specs = evaluation_specs(config, levels, split, count)
+    sampling = config.actor_rollout_ref.rollout
+    with progress.bar("episodes", len(specs)) as advance:
+        trajectories, images = play(
+            config,
+            specs,
+            policy=engine.policy(slots=sampling.max_concurrency),
+            processor=engine.processor,
+            sampling=sampling.val_kwargs,
+            split=split,
+            on_finish=lambda _: advance(1),
+        )
+    check_images(trajectories, engine.processor, folder)
+    metrics = episode_metrics(trajectories, split) | score(config, trajectories)
+    add_columns(config, engine, trajectories, images)
+    batch = TrajectoryBatch(
+        trajectories=trajectories,
+        images=images,
+        policy_version=engine.version,
+        config_digest=engine.config_digest,
+        kind="evaluation",
+        iteration=engine.updates,
+        metrics=metrics,
+    )
+    wins = {
+        t.level_hash: float(t.success) for t in trajectories if t.status is not Status.ENV_ERROR
+    }
+    results = {
+        "name": name,
+        "split": split,
+        "policy_version": engine.version,
+        "levels": len(trajectories),
+        "success": sum(wins.values()) / max(len(wins), 1),
+        "ci95": binomial_ci95(int(sum(wins.values())), len(wins)) if wins else None,
+        "by_level": wins,
+    }
+    payload = batch.manifest_payload()
+    with commit_directory(
+        folder, kind="evaluation", schema_version=SCHEMA_VERSION, payload=payload
+    ) as partial:
+        batch.write(partial)
+        (partial / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+        write_report(
+            batch,
+            partial / "report.html",
+            title=f"{config.name}: {name} on {len(trajectories)} {split} levels",
+            tokenizer=engine.processor.tokenizer,
+        )
+    return metrics
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """What `play_levels` found: success with its interval, and success per level."""
+    read_manifest(folder)
+    return json.loads((folder / "results.json").read_text())
+
+
+def evaluate_model(
+    model_path: str,
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    split: str,
+    count: int | None,
+    out_dir: Path,
+) -> dict[str, Any]:
+    """Evaluates any model directory or hub id outside a run.
+
+    Args:
+        model_path: Local directory or hub id.
+        experiment: Environments, budgets and sampling.
+        infra: Device and threads.
+        split: `val` or `test`.
+        count: Levels per environment; None takes all.
+        out_dir: Folder of the evaluation; must not exist.
+
+    Returns:
+        `uri`, `sha256`, `metrics`, `results`.
+
+    Raises:
+        ModelError: The model cannot be loaded.
+    """
+    import torch
+
+    from vagen.engines.local.engine import LocalEngine
+    from vagen.stages.build import level_sets
+    from vagen.stages.resident import configure_torch, device_of
+
+    run = Run(Path(out_dir), experiment, infra)
+    configure_torch(run)
+    engine = LocalEngine(
+        experiment,
+        model_path,
+        device=device_of(run),
+        dtype=getattr(torch, infra.dtype),
+        version=str(model_path),
+    )
+    levels = level_sets(experiment, {split: count})
+    play_levels(experiment, engine, levels, split=split, folder=Path(out_dir), name=split)
+    return {**result(Path(out_dir)), "results": read_results(Path(out_dir))}
+
+
+def _version(run: Run, name: str) -> str:
+    """The policy an evaluation's name stands for."""
+    if name == WARM_START:
+        return WARM_START
+    if name == FINAL:
+        return version_after(run.last_iteration)
+    word, _, number = name.partition("-")
+    if word == "iteration" and number.isdigit() and int(number) > 0:
+        return version_after(int(number) - 1)
+    raise ConfigError(
+        f"no policy is meant by evaluation {name!r}: use warm_start, final or iteration-0010"
+    )

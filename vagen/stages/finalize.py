@@ -1,0 +1,117 @@
+"""The end of a run, however it came: summary, curves, MLflow status."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from vagen.report.curves import Mark, write_curves
+from vagen.stages import progress
+from vagen.stages.evaluate import FINAL, read_results
+from vagen.stages.resident import WARM_START
+from vagen.stages.run import Run, committed
+from vagen.stages.tracking import RUN_ID, tracker_of
+from vagen.tracking import paired_bootstrap
+
+STATUS = {"SUCCEEDED": "FINISHED", "CANCELLED": "KILLED"}
+
+
+def finalize(run: Run, state: str = "SUCCEEDED", message: str = "") -> dict[str, Any]:
+    """Writes `summary.json`, the learning curves and `latest`, and closes the MLflow run.
+
+    Args:
+        run: The run.
+        state: How the pipeline ended, in Kubeflow's words.
+        message: Why, if it failed.
+    """
+    progress.event("run_ended", state=state, message=message)
+    summary = summarize(run)
+    curves = _curves(run)
+    _point_latest(run)
+    if (run.path / RUN_ID).exists():
+        tracker = tracker_of(run)
+        if curves is not None:
+            tracker.log_artifact(curves)
+        if summary is not None:
+            tracker.log_artifact(run.path / "summary.json")
+        tracker.finish(STATUS.get(state, "FAILED"))
+    return {"uri": str(run.path), "sha256": "", "metrics": {}}
+
+
+def summarize(run: Run) -> dict[str, Any] | None:
+    """Writes `summary.json` once both evaluations are there; returns its content."""
+    before, after = run.evaluation(WARM_START), run.evaluation(FINAL)
+    if committed(before) is None or committed(after) is None:
+        return None
+    start, final = read_results(before), read_results(after)
+    shared = sorted(start["by_level"].keys() & final["by_level"].keys())
+    paired = paired_bootstrap(
+        [start["by_level"][level] for level in shared],
+        [final["by_level"][level] for level in shared],
+        seed=run.experiment.seed,
+    )
+    registration: dict[str, Any] = {}
+    if committed(run.registration) is not None:
+        registration = json.loads((run.registration / "registration.json").read_text())
+    summary = {
+        "experiment": run.experiment.name,
+        "preset": run.experiment.preset,
+        "seed": run.experiment.seed,
+        "config_digest": run.config_digest,
+        "warm_start": _part(start),
+        "final": _part(final),
+        "levels": len(shared),
+        "paired_gain": {"gain": paired.gain, "ci95": list(paired.ci95)},
+        "iterations": len(run.iteration_metrics()),
+        "seconds": _seconds(run),
+        "model_uri": registration.get("model_uri"),
+        "alias": registration.get("alias"),
+        "mlflow_run_id": registration.get("mlflow_run_id"),
+    }
+    partial = run.path / "summary.json.partial"
+    partial.write_text(json.dumps(summary, indent=2) + "\n")
+    partial.replace(run.path / "summary.json")
+    return summary
+
+
+def _part(results: dict[str, Any]) -> dict[str, Any]:
+    return {key: results[key] for key in ("success", "ci95", "levels", "split")}
+
+
+def _seconds(run: Run) -> dict[str, float]:
+    """Seconds per step, and from the first step's start until now."""
+    events = progress.read_events(run.path)
+    seconds: dict[str, float] = {}
+    for event in events:
+        if event["event"] == "stage_finished":
+            seconds[event["stage"]] = seconds.get(event["stage"], 0.0) + event["seconds"]
+    started = [event["time"] for event in events if event["event"] == "stage_started"]
+    ended = [event["time"] for event in events]
+    return {
+        **{stage: round(value, 1) for stage, value in seconds.items()},
+        "total": round(ended[-1] - started[0], 1) if started else 0.0,
+    }
+
+
+def _curves(run: Run) -> Path | None:
+    history = run.iteration_metrics()
+    if not history:
+        return None
+    marks = []
+    for name, place in ((WARM_START, 0), (FINAL, run.last_iteration + 1)):
+        if committed(run.evaluation(name)) is not None:
+            results = read_results(run.evaluation(name))
+            ci95 = tuple(results["ci95"]) if results["ci95"] else None
+            marks.append(Mark(f"test, {name}", place, results["success"], ci95))
+    path = run.path / "report" / "curves.png"
+    path.parent.mkdir(exist_ok=True)
+    return write_curves(history, path, title=run.name, marks=marks)
+
+
+def _point_latest(run: Run) -> None:
+    """Makes `latest` beside the run's folder a link to it."""
+    link = run.path.parent / "latest"
+    partial = run.path.parent / f".latest-{os.getpid()}"
+    partial.unlink(missing_ok=True)
+    partial.symlink_to(run.path.name, target_is_directory=True)
+    partial.replace(link)

@@ -1,0 +1,68 @@
+"""Registration: the trained model becomes a version of a registered model, if it answers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vagen.envs import make
+from vagen.rollout.images import png_bytes
+from vagen.stages import progress
+from vagen.stages.evaluate import FINAL, read_results
+from vagen.stages.run import Run, committed, result
+from vagen.stages.tracking import tracker_of
+from vagen.storage import commit_directory, verify_directory
+from vagen.tracking import Example, register_model
+
+
+def register(run: Run) -> dict[str, Any]:
+    """Registers the final policy; the alias moves only to a better one.
+
+    Raises:
+        RegistrationError: The registered version cannot be loaded back or does not answer.
+    """
+    if committed(run.registration) is None:
+        checkpoint = run.checkpoint(run.last_iteration)
+        verify_directory(checkpoint)
+        results = read_results(run.evaluation(FINAL))
+        tracker = tracker_of(run)
+        registration = register_model(
+            checkpoint / "policy",
+            run.experiment.name,
+            tracker.run_id,
+            uri=tracker.uri,
+            results=results["by_level"],
+            examples=_examples(run),
+            metrics={"iterations": float(run.last_iteration + 1)},
+            seed=run.experiment.seed,
+            step=run.last_iteration + 1,
+        )
+        progress.note(f"{registration.model_uri}: {registration.reason}")
+        content = {
+            "model_uri": registration.model_uri,
+            "alias": registration.alias,
+            "reason": registration.reason,
+            "mlflow_run_id": tracker.run_id,
+            "tracking_uri": tracker.uri,
+            "policy": str(Path(checkpoint / "policy")),
+        }
+        payload = {"metrics": {}, "model_uri": registration.model_uri}
+        with commit_directory(run.registration, kind="registration", payload=payload) as folder:
+            (folder / "registration.json").write_text(json.dumps(content, indent=2) + "\n")
+    return result(run.registration)
+
+
+def _examples(run: Run) -> list[Example]:
+    """First message of one level per environment."""
+    examples = []
+    for spec in run.experiment.envs.values():
+        env = make(spec.env_name, spec.env_config, "test")
+        observation, _ = env.reset(seed=0)
+        examples.append(
+            Example(
+                observation["text"],
+                [png_bytes(frame) for frame in observation["images"]],
+                env.system_prompt(),
+            )
+        )
+        env.close()
+    return examples

@@ -1,0 +1,175 @@
+"""Warm start: the policy that reinforcement learning begins with.
+
+A hub model or a local directory is taken as it is; a tiny model is built in code. If the experiment
+asks for it, the policy then learns from expert episodes of training levels only.
+"""
+
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vagen.config.schema import ExperimentConfig
+from vagen.envs import make, parse_env_config
+from vagen.models.loading import LanguageModel, load_model
+from vagen.models.processor import ProcessedImage, load_processor
+from vagen.models.tiny import TINY_MODELS, PixelStatistics, build_tiny_model
+from vagen.rollout.conversation import ChatRenderer
+from vagen.rollout.expert import ExpertPolicy
+from vagen.rollout.runner import EpisodeRunner, EpisodeSpec, derive_seed, run_episodes
+from vagen.rollout.types import Sampling, TokenRow
+from vagen.stages import progress
+from vagen.stages.build import LevelSet, load_levels
+from vagen.stages.episodes import limits_of
+from vagen.stages.resident import configure_torch, device_of
+from vagen.stages.run import Run, committed, result
+from vagen.storage import commit_directory
+
+SAMPLE_EPISODES = 200
+"""Expert episodes that a tiny model's tokenizer and image statistics are made from."""
+REPORT_EVERY = 20
+
+
+def warm_start(run: Run) -> dict[str, Any]:
+    """Makes or checks the initial policy and commits it.
+
+    Raises:
+        ModelError: The model's directory or hub id cannot be loaded.
+    """
+    if committed(run.warm_start) is not None:
+        return result(run.warm_start)
+    import torch
+
+    from vagen.engines.local.supervised import learn_from_experts
+
+    configure_torch(run)
+    config = run.experiment
+    levels = load_levels(run)
+    path = config.actor_rollout_ref.model.path
+    with tempfile.TemporaryDirectory() as scratch:
+        source = path
+        if path in TINY_MODELS:
+            source = scratch
+            _build_tiny(config, levels, Path(scratch))
+        if config.warm_start.steps == 0 and path not in TINY_MODELS:
+            load_processor(path)  # the weights are checked when the engine loads them
+            payload: dict[str, Any] = {"model_path": path, "metrics": {}}
+            with commit_directory(run.warm_start, kind="warm_start", payload=payload):
+                pass
+            return result(run.warm_start)
+        language_model = load_model(
+            source, device=device_of(run), dtype=getattr(torch, run.infra.dtype)
+        )
+        payload = {"model_path": None, "metrics": {}}
+        with commit_directory(run.warm_start, kind="warm_start", payload=payload) as folder:
+            if config.warm_start.steps:
+                experts = _ExpertEpisodes(config, levels, language_model)
+                with progress.bar("expert batches", config.warm_start.steps) as advance:
+                    losses = learn_from_experts(
+                        language_model,
+                        experts.batch,
+                        config.warm_start,
+                        on_step=lambda _, loss: advance(1, loss=loss),
+                    )
+                payload["metrics"]["warm_start/loss"] = float(np.mean(losses[-REPORT_EVERY:]))
+            language_model.save(folder / "policy")
+    return result(run.warm_start)
+
+
+class _ExpertEpisodes:
+    """Expert episodes of training levels as token rows."""
+
+    def __init__(
+        self, config: ExperimentConfig, levels: list[LevelSet], language_model: LanguageModel
+    ):
+        self.config = config
+        self.pool = [(level_set, ref) for level_set in levels for ref in level_set.splits["train"]]
+        self.processor = language_model.processor
+        self.renderer = ChatRenderer(self.processor)
+        self.rng = np.random.Generator(np.random.Philox(key=derive_seed(config.seed, "experts")))
+
+    def batch(self, step: int) -> tuple[list[TokenRow], dict[str, ProcessedImage]]:
+        """Rows of one step and the processed images they show."""
+        images: dict[str, ProcessedImage] = {}
+
+        def digest_of(frame: np.ndarray) -> tuple[str, bytes]:
+            digest = hashlib.sha256(frame.tobytes()).hexdigest()
+            if digest not in images:
+                images[digest] = self.processor.process_image(Image.fromarray(frame))
+            return digest, b""
+
+        policy = ExpertPolicy(self.processor)
+        runner = EpisodeRunner(
+            policy=policy,
+            renderer=self.renderer,
+            limits=limits_of(self.config),
+            sampling=Sampling(),
+            frame_digest=digest_of,
+        )
+
+        def environment(spec: EpisodeSpec) -> Any:
+            env = make(spec.env_name, self.config.envs[spec.config_id].env_config)
+            policy.envs[spec.trajectory_id] = env
+            return env
+
+        chosen = self.rng.integers(len(self.pool), size=self.config.warm_start.batch_size)
+        specs = [
+            EpisodeSpec(
+                trajectory_id=f"{step}-{i}",
+                group_id=f"{step}-{i}",
+                config_id=self.pool[k][0].config_id,
+                env_name=self.pool[k][0].spec.env_name,
+                env_config_digest=self.pool[k][0].env_config_digest,
+                level_seed=self.pool[k][1].seed,
+                sampling_seed=0,
+            )
+            for i, k in enumerate(chosen)
+        ]
+        trajectories = asyncio.run(
+            run_episodes(runner, specs, environment, max_concurrency=len(specs))
+        )
+        return [row for trajectory in trajectories for row in trajectory.rows], images
+
+
+def _build_tiny(config: ExperimentConfig, levels: list[LevelSet], directory: Path) -> None:
+    """Builds the tiny model for the texts and frames of this experiment's training levels."""
+    texts: list[str] = []
+    frames: list[np.ndarray] = []
+    tags: set[str] = set()
+    for level_set in levels:
+        env_config = parse_env_config(level_set.spec.env_name, level_set.spec.env_config)
+        for name in env_config.tags.model_dump().values():
+            tags |= {f"<{name}>", f"</{name}>"}
+        for text, shown in _expert_samples(level_set):
+            texts.append(text)
+            frames += shown
+    build_tiny_model(
+        config.actor_rollout_ref.model.path,
+        directory,
+        corpus=texts,
+        tags=tags,
+        seed=derive_seed(config.seed, "tiny"),
+        pixels=PixelStatistics.of(frames),
+    )
+
+
+def _expert_samples(level_set: LevelSet) -> Iterator[tuple[str, list[np.ndarray]]]:
+    """Texts and frames of a few expert episodes."""
+    spec = level_set.spec
+    env = make(spec.env_name, spec.env_config)
+    for ref in level_set.splits["train"][:SAMPLE_EPISODES]:
+        observation, _ = env.reset(seed=ref.seed)
+        yield env.system_prompt(), []
+        over = False
+        while not over:
+            yield observation["text"], list(observation["images"])
+            response = env.expert_response()
+            yield response, []
+            observation, _, terminated, truncated, _ = env.step(response)
+            over = terminated or truncated
+    env.close()
