@@ -38,12 +38,12 @@ TEXT_CHARACTERS = "".join(map(chr, range(32, 127))) + "\n\t√"
 
 def cells_of(cells: Cells) -> list[Cell]:
     """The members of a cell set, ascending."""
-    members = []
-    while cells:
-        lowest = cells & -cells
-        members.append(lowest.bit_length() - 1)
-        cells ^= lowest
-    return members
+    return [cell for cell, bit in enumerate(f"{cells:b}"[::-1]) if bit == "1"]
+
+
+def positions_of(cells: Cells, columns: int) -> list[Position]:
+    """The members of a cell set as [row, column], ascending."""
+    return [[cell // columns, cell % columns] for cell in cells_of(cells)]
 
 
 def draw_index(rng: Random, count: int) -> int:
@@ -314,8 +314,10 @@ class GridEnv(AgentEnv):
     @classmethod
     def grid_text(cls, state: State) -> str:
         """The grid as symbols, a row per line, separated by single spaces."""
-        rows = cls.codes_of(state).tolist()
-        return "\n".join(" ".join([cls.symbols[code] for code in row]) for row in rows)
+        symbols, columns = cls.symbols, state["size"][1]
+        cells = [symbols[code] for code in cls.codes_of(state).tobytes()]
+        rows = [" ".join(cells[i : i + columns]) for i in range(0, len(cells), columns)]
+        return "\n".join(rows)
 
     def _state_rule(self) -> str:
         """How the state texts are written, for the full prompt."""

@@ -16,7 +16,7 @@ from vagen.envs.frozenlake.game import (
     neighbours,
     sample_level,
 )
-from vagen.envs.grid import GridEnv, Position, cells_of
+from vagen.envs.grid import GridEnv, Position, positions_of
 from vagen.envs.levels import Split
 from vagen.envs.render import Canvas, TileSet
 
@@ -55,7 +55,7 @@ class FrozenLakeEnv(GridEnv):
         slip = Random(f"slip {seed}") if self.config.is_slippery else None
         self._game = FrozenLake(level, slip=slip, success_rate=self.config.success_rate)
         self._target = list(divmod(level.target, level.size))
-        self._holes = [list(divmod(cell, level.size)) for cell in cells_of(level.holes)]
+        self._holes = positions_of(level.holes, level.size)
 
     def _move(self, action: str) -> tuple[float, bool]:
         self._game.move(EFFECTS[action])

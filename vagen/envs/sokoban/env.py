@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vagen.envs.base import State
-from vagen.envs.grid import DIRECTIONS, Cell, Cells, GridEnv, Position, cells_of
+from vagen.envs.grid import DIRECTIONS, Cell, Cells, GridEnv, Position, positions_of
 from vagen.envs.levels import Split
 from vagen.envs.render import Canvas, TileSet
 from vagen.envs.sokoban.config import SokobanConfig
@@ -56,13 +56,9 @@ class SokobanEnv(GridEnv):
 
     def _load_level(self, level: SokobanLevel, seed: int) -> None:
         self._game = Sokoban(level)
-        self._walls = self._positions(level.room.walls)
-        self._targets = self._positions(level.room.targets)
+        self._walls = positions_of(level.room.walls, level.room.columns)
+        self._targets = positions_of(level.room.targets, level.room.columns)
         self._solutions: dict[tuple[Cells, Cell], list[int]] = {}
-
-    def _positions(self, cells: Cells) -> list[Position]:
-        columns = self._game.room.columns
-        return [[cell // columns, cell % columns] for cell in cells_of(cells)]
 
     def _move(self, action: str) -> tuple[float, bool]:
         game, before = self._game, self._game.boxes_on_target
@@ -83,7 +79,7 @@ class SokobanEnv(GridEnv):
             "env_name": self.env_name,
             "size": [room.rows, room.columns],
             "player": [player // room.columns, player % room.columns],
-            "boxes": self._positions(boxes),
+            "boxes": positions_of(boxes, room.columns),
             "targets": self._targets,
             "walls": self._walls,
         }

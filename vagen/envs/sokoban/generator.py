@@ -48,7 +48,7 @@ def backward_layers(room: Room, *, depth: int | None, budget: int) -> list[Layer
     Returns:
         Element `n` holds states whose best solution takes `n` moves.
     """
-    floor, columns = room.floor, room.columns
+    floor, columns, offsets = room.floor, room.columns, room.offsets
     unseen: Layer = {room.targets: 0}
     pullers: Layer = {room.targets: _pullers(floor & ~room.targets, room.targets, columns)}
     layer: Layer = {room.targets: floor & ~room.targets}
@@ -59,16 +59,17 @@ def backward_layers(room: Room, *, depth: int | None, budget: int) -> list[Layer
             budget -= 1
             if budget < 0:
                 break
-            walked = players << 1 | players >> 1 | players << columns | players >> columns
-            walked &= unseen[boxes]
-            if walked:
-                unseen[boxes] ^= walked
-                following[boxes] = following.get(boxes, 0) | walked
+            if unseen[boxes]:
+                walked = players << 1 | players >> 1 | players << columns | players >> columns
+                walked &= unseen[boxes]
+                if walked:
+                    unseen[boxes] ^= walked
+                    following[boxes] = following.get(boxes, 0) | walked
             pulling = players & pullers[boxes]
             while pulling:
                 player = pulling.bit_length() - 1
                 pulling ^= 1 << player
-                for offset in room.offsets:
+                for offset in offsets:
                     before = 1 << player - offset
                     if not (boxes >> player + offset & 1 and floor & ~boxes & before):
                         continue
