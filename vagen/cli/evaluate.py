@@ -17,9 +17,6 @@ from vagen.cli.common import (
 from vagen.cli.main import UsageError
 from vagen.config import InfraConfig, load_experiment, load_infra
 
-POLICY = "policy"
-"""Folder of the model directory within a checkpoint."""
-
 
 def evaluate(options: Namespace) -> None:
     """Measures a model on levels it was not trained on."""
@@ -34,7 +31,7 @@ def evaluate(options: Namespace) -> None:
             options.experiment or run_dir / EXPERIMENT_FILE, options.overrides
         )
         infra = load_infra(options.infra or run_dir / INFRA_FILE, options.infra_overrides)
-        model = str(newest_policy(run_dir))
+        model = newest_policy(run_dir)
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = f"{experiment.name}-{options.levels}-{stamp}"
     if options.to:
@@ -81,17 +78,20 @@ def find_report(target: str) -> Path:
     raise RunNotFoundError(f"{path} has no report yet: no evaluation of it is finished")
 
 
-def newest_policy(run_dir: Path) -> Path:
-    """The model directory of a run's newest committed checkpoint.
+def newest_policy(run_dir: Path) -> str:
+    """The model directory of a run's newest checkpoint, else what its warm start made.
 
     Raises:
-        RunNotFoundError: If it has none yet.
+        RunNotFoundError: If it has neither yet.
     """
-    checkpoints = sorted((run_dir / "iterations").glob("*/update")) or [run_dir / "warm_start"]
-    for checkpoint in reversed(checkpoints):
-        if (checkpoint / POLICY).is_dir():
-            return checkpoint / POLICY
-    raise RunNotFoundError(f"{run_dir} has no policy yet: its warm start is not finished")
+    from vagen.stages.run import Run
+
+    checkpoints = sorted((run_dir / "checkpoints").glob("[0-9]*/manifest.json"))
+    if checkpoints:
+        return str(checkpoints[-1].parent / "policy")
+    if not (run_dir / "warm_start" / "manifest.json").is_file():
+        raise RunNotFoundError(f"{run_dir} has no policy yet: its warm start is not finished")
+    return Run.open(run_dir).initial_model()
 
 
 def _run_named(model: str) -> Path | None:

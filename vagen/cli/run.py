@@ -8,6 +8,7 @@ from typing import Any
 
 from vagen.cli.common import find_run, load_configs, run_of
 from vagen.cli.main import UsageError
+from vagen.config.schema import is_name
 
 SUMMARY_FILE = "summary.json"
 
@@ -17,6 +18,8 @@ def run(options: Namespace) -> None:
     if options.stage or options.batch or options.to:
         _rerun(options)
         return
+    if options.name and not is_name(options.name):
+        raise UsageError(f"--name is {options.name!r}; use letters, digits, `-`, `_`")
     experiment, infra = load_configs(options)
     from pipelines.local import execute
     from vagen.stages.run import Run

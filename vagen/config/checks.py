@@ -37,9 +37,8 @@ def estimator_of(config: ExperimentConfig) -> "EstimatorSpec":
 
 
 def has_critic(config: ExperimentConfig) -> bool:
-    """Whether a critic is trained: as `critic.enable` says, else if the estimator reads values."""
-    enable = config.critic.enable
-    return estimator_of(config).needs_critic if enable is None else enable
+    """Whether a critic is trained: if the estimator reads values."""
+    return estimator_of(config).needs_critic
 
 
 def has_reference(config: ExperimentConfig) -> bool:
@@ -119,6 +118,12 @@ def _estimation(config: ExperimentConfig) -> Refusals:
             "critic.enable",
             f"{name} reads the critic's values; leave it null or true, or take an estimator "
             "without a critic (grpo, rloo)",
+        )
+    if not spec.needs_critic and config.critic.enable:
+        yield (
+            "critic.enable",
+            f"{name} reads no values and has no returns for a critic to learn; set it to null or "
+            "false, or take an estimator with a critic (masked_gae, bi_level_gae)",
         )
     if spec.value_mask == "turn_end" and not config.critic.use_reward_mask:
         yield (

@@ -10,19 +10,24 @@ from vagen.config.base import Section
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-def _is_name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", text):
+def is_name(text: str) -> bool:
+    """Whether a text may be part of file and metric names."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", text) is not None
+
+
+def _named(text: str) -> str:
+    if not is_name(text):
         raise ValueError("names of files and metrics are made of it; use letters, digits, `-`, `_`")
     return text
 
 
-def _is_device(text: str) -> str:
+def _device(text: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
         raise ValueError("use auto, cpu, cuda or cuda:N")
     return text
 
 
-Name = Annotated[str, AfterValidator(_is_name)]
+Name = Annotated[str, AfterValidator(_named)]
 
 
 class EnvSpec(Section):
@@ -198,7 +203,7 @@ class CriticConfig(Section):
     """Value model; it starts from the policy's weights with a fresh value head."""
 
     enable: bool | None = None
-    """null: on exactly if the estimator reads values."""
+    """null: on exactly if the estimator reads values; anything that contradicts it is refused."""
     optim: OptimConfig = OptimConfig(lr=1e-5)
     ppo_epochs: PositiveInt = 1
     """Passes over the iteration's trajectories."""
@@ -262,7 +267,7 @@ class InfraConfig(Section):
 
     output_dir: str = "outputs"
     """Folder that receives one folder per run."""
-    device: Annotated[str, AfterValidator(_is_device)] = "auto"
+    device: Annotated[str, AfterValidator(_device)] = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of weights and activations."""

@@ -1,0 +1,184 @@
+"""The doctor's checks of an experiment's environments and model."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vagen.cli.doctor import Findings, bad, good, guarded, warning
+from vagen.cli.sizes import (
+    SAMPLED_LEVELS,
+    check_model_path,
+    expert_turns,
+    layout_tags,
+    model_directory,
+)
+from vagen.config import ExperimentConfig
+from vagen.models.tiny import TINY_MODELS
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
+IMAGE_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+WEIGHT_INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+
+
+def environments(experiment: ExperimentConfig) -> Findings:
+    """Each environment makes a level, and an expert's response to it is read as meant."""
+    for env_id, spec in experiment.envs.items():
+        yield from guarded(
+            "environment",
+            f"check `envs.{env_id}.env_config`",
+            lambda env_id=env_id, spec=spec: _environment(env_id, spec),
+        )
+
+
+def _environment(env_id: str, spec: Any) -> Findings:
+    from vagen.envs import make
+
+    env = make(spec.env_name, spec.env_config)
+    env.reset(seed=0)
+    response = env.expert_response()
+    *_, info = env.step(response)
+    if info["parsed"]["format_correct"]:
+        yield good("environment", f"{env_id}: a level of {spec.env_name}, an expert's response")
+    else:
+        yield bad(
+            "environment",
+            f"{env_id}: {spec.env_name} refuses its expert's response {response!r}",
+            "check `env_config.tags` and `env_config.action_sep`",
+        )
+
+
+def model(experiment: ExperimentConfig) -> Findings:
+    """The model directory is complete, and its tokenizer keeps what the parser needs."""
+    path = experiment.actor_rollout_ref.model.path
+    advice = "give a model directory as `save_pretrained` writes it, or a hub id"
+    if path in TINY_MODELS:
+        yield good("model", f"{path} ({TINY_MODELS[path]}), built when the run starts")
+    else:
+        complete = True
+        for finding in guarded("model", advice, lambda: _directory(path)):
+            complete = complete and finding.verdict != "✗"
+            yield finding
+        if not complete:
+            return
+    yield from guarded("tokenizer", advice, lambda: _tokenizer(experiment))
+
+
+def _directory(path: str) -> Findings:
+    check_model_path(path)
+    folder = Path(path)
+    if not folder.is_dir():
+        from huggingface_hub import try_to_load_from_cache
+
+        if isinstance(try_to_load_from_cache(path, "config.json"), str):
+            yield good("model", f"{path}, in the local cache")
+        else:
+            yield warning("model", f"{path}, not downloaded yet", "the run downloads it")
+        return
+    missing = missing_files(folder)
+    if missing:
+        yield bad("model", f"{folder} lacks {', '.join(missing)}", "complete the directory")
+    else:
+        size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+        yield good("model", f"{folder}, {size / 1e6:,.1f} MB")
+
+
+def missing_files(folder: Path) -> list[str]:
+    """What a model directory lacks; a weight file that is cut short counts as lacking."""
+    missing = []
+    config_file = folder / "config.json"
+    config = json.loads(config_file.read_text()) if config_file.is_file() else None
+    if config is None:
+        missing.append("config.json")
+    missing += _missing_weights(folder)
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        missing.append("a tokenizer (tokenizer.json)")
+    has_vision = config is not None and "vision_config" in config
+    if has_vision and not any((folder / name).is_file() for name in IMAGE_PROCESSOR_FILES):
+        missing.append("an image processor (preprocessor_config.json)")
+    return missing
+
+
+def _missing_weights(folder: Path) -> list[str]:
+    from safetensors import SafetensorError, safe_open
+
+    names = [file.name for file in folder.glob("*.safetensors")]
+    names += [file.name for file in folder.glob("pytorch_model*.bin")]
+    for index in WEIGHT_INDEX_FILES:
+        if (folder / index).is_file():
+            shards = set(json.loads((folder / index).read_text())["weight_map"].values())
+            absent = sorted(shards - set(names))
+            if absent:
+                return absent
+    if not names:
+        return ["weights (model.safetensors)"]
+    broken = []
+    for name in names:
+        if name.endswith(".safetensors"):
+            try:
+                with safe_open(folder / name, "np"):
+                    pass
+            except SafetensorError as error:
+                broken.append(f"a whole {name} ({error})")
+    return broken
+
+
+def _tokenizer(experiment: ExperimentConfig) -> Findings:
+    with model_directory(experiment) as directory:
+        from vagen.models import load_processor
+
+        processor = load_processor(directory)
+    for env_id, spec in experiment.envs.items():
+        yield from _tags(env_id, spec, processor.tokenizer)
+        yield from _conversation(env_id, spec, processor)
+
+
+def _tags(env_id: str, spec: Any, tokenizer: Any) -> Findings:
+    """Each tag, and a whole response, after encoding and decoding without special tokens."""
+    from vagen.envs import make, parse_env_config
+
+    lost = []
+    for tag in layout_tags(parse_env_config(spec.env_name, spec.env_config)):
+        text = f"left{tag}right"
+        if survives(text, tokenizer) != text:
+            lost.append(tag)
+    if lost:
+        yield bad(
+            "tags",
+            f"{env_id}: {', '.join(lost)} do not survive the tokenizer: every response would be "
+            "malformed",
+            f"rename them in `envs.{env_id}.env_config.tags`",
+        )
+        return
+    env = make(spec.env_name, spec.env_config)
+    env.reset(seed=0)
+    response = env.expert_response()
+    if survives(response, tokenizer) != response:
+        yield bad(
+            "tags",
+            f"{env_id}: the tokenizer turns {response!r} into {survives(response, tokenizer)!r}",
+            "take a tokenizer that keeps text as it is",
+        )
+    else:
+        yield good("tags", f"{env_id}: all survive encoding and decoding")
+
+
+def survives(text: str, tokenizer: Any) -> str:
+    """What is left of a text after encoding and decoding without special tokens."""
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def _conversation(env_id: str, spec: Any, processor: Any) -> Findings:
+    """Parts rendered turn by turn equal the whole, on a real episode."""
+    from vagen.envs import make
+    from vagen.rollout.conversation import ChatRenderer
+
+    env = make(spec.env_name, spec.env_config)
+    episodes = ([shown for shown, _ in expert_turns(env, seed)] for seed in range(SAMPLED_LEVELS))
+    observations = max(episodes, key=len)
+    ChatRenderer(processor).check(env.system_prompt(), observations)
+    images = sum(len(shown["images"]) for shown in observations)
+    yield good(
+        "conversation",
+        f"{env_id}: {len(observations)} turns with {images} images render token-exactly",
+    )

@@ -1,0 +1,208 @@
+"""What the local engine needs in memory, estimated before anything is loaded.
+
+The estimate counts what grows with the model and the batch: weights, gradients, Adam's moments, the
+key/value cache of a rollout, and what a backward pass keeps per token. It is meant to refuse what
+cannot fit and to be within a factor of two of what is then seen.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vagen.cli.sizes import ConversationSize
+from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config.checks import has_critic, has_reference, trajectories_per_iteration
+
+GIB = 1 << 30
+PROCESS = int(0.8 * GIB)
+"""Python with torch and transformers, before a model is loaded."""
+CACHE_START = 512
+"""Tokens per slot the key/value cache begins with; it doubles from there."""
+LOGIT_COPIES = 5
+"""Vocabulary-wide float32 rows alive per action token: logits, tempered, their logarithm, entropy's
+probabilities, and the gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Sizes of an architecture."""
+
+    parameters: int
+    backbone_parameters: int
+    """Without the output layer: what a value model copies."""
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    vision_layers: int = 0
+    vision_hidden: int = 0
+    vision_intermediate: int = 0
+
+    @property
+    def cache_floats(self) -> int:
+        """Numbers the key/value cache holds per token."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+    @property
+    def activation_floats(self) -> int:
+        """Numbers a backward pass keeps per token: norms, projections, attention, gated MLP."""
+        attention = 3 * (self.heads + 2 * self.kv_heads) + 3 * self.heads
+        return self.layers * (8 * self.hidden + attention * self.head_dim + 4 * self.intermediate)
+
+    @property
+    def patch_floats(self) -> int:
+        """The same per image patch in the vision tower."""
+        return self.vision_layers * (14 * self.vision_hidden + 2 * self.vision_intermediate)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes by purpose."""
+
+    process: int
+    weights: int
+    adam: int
+    gradients: int
+    activations: int
+    cache: int
+
+    @property
+    def rollout(self) -> int:
+        """Peak while episodes run."""
+        return self.process + self.weights + self.adam + self.cache
+
+    @property
+    def update(self) -> int:
+        """Peak while the networks learn."""
+        return self.process + self.weights + self.adam + self.gradients + self.activations
+
+    @property
+    def peak(self) -> int:
+        """The larger of both."""
+        return max(self.rollout, self.update)
+
+
+def read_shape(model: str) -> ModelShape:
+    """Sizes of a model from its configuration; no weights are loaded.
+
+    Raises:
+        ModelError: If the configuration cannot be loaded or names no known architecture.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    from vagen.models import ModelError
+
+    try:
+        config = AutoConfig.from_pretrained(model)
+        vision: Any = getattr(config, "vision_config", None)
+        family = AutoModelForCausalLM if vision is None else AutoModelForImageTextToText
+        with torch.device("meta"):
+            network: Any = family.from_config(config)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(f"{model}: no model configuration could be loaded ({reason})") from None
+    text: Any = config.get_text_config()
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return ModelShape(
+        parameters=sum(weight.numel() for weight in network.parameters()),
+        backbone_parameters=sum(weight.numel() for weight in network.model.parameters()),
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        intermediate=text.intermediate_size,
+        heads=text.num_attention_heads,
+        kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
+        head_dim=head_dim,
+        vocabulary=text.vocab_size,
+        vision_layers=getattr(vision, "depth", 0),
+        vision_hidden=getattr(vision, "hidden_size", 0),
+        vision_intermediate=getattr(vision, "intermediate_size", 0),
+    )
+
+
+def estimate(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    shape: ModelShape,
+    sizes: dict[str, ConversationSize],
+) -> Memory:
+    """Memory of the local engine."""
+    width = {"float32": 4, "bfloat16": 2}[infra.dtype]
+    critic = shape.backbone_parameters + shape.hidden + 1 if has_critic(experiment) else 0
+    reference = shape.parameters if has_reference(experiment) else 0
+    trained = shape.parameters + critic
+    slots = min(
+        experiment.actor_rollout_ref.rollout.max_concurrency,
+        trajectories_per_iteration(experiment),
+    )
+    longest = longest_trajectory(experiment, sizes)
+    capacity = CACHE_START
+    while capacity < longest:
+        capacity *= 2
+    # While the cache doubles, the old and the new one are both there.
+    copies = 1.0 if capacity == CACHE_START else 1.5
+    return Memory(
+        process=PROCESS,
+        weights=width * (trained + reference),
+        adam=2 * width * trained,
+        # Actor and critic learn one after the other.
+        gradients=width * max(shape.parameters, critic),
+        activations=_activations(experiment, shape, sizes, width),
+        cache=int(width * slots * capacity * copies * shape.cache_floats),
+    )
+
+
+def longest_trajectory(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> int:
+    """Most tokens an episode can have."""
+    turns = experiment.rollout_manager.max_turns
+    response = experiment.data.max_response_length
+    longest = max(size.trajectory(turns, response) for size in sizes.values())
+    return min(longest, experiment.data.max_trajectory_length)
+
+
+def memory_limit() -> int:
+    """Bytes of memory this process may use: the machine's, or its control group's if less."""
+    limits = []
+    for line in Path("/proc/meminfo").read_text().splitlines() if _is_linux() else []:
+        if line.startswith("MemTotal:"):
+            limits.append(int(line.split()[1]) * 1024)
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        file = Path("/sys/fs/cgroup") / name
+        if file.is_file() and (text := file.read_text().strip()).isdigit():
+            limits.append(int(text))
+    if not limits:
+        import os
+
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(limits)
+
+
+def _is_linux() -> bool:
+    return Path("/proc/meminfo").is_file()
+
+
+def _activations(
+    experiment: ExperimentConfig,
+    shape: ModelShape,
+    sizes: dict[str, ConversationSize],
+    width: int,
+) -> int:
+    """Bytes a micro batch keeps for its backward pass."""
+    turns = experiment.rollout_manager.max_turns
+    actor = experiment.actor_rollout_ref.actor
+    most = 0
+    for size in sizes.values():
+        length = size.trajectory(turns)
+        tokens = min(actor.ppo_max_token_len, length * actor.ppo_mini_batch_size)
+        trajectories = tokens / length
+        patches = trajectories * turns * size.patches
+        actions = trajectories * turns * size.response
+        if not experiment.rollout_manager.use_loss_mask:
+            actions = tokens - trajectories * turns * size.image_tokens
+        kept = tokens * shape.activation_floats + patches * shape.patch_floats
+        logits = 4 * LOGIT_COPIES * actions * shape.vocabulary
+        most = max(most, int(width * kept + logits))
+    return most

@@ -1,0 +1,234 @@
+"""`vagen plan`: what would run, how long the contexts are, and whether it fits."""
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from vagen.cli.common import load_configs
+from vagen.config import ConfigError, ExperimentConfig, InfraConfig
+from vagen.config.checks import (
+    estimator_of,
+    has_critic,
+    has_reference,
+    trajectories_per_iteration,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from vagen.cli.memory import Memory, ModelShape
+    from vagen.cli.sizes import ConversationSize
+
+
+class DoesNotFitError(ConfigError):
+    """An experiment that needs more than there is."""
+
+
+def plan(options: Namespace) -> None:
+    """Prints what would run; refuses what cannot fit."""
+    from rich.console import Console
+
+    from vagen.cli.memory import estimate, memory_limit, read_shape
+    from vagen.cli.sizes import measure, model_directory
+
+    experiment, infra = load_configs(options)
+    console = Console()
+    console.print(steps_table(experiment, infra))
+    with model_directory(experiment) as model:
+        sizes = measure(experiment, model)
+        shape = read_shape(model)
+    memory = estimate(experiment, infra, shape, sizes)
+    device, limit = _device_memory(infra) or ("RAM", memory_limit())
+    console.print(sizes_table(experiment, sizes))
+    console.print(memory_table(shape, memory, device, limit))
+    for note in notes(experiment, sizes):
+        console.print(f"! {note}", markup=False, highlight=False, soft_wrap=True)
+    check_fit(experiment, sizes, memory, device, limit)
+
+
+def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> "Table":
+    """Which steps run, how often, with which switches."""
+    algorithm, manager = experiment.algorithm, experiment.rollout_manager
+    actor, judge = experiment.actor_rollout_ref.actor, experiment.judge
+    trajectories = trajectories_per_iteration(experiment)
+    iterations = experiment.trainer.total_training_steps
+    updates = -(-trajectories // actor.ppo_mini_batch_size) * actor.ppo_epochs
+    warm = experiment.warm_start
+    every = experiment.trainer.test_freq
+    levels = {
+        split: sum(getattr(spec, f"{split}_size") for spec in experiment.envs.values())
+        for split in ("train", "val", "test")
+    }
+    gammas = f"gamma {algorithm.gamma:g}, lambda {algorithm.lam:g}"
+    if estimator_of(experiment).needs_turn_end:
+        high = algorithm.lam if algorithm.high_level_lam is None else algorithm.high_level_lam
+        gammas += f"; per turn {algorithm.high_level_gamma:g}, {high:g}"
+    rows = {
+        "experiment": f"{experiment.name}, preset {experiment.preset or 'none'}, "
+        f"seed {experiment.seed}",
+        "environments": ", ".join(
+            f"{env_id}: {spec.env_name} {spec.env_config['render_mode']}, "
+            f"{spec.env_config['prompt_format']}"
+            for env_id, spec in experiment.envs.items()
+        ),
+        "levels": ", ".join(f"{count:,} {split}" for split, count in levels.items()),
+        "model": experiment.actor_rollout_ref.model.path,
+        "warm start": f"{warm.steps} steps of {warm.batch_size} expert episodes"
+        if warm.steps
+        else "none",
+        "iterations": f"{iterations} x (rollout, judge, advantage, update), {infra.mode}",
+        "rollout": f"{trajectories:,} trajectories "
+        f"({experiment.data.train_batch_size} levels x {manager.n_trajectory}), "
+        f"up to {manager.max_turns} turns, temperature "
+        f"{experiment.actor_rollout_ref.rollout.temperature:g}",
+        "judge": f"{judge.type}, observation {judge.observation_weight:g}, "
+        f"prediction {judge.prediction_weight:g}"
+        if judge.use_state_reward
+        else "no state reward",
+        "advantage": f"{algorithm.adv_estimator}, {gammas}",
+        "masks": f"loss mask {_on(manager.use_loss_mask)}, "
+        f"advantage mask {_on(manager.use_gae_mask)}, "
+        f"turn rewards {_on(manager.use_multi_turn_reward)}",
+        "networks": "actor"
+        + (", critic" if has_critic(experiment) else "")
+        + (", reference" if has_reference(experiment) else ""),
+        "update": f"{updates} optimizer steps of {actor.ppo_mini_batch_size} trajectories, "
+        f"learning rate {actor.optim.lr:g}",
+        "evaluations": f"{levels['test']} test levels before and after"
+        + (f", {levels['val']} validation levels every {every} iterations" if every else ""),
+        "results": infra.output_dir,
+    }
+    return _table("what would run", rows)
+
+
+def sizes_table(experiment: ExperimentConfig, sizes: "dict[str, ConversationSize]") -> "Table":
+    """Tokens of prompts, turns and trajectories against their budgets."""
+    data, turns = experiment.data, experiment.rollout_manager.max_turns
+    rows = {}
+    for env_id, size in sizes.items():
+        rows[f"{env_id}: prompt"] = f"{size.prompt:,} of {data.max_prompt_length:,} tokens"
+        rows[f"{env_id}: response"] = (
+            f"{size.response:,} (an expert's) of {data.max_response_length:,} tokens"
+        )
+        rows[f"{env_id}: observation"] = (
+            f"{size.observation:,} tokens, {size.image_tokens:,} of them image"
+        )
+        rows[f"{env_id}: trajectory"] = (
+            f"{size.trajectory(turns):,} of {data.max_trajectory_length:,} tokens in {turns} turns"
+        )
+    mean = sum(size.trajectory(turns) for size in sizes.values()) / len(sizes)
+    total = trajectories_per_iteration(experiment) * mean
+    rows["an iteration"] = f"{total:,.0f} tokens if all turns are used"
+    return _table("sizes", rows)
+
+
+def memory_table(shape: "ModelShape", memory: "Memory", device: str, limit: int) -> "Table":
+    """The estimate of memory against what there is."""
+    rows = {
+        "parameters": f"{shape.parameters:,}",
+        "weights": _bytes(memory.weights),
+        "Adam": _bytes(memory.adam),
+        "gradients": _bytes(memory.gradients),
+        "activations": f"{_bytes(memory.activations)} (estimate)",
+        "key/value cache": _bytes(memory.cache),
+        "peak": f"{_bytes(memory.peak)} of {_bytes(limit)} {device}",
+    }
+    return _table("memory of the local engine", rows)
+
+
+def notes(experiment: ExperimentConfig, sizes: "dict[str, ConversationSize]") -> list[str]:
+    """What will run but may not be meant."""
+    found = []
+    data, turns = experiment.data, experiment.rollout_manager.max_turns
+    for env_id, size in sizes.items():
+        length = size.trajectory(turns)
+        if length > data.max_trajectory_length:
+            found.append(
+                f"{env_id}: {turns} turns take {length:,} tokens; episodes will be cut at "
+                f"data.max_trajectory_length = {data.max_trajectory_length:,}"
+            )
+        if size.response > data.max_response_length:
+            found.append(
+                f"{env_id}: an expert's response takes {size.response} tokens; responses will be "
+                f"cut at data.max_response_length = {data.max_response_length}"
+            )
+    spec = estimator_of(experiment)
+    if not spec.reads_token_rewards and experiment.algorithm.kl_ctrl.kl_coef > 0:
+        found.append(
+            f"{experiment.algorithm.adv_estimator} reads rewards at the ends of turns only: the KL "
+            "penalty on other tokens has no effect"
+        )
+    if spec.value_mask not in (None, "turn_end") and experiment.critic.use_reward_mask:
+        found.append(
+            "critic.use_reward_mask trains the critic at the ends of turns only, and "
+            f"{experiment.algorithm.adv_estimator} reads its values on every token"
+        )
+    return found
+
+
+def check_fit(
+    experiment: ExperimentConfig,
+    sizes: "dict[str, ConversationSize]",
+    memory: "Memory",
+    device: str,
+    limit: int,
+) -> None:
+    """Refuses prompts over their budget and a peak over the limit.
+
+    Raises:
+        DoesNotFitError: With the numbers and what would help.
+    """
+    most = experiment.data.max_prompt_length
+    for env_id, size in sizes.items():
+        if size.prompt > most:
+            raise DoesNotFitError(
+                f"the first prompt of {env_id} takes {size.prompt:,} tokens, "
+                f"`data.max_prompt_length` is {most:,}: raise it, or use a shorter "
+                "`env_config.prompt_detail`"
+            )
+    if memory.peak > limit:
+        when = "update" if memory.update >= memory.rollout else "rollout"
+        if memory.process + memory.weights + memory.adam > limit:
+            remedy = "take a smaller model or a larger machine"
+        elif when == "update":
+            remedy = "lower `actor_rollout_ref.actor.ppo_max_token_len`"
+        else:
+            remedy = "lower `actor_rollout_ref.rollout.max_concurrency`"
+        raise DoesNotFitError(
+            f"this needs about {_bytes(memory.peak)} in the {when}, and there is "
+            f"{_bytes(limit)} of {device}: {remedy}"
+        )
+
+
+def _device_memory(infra: InfraConfig) -> tuple[str, int] | None:
+    """Name and bytes of the accelerator, or None on a CPU."""
+    import torch
+
+    if infra.device == "cpu" or not torch.cuda.is_available():
+        return None
+    device = torch.device("cuda" if infra.device == "auto" else infra.device)
+    properties = torch.cuda.get_device_properties(device)
+    return properties.name, properties.total_memory
+
+
+def _table(title: str, rows: dict[str, str]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, title=title, title_justify="left", box=None)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, text in rows.items():
+        table.add_row(name, Text(text))
+    return table
+
+
+def _on(switch: bool) -> str:
+    return "on" if switch else "off"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

@@ -1,0 +1,155 @@
+"""How long conversations are, measured on real observations with the real tokenizer."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vagen.config import ExperimentConfig
+from vagen.config.schema import EnvSpec
+from vagen.envs.base import AgentEnv, Observation
+from vagen.models import ModelError, Processor, load_processor
+from vagen.models.tiny import TINY_MODELS
+
+SAMPLED_LEVELS = 8
+TOKENIZER_EPISODES = 50
+"""Expert episodes that a tiny model's tokenizer is made from here; a run takes more of them, so that
+its own may split a rare word otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationSize:
+    """Tokens of an environment's conversations; the most among a few levels."""
+
+    prompt: int
+    """System prompt, first observation and the header of the first answer."""
+    observation: int
+    """A later observation with the template around it; 0 if every episode ended at once."""
+    response: int
+    """An expert's response, with the token that ends it."""
+    image_tokens: int
+    """Of these, image tokens of one observation."""
+    patches: int
+    """Patches of one observation's images, as the vision tower reads them."""
+
+    def trajectory(self, turns: int, response: int | None = None) -> int:
+        """Tokens of an episode of `turns` turns whose responses take `response` tokens."""
+        answers = turns * (self.response if response is None else response)
+        return self.prompt + answers + (turns - 1) * self.observation
+
+
+@contextmanager
+def model_directory(experiment: ExperimentConfig) -> Iterator[str]:
+    """The experiment's model as a path that can be loaded; a tiny one is built for the moment.
+
+    Raises:
+        ModelError: If the path is meant for a folder that does not exist.
+    """
+    path = experiment.actor_rollout_ref.model.path
+    if path in TINY_MODELS:
+        from transformers import logging
+
+        from vagen.models.tiny import build_tiny_model
+
+        logging.disable_progress_bar()
+        with tempfile.TemporaryDirectory() as folder:
+            texts, tags = _texts(experiment)
+            build_tiny_model(path, Path(folder), corpus=texts, tags=tags, seed=experiment.seed)
+            yield folder
+        return
+    check_model_path(path)
+    yield path
+
+
+def check_model_path(path: str) -> None:
+    """Refuses what can be neither a folder nor a hub id, before a library asks the network.
+
+    Raises:
+        ModelError: With what would be right.
+    """
+    if Path(path).is_dir():
+        return
+    if path.startswith(("tiny:", "/", ".", "~")) or path.count("/") > 1:
+        raise ModelError(
+            f"`actor_rollout_ref.model.path` is {path!r}: there is no such folder; give a model "
+            f"directory, a hub id, or one of {', '.join(TINY_MODELS)}"
+        )
+
+
+def measure(experiment: ExperimentConfig, model: str) -> dict[str, ConversationSize]:
+    """Sizes by environment id.
+
+    Args:
+        experiment: With resolved environments.
+        model: A model directory or hub id.
+
+    Raises:
+        ModelError: If tokenizer or image processor cannot be loaded.
+        RenderError: If the model cannot read what an environment shows.
+    """
+    processor = load_processor(model)
+    return {env_id: _measure(spec, processor) for env_id, spec in experiment.envs.items()}
+
+
+def _measure(spec: EnvSpec, processor: Processor) -> ConversationSize:
+    from PIL import Image
+
+    from vagen.envs import make
+    from vagen.rollout.conversation import ChatRenderer
+
+    renderer = ChatRenderer(processor)
+    env = make(spec.env_name, spec.env_config)
+    prompt = later = longest = image_tokens = patches = 0
+    for seed in range(SAMPLED_LEVELS):
+        for turn, (observation, response) in enumerate(expert_turns(env, seed)):
+            if turn:
+                later = max(later, len(renderer.following(observation).ids))
+            else:
+                prompt = max(prompt, len(renderer.initial(env.system_prompt(), observation).ids))
+            grids = [
+                processor.image_grid(Image.fromarray(frame)) for frame in observation["images"]
+            ]
+            image_tokens = max(image_tokens, sum(processor.image_length(grid) for grid in grids))
+            patches = max(patches, sum(t * h * w for t, h, w in grids))
+            ids = processor.tokenizer.encode(response, add_special_tokens=False)
+            longest = max(longest, len(ids) + 1)
+    return ConversationSize(prompt, later, longest, image_tokens, patches)
+
+
+def _texts(experiment: ExperimentConfig) -> tuple[list[str], set[str]]:
+    """Texts of expert episodes, for a tokenizer of their words, and all tags."""
+    from vagen.envs import make, parse_env_config
+
+    texts: list[str] = []
+    tags: set[str] = set()
+    for spec in experiment.envs.values():
+        env_config = parse_env_config(spec.env_name, spec.env_config)
+        for name in env_config.tags.model_dump().values():
+            tags |= {f"<{name}>", f"</{name}>"}
+        env = make(spec.env_name, env_config)
+        for seed in range(TOKENIZER_EPISODES):
+            texts.append(env.system_prompt())
+            for observation, response in expert_turns(env, seed):
+                texts += [observation["text"], response]
+    return texts, tags
+
+
+def expert_turns(env: AgentEnv, seed: int) -> Iterator[tuple[Observation, str]]:
+    """Observation and response of each turn of an expert's episode."""
+    observation, _ = env.reset(seed=seed)
+    over = False
+    while not over:
+        response = env.expert_response()
+        yield observation, response
+        observation, _, terminated, truncated, _ = env.step(response)
+        over = terminated or truncated
+
+
+def layout_tags(env_config: Any) -> list[str]:
+    """Opening and closing tags that a response of this environment may have."""
+    layout = env_config.layout
+    sections = [*(["think"] if layout.think else []), *layout.inner, "answer"]
+    names = [getattr(env_config.tags, section) for section in sections]
+    return [mark for name in names for mark in (f"<{name}>", f"</{name}>")]
