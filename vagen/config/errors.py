@@ -34,7 +34,7 @@ def unknown_name(kind: str, name: str, candidates: Iterable[str]) -> str:
 def key_paths(model: type[BaseModel]) -> Iterator[KeyPath]:
     """All leaf keys of a schema; free keys of a mapping appear as `ANY_KEY`."""
     for name, field in model.model_fields.items():
-        inner, is_mapping = _section_of(field.annotation)
+        inner, is_mapping = section_of(field.annotation)
         if inner is None:
             yield (name,)
         else:
@@ -131,22 +131,22 @@ def _descend(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
     for key in keys:
         if section is None or key not in section.model_fields:
             return None
-        section, is_mapping = _section_of(section.model_fields[key].annotation)
+        section, is_mapping = section_of(section.model_fields[key].annotation)
         if is_mapping:
             next(keys, None)
     return section
 
 
-def _section_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+def section_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     """The section an annotation holds, and whether it is a mapping of such sections."""
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
         for choice in typing.get_args(annotation):
-            found = _section_of(choice)
+            found = section_of(choice)
             if found[0] is not None:
                 return found
     if origin is dict:
-        return _section_of(typing.get_args(annotation)[1])[0], True
+        return section_of(typing.get_args(annotation)[1])[0], True
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     return None, False
