@@ -15,8 +15,8 @@ from vagen.models.tiny import TINY_MODELS
 
 SAMPLED_LEVELS = 8
 TOKENIZER_EPISODES = 50
-"""Expert episodes that a tiny model's tokenizer is made from here. A run takes more of them, so that
-a rare word may be split otherwise there."""
+"""Expert episodes that a tiny model's tokenizer is made from here. A run takes more of them and may
+split a rare word otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

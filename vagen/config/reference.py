@@ -18,8 +18,7 @@ from vagen.config.schema import ExperimentConfig, InfraConfig
 HEADER = """\
 # Configuration
 
-Generated from the schema: do not edit by hand, `python -m vagen.config.reference docs/configuration.md`
-writes it.
+Generated from the schema by `python -m vagen.config.reference docs/configuration.md`: do not edit.
 
 An experiment is a YAML file under `experiments/`; `infra` says where it runs. Later wins: the
 defaults below, then the preset, then the file, then overrides on the command line:
@@ -40,12 +39,13 @@ def render() -> str:
     parts = [HEADER, "## Experiment", *_sections(ExperimentConfig, ())]
     parts += ["## Infra", *_sections(InfraConfig, ())]
     parts += ["## Options of every environment", *_sections(EnvConfig, options, title=False)]
+    common = EnvConfig.model_fields
     for name, entry in ENVIRONMENTS.items():
         own = entry.config_class
         changed = {
             key: field
             for key, field in own.model_fields.items()
-            if key not in EnvConfig.model_fields or field != EnvConfig.model_fields[key]
+            if key not in common or field.default != common[key].default
         }
         parts += [f"## Options of `{name}`", _table(changed, options, None)]
     parts += ["## Presets", _presets()]
