@@ -143,15 +143,19 @@ def test_a_reset_without_a_seed_goes_on_from_the_seed_before(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_move_limit_truncates_and_does_not_terminate(name):
     env = envs.make(name, {"render_mode": "text", "prompt_format": "no_think", "max_steps": 4})
-    wall = {"FrozenLake": "Left, Left, Left", "Sokoban": "Up, Up, Up"}[name]
-    # From this start the repeated move never ends the game.
+    move = {"FrozenLake": "<answer>Left</answer>", "Sokoban": "<answer>Up</answer>"}[name]
     for seed in range(100):
-        _, first, *_ = play(env, seed, [f"<answer>{wall}</answer>"])
-        if not (first[2] or first[3]):
+        log = play(env, seed, [move] * 4)
+        if len(log) == 5 and not log[-1][2]:  # the repeated move did not end this game
             break
-    log = play(env, seed, [f"<answer>{wall}</answer>"] * 3)
-    assert [step[2:4] for step in log[1:]] == [(False, False), (False, True)]
+    assert [step[2:4] for step in log[1:]] == [(False, False)] * 3 + [(False, True)]
     assert not log[-1][4]["success"]
+
+    # A limit reached inside an answer cuts the rest of it.
+    three = move.replace("</", f",{move[8:-9]},{move[8:-9]}</")
+    longer = play(env, seed, [three] * 3)
+    assert [step[2:4] for step in longer[1:]] == [(False, False), (False, True)]
+    assert longer[-1][4]["state"] == log[-1][4]["state"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -273,4 +277,8 @@ def test_the_config_digest_is_that_of_the_resolved_options(name):
     digest = envs.env_config_digest(name, {})
     assert digest == envs.env_config_digest(name, {"tile_size": 32, "tags": {"think": "think"}})
     assert digest != envs.env_config_digest(name, {"tile_size": 33})
+    parts = {"format": 1.0, "step": -1.0}
+    assert envs.env_config_digest(name, {"reward_overrides": parts}) == envs.env_config_digest(
+        name, {"reward_overrides": dict(reversed(parts.items()))}
+    )
     assert len({envs.env_config_digest(other, {}) for other in NAMES}) == len(NAMES)
