@@ -5,15 +5,17 @@ MLflow executes this file when it loads a model version, so it needs the `vagen`
 
 import asyncio
 import base64
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import mlflow.pyfunc
+import pandas
 from mlflow.models import set_model
+from mlflow.pyfunc.model import PythonModel
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 
 
-class VagenModel(mlflow.pyfunc.PythonModel):
+class VagenModel(PythonModel):
     """Answers one user message per row with the model directory stored as artifact `model`."""
 
     def load_context(self, context: Any) -> None:
@@ -23,18 +25,21 @@ class VagenModel(mlflow.pyfunc.PythonModel):
         self.language_model = load_model(context.artifacts["model"])
 
     def predict(
-        self, context: Any, model_input: Any, params: dict[str, Any] | None = None
+        self, context: Any, model_input: pandas.DataFrame, params: dict[str, Any] | None = None
     ) -> list[str]:
         """Responses, one per row.
 
         Args:
             context: MLflow's, unused.
-            model_input: table or list of rows with `prompt`, the user's text with `<image>` once
-                per picture; `images`, base64 PNG each; `system_prompt`, both optional.
+            model_input: a row has `prompt`, the user's text with `<image>` once per picture, and
+                optionally `images`, a list of base64 PNG, and `system_prompt`. Where one row has
+                `images` all have, an empty list for none.
             params: `max_new_tokens`, `temperature` (0 is greedy), `seed`.
         """
-        rows = model_input if isinstance(model_input, list) else model_input.to_dict("records")
-        return asyncio.run(self._answer(rows, params or {}))
+        rows = model_input.to_dict("records")
+        # A thread of its own: a notebook or server that calls this runs an event loop already.
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            return thread.submit(asyncio.run, self._answer(rows, params or {})).result()
 
     async def _answer(self, rows: list[dict[str, Any]], params: dict[str, Any]) -> list[str]:
         from vagen.engines.local.generation import LocalPolicy
@@ -53,14 +58,11 @@ class VagenModel(mlflow.pyfunc.PythonModel):
         from vagen.rollout.conversation import ChatRenderer
         from vagen.rollout.images import decode_png
 
-        pngs = row.get("images")
-        frames = tuple(
-            decode_png(base64.b64decode(png, validate=True))
-            for png in (pngs if pngs is not None else ())
-        )
+        pngs = _given(row, "images", ())
+        frames = tuple(decode_png(base64.b64decode(png, validate=True)) for png in pngs)
         processor = self.language_model.processor
         prompt = ChatRenderer(processor).initial(
-            str(row.get("system_prompt") or DEFAULT_SYSTEM_PROMPT),
+            str(_given(row, "system_prompt", DEFAULT_SYSTEM_PROMPT)),
             {"text": str(row["prompt"]), "images": frames},
         )
         generation = await policy.generate(
@@ -68,6 +70,12 @@ class VagenModel(mlflow.pyfunc.PythonModel):
         )
         ids = [token for token in generation.ids if token != processor.eos_id]
         return processor.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def _given(row: dict[str, Any], name: str, default: Any) -> Any:
+    """A row's value; a table says NaN where a row has none."""
+    value = row.get(name)
+    return default if value is None or isinstance(value, float) else value
 
 
 set_model(VagenModel())

@@ -8,6 +8,7 @@ than the alias's present holder; the results per level are stored with each vers
 import base64
 import json
 import tempfile
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vagen.storage import directory_digest
 from vagen.storage.manifest import Manifest, scan_files
+from vagen.tracking.names import legal_name
 from vagen.tracking.provenance import package_versions
 from vagen.tracking.server import TrackingError, errors, mlflow_at, open_client
 from vagen.tracking.stats import PairedGain, binomial_ci95, paired_bootstrap
@@ -117,7 +119,10 @@ def register_model(
             digest = _directory_digest(Path(model_dir))
             version = _existing(client, name, run_id, digest)
             if version is None:
-                model_id = _log(mlflow, Path(model_dir), name, run_id, results, step, code)
+                model_id = client.create_logged_model(
+                    client.get_run(run_id).info.experiment_id, name=name, source_run_id=run_id
+                ).model_id
+                _log(mlflow, model_id, Path(model_dir), run_id, results, step, code)
                 version = _create(client, name, run_id, model_id, digest, results, metrics or {})
             _answers(mlflow, client, version, examples)
             return _compare(mlflow, client, version, results, seed, alias)
@@ -133,23 +138,24 @@ def load_registered(model_uri: str, *, uri: str) -> Any:
 
 def _log(
     mlflow: Any,
+    model_id: str,
     model_dir: Path,
-    name: str,
     run_id: str,
     results: Mapping[str, float],
     step: int,
     code: Path,
-) -> str:
-    """Stores model directory, code and results with the run; returns the logged model's id."""
+) -> None:
+    """Stores model directory, code and results as the logged model `model_id`."""
     from mlflow.models import Model
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # asks for an input example
         levels = Path(folder) / _RESULTS
         levels.write_text(json.dumps(dict(sorted(results.items()))))
-        info = Model.log(
+        Model.log(
             artifact_path=None,
             flavor=mlflow.pyfunc,
-            name=name,
+            model_id=model_id,
             run_id=run_id,
             step=step,
             python_model=str(code),
@@ -161,7 +167,6 @@ def _log(
                 if package in _REQUIRED
             ],
         )
-    return info.model_id
 
 
 def _signature() -> Any:
@@ -201,11 +206,11 @@ def _create(
     wins, count = sum(value >= 0.5 for value in results.values()), len(results)
     low, high = binomial_ci95(wins, count)
     tags = {
+        **{legal_name(key): f"{value:.6g}" for key, value in metrics.items()},
         _DIGEST_TAG: digest,
         "success": f"{wins / count:.4f}",
         "success.ci95": f"{low:.4f} {high:.4f}",
         "levels": str(count),
-        **{key: f"{value:.6g}" for key, value in metrics.items()},
     }
     return client.create_model_version(
         name, source=f"models:/{model_id}", run_id=run_id, model_id=model_id, tags=tags
@@ -257,10 +262,11 @@ def _compare(
     """Gives the version the alias if it has earned it."""
     name, number = version.name, str(version.version)
     gain: PairedGain | None = None
-    holder = dict(client.get_registered_model(name).aliases).get(alias)
+    aliases = {key: str(v) for key, v in client.get_registered_model(name).aliases.items()}
+    holder = aliases.get(alias)
     if holder is None:
         better, reason = True, f"no version held the alias {alias!r}"
-    elif str(holder) == number:
+    elif holder == number:
         better, reason = True, f"this version holds the alias {alias!r} already"
     else:
         held = _stored_results(mlflow, f"models:/{name}/{holder}")
