@@ -42,10 +42,16 @@ def evaluate(options: Namespace) -> None:
         out = Path(infra.output_dir) / "evaluations" / folder
 
     from vagen.stages import evaluate_model
+    from vagen.stages.progress import close
 
-    result = evaluate_model(model, experiment, infra, options.levels, options.count, out)
-    low, high = result["ci95"]
-    print(f"success {result['success']:.3f}  [{low:.3f}, {high:.3f}]  {model}")
+    try:
+        results = evaluate_model(model, experiment, infra, options.levels, options.count, out)[
+            "results"
+        ]
+    finally:
+        close()
+    interval = "[{:.3f}, {:.3f}]".format(*results["ci95"]) if results["ci95"] else "(no interval)"
+    print(f"success {results['success']:.3f}  {interval} on {results['levels']} levels, {model}")
     print(f"{out}  (vagen view {out})")
 
 

@@ -165,7 +165,7 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         (("model",), {"help": "a model directory, hub id, or a run (its newest policy)"}),
         (
             ("--levels",),
-            {"choices": ["test", "val", "train"], "default": "test", "help": "which levels"},
+            {"choices": ["test", "val"], "default": "test", "help": "which levels"},
         ),
         (("--count",), {"type": int, "help": "how many levels (default: all of the experiment's)"}),
         (("--to",), {"dest": "to", "metavar": "DIR", "help": "folder for the result"}),

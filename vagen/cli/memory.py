@@ -11,7 +11,7 @@ from typing import Any
 
 from vagen.cli.sizes import ConversationSize
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.checks import has_critic, has_reference, trajectories_per_iteration
+from vagen.config.checks import has_critic, has_reference
 
 GIB = 1 << 30
 PROCESS = int(0.8 * GIB)
@@ -134,10 +134,7 @@ def estimate(
     critic = shape.backbone_parameters + shape.hidden + 1 if has_critic(experiment) else 0
     reference = shape.parameters if has_reference(experiment) else 0
     trained = shape.parameters + critic
-    slots = min(
-        experiment.actor_rollout_ref.rollout.max_concurrency,
-        trajectories_per_iteration(experiment),
-    )
+    slots = experiment.actor_rollout_ref.rollout.max_concurrency
     longest = longest_trajectory(experiment, sizes)
     capacity = CACHE_START
     while capacity < longest:

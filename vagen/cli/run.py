@@ -67,20 +67,21 @@ def summary_table(summary: dict[str, Any], run_dir: Path) -> Any:
     from rich.table import Table
 
     def interval(part: dict[str, Any], value: str, sign: str = "") -> str:
-        low, high = part["ci95"]
+        low, high = part["ci95"] or (float("nan"), float("nan"))
         return f"{part[value]:{sign}.3f}  [{low:{sign}.3f}, {high:{sign}.3f}]"
 
     table = Table(show_header=False, title=run_dir.name, title_justify="left")
     table.add_column(style="bold")
-    table.add_column()
-    levels = summary["final"].get("levels")
-    count = f" ({len(levels) if isinstance(levels, list) else levels} levels)" if levels else ""
-    table.add_row(f"warm start, success{count}", interval(summary["warm_start"], "success"))
-    table.add_row(f"final, success{count}", interval(summary["final"], "success"))
-    table.add_row("gain, paired", interval(summary["paired_gain"], "gain", "+"))
+    table.add_column(overflow="fold")
+    table.add_row("levels", f"{summary['levels']} held-out")
+    table.add_row("success, warm start", interval(summary["warm_start"], "success"))
+    table.add_row("success, final", interval(summary["final"], "success"))
+    table.add_row("paired gain", interval(summary["paired_gain"], "gain", "+"))
     seconds = summary["seconds"]["total"]
+    table.add_row("iterations", str(summary["iterations"]))
     table.add_row("time", f"{int(seconds) // 60} min {int(seconds) % 60} s")
-    table.add_row("model", str(summary.get("model_uri") or "not registered"))
+    alias = f", now {summary['alias']}" if summary.get("alias") else ""
+    table.add_row("model", f"{summary.get('model_uri') or 'not registered'}{alias}")
     table.add_row("folder", str(run_dir))
     table.add_row("report", f"vagen view {run_dir.name}")
     return table
@@ -102,6 +103,12 @@ def _rerun(options: Namespace) -> None:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     out = Path(options.to) if options.to else run_dir / "reruns" / f"{options.stage}-{stamp}"
     from vagen.stages import rerun_stage
+    from vagen.stages.progress import close
 
-    rerun_stage(options.stage, run_dir, batch, out)
+    try:
+        metrics = rerun_stage(options.stage, run_dir, batch, out)["metrics"]
+    finally:
+        close()
+    for name, value in metrics.items():
+        print(f"{name}: {value:.6g}")
     print(out)

@@ -1,0 +1,167 @@
+"""Every refused combination, with its message; and the nearest one that runs."""
+
+from pathlib import Path
+
+import pytest
+
+from vagen.config import ConfigError, load_experiment
+from vagen.config.checks import has_critic, has_reference, trajectories_per_iteration
+
+LAKE = "name: lake\nenvs:\n  lake:\n    env_name: FrozenLake\n"
+GRPO = ["algorithm.adv_estimator=grpo"]
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    path = tmp_path / "lake.yaml"
+    path.write_text(LAKE)
+    return path
+
+
+CASES = [
+    (
+        ["critic.enable=false"],
+        "`critic.enable` (override `critic.enable=false`): bi_level_gae reads the critic's values",
+        ["critic.enable=true"],
+    ),
+    (
+        [*GRPO, "rollout_manager.n_trajectory=2", "critic.enable=true"],
+        "`critic.enable` (override `critic.enable=true`): grpo reads no values",
+        [*GRPO, "rollout_manager.n_trajectory=2", "critic.enable=false"],
+    ),
+    (
+        ["algorithm.adv_estimator=turn_wise_gae"],
+        "`critic.use_reward_mask`: turn_wise_gae has returns at the ends of turns only",
+        ["algorithm.adv_estimator=turn_wise_gae", "critic.use_reward_mask=true"],
+    ),
+    (
+        GRPO,
+        "`rollout_manager.n_trajectory`: grpo compares trajectories of one level",
+        [*GRPO, "rollout_manager.n_trajectory=2"],
+    ),
+    (
+        ["algorithm.adv_estimator=gae"],
+        "`rollout_manager.use_gae_mask`: gae runs over every token; set it to false, or take "
+        "masked_gae",
+        ["algorithm.adv_estimator=gae", "rollout_manager.use_gae_mask=false"],
+    ),
+    (
+        ["algorithm.adv_estimator=masked_gae", "rollout_manager.use_gae_mask=false"],
+        "masked_gae runs over sampled tokens only; set it to true, or take gae",
+        ["algorithm.adv_estimator=masked_gae"],
+    ),
+    (
+        ["algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.kl_coef=0"],
+        "the adaptive controller multiplies it",
+        ["algorithm.kl_ctrl.type=adaptive"],
+    ),
+    (
+        ["rollout_manager.window_size=5"],
+        "`rollout_manager.window_size` (override `rollout_manager.window_size=5`): a window over "
+        "the history is not supported",
+        ["rollout_manager.window_size=null"],
+    ),
+    (
+        ["actor_rollout_ref.rollout.temperature=0"],
+        "greedy training episodes explore nothing",
+        ["actor_rollout_ref.rollout.val_kwargs.temperature=0"],
+    ),
+    (
+        ["actor_rollout_ref.actor.ppo_mini_batch_size=129"],
+        "129 is more than the 128 trajectories of an iteration",
+        ["actor_rollout_ref.actor.ppo_mini_batch_size=128"],
+    ),
+    (
+        ["actor_rollout_ref.actor.ppo_max_token_len=2399"],
+        "2399 cannot hold one trajectory of data.max_trajectory_length = 2400 tokens",
+        ["actor_rollout_ref.actor.ppo_max_token_len=2400"],
+    ),
+    (
+        [*GRPO, "rollout_manager.n_trajectory=2", "trainer.critic_warmup=1"],
+        "`trainer.critic_warmup` (override `trainer.critic_warmup=1`): there is no critic",
+        [*GRPO, "rollout_manager.n_trajectory=2"],
+    ),
+    (
+        ["trainer.critic_warmup=40"],
+        "the policy would never learn in trainer.total_training_steps = 40 iterations",
+        ["trainer.critic_warmup=39"],
+    ),
+    (
+        ["judge.observation_weight=0", "judge.prediction_weight=0"],
+        "`judge.use_state_reward`: both weights are 0",
+        ["judge.observation_weight=0"],
+    ),
+    (
+        ["envs.lake.env_config.prompt_format=free_think"],
+        "free_think has no <observation> or <prediction> section for judge.use_state_reward",
+        ["envs.lake.env_config.prompt_format=free_think", "judge.use_state_reward=false"],
+    ),
+    (
+        ["envs.lake.env_config.prompt_format=grounding", "judge.observation_weight=0"],
+        "grounding has no <prediction> section",
+        ["envs.lake.env_config.prompt_format=worldmodeling", "judge.observation_weight=0"],
+    ),
+    (
+        ["data.max_trajectory_length=1223"],
+        "1223 cannot hold the first turn: data.max_prompt_length + data.max_response_length = 1224",
+        ["data.max_trajectory_length=1224"],
+    ),
+    (
+        ["envs.lake.train_size=127"],
+        "`data.train_batch_size`: 128 is more than the 127 training levels",
+        ["envs.lake.train_size=128"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message", "right"), CASES, ids=[case[1][:40] for case in CASES])
+def test_impossible_combinations_are_refused_with_the_reason(
+    experiment: Path, wrong: list[str], message: str, right: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(experiment, wrong)
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1, "one mistake, one line"
+    load_experiment(experiment, right)
+
+
+def test_several_reasons_are_told_at_once(experiment: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(experiment, ["critic.enable=false", "rollout_manager.window_size=2"])
+    assert len(str(caught.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [*GRPO, "rollout_manager.n_trajectory=2", "algorithm.truncation_bootstrap=true"],
+        ["actor_rollout_ref.actor.use_kl_loss=true"],
+        ["actor_rollout_ref.actor.use_kl_loss=true", "algorithm.kl_ctrl.kl_coef=0"],
+        ["rollout_manager.use_loss_mask=false"],
+        ["rollout_manager.use_multi_turn_reward=false"],
+    ],
+)
+def test_unusual_combinations_that_work_are_let_through(
+    experiment: Path, overrides: list[str]
+) -> None:
+    load_experiment(experiment, overrides)
+
+
+def test_what_a_configuration_needs(experiment: Path) -> None:
+    config = load_experiment(experiment)
+    assert has_critic(config)
+    assert has_reference(config)
+    assert trajectories_per_iteration(config) == 128
+    group = load_experiment(
+        experiment,
+        [*GRPO, "rollout_manager.n_trajectory=8", "algorithm.kl_ctrl.kl_coef=0"],
+    )
+    assert not has_critic(group)
+    assert not has_reference(group)
+    assert trajectories_per_iteration(group) == 1024
+    assert has_reference(
+        load_experiment(
+            experiment,
+            ["algorithm.kl_ctrl.kl_coef=0", "actor_rollout_ref.actor.use_kl_loss=true"],
+        )
+    )

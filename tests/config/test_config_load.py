@@ -1,0 +1,240 @@
+"""Layers, overrides and messages."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vagen.config import (
+    ConfigError,
+    ExperimentConfig,
+    config_digest,
+    dump_yaml,
+    load_experiment,
+    load_infra,
+)
+from vagen.config.yaml_io import parse_value
+
+BASE = """\
+name: lake
+preset: vagen_full
+envs:
+  lake:
+    env_name: FrozenLake
+    env_config:
+      size: 4
+algorithm:
+  lam: 0.9
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    path = tmp_path / "lake.yaml"
+    path.write_text(BASE)
+    return path
+
+
+def refusal(path: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(path, overrides)
+    return str(caught.value)
+
+
+def test_each_layer_wins_over_the_one_below(experiment: Path) -> None:
+    config = load_experiment(experiment, ["algorithm.lam=0.8"])
+    assert config.algorithm.lam == 0.8, "override over file"
+    assert load_experiment(experiment).algorithm.lam == 0.9, "file over preset"
+    assert config.algorithm.adv_estimator == "bi_level_gae", "preset over default"
+    assert config.rollout_manager.max_turns == 3, "default"
+
+
+def test_override_of_the_preset_takes_the_other_presets_values(experiment: Path) -> None:
+    config = load_experiment(experiment, ["preset=vagen_base"])
+    assert config.algorithm.adv_estimator == "masked_gae"
+    assert config.algorithm.lam == 0.9
+
+
+def test_a_section_given_in_part_keeps_its_defaults_where_it_stands(experiment: Path) -> None:
+    config = load_experiment(experiment, ["critic.optim.weight_decay=0.1"])
+    assert config.critic.optim.lr == 1e-5
+    assert config.actor_rollout_ref.actor.optim.lr == 1e-6
+
+
+def test_environment_options_are_filled_in_and_overridable(experiment: Path) -> None:
+    options = load_experiment(experiment, ["envs.lake.env_config.tile_size=48"]).envs["lake"]
+    assert options.env_config["tile_size"] == 48
+    assert options.env_config["size"] == 4
+    assert options.env_config["prompt_format"] == "grounding_worldmodeling", "from the preset"
+    assert options.env_config["is_slippery"] is False, "from the environment"
+
+
+def test_an_environment_can_be_added_by_overrides(experiment: Path) -> None:
+    config = load_experiment(experiment, ["envs.boxes.env_name=Sokoban"])
+    assert list(config.envs) == ["lake", "boxes"]
+    assert config.envs["boxes"].env_config["prompt_format"] == "grounding_worldmodeling"
+
+
+def test_empty_sections_change_nothing(tmp_path: Path, experiment: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text(BASE + "trainer:\ncritic:\n  optim:\n")
+    assert load_experiment(path) == load_experiment(experiment)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-6", 1e-6),
+        ("1E3", 1000.0),
+        ("-.5", -0.5),
+        ("3", 3),
+        ("null", None),
+        ("", None),
+        ("true", True),
+        ("[1, 2.5e-1]", [1, 0.25]),
+        ("grpo", "grpo"),
+        ("1.2.3", "1.2.3"),
+        ("e5", "e5"),
+    ],
+)
+def test_override_values_are_typed(text: str, value: object) -> None:
+    parsed = parse_value(text)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_every_float_is_read_as_itself(value: float) -> None:
+    assert parse_value(repr(value)) == value
+
+
+@given(st.integers())
+def test_every_integer_is_read_as_itself(value: int) -> None:
+    parsed = parse_value(str(value))
+    assert parsed == value
+    assert isinstance(parsed, int)
+
+
+def test_unknown_key_names_file_line_and_nearest(experiment: Path) -> None:
+    experiment.write_text(BASE + "  lamda: 0.5\n")
+    assert refusal(experiment) == (
+        f"unknown key `algorithm.lamda` ({experiment}:10); did you mean `algorithm.lam`?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "algorithm.lamda=1",
+            "`algorithm.lamda` (override `algorithm.lamda=1`); did you mean `algorithm.lam`?",
+        ),
+        ("lr=1", "`actor_rollout_ref.actor.optim.lr` or `critic.optim.lr` or `warm_start.lr`?"),
+        ("trainer.zzz=1", "`trainer` has: total_training_steps, test_freq"),
+        ("algoritm.lam=1", "unknown key `algoritm`"),
+        ("envs.lake.env_config.sise=4", "did you mean `envs.lake.env_config.size`?"),
+        ("envs.lake.env_config.tags.anwser=a", "did you mean `envs.lake.env_config.tags.answer`?"),
+        ("envs.lak.env_config.size=4", "did you mean the id `lake`?"),
+        ("envs.lake.env_name=FrozenLak", "environment `FrozenLak`; did you mean `FrozenLake`?"),
+        ("envs.lake.env_config.prompt_format=fre_think", "it must be 'no_think', 'free_think'"),
+        ("envs.lake.env_config.expert_actions_per_turn=9", "only max_actions_per_step = 3"),
+        (
+            "algorithm.lam=2",
+            "is 2 (override `algorithm.lam=2`); it should be less than or equal to 1",
+        ),
+        ("algorithm.lam.x=1", "`algorithm.lam` is {'x': 1} (override `algorithm.lam.x=1`)"),
+        ("algorithm.kl_ctrl.kl_coef=.inf", "it should be a finite number"),
+        ("data.train_batch_size=many", "`data.train_batch_size` is 'many'"),
+        ("judge=3", "`judge` is 3 (override `judge=3`); it must be a section"),
+        ("envs=[]", "`envs` is []"),
+        ("name=a/b", "`name` is 'a/b'"),
+        ("preset=vagen_ful", "unknown preset `vagen_ful`; did you mean `vagen_full`?"),
+        ("preset=[vagen_full]", "unknown preset"),
+        ("algorithm.adv_estimator=gea", "unknown estimator `gea`; did you mean `gae`?"),
+        ("algorithm.lam", "`algorithm.lam` is not an override; write `dotted.key=value`"),
+        (".lam=1", "is not an override"),
+        ("algorithm.lam=[", "override `algorithm.lam=[`: '[' is not a YAML value"),
+    ],
+)
+def test_wrong_overrides_say_what_is_wrong(experiment: Path, override: str, message: str) -> None:
+    assert message in refusal(experiment, override)
+
+
+def test_a_type_error_names_the_preset_or_file_that_set_it(experiment: Path) -> None:
+    experiment.write_text(BASE.replace("lam: 0.9", "lam: much"))
+    assert f"`algorithm.lam` is 'much' ({experiment}:9)" in refusal(experiment)
+
+
+def test_all_mistakes_are_told_at_once(experiment: Path) -> None:
+    lines = refusal(experiment, "trainer.x=1", "algorithm.gamma=2", "judge.y=1").splitlines()
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("name: a\nname: b\n", ":2: `name` stands twice"),
+        ("a: [1\n", "is not valid YAML: line"),
+        ("- 1\n", "must hold `key: value` lines"),
+        ("", "`name` is missing"),
+        ("name: a\nenvs: {}\n", "`envs` is empty"),
+        ("1: a\n", "the key `1` is not text"),
+        ("name: x\n<<: {a: 1}\n", "merge keys"),
+    ],
+)
+def test_broken_files_say_what_is_wrong(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text(content)
+    assert message in refusal(path)
+
+
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "latin.yaml"
+    path.write_bytes(b"name: \xe9\n")
+    assert "cannot be read" in refusal(path)
+    assert refusal(tmp_path / "none.yaml") == f"there is no file {tmp_path / 'none.yaml'}"
+
+
+def test_names_are_found_in_the_current_folder_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "mine.yaml").write_text(BASE)
+    (tmp_path / "experiments" / "frozenlake-tiny.yaml").write_text(BASE)
+    monkeypatch.chdir(tmp_path)
+    assert load_experiment("mine").name == "lake"
+    assert load_experiment("frozenlake-tiny").name == "lake"
+    with pytest.raises(ConfigError, match="unknown experiment `mein`; did you mean `mine`"):
+        load_experiment("mein")
+
+
+def test_the_resolved_file_gives_the_same_experiment(experiment: Path, tmp_path: Path) -> None:
+    config = load_experiment(experiment, ["algorithm.high_level_lam=0.5"])
+    resolved = tmp_path / "resolved.yaml"
+    resolved.write_text(dump_yaml(config))
+    assert load_experiment(resolved) == config
+    assert config_digest(load_experiment(resolved)) == config_digest(config)
+
+
+def test_the_digest_follows_every_value_and_no_order(experiment: Path, tmp_path: Path) -> None:
+    config = load_experiment(experiment)
+    assert config_digest(load_experiment(experiment, ["seed=1"])) != config_digest(config)
+    lines = BASE.splitlines(keepends=True)
+    other = tmp_path / "reordered.yaml"
+    other.write_text("".join([*lines[7:], *lines[:7]]))
+    assert config_digest(load_experiment(other)) == config_digest(config)
+
+
+def test_infra_defaults_files_and_overrides(tmp_path: Path) -> None:
+    assert load_infra() == load_infra("laptop")
+    assert load_infra("laptop", ["device=cuda:1", "threads=2"]).device == "cuda:1"
+    for override in ("device=gpu", "threads=0", "mode=fast", "devise=cpu"):
+        with pytest.raises(ConfigError, match=override.partition("=")[0]):
+            load_infra(None, [override])
+
+
+def test_configurations_are_frozen(experiment: Path) -> None:
+    config: ExperimentConfig = load_experiment(experiment)
+    with pytest.raises(ValueError, match="frozen"):
+        config.seed = 1  # type: ignore[misc]

@@ -1,0 +1,81 @@
+"""Presets against the published tables, and each of them against the checks."""
+
+from pathlib import Path
+
+import pytest
+
+from vagen.advantage import ESTIMATORS
+from vagen.config import PRESETS, load_experiment
+
+# estimator, gamma per turn, loss mask, advantage mask, turn rewards, state reward,
+# levels, trajectories, critic at turn ends
+PAPER = {
+    "vanilla_ppo": ("turn_wise_gae", 1.0, False, False, False, False, 128, 1, True),
+    "grpo_mask": ("grpo", 1.0, True, True, False, False, 16, 8, False),
+    "turn_ppo_mask": ("turn_wise_gae", 1.0, True, True, True, False, 64, 2, True),
+    "vagen_base": ("masked_gae", 1.0, True, True, False, False, 128, 1, False),
+    "vagen_full": ("bi_level_gae", 0.95, True, True, True, True, 128, 1, False),
+}
+RELEASE = {
+    "rico_gae": ("gae", 0.95, False, False, False, False, 128, 1, False),
+    "rico_grpo": ("grpo", 0.95, False, False, False, False, 16, 8, False),
+    "rico_grpo_mask_loss": ("grpo", 0.95, True, False, False, False, 16, 8, False),
+    "aico_no_loss_mask": ("masked_gae", 0.95, False, True, False, False, 128, 1, False),
+    "aico_no_gae_mask": ("gae", 0.95, True, False, False, False, 128, 1, False),
+    "aico": ("masked_gae", 0.95, True, True, False, False, 128, 1, False),
+    "trico_no_turn_reward": ("bi_level_gae", 0.95, True, True, False, False, 128, 1, False),
+    "trico_no_bi_level": ("masked_gae", 0.95, True, True, True, False, 128, 1, False),
+    "trico_turn_wise": ("turn_wise_gae", 0.95, True, True, True, False, 128, 1, True),
+    "trico": ("bi_level_gae", 0.95, True, True, True, False, 128, 1, False),
+}
+
+
+@pytest.mark.parametrize(("name", "row"), [*PAPER.items(), *RELEASE.items()])
+def test_a_preset_is_its_row_of_the_table(name: str, row: tuple, tmp_path: Path) -> None:
+    path = tmp_path / "lake.yaml"
+    path.write_text(f"name: lake\npreset: {name}\nenvs:\n  lake:\n    env_name: FrozenLake\n")
+    config = load_experiment(path)
+    manager = config.rollout_manager
+    assert row == (
+        config.algorithm.adv_estimator,
+        config.algorithm.high_level_gamma,
+        manager.use_loss_mask,
+        manager.use_gae_mask,
+        manager.use_multi_turn_reward,
+        config.judge.use_state_reward,
+        config.data.train_batch_size,
+        manager.n_trajectory,
+        config.critic.use_reward_mask,
+    )
+    assert (config.algorithm.gamma, config.algorithm.lam) == (1.0, 1.0)
+    assert config.algorithm.kl_ctrl.kl_coef == 0.001
+    assert config.actor_rollout_ref.actor.optim.lr == 1e-6
+    assert config.critic.optim.lr == 1e-5
+    assert manager.max_turns == 3
+    budgets = (
+        config.data.max_prompt_length,
+        config.data.max_response_length,
+        config.data.max_trajectory_length,
+    )
+    assert budgets == ((1024, 128, 1800) if name in RELEASE else (1024, 200, 2400))
+    if name in PAPER:
+        assert config.envs["lake"].env_config["prompt_format"] == "grounding_worldmodeling"
+    assert config.judge.observation_weight == config.judge.prediction_weight == 0.5
+
+
+def test_the_tables_are_complete() -> None:
+    assert set(PRESETS) == {*PAPER, *RELEASE}
+    assert {preset.estimator for preset in PRESETS.values()} <= set(ESTIMATORS)
+
+
+def test_a_preset_does_not_leak_into_the_next_use(tmp_path: Path) -> None:
+    path = tmp_path / "two.yaml"
+    path.write_text(
+        "name: two\npreset: vagen_full\nenvs:\n  a:\n    env_name: FrozenLake\n"
+        "    env_config: {prompt_format: worldmodeling}\n  b:\n    env_name: Sokoban\n"
+    )
+    envs = load_experiment(path).envs
+    assert envs["a"].env_config["prompt_format"] == "worldmodeling"
+    assert envs["b"].env_config["prompt_format"] == "grounding_worldmodeling"
+    again = load_experiment(path, ["envs.a.env_config.prompt_format=grounding"]).envs
+    assert again["b"].env_config["prompt_format"] == "grounding_worldmodeling"
