@@ -13,7 +13,7 @@ import pytest
 
 from vagen.stages import executor, session
 from vagen.stages.progress import read_events
-from vagen.stages.session import Session, SessionError, StageError, StageFailed, call
+from vagen.stages.session import Failure, Session, SessionError, StageError, StageFailed, call
 from vagen.storage import commit_directory, directory_digest, read_manifest
 
 HERE = Path(__file__).parent
@@ -73,7 +73,7 @@ def test_numbers_that_are_not_finite_come_back(live: Session):
 def test_a_user_error_has_the_stage_s_own_message_and_the_session_goes_on(live: Session):
     with pytest.raises(StageError, match=r"^the batch /x is corrupt: run `rollout` again$"):
         live.call("refuse")
-    assert live.last_failure() == "the batch /x is corrupt: run `rollout` again"
+    assert live.last_failure() == Failure("user", "the batch /x is corrupt: run `rollout` again")
     assert live.call("count")["metrics"]["calls"] == 2
 
 
@@ -102,7 +102,8 @@ def test_the_death_of_the_session_is_an_error_with_its_last_words(live: Session,
     with pytest.raises(SessionError, match=r"ended during die of iteration 2") as caught:
         live.call("die", iteration=2)
     assert "allocating 90 GiB" in str(caught.value)
-    assert "killed by SIGKILL" in (live.last_failure() or "")
+    failure = live.last_failure()
+    assert failure and failure.kind == "internal" and "killed by SIGKILL" in failure.message
     # A step started meanwhile must not go on alone.
     with pytest.raises(SessionError):
         call(str(tmp_path), "count")

@@ -1,5 +1,6 @@
 """How a stage is executed, in a session or in the process of a single step."""
 
+import functools
 import importlib
 import os
 import time
@@ -24,11 +25,8 @@ def open_run(run_dir: Path) -> Execute:
 
     run = Run.open(run_dir)
     progress.describe(run.experiment.name, run.experiment.trainer.total_training_steps)
-
-    def execute(stage: str, **kwargs: Any) -> dict[str, Any]:
-        return stages.execute(run, stage, **kwargs)
-
-    return execute
+    # Looked up now: this loads torch while the pipeline is still being put together.
+    return functools.partial(stages.execute, run)
 
 
 def load(executor: str) -> Callable[[Path], Execute]:

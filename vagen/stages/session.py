@@ -238,6 +238,13 @@ class Session:
         if endpoint and endpoint.pid == process.pid:
             forget(self.run_dir, endpoint)
 
+    def kill(self) -> None:
+        """Ends the process and its children at once; `stop` still has to clear up."""
+        import signal
+
+        if self._process is not None and self.alive:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def _start(self) -> None:
         import subprocess
 

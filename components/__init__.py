@@ -1,0 +1,1 @@
+"""One folder per pipeline step: a thin Kubeflow component over `vagen.stages`."""

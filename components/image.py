@@ -1,0 +1,6 @@
+"""The container image that components run in on a cluster; locally it is not used."""
+
+import os
+
+IMAGE = os.environ.get("VAGEN_IMAGE", "vagen:latest")
+"""Read when a pipeline is compiled; `pipelines.compile --image` overrides it."""
