@@ -8,7 +8,7 @@ number of moves of its best solution.
 
 from random import Random
 
-from vagen.envs.grid import Cell, Cells, cells_of, draw_cell, draw_index
+from vagen.envs.grid import Cell, Cells, draw_cell, draw_index, nth_cell
 from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
 from vagen.envs.sokoban.config import SokobanConfig
 from vagen.envs.sokoban.game import Room, SokobanLevel, flood
@@ -66,18 +66,20 @@ def backward_layers(room: Room, *, depth: int | None, budget: int) -> list[Layer
                     unseen[boxes] ^= walked
                     following[boxes] = following.get(boxes, 0) | walked
             pulling = players & pullers[boxes]
+            free = floor & ~boxes
             while pulling:
                 player = pulling.bit_length() - 1
                 pulling ^= 1 << player
                 for offset in offsets:
+                    if not boxes >> player + offset & 1:
+                        continue
                     before = 1 << player - offset
-                    if not (boxes >> player + offset & 1 and floor & ~boxes & before):
+                    if not free & before:
                         continue
                     pulled = boxes ^ (1 << player + offset | 1 << player)
                     if pulled not in unseen:
-                        free = floor & ~pulled
-                        unseen[pulled] = free
-                        pullers[pulled] = _pullers(free, pulled, columns)
+                        unseen[pulled] = floor & ~pulled
+                        pullers[pulled] = _pullers(floor & ~pulled, pulled, columns)
                     if unseen[pulled] & before:
                         unseen[pulled] ^= before
                         following[pulled] = following.get(pulled, 0) | before
@@ -98,11 +100,12 @@ def _pullers(free: Cells, boxes: Cells, columns: int) -> Cells:
 
 def draw_state(rng: Random, layer: Layer) -> tuple[Cells, Cell]:
     """A uniform state of a layer: boxes and player."""
-    index = draw_index(rng, sum(players.bit_count() for players in layer.values()))
+    index = draw_index(rng, sum([players.bit_count() for players in layer.values()]))
     for boxes, players in layer.items():
-        index -= players.bit_count()
-        if index < 0:
-            return boxes, cells_of(players)[index]
+        count = players.bit_count()
+        if index < count:
+            return boxes, nth_cell(players, index)
+        index -= count
     raise AssertionError("a layer is never empty")
 
 
