@@ -6,15 +6,17 @@ the event loop to the rest.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from vagen.envs.base import AgentEnv, Observation
 from vagen.rollout.conversation import ChatRenderer, Conversation, RenderError
 from vagen.rollout.types import CONTEXT, Policy, Sampling, Status, TokenRow, Trajectory, Turn
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,21 @@ async def run_episodes(
 
     tasks: list[Awaitable[Trajectory]] = [asyncio.ensure_future(one(spec)) for spec in specs]
     return list(await asyncio.gather(*tasks))
+
+
+def run_to_end(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """`asyncio.run`, with the result handed over beside the task.
+
+    `asyncio.run` restores the signal handler by a call that makes the `repr` of the finished task,
+    result included: a batch of trajectories would be printed for nothing.
+    """
+    box: list[Result] = []
+
+    async def main() -> None:
+        box.append(await coroutine)
+
+    asyncio.run(main())
+    return box[0]
 
 
 def turn_seed(sampling_seed: int, turn_index: int) -> int:

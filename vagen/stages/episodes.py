@@ -1,6 +1,5 @@
 """Episodes of a run: which levels, which seeds, and how they are played."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,6 +15,7 @@ from vagen.rollout.runner import (
     EpisodeSpec,
     derive_seed,
     run_episodes,
+    run_to_end,
 )
 from vagen.rollout.types import Policy, Sampling, Trajectory
 from vagen.stages.build import LevelSet
@@ -108,7 +108,7 @@ def play(
         sampling=sampling_of(sampling),
         frame_digest=_frame_digest,
     )
-    trajectories = asyncio.run(
+    trajectories = run_to_end(
         run_episodes(
             runner,
             specs,

@@ -4,7 +4,6 @@ A hub model or a local directory is taken as it is; a tiny model is built in cod
 asks for it, the policy then learns from expert episodes of training levels only.
 """
 
-import asyncio
 import hashlib
 import tempfile
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from vagen.models.processor import ProcessedImage, load_processor
 from vagen.models.tiny import TINY_MODELS, PixelStatistics, build_tiny_model
 from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.expert import ExpertPolicy
-from vagen.rollout.runner import EpisodeRunner, EpisodeSpec, derive_seed, run_episodes
+from vagen.rollout.runner import EpisodeRunner, EpisodeSpec, derive_seed, run_episodes, run_to_end
 from vagen.rollout.types import Sampling, TokenRow
 from vagen.stages import progress
 from vagen.stages.build import LevelSet, load_levels
@@ -130,7 +129,7 @@ class _ExpertEpisodes:
             )
             for i, k in enumerate(chosen)
         ]
-        trajectories = asyncio.run(
+        trajectories = run_to_end(
             run_episodes(runner, specs, environment, max_concurrency=len(specs))
         )
         return [row for trajectory in trajectories for row in trajectory.rows], images
