@@ -1,23 +1,18 @@
 """The doctor's checks of an experiment's environments and model."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from vagen.cli.doctor import Findings, bad, good, guarded, warning
+from vagen.cli.model_files import check_model
 from vagen.cli.sizes import (
     SAMPLED_LEVELS,
-    check_model_path,
     expert_turns,
     layout_tags,
     model_directory,
 )
 from vagen.config import ExperimentConfig
 from vagen.models.tiny import TINY_MODELS
-
-TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
-IMAGE_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
-WEIGHT_INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
 def environments(experiment: ExperimentConfig) -> Findings:
@@ -64,62 +59,18 @@ def model(experiment: ExperimentConfig) -> Findings:
 
 
 def _directory(path: str) -> Findings:
-    check_model_path(path)
+    check_model(path)
     folder = Path(path)
-    if not folder.is_dir():
-        from huggingface_hub import try_to_load_from_cache
-
-        if isinstance(try_to_load_from_cache(path, "config.json"), str):
-            yield good("model", f"{path}, in the local cache")
-        else:
-            yield warning("model", f"{path}, not downloaded yet", "the run downloads it")
-        return
-    missing = missing_files(folder)
-    if missing:
-        yield bad("model", f"{folder} lacks {', '.join(missing)}", "complete the directory")
-    else:
+    if folder.is_dir():
         size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
         yield good("model", f"{folder}, {size / 1e6:,.1f} MB")
+        return
+    from huggingface_hub import try_to_load_from_cache
 
-
-def missing_files(folder: Path) -> list[str]:
-    """What a model directory lacks; a weight file that is cut short counts as lacking."""
-    missing = []
-    config_file = folder / "config.json"
-    config = json.loads(config_file.read_text()) if config_file.is_file() else None
-    if config is None:
-        missing.append("config.json")
-    missing += _missing_weights(folder)
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        missing.append("a tokenizer (tokenizer.json)")
-    has_vision = config is not None and "vision_config" in config
-    if has_vision and not any((folder / name).is_file() for name in IMAGE_PROCESSOR_FILES):
-        missing.append("an image processor (preprocessor_config.json)")
-    return missing
-
-
-def _missing_weights(folder: Path) -> list[str]:
-    from safetensors import SafetensorError, safe_open
-
-    names = [file.name for file in folder.glob("*.safetensors")]
-    names += [file.name for file in folder.glob("pytorch_model*.bin")]
-    for index in WEIGHT_INDEX_FILES:
-        if (folder / index).is_file():
-            shards = set(json.loads((folder / index).read_text())["weight_map"].values())
-            absent = sorted(shards - set(names))
-            if absent:
-                return absent
-    if not names:
-        return ["weights (model.safetensors)"]
-    broken = []
-    for name in names:
-        if name.endswith(".safetensors"):
-            try:
-                with safe_open(folder / name, "np"):
-                    pass
-            except SafetensorError as error:
-                broken.append(f"a whole {name} ({error})")
-    return broken
+    if isinstance(try_to_load_from_cache(path, "config.json"), str):
+        yield good("model", f"{path}, in the local cache")
+    else:
+        yield warning("model", f"{path}, not downloaded yet", "the run downloads it")
 
 
 def _tokenizer(experiment: ExperimentConfig) -> Findings:

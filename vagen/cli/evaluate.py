@@ -15,6 +15,7 @@ from vagen.cli.common import (
     load_configs,
 )
 from vagen.cli.main import UsageError
+from vagen.cli.model_files import check_model
 from vagen.config import InfraConfig, load_experiment, load_infra
 
 
@@ -26,6 +27,7 @@ def evaluate(options: Namespace) -> None:
     if run_dir is None:
         experiment, infra = load_configs(options)
         model = options.model
+        check_model(model)
     else:
         experiment = load_experiment(
             options.experiment or run_dir / EXPERIMENT_FILE, options.overrides

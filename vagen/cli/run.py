@@ -8,6 +8,7 @@ from typing import Any
 
 from vagen.cli.common import find_run, load_configs, run_of
 from vagen.cli.main import UsageError
+from vagen.cli.model_files import check_model
 from vagen.config.schema import is_name
 
 SUMMARY_FILE = "summary.json"
@@ -21,6 +22,7 @@ def run(options: Namespace) -> None:
     if options.name and not is_name(options.name):
         raise UsageError(f"--name is {options.name!r}; use letters, digits, `-`, `_`")
     experiment, infra = load_configs(options)
+    check_model(experiment.actor_rollout_ref.model.path)
     from pipelines.local import execute
     from vagen.stages.run import Run
 

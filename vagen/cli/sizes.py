@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vagen.cli.model_files import check_model
 from vagen.config import ExperimentConfig
 from vagen.config.schema import EnvSpec
 from vagen.envs.base import AgentEnv, Observation
-from vagen.models import ModelError, Processor, load_processor
+from vagen.models import Processor, load_processor
 from vagen.models.tiny import TINY_MODELS
 
 SAMPLED_LEVELS = 8
@@ -59,23 +60,8 @@ def model_directory(experiment: ExperimentConfig) -> Iterator[str]:
             build_tiny_model(path, Path(folder), corpus=texts, tags=tags, seed=experiment.seed)
             yield folder
         return
-    check_model_path(path)
+    check_model(path)
     yield path
-
-
-def check_model_path(path: str) -> None:
-    """Refuses what can be neither a folder nor a hub id, before a library asks the network.
-
-    Raises:
-        ModelError: With what would be right.
-    """
-    if Path(path).is_dir():
-        return
-    if path.startswith(("tiny:", "/", ".", "~")) or path.count("/") > 1:
-        raise ModelError(
-            f"`actor_rollout_ref.model.path` is {path!r}: there is no such folder; give a model "
-            f"directory, a hub id, or one of {', '.join(TINY_MODELS)}"
-        )
 
 
 def measure(experiment: ExperimentConfig, model: str) -> dict[str, ConversationSize]:
