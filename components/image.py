@@ -3,4 +3,4 @@
 import os
 
 IMAGE = os.environ.get("VAGEN_IMAGE", "vagen:latest")
-"""Read when a pipeline is compiled; `pipelines.compile --image` overrides it."""
+"""Read when a pipeline is compiled; `vagen compile --image` overrides it."""

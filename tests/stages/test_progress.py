@@ -146,6 +146,9 @@ def test_time_left_follows_the_last_iterations(monkeypatch: pytest.MonkeyPatch):
     timing.begin(record)
     now[0] += 4.0
     assert timing.remaining() == pytest.approx(16.0)
+    timing.iterations = 3
+    timing.finish(progress.StepRecord("evaluate", None, now[0]), 2.0)
+    assert timing.remaining() is None
 
 
 @pytest.mark.parametrize(
@@ -158,5 +161,7 @@ def test_clock(seconds: float, text: str):
 def test_headline_puts_success_first_and_leaves_out_what_is_no_number():
     metrics = {"a/score": 2, "path": "x", "flag": True, "a/success": 0.5}
     assert headline(metrics) == ["success 0.5", "score 2"]
+    assert headline({"critic/loss": 9.0, "actor/entropy": 1.25}) == ["entropy 1.25"]
+    assert headline({"build/lake/train": 64, "flag": True, "b": 1.0}) == ["train 64", "b 1"]
     assert success_of(metrics) == 0.5
     assert success_of({"score": 1}) is None

@@ -11,7 +11,21 @@ from typing import Any, Protocol
 Advance = Callable[..., None]
 """`advance(n=1, **fields)`: n more units are done; fields (such as `success=0.4`) are shown."""
 
-_SHOWN_METRICS = 4
+_SHOWN = {
+    "success": "success",
+    "score": "score",
+    "format_correct": "format",
+    "judge/observation": "observation",
+    "judge/prediction": "prediction",
+    "critic/vf_explained_var": "explained variance",
+    "actor/entropy": "entropy",
+    "actor/ppo_kl": "KL",
+    "warm_start/loss": "loss",
+}
+"""Metrics worth a place on a line, by their last component or whole name, and how they are called
+there."""
+_SHOWN_OTHERWISE = 3
+"""Metrics shown of a step that has none of those."""
 _ESTIMATE_WINDOW = 5
 """Iterations whose mean duration predicts the rest."""
 
@@ -72,6 +86,7 @@ class Timing:
         self._iteration_began = self._began
         self._durations: deque[float] = deque(maxlen=_ESTIMATE_WINDOW)
         self._evaluation = 0.0
+        self._done = False
 
     def begin(self, step: StepRecord) -> None:
         """Counts the step in."""
@@ -85,6 +100,7 @@ class Timing:
             self._durations.append(time.monotonic() - self._iteration_began)
         if step.name == "evaluate":
             self._evaluation = seconds
+            self._done = self.iterations is not None and self.iteration == self.iterations - 1
         if (success := success_of(step.metrics)) is not None:
             self.success = success
 
@@ -94,7 +110,7 @@ class Timing:
 
     def remaining(self) -> float | None:
         """Seconds until the end, the final evaluation included; None if nothing is known yet."""
-        if self.iterations is None or self.iteration is None or not self._durations:
+        if self.iterations is None or self.iteration is None or not self._durations or self._done:
             return None
         left = self.iterations - self.iteration - 1
         per_iteration = fmean(self._durations)
@@ -205,10 +221,18 @@ def success_of(metrics: Mapping[str, Any]) -> float | None:
 
 
 def headline(metrics: Mapping[str, Any]) -> list[str]:
-    """The few metrics worth a place on a line, success first, as `name value`."""
+    """The few metrics worth a place on a line, as `name value`."""
     numbers = {name: float(value) for name, value in metrics.items() if _is_number(value)}
-    names = sorted(numbers, key=lambda name: name.rsplit("/", 1)[-1] != "success")
-    return [f"{name.rsplit('/', 1)[-1]} {numbers[name]:.3g}" for name in names[:_SHOWN_METRICS]]
+    found = {}
+    for name, value in numbers.items():
+        last = name.rsplit("/", 1)[-1]
+        key = name if name in _SHOWN else last
+        if key in _SHOWN:
+            found.setdefault(key, value)
+    if found:
+        return [f"{called} {found[key]:.3g}" for key, called in _SHOWN.items() if key in found]
+    some = list(numbers.items())[:_SHOWN_OTHERWISE]
+    return [f"{name.rsplit('/', 1)[-1]} {value:.3g}" for name, value in some]
 
 
 def clock(seconds: float) -> str:
