@@ -1,0 +1,162 @@
+"""Command lines, messages and exit codes."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vagen.cli.main import COMMANDS, FAILED, INTERRUPTED, USER_ERROR, main, parse
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_words_and_options_stand_in_any_order() -> None:
+    for line in (
+        "run sokoban-tiny a.b=1 infra.device=cpu --name x",
+        "run --name x experiment=sokoban-tiny infra.device=cpu a.b=1",
+        "run a.b=1 --name x sokoban-tiny infra.device=cpu",
+    ):
+        options = parse(line.split())
+        assert options.experiment == "sokoban-tiny"
+        assert options.overrides == ["a.b=1"]
+        assert options.infra_overrides == ["device=cpu"]
+        assert options.name == "x"
+
+
+def test_values_may_hold_equals_signs_and_minus() -> None:
+    options = parse(["run", "a.b=c=d", "e.f=-1"])
+    assert options.overrides == ["a.b=c=d", "e.f=-1"]
+    assert options.experiment is None
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("run a b", "one experiment at a time, not a, b"),
+        ("run --bogus", "unrecognized arguments: --bogus"),
+        ("resume x y", "unrecognized arguments: y"),
+        ("run --stage rollout --from x", "invalid choice: 'rollout'"),
+        ("fly", "invalid choice: 'fly'"),
+        ("eval", "the following arguments are required: model"),
+        ("eval x --count many", "invalid int value: 'many'"),
+    ],
+)
+def test_command_lines_without_sense_are_refused(
+    line: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(line.split())
+    assert caught.value.code == USER_ERROR
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("run nonsense", "unknown experiment `nonsense`"),
+        ("run frozenlake-tiny algorithm.lamda=1", "did you mean `algorithm.lam`?"),
+        ("run frozenlake-tiny critic.enable=false", "reads the critic's values"),
+        ("run frozenlake-tiny infra.devise=cpu", "unknown key `devise`"),
+        ("run frozenlake-tiny --infra nowhere", "unknown infra `nowhere`"),
+        ("run frozenlake-tiny --name a/b", "--name is 'a/b'"),
+        ("run frozenlake-tiny actor_rollout_ref.model.path=/none", "there is no model '/none'"),
+        ("run --stage judge", "one step needs both --stage and --from"),
+        ("run --from x", "one step needs both --stage and --from"),
+        ("run --stage judge --from x a=1", "one step uses its run's own configuration"),
+        ("run --stage judge --from .", "does not lie in a run's folder"),
+        ("resume nothing", "unknown run `nothing`"),
+        ("resume .", ". is not a run's folder: it has no config/experiment.yaml"),
+        ("view nothing", "unknown run `nothing`"),
+        ("eval frozenlake", "there is no model 'frozenlake'"),
+        ("eval x --count 0", "--count is 0; it must be at least 1"),
+        ("plan nonsense", "unknown experiment"),
+        ("doctor nonsense", "unknown experiment"),
+        ("compile nonsense", "unknown experiment"),
+    ],
+)
+def test_user_errors_are_one_message_and_leave_nothing(
+    line: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(line.split()) == USER_ERROR
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.startswith("error: ")
+    assert "Traceback" not in captured.err
+    assert not captured.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_debug_shows_where(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="unknown experiment"):
+        main(["plan", "nonsense", "--debug"])
+
+
+def test_faults_of_the_program_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: object) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr("vagen.cli.plan.plan", broken)
+    assert main(["plan"]) == FAILED
+    assert "IndexError: list index out of range\nThis is a fault" in capsys.readouterr().err
+
+    def numpy_says(_: object) -> None:
+        raise ValueError("operands could not be broadcast")
+
+    monkeypatch.setattr("vagen.cli.plan.plan", numpy_says)
+    assert main(["plan"]) == FAILED
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vagen.cli.plan.plan", interrupted)
+    assert main(["plan"]) == INTERRUPTED
+
+
+def test_a_failed_run_is_no_user_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from vagen.stages.session import SessionError
+
+    def broken(_: object) -> None:
+        raise SessionError("the session ended")
+
+    monkeypatch.setattr("vagen.cli.plan.plan", broken)
+    assert main(["plan"]) == FAILED
+    assert capsys.readouterr().err == "error: the session ended\n"
+
+
+def test_help_explains_every_command_without_heavy_imports() -> None:
+    code = (
+        "import sys; from vagen.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "finally:\n"
+        "    heavy = {'torch', 'transformers', 'mlflow', 'kfp', 'pandas'} & set(sys.modules)\n"
+        "    assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for name, command in COMMANDS.items():
+        assert re.search(rf"^    {name} +\w", done.stdout, re.M), name
+        assert command.summary.split(":")[0] in done.stdout
+
+
+def test_a_read_only_output_folder_is_a_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "outputs").write_text("a file where the folder should be")
+    assert main(["run", "frozenlake-tiny"]) == USER_ERROR
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert "outputs" in message
+    assert (tmp_path / "outputs").read_text() == "a file where the folder should be"
