@@ -1,0 +1,93 @@
+# Every target sets up what it needs; `make help` explains them.
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/bash
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+PIP_FLAGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+
+# `make run experiment=sokoban-tiny` and `make run EXPERIMENT=sokoban-tiny` mean the same.
+experiment ?= frozenlake-tiny
+EXPERIMENT ?= $(experiment)
+ARGS ?=
+RUN ?= latest
+OUTPUTS ?= outputs
+PORT ?= 5000
+
+.PHONY: help venv run resume eval view ui doctor plan compile check test lint format docs hooks \
+	bench-envs bench-rollout clean
+
+help: ## Show this list
+	@echo "Usage: make TARGET [EXPERIMENT=frozenlake-tiny] [ARGS=\"key=value ...\"] [RUN=latest]"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints/laptop.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
+		{ echo "Python 3.11 or 3.12 is needed: install it, or give PYTHON=/path/to/python3.11"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints/laptop.txt -e ".[dev]"
+	@touch $@
+
+venv: $(READY) ## Create .venv with everything (PIP_FLAGS="--extra-index-url ..." for another torch)
+
+run: $(READY) ## Train: EXPERIMENT names a file under experiments/, ARGS are dotted overrides
+	@$(BIN)/vagen run $(EXPERIMENT) $(ARGS)
+
+resume: $(READY) ## Go on with a run that stopped: RUN=name of its folder
+	@$(BIN)/vagen resume $(RUN) $(ARGS)
+
+eval: $(READY) ## Measure a run's model on the held-out levels: RUN=name of its folder
+	@$(BIN)/vagen eval $(RUN) $(ARGS)
+
+view: $(READY) ## Open a run's report: every episode, turn by turn (RUN=latest)
+	@$(BIN)/vagen view $(RUN) $(ARGS)
+
+ui: $(READY) ## Open MLflow on the runs in OUTPUTS: http://127.0.0.1:5000 (PORT=...)
+	@test -f $(OUTPUTS)/mlflow.db || { echo "no runs in $(OUTPUTS) yet: start with make run"; exit 2; }
+	@MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false MLFLOW_DISABLE_TELEMETRY=true \
+		$(BIN)/mlflow ui --backend-store-uri sqlite:///$(abspath $(OUTPUTS))/mlflow.db --port $(PORT)
+
+doctor: $(READY) ## Check this machine: versions, folders, devices, MLflow, model, tokenizer
+	@$(BIN)/vagen doctor $(ARGS)
+
+plan: $(READY) ## Show what a run would do: steps, sizes, memory
+	@$(BIN)/vagen plan $(EXPERIMENT) $(ARGS)
+
+compile: $(READY) ## Write the pipeline as Kubeflow IR YAML to build/pipeline.yaml
+	@$(BIN)/vagen compile $(EXPERIMENT) --output build/pipeline.yaml $(ARGS)
+
+check: lint ## Lint, types, and the tests that take seconds
+	$(BIN)/python -m pytest -m "not slow"
+
+test: lint ## Lint, types, and all tests, also those that train (minutes)
+	$(BIN)/python -m pytest
+
+lint: $(READY) ## Lint, formatting and types, without tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(READY) ## Format the code and fix what the linter can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(READY) ## Write the generated documents anew: options, components
+	$(BIN)/python -m components.readme
+	$(BIN)/python -m vagen.config.reference docs/configuration.md
+
+hooks: $(READY) ## Install the git hooks (format and lint at every commit)
+	$(BIN)/pre-commit install
+
+bench-envs: $(READY) ## Measure environments: resets and steps per second
+	$(BIN)/python benchmarks/envs.py $(ARGS)
+
+bench-rollout: $(READY) ## Measure multi-turn generation: tokens per second
+	$(BIN)/python benchmarks/rollout.py $(ARGS)
+
+clean: ## Remove build products and caches; keeps .venv and outputs
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path "./$(VENV)/*" -prune -exec rm -rf {} +

@@ -1,0 +1,77 @@
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def make(*arguments: str) -> str:
+    process = subprocess.run(
+        ["make", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
+    )
+    return process.stdout
+
+
+def targets() -> list[str]:
+    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    found = re.search(r"^\.PHONY:(.*)$", text, re.MULTILINE)
+    assert found
+    return found[1].split()
+
+
+def test_help_explains_every_target():
+    shown = dict(re.findall(r"^  ([a-z-]+) +(.+)$", make("help"), re.MULTILINE))
+    assert sorted(shown) == sorted(targets())
+    assert all(len(text) > 10 for text in shown.values())
+
+
+def test_plain_make_is_help():
+    assert make() == make("help")
+
+
+def test_help_fits_a_terminal():
+    assert max(map(len, make("help").splitlines())) <= 100
+
+
+@pytest.mark.parametrize("word", ["experiment=sokoban-tiny", "EXPERIMENT=sokoban-tiny"])
+def test_the_experiment_can_be_chosen(word: str):
+    assert "vagen run sokoban-tiny" in make("-n", "run", word)
+    assert "vagen run frozenlake-tiny" in make("-n", "run")
+
+
+@pytest.mark.parametrize("target", [name for name in targets() if name not in ("help", "clean")])
+def test_every_target_sets_up_what_it_needs(target: str, tmp_path: Path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "constraints").mkdir()
+    shutil.copy(ROOT / "constraints" / "laptop.txt", tmp_path / "constraints")
+    steps = make("-n", target, "-C", str(tmp_path))
+    assert "-m venv .venv" in steps
+    assert "pip install" in steps and "-c constraints/laptop.txt" in steps
+
+
+def test_a_python_that_is_too_old_is_refused(tmp_path: Path):
+    old = tmp_path / "python"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "constraints").mkdir()
+    (tmp_path / "constraints" / "laptop.txt").touch()
+    process = subprocess.run(
+        ["make", "-C", str(tmp_path), "venv", f"PYTHON={old}"], capture_output=True, text=True
+    )
+    assert process.returncode != 0
+    assert "Python 3.11 or 3.12 is needed" in process.stdout
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_continuous_integration_runs_make_test():
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert script.read_text().rstrip().endswith("make test")
+    subprocess.run(["bash", "-n", str(script)], check=True)
