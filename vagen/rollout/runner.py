@@ -92,8 +92,8 @@ class EpisodeRunner:
         if len(first.ids) > self.limits.max_prompt_length:
             raise RenderError(
                 f"the first prompt of {spec.env_name} takes {len(first.ids)} tokens, more than "
-                f"data.max_prompt_length={self.limits.max_prompt_length}: raise it or use a shorter "
-                "prompt_detail"
+                f"data.max_prompt_length={self.limits.max_prompt_length}: raise it, or use a "
+                "shorter prompt_detail"
             )
         conversation.extend(first.ids, CONTEXT)
         frames = self._show(conversation, first.images, observation)

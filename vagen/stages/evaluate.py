@@ -35,11 +35,10 @@ def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
     folder = run.evaluation(name)
     if committed(folder) is None:
         engine = engine_at(run, _version(run, name))
-        metrics = play_levels(
-            run.experiment, engine, load_levels(run), split=split, folder=folder, name=name
-        )
-        log_evaluation(run, name, metrics)
-    return result(folder)
+        play_levels(run.experiment, engine, load_levels(run), split=split, folder=folder, name=name)
+    produced = result(folder)
+    log_evaluation(run, name, produced["metrics"])
+    return produced
 
 
 def play_levels(

@@ -21,7 +21,10 @@ def update(
     """
     source = source or run.step(iteration, "advantage")
     folder = out or run.step(iteration, "update")
-    if committed(folder) is not None:
+    done = committed(folder)
+    if done is not None:
+        if out is None:
+            log_iteration(run, iteration, done.payload["history"])
         return result(folder)
     batch = TrajectoryBatch.load(source, kind="advantage", config_digest=run.config_digest)
     engine = engine_at(run, batch.policy_version)
