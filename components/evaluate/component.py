@@ -42,7 +42,7 @@ def evaluate(
         source_uri=source_uri,
         source_sha256=source_sha256,
     )
-    report.uri = result["uri"]
+    report.uri = f"{result['uri']}/report.html"
     report.metadata["sha256"] = result["sha256"]
     metrics.metadata.update(finite(result["metrics"]))
     return result["uri"], result["sha256"]

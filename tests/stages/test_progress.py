@@ -119,6 +119,19 @@ def test_a_terminal_shows_the_bars_and_keeps_its_cursor(tmp_path: Path):
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")
 
 
+def test_a_terminal_counts_on_where_an_earlier_attempt_stopped(tmp_path: Path):
+    def run(terminal: int) -> None:
+        progress.configure(tmp_path, terminal=terminal)
+        progress.describe("lake", 40, done=12)
+        with progress.step("build"):
+            pass
+        progress.close()
+
+    text = drawn(run)
+    assert "12/40" in text
+    assert "/?" not in text
+
+
 def test_a_terminal_that_goes_away_does_not_stop_the_work(tmp_path: Path):
     ours, theirs = pty.openpty()
     progress.configure(tmp_path, terminal=theirs)

@@ -24,7 +24,11 @@ def open_run(run_dir: Path) -> Execute:
     from vagen.stages.run import Run
 
     run = Run.open(run_dir)
-    progress.describe(run.experiment.name, run.experiment.trainer.total_training_steps)
+    progress.describe(
+        run.experiment.name,
+        run.experiment.trainer.total_training_steps,
+        done=len(run.iteration_metrics()),
+    )
     # Looked up now: this loads torch while the pipeline is still being put together.
     return functools.partial(stages.execute, run)
 

@@ -99,9 +99,9 @@ def configure(run_dir: Path | str | None = None, *, terminal: int = 2) -> Report
     return _current
 
 
-def describe(title: str, iterations: int) -> None:
-    """Says what is being trained and for how many iterations, for the count and the time left."""
-    current().display.describe(title, iterations)
+def describe(title: str, iterations: int, done: int = 0) -> None:
+    """Says what is being trained, for how many iterations, and how many are done already."""
+    current().display.describe(title, iterations, done)
 
 
 def current() -> Reporter:

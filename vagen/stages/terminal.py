@@ -46,8 +46,8 @@ class StepRecord:
 class Display(Protocol):
     """Where progress is drawn."""
 
-    def describe(self, title: str, iterations: int) -> None:
-        """What is being trained."""
+    def describe(self, title: str, iterations: int, done: int) -> None:
+        """What is being trained, for how many iterations, and how many are done already."""
         ...
 
     def begin(self, step: StepRecord) -> None:
@@ -87,6 +87,11 @@ class Timing:
         self._durations: deque[float] = deque(maxlen=_ESTIMATE_WINDOW)
         self._evaluation = 0.0
         self._done = False
+
+    def describe(self, iterations: int, done: int) -> None:
+        """Sets the length of the training and how much of it is done."""
+        self.iterations = iterations
+        self.iteration = done - 1 if done else None
 
     def begin(self, step: StepRecord) -> None:
         """Counts the step in."""
@@ -173,10 +178,10 @@ class LineDisplay:
         self._title = ""
         self._timing = Timing()
 
-    def describe(self, title: str, iterations: int) -> None:
+    def describe(self, title: str, iterations: int, done: int) -> None:
         """Puts the title before every line."""
         self._title = title
-        self._timing.iterations = iterations
+        self._timing.describe(iterations, done)
 
     def begin(self, step: StepRecord) -> None:
         """A line is written only when the step ends."""

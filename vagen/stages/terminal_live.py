@@ -8,10 +8,13 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Column
+from rich.text import Text
 
 from vagen.stages.terminal import (
     Advance,
@@ -21,6 +24,17 @@ from vagen.stages.terminal import (
     clock,
     headline,
 )
+
+_NAME_WIDTH = 26
+"""Columns of the names, so that the bars stand still from step to step."""
+
+
+class _Count(MofNCompleteColumn):
+    """`96/128`, or nothing for a step of unknown length."""
+
+    def render(self, task: Task) -> Text:
+        """The count of a task."""
+        return Text("") if task.total is None else super().render(task)
 
 
 class LiveDisplay:
@@ -38,9 +52,11 @@ class LiveDisplay:
             width=_width(stream),
         )
         self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
+            TextColumn(
+                "{task.description}", markup=False, table_column=Column(min_width=_NAME_WIDTH)
+            ),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            _Count(),
             TimeElapsedColumn(),
             TextColumn("{task.fields[shown]}", markup=False),
             console=self._console,
@@ -54,10 +70,10 @@ class LiveDisplay:
         # A process that is killed cannot show the cursor again, so it is never hidden.
         self._console.show_cursor(True)
 
-    def describe(self, title: str, iterations: int) -> None:
+    def describe(self, title: str, iterations: int, done: int) -> None:
         """Gives the whole its name and length."""
-        self._timing.iterations = iterations
-        self._progress.update(self._whole, description=title, total=iterations)
+        self._timing.describe(iterations, done)
+        self._progress.update(self._whole, description=title, total=iterations, completed=done)
 
     def begin(self, step: StepRecord) -> None:
         """Opens the step's line."""
