@@ -25,6 +25,7 @@ from vagen.stages.terminal import (
     headline,
 )
 
+_USUAL_WIDTH = 100
 _NAME_WIDTH = 26
 """Columns of the names, so that the bars stand still from step to step."""
 
@@ -51,10 +52,9 @@ class LiveDisplay:
             force_terminal=True,
             width=_width(stream),
         )
+        name = Column(min_width=_NAME_WIDTH)
         self._progress = Progress(
-            TextColumn(
-                "{task.description}", markup=False, table_column=Column(min_width=_NAME_WIDTH)
-            ),
+            TextColumn("{task.description}", markup=False, table_column=name),
             BarColumn(bar_width=None),
             _Count(),
             TimeElapsedColumn(),
@@ -148,7 +148,8 @@ class LiveDisplay:
 
 
 def _width(stream: Terminal) -> int:
+    """Columns of the terminal; one that does not know its size has a usual one."""
     try:
-        return max(os.get_terminal_size(stream.fileno()).columns, 40)
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
     except OSError:
-        return 100
+        return _USUAL_WIDTH
