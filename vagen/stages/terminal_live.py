@@ -65,6 +65,7 @@ class LiveDisplay:
         )
         self._whole = self._progress.add_task("run", total=None, shown="")
         self._step: TaskID | None = None
+        self._name = ""
         self._metrics: dict[str, Any] = {}
         self._progress.start()
         # A process that is killed cannot show the cursor again, so it is never hidden.
@@ -81,6 +82,7 @@ class LiveDisplay:
             self._metrics = {}
         self._timing.begin(step)
         self._console.width = _width(self._stream)
+        self._name = f"{step.name} {step.label}".rstrip()
         self._replace_step(self._timing.place(step), None)
         self._refresh_whole()
 
@@ -103,7 +105,7 @@ class LiveDisplay:
 
     def open_bar(self, description: str, total: int) -> Advance:
         """Gives the step's line a length."""
-        task = self._replace_step(description, total)
+        task = self._replace_step(f"{self._name}: {description}", total)
 
         def advance(n: int = 1, **fields: Any) -> None:
             shown = "  ".join(headline(fields))

@@ -1,0 +1,33 @@
+"""The `build` step."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+from kfp.dsl import Dataset, Metrics, Output
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def build(
+    run_dir: str,
+    levels: Output[Dataset],
+    metrics: Output[Metrics],
+) -> NamedTuple("Produced", [("uri", str), ("sha256", str)]):
+    """Builds the levels: train, validation and test sets, disjoint by level hash.
+
+    Args:
+        run_dir: The run's folder.
+        levels: The levels.
+        metrics: Metrics of the step.
+
+    Returns:
+        Folder and SHA-256 of what was written.
+    """
+    from vagen.stages.session import call, finite
+
+    result = call(run_dir, "build")
+    levels.uri = result["uri"]
+    levels.metadata["sha256"] = result["sha256"]
+    metrics.metadata.update(finite(result["metrics"]))
+    return result["uri"], result["sha256"]
