@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from vagen.models.attention import ATTENTION
-from vagen.models.errors import ModelError
+from vagen.models.errors import ModelError, first_line
 from vagen.models.processor import Processor, load_processor
 
 
@@ -75,7 +76,8 @@ def load_model(
         dtype: Their type.
 
     Raises:
-        ModelError: No such model, no weights, or an architecture that is no language model.
+        ModelError: No such model, no weights or not all, or an architecture that is no language
+            model.
     """
     from transformers import (
         AutoConfig,
@@ -87,17 +89,30 @@ def load_model(
     logging.disable_progress_bar()
     processor = load_processor(path)
     config = AutoConfig.from_pretrained(str(path))
-    family = AutoModelForImageTextToText if processor.has_vision else AutoModelForCausalLM
+    family: Any = AutoModelForImageTextToText if processor.has_vision else AutoModelForCausalLM
     try:
-        model = family.from_pretrained(
-            str(path), config=config, dtype=dtype, attn_implementation=ATTENTION
+        model, found = family.from_pretrained(
+            str(path),
+            config=config,
+            dtype=dtype,
+            attn_implementation=ATTENTION,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(
-            f"{path}: no weights could be loaded ({reason[0] if reason else error!r}); a model "
-            "directory holds config.json, model.safetensors and the tokenizer's files"
+            f"{path}: no weights could be loaded ({first_line(error)}); a model directory holds "
+            "config.json, model.safetensors and the tokenizer's files"
         ) from error
+    if missing := sorted(found["missing_keys"]):
+        raise ModelError(
+            f"{path}: {len(missing)} weights are missing, {missing[0]} among them; give a "
+            "directory with the weights of the whole model, language model head included"
+        )
+    if not hasattr(model, "model") or not hasattr(model, "lm_head"):
+        raise ModelError(
+            f"{path}: {type(model).__name__} has not the parts `model` and `lm_head`; use a "
+            "decoder of the Llama kind, such as Qwen"
+        )
     model.to(device)
     model.eval()
     return LanguageModel(model, processor)

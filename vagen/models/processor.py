@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vagen.models.errors import ModelError
+from vagen.models.errors import ModelError, first_line
 
 IMAGE_CACHE_BYTES = 1 << 30
 """Processed images that a processor remembers."""
@@ -77,7 +77,10 @@ class Processor:
     def banned_ids(self) -> list[int]:
         """Ids that may never be sampled: image, video and header tokens."""
         vocabulary = self.tokenizer.get_vocab()
-        return sorted({vocabulary[token] for token in VISUAL_TOKENS if token in vocabulary})
+        banned = {vocabulary[token] for token in VISUAL_TOKENS if token in vocabulary}
+        if self.image_token_id is not None:
+            banned.add(self.image_token_id)
+        return sorted(banned)
 
     def image_length(self, grid: Grid) -> int:
         """Number of image tokens that stand for an image of this grid."""
@@ -164,7 +167,7 @@ def load_tokenizer(path: str | Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{path}: no tokenizer could be loaded ({_first_line(error)})") from error
+        raise ModelError(f"{path}: no tokenizer could be loaded ({first_line(error)})") from error
     if tokenizer.chat_template is None:
         raise ModelError(f"{path}: the tokenizer has no chat template; use an instruct model")
     if tokenizer.eos_token_id is None:
@@ -184,11 +187,16 @@ def load_processor(path: str | Path) -> Processor:
         config = AutoConfig.from_pretrained(str(path))
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
-            f"{path}: no model configuration could be loaded ({_first_line(error)})"
+            f"{path}: no model configuration could be loaded ({first_line(error)})"
         ) from error
     tokenizer = load_tokenizer(path)
     vision = getattr(config, "vision_config", None)
-    image_processor = None if vision is None else _load_image_processor(path, config.model_type)
+    if vision is not None and config.model_type not in QWEN_VL_TYPES:
+        raise ModelError(
+            f"{path}: no support for images as {config.model_type} reads them; use a model of "
+            f"{', '.join(QWEN_VL_TYPES)}, or a text-only one"
+        )
+    image_processor = None if vision is None else _load_image_processor(path)
     return Processor(
         tokenizer=tokenizer,
         image_processor=image_processor,
@@ -198,24 +206,13 @@ def load_processor(path: str | Path) -> Processor:
     )
 
 
-def _load_image_processor(path: str | Path, model_type: str) -> Any:
+def _load_image_processor(path: str | Path) -> Any:
     """The image processor alone: `AutoProcessor` also wants a video processor, so torchvision."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
     try:
-        if model_type in QWEN_VL_TYPES:
-            from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
-                Qwen2VLImageProcessorPil,
-            )
-
-            return Qwen2VLImageProcessorPil.from_pretrained(str(path))
-        from transformers import AutoImageProcessor
-
-        return AutoImageProcessor.from_pretrained(str(path))
-    except (OSError, ValueError, ImportError) as error:
+        return Qwen2VLImageProcessorPil.from_pretrained(str(path))
+    except (OSError, ValueError) as error:
         raise ModelError(
-            f"{path}: no image processor could be loaded ({_first_line(error)})"
+            f"{path}: no image processor could be loaded ({first_line(error)})"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

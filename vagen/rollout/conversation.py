@@ -15,6 +15,9 @@ from PIL import Image
 from vagen.envs.base import IMAGE_PLACEHOLDER, Observation
 from vagen.rollout.types import TokenRow
 
+ANSWER = "Yes"
+"""Stands for an answer where only what follows it is wanted."""
+
 
 class RenderError(ValueError):
     """A conversation that cannot be rendered for this model."""
@@ -83,14 +86,12 @@ class ChatRenderer:
         self.processor = processor
         self.tokenizer = processor.tokenizer
         self._eos = self.tokenizer.decode([processor.eos_id])
-        self._stubs = [{"role": "user", "content": "."}, {"role": "assistant", "content": "."}]
-        prefix = self._template(self._stubs, generate=False)
-        if self._eos not in prefix:
+        self._stubs = [{"role": "user", "content": "."}, {"role": "assistant", "content": ANSWER}]
+        if f"{ANSWER}{self._eos}" not in self._template(self._stubs, generate=False):
             raise RenderError(
                 f"the chat template does not end an assistant's turn with {self._eos!r}: set the "
                 "tokenizer's eos_token to the token that does"
             )
-        self._prefix = prefix[: prefix.rindex(self._eos) + len(self._eos)]
         self._specials = sorted(
             {str(token) for token in self.tokenizer.all_special_tokens if len(str(token)) > 1}
         )
@@ -105,9 +106,10 @@ class ChatRenderer:
         """What comes between the end of an answer and the next one."""
         user, images = self._user(observation)
         whole = self._template([*self._stubs, user], generate=True)
-        if not whole.startswith(self._prefix):
+        _, ended, rest = whole.partition(f"{ANSWER}{self._eos}")
+        if not ended:
             raise RenderError("the chat template renders earlier turns anew after later ones")
-        return Rendered(self._tokenize(whole[len(self._prefix) :], images), images)
+        return Rendered(self._tokenize(rest, images), images)
 
     def check(self, system_prompt: str, observations: Sequence[Observation]) -> None:
         """Proves that the parts laid end to end equal the whole rendered at once.
@@ -115,7 +117,6 @@ class ChatRenderer:
         Raises:
             RenderError: They differ: the model would be trained on a context it never sees.
         """
-        answer = "Yes"
         parts = list(self.initial(system_prompt, observations[0]).ids)
         messages = [{"role": "system", "content": self._escape(system_prompt)}]
         images: list[Image.Image] = []
@@ -124,11 +125,11 @@ class ChatRenderer:
             images += frames
             messages.append(user)
             if i:
-                parts += self.tokenizer.encode(answer, add_special_tokens=False)
+                parts += self.tokenizer.encode(ANSWER, add_special_tokens=False)
                 parts.append(self.processor.eos_id)
                 parts += self.following(observation).ids
             if i + 1 < len(observations):
-                messages.append({"role": "assistant", "content": answer})
+                messages.append({"role": "assistant", "content": ANSWER})
         whole = self._tokenize(self._template(messages, generate=True), images)
         if parts != whole:
             raise RenderError(

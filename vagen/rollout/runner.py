@@ -10,11 +10,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import numpy as np
-
 from vagen.envs.base import AgentEnv, Observation
 from vagen.rollout.conversation import ChatRenderer, Conversation, RenderError
-from vagen.rollout.types import CONTEXT, Policy, Sampling, Status, TokenRow, Trajectory, Turn
+from vagen.rollout.types import CONTEXT, Policy, Sampling, Status, Trajectory, Turn
 
 Result = TypeVar("Result")
 
@@ -85,7 +83,7 @@ class EpisodeRunner:
         try:
             observation, info = env.reset(seed=spec.level_seed)
         except Exception as error:  # an environment may fail in any way; the batch goes on
-            return _failed(spec, Conversation(spec.trajectory_id), [], "", error)
+            return _failed(spec, None, [], "", EnvironmentFailure.of(error))
         level_hash = info["level_hash"]
         conversation = Conversation(spec.trajectory_id)
         first = self.renderer.initial(env.system_prompt(), observation)
@@ -113,14 +111,17 @@ class EpisodeRunner:
                 success = turn.success
                 if terminated:
                     break
+                truncated = truncated or len(turns) >= self.limits.max_turns
                 rendered = self.renderer.following(observation)
-                fits = len(conversation.ids) + len(rendered.ids) + MIN_NEW_TOKENS
-                if fits > self.limits.max_trajectory_length:
-                    truncated, status = True, Status.TRUNCATED_TOKENS
+                length = len(conversation.ids) + len(rendered.ids)
+                if not truncated:
+                    length += MIN_NEW_TOKENS
+                if length > self.limits.max_trajectory_length:
+                    if not truncated:
+                        truncated, status = True, Status.TRUNCATED_TOKENS
                     break
                 conversation.extend(rendered.ids, len(turns))
                 frames = self._show(conversation, rendered.images, observation)
-                truncated = truncated or len(turns) >= self.limits.max_turns
         except EnvironmentFailure as failure:
             return _failed(spec, conversation, turns, level_hash, failure)
         finally:
@@ -151,7 +152,8 @@ class EpisodeRunner:
         observation: Observation,
         frames: list[str],
     ) -> "_TurnResult":
-        room = self.limits.max_trajectory_length - len(conversation.ids)
+        # One token is kept for the end of the turn, should the model not sample it.
+        room = self.limits.max_trajectory_length - len(conversation.ids) - 1
         generation = await self.policy.generate(
             request_id=spec.trajectory_id,
             prompt_ids=conversation.ids,
@@ -169,11 +171,11 @@ class EpisodeRunner:
             conversation.extend([eos], index)
         text_ids = [token for token in generation.ids if token != eos]
         response = self.renderer.tokenizer.decode(text_ids, skip_special_tokens=True)
-        before = env.state()
         try:
+            before = env.state()
             answer, _, terminated, truncated, info = env.step(response)
         except Exception as error:  # an environment may fail in any way; the batch goes on
-            raise EnvironmentFailure(f"{type(error).__name__}: {error}") from error
+            raise EnvironmentFailure.of(error) from error
         record = Turn(
             trajectory_id=spec.trajectory_id,
             turn_index=index,
@@ -263,6 +265,11 @@ def derive_seed(*parts: int | str) -> int:
 class EnvironmentFailure(RuntimeError):
     """The environment raised; its episode is masked from training and counted."""
 
+    @classmethod
+    def of(cls, error: Exception) -> "EnvironmentFailure":
+        """A failure that says what the environment raised."""
+        return cls(f"{type(error).__name__}: {error}")
+
 
 @dataclass(frozen=True, slots=True)
 class _TurnResult:
@@ -275,21 +282,18 @@ class _TurnResult:
 
 def _failed(
     spec: EpisodeSpec,
-    conversation: Conversation,
+    conversation: Conversation | None,
     turns: list[Turn],
     level_hash: str,
-    error: Exception,
+    error: EnvironmentFailure,
 ) -> Trajectory:
-    row = conversation.row()
-    row = TokenRow(
-        trajectory_id=row.trajectory_id,
-        row_index=0,
-        input_ids=row.input_ids,
-        loss_mask=np.zeros_like(row.loss_mask),
-        turn_index=row.turn_index,
-        rollout_logprobs=row.rollout_logprobs,
-        images=row.images,
-    )
+    """The episode without training signal; without a row if it did not even begin."""
+    rows = []
+    if conversation is not None:
+        row = conversation.row()
+        row.loss_mask[:] = False
+        row.rollout_logprobs[:] = 0
+        rows.append(row)
     return Trajectory(
         trajectory_id=spec.trajectory_id,
         group_id=spec.group_id,
@@ -304,6 +308,6 @@ def _failed(
         status=Status.ENV_ERROR,
         score=0.0,
         turns=turns,
-        rows=[row],
+        rows=rows,
         error=str(error),
     )

@@ -10,7 +10,7 @@ from torch import nn
 
 def save_optimizer(path: Path, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
     """Writes the moments of every parameter by name."""
-    names = {parameter: name for name, parameter in module.named_parameters()}
+    names: dict[torch.Tensor, str] = {p: name for name, p in module.named_parameters()}
     tensors = {}
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
@@ -21,6 +21,7 @@ def save_optimizer(path: Path, optimizer: torch.optim.Optimizer, module: nn.Modu
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
     """Restores what `save_optimizer` wrote; parameters that had no state yet have none."""
     parameters = dict(module.named_parameters())
+    optimizer.state.clear()
     for name, value in load_file(path).items():
         parameter_name, key = name.split("|")
         parameter = parameters[parameter_name]

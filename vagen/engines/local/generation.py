@@ -109,9 +109,13 @@ class LocalPolicy:
         return await conversation.done
 
     def release(self, request_id: str) -> None:
-        """Frees the conversation's slot."""
+        """Frees the conversation's slot; a request still under way is dropped."""
         conversation = self._by_id.pop(request_id, None)
         if conversation is not None:
+            if conversation in self._waiting:
+                self._waiting.remove(conversation)
+            if conversation in self._active:
+                self._retire(conversation)
             self._order[conversation.slot] = None
 
     def _open(self, request_id: str) -> _Conversation:
@@ -242,17 +246,22 @@ class LocalPolicy:
             self._finish(c)
 
     def _finish(self, conversation: _Conversation) -> None:
-        """Takes a conversation out of the answering range and hands its answer over."""
+        """Ends a conversation's turn and hands its answer over."""
+        self._retire(conversation)
+        stop = conversation.out[-1] == self.processor.eos_id
+        assert conversation.done is not None
+        if not conversation.done.done():
+            conversation.done.set_result(
+                Generation(conversation.out, conversation.logprobs, "stop" if stop else "length")
+            )
+
+    def _retire(self, conversation: _Conversation) -> None:
+        """Takes a conversation out of the answering range."""
         last = self._active[-1]
         place = conversation.slot
         self._move(conversation, last.slot)
         self._active[place] = last
         self._active.pop()
-        stop = conversation.out[-1] == self.processor.eos_id
-        assert conversation.done is not None
-        conversation.done.set_result(
-            Generation(conversation.out, conversation.logprobs, "stop" if stop else "length")
-        )
 
     def _move(self, conversation: _Conversation, slot: int) -> None:
         """Puts a conversation into a slot; whoever was there takes its place."""

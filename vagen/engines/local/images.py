@@ -1,11 +1,11 @@
 """Frames of a batch as the vision tower reads them."""
 
-import io
 from collections.abc import Sequence
 
 from PIL import Image
 
 from vagen.models.processor import ProcessedImage, Processor
+from vagen.rollout.images import decode_png
 from vagen.rollout.types import TokenRow
 
 
@@ -21,6 +21,6 @@ def process_images(
     """
     wanted = {digest for row in rows for digest in row.images}
     return {
-        digest: processor.process_image(Image.open(io.BytesIO(images[digest])).convert("RGB"))
+        digest: processor.process_image(Image.fromarray(decode_png(images[digest])))
         for digest in wanted
     }
