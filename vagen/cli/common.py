@@ -4,7 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from vagen.cli.main import DEFAULT_EXPERIMENT
-from vagen.config import ExperimentConfig, InfraConfig, load_experiment, load_infra
+from vagen.config import ConfigError, ExperimentConfig, InfraConfig, load_experiment, load_infra
 from vagen.config.errors import unknown_name
 
 EXPERIMENT_FILE = Path("config") / "experiment.yaml"
@@ -45,6 +45,17 @@ def find_run(name: str) -> Path:
         raise RunNotFoundError(f"{path} is not a run's folder: it has no {EXPERIMENT_FILE}")
     known = [found.name for found in outputs.glob("*") if is_run(found)]
     raise RunNotFoundError(f"{unknown_name('run', name, known)} (in {outputs}/)")
+
+
+def new_folder(path: Path) -> Path:
+    """The folder that a result goes to.
+
+    Raises:
+        ConfigError: If there is something already: a result is never mixed with another's.
+    """
+    if path.exists():
+        raise ConfigError(f"{path} exists already: choose another --to")
+    return path
 
 
 def run_of(path: Path) -> Path:

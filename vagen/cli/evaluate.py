@@ -13,6 +13,7 @@ from vagen.cli.common import (
     find_run,
     is_run,
     load_configs,
+    new_folder,
 )
 from vagen.cli.main import UsageError
 from vagen.cli.model_files import check_model
@@ -37,7 +38,7 @@ def evaluate(options: Namespace) -> None:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = f"{experiment.name}-{options.levels}-{stamp}"
     if options.to:
-        out = Path(options.to)
+        out = new_folder(Path(options.to))
     elif run_dir is not None:
         out = run_dir / "evaluations" / folder
     else:

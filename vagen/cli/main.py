@@ -73,7 +73,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         command.error(f"unrecognized arguments: {' '.join(flags or rest)}")
     if hasattr(options, "words"):
         try:
-            _read_words(options, [*options.words, *rest])
+            options.words = [*options.words, *rest]
+            _read_words(options, options.words)
         except UsageError as error:
             command.error(str(error))
     return options

@@ -3,8 +3,8 @@
 The estimate counts what grows with the model and the batch: weights, gradients, Adam's moments, the
 key/value cache of a rollout, and what a backward pass keeps per token. It is meant to refuse what
 cannot fit and to be within a factor of two of what is then seen. On one CPU thread, an iteration of
-`frozenlake-tiny` peaked at 2.1 GiB where 1.8 was estimated, and with micro batches of 4,096 tokens at
-1.1 where 1.1 was.
+`frozenlake-tiny` peaked at 2.1 GiB where 1.8 was estimated; with micro batches of 4,096 tokens both
+were 1.1 GiB.
 """
 
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from vagen.cli.common import find_run, load_configs, run_of
+from vagen.cli.common import find_run, load_configs, new_folder, run_of
 from vagen.cli.main import UsageError
 from vagen.cli.model_files import check_model
 from vagen.config.schema import is_name
@@ -98,12 +98,16 @@ def _rerun(options: Namespace) -> None:
     """
     if not (options.stage and options.batch):
         raise UsageError("one step needs both --stage and --from; --to goes with them")
-    if options.experiment or options.overrides or options.infra_overrides or options.name:
+    if options.words or options.infra or options.name:
         raise UsageError("one step uses its run's own configuration; leave out the other words")
     batch = Path(options.batch)
     run_dir = run_of(batch)
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    out = Path(options.to) if options.to else run_dir / "reruns" / f"{options.stage}-{stamp}"
+    out = (
+        new_folder(Path(options.to))
+        if options.to
+        else run_dir / "reruns" / f"{options.stage}-{stamp}"
+    )
     from vagen.stages import rerun_stage
     from vagen.stages.progress import close
 

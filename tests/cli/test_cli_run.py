@@ -1,0 +1,139 @@
+"""The commands on a real run, from the first step to its report."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from vagen.cli.common import RunNotFoundError, find_run, run_of
+from vagen.cli.evaluate import find_report, newest_policy
+from vagen.cli.main import USER_ERROR, main
+from vagen.cli.run import summary_table
+
+EXPERIMENT = """\
+name: lake
+preset: vagen_full
+envs:
+  lake:
+    env_name: FrozenLake
+    env_config: {prompt_detail: brief, max_actions_per_step: 1}
+    train_size: 32
+    val_size: 4
+    test_size: 4
+data: {train_batch_size: 4, max_prompt_length: 128, max_response_length: 24,
+       max_trajectory_length: 320}
+rollout_manager: {max_turns: 2}
+actor_rollout_ref:
+  actor: {ppo_mini_batch_size: 4}
+warm_start: {steps: 1, batch_size: 2}
+trainer: {total_training_steps: 1}
+"""
+
+
+def folder_like_a_run(path: Path) -> Path:
+    (path / "config").mkdir(parents=True)
+    (path / "config" / "experiment.yaml").write_text(EXPERIMENT)
+    (path / "config" / "infra.yaml").write_text("output_dir: outputs\n")
+    return path
+
+
+@pytest.fixture
+def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "outputs"
+
+
+def test_runs_are_found_by_path_name_and_link(outputs: Path) -> None:
+    run = folder_like_a_run(outputs / "lake-1")
+    (outputs / "latest").symlink_to("lake-1")
+    assert find_run("lake-1") == find_run("latest") == find_run("outputs/lake-1") == run
+    with pytest.raises(RunNotFoundError, match="unknown run `lake-2`; did you mean `lake-1`"):
+        find_run("lake-2")
+    inside = run / "iterations" / "0000" / "rollout"
+    inside.mkdir(parents=True)
+    assert run_of(inside) == run
+
+
+def test_the_report_of_the_final_evaluation_comes_first(outputs: Path) -> None:
+    run = folder_like_a_run(outputs / "lake-1")
+    with pytest.raises(RunNotFoundError, match="has no report yet"):
+        find_report("lake-1")
+    for name in ("warm_start", "final"):
+        (run / "evaluations" / name).mkdir(parents=True)
+        (run / "evaluations" / name / "report.html").write_text("<html>")
+        assert find_report("lake-1") == run / "evaluations" / name / "report.html"
+    early = run / "evaluations" / "warm_start"
+    assert find_report(str(early)) == early / "report.html"
+    assert find_report(str(early / "report.html")) == early / "report.html"
+
+
+def test_a_run_without_a_policy_cannot_be_evaluated(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder_like_a_run(outputs / "lake-1")
+    assert main(["eval", "lake-1"]) == USER_ERROR
+    assert "has no policy yet" in capsys.readouterr().err
+
+
+def test_the_summary_tells_gain_and_interval(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    part = {"success": 0.5, "ci95": [0.4, 0.6], "levels": 256, "split": "test"}
+    summary = {
+        "warm_start": part,
+        "final": {**part, "success": 0.75, "ci95": None},
+        "levels": 256,
+        "paired_gain": {"gain": 0.25, "ci95": [0.2, 0.3]},
+        "iterations": 40,
+        "seconds": {"total": 754.2},
+        "model_uri": "models:/lake/3",
+        "alias": "champion",
+    }
+    text = io.StringIO()
+    Console(width=100, file=text).print(summary_table(summary, tmp_path / "lake-1"))
+    for words in ("0.500  [0.400, 0.600]", "+0.250  [+0.200, +0.300]", "12 min 34 s", "champion"):
+        assert words in text.getvalue()
+
+
+@pytest.mark.slow
+def test_run_rerun_eval_view_and_resume(outputs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("lake.yaml").write_text(EXPERIMENT)
+    assert main(["run", "lake.yaml", "--name", "one", "infra.threads=1"]) == 0
+    out, _ = capfd.readouterr()
+    assert "paired gain" in out
+    run = find_run("one")
+    assert find_run("latest") == run
+    before = json.loads((run / "summary.json").read_text())
+    assert newest_policy(run) == str(run / "checkpoints" / "0000" / "policy")
+
+    assert main(["run", "lake.yaml", "--name", "one"]) == USER_ERROR
+    assert "vagen resume one" in capfd.readouterr().err
+
+    assert main(["view", "one", "--no-open"]) == 0
+    assert capfd.readouterr().out.strip() == str(run / "evaluations" / "final" / "report.html")
+
+    batch = run / "iterations" / "0000" / "rollout"
+    assert main(["run", "--stage", "judge", "--from", str(batch), "--to", "judged"]) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "judged"
+    again = ["run", "--stage", "judge", "--from", str(batch), "--to", "judged"]
+    assert main(again) == USER_ERROR
+    assert "judged exists already" in capfd.readouterr().err
+    assert main(["run", "--stage", "update", "--from", str(batch)]) == USER_ERROR
+    assert "needs one from 'advantage'" in capfd.readouterr().err
+
+    damaged = Path(shutil.copytree(run, outputs / "two")) / "iterations" / "0000" / "rollout"
+    (damaged / "tokens.parquet").write_bytes(b"not a table")
+    assert main(["run", "--stage", "judge", "--from", str(damaged)]) == USER_ERROR
+    assert "tokens.parquet" in capfd.readouterr().err
+
+    assert main(["eval", "one", "--count", "2", "--to", "measured"]) == 0
+    assert "on 2 levels" in capfd.readouterr().out
+    assert main(["view", "measured", "--no-open"]) == 0
+
+    capfd.readouterr()
+    assert main(["resume", "one"]) == 0
+    after = json.loads((run / "summary.json").read_text())
+    for part in ("warm_start", "final", "paired_gain", "model_uri"):
+        assert after[part] == before[part]
