@@ -17,8 +17,12 @@ from vagen.rollout.runner import (
     run_episodes,
     run_to_end,
 )
-from vagen.rollout.types import Policy, Sampling, Trajectory
+from vagen.rollout.types import Policy, Sampling, Status, Trajectory
 from vagen.stages.build import LevelSet
+
+
+class EpisodesFailed(ValueError):
+    """No episode of a batch could be played."""
 
 
 def training_specs(
@@ -98,6 +102,7 @@ def play(
 
     Raises:
         RenderError: The model cannot read what an environment shows, or a prompt is too long.
+        EpisodesFailed: Every episode failed in its environment.
     """
     renderer = ChatRenderer(processor)
     _check_rendering(config, renderer, split)
@@ -117,6 +122,12 @@ def play(
             on_finish=on_finish,
         )
     )
+    failures = [t.error for t in trajectories if t.status is Status.ENV_ERROR]
+    if failures and len(failures) == len(trajectories):
+        raise EpisodesFailed(
+            f"all {len(failures)} episodes failed in their environment, the first with "
+            f"{failures[0]}"
+        )
     return trajectories, runner.images
 
 

@@ -64,9 +64,7 @@ def play_levels(
             split=split,
             on_finish=lambda _: advance(1),
         )
-    check_images(trajectories, engine.processor, folder)
     metrics = episode_metrics(trajectories, split) | score(config, trajectories)
-    add_columns(config, engine, trajectories, images)
     batch = TrajectoryBatch(
         trajectories=trajectories,
         images=images,
@@ -76,8 +74,13 @@ def play_levels(
         iteration=engine.updates,
         metrics=metrics,
     )
+    check_images(batch, engine.processor, folder)
+    add_columns(config, engine, trajectories, images)
+    several = len(levels) > 1
     wins = {
-        t.level_hash: float(t.success) for t in trajectories if t.status is not Status.ENV_ERROR
+        f"{t.config_id}/{t.level_hash}" if several else t.level_hash: float(t.success)
+        for t in trajectories
+        if t.status is not Status.ENV_ERROR
     }
     results = {
         "name": name,

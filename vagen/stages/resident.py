@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from vagen.stages.run import KEEP_CHECKPOINTS, Run
+from vagen.storage import verify_directory
 
 WARM_START = "warm_start"
 
@@ -24,6 +25,10 @@ def engine_at(run: Run, version: str):
     Args:
         run: The run; keeps the engine.
         version: `warm_start` or `iteration-0007`.
+
+    Raises:
+        StorageError: The weights are not there: never written, or pruned since.
+        CorruptArtifact: A file of theirs was changed.
     """
     if run.engine is not None and run.engine.version == version:
         return run.engine
@@ -34,6 +39,7 @@ def engine_at(run: Run, version: str):
     configure_torch(run)
     if run.engine is None or version == WARM_START:
         run.engine = None
+        verify_directory(run.warm_start)
         run.engine = LocalEngine(
             run.experiment,
             run.initial_model(),
@@ -42,7 +48,9 @@ def engine_at(run: Run, version: str):
             version=WARM_START,
         )
     if version != WARM_START:
-        run.engine.load(run.checkpoint(int(version.rpartition("-")[2])), version=version)
+        checkpoint = run.checkpoint(int(version.rpartition("-")[2]))
+        verify_directory(checkpoint)
+        run.engine.load(checkpoint, version=version)
     return run.engine
 
 

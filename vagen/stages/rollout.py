@@ -2,13 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from vagen.models.processor import Processor
 from vagen.rollout.batch import BatchError, TrajectoryBatch
+from vagen.rollout.images import decode_png
 from vagen.rollout.types import Status, Trajectory
 from vagen.stages import progress
 from vagen.stages.build import load_levels
@@ -35,7 +38,6 @@ def rollout(run: Run, iteration: int, out: Path | None = None) -> dict[str, Any]
                 split="train",
                 on_finish=lambda trajectory: advance(1, success=wins.add(trajectory)),
             )
-        check_images(trajectories, engine.processor, folder)
         batch = TrajectoryBatch(
             trajectories=trajectories,
             images=images,
@@ -45,6 +47,7 @@ def rollout(run: Run, iteration: int, out: Path | None = None) -> dict[str, Any]
             iteration=iteration,
             metrics=episode_metrics(trajectories, "train"),
         )
+        check_images(batch, engine.processor, folder)
         batch.save(folder)
     return result(folder)
 
@@ -66,22 +69,35 @@ def episode_metrics(trajectories: Sequence[Trajectory], prefix: str) -> dict[str
     return out
 
 
-def check_images(trajectories: Sequence[Trajectory], processor: Processor, folder: Path) -> None:
-    """Image tokens must equal what the frames have; the offender is named.
+def check_images(batch: TrajectoryBatch, processor: Processor, folder: Path) -> None:
+    """The blocks of image tokens in every row must be those of its frames.
+
+    Args:
+        batch: About to be written to `folder`.
+        processor: Of the model that reads it.
+        folder: An offending trajectory is saved beside it, as a batch of its own.
 
     Raises:
-        BatchError: They differ.
+        BatchError: They differ; names the trajectory and where it was saved.
     """
     if not processor.has_vision:
         return
-    for trajectory in trajectories:
+    lengths: dict[str, int] = {}
+    for trajectory in batch.trajectories:
         for row in trajectory.rows:
-            blocks = int((row.input_ids == processor.image_token_id).sum())
-            opened = _blocks(row.input_ids, processor.image_token_id)
-            if opened != len(row.images):
+            for digest in row.images:
+                if digest not in lengths:
+                    frame = Image.fromarray(decode_png(batch.images[digest]))
+                    lengths[digest] = processor.image_length(processor.image_grid(frame))
+            expected = [lengths[digest] for digest in row.images]
+            found = _blocks(row.input_ids, processor.image_token_id)
+            if found != expected:
+                saved = folder.with_name(f"{folder.name}-refused")
+                shown = {digest: batch.images[digest] for digest in set(row.images)}
+                replace(batch, trajectories=[trajectory], images=shown).save(saved, replace=True)
                 raise BatchError(
-                    f"{folder}: trajectory {trajectory.trajectory_id} shows {len(row.images)} "
-                    f"frames in {opened} image blocks ({blocks} image tokens)"
+                    f"trajectory {trajectory.trajectory_id} has image blocks of {found} tokens, "
+                    f"its frames take {expected}; it is saved in {saved}"
                 )
 
 
@@ -97,10 +113,10 @@ class _Wins:
         return self.won / self.count
 
 
-def _blocks(ids: np.ndarray, image_token_id: int | None) -> int:
-    """Number of runs of image tokens."""
-    is_image = ids == image_token_id
-    return int(is_image[0]) + int((is_image[1:] & ~is_image[:-1]).sum())
+def _blocks(ids: np.ndarray, image_token_id: int | None) -> list[int]:
+    """Length of each run of image tokens, in order."""
+    edges = np.diff(np.concatenate([[0], ids == image_token_id, [0]]).astype(np.int8))
+    return (np.flatnonzero(edges == -1) - np.flatnonzero(edges == 1)).tolist()
 
 
 def _metrics_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -203,6 +203,7 @@ class LocalEngine:
 
     def load(self, directory: Path, *, version: str) -> None:
         """Takes up what `save` wrote; the reference stays what the engine was made with."""
+        self.version = f"{version}, being loaded"
         weights = load_model(directory / "policy", device=self.device, dtype=self.dtype)
         self.actor.model.load_state_dict(weights.model.state_dict())
         load_optimizer(
