@@ -1,0 +1,163 @@
+"""Small real things that many tests share: experiments, warm-started models, a played iteration.
+
+Nothing that is session-scoped may be changed by a test; what a test changes it makes anew.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+MODELS = ("tiny:vl", "tiny:text")
+
+
+def experiment_tree(model: str = "tiny:vl", env_name: str = "FrozenLake", **env_config: Any):
+    """An experiment of a few short episodes, as its YAML file would say it.
+
+    The warm start ends early: answers differ in length, some are cut, some are no answers.
+    """
+    return {
+        "name": "test",
+        "preset": "vagen_full",
+        "seed": 7,
+        "envs": {
+            "game": {
+                "env_name": env_name,
+                "env_config": {
+                    "render_mode": "text" if model == "tiny:text" else "vision",
+                    "prompt_format": "free_think",
+                    "prompt_detail": "brief",
+                    "max_actions_per_step": 1,
+                    **env_config,
+                },
+                "train_size": 24,
+                "val_size": 4,
+                "test_size": 6,
+            }
+        },
+        "data": {
+            "train_batch_size": 6,
+            "max_prompt_length": 128,
+            "max_response_length": 16,
+            "max_trajectory_length": 320,
+        },
+        "judge": {"use_state_reward": False},
+        "rollout_manager": {"max_turns": 3},
+        "actor_rollout_ref": {
+            "model": {"path": model},
+            "actor": {"optim": {"lr": 1.0e-3}, "ppo_mini_batch_size": 3},
+            "rollout": {
+                "temperature": 1.0,
+                "top_p": 1.0,
+                "max_concurrency": 4,
+                "val_kwargs": {"temperature": 1.0, "top_p": 1.0},
+            },
+        },
+        "critic": {"optim": {"lr": 1.0e-2}},
+        "warm_start": {"steps": 12, "batch_size": 8, "lr": 3.0e-3},
+        "trainer": {"total_training_steps": 3},
+    }
+
+
+@pytest.fixture(scope="session")
+def make_experiment(tmp_path_factory) -> Callable[..., Any]:
+    """A checked experiment: `make_experiment("seed=3", model="tiny:text")`."""
+    from vagen.config import load_experiment
+
+    def make(*overrides: str, **options: Any):
+        path = tmp_path_factory.mktemp("experiment") / "test.yaml"
+        path.write_text(yaml.safe_dump(experiment_tree(**options)))
+        return load_experiment(path, list(overrides))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_run(tmp_path_factory, make_experiment) -> Callable[..., Any]:
+    """A run's folder with its configuration and nothing else; MLflow in the same place."""
+    from vagen.config import load_infra
+    from vagen.stages.run import Run
+
+    def make(*overrides: str, **options: Any):
+        folder = tmp_path_factory.mktemp("outputs")
+        infra = load_infra(None, [f"output_dir={folder}", "device=cpu", "threads=1"])
+        return Run.create(make_experiment(*overrides, **options), infra)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def warm_runs(make_run) -> dict[str, Any]:
+    """A run per tiny model: levels built, warm start done."""
+    from vagen.stages.build import build
+    from vagen.stages.warm_start import warm_start
+
+    runs = {}
+    for model in MODELS:
+        run = make_run(model=model)
+        build(run)
+        warm_start(run)
+        runs[model] = run
+    return runs
+
+
+@pytest.fixture(scope="session")
+def vl_dir(warm_runs) -> Path:
+    """Model directory of the warm-started vision-language model."""
+    return warm_runs["tiny:vl"].warm_start / "policy"
+
+
+@pytest.fixture(scope="session")
+def vl_model(vl_dir):
+    """The warm-started vision-language model; not to be trained."""
+    from vagen.models import load_model
+
+    return load_model(vl_dir)
+
+
+@pytest.fixture(scope="session")
+def text_model(warm_runs):
+    """The warm-started text model; not to be trained."""
+    from vagen.models import load_model
+
+    return load_model(warm_runs["tiny:text"].warm_start / "policy")
+
+
+@pytest.fixture(scope="session")
+def batch_dirs(warm_runs) -> dict[str, Path]:
+    """Per tiny model: the first iteration up to its advantages."""
+    from vagen.stages.advantage import advantage
+    from vagen.stages.judge import judge
+    from vagen.stages.rollout import rollout
+
+    for run in warm_runs.values():
+        for stage in (rollout, judge, advantage):
+            stage(run, 0)
+    return {model: run.step(0, "advantage") for model, run in warm_runs.items()}
+
+
+@pytest.fixture
+def batch(batch_dirs):
+    """The vision-language batch with all columns, fresh from disk."""
+    from vagen.rollout.batch import TrajectoryBatch
+
+    return TrajectoryBatch.load(batch_dirs["tiny:vl"])
+
+
+@pytest.fixture(scope="session")
+def make_engine(warm_runs, make_experiment) -> Callable[..., Any]:
+    """A fresh engine at the warm start: `make_engine("critic.ppo_epochs=2")`."""
+    import torch
+
+    from vagen.engines.local.engine import LocalEngine
+
+    def make(*overrides: str, model: str = "tiny:vl"):
+        return LocalEngine(
+            make_experiment(*overrides, model=model),
+            warm_runs[model].warm_start / "policy",
+            device=torch.device("cpu"),
+        )
+
+    return make

@@ -1,0 +1,62 @@
+"""The Qwen-VL families at a size for tests, built from their own configuration classes."""
+
+from typing import Any
+
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+MERGE = 2
+IMAGE, VIDEO, VISION_START, VISION_END = 60, 61, 62, 63
+
+
+def family_config(family: str, vocabulary: int = 64, **ids: int) -> Any:
+    """A configuration of two decoder layers and a vision tower of two blocks."""
+    from transformers import Qwen2_5_VLConfig, Qwen2VLConfig, Qwen3VLConfig
+
+    text = {
+        "vocab_size": vocabulary,
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10_000.0,
+            "mrope_section": [2, 3, 3],
+        },
+    }
+    vision: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 16, "temporal_patch_size": 2}
+    vision["spatial_merge_size"] = MERGE
+    if family == "qwen2_vl":
+        cls = Qwen2VLConfig
+        vision |= {"embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}
+    elif family == "qwen2_5_vl":
+        cls = Qwen2_5_VLConfig
+        vision |= {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 64}
+        vision |= {"window_size": 64, "fullatt_block_indexes": [1]}
+    else:
+        cls = Qwen3VLConfig
+        text |= {"head_dim": 16}
+        vision |= {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 64}
+        vision |= {"deepstack_visual_indexes": [0], "num_position_embeddings": 64}
+    ids = ids or {
+        "image_token_id": IMAGE,
+        "video_token_id": VIDEO,
+        "vision_start_token_id": VISION_START,
+        "vision_end_token_id": VISION_END,
+    }
+    return cls(text_config=text, vision_config=vision, tie_word_embeddings=False, **ids)
+
+
+def family_class(family: str) -> Any:
+    """The class with the language model head."""
+    import transformers
+
+    return {
+        "qwen2_vl": transformers.Qwen2VLForConditionalGeneration,
+        "qwen2_5_vl": transformers.Qwen2_5_VLForConditionalGeneration,
+        "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,
+    }[family]
