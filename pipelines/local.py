@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from vagen.stages import progress
 from vagen.stages.session import Session, StageError, call
+from vagen.storage import storage_errors
 
 if TYPE_CHECKING:
     from vagen.stages.run import Run
@@ -41,12 +42,13 @@ def execute(run: "Run") -> None:
 
     Raises:
         StageError: A step refused what the user gave it; its own message.
+        StorageError: The run's folder cannot be written any more.
         PipelineFailed: A step broke.
     """
     closing = _Closing(run.path)
     with Session(run.path) as session:
         try:
-            with _terminable(session), _kfp_output(run.path):
+            with _terminable(session), storage_errors(run.path), _kfp_output(run.path):
                 failure = _run_pipeline(run)
             if failure is None:
                 closing.state = "SUCCEEDED"
@@ -89,7 +91,7 @@ class _Closing:
             if self.state == "SUCCEEDED":
                 raise
             # What ended the pipeline is the message for the user, not what followed from it.
-            with (self._run_dir / LOG).open("a") as log:
+            with contextlib.suppress(OSError), (self._run_dir / LOG).open("a") as log:
                 log.write(f"finalize failed: {error!r}\n")
 
     def _count(self) -> int:

@@ -39,6 +39,10 @@ def _break(run_dir: Path, calls: int, **_):
     raise KeyError("optimizer")
 
 
+def _fill_disk(run_dir: Path, calls: int, **_):
+    raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
 def _not_json(run_dir: Path, calls: int, **_):
     return {"metrics": {"model": object()}}
 
@@ -63,6 +67,7 @@ STAGES = {
     "whoami": _whoami,
     "refuse": _refuse,
     "break": _break,
+    "fill_disk": _fill_disk,
     "not_json": _not_json,
     "die": _die,
     "commit_slowly": _commit_slowly,

@@ -86,6 +86,11 @@ def test_a_broken_stage_names_its_error_and_the_log_has_the_traceback(
     assert "Traceback" in log and "in _break" in log
 
 
+def test_a_full_disk_is_told_as_such_by_whoever_meets_it(live: Session):
+    with pytest.raises(StageError, match=r"is full; free some space, then `vagen resume`"):
+        live.call("fill_disk")
+
+
 def test_a_result_that_is_not_json_is_a_failure_of_the_stage(live: Session):
     with pytest.raises(StageFailed, match="not_json failed: TypeError"):
         live.call("not_json")

@@ -1,6 +1,7 @@
 """The session's side: one process that keeps a run open and executes stages one after the other."""
 
 import ctypes
+import errno
 import faulthandler
 import hmac
 import json
@@ -30,6 +31,8 @@ _REQUEST_BYTES = 1 << 20
 _SOCKET_PATH_BYTES = 100
 """The kernel's limit is 108 on Linux, 104 on macOS."""
 _PR_SET_PDEATHSIG = 1
+_DISK_FULL = os.strerror(errno.ENOSPC)
+"""How libraries that write files by themselves (safetensors, Arrow) tell it: by this text alone."""
 
 
 def serve(run_dir: Path, *, executor: str, parent: int, ready: int, terminal: int) -> None:
@@ -140,7 +143,8 @@ class _Server:
             return self._refusal
         stage, kwargs = request["stage"], request["kwargs"]
         try:
-            result = perform(self._execute, stage, source=request["source"], kwargs=kwargs)
+            with storage_errors(self._run_dir):
+                result = perform(self._execute, stage, source=request["source"], kwargs=kwargs)
             json.dumps(result)
         except Exception as error:
             return self._failure(error, _name(stage, kwargs))
@@ -150,6 +154,12 @@ class _Server:
         _log.exception("%s failed", what)
         if isinstance(error, ValueError):
             kind, message = "user", str(error)
+        elif _DISK_FULL in str(error):
+            kind = "user"
+            message = (
+                f"{what} failed: the disk of {self._run_dir} is full; free some space, then "
+                "`vagen resume`: what was finished before is intact"
+            )
         else:
             text = f"{type(error).__name__}: {error}".rstrip(": ")
             kind = "internal"

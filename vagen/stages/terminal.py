@@ -193,7 +193,7 @@ class LineDisplay:
         what = f"{self._timing.place(step)}: " + (f"failed: {error}" if error else "")
         if not error:
             what += "  ".join([f"{seconds:.1f} s", *headline(step.metrics)])
-        left = self._timing.remaining()
+        left = None if error else self._timing.remaining()
         tail = f"  (about {clock(left)} left)" if left is not None else ""
         self._write(f"[{clock(self._timing.elapsed())}] {what}{tail}")
 
