@@ -9,7 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from vl_families import FAMILIES, IMAGE, MERGE, VISION_END, VISION_START, family_class, family_config
+from vl_families import (
+    FAMILIES,
+    IMAGE,
+    MERGE,
+    VISION_END,
+    VISION_START,
+    family_class,
+    family_config,
+)
 
 from vagen.models import ModelError, Processor
 

@@ -114,9 +114,7 @@ def test_pixel_statistics():
 
 def test_frames_are_shown_in_their_own_statistics(tmp_path):
     statistics = PixelStatistics((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
-    build_tiny_model(
-        "tiny:vl", tmp_path / "a", corpus=CORPUS, tags=TAGS, seed=0, pixels=statistics
-    )
+    build_tiny_model("tiny:vl", tmp_path / "a", corpus=CORPUS, tags=TAGS, seed=0, pixels=statistics)
     from PIL import Image
 
     processor = load_model(tmp_path / "a").processor

@@ -28,7 +28,12 @@ def family_config(family: str, vocabulary: int = 64, **ids: int) -> Any:
             "mrope_section": [2, 3, 3],
         },
     }
-    vision: dict[str, Any] = {"depth": 2, "num_heads": 2, "patch_size": 16, "temporal_patch_size": 2}
+    vision: dict[str, Any] = {
+        "depth": 2,
+        "num_heads": 2,
+        "patch_size": 16,
+        "temporal_patch_size": 2,
+    }
     vision["spatial_merge_size"] = MERGE
     if family == "qwen2_vl":
         cls = Qwen2VLConfig

@@ -160,7 +160,7 @@ def load_tokenizer(path: str | Path) -> Any:
     """The tokenizer of a model directory or hub id.
 
     Raises:
-        ModelError: There is none, or it has no chat template or end-of-turn token.
+        ModelError: There is none, or it has no vocabulary, chat template or end-of-turn token.
     """
     from transformers import AutoTokenizer
 
@@ -168,6 +168,11 @@ def load_tokenizer(path: str | Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path}: no tokenizer could be loaded ({first_line(error)})") from error
+    if not tokenizer.encode("text", add_special_tokens=False):  # made without its files
+        raise ModelError(
+            f"{path}: the tokenizer has no vocabulary; copy tokenizer.json and "
+            "tokenizer_config.json beside the weights"
+        )
     if tokenizer.chat_template is None:
         raise ModelError(f"{path}: the tokenizer has no chat template; use an instruct model")
     if tokenizer.eos_token_id is None:

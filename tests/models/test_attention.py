@@ -1,0 +1,220 @@
+"""Packed rows and cached conversations against `transformers`' own forward pass.
+
+Every Qwen-VL family and the text model, random weights, rows of different lengths with and without
+pictures. The reference is the model with sdpa attention on one row alone, or on a padded batch.
+"""
+
+import copy
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from vl_families import FAMILIES, IMAGE, VISION_END, VISION_START, family_class, family_config
+
+from vagen.engines.local.packing import micro_batches, pack
+from vagen.models.attention import ATTENTION, SlotCache
+from vagen.models.loading import LanguageModel
+from vagen.models.processor import ProcessedImage, Processor
+from vagen.rollout.types import TokenRow
+
+CPU = torch.device("cpu")
+GRIDS = {"a": (1, 4, 2), "b": (1, 4, 4), "c": (1, 2, 6)}
+
+
+def image(name: str) -> ProcessedImage:
+    grid = GRIDS[name]
+    rng = np.random.Generator(np.random.Philox(ord(name)))
+    pixels = rng.standard_normal((grid[1] * grid[2], 3 * 2 * 16 * 16)).astype(np.float32)
+    return ProcessedImage(pixels, grid)
+
+
+IMAGES = {name: image(name) for name in GRIDS}
+
+
+def row(name: str, pictures: str, texts: tuple[int, ...]) -> TokenRow:
+    """Texts of these lengths with a picture between each two."""
+    rng = np.random.Generator(np.random.Philox(len(texts) + sum(texts)))
+    ids: list[int] = []
+    for i, length in enumerate(texts):
+        if i:
+            grid = GRIDS[pictures[i - 1]]
+            ids += [VISION_START, *[IMAGE] * (grid[1] * grid[2] // 4), VISION_END]
+        ids += rng.integers(0, 50, length).tolist()
+    mask = np.zeros(len(ids), np.bool_)
+    mask[-texts[-1] :] = True
+    return TokenRow(
+        trajectory_id=name,
+        row_index=0,
+        input_ids=np.asarray(ids, np.int32),
+        loss_mask=mask,
+        turn_index=np.where(mask, 0, -1).astype(np.int16),
+        rollout_logprobs=np.zeros(len(ids), np.float32),
+        images=list(pictures),
+    )
+
+
+VISION_ROWS = [
+    row("0", "ab", (3, 2, 4)),
+    row("1", "ba", (2, 2, 4)),
+    row("2", "c", (9, 6)),
+    row("3", "", (18,)),
+    row("4", "", (18,)),
+    row("5", "", (5,)),
+]
+"""Neighbours of equal, similar and different lengths: attention treats them differently."""
+TEXT_ROWS = [row(str(i), "", (length,)) for i, length in enumerate((11, 10, 10, 7, 7, 3))]
+
+
+@pytest.fixture(scope="module", params=[*FAMILIES, "qwen3"])
+def pair(request):
+    """The model with our attention, the same weights with sdpa, and rows it can read."""
+    family = request.param
+    torch.manual_seed(5)
+    if family == "qwen3":
+        from transformers import Qwen3Config, Qwen3ForCausalLM
+
+        config = Qwen3Config(
+            vocab_size=64,
+            hidden_size=64,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=16,
+        )
+        cls, rows = Qwen3ForCausalLM, TEXT_ROWS
+    else:
+        config, cls, rows = family_config(family), family_class(family), VISION_ROWS
+    plain = cls._from_config(copy.deepcopy(config), attn_implementation="sdpa").eval()
+    for parameter in plain.parameters():  # far from uniform attention
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
+    ours = cls._from_config(copy.deepcopy(config), attn_implementation=ATTENTION).eval()
+    ours.load_state_dict(plain.state_dict())
+    processor = Processor(
+        tokenizer=SimpleNamespace(get_vocab=dict),
+        image_processor=None if family == "qwen3" else object(),
+        model_type=family,
+        image_token_id=None if family == "qwen3" else IMAGE,
+        merge_size=2,
+    )
+    return LanguageModel(ours, processor), plain, rows
+
+
+def whole(plain, processor: Processor, rows: list[TokenRow]) -> list[torch.Tensor]:
+    """Logits [T, V] of each row from `transformers` itself, as one right-padded batch."""
+    longest = max(len(r.input_ids) for r in rows)
+    ids = torch.zeros(len(rows), longest, dtype=torch.long)
+    mask = torch.zeros(len(rows), longest, dtype=torch.long)
+    for i, r in enumerate(rows):
+        ids[i, : len(r.input_ids)] = torch.from_numpy(r.input_ids)
+        mask[i, : len(r.input_ids)] = 1
+    inputs = {}
+    pictures = [IMAGES[name] for r in rows for name in r.images]
+    if pictures:
+        inputs = {
+            "pixel_values": torch.from_numpy(np.concatenate([p.pixel_values for p in pictures])),
+            "image_grid_thw": torch.tensor([p.grid for p in pictures]),
+            "mm_token_type_ids": (ids == processor.image_token_id).int(),
+        }
+    logits = plain(input_ids=ids, attention_mask=mask, **inputs).logits
+    return [logits[i, : len(r.input_ids)] for i, r in enumerate(rows)]
+
+
+def packed_logits(model: LanguageModel, rows: list[TokenRow]) -> list[torch.Tensor]:
+    packed = pack(rows, IMAGES, model.processor, CPU, torch.float32, lambda r: r.loss_mask)
+    line = model.model.lm_head(model.hidden(**packed.inputs)[0])
+    return list(line.split(packed.lengths))
+
+
+def test_packed_rows_are_rows_alone_are_a_padded_batch(pair):
+    model, plain, rows = pair
+    with torch.no_grad():
+        packed = packed_logits(model, rows)
+        alone = [packed_logits(model, [r])[0] for r in rows]
+        padded = whole(plain, model.processor, rows)
+        reference = [whole(plain, model.processor, [r])[0] for r in rows]
+    for versions in zip(packed, alone, padded, reference, strict=True):
+        for version in versions[1:]:
+            torch.testing.assert_close(versions[0], version, atol=2e-5, rtol=1e-4)
+
+
+def test_gradients_of_packed_rows_are_those_of_a_padded_batch(pair):
+    model, plain, rows = pair
+
+    def gradients(network, logits):
+        network.zero_grad()
+        loss = sum(x.log_softmax(-1)[:-1, 7].mean() for x in logits)
+        loss.backward()
+        found = {n: p.grad.clone() for n, p in network.named_parameters() if p.grad is not None}
+        network.zero_grad()
+        return found
+
+    expected = gradients(plain, whole(plain, model.processor, rows))
+    found = gradients(model.model, packed_logits(model, rows))
+    assert expected.keys() == found.keys()
+    assert max(float(g.abs().max()) for g in expected.values()) > 1e-3
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, atol=2e-5, rtol=1e-3, msg=name)
+
+
+def test_rows_do_not_see_each_other(pair):
+    model, _, rows = pair
+    with torch.no_grad():
+        before = packed_logits(model, rows)
+        changed = copy.deepcopy(rows)
+        changed[0].input_ids[0] += 1
+        after = packed_logits(model, changed)
+    assert not torch.equal(before[0], after[0])
+    for a, b in zip(before[1:], after[1:], strict=True):
+        assert torch.equal(a, b)
+
+
+def test_micro_batches_hold_every_row_once_within_the_budget():
+    rows = [row(str(i), "", (length,)) for i, length in enumerate([5, 30, 7, 7, 12, 1])]
+    groups = list(micro_batches(rows, 14))
+    assert sorted(i for group in groups for i in group) == list(range(6))
+    for group in groups:
+        assert sum(len(rows[i].input_ids) for i in group) <= 14 or group == [1]
+    assert list(micro_batches([], 14)) == []
+
+
+def cache(slots: int, length: int) -> SlotCache:
+    config = SimpleNamespace(
+        num_key_value_heads=1, num_attention_heads=2, hidden_size=4, num_hidden_layers=2
+    )
+    return SlotCache(config, slots, length, CPU, torch.float32)
+
+
+def write(slots: SlotCache, first: int, starts: list[int], new: torch.Tensor) -> torch.Tensor:
+    """Writes keys [B, H, n, D] behind each slot's `starts`; returns all keys of the focus."""
+    count = new.shape[2]
+    reach = max(starts) + count
+    slots.grow(reach)
+    slots.focus(first, first + len(starts), torch.tensor(starts), count, reach)
+    keys, values = slots.update(new, -new, 1)
+    assert torch.equal(keys, -values)
+    return keys.reshape(len(starts), 1, -1, 2)[:, :, :reach].clone()
+
+
+def test_slots_keep_their_own_lengths():
+    slots = cache(3, 4)
+    new = torch.arange(1.0, 9.0).reshape(2, 1, 2, 2)
+    keys = write(slots, 1, [0, 2], new)
+    torch.testing.assert_close(keys[0, 0, :2], new[0, 0])
+    torch.testing.assert_close(keys[1, 0, 2:], new[1, 0])
+    assert not keys[1, 0, :2].any()
+
+
+def test_growing_and_swapping_keep_what_is_cached():
+    slots = cache(3, 4)
+    first, second = torch.full((1, 1, 4, 2), 2.0), torch.full((1, 1, 3, 2), 3.0)
+    write(slots, 0, [0], first)
+    write(slots, 2, [0], second)
+    slots.grow(5)
+    assert slots.length >= 5
+    slots.swap(0, 2, 4)
+    more = torch.full((1, 1, 1, 2), 9.0)
+    torch.testing.assert_close(write(slots, 2, [4], more), torch.cat([first, more], 2))
+    torch.testing.assert_close(write(slots, 0, [3], more), torch.cat([second, more], 2))
