@@ -1,0 +1,370 @@
+"""Episodes with scripted answers: budgets, ends, failures. The environments are the real ones."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vagen.envs import make
+from vagen.rollout.conversation import ChatRenderer, RenderError
+from vagen.rollout.expert import ExpertPolicy
+from vagen.rollout.images import image_digest, png_bytes
+from vagen.rollout.runner import (
+    MIN_NEW_TOKENS,
+    EpisodeLimits,
+    EpisodeRunner,
+    EpisodeSpec,
+    derive_seed,
+    run_episodes,
+    run_to_end,
+    turn_seed,
+)
+from vagen.rollout.types import CONTEXT, Generation, Sampling, Status, Trajectory
+
+LIMITS = EpisodeLimits(
+    max_turns=4, max_prompt_length=128, max_response_length=16, max_trajectory_length=400
+)
+OPTIONS = {
+    "prompt_detail": "brief",
+    "prompt_format": "no_think",
+    "max_actions_per_step": 1,
+    "p_frozen": 1.0,
+    "min_distance": 2,
+}
+WALK = "<answer>Left</answer>"
+
+
+class ScriptedPolicy:
+    """Gives the answers of a script, one per turn; a turn past its end repeats the last.
+
+    An answer that is a list of ids is cut at `max_new_tokens`, without an end of turn.
+    """
+
+    def __init__(self, processor: Any, script: Sequence[str | list[int]]):
+        self.processor = processor
+        self.script = script
+        self.requests: list[tuple[str, list[int], int, Sampling]] = []
+        self.released: list[str] = []
+
+    async def generate(self, *, request_id, prompt_ids, images, sampling) -> Generation:
+        turn = sum(name == request_id for name, *_ in self.requests)
+        self.requests.append((request_id, list(prompt_ids), len(images), sampling))
+        await asyncio.sleep(0)
+        answer = self.script[min(turn, len(self.script) - 1)]
+        if isinstance(answer, str):
+            ids = self.processor.tokenizer.encode(answer, add_special_tokens=False)
+            ids.append(self.processor.eos_id)
+            assert len(ids) <= sampling.max_new_tokens
+            return Generation(ids, [-0.25] * len(ids), "stop")
+        ids = answer[: sampling.max_new_tokens]
+        return Generation(ids, [-0.25] * len(ids), "length")
+
+    def release(self, request_id: str) -> None:
+        self.released.append(request_id)
+
+
+def spec(name: str = "e", seed: int = 0) -> EpisodeSpec:
+    return EpisodeSpec(name, f"group-{name}", "game", "FrozenLake", "digest", seed, 11)
+
+
+def digest(frame: np.ndarray) -> tuple[str, bytes]:
+    png = png_bytes(frame)
+    return image_digest(png), png
+
+
+@pytest.fixture(scope="module")
+def processor(vl_model):
+    return vl_model.processor
+
+
+def runner_for(policy: Any, limits: EpisodeLimits = LIMITS) -> EpisodeRunner:
+    return EpisodeRunner(
+        policy=policy,
+        renderer=ChatRenderer(policy.processor),
+        limits=limits,
+        sampling=Sampling(temperature=0.7, top_p=0.9, top_k=5),
+        frame_digest=digest,
+    )
+
+
+def environment(_: EpisodeSpec | None = None, **options: Any):
+    return make("FrozenLake", OPTIONS | {"render_mode": "vision"} | options)
+
+
+def play(policy: Any, limits: EpisodeLimits = LIMITS, env: Any = None) -> Trajectory:
+    runner = runner_for(policy, limits)
+    return run_to_end(runner.run(spec(), env or environment()))
+
+
+def turn_lengths(trajectory: Trajectory) -> list[int]:
+    row = trajectory.rows[0]
+    return [
+        int((row.loss_mask & (row.turn_index == k)).sum()) for k in range(len(trajectory.turns))
+    ]
+
+
+def test_the_turn_budget_truncates(processor):
+    policy = ScriptedPolicy(processor, [WALK])
+    trajectory = play(policy)
+    assert len(trajectory.turns) == LIMITS.max_turns == len(policy.requests)
+    assert (trajectory.truncated, trajectory.terminated) == (True, False)
+    assert trajectory.status is Status.OK
+    row = trajectory.rows[0]
+    assert row.turn_index[-1] == LIMITS.max_turns, "the state it stopped in is shown to the critic"
+    assert not row.loss_mask[row.turn_index == LIMITS.max_turns].any()
+    assert policy.released == ["e"]
+
+
+def test_every_request_continues_the_one_before(processor):
+    policy = ScriptedPolicy(processor, [WALK, "Hm.", WALK])
+    row = play(policy).rows[0]
+    prompts = [prompt for _, prompt, _, _ in policy.requests]
+    for prompt, following in zip(prompts, [*prompts[1:], row.input_ids.tolist()], strict=True):
+        assert following[: len(prompt)] == prompt
+    assert [images for _, _, images, _ in policy.requests] == [1, 2, 3, 4]
+    assert len(row.images) == 5
+
+
+def test_sampling_is_seeded_per_turn_and_bounded(processor):
+    policy = ScriptedPolicy(processor, [WALK])
+    play(policy)
+    samplings = [sampling for *_, sampling in policy.requests]
+    assert [s.seed for s in samplings] == [turn_seed(11, k) for k in range(4)]
+    assert {s.max_new_tokens for s in samplings} == {16}
+    assert {(s.temperature, s.top_p, s.top_k) for s in samplings} == {(0.7, 0.9, 5)}
+
+
+def test_the_environments_end_terminates(processor):
+    env = environment()
+    policy = ExpertPolicy(processor)
+    policy.envs["e"] = env
+    trajectory = play(policy, replace(LIMITS, max_turns=9, max_trajectory_length=2000), env)
+    assert trajectory.success and trajectory.terminated and not trajectory.truncated
+    assert trajectory.rows[0].input_ids[-1] == processor.eos_id
+    assert trajectory.rows[0].turn_index[-1] == len(trajectory.turns) - 1
+    assert trajectory.score == sum(t.rewards["env"] + t.rewards["format"] for t in trajectory.turns)
+    assert trajectory.score > 10
+    assert not policy.envs, "the expert forgets a finished episode"
+
+
+def test_the_last_turn_that_terminates_is_not_truncated(processor):
+    env = environment(size=2, min_distance=1, max_distance=1)
+    policy = ExpertPolicy(processor)
+    policy.envs["e"] = env
+    trajectory = play(policy, replace(LIMITS, max_turns=1), env)
+    assert trajectory.terminated and not trajectory.truncated
+
+
+def test_the_token_budget_cuts_whole_turns(processor):
+    policy = ScriptedPolicy(processor, [WALK])
+    whole = play(policy).rows[0]
+    second_prompt = len(policy.requests[1][1])
+    for budget in range(second_prompt + 1, len(whole.input_ids) + MIN_NEW_TOKENS):
+        trajectory = play(
+            ScriptedPolicy(processor, [WALK]), replace(LIMITS, max_trajectory_length=budget)
+        )
+        row = trajectory.rows[0]
+        turns = len(trajectory.turns)
+        assert len(row.input_ids) <= budget
+        assert row.input_ids.tolist() == whole.input_ids[: len(row.input_ids)].tolist()
+        pads = int((row.input_ids == processor.image_token_id).sum())
+        assert pads == 16 * len(row.images), "never a part of an image"
+        if turns < LIMITS.max_turns:
+            assert trajectory.status is Status.TRUNCATED_TOKENS and trajectory.truncated
+            assert row.input_ids[-1] == processor.eos_id
+            assert row.turn_index[-1] == turns - 1
+        else:
+            assert trajectory.status is Status.OK, "the turn budget ended it, not the tokens"
+
+
+def test_a_full_token_budget_holds_the_closing_token(processor):
+    """An answer that runs to the end of the budget is closed within it."""
+    babble = [7] * 50
+    limits = replace(LIMITS, max_response_length=50)
+    probe = ScriptedPolicy(processor, [WALK])
+    play(probe)
+    prompt = len(probe.requests[0][1])
+    for room in (9, 20, 50, 51, 60):
+        budget = prompt + room
+        trajectory = play(
+            ScriptedPolicy(processor, [babble]), replace(limits, max_trajectory_length=budget)
+        )
+        row = trajectory.rows[0]
+        assert len(row.input_ids) <= budget
+        assert turn_lengths(trajectory) == [min(50, room - 1)]
+
+
+def test_an_answer_cut_at_its_limit_is_closed_but_not_learnt(processor):
+    trajectory = play(ScriptedPolicy(processor, [[7] * 99, WALK]), replace(LIMITS, max_turns=2))
+    row = trajectory.rows[0]
+    first = np.flatnonzero(row.turn_index == 0)
+    assert [t.length_cut for t in trajectory.turns] == [True, False]
+    sampled = first[:16]
+    assert row.loss_mask[sampled].all()
+    closing = first[16]
+    assert row.input_ids[closing] == processor.eos_id
+    assert not row.loss_mask[closing] and row.rollout_logprobs[closing] == 0
+    assert (row.rollout_logprobs[row.loss_mask] == np.float32(-0.25)).all()
+    second = np.flatnonzero((row.turn_index == 1) & row.loss_mask)
+    assert row.input_ids[second[-1]] == processor.eos_id, "a sampled end of turn is learnt"
+
+
+def test_sampled_ids_are_never_tokenised_again(processor):
+    """Ids that no tokenizer would give for their text, and broken UTF-8."""
+    tokenizer = processor.tokenizer
+    letters = [tokenizer.convert_tokens_to_ids(c) for c in "<answer"]
+    byte = tokenizer.convert_tokens_to_ids("Ł")
+    odd = [*letters, byte, *letters]
+    trajectory = play(ScriptedPolicy(processor, [odd]), replace(LIMITS, max_turns=1))
+    row = trajectory.rows[0]
+    assert row.input_ids[row.loss_mask].tolist() == odd
+    text = trajectory.turns[0].response_text
+    assert text == tokenizer.decode(odd) and tokenizer.encode(text) != odd
+    assert not trajectory.turns[0].parsed["format_correct"]
+
+
+def test_special_tokens_of_an_answer_are_no_text(processor):
+    eot = processor.tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    ids = [eot, *processor.tokenizer.encode(WALK), eot]
+    trajectory = play(ScriptedPolicy(processor, [ids]), replace(LIMITS, max_turns=1))
+    assert trajectory.turns[0].response_text == WALK
+
+
+def test_turns_record_what_happened(processor):
+    env = environment()
+    trajectory = play(ScriptedPolicy(processor, [WALK, "nonsense"]), env=env)
+    states = [turn.state for turn in trajectory.turns]
+    assert states[1:] == [turn.next_state for turn in trajectory.turns[:-1]]
+    assert trajectory.turns[0].parsed["actions"] and not trajectory.turns[1].parsed["actions"]
+    assert [len(turn.images) for turn in trajectory.turns] == [1] * 4
+    assert [d for t in trajectory.turns for d in t.images] == trajectory.rows[0].images[:4]
+    assert all(turn.rewards["judge_observation"] is None for turn in trajectory.turns)
+
+
+def test_a_first_prompt_that_is_too_long_is_refused(processor):
+    policy = ScriptedPolicy(processor, [WALK])
+    with pytest.raises(RenderError, match=r"data.max_prompt_length=20.*prompt_detail"):
+        play(policy, replace(LIMITS, max_prompt_length=20))
+
+
+class BreakingEnv:
+    """An environment that fails in a chosen call."""
+
+    def __init__(self, where: str, turn: int = 0):
+        self.inner = environment()
+        self.where, self.turn, self.steps = where, turn, 0
+        self.closed = False
+
+    def reset(self, **options: Any):
+        if self.where == "reset":
+            raise ConnectionError("no level")
+        return self.inner.reset(**options)
+
+    def step(self, response: str):
+        if self.where == "step" and self.steps == self.turn:
+            raise RuntimeError("simulator died")
+        self.steps += 1
+        return self.inner.step(response)
+
+    def state(self):
+        if self.where == "state" and self.steps == self.turn:
+            raise KeyError("player")
+        return self.inner.state()
+
+    def system_prompt(self):
+        return self.inner.system_prompt()
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("turn", [0, 2])
+@pytest.mark.parametrize("where", ["step", "state"])
+def test_a_failing_environment_leaves_no_training_signal(processor, where, turn):
+    policy = ScriptedPolicy(processor, [WALK])
+    trajectory = play(policy, env=BreakingEnv(where, turn))
+    assert trajectory.status is Status.ENV_ERROR
+    assert not (trajectory.terminated or trajectory.truncated or trajectory.success)
+    assert len(trajectory.turns) == turn
+    row = trajectory.rows[0]
+    assert row.input_ids.size and not row.loss_mask.any() and not row.rollout_logprobs.any()
+    expected = {"step": "RuntimeError: simulator died", "state": "KeyError: 'player'"}
+    assert trajectory.error == expected[where]
+    assert policy.released == ["e"]
+
+
+def test_a_failing_reset_has_no_row(processor):
+    trajectory = play(ScriptedPolicy(processor, [WALK]), env=BreakingEnv("reset"))
+    assert trajectory.status is Status.ENV_ERROR and trajectory.rows == []
+    assert trajectory.error == "ConnectionError: no level"
+
+
+def test_one_failing_environment_does_not_hold_the_others(processor):
+    envs: list[Any] = [environment(), BreakingEnv("step", 1), environment(), BreakingEnv("reset")]
+    made: list[Any] = []
+
+    def make_env(episode: EpisodeSpec) -> Any:
+        made.append(envs[int(episode.trajectory_id)])
+        return made[-1]
+
+    specs = [spec(str(i), seed=i) for i in range(4)]
+    finished: list[str] = []
+    trajectories = run_to_end(
+        run_episodes(
+            runner_for(ScriptedPolicy(processor, [WALK])),
+            specs,
+            make_env,
+            max_concurrency=2,
+            on_finish=lambda t: finished.append(t.trajectory_id),
+        )
+    )
+    assert [t.trajectory_id for t in trajectories] == ["0", "1", "2", "3"]
+    assert sorted(finished) == ["0", "1", "2", "3"]
+    assert [t.status for t in trajectories] == [
+        Status.OK,
+        Status.ENV_ERROR,
+        Status.OK,
+        Status.ENV_ERROR,
+    ]
+    assert envs[1].closed and envs[3].closed
+
+
+def test_no_more_episodes_than_allowed_are_under_way(processor):
+    live, most = 0, 0
+
+    class Counting:
+        def __init__(self) -> None:
+            nonlocal live, most
+            self.inner = environment()
+            live += 1
+            most = max(most, live)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def close(self) -> None:
+            nonlocal live
+            live -= 1
+
+    specs = [spec(str(i)) for i in range(7)]
+    runner = runner_for(ScriptedPolicy(processor, [WALK]))
+    run_to_end(run_episodes(runner, specs, lambda _: Counting(), max_concurrency=3))
+    assert (live, most) == (0, 3)
+
+
+def test_frames_are_kept_once_by_digest(processor):
+    runner = runner_for(ScriptedPolicy(processor, ["nothing"]))
+    trajectory = run_to_end(runner.run(spec(), environment()))
+    row = trajectory.rows[0]
+    assert len(row.images) == 5 and len(set(row.images)) == 1 == len(runner.images)
+    assert all(image_digest(png) == key for key, png in runner.images.items())
+    assert row.turn_index[0] == CONTEXT
+
+
+def test_seeds_depend_on_their_parts_alone():
+    assert derive_seed(1, "a") == 6885665436231814845, "another value would change every run"
+    seeds = {derive_seed(*parts) for parts in [(1, 2), (2, 1), (12,), (1, 20), (1, 2, 3)]}
+    assert len(seeds) == 5 and all(0 <= seed < 2**63 for seed in seeds)
