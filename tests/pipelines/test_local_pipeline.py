@@ -151,7 +151,7 @@ def test_an_interpreter_whose_path_has_a_space_works(run, tmp_path: Path, monkey
     assert closings(run) == ["SUCCEEDED"]
 
 
-def test_killed_at_any_moment_it_can_be_taken_up_again(run):
+def test_killed_amid_an_iteration_it_can_be_taken_up_again(run):
     code = """
 import sys
 from pathlib import Path
