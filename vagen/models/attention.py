@@ -12,6 +12,7 @@ Shape legend: N tokens of a packed line, B rows, H heads, G query heads per key 
 tokens, n new tokens, D head size.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,30 +27,58 @@ ATTENTION = "vagen_packed"
 """Name under which the function is registered with `transformers`."""
 
 
+SIMILAR = 0.85
+"""Rows of a group are at least this share of its longest: a bound on padding in attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Neighbouring rows of a packed line, of similar length."""
+
+    first: int
+    """Place in the line of the group's first token."""
+    tokens: int
+    rows: int
+    longest: int
+    index: Tensor | None
+    """int64 [tokens]: place of each token in the padded [rows * longest] layout; None if the rows
+    are of one length, so that nothing is padded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Segments:
     """Where the rows of a packed line start and end."""
 
-    rows: int
-    longest: int
-    index: Tensor
-    """int64 [N]: place of each token in the padded [rows * longest] layout."""
+    groups: tuple[RowGroup, ...]
 
     @classmethod
-    def of(cls, lengths: list[int], device: torch.device) -> "Segments":
-        """Rows of these lengths, laid end to end."""
-        longest = max(lengths)
-        index = torch.cat(
-            [torch.arange(length) + i * longest for i, length in enumerate(lengths)]
-        ).to(device)
-        return cls(len(lengths), longest, index)
+    def of(cls, lengths: Sequence[int], device: torch.device) -> "Segments":
+        """Rows of these lengths, laid end to end; best if ordered by length."""
+        groups = []
+        first = begin = 0
+        while begin < len(lengths):
+            end = begin + 1
+            shortest = longest = lengths[begin]
+            while end < len(lengths):
+                low, high = min(shortest, lengths[end]), max(longest, lengths[end])
+                if low < SIMILAR * high:
+                    break
+                shortest, longest, end = low, high, end + 1
+            part = lengths[begin:end]
+            index = None
+            if shortest < longest:
+                steps = [torch.arange(length) + i * longest for i, length in enumerate(part)]
+                index = torch.cat(steps).to(device)
+            groups.append(RowGroup(first, sum(part), len(part), longest, index))
+            first, begin = first + sum(part), end
+        return cls(tuple(groups))
 
 
 class SlotCache(Cache):
     """Keys and values of many conversations, each in a slot of its own length.
 
-    The storage is [layers, 2, slots, length, key heads, D]. A forward pass works on a contiguous
-    range of slots, chosen with `focus`.
+    The storage is [layers, 2, slots, key heads, length, D]: what one head attends to lies together.
+    A forward pass works on a contiguous range of slots, chosen with `focus`.
     """
 
     def __init__(self, config: Any, slots: int, length: int, device: torch.device, dtype: Any):
@@ -58,31 +87,43 @@ class SlotCache(Cache):
         head_dim = getattr(config, "head_dim", None) or (
             config.hidden_size // config.num_attention_heads
         )
+        # Zeros, not whatever is there: attention multiplies what is beyond a row's end by 0.
         self.storage = torch.zeros(
-            config.num_hidden_layers, 2, slots, length, heads, head_dim, device=device, dtype=dtype
+            config.num_hidden_layers, 2, slots, heads, length, head_dim, device=device, dtype=dtype
         )
+        self.group = config.num_attention_heads // heads
+        """Query heads per key head."""
+        self._heads = torch.arange(heads, device=device)[:, None]
         self._first = self._last = self._reach = 0
-        self._places: tuple[Tensor, Tensor] | None = None
+        self._places: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
     def length(self) -> int:
         """Tokens a slot can hold."""
-        return self.storage.shape[3]
+        return self.storage.shape[4]
 
     def grow(self, length: int) -> None:
         """Makes room for `length` tokens per slot."""
         if length > self.length:
             shape = list(self.storage.shape)
-            shape[3] = max(length, 2 * self.length)
+            shape[4] = max(length, 2 * self.length)
             larger = self.storage.new_zeros(shape)
-            larger[:, :, :, : self.length] = self.storage
+            larger[..., : self.length, :] = self.storage
             self.storage = larger
 
     def swap(self, a: int, b: int, length: int) -> None:
         """Exchanges two slots of which the longer holds `length` tokens."""
         if a != b:
-            pair = self.storage[:, :, [a, b], :length]
-            self.storage[:, :, [b, a], :length] = pair
+            at_a = self.storage[:, :, a, :, :length]
+            at_b = self.storage[:, :, b, :, :length]
+            kept = at_a.clone()
+            at_a.copy_(at_b)
+            at_b.copy_(kept)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copies the first `length` tokens of a slot to another one."""
+        if source != target:
+            self.storage[:, :, target, :, :length] = self.storage[:, :, source, :, :length]
 
     def focus(self, first: int, last: int, start: Tensor, new: int, reach: int) -> None:
         """Chooses slots [first, last) and where their `new` next tokens go.
@@ -95,17 +136,36 @@ class SlotCache(Cache):
             reach: Largest number of tokens a slot will hold afterwards.
         """
         self._first, self._last, self._reach = first, last, reach
-        rows = torch.arange(first, last, device=self.storage.device)[:, None]
-        self._places = (rows, start[:, None] + torch.arange(new, device=self.storage.device))
+        device = self.storage.device
+        rows = torch.arange(first, last, device=device)[:, None, None]
+        places = start[:, None] + torch.arange(new, device=device)
+        self._places = (rows, self._heads, places[:, None])
+
+    def mask(self, start: Tensor, new: int, reach: int) -> Tensor:
+        """Additive mask [B, 1, G * n, L] of new tokens over the focus, as attention here wants it.
+
+        Args:
+            start: int64 [B]: tokens each slot holds already.
+            new: New tokens n, padding included.
+            reach: Columns L.
+        """
+        device = self.storage.device
+        query = start[:, None] + torch.arange(new, device=device)
+        hidden = torch.arange(reach, device=device) > query[..., None]
+        mask = torch.zeros(hidden.shape, device=device, dtype=self.storage.dtype)
+        mask.masked_fill_(hidden, -torch.inf)
+        if new == 1:
+            return mask[:, None].expand(-1, -1, self.group, -1)
+        return mask.repeat(1, self.group, 1)[:, None]
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any):
         """Stores new keys and values [B, H, n, D]; returns all of the focus, [B, H, reach, D]."""
         assert self._places is not None
         keys, values = self.storage[layer_idx]
-        keys[self._places] = key_states.transpose(1, 2)
-        values[self._places] = value_states.transpose(1, 2)
-        window = (slice(self._first, self._last), slice(0, self._reach))
-        return keys[window].transpose(1, 2), values[window].transpose(1, 2)
+        keys[self._places] = key_states
+        values[self._places] = value_states
+        window = (slice(self._first, self._last), slice(None), slice(0, self._reach))
+        return keys[window], values[window]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens cached in the longest slot of the focus."""
@@ -147,24 +207,28 @@ def _over_segments(
     segments: Segments,
 ) -> Tensor:
     """Causal attention inside each row; query [1, H, N, D] to output [1, N, H, D]."""
+    lines = [x[0].transpose(0, 1) for x in (query, key, value)]
+    out = []
+    for group in segments.groups:
+        parts = [line[group.first : group.first + group.tokens] for line in lines]
+        padded = scaled_dot_product_attention(
+            *(_pad(part, group) for part in parts),
+            dropout_p=dropout,
+            is_causal=True,
+            scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        line = padded.transpose(1, 2).reshape(group.rows * group.longest, *query.shape[1::2])
+        out.append(line if group.index is None else line.index_select(0, group.index))
+    return torch.cat(out)[None]
 
-    def pad(x: Tensor) -> Tensor:
-        line = x[0].transpose(0, 1)
-        padded = line.new_zeros(segments.rows * segments.longest, *line.shape[1:])
-        padded = padded.index_copy(0, segments.index, line)
-        return padded.view(segments.rows, segments.longest, *line.shape[1:]).transpose(1, 2)
 
-    out = scaled_dot_product_attention(
-        pad(query),
-        pad(key),
-        pad(value),
-        dropout_p=dropout,
-        is_causal=True,
-        scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    line = out.transpose(1, 2).reshape(segments.rows * segments.longest, *query.shape[1::2])
-    return line.index_select(0, segments.index)[None]
+def _pad(line: Tensor, group: RowGroup) -> Tensor:
+    """A group's stretch of the line, [tokens, H, D], to [rows, H, longest, D]."""
+    if group.index is not None:
+        padded = line.new_zeros(group.rows * group.longest, *line.shape[1:])
+        line = padded.index_copy(0, group.index, line)
+    return line.view(group.rows, group.longest, *line.shape[1:]).transpose(1, 2)
 
 
 def _over_cache(
@@ -173,14 +237,10 @@ def _over_cache(
     """Attention over cached keys without copying them per query head.
 
     The query heads of one key head are laid side by side as further queries: query [B, H, n, D],
-    key [B, H / G, L, D], mask [B, 1, n, L] to output [B, n, H, D].
+    key [B, H / G, L, D], mask [B, 1, G * n, L] (`SlotCache.mask`) to output [B, n, H, D].
     """
     batch, heads, new, size = query.shape
-    key_heads = key.shape[1]
-    group = heads // key_heads
-    folded = query.reshape(batch, key_heads, group * new, size)
-    if group > 1:
-        mask = mask.expand(batch, group, new, mask.shape[-1]).reshape(batch, 1, group * new, -1)
+    folded = query.reshape(batch, key.shape[1], -1, size)
     out = scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
     return out.reshape(batch, heads, new, size).transpose(1, 2)
 

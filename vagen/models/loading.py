@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vagen.models.attention import ATTENTION
 from vagen.models.errors import ModelError, first_line
 from vagen.models.processor import Processor, load_processor
+from vagen.models.vision import prepare_vision
 
 
 @dataclass(eq=False)
@@ -20,6 +21,9 @@ class LanguageModel:
     model: Any
     """A `transformers` model with `model` (backbone) and `lm_head`."""
     processor: Processor
+
+    def __post_init__(self) -> None:
+        prepare_vision(self.model)
 
     @property
     def device(self) -> torch.device:

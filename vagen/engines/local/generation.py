@@ -19,7 +19,8 @@ from torch import Tensor
 
 from vagen.models.attention import SlotCache
 from vagen.models.loading import LanguageModel
-from vagen.models.processor import Grid, ProcessedImage
+from vagen.models.processor import ProcessedImage
+from vagen.models.vision import image_inputs
 from vagen.rollout.types import Generation, Sampling
 
 PREFILL_SHARE = 0.25
@@ -158,19 +159,17 @@ class LocalPolicy:
         new = max(len(c.pending) for c in batch)
         ids = torch.full((len(batch), new), self.processor.pad_id, dtype=torch.long)
         positions = torch.zeros(3, len(batch), new, dtype=torch.long)
-        pixels: list[np.ndarray] = []
-        grids: list[Grid] = []
+        images: list[ProcessedImage] = []
         for i, c in enumerate(batch):
             row = np.asarray(c.pending, dtype=np.int32)
             ids[i, : len(row)] = torch.from_numpy(row)
             row_grids = [image.grid for image in c.pending_images]
             place, c.position = self.processor.positions(row, row_grids, c.position)
             positions[:, i, : len(row)] = torch.from_numpy(place)
-            pixels += [image.pixel_values for image in c.pending_images]
-            grids += row_grids
+            images += c.pending_images
             c.pending_images = []
         counts = torch.tensor([len(c.pending) for c in batch], device=self.device)
-        hidden = self._forward(batch, first, ids, positions, counts, pixels, grids)
+        hidden = self._forward(batch, first, ids, positions, counts, images)
         last = hidden[torch.arange(len(batch), device=self.device), counts - 1]
         for c in batch:
             c.length += len(c.pending)
@@ -186,7 +185,7 @@ class LocalPolicy:
         ids = torch.tensor([[c.out[-1]] for c in batch])
         positions = torch.tensor([c.position for c in batch])[None, :, None].expand(3, -1, 1)
         ones = torch.ones(len(batch), dtype=torch.long, device=self.device)
-        hidden = self._forward(batch, 0, ids, positions, ones, [], [])
+        hidden = self._forward(batch, 0, ids, positions, ones, [])
         for c in batch:
             c.ids.append(c.out[-1])
             c.length += 1
@@ -200,8 +199,7 @@ class LocalPolicy:
         ids: Tensor,
         positions: Tensor,
         counts: Tensor,
-        pixels: list[np.ndarray],
-        grids: list[Grid],
+        images: list[ProcessedImage],
     ) -> Tensor:
         """Hidden states [A, n, hidden] of new tokens; their keys and values go to the cache."""
         new = ids.shape[1]
@@ -209,16 +207,7 @@ class LocalPolicy:
         reach = int((start + new).max())
         self.cache.grow(reach)
         self.cache.focus(first, first + len(batch), start, new, reach)
-        query = start[:, None] + torch.arange(new, device=self.device)
-        visible = torch.arange(reach, device=self.device) <= query[..., None]
-        mask = torch.zeros(visible.shape, device=self.device, dtype=self.language_model.model.dtype)
-        mask = mask.masked_fill_(~visible, -torch.inf)[:, None]
-        inputs: dict[str, Any] = {}
-        if pixels:
-            inputs["pixel_values"] = torch.from_numpy(np.concatenate(pixels)).to(
-                self.device, self.language_model.model.dtype
-            )
-            inputs["image_grid_thw"] = torch.tensor(grids, device=self.device)
+        mask = self.cache.mask(start, new, reach)
         return self.language_model.hidden(
             input_ids=ids.to(self.device),
             position_ids=positions.to(self.device)
@@ -227,7 +216,7 @@ class LocalPolicy:
             attention_mask=mask,
             past_key_values=self.cache,
             use_cache=True,
-            **inputs,
+            **image_inputs(images, self.processor, self.device, self.language_model.model.dtype),
         )
 
     def _draw(self, batch: list[_Conversation], hidden: Tensor) -> None:
@@ -266,13 +255,15 @@ class LocalPolicy:
     def _move(self, conversation: _Conversation, slot: int) -> None:
         """Puts a conversation into a slot; whoever was there takes its place."""
         other = self._order[slot]
-        length = max(conversation.length, other.length if other is not None else 0)
-        if other is not conversation:
-            self.cache.swap(conversation.slot, slot, length)
-            self._order[conversation.slot], self._order[slot] = other, conversation
-            if other is not None:
-                other.slot = conversation.slot
-            conversation.slot = slot
+        if other is conversation:
+            return
+        if other is None:
+            self.cache.copy(conversation.slot, slot, conversation.length)
+        else:
+            self.cache.swap(conversation.slot, slot, max(conversation.length, other.length))
+            other.slot = conversation.slot
+        self._order[conversation.slot], self._order[slot] = other, conversation
+        conversation.slot = slot
 
 
 def sample(logits: Tensor, options: list[Sampling], uniforms: Tensor) -> tuple[Tensor, Tensor]:

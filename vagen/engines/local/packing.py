@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vagen.models.attention import Segments
 from vagen.models.processor import ProcessedImage, Processor
+from vagen.models.vision import image_inputs
 from vagen.rollout.types import TokenRow
 
 
@@ -77,14 +78,12 @@ def pack(
     lengths = [len(row.input_ids) for row in rows]
     ids = torch.from_numpy(np.concatenate([row.input_ids for row in rows])).long()
     positions = []
-    pixels = []
-    grids = []
+    shown: list[ProcessedImage] = []
     for row in rows:
         row_images = [images[digest] for digest in row.images]
         place, _ = processor.positions(row.input_ids, [image.grid for image in row_images], 0)
         positions.append(place)
-        pixels += [image.pixel_values for image in row_images]
-        grids += [image.grid for image in row_images]
+        shown += row_images
     position_ids = torch.from_numpy(np.concatenate(positions, axis=1))[:, None]
     inputs: dict[str, Any] = {
         "input_ids": ids[None].to(device),
@@ -92,10 +91,8 @@ def pack(
         "attention_mask": None,
         "use_cache": False,
         "segments": Segments.of(lengths, device),
+        **image_inputs(shown, processor, device, dtype),
     }
-    if pixels:
-        inputs["pixel_values"] = torch.from_numpy(np.concatenate(pixels)).to(device, dtype)
-        inputs["image_grid_thw"] = torch.tensor(grids, device=device)
     mask = torch.from_numpy(np.concatenate([action_mask(row) for row in rows]))
     actions = mask.nonzero()[:, 0]
     row_of = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths))

@@ -1,0 +1,110 @@
+"""Image inputs of a model, each distinct image encoded once, and a cheaper patch embedding.
+
+The frames of a batch repeat: a turn that changes nothing shows the same picture again, and episodes
+of one level begin alike. The vision tower of the Qwen-VL families is given every distinct image
+once; a hook lays its features out for every place that shows the image, and gradients flow back
+through it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vagen.models.processor import ProcessedImage, Processor
+
+SHARED = "shared_images"
+"""Keyword argument of the backbone that carries `SharedImages` to the vision tower."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedImages:
+    """Which of the distinct images each shown image is."""
+
+    grids: Tensor
+    """int64 [distinct, 3]: patch grids of the images whose pixels are given."""
+    index: Tensor
+    """int64 [image tokens]: feature of the distinct images that stands at each image token."""
+
+
+def image_inputs(
+    images: Sequence[ProcessedImage], processor: Processor, device: torch.device, dtype: torch.dtype
+) -> dict[str, Any]:
+    """Keyword arguments of the backbone for the images of a batch, in the order they are shown.
+
+    Args:
+        images: Equal images should be one object, as `Processor.process_image` gives them.
+        processor: Of the model that will read them.
+        device: Of the model.
+        dtype: Of the pixel values.
+    """
+    if not images:
+        return {}
+    distinct = list(images)
+    inputs: dict[str, Any] = {"image_grid_thw": torch.tensor([i.grid for i in images]).to(device)}
+    if processor.uses_mrope:
+        distinct = list({id(image): image for image in images}.values())
+        places: dict[int, Tensor] = {}
+        tokens = 0
+        for image in distinct:
+            count = processor.image_length(image.grid)
+            places[id(image)] = torch.arange(tokens, tokens + count)
+            tokens += count
+        inputs[SHARED] = SharedImages(
+            grids=torch.tensor([image.grid for image in distinct]).to(device),
+            index=torch.cat([places[id(image)] for image in images]).to(device),
+        )
+    pixels = torch.cat([torch.from_numpy(image.pixel_values) for image in distinct])
+    inputs["pixel_values"] = pixels.to(device, dtype)
+    return inputs
+
+
+def prepare_vision(model: Any) -> None:
+    """Makes a model's vision tower share images and embed patches by a matrix product.
+
+    Weights, their names and the results stay what they were. A model without a vision tower is left
+    alone, and so is one that is prepared already.
+
+    Args:
+        model: A `transformers` model with `model` (backbone).
+    """
+    for module in model.modules():
+        if type(module) is nn.Conv3d and module.kernel_size == module.stride:
+            module.__class__ = PatchConv
+    tower = getattr(model.model, "visual", None)
+    if tower is not None and _lay_out not in tower._forward_hooks.values():
+        tower.register_forward_pre_hook(_distinct_grids, with_kwargs=True)
+        tower.register_forward_hook(_lay_out, with_kwargs=True)
+
+
+class PatchConv(nn.Conv3d):
+    """A convolution over patches that are cut out already: one matrix product."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Patches [N, channels, time, height, width] to [N, out, 1, 1, 1]."""
+        if input.shape[2:] != self.kernel_size or self.groups != 1:
+            return super().forward(input)
+        out = nn.functional.linear(input.flatten(1), self.weight.flatten(1), self.bias)
+        return out[..., None, None, None]
+
+
+def _distinct_grids(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Before the tower: the grids are those of the distinct images."""
+    shared = kwargs.get(SHARED)
+    return args, kwargs if shared is None else {**kwargs, "grid_thw": shared.grids}
+
+
+def _lay_out(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    """After the tower: features for every image token of the batch."""
+    shared = kwargs.get(SHARED)
+    if shared is not None:
+        output.pooler_output = output.pooler_output.index_select(0, shared.index)
+        if getattr(output, "deepstack_features", None):
+            output.deepstack_features = [
+                features.index_select(0, shared.index) for features in output.deepstack_features
+            ]
+    return output
