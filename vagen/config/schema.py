@@ -205,8 +205,13 @@ class CriticConfig(Section):
     enable: bool | None = None
     """null: on exactly if the estimator reads values; anything that contradicts it is refused."""
     optim: OptimConfig = OptimConfig(lr=1e-5)
+    ppo_mini_batch_size: PositiveInt | None = None
+    """Trajectories per optimizer step; null takes the actor's."""
     ppo_epochs: PositiveInt = 1
     """Passes over the iteration's trajectories."""
+    center_values: bool = False
+    """Before each update, shift the value head's bias by the mean error of the values. A small
+    critic otherwise spends its steps on the mean and loses what its backbone knew."""
     cliprange_value: PositiveFloat = 0.5
     """New values are clipped to this distance from the old ones."""
     grad_clip: PositiveFloat = 1.0

@@ -154,6 +154,8 @@ class LocalEngine:
         metrics: dict[str, float] = {}
         if self.critic is not None and self.critic_optimizer is not None:
             critic = self.config.critic
+            if critic.center_values:
+                self._center_critic(rows)
             metrics |= self._train(
                 rows,
                 images,
@@ -162,6 +164,7 @@ class LocalEngine:
                 optim=critic.optim,
                 loss=self._critic_loss,
                 limits=(critic.grad_clip, critic.grad_norm_threshold),
+                size=critic.ppo_mini_batch_size or config.ppo_mini_batch_size,
                 epochs=critic.ppo_epochs,
                 order=order,
                 prefix="critic/",
@@ -176,6 +179,7 @@ class LocalEngine:
                 optim=config.optim,
                 loss=self._actor_loss,
                 limits=(config.grad_clip, config.grad_norm_threshold),
+                size=config.ppo_mini_batch_size,
                 epochs=config.ppo_epochs,
                 order=order,
                 prefix="actor/",
@@ -227,6 +231,15 @@ class LocalEngine:
         mask[0] = False
         return mask
 
+    @torch.no_grad()
+    def _center_critic(self, rows: Sequence[TokenRow]) -> None:
+        """Moves the value head's bias such that the mean value is the mean return."""
+        assert self.critic is not None
+        error = np.concatenate([row.columns["returns"] - row.columns["values"] for row in rows])
+        mask = np.concatenate([row.columns[CRITIC_MASK] for row in rows]) != 0
+        if mask.any():
+            self.critic.head.bias.add_(float(error[mask].mean()))
+
     def _update_kl_controller(self, rows: Sequence[TokenRow]) -> None:
         """Shows the controller the batch's mean divergence from the reference."""
         if not rows or "ref_logprobs" not in rows[0].columns:
@@ -264,13 +277,13 @@ class LocalEngine:
         optim: OptimConfig,
         loss: Callable[..., tuple[Tensor, dict[str, Any]]],
         limits: tuple[float, float],
+        size: int,
         epochs: int,
         order: np.random.Generator,
         prefix: str,
         on_progress: OnProgress | None,
     ) -> dict[str, float]:
         """Mini batches of one network; micro batches add up to the mini batch exactly."""
-        size = self.config.actor_rollout_ref.actor.ppo_mini_batch_size
         parts = []
         norms: list[float] = []
         skipped = 0
