@@ -93,6 +93,7 @@ class LocalEngine:
         self.critic_optimizer = (
             _optimizer(self.critic, config.critic.optim) if self.critic is not None else None
         )
+        self._value_shift = 0.0
         self.updates = 0
 
     @property
@@ -154,8 +155,7 @@ class LocalEngine:
         metrics: dict[str, float] = {}
         if self.critic is not None and self.critic_optimizer is not None:
             critic = self.config.critic
-            if critic.center_values:
-                self._center_critic(rows)
+            self._value_shift = self._center_critic(rows) if critic.center_values else 0.0
             metrics |= self._train(
                 rows,
                 images,
@@ -232,13 +232,20 @@ class LocalEngine:
         return mask
 
     @torch.no_grad()
-    def _center_critic(self, rows: Sequence[TokenRow]) -> None:
-        """Moves the value head's bias such that the mean value is the mean return."""
+    def _center_critic(self, rows: Sequence[TokenRow]) -> float:
+        """Moves the value head's bias such that the mean value is the mean return.
+
+        Returns:
+            By how much; the value clip is around the old values moved alike.
+        """
         assert self.critic is not None
         error = np.concatenate([row.columns["returns"] - row.columns["values"] for row in rows])
         mask = np.concatenate([row.columns[CRITIC_MASK] for row in rows]) != 0
-        if mask.any():
-            self.critic.head.bias.add_(float(error[mask].mean()))
+        shift = float(error[mask].mean()) if mask.any() else 0.0
+        if not np.isfinite(shift):  # the steps will be skipped as well
+            return 0.0
+        self.critic.head.bias.add_(shift)
+        return shift
 
     def _update_kl_controller(self, rows: Sequence[TokenRow]) -> None:
         """Shows the controller the batch's mean divergence from the reference."""
@@ -376,7 +383,7 @@ class LocalEngine:
         before = torch.cat([after.new_zeros(1), after[:-1]])
         loss, metrics = value_loss(
             before,
-            packed.line(rows, "values"),
+            packed.line(rows, "values") + self._value_shift,
             packed.line(rows, "returns"),
             packed.line(rows, CRITIC_MASK),
             cliprange_value=self.config.critic.cliprange_value,
