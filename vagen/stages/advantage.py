@@ -60,7 +60,8 @@ def add_columns(
 ) -> dict[str, float]:
     """Computes all columns of all rows in place; returns metrics.
 
-    Rows of episodes that failed in the environment have no sampled token: they get zeros.
+    Rows of episodes that failed in the environment have no sampled token: they get zeros and are
+    padding to the estimator, so that they count in no mean, no group and no whitening.
     """
     rows = [row for trajectory in trajectories for row in trajectory.rows]
     owners = [trajectory for trajectory in trajectories for _ in trajectory.rows]
@@ -78,7 +79,7 @@ def add_columns(
             trajectory.bootstrap_value = value
     loss_mask = _pad([row.loss_mask for row in rows]).bool()
     turn_index = _pad([row.turn_index for row in rows], fill=-1).long()
-    attention = _pad([np.ones(len(row.input_ids), dtype=np.bool_) for row in rows]).bool()
+    attention = _pad([np.full(len(row.input_ids), row.loss_mask.any()) for row in rows]).bool()
     ends = turn_end_mask(loss_mask, turn_index)
     rewards = token_rewards(
         _turn_rewards(rows, owners),

@@ -1,0 +1,87 @@
+"""The rollout step: what it writes, what it refuses, what it measures."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from vagen.rollout.batch import BatchError, TrajectoryBatch
+from vagen.rollout.types import Status
+from vagen.stages.rollout import check_images, episode_metrics, rollout
+
+
+def test_played_again_it_is_the_same(warm_runs, batch_dirs, tmp_path):
+    run = warm_runs["tiny:vl"]
+    first = run.step(0, "rollout")
+    rollout(run, 0, out=tmp_path / "again")
+    for name in ("trajectories", "turns", "tokens", "images"):
+        file = f"{name}.parquet"
+        assert (first / file).read_bytes() == (tmp_path / "again" / file).read_bytes(), name
+    before = (first / "manifest.json").stat().st_mtime_ns
+    rollout(run, 0)
+    assert (first / "manifest.json").stat().st_mtime_ns == before
+
+
+def test_text_models_take_the_same_way(warm_runs, batch_dirs):
+    batch = TrajectoryBatch.load(warm_runs["tiny:text"].step(0, "rollout"))
+    assert not batch.images and all(not t.rows[0].images for t in batch.trajectories)
+    assert batch.metrics["train/success"] >= 0
+    assert {turn.observation_text[:1] for t in batch.trajectories for turn in t.turns} != {""}
+
+
+def drop(batch: TrajectoryBatch, place: int) -> None:
+    """Takes a token out of the second trajectory's row."""
+    row = batch.trajectories[1].rows[0]
+    for name in ("input_ids", "loss_mask", "turn_index", "rollout_logprobs"):
+        setattr(row, name, np.delete(getattr(row, name), place))
+    row.columns = {name: np.delete(column, place) for name, column in row.columns.items()}
+
+
+def test_image_blocks_that_do_not_fit_are_refused_and_kept(batch, vl_model, tmp_path):
+    processor = vl_model.processor
+    check_images(batch, processor, tmp_path / "rollout")
+    assert not list(tmp_path.iterdir())
+    whole = copy.deepcopy(batch)
+    row = batch.trajectories[1].rows[0]
+    drop(batch, int(np.flatnonzero(row.input_ids == processor.image_token_id)[0]))
+    name = batch.trajectories[1].trajectory_id
+    with pytest.raises(BatchError, match=rf"{name} has image blocks of \[15, 16"):
+        check_images(batch, processor, tmp_path / "rollout")
+    kept = TrajectoryBatch.load(tmp_path / "rollout-refused", kind="advantage")
+    assert [t.trajectory_id for t in kept.trajectories] == [name]
+    np.testing.assert_array_equal(kept.trajectories[0].rows[0].input_ids, row.input_ids)
+
+    whole.trajectories[1].rows[0].images.pop()
+    with pytest.raises(BatchError, match="image blocks"):
+        check_images(whole, processor, tmp_path / "rollout")
+
+
+def test_failed_episodes_are_counted_and_left_out(batch):
+    before = episode_metrics(batch.trajectories, "train")
+    failed = copy.deepcopy(batch.trajectories[0])
+    failed.status, failed.rows = Status.ENV_ERROR, []
+    after = episode_metrics([*batch.trajectories, failed], "train")
+    assert before["train/env_error"] == 0 and after["train/env_error"] == 1
+    assert {k: v for k, v in after.items() if k != "train/env_error"} == {
+        k: v for k, v in before.items() if k != "train/env_error"
+    }
+    assert episode_metrics([failed], "train") == {"train/env_error": 1.0}
+
+
+def test_metrics_are_means(batch):
+    metrics = episode_metrics(batch.trajectories, "x")
+    turns = [turn for t in batch.trajectories for turn in t.turns]
+    assert metrics["x/success"] == np.mean([t.success for t in batch.trajectories])
+    assert metrics["x/turns"] == len(turns) / len(batch.trajectories)
+    assert metrics["x/length_cut"] == np.mean([turn.length_cut for turn in turns])
+    sampled = sum(int(t.rows[0].loss_mask.sum()) for t in batch.trajectories)
+    assert metrics["x/response_length"] == sampled / len(turns)
+
+
+def test_a_mixture_is_measured_per_environment(batch):
+    half = batch.trajectories[: len(batch.trajectories) // 2]
+    for trajectory in half:
+        trajectory.config_id = "other"
+    metrics = episode_metrics(batch.trajectories, "train")
+    assert metrics["train/success/other"] == np.mean([t.success for t in half])
+    assert "train/success/game" in metrics

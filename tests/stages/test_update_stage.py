@@ -1,0 +1,153 @@
+"""The update step, its checkpoints and the engine that stays."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from vagen.models import load_model
+from vagen.rollout.batch import BatchError, TrajectoryBatch
+from vagen.rollout.runner import derive_seed
+from vagen.stages import resident
+from vagen.stages.resident import engine_at, prune_checkpoints, version_after, version_before
+from vagen.stages.run import KEEP_CHECKPOINTS, Run, committed
+from vagen.stages.update import update
+from vagen.storage import CorruptArtifact, StorageError, commit_directory
+
+
+@pytest.fixture
+def run(warm_runs, batch_dirs, tmp_path):
+    """A copy of the vision-language run after its first advantage step."""
+    source = warm_runs["tiny:vl"]
+    path = shutil.copytree(source.path, tmp_path / "run")
+    return Run(path, source.experiment, source.infra)
+
+
+def checkpoint(run: Run, engine, iteration: int) -> None:
+    with commit_directory(run.checkpoint(iteration), kind="checkpoint") as folder:
+        engine.save(folder)
+
+
+def test_names_of_policies():
+    assert [version_before(i) for i in range(2)] == ["warm_start", "iteration-0000"]
+    assert version_after(0) == version_before(1)
+
+
+def test_a_step_run_again_leaves_the_run_as_it_is(run, tmp_path, make_engine):
+    before = {p: p.stat().st_mtime_ns for p in run.path.rglob("*")}
+    out = update(run, 0, out=tmp_path / "out")
+    assert {p: p.stat().st_mtime_ns for p in run.path.rglob("*")} == before
+    assert run.engine is None, "the updated weights must not be taken for the run's"
+    assert out["metrics"]["actor/skipped_steps"] == 0
+    again = load_model(tmp_path / "out" / "checkpoint" / "policy").model.state_dict()
+
+    batch = TrajectoryBatch.load(run.step(0, "advantage"))
+    engine = make_engine()
+    rows = [row for trajectory in batch.trajectories for row in trajectory.rows]
+    engine.update(rows, batch.images, seed=derive_seed(run.experiment.seed, "update", 0))
+    for name, weight in engine.actor.model.state_dict().items():
+        assert torch.equal(again[name], weight), name
+
+
+def test_the_critics_warm_up_is_counted_in_iterations(run, tmp_path):
+    trainer = run.experiment.trainer.model_copy(update={"critic_warmup": 1})
+    run.experiment = run.experiment.model_copy(update={"trainer": trainer})
+    source = tmp_path / "batch"
+    batch = TrajectoryBatch.load(run.step(0, "advantage"))
+    batch.config_digest = run.config_digest
+    batch.save(source)
+    warming = update(run, 0, source=source, out=tmp_path / "first")["metrics"]
+    learning = update(run, 1, source=source, out=tmp_path / "second")["metrics"]
+    assert "critic/loss" in warming and "actor/loss" not in warming
+    assert "critic/loss" in learning and "actor/loss" in learning
+
+
+def test_a_batch_of_another_configuration_or_step_is_refused(run, tmp_path):
+    digest = run.config_digest
+    run.experiment = run.experiment.model_copy(update={"seed": 99})
+    with pytest.raises(BatchError, match=digest):
+        update(run, 0, out=tmp_path / "out")
+    run.experiment = run.experiment.model_copy(update={"seed": 7})
+    with pytest.raises(BatchError, match="comes from the step 'rollout'"):
+        update(run, 0, source=run.step(0, "rollout"), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_corrupted_batch_is_refused(run, tmp_path):
+    file = run.step(0, "advantage") / "tokens.parquet"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.unlink()
+    file.write_bytes(content)
+    with pytest.raises(CorruptArtifact, match=r"tokens\.parquet"):
+        update(run, 0, out=tmp_path / "out")
+
+
+def test_the_engine_stays_while_its_weights_are_wanted(run):
+    engine = engine_at(run, "warm_start")
+    assert engine_at(run, "warm_start") is engine
+    checkpoint(run, engine, 0)
+    later = engine_at(run, "iteration-0000")
+    assert later.version == "iteration-0000"
+    assert engine_at(run, "iteration-0000") is later
+    first = engine_at(run, "warm_start")
+    assert first.version == "warm_start" and first is not later
+
+
+def test_a_new_process_loads_what_the_old_one_had(run):
+    engine = engine_at(run, "warm_start")
+    with torch.no_grad():
+        engine.critic.head.bias.fill_(3.0)
+        engine.actor.model.lm_head.weight.mul_(2)
+    engine.updates = 1
+    checkpoint(run, engine, 0)
+    other = Run(run.path, run.experiment, run.infra)
+    loaded = engine_at(other, "iteration-0000")
+    assert loaded.updates == 1 and float(loaded.critic.head.bias.detach()) == 3.0
+    assert torch.equal(loaded.actor.model.lm_head.weight, engine.actor.model.lm_head.weight)
+    start = load_model(run.warm_start / "policy").model.lm_head.weight
+    assert torch.equal(loaded.reference.model.lm_head.weight, start), "the reference is the start"
+
+
+@pytest.mark.parametrize("file", ["policy/model.safetensors", "critic.safetensors", "engine.json"])
+def test_a_changed_checkpoint_is_refused(run, file):
+    checkpoint(run, engine_at(run, "warm_start"), 0)
+    path = run.checkpoint(0) / file
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptArtifact, match=path.name):
+        engine_at(run, "iteration-0000")
+
+
+def test_a_changed_warm_start_is_refused(run):
+    (run.warm_start / "policy" / "config.json").write_text(json.dumps({}))
+    with pytest.raises(CorruptArtifact, match=r"config\.json"):
+        engine_at(run, "warm_start")
+
+
+def test_a_checkpoint_that_is_gone_is_named(run):
+    with pytest.raises(StorageError, match="checkpoints/0005"):
+        engine_at(run, "iteration-0005")
+
+
+def test_only_the_latest_checkpoints_are_kept(run):
+    for iteration in range(4):
+        with commit_directory(run.checkpoint(iteration), kind="checkpoint") as folder:
+            (folder / "weights").write_bytes(b"x")
+        prune_checkpoints(run, iteration)
+        kept = [i for i in range(4) if committed(run.checkpoint(i))]
+        assert kept == list(range(max(0, iteration + 1 - KEEP_CHECKPOINTS), iteration + 1))
+    left = sorted(path.name for path in (run.path / "checkpoints").iterdir())
+    assert left == ["0002", "0003"]
+
+
+def test_a_gpu_that_is_not_there_is_refused(run):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    run.infra = run.infra.model_copy(update={"device": "cuda:1"})
+    with pytest.raises(ValueError, match="no GPU is visible"):
+        resident.device_of(run)
+    run.infra = run.infra.model_copy(update={"device": "auto"})
+    assert resident.device_of(run).type == "cpu"

@@ -1,0 +1,98 @@
+"""The policy that reinforcement learning begins with."""
+
+import shutil
+
+import pytest
+from safetensors.torch import load_file
+
+from vagen.config import load_infra
+from vagen.models import ModelError, load_model
+from vagen.stages.build import build, load_levels
+from vagen.stages.resident import engine_at
+from vagen.stages.run import Run, committed
+from vagen.stages.warm_start import _ExpertEpisodes, warm_start
+from vagen.storage import read_manifest
+
+
+def sharing_levels(source: Run, config, folder) -> Run:
+    """A run with another experiment over the levels of `source`."""
+    run = Run.create(config, load_infra(None, [f"output_dir={folder}", "device=cpu"]), "run")
+    shutil.copytree(source.levels, run.levels)
+    return run
+
+
+def test_it_is_a_function_of_the_seed(warm_runs, make_experiment, tmp_path):
+    found = []
+    for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+        config = make_experiment("warm_start.steps=1", f"seed={seed}", model="tiny:text")
+        run = sharing_levels(warm_runs["tiny:text"], config, tmp_path / name)
+        warm_start(run)
+        found.append((run.warm_start / "policy" / "model.safetensors").read_bytes())
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize("model", ["tiny:vl", "tiny:text"])
+def test_it_learns_the_experts_answers(warm_runs, make_experiment, tmp_path, model):
+    run = warm_runs[model]
+    losses = read_manifest(run.warm_start).payload["metrics"]["warm_start/loss"]
+    assert 0 < losses < 3.5, "a uniform guess over the vocabulary costs about 5.8 nats"
+    config = make_experiment("warm_start.steps=0", model=model)
+    raw = sharing_levels(run, config, tmp_path)
+    warm_start(raw)
+    start = load_file(raw.warm_start / "policy" / "model.safetensors")
+    after = load_file(run.warm_start / "policy" / "model.safetensors")
+    assert any(not start[name].equal(after[name]) for name in start)
+
+
+def test_experts_play_training_levels_only(warm_runs, vl_model):
+    run = warm_runs["tiny:vl"]
+    levels = load_levels(run)
+    experts = _ExpertEpisodes(run.experiment, levels, vl_model)
+    rows, images = experts.batch(0)
+    assert len(rows) == run.experiment.warm_start.batch_size
+    assert {ref for _, ref in experts.pool} == set(levels[0].splits["train"])
+    for row in rows:
+        assert row.loss_mask.any() and set(row.images) <= set(images)
+        assert not row.rollout_logprobs.any()
+
+
+def test_a_local_directory_is_taken_as_it_is(warm_runs, vl_dir, make_experiment, tmp_path):
+    config = make_experiment(f"actor_rollout_ref.model.path={vl_dir}", "warm_start.steps=0")
+    run = sharing_levels(warm_runs["tiny:vl"], config, tmp_path)
+    warm_start(run)
+    assert run.initial_model() == str(vl_dir) and not (run.warm_start / "policy").exists()
+    engine = engine_at(run, "warm_start")
+    weights = load_model(vl_dir).model.state_dict()
+    for name, weight in engine.actor.model.state_dict().items():
+        assert weight.equal(weights[name])
+
+
+def test_a_local_directory_learns_further_from_experts(
+    warm_runs, vl_dir, make_experiment, tmp_path
+):
+    config = make_experiment(f"actor_rollout_ref.model.path={vl_dir}", "warm_start.steps=1")
+    run = sharing_levels(warm_runs["tiny:vl"], config, tmp_path)
+    warm_start(run)
+    assert run.initial_model() == str(run.warm_start / "policy")
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_directory_without_weights_is_refused(
+    warm_runs, vl_dir, make_experiment, tmp_path, steps
+):
+    """Before the first rollout at the latest: nothing is learnt in a step that takes it as is."""
+    broken = shutil.copytree(vl_dir, tmp_path / "model")
+    (broken / "model.safetensors").unlink()
+    config = make_experiment(f"actor_rollout_ref.model.path={broken}", f"warm_start.steps={steps}")
+    run = sharing_levels(warm_runs["tiny:vl"], config, tmp_path / "out")
+    with pytest.raises(ModelError, match="no weights"):
+        warm_start(run)
+        engine_at(run, "warm_start")
+    assert (committed(run.warm_start) is None) == (steps > 0)
+
+
+def test_building_again_costs_nothing(warm_runs):
+    run = warm_runs["tiny:vl"]
+    before = read_manifest(run.warm_start).digest
+    assert warm_start(run)["sha256"] == before
+    assert build(run)["uri"] == str(run.levels)
