@@ -116,6 +116,23 @@ def test_the_ratio_is_one_at_the_first_mini_batch(make_engine, batch):
     assert abs(second["actor/ratio_max"] - 1) > 1e-2, "the weights moved"
 
 
+def test_the_losses_are_means_over_all_sampled_tokens_of_the_mini_batch(make_engine, batch):
+    """At ratio 1 the policy's loss is minus the mean advantage; the critic has not moved yet."""
+    rows = rows_of(batch)
+    for row in rows:
+        row.columns["advantages"] += np.float32(1)
+    engine = make_engine(WHOLE, SMALL_MICRO, "actor_rollout_ref.actor.entropy_coeff=0")
+    metrics = engine.update(rows, batch.images, seed=3)
+    masks = [row.loss_mask for row in rows]
+
+    def mean(column: str, power: int = 1) -> float:
+        parts = [row.columns[column][mask] for row, mask in zip(rows, masks, strict=True)]
+        return float(np.mean(np.concatenate(parts).astype(np.float64) ** power))
+
+    assert metrics["actor/loss"] == pytest.approx(-mean("advantages"), abs=1e-5)
+    assert metrics["critic/loss"] == pytest.approx(0.5 * mean("returns", 2), rel=1e-5)
+
+
 @pytest.mark.parametrize(
     "mode",
     [
