@@ -318,41 +318,42 @@ def main() -> None:
     arguments = parser.parse_args()
 
     torch.set_num_threads(arguments.threads)
-    load = machine()
-    results, equal = [], {}
+    report: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "experiment": EXPERIMENT,
+        "unit": "sampled tokens per second of wall time, median of the repeats, environment "
+        "and rendering included; times: ratio of the medians",
+        "repeats": arguments.repeats,
+        "aim": AIM,
+        "equal_greedy_ids": {},
+        "results": [],
+    }
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         for prompt in arguments.prompts:
             player, tokens = make_player(prompt, Path(scratch))
-            equal[prompt] = agreement(player, tokens)
-            print(f"{prompt} prompts: {equal[prompt]:.1%} of greedy ids are equal", flush=True)
+            equal = report["equal_greedy_ids"][prompt] = agreement(player, tokens)
+            print(f"{prompt} prompts: {equal:.1%} of greedy ids are equal", flush=True)
             for batch, turns in itertools.product(arguments.batches, arguments.turns):
                 result = measure(player, Case(prompt, batch, turns, tokens), arguments.repeats)
-                results.append(result)
-                aim = ""
-                if prompt == AIM["prompt"] and turns == AIM["turns"]:
-                    met = result["times"] >= AIM["times"]
-                    aim = f"(aim {AIM['times']:g}x: {'met' if met else 'MISSED'})"
-                print(
-                    f"{prompt:5}  B {batch:>3}  turns {turns:>2}  "
-                    f"cached {result['cached_tokens_per_s']:>7,}/s  "
-                    f"re-encoded {result['reencoded_tokens_per_s']:>7,}/s  "
-                    f"{result['times']:.2f}x {aim}",
-                    flush=True,
-                )
-    report = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": load,
-        "experiment": EXPERIMENT,
-        "unit": "sampled tokens per second of wall time, median of the repeats, environment "
-        "and rendering included",
-        "repeats": arguments.repeats,
-        "aim": AIM,
-        "equal_greedy_ids": equal,
-        "results": results,
-    }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
+                report["results"].append(result)
+                arguments.output.write_text(json.dumps(report, indent=2) + "\n")
+                print(_line(result), flush=True)
     print(f"written to {arguments.output}")
+
+
+def _line(result: dict[str, Any]) -> str:
+    """One result for the terminal."""
+    aim = ""
+    if result["prompt"] == AIM["prompt"] and result["turns"] == AIM["turns"]:
+        met = result["times"] >= AIM["times"]
+        aim = f" (aim {AIM['times']:g}x: {'met' if met else 'MISSED'})"
+    return (
+        f"{result['prompt']:5}  B {result['batch']:>3}  turns {result['turns']:>2}  "
+        f"cached {result['cached_tokens_per_s']:>7,}/s  "
+        f"re-encoded {result['reencoded_tokens_per_s']:>7,}/s  {result['times']:.2f}x{aim}"
+    )
 
 
 if __name__ == "__main__":

@@ -169,7 +169,7 @@ class LocalPolicy:
             images += c.pending_images
             c.pending_images = []
         counts = torch.tensor([len(c.pending) for c in batch], device=self.device)
-        hidden = self._forward(batch, first, ids, positions, counts, images)
+        hidden = self._forward(batch, first, ids, positions, images)
         last = hidden[torch.arange(len(batch), device=self.device), counts - 1]
         for c in batch:
             c.length += len(c.pending)
@@ -182,10 +182,9 @@ class LocalPolicy:
     def _decode(self) -> None:
         """Draws one more token for every answering conversation."""
         batch = list(self._active)
-        ids = torch.tensor([[c.out[-1]] for c in batch])
-        positions = torch.tensor([c.position for c in batch])[None, :, None].expand(3, -1, 1)
-        ones = torch.ones(len(batch), dtype=torch.long, device=self.device)
-        hidden = self._forward(batch, 0, ids, positions, ones, [])
+        ids = torch.tensor([c.out[-1] for c in batch], device=self.device)
+        positions = torch.tensor([[c.position] for c in batch], device=self.device)
+        hidden = self._forward(batch, 0, ids[:, None], positions.expand(3, -1, 1), [])
         for c in batch:
             c.ids.append(c.out[-1])
             c.length += 1
@@ -198,13 +197,12 @@ class LocalPolicy:
         first: int,
         ids: Tensor,
         positions: Tensor,
-        counts: Tensor,
         images: list[ProcessedImage],
     ) -> Tensor:
         """Hidden states [A, n, hidden] of new tokens; their keys and values go to the cache."""
         new = ids.shape[1]
         start = torch.tensor([c.length for c in batch], device=self.device)
-        reach = int((start + new).max())
+        reach = max(c.length for c in batch) + new
         self.cache.grow(reach)
         self.cache.focus(first, first + len(batch), start, new, reach)
         mask = self.cache.mask(start, new, reach)
@@ -288,9 +286,11 @@ def sample(logits: Tensor, options: list[Sampling], uniforms: Tensor) -> tuple[T
     cumulative = probs.cumsum(-1)
     threshold = uniforms.double()[:, None] * cumulative[:, -1:]
     drawn = (cumulative <= threshold).sum(-1)
-    greedy = torch.tensor([o.temperature == 0 for o in options], device=logits.device)
-    tokens = torch.where(greedy, logits.argmax(-1), drawn)
-    return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
+    greedy = [o.temperature == 0 for o in options]
+    if any(greedy):
+        rows = torch.tensor(greedy, device=logits.device)
+        drawn = torch.where(rows, logits.argmax(-1), drawn)
+    return drawn, logprobs.gather(-1, drawn[:, None])[:, 0]
 
 
 def _restrict(probs: Tensor, options: list[Sampling]) -> Tensor:
