@@ -125,6 +125,14 @@ class SlotCache(Cache):
         if source != target:
             self.storage[:, :, target, :, :length] = self.storage[:, :, source, :, :length]
 
+    def read(self, slot: int, length: int) -> Tensor:
+        """A copy of a slot's first `length` tokens, [layers, 2, key heads, length, D]."""
+        return self.storage[:, :, slot, :, :length].clone()
+
+    def write(self, slot: int, keys_values: Tensor) -> None:
+        """Fills the beginning of a slot with what `read` gave."""
+        self.storage[:, :, slot, :, : keys_values.shape[-2]] = keys_values
+
     def focus(self, first: int, last: int, start: Tensor, new: int, reach: int) -> None:
         """Chooses slots [first, last) and where their `new` next tokens go.
 

@@ -1,7 +1,6 @@
 """The end of a run, however it came: summary, curves, MLflow status."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,13 @@ from vagen.stages.resident import WARM_START
 from vagen.stages.run import Run, committed
 from vagen.stages.tracking import RUN_ID, tracker_of
 from vagen.tracking import paired_bootstrap
+from vagen.tracking.tracker import RunStatus
 
-STATUS = {"SUCCEEDED": "FINISHED", "CANCELLED": "KILLED"}
+STATUS: dict[str, RunStatus] = {"SUCCEEDED": "FINISHED", "CANCELLED": "KILLED"}
 
 
 def finalize(run: Run, state: str = "SUCCEEDED", message: str = "") -> dict[str, Any]:
-    """Writes `summary.json`, the learning curves and `latest`, and closes the MLflow run.
+    """Writes `summary.json` and the learning curves, and closes the MLflow run.
 
     Args:
         run: The run.
@@ -27,7 +27,6 @@ def finalize(run: Run, state: str = "SUCCEEDED", message: str = "") -> dict[str,
     progress.event("run_ended", state=state, message=message)
     summary = summarize(run)
     curves = _curves(run)
-    _point_latest(run)
     if (run.path / RUN_ID).exists():
         tracker = tracker_of(run)
         if curves is not None:
@@ -106,12 +105,3 @@ def _curves(run: Run) -> Path | None:
     path = run.path / "report" / "curves.png"
     path.parent.mkdir(exist_ok=True)
     return write_curves(history, path, title=run.name, marks=marks)
-
-
-def _point_latest(run: Run) -> None:
-    """Makes `latest` beside the run's folder a link to it."""
-    link = run.path.parent / "latest"
-    partial = run.path.parent / f".latest-{os.getpid()}"
-    partial.unlink(missing_ok=True)
-    partial.symlink_to(run.path.name, target_is_directory=True)
-    partial.replace(link)

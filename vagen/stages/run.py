@@ -45,7 +45,7 @@ class Run:
     def create(
         cls, experiment: ExperimentConfig, infra: InfraConfig, name: str | None = None
     ) -> "Run":
-        """Makes the folder `<output_dir>/<name>-<time>` and writes the configuration.
+        """Makes the folder `<output_dir>/<name>-<time>` with the configuration; `latest` names it.
 
         Raises:
             StorageError: The output folder cannot be written.
@@ -65,6 +65,7 @@ class Run:
             (path / "config").mkdir()
             (path / "config" / "experiment.yaml").write_text(dump_yaml(experiment))
             (path / "config" / "infra.yaml").write_text(dump_yaml(infra))
+            _point_latest(path)
         return cls(path, experiment, infra)
 
     @classmethod
@@ -156,6 +157,14 @@ class Run:
         """
         manifest = read_manifest(self.warm_start)
         return manifest.payload["model_path"] or str(self.warm_start / "policy")
+
+
+def _point_latest(path: Path) -> None:
+    """Makes `latest` beside a run's folder a link to it."""
+    partial = path.parent / f".latest-{path.name}"
+    partial.unlink(missing_ok=True)
+    partial.symlink_to(path.name, target_is_directory=True)
+    partial.replace(path.parent / "latest")
 
 
 def committed(folder: Path) -> Manifest | None:

@@ -17,6 +17,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
+from vagen.engines.local.prefixes import Prefixes
 from vagen.models.attention import SlotCache
 from vagen.models.loading import LanguageModel
 from vagen.models.processor import ProcessedImage
@@ -72,6 +73,7 @@ class LocalPolicy:
             language_model.model.dtype,
         )
         self.slots = slots
+        self._prefixes = Prefixes()
         self._by_id: dict[str, _Conversation] = {}
         self._order: list[_Conversation | None] = [None] * slots
         self._active: list[_Conversation] = []
@@ -118,6 +120,8 @@ class LocalPolicy:
             if conversation in self._active:
                 self._retire(conversation)
             self._order[conversation.slot] = None
+        if not self._by_id:
+            self._prefixes.clear()
 
     def _open(self, request_id: str) -> _Conversation:
         try:
@@ -152,10 +156,11 @@ class LocalPolicy:
     @torch.no_grad()
     def _prefill(self) -> None:
         """Feeds what is new in every waiting conversation and draws the first token of each."""
-        batch, self._waiting = self._waiting, []
+        batch = self._waiting
         first = len(self._active)
         for offset, conversation in enumerate(batch):
             self._move(conversation, first + offset)
+        self._share_beginnings([c for c in batch if not c.length])
         new = max(len(c.pending) for c in batch)
         ids = torch.full((len(batch), new), self.processor.pad_id, dtype=torch.long)
         positions = torch.zeros(3, len(batch), new, dtype=torch.long)
@@ -176,7 +181,30 @@ class LocalPolicy:
             c.ids += c.pending
             self.tokens_prefilled += len(c.pending)
         self._active += batch
+        self._waiting = []
         self._draw(batch, last)
+
+    def _share_beginnings(self, fresh: list[_Conversation]) -> None:
+        """Fills the slots of new conversations with the text that they begin with, if known.
+
+        It is computed for the first of several conversations and copied to the others.
+        """
+        for c in fresh:
+            pending = np.asarray(c.pending[:-1], dtype=np.int32)
+            images = np.flatnonzero(pending == self.processor.image_token_id)
+            text = pending[: images[0]] if len(images) else pending
+            known = self._prefixes.longest(text)
+            length = 0 if known is None else known.shape[-2]
+            if 2 * length < len(text) and len(fresh) > 1 and not self._prefixes.full:
+                length = len(text)
+                ids = torch.from_numpy(text).long()[None]
+                self._forward([c], c.slot, ids, torch.arange(length).expand(3, 1, -1), [])
+                self._prefixes.add(text, self.cache.read(c.slot, length))
+                self.tokens_prefilled += length
+            elif known is not None:
+                self.cache.write(c.slot, known)
+            c.ids, c.pending = c.pending[:length], c.pending[length:]
+            c.length = c.position = length
 
     @torch.no_grad()
     def _decode(self) -> None:

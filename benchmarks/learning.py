@@ -1,0 +1,84 @@
+"""Does it learn: an experiment over several seeds, before and after, on the same held-out levels.
+
+    python benchmarks/learning.py --experiment frozenlake-tiny --seeds 0 1 2
+
+runs the whole pipeline once per seed and writes `benchmarks/results/learning-<experiment>.json` and
+the curves. `--collect RUN ...` takes finished runs instead of starting new ones.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from vagen.report import Mark, write_comparison_curve
+from vagen.stages.run import Run
+from vagen.tracking import git_commit, package_versions
+
+ROOT = Path(__file__).parent.parent
+KEYS = ("seed", "warm_start", "final", "paired_gain", "levels", "iterations", "seconds", "preset")
+
+
+def train(experiment: str, seed: int, outputs: Path, words: list[str]) -> Path:
+    """Runs the pipeline for one seed; returns the run's folder."""
+    name = f"bench-{experiment}-{seed}-{datetime.now(UTC):%Y%m%d%H%M%S}"
+    command = [sys.executable, "-m", "vagen.cli.main", "run", experiment, f"seed={seed}"]
+    command += ["--name", name, f"infra.output_dir={outputs}", *words]
+    subprocess.run(command, check=True)
+    return outputs / name
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--experiment", default="frozenlake-tiny")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--collect", type=Path, nargs="+", help="finished runs")
+    parser.add_argument("--outputs", type=Path, default=ROOT / "outputs")
+    parser.add_argument("--note", default="", help="how the machine was used meanwhile")
+    options, words = parser.parse_known_args()
+    folders = options.collect or [
+        train(options.experiment, seed, options.outputs, words) for seed in options.seeds
+    ]
+    runs = [Run.open(folder) for folder in folders]
+    summaries = [json.loads((run.path / "summary.json").read_text()) for run in runs]
+    name = runs[0].experiment.name
+    commit = git_commit()
+    result = {
+        "experiment": name,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "commit": commit[0] if commit else None,
+        "versions": package_versions(),
+        "note": options.note,
+        "threads": runs[0].infra.threads,
+        "runs": [{key: summary[key] for key in KEYS} for summary in summaries],
+    }
+    path = ROOT / "benchmarks" / "results" / f"learning-{name}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    last = max(summary["iterations"] for summary in summaries)
+    marks = [
+        Mark(f"seed {summary['seed']}, {part}", place, summary[part]["success"])
+        for summary in summaries
+        for part, place in (("warm_start", 0), ("final", last))
+    ]
+    figure = write_comparison_curve(
+        {runs[0].experiment.preset or name: [run.iteration_metrics() for run in runs]},
+        ROOT / "docs" / "images" / f"learning-{name}.png",
+        title=f"{name}: success in training, and on {summaries[0]['levels']} held-out levels",
+        limits=(0.0, 1.0),
+        marks=marks,
+    )
+    for summary in summaries:
+        gain = summary["paired_gain"]
+        print(
+            f"seed {summary['seed']}: {summary['warm_start']['success']:.3f} to "
+            f"{summary['final']['success']:.3f}, gain {gain['gain']:+.3f} "
+            f"[{gain['ci95'][0]:+.3f}, {gain['ci95'][1]:+.3f}], "
+            f"{summary['seconds']['total'] / 60:.1f} min"
+        )
+    print(path, figure, sep="\n")
+
+
+if __name__ == "__main__":
+    main()
