@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -82,3 +83,15 @@ def test_a_server_that_is_killed_and_restarted_misses_nothing(tmp_path, monkeypa
         assert client.get_run(run.run_id).info.status == "FINISHED"
     finally:
         server.stop()
+
+
+def test_two_processes_may_make_one_database_at_once(tmp_path: Path) -> None:
+    code = "import sys; from vagen.tracking import open_client; open_client(sys.argv[1])"
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, uri], stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors

@@ -9,6 +9,7 @@ from vagen.config.schema import EnvSpec, ExperimentConfig
 from vagen.envs import LevelRef, distinct_levels, env_config_digest, make
 from vagen.stages import progress
 from vagen.stages.run import Run, committed, result
+from vagen.stages.tracking import tracker_of
 from vagen.storage import commit_directory, verify_directory
 
 SPLITS = ("train", "val", "test")
@@ -27,10 +28,14 @@ class LevelSet:
 def build(run: Run) -> dict[str, Any]:
     """Draws distinct levels per split and proves that no level is in two of them.
 
+    MLflow is opened first: what cannot be recorded fails before anything is computed.
+
     Raises:
+        TrackingError: MLflow cannot be reached.
         LevelError: A split has fewer distinct levels than asked for.
         ConfigError: Two splits share a level.
     """
+    tracker_of(run)
     if committed(run.levels) is None:
         sets: dict[str, dict[str, Any]] = {}
         metrics: dict[str, float] = {}

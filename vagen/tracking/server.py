@@ -69,8 +69,9 @@ def open_client(uri: str) -> "MlflowClient":
     _probe(uri)
     mlflow = import_mlflow()
     try:
-        client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
-        client.search_experiments(max_results=1)
+        with _alone(uri):
+            client = mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
+            client.search_experiments(max_results=1)
     except errors() as error:
         reason = str(error).strip().splitlines()
         raise TrackingError(
@@ -87,6 +88,22 @@ def errors() -> tuple[type[Exception], ...]:
     from sqlalchemy.exc import SQLAlchemyError
 
     return (MlflowException, RequestException, SQLAlchemyError, OSError)
+
+
+@contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """Holds a lock file beside an SQLite database: MLflow makes its tables at the first use, and
+    two runs that start together would make them twice."""
+    scheme, _, path = uri.partition(":///")
+    folder = Path(path).parent
+    if scheme != "sqlite" or not path or path == ":memory:" or not folder.is_dir():
+        yield
+        return
+    import fcntl
+
+    with (folder / f".{Path(path).name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager
