@@ -93,5 +93,5 @@ def test_two_processes_may_make_one_database_at_once(tmp_path: Path) -> None:
         for _ in range(3)
     ]
     for process in processes:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
