@@ -96,3 +96,14 @@ def test_building_again_costs_nothing(warm_runs):
     before = read_manifest(run.warm_start).digest
     assert warm_start(run)["sha256"] == before
     assert build(run)["uri"] == str(run.levels)
+
+
+def test_the_warm_start_stops_at_the_loss_asked_for() -> None:
+    from vagen.config.schema import WarmStartConfig
+    from vagen.engines.local.supervised import WINDOW, _reached
+
+    assert not _reached([0.0] * (WINDOW - 1), 1.0)
+    assert not _reached([5.0] * 100, None)
+    assert not _reached([2.0] + [1.0] * (WINDOW - 1), 1.0)
+    assert _reached([9.0] * 5 + [1.0] * WINDOW, 1.0)
+    assert WarmStartConfig(stop_at_loss=0.5).stop_at_loss == 0.5

@@ -231,6 +231,9 @@ class WarmStartConfig(Section):
     """Expert episodes per step."""
     lr: PositiveFloat = 2e-3
     """Peak of the cosine schedule."""
+    stop_at_loss: PositiveFloat | None = None
+    """Stop as soon as the mean loss of the last 20 steps is at most this, nats per token. When a
+    tiny model learns to see differs from seed to seed; this makes their starting points alike."""
 
 
 class TrainerConfig(Section):

@@ -31,7 +31,6 @@ from vagen.storage import commit_directory
 
 SAMPLE_EPISODES = 200
 """Expert episodes that a tiny model's tokenizer and image statistics are made from."""
-REPORT_EVERY = 20
 
 
 def warm_start(run: Run) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def warm_start(run: Run) -> dict[str, Any]:
         return result(run.warm_start)
     import torch
 
-    from vagen.engines.local.supervised import learn_from_experts
+    from vagen.engines.local.supervised import WINDOW, learn_from_experts
 
     configure_torch(run)
     config = run.experiment
@@ -75,7 +74,8 @@ def warm_start(run: Run) -> dict[str, Any]:
                         config.warm_start,
                         on_step=lambda _, loss: advance(1, loss=loss),
                     )
-                payload["metrics"]["warm_start/loss"] = float(np.mean(losses[-REPORT_EVERY:]))
+                payload["metrics"]["warm_start/steps"] = float(len(losses))
+                payload["metrics"]["warm_start/loss"] = float(np.mean(losses[-WINDOW:]))
             language_model.save(folder / "policy")
     return result(run.warm_start)
 

@@ -93,7 +93,8 @@ def errors() -> tuple[type[Exception], ...]:
 @contextmanager
 def _alone(uri: str) -> Iterator[None]:
     """Holds a lock file beside an SQLite database: MLflow makes its tables at the first use, and
-    two runs that start together would make them twice."""
+    two runs that start together would make them twice.
+    """
     scheme, _, path = uri.partition(":///")
     folder = Path(path).parent
     if scheme != "sqlite" or not path or path == ":memory:" or not folder.is_dir():

@@ -11,6 +11,8 @@ from vagen.models.loading import LanguageModel
 from vagen.models.processor import ProcessedImage
 from vagen.rollout.types import TokenRow
 
+WINDOW = 20
+"""Steps over which the loss is averaged."""
 MAX_TOKENS = 8192
 """Tokens of a packed line."""
 
@@ -31,7 +33,7 @@ def learn_from_experts(
         on_step: Called with the step and its loss, nats per token.
 
     Returns:
-        Loss of every step.
+        Loss of every step that was made.
     """
     model = language_model.model
     optimizer = torch.optim.AdamW(_parameter_groups(language_model), lr=config.lr, weight_decay=0.0)
@@ -64,8 +66,17 @@ def learn_from_experts(
         losses.append(loss_sum / total)
         if on_step is not None:
             on_step(step, losses[-1])
+        if _reached(losses, config.stop_at_loss):
+            break
     model.eval()
     return losses
+
+
+def _reached(losses: Sequence[float], target: float | None) -> bool:
+    """Whether the mean of the last `WINDOW` losses is at most the target."""
+    if target is None or len(losses) < WINDOW:
+        return False
+    return sum(losses[-WINDOW:]) / WINDOW <= target
 
 
 def _parameter_groups(language_model: LanguageModel) -> list[dict[str, object]]:
