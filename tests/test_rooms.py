@@ -1,0 +1,88 @@
+"""The architecture, checked: which room may import which, and who may import kfp, ray and verl."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROOMS = [
+    "config",
+    "storage",
+    "envs",
+    "rollout",
+    "judge",
+    "advantage",
+    "learning",
+    "models",
+    "engines",
+    "tracking",
+    "report",
+    "stages",
+    "cli",
+]
+"""Data flows downwards: a room imports only rooms above it."""
+
+EXCEPTIONS = {
+    # The configuration is checked against what exists: names of estimators, environments, judges.
+    ("config", "advantage"),
+    ("config", "envs"),
+    ("config", "judge"),
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Modules that a file imports anywhere, inside functions too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+    return found
+
+
+def rooms_imported(room: str) -> dict[str, set[str]]:
+    """Other rooms that a room imports, each with the files that do."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "vagen" / room).rglob("*.py"):
+        for module in imports(path):
+            parts = module.split(".")
+            if parts[0] == "vagen" and len(parts) > 1 and parts[1] != room:
+                found.setdefault(parts[1], set()).add(str(path.relative_to(ROOT)))
+    return found
+
+
+def test_every_room_is_listed() -> None:
+    folders = {path.parent.name for path in (ROOT / "vagen").glob("*/__init__.py")}
+    assert folders == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_rooms_above_it(room: str) -> None:
+    below = set(ROOMS[ROOMS.index(room) + 1 :])
+    wrong = {
+        other: files
+        for other, files in rooms_imported(room).items()
+        if other in below and (room, other) not in EXCEPTIONS
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("library", "homes"),
+    [
+        ("kfp", ("components", "pipelines")),
+        ("ray", ("vagen/engines/verl", "vagen/cluster")),
+        ("verl", ("vagen/engines/verl",)),
+    ],
+)
+def test_a_heavy_library_is_imported_only_at_home(library: str, homes: tuple[str, ...]) -> None:
+    strangers = [
+        str(path.relative_to(ROOT))
+        for folder in ("vagen", "components", "pipelines")
+        for path in (ROOT / folder).rglob("*.py")
+        if any(module.split(".")[0] == library for module in imports(path))
+        and not str(path.relative_to(ROOT)).startswith(homes)
+    ]
+    assert not strangers
