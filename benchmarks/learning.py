@@ -18,7 +18,17 @@ from vagen.stages.run import Run
 from vagen.tracking import git_commit, package_versions
 
 ROOT = Path(__file__).parent.parent
-KEYS = ("seed", "warm_start", "final", "paired_gain", "levels", "iterations", "seconds", "preset")
+KEYS = (
+    "seed",
+    "config_digest",
+    "warm_start",
+    "final",
+    "paired_gain",
+    "levels",
+    "iterations",
+    "seconds",
+    "preset",
+)
 
 
 def train(experiment: str, seed: int, outputs: Path, words: list[str]) -> Path:
