@@ -4,6 +4,7 @@ Shape legend: B rows, T tokens of the longest row (right-padded).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +40,7 @@ def advantage(
         batch = TrajectoryBatch.load(source, kind="judge", config_digest=run.config_digest)
         engine = engine_at(run, batch.policy_version)
         metrics = add_columns(run.experiment, engine, batch.trajectories, batch.images)
-        estimated = TrajectoryBatch(
-            trajectories=batch.trajectories,
-            images=batch.images,
-            policy_version=batch.policy_version,
-            config_digest=batch.config_digest,
-            kind="advantage",
-            iteration=batch.iteration,
-            metrics=metrics,
-        )
-        estimated.save(folder, previous=source)
+        replace(batch, kind="advantage", metrics=metrics).save(folder, previous=source)
     return result(folder)
 
 

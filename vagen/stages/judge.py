@@ -1,6 +1,7 @@
 """Judge: scores what the agent says it sees and predicts, turn by turn."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,7 @@ def judge(
     if committed(folder) is None:
         batch = TrajectoryBatch.load(source, kind="rollout", config_digest=run.config_digest)
         metrics = score(run.experiment, batch.trajectories)
-        judged = TrajectoryBatch(
-            trajectories=batch.trajectories,
-            images=batch.images,
-            policy_version=batch.policy_version,
-            config_digest=batch.config_digest,
-            kind="judge",
-            iteration=batch.iteration,
-            metrics=metrics,
-        )
-        judged.save(folder, previous=source)
+        replace(batch, kind="judge", metrics=metrics).save(folder, previous=source)
     return result(folder)
 
 
