@@ -126,13 +126,8 @@ class EpisodeRunner:
             return _failed(spec, conversation, turns, level_hash, failure)
         finally:
             self.policy.release(spec.trajectory_id)
-        return Trajectory(
-            trajectory_id=spec.trajectory_id,
-            group_id=spec.group_id,
-            config_id=spec.config_id,
-            env_name=spec.env_name,
-            env_config_digest=spec.env_config_digest,
-            seed=spec.level_seed,
+        return _trajectory(
+            spec,
             level_hash=level_hash,
             terminated=terminated,
             truncated=truncated,
@@ -294,13 +289,8 @@ def _failed(
         row.loss_mask[:] = False
         row.rollout_logprobs[:] = 0
         rows.append(row)
-    return Trajectory(
-        trajectory_id=spec.trajectory_id,
-        group_id=spec.group_id,
-        config_id=spec.config_id,
-        env_name=spec.env_name,
-        env_config_digest=spec.env_config_digest,
-        seed=spec.level_seed,
+    return _trajectory(
+        spec,
         level_hash=level_hash,
         terminated=False,
         truncated=False,
@@ -310,4 +300,17 @@ def _failed(
         turns=turns,
         rows=rows,
         error=str(error),
+    )
+
+
+def _trajectory(spec: EpisodeSpec, **outcome: Any) -> Trajectory:
+    """The trajectory of an episode: what was to be played, and how it went."""
+    return Trajectory(
+        trajectory_id=spec.trajectory_id,
+        group_id=spec.group_id,
+        config_id=spec.config_id,
+        env_name=spec.env_name,
+        env_config_digest=spec.env_config_digest,
+        seed=spec.level_seed,
+        **outcome,
     )
