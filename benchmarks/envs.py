@@ -9,8 +9,6 @@ VAGEN's own environments were measured in the same unit on a shared 2-core machi
 import argparse
 import datetime
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -21,6 +19,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from machine import describe_machine
 
 from vagen import envs
 
@@ -129,27 +128,6 @@ def rate(case: Case, mode: str, repeats: int) -> dict[str, Any]:
     }
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    cpu = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "gymnasium": gymnasium.__version__,
-        "system": platform.platform(),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
@@ -157,7 +135,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=default)
     arguments = parser.parse_args()
 
-    load = machine()
+    load = describe_machine(numpy=np.__version__, gymnasium=gymnasium.__version__)
     results = []
     for case in CASES:
         for mode in ("text", "vision"):

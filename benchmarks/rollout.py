@@ -17,8 +17,6 @@ import argparse
 import datetime
 import itertools
 import json
-import os
-import platform
 import statistics
 import tempfile
 import time
@@ -30,6 +28,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import transformers
+from machine import describe_machine
 
 from vagen.config import load_experiment, load_infra
 from vagen.config.schema import ExperimentConfig
@@ -281,28 +280,6 @@ def measure(player: Player, case: Case, repeats: int) -> dict[str, Any]:
     }
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    cpu = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "load_average": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "system": platform.platform(),
-    }
-
-
 def main() -> None:
     def numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
@@ -320,7 +297,11 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     report: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
+        "machine": describe_machine(
+            threads=torch.get_num_threads(),
+            torch=torch.__version__,
+            transformers=transformers.__version__,
+        ),
         "experiment": EXPERIMENT,
         "unit": "sampled tokens per second of wall time, median of the repeats, environment "
         "and rendering included; times: ratio of the medians",
