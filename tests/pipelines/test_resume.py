@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from vagen.stages.progress import read_events
+
 EXPERIMENT = """\
 name: lake
 preset: vagen_full
@@ -58,16 +60,11 @@ def vagen(*words: str, cwd: Path) -> "subprocess.Popen[str]":
     )
 
 
-def events(run: Path) -> list[dict]:
-    path = run / "events.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def starts(run: Path, stage: str, iteration: int | None) -> int:
     return sum(
         event["event"] == "stage_started"
         and (event["stage"], event["iteration"]) == (stage, iteration)
-        for event in events(run)
+        for event in read_events(run)
     )
 
 
