@@ -71,6 +71,62 @@ class KLControl(Section):
     """Horizon of the adaptive controller, trajectories."""
 
 
+class RewardNormalizationConfig(Section):
+    """Normalisation of each trajectory's rewards before advantages are estimated (RAGEN)."""
+
+    method: Literal["none", "mean", "mean_std", "asym_clip"] = "none"
+    """`mean` subtracts the mean score, `mean_std` also divides by the standard deviation,
+    `asym_clip` clips the result of `mean_std` to [-1, 3]."""
+    grouping: Literal["group", "batch"] = "group"
+    """Whose mean: of the trajectories of one level, or of the whole batch."""
+
+
+class RolloutFilterConfig(Section):
+    """Keeps the levels whose trajectories differ most in score (StarPO-S), drops the rest."""
+
+    strategy: Literal["none", "top_k", "top_p", "min_p"] = "none"
+    """By the standard deviation of scores in a group: the `value` share of groups with the largest
+    (`top_k`), the fewest groups that hold the `value` share of the total (`top_p`), or all with at
+    least `value` times the largest (`min_p`)."""
+    value: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
+    """Share of groups, of the total, or of the largest; see `strategy`."""
+    top_p_prob_mode: Literal["linear", "softmax"] = "linear"
+    """What `top_p` adds up: standard deviations over their sum, or their softmax."""
+    include_zero: bool = False
+    """Whether groups whose scores are all equal may be kept."""
+    loss_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """Advantages are multiplied by the share of trajectories kept, or by its square root."""
+
+
+class GiGPOConfig(Section):
+    """Second level of `gigpo`: turns that start from the same state are compared."""
+
+    step_advantage_weight: float = Field(default=1.0, ge=0.0)
+    """Weight of the turn's advantage beside the episode's."""
+    gamma: Fraction = 0.95
+    """Discount per turn of a turn's return."""
+    normalization: Literal["mean", "mean_std"] = "mean"
+    """Whether differences from the mean are divided by the standard deviation."""
+
+
+class AdaptiveCreditConfig(Section):
+    """What `adaptive_credit` adapts."""
+
+    mode: Literal["lambda", "gamma"] = "lambda"
+    """`lambda`: lambda per turn falls where the critic has proven calibrated. `gamma`
+    (experimental): the discount follows progress, which changes the objective."""
+    ema_decay: Fraction = 0.9
+    """Decay of the running moments, per iteration."""
+    lam_min: Fraction = 0.5
+    """Lambda of a turn whose values are perfectly calibrated."""
+    gamma_low: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.85
+    """Lower limit of the discount (`gamma`)."""
+    gamma_high: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.995
+    """Upper limit of the discount (`gamma`)."""
+    gamma_slope: float = Field(default=1.0, ge=0.0)
+    """How strongly progress moves the discount (`gamma`); 0 keeps `high_level_gamma`."""
+
+
 class AlgorithmConfig(Section):
     """Advantage estimation."""
 
@@ -87,6 +143,10 @@ class AlgorithmConfig(Section):
     kl_ctrl: KLControl = KLControl()
     truncation_bootstrap: bool = True
     """Bootstrap a truncated trajectory with the critic's value of its next state."""
+    reward_normalization: RewardNormalizationConfig = RewardNormalizationConfig()
+    rollout_filter: RolloutFilterConfig = RolloutFilterConfig()
+    gigpo: GiGPOConfig = GiGPOConfig()
+    adaptive_credit: AdaptiveCreditConfig = AdaptiveCreditConfig()
 
 
 class RolloutManagerConfig(Section):
@@ -94,8 +154,11 @@ class RolloutManagerConfig(Section):
 
     max_turns: PositiveInt = 3
     """Model turns per episode; reaching it truncates."""
+    context: Literal["concat", "no_concat", "window"] = "concat"
+    """What the model sees: all turns so far (one row per trajectory), the present observation only
+    (one row per turn), or the last `window_size` turns (one row per distinct context)."""
     window_size: PositiveInt | None = None
-    """Turns of history in the prompt; null keeps all (one row per trajectory)."""
+    """Turns in the prompt of `window`, the present one included; null for the other contexts."""
     n_trajectory: PositiveInt = 1
     """Trajectories per level: the group of group-relative estimators."""
     use_loss_mask: bool = True
@@ -132,7 +195,18 @@ class OptimConfig(Section):
     """Iterations of linear warm-up."""
 
 
-class ModelConfig(Section):
+class LoraConfig(Section):
+    """Low-rank adapters (peft) instead of training all weights."""
+
+    lora_rank: int = Field(default=0, ge=0)
+    """Rank; 0 trains all weights."""
+    lora_alpha: PositiveInt = 16
+    """The adapter's output is scaled by this over the rank."""
+    target_modules: str | tuple[str, ...] = "all-linear"
+    """Modules that get an adapter: names, or `all-linear`."""
+
+
+class ModelConfig(LoraConfig):
     """The policy's model."""
 
     path: str = "tiny:vl"
@@ -169,6 +243,9 @@ class ActorConfig(Section):
     """Weight of that term."""
     kl_loss_type: Literal["k1", "low_var_kl", "mse"] = "low_var_kl"
     """Its estimator: `k1`, `low_var_kl` (k3) or `mse` (k2)."""
+    tis_imp_ratio_cap: PositiveFloat | None = None
+    """Truncated importance weights: each token's loss is multiplied by
+    min(pi_trainer / pi_rollout, this) (2 is usual); null is off."""
 
 
 class SamplingConfig(Section):
@@ -202,6 +279,7 @@ class ActorRolloutRefConfig(Section):
 class CriticConfig(Section):
     """Value model; it starts from the policy's weights with a fresh value head."""
 
+    model: LoraConfig = LoraConfig()
     enable: bool | None = None
     """null: on exactly if the estimator reads values; anything that contradicts it is refused."""
     optim: OptimConfig = OptimConfig(lr=1e-5)
@@ -236,6 +314,49 @@ class WarmStartConfig(Section):
     tiny model learns to see differs from seed to seed; this makes their starting points alike."""
 
 
+class GuardConfig(Section):
+    """Watches each update; on a spike or a collapse it rolls back to the last good weights."""
+
+    enable: bool = False
+    """Whether it acts; what it watches is logged in any case."""
+    max_kl: PositiveFloat | None = 0.5
+    """Largest |mean log-probability change| of an update, nats per token; null is no limit."""
+    grad_norm_factor: PositiveFloat | None = 20.0
+    """Largest gradient norm before clipping, as a multiple of its running median."""
+    min_entropy: float | None = Field(default=0.01, ge=0.0)
+    """Entropy below it (nats per token) is a collapse."""
+    max_entropy_factor: PositiveFloat | None = 3.0
+    """Largest entropy, as a multiple of its running median."""
+    max_invalid_rise: Fraction | None = 0.3
+    """Largest rise of the share of invalid actions over its running median."""
+    max_success_drop: Fraction | None = 0.3
+    """Largest fall of training success below its running median."""
+    min_reward_std_factor: Fraction | None = None
+    """In-group reward deviation below this multiple of its running median is a collapse."""
+    window: PositiveInt = 8
+    """Good iterations that the running medians are over."""
+    min_history: PositiveInt = 4
+    """Good iterations before medians are compared with."""
+    lr_factor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """Learning rates are multiplied by it at every rollback; 1 leaves them and the next iteration
+    just draws another batch."""
+    max_rollbacks: PositiveInt = 10
+    """More than this many end the training with an error."""
+
+
+class EarlyStopConfig(Section):
+    """Ends training where going on is pointless (RAGEN v2); null switches a rule off."""
+
+    min_reward_variance: Fraction | None = None
+    """Variance of scores in a group, as a share of its mean over the first ten iterations (.1)."""
+    reward_variance_patience: PositiveInt = 10
+    """Consecutive iterations below it."""
+    min_val_success: Fraction | None = None
+    """Success on the validation levels (.01)."""
+    val_success_patience: PositiveInt = 5
+    """Consecutive validations below it."""
+
+
 class TrainerConfig(Section):
     """Length of the run and what is measured on the way."""
 
@@ -245,6 +366,13 @@ class TrainerConfig(Section):
     """Evaluate on the validation levels every this many iterations; 0 is never."""
     critic_warmup: int = Field(default=0, ge=0)
     """First iterations in which only the critic learns."""
+    guard: GuardConfig = GuardConfig()
+    early_stop: EarlyStopConfig = EarlyStopConfig()
+    template_collapse_freq: int = Field(default=0, ge=0)
+    """Measure every this many iterations how much responses depend on their prompts (mutual
+    information and retrieval accuracy, RAGEN v2); 0 is never."""
+    template_collapse_samples: PositiveInt = 64
+    """Turns in that measurement; its cost grows with the square."""
     project_name: str = "vagen"
     """MLflow experiment."""
 
