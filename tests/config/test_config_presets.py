@@ -5,14 +5,17 @@ from pathlib import Path
 import pytest
 
 from vagen.advantage import ESTIMATORS
-from vagen.config import PRESETS, load_experiment
+from vagen.config import PRESETS, ExperimentConfig, load_experiment
 
 # estimator, gamma per turn, loss mask, advantage mask, turn rewards, state reward,
 # levels, trajectories, critic at turn ends
 PAPER = {
     "vanilla_ppo": ("turn_wise_gae", 1.0, False, False, False, False, 128, 1, True),
+    "token_ppo": ("gae", 1.0, False, False, False, False, 128, 1, False),
     "grpo_mask": ("grpo", 1.0, True, True, False, False, 16, 8, False),
+    "grpo_mask_script": ("grpo", 1.0, True, True, False, False, 16, 8, False),
     "turn_ppo_mask": ("turn_wise_gae", 1.0, True, True, True, False, 64, 2, True),
+    "turn_ppo_mask_script": ("turn_wise_gae", 1.0, True, True, True, False, 64, 2, True),
     "vagen_base": ("masked_gae", 1.0, True, True, False, False, 128, 1, False),
     "vagen_full": ("bi_level_gae", 0.95, True, True, True, True, 128, 1, False),
 }
@@ -26,15 +29,20 @@ RELEASE = {
     "trico_no_turn_reward": ("bi_level_gae", 0.95, True, True, False, False, 128, 1, False),
     "trico_no_bi_level": ("masked_gae", 0.95, True, True, True, False, 128, 1, False),
     "trico_turn_wise": ("turn_wise_gae", 0.95, True, True, True, False, 128, 1, True),
+    "trico_turn_wise_label": ("turn_wise_gae", 0.95, True, True, False, False, 128, 1, True),
     "trico": ("bi_level_gae", 0.95, True, True, True, False, 128, 1, False),
 }
 
 
+def load(name: str, folder: Path) -> ExperimentConfig:
+    path = folder / "lake.yaml"
+    path.write_text(f"name: lake\npreset: {name}\nenvs:\n  lake:\n    env_name: FrozenLake\n")
+    return load_experiment(path)
+
+
 @pytest.mark.parametrize(("name", "row"), [*PAPER.items(), *RELEASE.items()])
 def test_a_preset_is_its_row_of_the_table(name: str, row: tuple, tmp_path: Path) -> None:
-    path = tmp_path / "lake.yaml"
-    path.write_text(f"name: lake\npreset: {name}\nenvs:\n  lake:\n    env_name: FrozenLake\n")
-    config = load_experiment(path)
+    config = load(name, tmp_path)
     manager = config.rollout_manager
     assert row == (
         config.algorithm.adv_estimator,
@@ -59,12 +67,34 @@ def test_a_preset_is_its_row_of_the_table(name: str, row: tuple, tmp_path: Path)
     )
     assert budgets == ((1024, 128, 1800) if name in RELEASE else (1024, 200, 2400))
     if name in PAPER:
-        assert config.envs["lake"].env_config["prompt_format"] == "grounding_worldmodeling"
+        strategy = "free_think" if name.endswith("_script") else "grounding_worldmodeling"
+        assert config.envs["lake"].env_config["prompt_format"] == strategy
+    assert not config.algorithm.truncation_bootstrap
     assert config.judge.observation_weight == config.judge.prediction_weight == 0.5
 
 
+# KL in the reward, upper clip, filter
+STARPO = {"starpo": (0.001, 0.2, "none"), "starpo_s": (0.0, 0.28, "top_k")}
+
+
+@pytest.mark.parametrize(("name", "row"), STARPO.items())
+def test_starpo_is_as_ragen_has_it(name: str, row: tuple, tmp_path: Path) -> None:
+    config = load(name, tmp_path)
+    actor, algorithm = config.actor_rollout_ref.actor, config.algorithm
+    kept = algorithm.rollout_filter
+    assert row == (algorithm.kl_ctrl.kl_coef, actor.clip_ratio_high, kept.strategy)
+    assert (kept.value, kept.include_zero) == (0.25, False)
+    assert (algorithm.adv_estimator, algorithm.gamma, algorithm.lam) == ("masked_gae", 1.0, 1.0)
+    assert (config.data.train_batch_size, config.rollout_manager.n_trajectory) == (8, 16)
+    assert (actor.clip_ratio_low, actor.entropy_coeff) == (0.2, 0.001)
+    assert config.rollout_manager.max_turns == 5
+    assert not config.rollout_manager.use_multi_turn_reward
+    assert config.actor_rollout_ref.rollout.temperature == 1.0
+    assert config.actor_rollout_ref.rollout.val_kwargs.temperature == 0.5
+
+
 def test_the_tables_are_complete() -> None:
-    assert set(PRESETS) == {*PAPER, *RELEASE}
+    assert set(PRESETS) == {*PAPER, *RELEASE, *STARPO}
     assert {preset.estimator for preset in PRESETS.values()} <= set(ESTIMATORS)
 
 

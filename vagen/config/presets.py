@@ -1,8 +1,9 @@
-"""Algorithm presets: the values that VAGEN's paper and its March 2025 release trained with.
+"""Algorithm presets: the values that VAGEN's paper, its March 2025 release and RAGEN trained with.
 
 A preset sets what distinguishes its algorithm and nothing else; the schema's defaults hold what all
 share (learning rates 1e-6 and 1e-5, KL .001 in the reward, entropy .001, clip .2, three turns). The
-experiment file and the overrides go before a preset.
+experiment file and the overrides go before a preset. Reproductions set `truncation_bootstrap` to
+false: the originals take the turn cap for the end of the world.
 
 Under `envs`, the id `EVERY_ENV` stands for each environment of the experiment.
 """
@@ -13,7 +14,9 @@ from typing import Any
 
 EVERY_ENV = "*"
 
-_WORLD_MODELING = {EVERY_ENV: {"env_config": {"prompt_format": "grounding_worldmodeling"}}}
+
+def _prompted(prompt_format: str) -> dict[str, Any]:
+    return {EVERY_ENV: {"env_config": {"prompt_format": prompt_format}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +43,19 @@ def _paper(
     state_reward: bool = False,
     batch: tuple[int, int] = (128, 1),
     reward_mask: bool = False,
+    prompt_format: str = "grounding_worldmodeling",
 ) -> Preset:
     """A row of the paper's comparison; all with gamma and lambda 1 per token."""
     levels, group = batch
     values = {
-        "envs": _WORLD_MODELING,
+        "envs": _prompted(prompt_format),
         "data": {"train_batch_size": levels},
         "algorithm": {
             "adv_estimator": estimator,
             "gamma": 1.0,
             "lam": 1.0,
             "high_level_gamma": high_level_gamma,
+            "truncation_bootstrap": False,
         },
         "rollout_manager": {
             "n_trajectory": group,
@@ -100,27 +105,22 @@ def _release(
     return preset
 
 
-PRESETS: dict[str, Preset] = {
-    "vanilla_ppo": _paper(
-        "PPO without masks; as released it is turn-wise, `rico_gae` is the token-wise baseline",
-        estimator="turn_wise_gae",
-        high_level_gamma=1.0,
-        loss_mask=False,
-        gae_mask=False,
-        turn_reward=False,
-        reward_mask=True,
-    ),
-    "grpo_mask": _paper(
-        "group-relative advantages on sampled tokens (the released script prompts with free_think)",
+def _grpo_mask(summary: str, prompt_format: str) -> Preset:
+    return _paper(
+        summary,
         estimator="grpo",
         high_level_gamma=1.0,
         loss_mask=True,
         gae_mask=True,
         turn_reward=False,
         batch=(16, 8),
-    ),
-    "turn_ppo_mask": _paper(
-        "one advantage per turn (the released script prompts with free_think)",
+        prompt_format=prompt_format,
+    )
+
+
+def _turn_ppo_mask(summary: str, prompt_format: str) -> Preset:
+    return _paper(
+        summary,
         estimator="turn_wise_gae",
         high_level_gamma=1.0,
         loss_mask=True,
@@ -128,6 +128,82 @@ PRESETS: dict[str, Preset] = {
         turn_reward=True,
         batch=(64, 2),
         reward_mask=True,
+        prompt_format=prompt_format,
+    )
+
+
+def _trico_turn_wise(summary: str, *, turn_reward: bool) -> Preset:
+    return _release(
+        summary,
+        estimator="turn_wise_gae",
+        loss_mask=True,
+        gae_mask=True,
+        turn_reward=turn_reward,
+        reward_mask=True,
+    )
+
+
+def _starpo(summary: str, *, kl_coef: float, clip_high: float, keep: float | None) -> Preset:
+    """RAGEN's StarPO with PPO inside: 8 levels of 16 trajectories, one reward per trajectory."""
+    kept = {"strategy": "top_k", "value": keep} if keep else {"strategy": "none"}
+    sampled = {"temperature": 1.0, "top_p": 1.0}
+    values = {
+        "envs": _prompted("free_think"),
+        "data": {"train_batch_size": 8},
+        "algorithm": {
+            "adv_estimator": "masked_gae",
+            "gamma": 1.0,
+            "lam": 1.0,
+            "kl_ctrl": {"kl_coef": kl_coef},
+            "truncation_bootstrap": False,
+            "rollout_filter": kept,
+        },
+        "rollout_manager": {
+            "max_turns": 5,
+            "n_trajectory": 16,
+            "use_loss_mask": True,
+            "use_gae_mask": True,
+            "use_multi_turn_reward": False,
+        },
+        "judge": {"use_state_reward": False},
+        "actor_rollout_ref": {
+            "actor": {"clip_ratio_low": 0.2, "clip_ratio_high": clip_high},
+            "rollout": sampled | {"val_kwargs": {"temperature": 0.5, "top_p": 1.0}},
+        },
+    }
+    return Preset(summary, values)
+
+
+PRESETS: dict[str, Preset] = {
+    "vanilla_ppo": _paper(
+        "the paper's PPO without masks; its script is turn-wise, `token_ppo` is what the name says",
+        estimator="turn_wise_gae",
+        high_level_gamma=1.0,
+        loss_mask=False,
+        gae_mask=False,
+        turn_reward=False,
+        reward_mask=True,
+    ),
+    "token_ppo": _paper(
+        "token-level PPO without masks: the fair baseline that the paper lacks",
+        estimator="gae",
+        high_level_gamma=1.0,
+        loss_mask=False,
+        gae_mask=False,
+        turn_reward=False,
+    ),
+    "grpo_mask": _grpo_mask(
+        "group-relative advantages on sampled tokens, prompted as the paper's table says",
+        "grounding_worldmodeling",
+    ),
+    "grpo_mask_script": _grpo_mask(
+        "`grpo_mask` prompted as the released script does", "free_think"
+    ),
+    "turn_ppo_mask": _turn_ppo_mask(
+        "one advantage per turn, prompted as the paper's table says", "grounding_worldmodeling"
+    ),
+    "turn_ppo_mask_script": _turn_ppo_mask(
+        "`turn_ppo_mask` prompted as the released script does", "free_think"
     ),
     "vagen_base": _paper(
         "masked GAE, world-modeling prompt, no state reward",
@@ -204,13 +280,20 @@ PRESETS: dict[str, Preset] = {
         gae_mask=True,
         turn_reward=True,
     ),
-    "trico_turn_wise": _release(
-        "TRICO with turn-wise GAE",
-        estimator="turn_wise_gae",
-        loss_mask=True,
-        gae_mask=True,
-        turn_reward=True,
-        reward_mask=True,
+    "trico_turn_wise": _trico_turn_wise(
+        "TRICO with turn-wise GAE, as its script is (turn rewards on)", turn_reward=True
+    ),
+    "trico_turn_wise_label": _trico_turn_wise(
+        "TRICO with turn-wise GAE, as its label says (turn rewards off)", turn_reward=False
+    ),
+    "starpo": _starpo(
+        "RAGEN's trajectory-level PPO as in its paper", kl_coef=0.001, clip_high=0.2, keep=None
+    ),
+    "starpo_s": _starpo(
+        "stabilised StarPO: uncertain levels only, no KL, clip-higher",
+        kl_coef=0.0,
+        clip_high=0.28,
+        keep=0.25,
     ),
 }
 
