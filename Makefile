@@ -75,9 +75,10 @@ format: $(READY) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## Write the generated documents anew: options, components
+docs: $(READY) ## Write the generated documents anew: options, presets, components
 	$(BIN)/python -m components.readme
 	$(BIN)/python -m vagen.config.reference docs/configuration.md
+	$(BIN)/python -m vagen.config.preset_table docs/algorithms.md
 
 hooks: $(READY) ## Install the git hooks (format and lint at every commit)
 	$(BIN)/pre-commit install

@@ -6,6 +6,7 @@ import pytest
 
 from vagen.advantage import ESTIMATORS
 from vagen.config import PRESETS, ExperimentConfig, load_experiment
+from vagen.config.preset_table import BEGIN, END, render
 
 # estimator, gamma per turn, loss mask, advantage mask, turn rewards, state reward,
 # levels, trajectories, critic at turn ends
@@ -109,3 +110,9 @@ def test_a_preset_does_not_leak_into_the_next_use(tmp_path: Path) -> None:
     assert envs["b"].env_config["prompt_format"] == "grounding_worldmodeling"
     again = load_experiment(path, ["envs.a.env_config.prompt_format=grounding"]).envs
     assert again["b"].env_config["prompt_format"] == "grounding_worldmodeling"
+
+
+def test_the_documented_table_is_that_of_the_presets() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
+    table = page.partition(BEGIN)[2].partition(END)[0]
+    assert table.strip() == render()
