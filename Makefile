@@ -18,7 +18,7 @@ OUTPUTS ?= outputs
 PORT ?= 5000
 
 .PHONY: help venv run resume eval view ui doctor plan compile check test lint format docs hooks \
-	bench-envs bench-learning bench-rollout clean
+	bench-ablation bench-envs bench-learning bench-rollout clean
 
 help: ## Show this list
 	@echo "Usage: make TARGET [EXPERIMENT=frozenlake-tiny] [ARGS=\"key=value ...\"] [RUN=latest]"
@@ -88,6 +88,9 @@ bench-envs: $(READY) ## Measure environments: resets and steps per second
 
 bench-learning: $(READY) ## Train EXPERIMENT with three seeds: success before and after
 	$(BIN)/python benchmarks/learning.py --experiment $(EXPERIMENT) $(ARGS)
+
+bench-ablation: $(READY) ## Train five presets with three seeds each on EXPERIMENT (an hour or more)
+	$(BIN)/python benchmarks/ablation.py --experiment $(EXPERIMENT) $(ARGS)
 
 bench-rollout: $(READY) ## Measure multi-turn generation: tokens per second
 	$(BIN)/python benchmarks/rollout.py $(ARGS)
