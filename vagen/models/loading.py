@@ -1,5 +1,6 @@
 """Models from a local directory or a hub id, and the value model made from one."""
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from vagen.models.attention import ATTENTION
 from vagen.models.errors import ModelError, first_line
+from vagen.models.lora import merged_state
 from vagen.models.processor import Processor, load_processor
 from vagen.models.vision import prepare_vision
 
@@ -46,8 +48,8 @@ class LanguageModel:
         return logits
 
     def save(self, directory: Path) -> None:
-        """Writes an ordinary model directory."""
-        self.model.save_pretrained(directory)
+        """Writes an ordinary model directory, adapters merged into the weights."""
+        self.model.save_pretrained(directory, state_dict=merged_state(self.model))
         self.processor.tokenizer.save_pretrained(directory)
         if self.processor.image_processor is not None:
             self.processor.image_processor.save_pretrained(directory)
@@ -122,9 +124,24 @@ def load_model(
     return LanguageModel(model, processor)
 
 
-def value_model_from(policy: LanguageModel) -> ValueModel:
-    """A value model that starts from the policy's backbone, with a head that says 0."""
-    import copy
+def value_model_from(policy: LanguageModel, *, share_weights: bool = False) -> ValueModel:
+    """A value model that starts from the policy's backbone, with a head that says 0.
 
-    value_model = ValueModel(copy.deepcopy(policy.model.model), policy.text_config.hidden_size)
-    return value_model.to(policy.device)
+    Args:
+        policy: Without adapters.
+        share_weights: See `copy_of`.
+    """
+    backbone = copy_of(policy.model.model, share_weights=share_weights)
+    return ValueModel(backbone, policy.text_config.hidden_size).to(policy.device)
+
+
+def copy_of(module: Any, *, share_weights: bool = False) -> Any:
+    """A copy of a module.
+
+    Args:
+        module: Any module.
+        share_weights: The copy has the module's own parameters: for weights that nobody trains, in
+            networks that get different adapters or none.
+    """
+    memo = {id(parameter): parameter for parameter in module.parameters()} if share_weights else {}
+    return copy.deepcopy(module, memo)

@@ -1,0 +1,123 @@
+"""Low-rank adapters (LoRA, Hu et al. 2021, section 4.1): the base stays, small matrices learn.
+
+A linear layer with weight W and an adapter computes W x + alpha / rank * B A x. A is drawn, B
+starts at 0, so that a model with fresh adapters is the model without. `peft` does the arithmetic;
+it is imported only if adapters are wanted.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vagen.config.schema import LoraConfig
+from vagen.models.errors import ModelError
+
+ALL_LINEAR = "all-linear"
+ADAPTER = "default"
+"""Name of the adapter within `peft`; it is part of parameter names."""
+
+
+def adapted_layers(model: Any, target_modules: str | Sequence[str]) -> dict[str, nn.Linear]:
+    """The linear layers that `target_modules` means, by their full names.
+
+    Args:
+        model: A `transformers` model, or its backbone.
+        target_modules: Names of layers, whole or from a dot on (`q_proj` means it in every block),
+            or `all-linear`: every one but the output layer.
+
+    Raises:
+        ModelError: A name means no linear layer, or one whose weight is tied to the embedding.
+    """
+    linear = {n: layer for n, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+    output = model.get_output_embeddings()
+    if target_modules == ALL_LINEAR:
+        return {name: layer for name, layer in linear.items() if layer is not output}
+    wanted = [target_modules] if isinstance(target_modules, str) else target_modules
+    chosen = {}
+    for target in wanted:
+        found = {n: layer for n, layer in linear.items() if f".{n}".endswith(f".{target}")}
+        if not found:
+            last = {name.rpartition(".")[2] for name in linear}
+            known = sorted(name for name in last if not name.isdigit())
+            raise ModelError(
+                f"target_modules: {type(model).__name__} has no linear layer {target!r}; there are "
+                f"{', '.join(known)}, or {ALL_LINEAR}"
+            )
+        chosen |= found
+    embedding = model.get_input_embeddings()
+    for name, layer in chosen.items():
+        if layer.weight is embedding.weight:
+            raise ModelError(
+                f"target_modules: the weight of {name} is that of the input embedding "
+                "(tie_word_embeddings), an adapter would part them; leave it out"
+            )
+    return chosen
+
+
+def add_adapters(model: Any, config: LoraConfig, *, seed: int) -> None:
+    """Gives layers of a model adapters, in place; all other weights no longer learn.
+
+    Adapters are float32 whatever the type of the weights.
+
+    Args:
+        model: A `transformers` model, or its backbone.
+        config: Rank (at least 1), alpha and which layers.
+        seed: Of A's initialisation.
+
+    Raises:
+        ModelError: See `adapted_layers`.
+    """
+    import peft
+    from peft.tuners.tuners_utils import cast_adapter_dtype
+
+    options = peft.LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        target_modules=list(adapted_layers(model, config.target_modules)),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        peft.inject_adapter_in_model(options, model, adapter_name=ADAPTER)
+    cast_adapter_dtype(model, ADAPTER)
+    model.eval()
+
+
+def adapter_parameters(model: Any, config: LoraConfig) -> int:
+    """Number of weights that `add_adapters` would add."""
+    layers = adapted_layers(model, config.target_modules).values()
+    return sum(config.lora_rank * (layer.in_features + layer.out_features) for layer in layers)
+
+
+def has_adapters(module: nn.Module) -> bool:
+    """Whether any layer has an adapter."""
+    return next(_adapted(module), None) is not None
+
+
+@torch.no_grad()
+def merged_state(module: nn.Module) -> dict[str, Tensor]:
+    """The state of a module with every adapter added to its layer's weight.
+
+    Names and shapes are those of the module without adapters; without any it is `state_dict`.
+    Merged weights are on the CPU and rounded to the type of the base: in float32 the merged model
+    says what the adapted one says, in bfloat16 nearly so. The module stays as it is.
+    """
+    merged = {}
+    for name, layer in _adapted(module):
+        weight = layer.base_layer.weight
+        whole = weight.float() + layer.get_delta_weight(ADAPTER).float()
+        merged[f"{name}.weight"] = whole.to(weight.dtype).cpu()
+    state = {}
+    for name, value in module.state_dict().items():
+        if ".lora_" not in name:
+            plain = name.replace(".base_layer.", ".")
+            state[plain] = merged.get(plain, value)
+    return state
+
+
+def _adapted(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Layers that have an adapter, with their names."""
+    for name, layer in module.named_modules():
+        if hasattr(layer, "lora_A"):
+            yield name, layer
