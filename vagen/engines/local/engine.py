@@ -3,7 +3,6 @@
 Shape legend: R rows, T tokens of a row, N tokens of a packed line, M action tokens of a line.
 """
 
-import copy
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,10 +18,10 @@ from vagen.config import config_digest
 from vagen.config.schema import ExperimentConfig, OptimConfig
 from vagen.engines.base import Images, OnProgress
 from vagen.engines.local.checkpoint import (
+    load_learner,
     load_module,
-    load_optimizer,
+    save_learner,
     save_module,
-    save_optimizer,
     write_json,
 )
 from vagen.engines.local.generation import LocalPolicy
@@ -39,7 +38,9 @@ from vagen.learning import (
     value_loss,
 )
 from vagen.learning.metrics import token_mean
-from vagen.models.loading import LanguageModel, load_model, value_model_from
+from vagen.models.loading import LanguageModel, copy_of, load_model, value_model_from
+from vagen.models.lora import add_adapters, has_adapters
+from vagen.rollout.runner import derive_seed
 from vagen.rollout.types import TokenRow
 
 CRITIC_MASK = "critic_mask"
@@ -85,14 +86,23 @@ class LocalEngine:
             target_kl=config.algorithm.kl_ctrl.target_kl,
             horizon=config.algorithm.kl_ctrl.horizon,
         )
+        # With adapters the base is frozen, and whoever else starts from it reads the same weights.
+        adapters = config.actor_rollout_ref.model.lora_rank > 0
+        critic_adapters = config.critic.model.lora_rank > 0
+        self.critic = self.critic_optimizer = None
+        if ESTIMATORS[config.algorithm.adv_estimator].needs_critic:
+            share = adapters and critic_adapters
+            self.critic = value_model_from(self.actor, share_weights=share)
+            if critic_adapters:
+                seed = derive_seed(config.seed, "adapters", "critic")
+                add_adapters(self.critic.backbone, config.critic.model, seed=seed)
+            self.critic_optimizer = _optimizer(self.critic, config.critic.optim)
         needs_reference = config.algorithm.kl_ctrl.kl_coef > 0 or actor.use_kl_loss
-        self.reference = _frozen_copy(self.actor) if needs_reference else None
+        self.reference = _frozen_copy(self.actor, adapters) if needs_reference else None
+        if adapters:
+            seed = derive_seed(config.seed, "adapters", "actor")
+            add_adapters(self.actor.model, config.actor_rollout_ref.model, seed=seed)
         self.actor_optimizer = _optimizer(self.actor.model, actor.optim)
-        uses_critic = ESTIMATORS[config.algorithm.adv_estimator].needs_critic
-        self.critic = value_model_from(self.actor) if uses_critic else None
-        self.critic_optimizer = (
-            _optimizer(self.critic, config.critic.optim) if self.critic is not None else None
-        )
         self._value_shift = 0.0
         self.updates = 0
 
@@ -190,34 +200,32 @@ class LocalEngine:
         return metrics
 
     def save(self, directory: Path) -> None:
-        """Writes weights, optimizers and counters."""
+        """Writes weights, optimizers and counters.
+
+        `policy` and `critic.safetensors` hold merged weights, which can be read without adapters;
+        `load` takes the adapters themselves, which merged weights no longer tell exactly.
+        """
         self.actor.save(directory / "policy")
-        save_optimizer(
-            directory / "actor_optimizer.safetensors", self.actor_optimizer, self.actor.model
-        )
+        save_learner(directory, "actor", self.actor.model, self.actor_optimizer)
         if self.critic is not None and self.critic_optimizer is not None:
             save_module(directory / "critic.safetensors", self.critic)
-            save_optimizer(
-                directory / "critic_optimizer.safetensors", self.critic_optimizer, self.critic
-            )
+            save_learner(directory, "critic", self.critic, self.critic_optimizer)
         write_json(
             directory / "engine.json",
             {"updates": self.updates, "kl_controller": self.kl_controller.state_dict()},
         )
 
     def load(self, directory: Path, *, version: str) -> None:
-        """Takes up what `save` wrote; the reference stays what the engine was made with."""
+        """Takes up what `save` wrote; the reference, and the base under adapters, stay."""
         self.version = f"{version}, being loaded"
-        weights = load_model(directory / "policy", device=self.device, dtype=self.dtype)
-        self.actor.model.load_state_dict(weights.model.state_dict())
-        load_optimizer(
-            directory / "actor_optimizer.safetensors", self.actor_optimizer, self.actor.model
-        )
+        if not has_adapters(self.actor.model):
+            weights = load_model(directory / "policy", device=self.device, dtype=self.dtype)
+            self.actor.model.load_state_dict(weights.model.state_dict())
+        load_learner(directory, "actor", self.actor.model, self.actor_optimizer)
         if self.critic is not None and self.critic_optimizer is not None:
-            load_module(directory / "critic.safetensors", self.critic)
-            load_optimizer(
-                directory / "critic_optimizer.safetensors", self.critic_optimizer, self.critic
-            )
+            if not has_adapters(self.critic):
+                load_module(directory / "critic.safetensors", self.critic)
+            load_learner(directory, "critic", self.critic, self.critic_optimizer)
         state = json.loads((directory / "engine.json").read_text())
         self.updates = state["updates"]
         self.kl_controller.load_state_dict(state["kl_controller"])
@@ -397,15 +405,18 @@ def _predictors(hidden: Tensor, packed: PackedRows) -> Tensor:
     return hidden[0].index_select(0, packed.actions - 1)
 
 
-def _frozen_copy(language_model: LanguageModel) -> LanguageModel:
-    model = copy.deepcopy(language_model.model)
+def _frozen_copy(language_model: LanguageModel, share_weights: bool) -> LanguageModel:
+    model = copy_of(language_model.model, share_weights=share_weights)
     model.requires_grad_(False)
     return LanguageModel(model, language_model.processor)
 
 
 def _optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(
-        module.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+        [parameter for parameter in module.parameters() if parameter.requires_grad],
+        lr=config.lr,
+        betas=config.betas,
+        weight_decay=config.weight_decay,
     )
 
 
