@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from vagen.cli.main import USER_ERROR, main
-from vagen.cli.memory import GIB, Memory, estimate, longest_trajectory, memory_limit, read_shape
+from vagen.cli.memory import (
+    GIB,
+    Memory,
+    estimate,
+    longest_trajectory,
+    memory_limit,
+    read_shape,
+    trained_parameters,
+)
 from vagen.cli.plan import DoesNotFitError, check_fit, notes
 from vagen.cli.sizes import ConversationSize, measure, model_directory
 from vagen.config import ExperimentConfig, InfraConfig, load_experiment
@@ -135,6 +143,39 @@ def test_memory_follows_the_switches(tmp_path: Path, tiny_directory: str) -> Non
     assert of("actor_rollout_ref.actor.ppo_max_token_len=2400").activations < full.activations
     assert of("rollout_manager.use_loss_mask=false").activations > full.activations
     assert full.peak == max(full.rollout, full.update)
+
+
+def test_adapters_are_counted_as_the_engine_makes_them(tmp_path: Path, tiny_directory: str) -> None:
+    import torch
+
+    from vagen.engines.local.engine import LocalEngine
+
+    actor, critic = "actor_rollout_ref.model.lora_rank=8", "critic.model.lora_rank=4"
+    for overrides in ((actor, critic), (actor,), (critic,), ()):
+        experiment = experiment_of(tmp_path, *overrides)
+        shape = read_shape(tiny_directory, experiment)
+        memory = estimate(experiment, InfraConfig(), shape, {"lake": SIZE})
+        engine = LocalEngine(experiment, tiny_directory, device=torch.device("cpu"))
+        networks = [engine.actor.model, engine.critic, engine.reference.model]
+        held = {p.data_ptr(): p.numel() for module in networks for p in module.parameters()}
+        assert memory.weights == 4 * sum(held.values())
+        trained = [
+            sum(p.numel() for p in module.parameters() if p.requires_grad)
+            for module in networks[:2]
+        ]
+        assert trained_parameters(experiment, shape) == tuple(trained)
+        assert memory.adam == 2 * 4 * sum(trained)
+        assert memory.gradients == 4 * max(trained)
+
+
+def test_plan_names_what_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "lake.yaml"
+    path.write_text(LAKE)
+    assert main(["plan", str(path), "actor_rollout_ref.model.lora_rank=4"]) == 0
+    assert "actor 46,080, critic " in capsys.readouterr().out
+    words = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.target_modules=wq"]
+    assert main(["plan", str(path), *words]) == USER_ERROR
+    assert "has no linear layer 'wq'; there are" in capsys.readouterr().err
 
 
 def test_what_does_not_fit_is_refused_with_numbers(tmp_path: Path) -> None:

@@ -56,6 +56,18 @@ CASES = [
         ["algorithm.kl_ctrl.type=adaptive"],
     ),
     (
+        [*GRPO, "rollout_manager.n_trajectory=2", "critic.model.lora_rank=8"],
+        "`critic.model.lora_rank` (override `critic.model.lora_rank=8`): there is no critic to get "
+        "adapters; set it to 0",
+        ["critic.model.lora_rank=8"],
+    ),
+    (
+        ["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.target_modules=[]"],
+        "`actor_rollout_ref.model.target_modules` (override "
+        "`actor_rollout_ref.model.target_modules=[]`): no layer would get an adapter; name some",
+        ["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.target_modules=[q_proj]"],
+    ),
+    (
         ["rollout_manager.window_size=5"],
         "`rollout_manager.window_size` (override `rollout_manager.window_size=5`): a window over "
         "the history is not supported",

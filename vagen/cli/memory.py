@@ -42,6 +42,9 @@ class ModelShape:
     vision_layers: int = 0
     vision_hidden: int = 0
     vision_intermediate: int = 0
+    actor_adapters: int = 0
+    """Parameters of the actor's adapters; 0 if all of it is trained."""
+    critic_adapters: int = 0
 
     @property
     def cache_floats(self) -> int:
@@ -87,11 +90,16 @@ class Memory:
         return max(self.rollout, self.update)
 
 
-def read_shape(model: str) -> ModelShape:
+def read_shape(model: str, experiment: ExperimentConfig | None = None) -> ModelShape:
     """Sizes of a model from its configuration; no weights are loaded.
 
+    Args:
+        model: Directory or hub id.
+        experiment: Says which adapters there are; None is none.
+
     Raises:
-        ModelError: If the configuration cannot be loaded or names no known architecture.
+        ModelError: If the configuration cannot be loaded or names no known architecture, or an
+            adapter is for a layer that is not there.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
@@ -107,6 +115,9 @@ def read_shape(model: str) -> ModelShape:
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(f"{model}: no model configuration could be loaded ({reason})") from None
+    actor_adapters = critic_adapters = 0
+    if experiment is not None:
+        actor_adapters, critic_adapters = _adapters(network, experiment)
     text: Any = config.get_text_config()
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return ModelShape(
@@ -122,7 +133,28 @@ def read_shape(model: str) -> ModelShape:
         vision_layers=getattr(vision, "depth", 0),
         vision_hidden=getattr(vision, "hidden_size", 0),
         vision_intermediate=getattr(vision, "intermediate_size", 0),
+        actor_adapters=actor_adapters,
+        critic_adapters=critic_adapters,
     )
+
+
+def _adapters(network: Any, experiment: ExperimentConfig) -> tuple[int, int]:
+    """Parameters of the adapters of actor and critic."""
+    from vagen.models.lora import adapter_parameters
+
+    actor, critic = experiment.actor_rollout_ref.model, experiment.critic.model
+    return (
+        adapter_parameters(network, actor) if actor.lora_rank else 0,
+        adapter_parameters(network.model, critic) if critic.lora_rank else 0,
+    )
+
+
+def trained_parameters(experiment: ExperimentConfig, shape: ModelShape) -> tuple[int, int]:
+    """How many parameters the actor and the critic train; 0 for a critic that is not there."""
+    critic = 0
+    if has_critic(experiment):
+        critic = (shape.critic_adapters or shape.backbone_parameters) + shape.hidden + 1
+    return shape.actor_adapters or shape.parameters, critic
 
 
 def estimate(
@@ -133,9 +165,17 @@ def estimate(
 ) -> Memory:
     """Memory of the local engine."""
     width = {"float32": 4, "bfloat16": 2}[infra.dtype]
-    critic = shape.backbone_parameters + shape.hidden + 1 if has_critic(experiment) else 0
-    reference = shape.parameters if has_reference(experiment) else 0
-    trained = shape.parameters + critic
+    actor, critic = trained_parameters(experiment, shape)
+    # What is frozen in one network is read by the others; adapters are float32.
+    weights = width * shape.parameters + 4 * (shape.actor_adapters + shape.critic_adapters)
+    if critic:
+        weights += width * (shape.hidden + 1)
+        if not (shape.actor_adapters and shape.critic_adapters):
+            weights += width * shape.backbone_parameters
+    if has_reference(experiment) and not shape.actor_adapters:
+        weights += width * shape.parameters
+    actor *= 4 if shape.actor_adapters else width
+    critic *= 4 if shape.critic_adapters else width
     slots = experiment.actor_rollout_ref.rollout.max_concurrency
     longest = longest_trajectory(experiment, sizes)
     capacity = CACHE_START
@@ -145,10 +185,10 @@ def estimate(
     copies = 1.0 if capacity == CACHE_START else 1.5
     return Memory(
         process=PROCESS,
-        weights=width * (trained + reference),
-        adam=2 * width * trained,
+        weights=weights,
+        adam=2 * (actor + critic),
         # Actor and critic learn one after the other.
-        gradients=width * max(shape.parameters, critic),
+        gradients=max(actor, critic),
         activations=_activations(experiment, shape, sizes, width),
         cache=int(width * slots * capacity * copies * shape.cache_floats),
     )

@@ -27,7 +27,7 @@ def plan(options: Namespace) -> None:
     """Prints what would run; refuses what cannot fit."""
     from rich.console import Console
 
-    from vagen.cli.memory import estimate, memory_limit, read_shape
+    from vagen.cli.memory import estimate, memory_limit, read_shape, trained_parameters
     from vagen.cli.sizes import measure, model_directory
 
     experiment, infra = load_configs(options)
@@ -35,11 +35,11 @@ def plan(options: Namespace) -> None:
     console.print(steps_table(experiment, infra))
     with model_directory(experiment) as model:
         sizes = measure(experiment, model)
-        shape = read_shape(model)
+        shape = read_shape(model, experiment)
     memory = estimate(experiment, infra, shape, sizes)
     device, limit = _device_memory(infra) or ("RAM", memory_limit())
     console.print(sizes_table(experiment, sizes))
-    console.print(memory_table(shape, memory, device, limit))
+    console.print(memory_table(shape, trained_parameters(experiment, shape), memory, device, limit))
     for note in notes(experiment, sizes):
         console.print(f"! {note}", markup=False, highlight=False, soft_wrap=True)
     check_fit(experiment, sizes, memory, device, limit)
@@ -121,10 +121,14 @@ def sizes_table(experiment: ExperimentConfig, sizes: "dict[str, ConversationSize
     return _table("sizes", rows)
 
 
-def memory_table(shape: "ModelShape", memory: "Memory", device: str, limit: int) -> "Table":
+def memory_table(
+    shape: "ModelShape", trained: tuple[int, int], memory: "Memory", device: str, limit: int
+) -> "Table":
     """The estimate of memory against what there is."""
+    actor, critic = trained
     rows = {
         "parameters": f"{shape.parameters:,}",
+        "trained": f"actor {actor:,}" + (f", critic {critic:,}" if critic else ""),
         "weights": _bytes(memory.weights),
         "Adam": _bytes(memory.adam),
         "gradients": _bytes(memory.gradients),

@@ -96,7 +96,7 @@ def check_experiment(config: ExperimentConfig, place_of: PlaceOf = _nowhere) -> 
     Raises:
         ConfigError: With one line per reason.
     """
-    checks = (_estimation, _rollout, _update, _state_reward, _sizes)
+    checks = (_estimation, _rollout, _update, _adapters, _state_reward, _sizes)
     refusals = []
     for check in checks:
         for path, reason in check(config):
@@ -194,6 +194,21 @@ def _update(config: ExperimentConfig) -> Refusals:
             f"the policy would never learn in trainer.total_training_steps = "
             f"{config.trainer.total_training_steps} iterations; make it smaller",
         )
+
+
+def _adapters(config: ExperimentConfig) -> Refusals:
+    if config.critic.model.lora_rank and not has_critic(config):
+        yield ("critic.model.lora_rank", "there is no critic to get adapters; set it to 0")
+    models = {
+        "actor_rollout_ref.model": config.actor_rollout_ref.model,
+        "critic.model": config.critic.model,
+    }
+    for key, model in models.items():
+        if model.lora_rank and not model.target_modules:
+            yield (
+                f"{key}.target_modules",
+                "no layer would get an adapter; name some, or take all-linear",
+            )
 
 
 def _state_reward(config: ExperimentConfig) -> Refusals:

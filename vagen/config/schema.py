@@ -196,14 +196,18 @@ class OptimConfig(Section):
 
 
 class LoraConfig(Section):
-    """Low-rank adapters (peft) instead of training all weights."""
+    """Low-rank adapters (peft) instead of training all weights; checkpoints hold the model with
+    the adapters merged as well.
+    """
 
     lora_rank: int = Field(default=0, ge=0)
-    """Rank; 0 trains all weights."""
+    """Rank; 0 trains all weights. The warm start trains all weights in any case, adapters are put
+    on its result. With adapters the reference policy is the model without them, not a copy."""
     lora_alpha: PositiveInt = 16
     """The adapter's output is scaled by this over the rank."""
     target_modules: str | tuple[str, ...] = "all-linear"
-    """Modules that get an adapter: names, or `all-linear`."""
+    """Linear layers that get an adapter: names such as `q_proj`, or `all-linear`: every one but the
+    output layer, those of a vision tower too."""
 
 
 class ModelConfig(LoraConfig):

@@ -16,6 +16,7 @@ from PIL import Image
 from vagen.config.schema import ExperimentConfig
 from vagen.envs import make, parse_env_config
 from vagen.models.loading import LanguageModel, load_model
+from vagen.models.lora import adapted_layers
 from vagen.models.processor import ProcessedImage, load_processor
 from vagen.models.tiny import TINY_MODELS, PixelStatistics, build_tiny_model
 from vagen.rollout.conversation import ChatRenderer
@@ -63,6 +64,7 @@ def warm_start(run: Run) -> dict[str, Any]:
         language_model = load_model(
             source, device=device_of(run), dtype=getattr(torch, run.infra.dtype)
         )
+        check_adapters(config, language_model)
         payload = {"model_path": None, "metrics": {}}
         with commit_directory(run.warm_start, kind="warm_start", payload=payload) as folder:
             if config.warm_start.steps:
@@ -78,6 +80,19 @@ def warm_start(run: Run) -> dict[str, Any]:
                 payload["metrics"]["warm_start/loss"] = float(np.mean(losses[-WINDOW:]))
             language_model.save(folder / "policy")
     return result(run.warm_start)
+
+
+def check_adapters(config: ExperimentConfig, language_model: LanguageModel) -> None:
+    """Refuses adapters for layers that the model does not have, before anything is learnt.
+
+    Raises:
+        ModelError: Which layers, and which there are.
+    """
+    model = language_model.model
+    if config.actor_rollout_ref.model.lora_rank:
+        adapted_layers(model, config.actor_rollout_ref.model.target_modules)
+    if config.critic.model.lora_rank:
+        adapted_layers(model.model, config.critic.model.target_modules)
 
 
 class _ExpertEpisodes:
