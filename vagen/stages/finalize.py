@@ -1,6 +1,7 @@
 """The end of a run, however it came: summary, curves, MLflow status."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,18 +79,33 @@ def _part(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def _seconds(run: Run) -> dict[str, float]:
-    """Seconds per step, and from the first step's start until now."""
+    """Seconds per step, and in total."""
     events = progress.read_events(run.path)
     seconds: dict[str, float] = {}
     for event in events:
         if event["event"] == "stage_finished":
             seconds[event["stage"]] = seconds.get(event["stage"], 0.0) + event["seconds"]
-    started = [event["time"] for event in events if event["event"] == "stage_started"]
-    ended = [event["time"] for event in events]
     return {
         **{stage: round(value, 1) for stage, value in seconds.items()},
-        "total": round(ended[-1] - started[0], 1) if started else 0.0,
+        "total": round(working_seconds(events), 1),
     }
+
+
+def working_seconds(events: Sequence[dict[str, Any]]) -> float:
+    """Time that a run was at work: each session from its start to the last that it reported.
+
+    What lies between the end of one session and the start of the next, which resumed the run, is
+    not counted; nor is what a killed session did after its last event.
+
+    Args:
+        events: Of the run, oldest first.
+    """
+    total, previous = 0.0, None
+    for event in events:
+        if previous is not None and event["event"] != "session_started":
+            total += event["time"] - previous
+        previous = event["time"]
+    return total
 
 
 def _curves(run: Run) -> Path | None:
