@@ -1,6 +1,7 @@
 """Models from directories, and what is refused."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -137,6 +138,32 @@ def test_a_family_that_reads_images_otherwise(copied):
 
     LlavaConfig().save_pretrained(copied)
     assert "llava" in refused(copied)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kind"),
+    [
+        ("MistralConfig", {}, r"sliding_attention \(sliding_window = 4096\)"),
+        ("Gemma3TextConfig", {}, r"sliding_attention \(sliding_window = 4096\)"),
+        ("Qwen2Config", {"use_sliding_window": True, "max_window_layers": 2}, "sliding_attention"),
+        ("Qwen3NextConfig", {}, "linear_attention; only full attention is supported"),
+    ],
+)
+def test_attention_that_does_not_see_everything(copied, name, options, kind):
+    """Before any weights are read: packed rows and the cache would compute something else."""
+    import transformers
+
+    getattr(transformers, name)(**options).save_pretrained(copied)
+    assert re.search(kind, refused(copied))
+
+
+def test_a_window_that_is_switched_off_is_no_reason(copied):
+    from transformers import Qwen2Config
+
+    from vagen.models import load_processor
+
+    Qwen2Config(sliding_window=4096, use_sliding_window=False).save_pretrained(copied)
+    assert load_processor(copied).model_type == "qwen2"
 
 
 def test_a_model_of_another_build(copied):

@@ -1,5 +1,6 @@
 """Positions, image lengths, banned ids."""
 
+import copy
 import functools
 from typing import Any
 
@@ -19,7 +20,7 @@ from vl_families import (
     family_config,
 )
 
-from vagen.models import ModelError, Processor
+from vagen.models import ModelError, Processor, load_processor
 
 
 @functools.cache
@@ -124,6 +125,46 @@ def test_banned_are_image_video_and_header_tokens(vl_model):
         "<|im_start|>",
     }
     assert ours.eos_id not in ours.banned_ids
+
+
+LLAMA = """\
+{{ bos_token }}{% for message in messages -%}
+<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n{{ message['content'] }}<|eot_id|>
+{%- endfor -%}
+{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>{% endif %}"""
+
+
+def retold(text_model, folder, template: str, eos: str) -> str:
+    """The text model's tokenizer and configuration with another family's chat template."""
+    tokenizer = copy.deepcopy(text_model.processor.tokenizer)
+    tokenizer.add_special_tokens(
+        {
+            "bos_token": "<|begin_of_text|>",
+            "eos_token": eos,
+            "additional_special_tokens": [
+                *("<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>", "<|im_start|>")
+            ],
+        }
+    )
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    text_model.model.config.save_pretrained(folder)
+    return str(folder)
+
+
+def test_header_tokens_are_those_of_the_chat_template(text_model, tmp_path):
+    """Not the token that ends a turn, and not special tokens that the template never writes."""
+    ours = load_processor(retold(text_model, tmp_path, LLAMA, "<|eot_id|>"))
+    banned = set(ours.tokenizer.convert_ids_to_tokens(ours.header_ids))
+    assert banned == {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"}
+    assert set(ours.header_ids) <= set(ours.banned_ids)
+    assert ours.eos_id not in ours.banned_ids
+
+
+def test_a_template_without_a_system_prompt_is_refused(text_model, tmp_path):
+    template = "{{ raise_exception('System role not supported') }}"
+    with pytest.raises(ModelError, match=r"with a system prompt \(System role not supported\)"):
+        load_processor(retold(text_model, tmp_path, template, "<|im_end|>"))
 
 
 def test_a_familys_own_image_token_is_banned_whatever_its_name(vl_model):

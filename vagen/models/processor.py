@@ -25,8 +25,14 @@ VISUAL_TOKENS = (
     "<|vision_start|>",
     "<|vision_end|>",
     "<|vision_pad|>",
-    "<|im_start|>",
 )
+PROBE = [
+    {"role": "system", "content": "."},
+    {"role": "user", "content": "."},
+    {"role": "assistant", "content": "."},
+    {"role": "user", "content": "."},
+]
+"""A conversation with every kind of header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,8 @@ class Processor:
     model_type: str
     image_token_id: int | None
     merge_size: int = 1
+    header_ids: tuple[int, ...] = ()
+    """Special tokens that the chat template writes around messages: see `header_ids_of`."""
     _grids: dict[tuple[int, int], Grid] = field(default_factory=dict, repr=False)
     _images: "OrderedDict[tuple[bytes, tuple[int, int]], ProcessedImage]" = field(
         default_factory=OrderedDict, repr=False
@@ -78,6 +86,7 @@ class Processor:
         """Ids that may never be sampled: image, video and header tokens."""
         vocabulary = self.tokenizer.get_vocab()
         banned = {vocabulary[token] for token in VISUAL_TOKENS if token in vocabulary}
+        banned.update(self.header_ids)
         if self.image_token_id is not None:
             banned.add(self.image_token_id)
         return sorted(banned)
@@ -180,6 +189,34 @@ def load_tokenizer(path: str | Path) -> Any:
     return tokenizer
 
 
+def header_ids_of(tokenizer: Any, path: str | Path) -> tuple[int, ...]:
+    """Special tokens that the chat template writes around messages, the end of a turn excepted.
+
+    A policy that samples one of them (`<|im_start|>`, `<|start_header_id|>`, `[INST]`, ...) would
+    open a message of its own.
+
+    Args:
+        tokenizer: With a chat template.
+        path: Where it came from, for the error.
+
+    Raises:
+        ModelError: The template cannot render a conversation with a system prompt.
+    """
+    from jinja2 import TemplateError
+
+    try:
+        text = tokenizer.apply_chat_template(PROBE, tokenize=False, add_generation_prompt=True)
+    except TemplateError as error:
+        raise ModelError(
+            f"{path}: the chat template renders no conversation with a system prompt "
+            f"({first_line(error)}); use a model or a template that does"
+        ) from error
+    added = tokenizer.added_tokens_decoder.items()
+    special = {i for i, token in added if token.special} | set(tokenizer.all_special_ids)
+    written = set(tokenizer.encode(text, add_special_tokens=False))
+    return tuple(sorted((special & written) - {tokenizer.eos_token_id}))
+
+
 def load_processor(path: str | Path) -> Processor:
     """Tokenizer, image processor and position scheme of a model directory or hub id.
 
@@ -194,6 +231,7 @@ def load_processor(path: str | Path) -> Processor:
         raise ModelError(
             f"{path}: no model configuration could be loaded ({first_line(error)})"
         ) from error
+    _check_attention(config, path)
     tokenizer = load_tokenizer(path)
     vision = getattr(config, "vision_config", None)
     if vision is not None and config.model_type not in QWEN_VL_TYPES:
@@ -208,7 +246,26 @@ def load_processor(path: str | Path) -> Processor:
         model_type=config.model_type,
         image_token_id=getattr(config, "image_token_id", None),
         merge_size=getattr(vision, "spatial_merge_size", 1) if vision is not None else 1,
+        header_ids=header_ids_of(tokenizer, path),
     )
+
+
+def _check_attention(config: Any, path: str | Path) -> None:
+    """Refuses decoders whose tokens do not see all tokens before them.
+
+    `vagen.models.attention` computes full causal attention, over packed rows and over its cache.
+    """
+    text = config.get_text_config()
+    kinds = set(getattr(text, "layer_types", None) or ())
+    if not kinds and getattr(text, "sliding_window", None):
+        kinds = {"sliding_attention"}
+    if others := sorted(kinds - {"full_attention"}):
+        window = getattr(text, "sliding_window", None)
+        raise ModelError(
+            f"{path}: {config.model_type} has layers with {', '.join(others)}"
+            f"{f' (sliding_window = {window})' if window else ''}; only full attention is "
+            "supported, as Qwen2.5, Qwen3 and Llama have it"
+        )
 
 
 def _load_image_processor(path: str | Path) -> Any:
