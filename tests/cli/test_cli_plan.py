@@ -80,6 +80,22 @@ def test_measured_sizes_are_those_of_played_episodes(tmp_path: Path, tiny_direct
     assert min(lengths) > 0.8, "and not by much"
 
 
+def test_a_tiny_model_is_measured_as_a_run_makes_it(warm_runs, tmp_path: Path) -> None:
+    """Not only the same words: the same files."""
+    from vagen.stages.build import load_levels
+    from vagen.stages.warm_start import build_tiny_policy
+
+    run = warm_runs["tiny:vl"]
+    build_tiny_policy(run.experiment, load_levels(run), tmp_path)
+    with model_directory(run.experiment) as directory:
+        names = sorted(file.name for file in Path(directory).iterdir())
+        assert names == sorted(file.name for file in tmp_path.iterdir())
+        for name in names:
+            assert (Path(directory) / name).read_bytes() == (tmp_path / name).read_bytes(), name
+    tokenizer = (run.warm_start / "policy" / "tokenizer.json").read_bytes()
+    assert (tmp_path / "tokenizer.json").read_bytes() == tokenizer
+
+
 def test_lengths_add_up() -> None:
     assert SIZE.trajectory(1) == 130
     assert SIZE.trajectory(3) == 100 + 3 * 30 + 2 * 20

@@ -15,9 +15,6 @@ from vagen.models import Processor, load_processor
 from vagen.models.tiny import TINY_MODELS
 
 SAMPLED_LEVELS = 8
-TOKENIZER_EPISODES = 50
-"""Expert episodes that a tiny model's tokenizer is made from here. A run takes more of them and may
-split a rare word otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +42,8 @@ class ConversationSize:
 def model_directory(experiment: ExperimentConfig) -> Iterator[str]:
     """The experiment's model as a path that can be loaded; a tiny one is built for the moment.
 
+    It is the one that a run would begin with: same tokenizer, same weights.
+
     Raises:
         ModelError: If the path is meant for a folder that does not exist.
     """
@@ -52,12 +51,11 @@ def model_directory(experiment: ExperimentConfig) -> Iterator[str]:
     if path in TINY_MODELS:
         from transformers import logging
 
-        from vagen.models.tiny import build_tiny_model
+        from vagen.stages.warm_start import build_tiny_policy, sampled_levels
 
         logging.disable_progress_bar()
         with tempfile.TemporaryDirectory() as folder:
-            texts, tags = _texts(experiment)
-            build_tiny_model(path, Path(folder), corpus=texts, tags=tags, seed=experiment.seed)
+            build_tiny_policy(experiment, sampled_levels(experiment), Path(folder))
             yield folder
         return
     check_model(path)
@@ -102,24 +100,6 @@ def _measure(spec: EnvSpec, processor: Processor) -> ConversationSize:
             ids = processor.tokenizer.encode(response, add_special_tokens=False)
             longest = max(longest, len(ids) + 1)
     return ConversationSize(prompt, later, longest, image_tokens, patches)
-
-
-def _texts(experiment: ExperimentConfig) -> tuple[list[str], set[str]]:
-    """Texts of expert episodes, for a tokenizer of their words, and all tags."""
-    from vagen.envs import make, parse_env_config
-
-    texts: list[str] = []
-    tags: set[str] = set()
-    for spec in experiment.envs.values():
-        env_config = parse_env_config(spec.env_name, spec.env_config)
-        for name in env_config.tags.model_dump().values():
-            tags |= {f"<{name}>", f"</{name}>"}
-        env = make(spec.env_name, env_config)
-        for seed in range(TOKENIZER_EPISODES):
-            texts.append(env.system_prompt())
-            for observation, response in expert_turns(env, seed):
-                texts += [observation["text"], response]
-    return texts, tags
 
 
 def expert_turns(env: AgentEnv, seed: int) -> Iterator[tuple[Observation, str]]:

@@ -6,7 +6,7 @@ asks for it, the policy then learns from expert episodes of training levels only
 
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from vagen.config.schema import ExperimentConfig
-from vagen.envs import make, parse_env_config
+from vagen.envs import distinct_levels, env_config_digest, make, parse_env_config
 from vagen.models.loading import LanguageModel, load_model
 from vagen.models.lora import adapted_layers
 from vagen.models.processor import ProcessedImage, load_processor
@@ -54,7 +54,7 @@ def warm_start(run: Run) -> dict[str, Any]:
         source = path
         if path in TINY_MODELS:
             source = scratch
-            _build_tiny(config, levels, Path(scratch))
+            build_tiny_policy(config, levels, Path(scratch))
         if config.warm_start.steps == 0 and path not in TINY_MODELS:
             load_processor(path)  # the weights are checked when the engine loads them
             payload: dict[str, Any] = {"model_path": path, "metrics": {}}
@@ -150,8 +150,37 @@ class _ExpertEpisodes:
         return [row for trajectory in trajectories for row in trajectory.rows], images
 
 
-def _build_tiny(config: ExperimentConfig, levels: list[LevelSet], directory: Path) -> None:
-    """Builds the tiny model for the texts and frames of this experiment's training levels."""
+def sampled_levels(config: ExperimentConfig) -> list[LevelSet]:
+    """The levels that `build_tiny_policy` reads, without a run: the first of every training set.
+
+    Raises:
+        LevelError: An environment has fewer distinct levels than asked for.
+    """
+    return [
+        LevelSet(
+            config_id,
+            spec,
+            env_config_digest(spec.env_name, spec.env_config),
+            {
+                "train": distinct_levels(
+                    spec.env_name, spec.env_config, "train", min(SAMPLE_EPISODES, spec.train_size)
+                )
+            },
+        )
+        for config_id, spec in config.envs.items()
+    ]
+
+
+def build_tiny_policy(
+    config: ExperimentConfig, levels: Sequence[LevelSet], directory: Path
+) -> None:
+    """Builds the tiny model for the texts and frames of this experiment's training levels.
+
+    Args:
+        config: The experiment; its model is a tiny one.
+        levels: With a `train` split; the first `SAMPLE_EPISODES` of each are read.
+        directory: Receives the model.
+    """
     texts: list[str] = []
     frames: list[np.ndarray] = []
     tags: set[str] = set()
