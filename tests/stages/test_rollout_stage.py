@@ -1,6 +1,8 @@
 """The rollout step: what it writes, what it refuses, what it measures."""
 
 import copy
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +15,13 @@ from vagen.stages.rollout import check_images, episode_metrics, rollout
 def test_played_again_it_is_the_same(warm_runs, batch_dirs, tmp_path):
     run = warm_runs["tiny:vl"]
     first = run.step(0, "rollout")
-    rollout(run, 0, out=tmp_path / "again")
+    again = replace(run, path=tmp_path)
+    for name in ("levels", "warm_start"):
+        shutil.copytree(run.path / name, tmp_path / name)
+    rollout(again, 0)
     for name in ("trajectories", "turns", "tokens", "images"):
         file = f"{name}.parquet"
-        assert (first / file).read_bytes() == (tmp_path / "again" / file).read_bytes(), name
+        assert (first / file).read_bytes() == (again.step(0, "rollout") / file).read_bytes(), name
     before = (first / "manifest.json").stat().st_mtime_ns
     rollout(run, 0)
     assert (first / "manifest.json").stat().st_mtime_ns == before

@@ -20,9 +20,9 @@ from vagen.stages.resident import engine_at, version_before
 from vagen.stages.run import Run, committed, result
 
 
-def rollout(run: Run, iteration: int, out: Path | None = None) -> dict[str, Any]:
+def rollout(run: Run, iteration: int) -> dict[str, Any]:
     """Plays the iteration's episodes with the policy before it and commits the batch."""
-    folder = out or run.step(iteration, "rollout")
+    folder = run.step(iteration, "rollout")
     if committed(folder) is None:
         engine = engine_at(run, version_before(iteration))
         config = run.experiment
