@@ -22,6 +22,7 @@ PACKAGES = (
     "matplotlib",
     "mlflow",
     "numpy",
+    "peft",
     "pillow",
     "pyarrow",
     "pydantic",

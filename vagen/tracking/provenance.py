@@ -9,6 +9,7 @@ PACKAGES = (
     "vagen",
     "torch",
     "transformers",
+    "peft",
     "numpy",
     "gymnasium",
     "pyarrow",
