@@ -11,7 +11,7 @@ from vagen.cli.memory import (
     GIB,
     Memory,
     estimate,
-    longest_trajectory,
+    longest_context,
     memory_limit,
     read_shape,
     trained_parameters,
@@ -102,10 +102,10 @@ def test_lengths_add_up() -> None:
     assert SIZE.trajectory(3, response=200) == 100 + 600 + 40
 
 
-def test_the_longest_trajectory_is_bounded_by_the_budget(tmp_path: Path) -> None:
-    assert longest_trajectory(experiment_of(tmp_path), {"lake": SIZE}) == 740
+def test_the_longest_context_is_bounded_by_the_budget(tmp_path: Path) -> None:
+    assert longest_context(experiment_of(tmp_path), {"lake": SIZE}) == 740
     tight = experiment_of(tmp_path, "data.max_trajectory_length=400", "data.max_prompt_length=128")
-    assert longest_trajectory(tight, {"lake": SIZE}) == 400
+    assert longest_context(tight, {"lake": SIZE}) == 400
 
 
 def test_the_shape_is_the_models(tiny_directory: str) -> None:

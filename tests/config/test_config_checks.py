@@ -69,9 +69,19 @@ CASES = [
     ),
     (
         ["rollout_manager.window_size=5"],
-        "`rollout_manager.window_size` (override `rollout_manager.window_size=5`): a window over "
-        "the history is not supported",
+        "`rollout_manager.window_size` (override `rollout_manager.window_size=5`): context = "
+        "concat has no window",
         ["rollout_manager.window_size=null"],
+    ),
+    (
+        ["rollout_manager.context=window"],
+        "`rollout_manager.window_size`: context = window needs the number of turns",
+        ["rollout_manager.context=window", "rollout_manager.window_size=2"],
+    ),
+    (
+        ["rollout_manager.context=no_concat", "rollout_manager.window_size=1"],
+        "context = no_concat has no window; set it to null",
+        ["rollout_manager.context=no_concat"],
     ),
     (
         ["actor_rollout_ref.rollout.temperature=0"],

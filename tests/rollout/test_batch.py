@@ -55,7 +55,8 @@ def turns(draw, trajectory_id, index, digests):
 def rows(draw, trajectory_id, index, turn_count, digests):
     size = draw(st.integers(0, 6))
     turn_index = draw(st.lists(st.integers(CONTEXT, turn_count - 1), min_size=size, max_size=size))
-    mask = [draw(st.booleans()) and turn > CONTEXT for turn in turn_index]
+    # A turn is sampled in one row: the first row samples turn 0, the second one the others.
+    mask = [draw(st.booleans()) and turn >= 0 and (turn > 0) == (index > 0) for turn in turn_index]
     ids = draw(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=size, max_size=size))
     return TokenRow(
         trajectory_id=trajectory_id,

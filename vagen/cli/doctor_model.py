@@ -127,7 +127,10 @@ def _conversation(env_id: str, spec: Any, processor: Any) -> Findings:
     env = make(spec.env_name, spec.env_config)
     episodes = ([shown for shown, _ in expert_turns(env, seed)] for seed in range(SAMPLED_LEVELS))
     observations = max(episodes, key=len)
-    ChatRenderer(processor).check(env.system_prompt(), observations)
+    renderer = ChatRenderer(processor)
+    renderer.check(env.system_prompt(), observations)
+    if len(observations) > 1:  # a context that begins with a later turn
+        renderer.check(env.system_prompt(), observations[1:])
     images = sum(len(shown["images"]) for shown in observations)
     yield good(
         "conversation",

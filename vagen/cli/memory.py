@@ -13,7 +13,7 @@ from typing import Any
 
 from vagen.cli.sizes import ConversationSize
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.checks import has_critic, has_reference
+from vagen.config.checks import context_window, has_critic, has_reference
 
 GIB = 1 << 30
 PROCESS = int(0.8 * GIB)
@@ -177,7 +177,7 @@ def estimate(
     actor *= 4 if shape.actor_adapters else width
     critic *= 4 if shape.critic_adapters else width
     slots = experiment.actor_rollout_ref.rollout.max_concurrency
-    longest = longest_trajectory(experiment, sizes)
+    longest = longest_context(experiment, sizes)
     capacity = CACHE_START
     while capacity < longest:
         capacity *= 2
@@ -194,11 +194,12 @@ def estimate(
     )
 
 
-def longest_trajectory(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> int:
-    """Most tokens an episode can have."""
+def longest_context(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> int:
+    """Most tokens a row of an episode can have."""
+    window = context_window(experiment)
     turns = experiment.rollout_manager.max_turns
     response = experiment.data.max_response_length
-    longest = max(size.trajectory(turns, response) for size in sizes.values())
+    longest = max(max(size.rows(turns, window, response)) for size in sizes.values())
     return min(longest, experiment.data.max_trajectory_length)
 
 
@@ -230,17 +231,19 @@ def _activations(
     width: int,
 ) -> int:
     """Bytes a micro batch keeps for its backward pass."""
-    turns = experiment.rollout_manager.max_turns
+    turns, window = experiment.rollout_manager.max_turns, context_window(experiment)
     actor = experiment.actor_rollout_ref.actor
     most = 0
     for size in sizes.values():
-        length = size.trajectory(turns)
+        contexts = size.rows(turns, window)
+        length = sum(contexts)
+        shown = turns if window is None else window * len(contexts)
         tokens = min(actor.ppo_max_token_len, length * actor.ppo_mini_batch_size)
         trajectories = tokens / length
-        patches = trajectories * turns * size.patches
+        patches = trajectories * shown * size.patches
         actions = trajectories * turns * size.response
         if not experiment.rollout_manager.use_loss_mask:
-            actions = tokens - trajectories * turns * size.image_tokens
+            actions = tokens - trajectories * shown * size.image_tokens
         kept = tokens * shape.activation_floats + patches * shape.patch_floats
         logits = 4 * LOGIT_COPIES * actions * shape.vocabulary
         most = max(most, int(width * kept + logits))

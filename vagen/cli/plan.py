@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from vagen.cli.common import load_configs
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.checks import (
+    context_window,
     estimator_of,
     has_critic,
     has_reference,
@@ -78,7 +79,7 @@ def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> "Table":
         "iterations": f"{iterations} x (rollout, judge, advantage, update), {infra.mode}",
         "rollout": f"{trajectories:,} trajectories "
         f"({experiment.data.train_batch_size} levels x {manager.n_trajectory}), "
-        f"up to {manager.max_turns} turns, temperature "
+        f"up to {manager.max_turns} turns ({_context(experiment)} in the prompt), temperature "
         f"{experiment.actor_rollout_ref.rollout.temperature:g}",
         "judge": f"{judge.type}, observation {judge.observation_weight:g}, "
         f"prediction {judge.prediction_weight:g}"
@@ -103,6 +104,7 @@ def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> "Table":
 def sizes_table(experiment: ExperimentConfig, sizes: "dict[str, ConversationSize]") -> "Table":
     """Tokens of prompts, turns and trajectories against their budgets."""
     data, turns = experiment.data, experiment.rollout_manager.max_turns
+    window = context_window(experiment)
     rows = {}
     for env_id, size in sizes.items():
         rows[f"{env_id}: prompt"] = f"{size.prompt:,} of {data.max_prompt_length:,} tokens"
@@ -112,10 +114,14 @@ def sizes_table(experiment: ExperimentConfig, sizes: "dict[str, ConversationSize
         rows[f"{env_id}: observation"] = (
             f"{size.observation:,} tokens, {size.image_tokens:,} of them image"
         )
+        contexts = size.rows(turns, window)
         rows[f"{env_id}: trajectory"] = (
-            f"{size.trajectory(turns):,} of {data.max_trajectory_length:,} tokens in {turns} turns"
+            f"{max(contexts):,} of {data.max_trajectory_length:,} tokens in {turns} turns"
+            if window is None
+            else f"{len(contexts)} contexts of up to {max(contexts):,} of "
+            f"{data.max_trajectory_length:,} tokens in {turns} turns"
         )
-    mean = sum(size.trajectory(turns) for size in sizes.values()) / len(sizes)
+    mean = sum(sum(size.rows(turns, window)) for size in sizes.values()) / len(sizes)
     total = trajectories_per_iteration(experiment) * mean
     rows["an iteration"] = f"{total:,.0f} tokens if all turns are used"
     return _table("sizes", rows)
@@ -142,13 +148,20 @@ def memory_table(
 def notes(experiment: ExperimentConfig, sizes: "dict[str, ConversationSize]") -> list[str]:
     """What will run but may not be meant."""
     found = []
-    data, turns = experiment.data, experiment.rollout_manager.max_turns
+    data, window = experiment.data, context_window(experiment)
+    turns = experiment.rollout_manager.max_turns
     for env_id, size in sizes.items():
-        length = size.trajectory(turns)
+        length = max(size.rows(turns, window))
         if length > data.max_trajectory_length:
             found.append(
-                f"{env_id}: {turns} turns take {length:,} tokens; episodes will be cut at "
+                f"{env_id}: {turns if window is None else window} turns take {length:,} tokens; episodes will be cut at "
                 f"data.max_trajectory_length = {data.max_trajectory_length:,}"
+            )
+        if window is not None and size.later_prompt > data.max_prompt_length:
+            found.append(
+                f"{env_id}: the system prompt and a later observation take {size.later_prompt:,} "
+                "tokens; episodes will be cut before a context that begins so, at "
+                f"data.max_prompt_length = {data.max_prompt_length:,}"
             )
         if size.response > data.max_response_length:
             found.append(
@@ -224,6 +237,13 @@ def _table(title: str, rows: dict[str, str]) -> "Table":
     for name, text in rows.items():
         table.add_row(name, Text(text))
     return table
+
+
+def _context(experiment: ExperimentConfig) -> str:
+    window = context_window(experiment)
+    if window is None:
+        return "all"
+    return "only the present one" if window == 1 else f"the last {window}"
 
 
 def _on(switch: bool) -> str:

@@ -31,11 +31,21 @@ class ConversationSize:
     """Of these, image tokens of one observation."""
     patches: int
     """Patches of one observation's images, as the vision tower reads them."""
+    later_prompt: int = 0
+    """Like `prompt`, with a later observation; 0 if every episode ended at once."""
 
     def trajectory(self, turns: int, response: int | None = None) -> int:
         """Tokens of an episode of `turns` turns whose responses take `response` tokens."""
         answers = turns * (self.response if response is None else response)
         return self.prompt + answers + (turns - 1) * self.observation
+
+    def rows(self, turns: int, window: int | None, response: int | None = None) -> list[int]:
+        """Tokens of each row of such an episode, whose prompts keep `window` turns (None: all)."""
+        if window is None or window >= turns:
+            return [self.trajectory(turns, response)]
+        first = self.trajectory(window, response)
+        later = first - self.prompt + max(self.prompt, self.later_prompt)
+        return [first] + (turns - window) * [later]
 
 
 @contextmanager
@@ -85,13 +95,15 @@ def _measure(spec: EnvSpec, processor: Processor) -> ConversationSize:
 
     renderer = ChatRenderer(processor)
     env = make(spec.env_name, spec.env_config)
-    prompt = later = longest = image_tokens = patches = 0
+    prompt = later_prompt = later = longest = image_tokens = patches = 0
     for seed in range(SAMPLED_LEVELS):
         for turn, (observation, response) in enumerate(expert_turns(env, seed)):
+            beginning = len(renderer.initial(env.system_prompt(), observation).ids)
             if turn:
                 later = max(later, len(renderer.following(observation).ids))
+                later_prompt = max(later_prompt, beginning)
             else:
-                prompt = max(prompt, len(renderer.initial(env.system_prompt(), observation).ids))
+                prompt = max(prompt, beginning)
             grids = [
                 processor.image_grid(Image.fromarray(frame)) for frame in observation["images"]
             ]
@@ -99,7 +111,7 @@ def _measure(spec: EnvSpec, processor: Processor) -> ConversationSize:
             patches = max(patches, sum(t * h * w for t, h, w in grids))
             ids = processor.tokenizer.encode(response, add_special_tokens=False)
             longest = max(longest, len(ids) + 1)
-    return ConversationSize(prompt, later, longest, image_tokens, patches)
+    return ConversationSize(prompt, later, longest, image_tokens, patches, later_prompt)
 
 
 def expert_turns(env: AgentEnv, seed: int) -> Iterator[tuple[Observation, str]]:

@@ -51,6 +51,17 @@ def trajectories_per_iteration(config: ExperimentConfig) -> int:
     return config.data.train_batch_size * config.rollout_manager.n_trajectory
 
 
+def context_window(config: ExperimentConfig) -> int | None:
+    """Turns in a prompt, the present one included; None keeps all of them.
+
+    A window that holds every turn of an episode is none: no context is ever without the first turn,
+    so the state a truncated episode stopped in is shown as `concat` shows it.
+    """
+    manager = config.rollout_manager
+    window = {"concat": None, "no_concat": 1, "window": manager.window_size}[manager.context]
+    return window if window is not None and window < manager.max_turns else None
+
+
 def resolve_environments(
     config: ExperimentConfig, place_of: PlaceOf = _nowhere
 ) -> ExperimentConfig:
@@ -157,10 +168,17 @@ def _estimation(config: ExperimentConfig) -> Refusals:
 
 
 def _rollout(config: ExperimentConfig) -> Refusals:
-    if config.rollout_manager.window_size is not None:
+    manager = config.rollout_manager
+    if manager.context == "window" and manager.window_size is None:
         yield (
             "rollout_manager.window_size",
-            "a window over the history is not supported, the prompt keeps all turns; leave it null",
+            "context = window needs the number of turns in the prompt, the present one included; "
+            "set it, e.g. to 2, or take context = concat",
+        )
+    if manager.context != "window" and manager.window_size is not None:
+        yield (
+            "rollout_manager.window_size",
+            f"context = {manager.context} has no window; set it to null, or take context = window",
         )
     if config.actor_rollout_ref.rollout.temperature == 0:
         yield (

@@ -3,7 +3,7 @@
 Shape legend: B rows, T tokens of the padded row, K turns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ def token_rewards(
     loss_mask: Tensor,
     turn_end_mask: Tensor,
     use_multi_turn_reward: bool = True,
+    trajectory_ids: Sequence[Hashable] | None = None,
     old_logprobs: Tensor | None = None,
     ref_logprobs: Tensor | None = None,
     kl_coef: float = 0.0,
@@ -34,7 +35,9 @@ def token_rewards(
         loss_mask: [B, T], non-zero on sampled tokens.
         turn_end_mask: [B, T], non-zero on the last sampled token of each turn.
         use_multi_turn_reward: each turn's reward on its own last token; otherwise their sum on the
-            row's last sampled token.
+            trajectory's last sampled token.
+        trajectory_ids: B ids, equal for the rows of a trajectory, which are in order; None is a
+            trajectory per row.
         old_logprobs: [B, T], log-probs of the sampled tokens at the start of the update.
         ref_logprobs: [B, T], the reference policy's.
         kl_coef: coefficient of the penalty; 0 needs no log-probs.
@@ -68,8 +71,9 @@ def token_rewards(
     if use_multi_turn_reward:
         where, amounts = ends, [reward for row in turn_rewards for reward in row]
     else:
-        where = last
-        amounts = [sum(row) for row, n in zip(turn_rewards, counts, strict=True) if n]
+        sums = _trajectory_sums(turn_rewards, trajectory_ids)
+        where = last & torch.tensor([b in sums for b in range(len(counts))])[:, None]
+        amounts = [sums[b] for b in sorted(sums)]
     rewards[where] = rewards.new_tensor(amounts)
 
     if kl_coef != 0.0:
@@ -78,3 +82,15 @@ def token_rewards(
         penalty = kl_penalty(old_logprobs.detach().double(), ref_logprobs.double(), "k1")
         rewards = rewards - torch.where(sampled, kl_coef * penalty, 0.0)
     return rewards.float()
+
+
+def _trajectory_sums(
+    turn_rewards: Sequence[Sequence[float]], trajectory_ids: Sequence[Hashable] | None
+) -> dict[int, float]:
+    """Sum of each trajectory's turn rewards, by the last of its rows that has a turn."""
+    ids = range(len(turn_rewards)) if trajectory_ids is None else trajectory_ids
+    rows: dict[Hashable, list[int]] = {}
+    for b, (name, rewards) in enumerate(zip(ids, turn_rewards, strict=True)):
+        if rewards:
+            rows.setdefault(name, []).append(b)
+    return {part[-1]: sum(sum(turn_rewards[b]) for b in part) for part in rows.values()}

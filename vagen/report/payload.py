@@ -207,9 +207,14 @@ class _Builder:
 
 
 def _last_frames(item: Trajectory) -> list[str]:
-    """Digests of frames shown after the last turn: in the token row, but in no turn."""
-    seen = sum(len(turn.images) for turn in item.turns)
-    return item.rows[0].images[seen:] if len(item.rows) == 1 else []
+    """Digests of frames shown after the last turn: in the last token row, but in no turn."""
+    if not item.rows:
+        return []
+    row = item.rows[-1]
+    # The row's first observation is that of the first turn answered in it.
+    first = int(row.turn_index[row.turn_index >= 0].min(initial=len(item.turns)))
+    seen = sum(len(turn.images) for turn in item.turns[first:])
+    return row.images[seen:]
 
 
 def _shortened(values_T: NDArray[np.float32]) -> NDArray[np.float32]:

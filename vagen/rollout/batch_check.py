@@ -35,6 +35,7 @@ def check_consistency(trajectories: list[Trajectory], images: Mapping[str, bytes
                     f"{row.trajectory_id!r}"
                 )
             _check_row(row, trajectory, images)
+        _check_order(trajectory)
     for digest, png in images.items():
         if (found := image_digest(png)) != digest:
             raise BatchError(f"the image stored under SHA-256 {digest} has {found}")
@@ -82,6 +83,22 @@ def _check_row(row: TokenRow, trajectory: Trajectory, images: Mapping[str, bytes
         )
     if sampled.size and sampled.min() <= CONTEXT:
         raise BatchError(f"{where} has sampled tokens before its first turn")
+
+
+def _check_order(trajectory: Trajectory) -> None:
+    """Each turn is sampled in one row; the turns of a row come before those of the next."""
+    latest, place = CONTEXT, -1
+    for row in trajectory.rows:
+        sampled = row.turn_index[row.loss_mask]
+        if not sampled.size:
+            continue
+        if sampled.min() <= latest:
+            raise BatchError(
+                f"turn {sampled.min()} of trajectory {row.trajectory_id!r} is sampled in row "
+                f"{row.row_index}, and turn {latest} in row {place}; each turn is sampled in one "
+                "row, in order"
+            )
+        latest, place = int(sampled.max()), row.row_index
 
 
 def _check_images(digests: list[str], images: Mapping[str, bytes], where: str) -> None:

@@ -47,9 +47,10 @@ class Rendered:
 
 @dataclass(slots=True)
 class Conversation:
-    """The token-exact record of one trajectory while it grows."""
+    """The token-exact record of one row while it grows."""
 
     trajectory_id: str
+    row_index: int = 0
     ids: list[int] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
@@ -70,7 +71,7 @@ class Conversation:
         """The training row."""
         return TokenRow(
             trajectory_id=self.trajectory_id,
-            row_index=0,
+            row_index=self.row_index,
             input_ids=np.asarray(self.ids, dtype=np.int32),
             loss_mask=np.asarray(self.mask, dtype=np.bool_),
             turn_index=np.asarray(self.turns, dtype=np.int16),

@@ -13,17 +13,17 @@ class ExpertPolicy:
     def __init__(self, processor: ChatProcessor):
         self.processor = processor
         self.envs: dict[str, AgentEnv] = {}
-        """Environment of each trajectory, by request id; set before the episode starts."""
+        """Environment of each trajectory, by its id; set before the episode starts."""
 
     async def generate(
         self, *, request_id: str, prompt_ids: list[int], images: list[Image], sampling: Sampling
     ) -> Generation:
         """The expert's answer, ended properly."""
-        response = self.envs[request_id].expert_response()
+        trajectory_id, _, _ = request_id.rpartition("/")
+        response = self.envs[trajectory_id].expert_response()
         ids = self.processor.tokenizer.encode(response, add_special_tokens=False)
         ids.append(self.processor.eos_id)
         return Generation(ids, [0.0] * len(ids), "stop")
 
     def release(self, request_id: str) -> None:
-        """Forgets the episode."""
-        self.envs.pop(request_id, None)
+        """Nothing is kept for a row."""

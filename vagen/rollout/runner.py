@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from vagen.envs.base import AgentEnv, Observation
-from vagen.rollout.conversation import ChatRenderer, Conversation, RenderError
-from vagen.rollout.types import CONTEXT, Policy, Sampling, Status, Trajectory, Turn
+from vagen.rollout.contexts import Contexts, Prompt
+from vagen.rollout.conversation import ChatRenderer, RenderError
+from vagen.rollout.types import Policy, Sampling, Status, Trajectory, Turn
 
 Result = TypeVar("Result")
 
@@ -36,8 +37,12 @@ class EpisodeLimits:
 
     max_turns: int
     max_prompt_length: int
+    """Tokens of the system prompt and the first observation of a row."""
     max_response_length: int
     max_trajectory_length: int
+    """Tokens of a row."""
+    window: int | None = None
+    """Turns in a prompt, the present one included; None keeps all of them."""
 
 
 MIN_NEW_TOKENS = 8
@@ -78,30 +83,35 @@ class EpisodeRunner:
 
         Raises:
             RenderError: The first prompt is longer than `max_prompt_length`, or the model cannot
-                read what the environment shows.
+                read what the environment shows. (A later row that does not fit its budgets ends
+                the episode as truncated.)
         """
         try:
             observation, info = env.reset(seed=spec.level_seed)
         except Exception as error:  # an environment may fail in any way; the batch goes on
             return _failed(spec, None, [], "", EnvironmentFailure.of(error))
         level_hash = info["level_hash"]
-        conversation = Conversation(spec.trajectory_id)
-        first = self.renderer.initial(env.system_prompt(), observation)
-        if len(first.ids) > self.limits.max_prompt_length:
+        contexts = Contexts(
+            spec.trajectory_id,
+            self.renderer,
+            system_prompt=env.system_prompt(),
+            window=self.limits.window,
+        )
+        prompt = contexts.prompt(observation)
+        if prompt.beginning > self.limits.max_prompt_length:
             raise RenderError(
-                f"the first prompt of {spec.env_name} takes {len(first.ids)} tokens, more than "
+                f"the first prompt of {spec.env_name} takes {prompt.beginning} tokens, more than "
                 f"data.max_prompt_length={self.limits.max_prompt_length}: raise it, or use a "
                 "shorter prompt_detail"
             )
-        conversation.extend(first.ids, CONTEXT)
-        frames = self._show(conversation, first.images, observation)
+        frames = self._show(contexts, prompt)
         turns: list[Turn] = []
         terminated = truncated = False
         status = Status.OK
         success = False
         try:
             while not (terminated or truncated):
-                turn = await self._turn(spec, env, conversation, len(turns), observation, frames)
+                turn = await self._turn(spec, env, contexts, observation, frames)
                 turns.append(turn.record)
                 observation, terminated, truncated = (
                     turn.observation,
@@ -112,20 +122,16 @@ class EpisodeRunner:
                 if terminated:
                     break
                 truncated = truncated or len(turns) >= self.limits.max_turns
-                rendered = self.renderer.following(observation)
-                length = len(conversation.ids) + len(rendered.ids)
-                if not truncated:
-                    length += MIN_NEW_TOKENS
-                if length > self.limits.max_trajectory_length:
+                prompt = contexts.prompt(observation)
+                if not self._fits(prompt, 0 if truncated else MIN_NEW_TOKENS):
                     if not truncated:
                         truncated, status = True, Status.TRUNCATED_TOKENS
                     break
-                conversation.extend(rendered.ids, len(turns))
-                frames = self._show(conversation, rendered.images, observation)
+                frames = self._show(contexts, prompt)
         except EnvironmentFailure as failure:
-            return _failed(spec, conversation, turns, level_hash, failure)
+            return _failed(spec, contexts, turns, level_hash, failure)
         finally:
-            self.policy.release(spec.trajectory_id)
+            self.policy.release(contexts.request_id)
         return _trajectory(
             spec,
             level_hash=level_hash,
@@ -135,35 +141,33 @@ class EpisodeRunner:
             status=status,
             score=float(sum((t.rewards["env"] or 0) + (t.rewards["format"] or 0) for t in turns)),
             turns=turns,
-            rows=[conversation.row()],
+            rows=[row.row() for row in contexts.rows],
         )
 
     async def _turn(
         self,
         spec: EpisodeSpec,
         env: AgentEnv,
-        conversation: Conversation,
-        index: int,
+        contexts: Contexts,
         observation: Observation,
         frames: list[str],
     ) -> "_TurnResult":
+        index, row = contexts.turns, contexts.row
         # One token is kept for the end of the turn, should the model not sample it.
-        room = self.limits.max_trajectory_length - len(conversation.ids) - 1
+        room = self.limits.max_trajectory_length - len(row.ids) - 1
         generation = await self.policy.generate(
-            request_id=spec.trajectory_id,
-            prompt_ids=conversation.ids,
-            images=conversation.images,
+            request_id=contexts.request_id,
+            prompt_ids=row.ids,
+            images=row.images,
             sampling=replace(
                 self.sampling,
                 seed=turn_seed(spec.sampling_seed, index),
                 max_new_tokens=min(self.limits.max_response_length, room),
             ),
         )
-        conversation.extend(generation.ids, index, generation.logprobs)
         length_cut = generation.stop_reason == "length"
         eos = self.renderer.processor.eos_id
-        if length_cut:
-            conversation.extend([eos], index)
+        contexts.answer(generation.ids, generation.logprobs, [eos] if length_cut else [])
         text_ids = [token for token in generation.ids if token != eos]
         response = self.renderer.tokenizer.decode(text_ids, skip_special_tokens=True)
         try:
@@ -191,17 +195,23 @@ class EpisodeRunner:
         )
         return _TurnResult(record, answer, terminated, truncated, bool(info["success"]))
 
-    def _show(
-        self, conversation: Conversation, images: Sequence[Any], observation: Observation
-    ) -> list[str]:
-        """Adds an observation's images to the conversation; returns their digests."""
+    def _fits(self, prompt: Prompt, answer: int) -> bool:
+        """Whether the row holds the prompt and an answer of so many tokens."""
+        return (
+            prompt.beginning <= self.limits.max_prompt_length
+            and len(prompt.row.ids) + answer <= self.limits.max_trajectory_length
+        )
+
+    def _show(self, contexts: Contexts, prompt: Prompt) -> list[str]:
+        """Makes a prompt what the policy sees next; returns its observation's frames' digests."""
         digests = []
-        for frame in observation["images"]:
+        for frame in prompt.observation["images"]:
             digest, png = self.frame_digest(frame)
             self.images[digest] = png
             digests.append(digest)
-        conversation.images += images
-        conversation.digests += digests
+        if prompt.restarts and contexts.rows:
+            self.policy.release(contexts.request_id)
+        contexts.show(prompt, digests)
         return digests
 
 
@@ -277,18 +287,16 @@ class _TurnResult:
 
 def _failed(
     spec: EpisodeSpec,
-    conversation: Conversation | None,
+    contexts: Contexts | None,
     turns: list[Turn],
     level_hash: str,
     error: EnvironmentFailure,
 ) -> Trajectory:
     """The episode without training signal; without a row if it did not even begin."""
-    rows = []
-    if conversation is not None:
-        row = conversation.row()
+    rows = [] if contexts is None else [row.row() for row in contexts.rows]
+    for row in rows:
         row.loss_mask[:] = False
         row.rollout_logprobs[:] = 0
-        rows.append(row)
     return _trajectory(
         spec,
         level_hash=level_hash,

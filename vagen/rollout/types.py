@@ -14,7 +14,7 @@ from PIL.Image import Image
 from vagen.envs.base import State
 
 CONTEXT = -1
-"""Turn index of the first prompt: system prompt, first observation, header of the first answer."""
+"""Turn index of a row's beginning: system prompt, its first observation, header of the answer."""
 
 
 class Status(StrEnum):
@@ -59,11 +59,14 @@ class Policy(Protocol):
     async def generate(
         self, *, request_id: str, prompt_ids: list[int], images: list[Image], sampling: Sampling
     ) -> Generation:
-        """Continues `prompt_ids`; requests of one `request_id` extend each other's context."""
+        """Continues `prompt_ids`; requests of one `request_id` extend each other's context.
+
+        The id is the trajectory's and the index of the row that it samples, as `<id>/<row>`.
+        """
         ...
 
     def release(self, request_id: str) -> None:
-        """The conversation is over: what was cached for it may go."""
+        """The row is over: what was cached for it may go. An unknown id is no mistake."""
         ...
 
 
@@ -95,12 +98,18 @@ class Turn:
 
 @dataclass(slots=True)
 class TokenRow:
-    """One training row: the exact ids the policy saw and sampled."""
+    """One context: the exact ids the policy saw and sampled.
+
+    A trajectory has a row per distinct context (`vagen.rollout.contexts`). Each of its turns is
+    sampled in exactly one of them; later rows repeat it as given. A last row without any sampled
+    token shows the state that a truncated trajectory stopped in.
+    """
 
     trajectory_id: str
     row_index: int
+    """Place among the trajectory's rows."""
     input_ids: NDArray[np.int32]  # [T]
-    loss_mask: NDArray[np.bool_]  # [T] True on sampled tokens
+    loss_mask: NDArray[np.bool_]  # [T] True on tokens sampled in this row
     turn_index: NDArray[np.int16]  # [T] turn of each token, observation included; CONTEXT before
     rollout_logprobs: NDArray[np.float32]  # [T] 0 where loss_mask is False
     images: list[str]

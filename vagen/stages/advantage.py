@@ -52,16 +52,17 @@ def add_columns(
 ) -> dict[str, float]:
     """Computes all columns of all rows in place; returns metrics.
 
-    Rows of episodes that failed in the environment have no sampled token: they get zeros and are
-    padding to the estimator, so that they count in no mean, no group and no whitening.
+    Rows without a sampled token (of episodes that failed in the environment, or of the state that a
+    truncated episode stopped in) get zeros, their values excepted. They are padding to the
+    estimator, so that they count in no mean, no group and no whitening.
     """
     rows = [row for trajectory in trajectories for row in trajectory.rows]
     owners = [trajectory for trajectory in trajectories for _ in trajectory.rows]
     spec = ESTIMATORS[config.algorithm.adv_estimator]
     kl_coef = engine.kl_coef
-    columns = {"old_logprobs": engine.logprobs(rows, images)}
+    columns = {"old_logprobs": _logprobs(engine, rows, images)}
     if kl_coef or config.actor_rollout_ref.actor.use_kl_loss:
-        columns["ref_logprobs"] = engine.logprobs(rows, images, reference=True)
+        columns["ref_logprobs"] = _logprobs(engine, rows, images, reference=True)
     values = bootstrap = None
     if spec.needs_critic:
         columns["values"], last = engine.values(rows, images)
@@ -78,6 +79,7 @@ def add_columns(
         loss_mask=loss_mask,
         turn_end_mask=ends,
         use_multi_turn_reward=config.rollout_manager.use_multi_turn_reward,
+        trajectory_ids=[trajectory.trajectory_id for trajectory in owners],
         old_logprobs=_pad(columns["old_logprobs"]),
         ref_logprobs=_pad(columns["ref_logprobs"]) if "ref_logprobs" in columns else None,
         kl_coef=kl_coef,
@@ -108,6 +110,18 @@ def add_columns(
     return _metrics(rows, columns, padded, loss_mask, values, mask)
 
 
+def _logprobs(
+    engine: Engine, rows: Sequence[TokenRow], images: dict[str, bytes], *, reference: bool = False
+) -> list[NDArray[np.float32]]:
+    """Log-probabilities [T] per row; rows without a sampled token are never learnt from: zeros."""
+    out = [np.zeros(len(row.input_ids), np.float32) for row in rows]
+    learnt = [i for i, row in enumerate(rows) if row.loss_mask.any()]
+    found = engine.logprobs([rows[i] for i in learnt], images, reference=reference)
+    for i, logprobs in zip(learnt, found, strict=True):
+        out[i] = logprobs
+    return out
+
+
 def _critic_mask(
     config: ExperimentConfig, attention: Tensor, loss_mask: Tensor, ends: Tensor
 ) -> Tensor:
@@ -125,8 +139,13 @@ def _critic_mask(
 def _bootstrap(
     config: ExperimentConfig, owners: Sequence[Trajectory], last: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Value after the last token where the episode was cut short, 0 where it was over."""
+    """Value of each row's trajectory where it was cut short, 0 where it was over.
+
+    It is the value after the last token of its last row, which ends with the state it stopped in.
+    """
     cut = np.array([trajectory.truncated for trajectory in owners])
+    final = {trajectory.trajectory_id: i for i, trajectory in enumerate(owners)}
+    last = last[[final[trajectory.trajectory_id] for trajectory in owners]]
     return np.where(cut & config.algorithm.truncation_bootstrap, last, np.float32(0))
 
 
@@ -156,6 +175,7 @@ def _metrics(
     mask: Tensor | None,
 ) -> dict[str, float]:
     sampled = loss_mask.numpy()
+    trajectories = len({row.trajectory_id for row in rows})
     if not sampled.any():
         return {}
     old = _pad(columns["old_logprobs"]).numpy()[sampled]
@@ -163,7 +183,7 @@ def _metrics(
     metrics = {
         "rollout/logprob_difference_max": float(np.abs(old - rollout).max()),
         "rollout/kl": float((rollout - old).mean()),
-        "critic/rewards/mean": float(padded["rewards"].sum(1).mean()),
+        "critic/rewards/mean": float(padded["rewards"].sum()) / trajectories,
         "critic/advantages/mean": float(padded["advantages"].numpy()[sampled].mean()),
         "critic/advantages/max": float(padded["advantages"].numpy()[sampled].max()),
         "critic/advantages/min": float(padded["advantages"].numpy()[sampled].min()),

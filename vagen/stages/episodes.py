@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from vagen.config.checks import context_window
 from vagen.config.schema import ExperimentConfig, SamplingConfig
 from vagen.envs import make
 from vagen.models.processor import Processor
@@ -80,6 +81,7 @@ def limits_of(config: ExperimentConfig) -> EpisodeLimits:
         max_prompt_length=config.data.max_prompt_length,
         max_response_length=config.data.max_response_length,
         max_trajectory_length=config.data.max_trajectory_length,
+        window=context_window(config),
     )
 
 
@@ -138,6 +140,8 @@ def _check_rendering(config: ExperimentConfig, renderer: ChatRenderer, split: st
         first, _ = env.reset(seed=0)
         second, *_ = env.step(env.expert_response())
         renderer.check(env.system_prompt(), [first, second, first])
+        if context_window(config) is not None:
+            renderer.check(env.system_prompt(), [second, first])
         env.close()
 
 

@@ -147,7 +147,8 @@ class _ExpertEpisodes:
         trajectories = run_to_end(
             run_episodes(runner, specs, environment, max_concurrency=len(specs))
         )
-        return [row for trajectory in trajectories for row in trajectory.rows], images
+        rows = [row for trajectory in trajectories for row in trajectory.rows]
+        return [row for row in rows if row.loss_mask.any()], images
 
 
 def sampled_levels(config: ExperimentConfig) -> list[LevelSet]:

@@ -263,7 +263,8 @@ class LocalEngine:
             float((row.columns["old_logprobs"] - row.columns["ref_logprobs"])[row.loss_mask].sum())
             for row in rows
         )
-        self.kl_controller.update(total / sum(int(r.loss_mask.sum()) for r in rows), len(rows))
+        sampled = sum(int(row.loss_mask.sum()) for row in rows)
+        self.kl_controller.update(total / sampled, len(_by_trajectory(rows)))
 
     def _micro_batches(self, rows: Sequence[TokenRow], images: Images) -> Any:
         """Yields row indices and their packed inputs."""
@@ -298,17 +299,21 @@ class LocalEngine:
         prefix: str,
         on_progress: OnProgress | None,
     ) -> dict[str, float]:
-        """Mini batches of one network; micro batches add up to the mini batch exactly."""
+        """Mini batches of one network; micro batches add up to the mini batch exactly.
+
+        A mini batch is `size` trajectories with all of their rows.
+        """
         parts = []
         norms: list[float] = []
         skipped = 0
         total = 0.0
         mini_batches = 0
+        whole = _by_trajectory(rows)
         _set_learning_rate(optimizer, optim, self.updates)
         module.train()
         for _ in range(epochs):
-            for chosen in np.array_split(order.permutation(len(rows)), -(-len(rows) // size)):
-                mini = [rows[i] for i in chosen]
+            for chosen in np.array_split(order.permutation(len(whole)), -(-len(whole) // size)):
+                mini = [row for i in chosen for row in whole[i]]
                 optimizer.zero_grad(set_to_none=True)
                 denominator = self._denominator(mini, prefix)
                 for indices, packed in self._micro_batches(mini, images):
@@ -398,6 +403,14 @@ class LocalEngine:
             denominator=denominator.to(before.device),
         )
         return loss, {**metrics}
+
+
+def _by_trajectory(rows: Sequence[TokenRow]) -> list[list[TokenRow]]:
+    """The rows of each trajectory, both in order of appearance."""
+    found: dict[str, list[TokenRow]] = {}
+    for row in rows:
+        found.setdefault(row.trajectory_id, []).append(row)
+    return list(found.values())
 
 
 def _predictors(hidden: Tensor, packed: PackedRows) -> Tensor:

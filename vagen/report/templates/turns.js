@@ -141,6 +141,17 @@ function parsedLine(turn) {
   return line;
 }
 
+/** The row that shows only the state a truncated episode stopped in. */
+function stoppedIn(t, rows, index) {
+  const last = rows[rows.length - 1];
+  return index === t.turns.length && last && last.turn.every((k) => k < 0) ? last : undefined;
+}
+
+/** Whether a turn is the first one that is sampled in its row. */
+function begins(row, index) {
+  return row.turn[row.mask.indexOf(1)] === index;
+}
+
 /** Tokens of one turn, taken from the row that trains it; filled when tokens are shown. */
 async function fillTokens(holder, t, index, color) {
   let rows;
@@ -150,12 +161,14 @@ async function fillTokens(holder, t, index, color) {
     return void holder.replaceChildren(el("span", { class: "label" }, "Tokens cannot be decoded here: " + error.message));
   }
   const at = (row, wanted) => Array.from({ length: row.length }, (_, i) => i).filter((i) => wanted(i));
-  const row = rows.find((r) => r.turn.some((k, i) => k === index && r.mask[i])) || rows.find((r) => r.turn.includes(index));
+  const row = rows.find((r) => r.turn.some((k, i) => k === index && r.mask[i])) || rows.find((r) => r.turn.includes(index)) || stoppedIn(t, rows, index);
   if (!row) return void holder.replaceChildren(el("span", { class: "label" }, "No tokens of this part are in the batch."));
-  const positions = at(row, (i) => row.turn[i] === index);
+  const positions = at(row, (i) => row.turn[i] === index || (row.turn[i] < 0 && !row.turn.includes(index)));
   const sampled = positions.filter((i) => row.mask[i]).length;
   const name = !sampled ? `${positions.length} tokens` : `${sampled} sampled of ${positions.length} tokens`;
   holder.replaceChildren(el("div", { class: "label" }, `${name}${rows.length > 1 ? `, row ${row.index}` : ""}`), tokenStrip(row, positions, color));
+  const before = begins(row, index) && row.index > 0 ? at(row, (i) => i < positions[0]) : [];
+  if (before.length) holder.append(el("details", {}, el("summary", { class: "label" }, `context of row ${row.index}: ${before.length} tokens before`), tokenStrip(row, before, color)));
 }
 
 function turnCard(t, index, view) {

@@ -1,0 +1,148 @@
+"""What the policy sees at each turn: the rows of one trajectory, one per distinct context.
+
+Turn k is sampled after the system prompt, the observations and answers of the turns before it that
+are in the window (answers by their sampled ids, verbatim), and observation k. As long as no turn
+falls out of the window, turn k + 1 continues the row of turn k. Otherwise it begins a new row:
+rendered as if the conversation had begun with the first turn of the window, and the answers in it
+that were sampled in earlier rows are given, not sampled.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass
+
+from vagen.envs.base import Observation
+from vagen.rollout.conversation import ChatRenderer, Conversation, Rendered
+from vagen.rollout.types import CONTEXT
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A row up to the header of the answer that would be sampled next."""
+
+    row: Conversation
+    """Complete but for the digests of the observation's frames."""
+    restarts: bool
+    """It is a new row, not the present one continued."""
+    beginning: int
+    """Tokens of the row's system prompt and first observation."""
+    observation: Observation
+    following: Rendered | None
+    """The observation as it follows an answer; None if it begins the row."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PastTurn:
+    """A turn as later rows repeat it."""
+
+    index: int
+    observation: Observation
+    following: Rendered | None
+    digests: list[str]
+    answer: list[int]
+
+
+class Contexts:
+    """The rows of one trajectory while it grows: `prompt`, `show`, `answer`, and again."""
+
+    def __init__(
+        self, trajectory_id: str, renderer: ChatRenderer, *, system_prompt: str, window: int | None
+    ):
+        """Begins without a row.
+
+        Args:
+            trajectory_id: Of the trajectory.
+            renderer: Of the policy's model.
+            system_prompt: Of the environment; every row begins with it.
+            window: Turns in a prompt, the present one included; None keeps all of them.
+        """
+        self.trajectory_id = trajectory_id
+        self.renderer = renderer
+        self.system_prompt = system_prompt
+        self.window = window
+        self.rows: list[Conversation] = []
+        self.turns = 0
+        """Answers so far."""
+        self._past: deque[_PastTurn] = deque(maxlen=0 if window is None else window - 1)
+        self._shown: tuple[Prompt, list[str]] | None = None
+
+    @property
+    def row(self) -> Conversation:
+        """The row that is being sampled in."""
+        return self.rows[-1]
+
+    @property
+    def request_id(self) -> str:
+        """Name of the present row towards the policy."""
+        return f"{self.trajectory_id}/{len(self.rows) - 1}"
+
+    def prompt(self, observation: Observation) -> Prompt:
+        """What the policy would see next; nothing changes until it is shown."""
+        if self._shown is not None and (self.window is None or self.turns < self.window):
+            following = self.renderer.following(observation)
+            row = _copy(self.row)
+            _append(row, following, self.turns)
+            return Prompt(row, False, self._shown[0].beginning, observation, following)
+        row = Conversation(self.trajectory_id, row_index=len(self.rows))
+        past = list(self._past)
+        first = past[0].observation if past else observation
+        initial = self.renderer.initial(self.system_prompt, first)
+        _append(row, initial, CONTEXT)
+        following = self.renderer.following(observation) if past else None
+        continuations = [*(turn.following for turn in past[1:]), following]
+        for turn, after in zip(past, continuations[: len(past)], strict=True):
+            assert after is not None
+            row.digests += turn.digests
+            row.extend(turn.answer, turn.index)
+            _append(row, after, turn.index + 1)
+        return Prompt(row, True, len(initial.ids), observation, following)
+
+    def show(self, prompt: Prompt, digests: Sequence[str]) -> None:
+        """Makes the prompt what the policy sees.
+
+        Args:
+            prompt: The latest one made.
+            digests: SHA-256 of each of its observation's frames.
+        """
+        prompt.row.digests += digests
+        if prompt.restarts:
+            self.rows.append(prompt.row)
+        else:
+            self.rows[-1] = prompt.row
+        self._shown = (prompt, list(digests))
+
+    def answer(
+        self, ids: Sequence[int], logprobs: Sequence[float], closing: Sequence[int] = ()
+    ) -> None:
+        """Appends an answer to the present row.
+
+        Args:
+            ids: As sampled.
+            logprobs: Of each.
+            closing: What ends the turn where the model did not; not sampled.
+        """
+        assert self._shown is not None
+        prompt, digests = self._shown
+        self.row.extend(ids, self.turns, logprobs)
+        if closing:
+            self.row.extend(closing, self.turns)
+        self._past.append(
+            _PastTurn(
+                self.turns, prompt.observation, prompt.following, digests, [*ids, *closing]
+            )
+        )
+        self.turns += 1
+
+
+def _append(row: Conversation, rendered: Rendered, turn: int) -> None:
+    row.extend(rendered.ids, turn)
+    row.images += rendered.images
+
+
+def _copy(row: Conversation) -> Conversation:
+    """The row with lists of its own."""
+    new = copy(row)
+    for name in ("ids", "mask", "turns", "logprobs", "images", "digests"):
+        setattr(new, name, list(getattr(row, name)))
+    return new
