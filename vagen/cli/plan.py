@@ -153,8 +153,9 @@ def notes(experiment: ExperimentConfig, sizes: "dict[str, ConversationSize]") ->
     for env_id, size in sizes.items():
         length = max(size.rows(turns, window))
         if length > data.max_trajectory_length:
+            kept = turns if window is None else window
             found.append(
-                f"{env_id}: {turns if window is None else window} turns take {length:,} tokens; episodes will be cut at "
+                f"{env_id}: {kept} turns take {length:,} tokens; episodes will be cut at "
                 f"data.max_trajectory_length = {data.max_trajectory_length:,}"
             )
         if window is not None and size.later_prompt > data.max_prompt_length:

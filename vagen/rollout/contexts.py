@@ -128,9 +128,7 @@ class Contexts:
         if closing:
             self.row.extend(closing, self.turns)
         self._past.append(
-            _PastTurn(
-                self.turns, prompt.observation, prompt.following, digests, [*ids, *closing]
-            )
+            _PastTurn(self.turns, prompt.observation, prompt.following, digests, [*ids, *closing])
         )
         self.turns += 1
 

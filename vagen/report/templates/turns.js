@@ -163,7 +163,8 @@ async function fillTokens(holder, t, index, color) {
   const at = (row, wanted) => Array.from({ length: row.length }, (_, i) => i).filter((i) => wanted(i));
   const row = rows.find((r) => r.turn.some((k, i) => k === index && r.mask[i])) || rows.find((r) => r.turn.includes(index)) || stoppedIn(t, rows, index);
   if (!row) return void holder.replaceChildren(el("span", { class: "label" }, "No tokens of this part are in the batch."));
-  const positions = at(row, (i) => row.turn[i] === index || (row.turn[i] < 0 && !row.turn.includes(index)));
+  const shown = row.turn.includes(index) ? index : -1;
+  const positions = at(row, (i) => row.turn[i] === shown);
   const sampled = positions.filter((i) => row.mask[i]).length;
   const name = !sampled ? `${positions.length} tokens` : `${sampled} sampled of ${positions.length} tokens`;
   holder.replaceChildren(el("div", { class: "label" }, `${name}${rows.length > 1 ? `, row ${row.index}` : ""}`), tokenStrip(row, positions, color));
