@@ -1,0 +1,214 @@
+"""Contexts with the real local policy, and the rows they leave in the trainer."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from vagen.config.checks import context_window
+from vagen.engines.local.engine import LocalEngine
+from vagen.rollout.types import CONTEXT, TokenRow, Trajectory
+from vagen.stages.advantage import add_columns
+from vagen.stages.build import load_levels
+from vagen.stages.episodes import limits_of, play, training_specs
+
+CONCAT: tuple[str, ...] = ()
+NO_CONCAT = ("rollout_manager.context=no_concat",)
+WIDE_PROMPT = "data.max_prompt_length=160"
+
+
+def window(size: int) -> tuple[str, ...]:
+    return ("rollout_manager.context=window", f"rollout_manager.window_size={size}")
+
+
+def played(make_experiment, warm_runs, engine: LocalEngine, *overrides: str, model="tiny:vl"):
+    """Trajectories and frames of an iteration, and every request the policy had, by row."""
+    config = make_experiment(*overrides, WIDE_PROMPT, model=model)
+    policy = engine.policy(slots=4)
+    requests: dict[str, list[Any]] = {}
+    generate = policy.generate
+
+    async def recorded(*, request_id, prompt_ids, images, sampling):
+        prompt = list(prompt_ids)
+        out = await generate(
+            request_id=request_id, prompt_ids=prompt_ids, images=images, sampling=sampling
+        )
+        requests.setdefault(request_id, []).append((prompt, out.ids, out.logprobs))
+        return out
+
+    policy.generate = recorded
+    trajectories, images = play(
+        config,
+        training_specs(config, load_levels(warm_runs[model]), 0),
+        policy=policy,
+        processor=engine.processor,
+        sampling=config.actor_rollout_ref.rollout,
+        split="train",
+    )
+    assert not policy._by_id, "every row is released"
+    return trajectories, images, requests
+
+
+def rows_of(trajectories: list[Trajectory]) -> list[TokenRow]:
+    return [row for trajectory in trajectories for row in trajectory.rows]
+
+
+def same_rows(a: list[Trajectory], b: list[Trajectory]) -> bool:
+    def plain(trajectories: list[Trajectory]) -> list[Any]:
+        return [
+            (
+                row.trajectory_id,
+                row.row_index,
+                row.input_ids.tolist(),
+                row.loss_mask.tolist(),
+                row.turn_index.tolist(),
+                row.rollout_logprobs.tolist(),
+                row.images,
+            )
+            for row in rows_of(trajectories)
+        ]
+
+    return plain(a) == plain(b)
+
+
+@pytest.mark.parametrize("model", ["tiny:vl", "tiny:text"])
+@pytest.mark.parametrize("overrides", [CONCAT, NO_CONCAT, window(2)], ids=str)
+def test_rows_are_what_the_policy_saw_and_the_trainer_agrees(
+    make_experiment, warm_runs, make_engine, model, overrides
+):
+    engine = make_engine(*overrides, WIDE_PROMPT, model=model)
+    trajectories, images, requests = played(
+        make_experiment, warm_runs, engine, *overrides, model=model
+    )
+    found = engine.logprobs(rows_of(trajectories), images)
+    sampled = 0
+    for row, logprobs in zip(rows_of(trajectories), found, strict=True):
+        answers = requests.pop(f"{row.trajectory_id}/{row.row_index}", [])
+        places = np.flatnonzero(row.loss_mask)
+        assert row.input_ids[places].tolist() == [i for _, ids, _ in answers for i in ids]
+        for prompt, ids, _ in answers:
+            seen = row.input_ids[: len(prompt) + len(ids)].tolist()
+            assert seen == prompt + ids, "token for token what the policy saw and sampled"
+        np.testing.assert_array_equal(
+            row.rollout_logprobs[places],
+            np.asarray([x for *_, lp in answers for x in lp], np.float32),
+        )
+        if places.size:
+            assert np.abs(logprobs - row.rollout_logprobs)[places].max() <= 1e-4
+            sampled += len(np.unique(row.turn_index[places]))
+    assert not requests, "every answer is in a row"
+    assert sampled == sum(len(t.turns) for t in trajectories)
+    several = [len(t.rows) for t in trajectories]
+    assert max(several) == {CONCAT: 1, NO_CONCAT: 4, window(2): 3}[overrides]
+
+
+def test_no_concat_is_a_window_of_one(make_experiment, warm_runs, make_engine):
+    engine = make_engine()
+    a, frames, _ = played(make_experiment, warm_runs, engine, *NO_CONCAT)
+    b, others, _ = played(make_experiment, warm_runs, engine, *window(1))
+    assert same_rows(a, b) and frames == others
+    assert limits_of(make_experiment(*NO_CONCAT)) == limits_of(make_experiment(*window(1)))
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_a_window_over_all_turns_is_concat(make_experiment, warm_runs, make_engine, size):
+    engine = make_engine()
+    whole, frames, _ = played(make_experiment, warm_runs, engine)
+    found, others, _ = played(make_experiment, warm_runs, engine, *window(size))
+    assert same_rows(whole, found) and frames == others
+    assert context_window(make_experiment(*window(size))) is None
+    assert not same_rows(whole, played(make_experiment, warm_runs, engine, *window(2))[0])
+
+
+@pytest.mark.parametrize("overrides", [NO_CONCAT, window(2)], ids=str)
+def test_the_bootstrap_is_the_value_of_the_context_of_the_next_turn(
+    make_experiment, warm_runs, make_engine, overrides
+):
+    """A turn more: its prompt is what the shorter episode must have been valued in."""
+    gae = "algorithm.adv_estimator=masked_gae"
+    engine = make_engine(*overrides, WIDE_PROMPT, gae)
+    torch.nn.init.normal_(engine.critic.head.weight, generator=torch.Generator().manual_seed(1))
+    three, images, _ = played(make_experiment, warm_runs, engine, *overrides, gae)
+    longer = (*overrides, gae, "rollout_manager.max_turns=4")
+    four, more, _ = played(make_experiment, warm_runs, engine, *longer)
+    add_columns(make_experiment(*overrides, gae, WIDE_PROMPT), engine, three, images)
+    compared = 0
+    for short, long in zip(three, four, strict=True):
+        if not short.truncated:
+            assert short.bootstrap_value == 0
+            continue
+        row = next(r for r in long.rows if (r.loss_mask & (r.turn_index == 3)).any())
+        values, _ = engine.values([row], more)
+        begins = int(np.flatnonzero(row.loss_mask & (row.turn_index == 3))[0])
+        assert short.rows[-1].input_ids.tolist() == row.input_ids[:begins].tolist()
+        assert short.bootstrap_value == pytest.approx(float(values[0][begins]), abs=1e-4)
+        compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize("overrides", [NO_CONCAT, window(2)], ids=str)
+def test_mini_batches_are_trajectories_with_all_their_rows(
+    make_experiment, warm_runs, make_engine, overrides
+):
+    gae = "algorithm.adv_estimator=masked_gae"
+    options = (*overrides, WIDE_PROMPT, gae, "actor_rollout_ref.actor.ppo_mini_batch_size=2")
+    engine = make_engine(*options)
+    trajectories, images, _ = played(make_experiment, warm_runs, engine, *overrides, gae)
+    add_columns(make_experiment(*options), engine, trajectories, images)
+    rows = [row for row in rows_of(trajectories) if row.loss_mask.any()]
+    seen: dict[str, list[list[TokenRow]]] = {"actor/": [], "critic/": []}
+    denominator = engine._denominator
+
+    def recorded(mini, prefix):
+        seen[prefix].append(list(mini))
+        return denominator(mini, prefix)
+
+    engine._denominator = recorded
+    metrics = engine.update(rows, images, seed=5)
+    assert metrics["actor/skipped_steps"] == metrics["critic/skipped_steps"] == 0
+    assert np.isfinite(metrics["actor/loss"]) and np.isfinite(metrics["critic/loss"])
+    for minis in seen.values():
+        assert [len({row.trajectory_id for row in mini}) for mini in minis] == [2, 2, 2]
+        assert sorted(id(row) for mini in minis for row in mini) == sorted(map(id, rows))
+    assert [m[0].trajectory_id for m in seen["actor/"]] != [
+        m[0].trajectory_id for m in seen["critic/"]
+    ], "the order is drawn anew"
+
+
+def test_the_kl_controller_counts_trajectories(make_experiment, warm_runs, make_engine):
+    options = (*NO_CONCAT, WIDE_PROMPT, "algorithm.kl_ctrl.type=adaptive")
+    engine = make_engine(*options, "algorithm.kl_ctrl.kl_coef=0.1")
+    trajectories, *_ = played(make_experiment, warm_runs, engine, *NO_CONCAT)
+    rows = [row for row in rows_of(trajectories) if row.loss_mask.any()]
+    for row in rows:
+        row.columns = {
+            "old_logprobs": np.where(row.loss_mask, 0, 0).astype(np.float32),
+            "ref_logprobs": np.where(row.loss_mask, -9, 0).astype(np.float32),
+        }
+    engine._update_kl_controller(rows)
+    horizon = engine.config.algorithm.kl_ctrl.horizon
+    assert len(rows) > len(trajectories) == 6
+    assert engine.kl_coef == pytest.approx(0.1 * (1 + 0.2 * 6 / horizon), rel=1e-9)
+
+
+@pytest.mark.parametrize("overrides", [NO_CONCAT, window(2)], ids=str)
+def test_experts_play_in_the_context_of_the_rollout(
+    make_experiment, warm_runs, vl_model, overrides
+):
+    from vagen.stages.warm_start import _ExpertEpisodes
+
+    run = warm_runs["tiny:vl"]
+    config = make_experiment(*overrides, WIDE_PROMPT)
+    rows, images = _ExpertEpisodes(config, load_levels(run), vl_model).batch(0)
+    assert len({row.trajectory_id for row in rows}) == config.warm_start.batch_size
+    kept = context_window(config)
+    longest = 0
+    for row in rows:
+        assert row.loss_mask.any() and set(row.images) <= set(images)
+        turns = np.unique(row.turn_index[row.turn_index > CONTEXT])
+        assert len(turns) <= kept and len(row.images) <= kept
+        longest = max(longest, len(turns))
+        if row.row_index:
+            assert np.unique(row.turn_index[row.loss_mask]).tolist() == [turns[-1]]
+    assert longest == kept and any(row.row_index for row in rows)
