@@ -19,6 +19,7 @@ from vagen.cli.memory import (
 from vagen.cli.plan import DoesNotFitError, check_fit, notes
 from vagen.cli.sizes import ConversationSize, measure, model_directory
 from vagen.config import ExperimentConfig, InfraConfig, load_experiment
+from vagen.rollout.types import Trajectory
 
 LAKE = """\
 name: lake
@@ -47,7 +48,7 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "model")
 
 
-def test_measured_sizes_are_those_of_played_episodes(tmp_path: Path, tiny_directory: str) -> None:
+def expert_episode(experiment: ExperimentConfig, directory: str, seed: int) -> Trajectory:
     from vagen.envs import make
     from vagen.models import load_processor
     from vagen.rollout.conversation import ChatRenderer
@@ -56,10 +57,7 @@ def test_measured_sizes_are_those_of_played_episodes(tmp_path: Path, tiny_direct
     from vagen.rollout.types import Sampling
     from vagen.stages.episodes import limits_of
 
-    experiment = experiment_of(tmp_path, "rollout_manager.max_turns=20")
-    size = measure(experiment, tiny_directory)["lake"]
-    processor = load_processor(tiny_directory)
-    policy = ExpertPolicy(processor)
+    policy = ExpertPolicy(processor := load_processor(directory))
     runner = EpisodeRunner(
         policy=policy,
         renderer=ChatRenderer(processor),
@@ -67,15 +65,20 @@ def test_measured_sizes_are_those_of_played_episodes(tmp_path: Path, tiny_direct
         sampling=Sampling(),
         frame_digest=lambda _: ("0" * 64, b""),
     )
+    env = make("FrozenLake", experiment.envs["lake"].env_config)
+    spec = EpisodeSpec(str(seed), str(seed), "lake", "FrozenLake", "", seed, 0)
+    policy.envs[spec.trajectory_id] = env
+    return asyncio.run(runner.run(spec, env))
+
+
+def test_measured_sizes_are_those_of_played_episodes(tmp_path: Path, tiny_directory: str) -> None:
+    experiment = experiment_of(tmp_path, "rollout_manager.max_turns=20")
+    size = measure(experiment, tiny_directory)["lake"]
     lengths = []
     for seed in range(8):
-        env = make("FrozenLake", experiment.envs["lake"].env_config)
-        spec = EpisodeSpec(str(seed), str(seed), "lake", "FrozenLake", "", seed, 0)
-        policy.envs[spec.trajectory_id] = env
-        trajectory = asyncio.run(runner.run(spec, env))
+        trajectory = expert_episode(experiment, tiny_directory, seed)
         (row,) = trajectory.rows
-        turns = len(trajectory.turns)
-        lengths.append(len(row.input_ids) / size.trajectory(turns))
+        lengths.append(len(row.input_ids) / size.trajectory(len(trajectory.turns)))
     assert max(lengths) <= 1.0, "the measured size bounds what experts need"
     assert min(lengths) > 0.8, "and not by much"
 
@@ -100,6 +103,49 @@ def test_lengths_add_up() -> None:
     assert SIZE.trajectory(1) == 130
     assert SIZE.trajectory(3) == 100 + 3 * 30 + 2 * 20
     assert SIZE.trajectory(3, response=200) == 100 + 600 + 40
+
+
+def test_contexts_add_up() -> None:
+    size = replace(SIZE, later_prompt=110)
+    assert size.rows(3, None) == size.rows(3, 3) == [size.trajectory(3)] == [230]
+    assert size.rows(4, 1) == [130, 140, 140, 140]
+    assert size.rows(4, 2, response=50) == [220, 230, 230]
+    assert SIZE.rows(2, 1) == [130, 130], "episodes that ended at once have no later observation"
+
+
+@pytest.mark.parametrize(
+    ("words", "window"),
+    [
+        (["rollout_manager.context=no_concat"], 1),
+        (["rollout_manager.context=window", "rollout_manager.window_size=2"], 2),
+    ],
+)
+def test_measured_contexts_are_those_of_played_episodes(
+    tmp_path: Path, tiny_directory: str, words: list[str], window: int
+) -> None:
+    experiment = experiment_of(tmp_path, "rollout_manager.max_turns=20", *words)
+    size = measure(experiment, tiny_directory)["lake"]
+    found = []
+    for seed in range(8):
+        trajectory = expert_episode(experiment, tiny_directory, seed)
+        turns = len(trajectory.turns)
+        expected = size.rows(turns, window)
+        assert len(expected) == len(trajectory.rows)
+        found += [len(r.input_ids) / n for r, n in zip(trajectory.rows, expected, strict=True)]
+    assert min(found) > 0.8 and max(found) <= 1.0
+
+
+def test_a_narrow_context_needs_less(tmp_path: Path, tiny_directory: str) -> None:
+    size = replace(SIZE, later_prompt=110)
+    turns = "rollout_manager.max_turns=5"
+    narrow = experiment_of(tmp_path, turns, "rollout_manager.context=no_concat")
+    assert longest_context(narrow, {"lake": size}) == 310
+    assert longest_context(experiment_of(tmp_path, turns), {"lake": size}) == 1180
+    assert notes(narrow, {"lake": size}) == []
+    tight = experiment_of(
+        tmp_path, turns, "rollout_manager.context=no_concat", "data.max_prompt_length=105"
+    )
+    assert "later observation take 110 tokens" in notes(tight, {"lake": size})[0]
 
 
 def test_the_longest_context_is_bounded_by_the_budget(tmp_path: Path) -> None:

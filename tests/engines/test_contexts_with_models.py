@@ -126,13 +126,13 @@ def test_the_bootstrap_is_the_value_of_the_context_of_the_next_turn(
     make_experiment, warm_runs, make_engine, overrides
 ):
     """A turn more: its prompt is what the shorter episode must have been valued in."""
-    gae = "algorithm.adv_estimator=masked_gae"
-    engine = make_engine(*overrides, WIDE_PROMPT, gae)
+    gae = ("algorithm.adv_estimator=masked_gae", "algorithm.truncation_bootstrap=true")
+    engine = make_engine(*overrides, WIDE_PROMPT, *gae)
     torch.nn.init.normal_(engine.critic.head.weight, generator=torch.Generator().manual_seed(1))
-    three, images, _ = played(make_experiment, warm_runs, engine, *overrides, gae)
-    longer = (*overrides, gae, "rollout_manager.max_turns=4")
+    three, images, _ = played(make_experiment, warm_runs, engine, *overrides, *gae)
+    longer = (*overrides, *gae, "rollout_manager.max_turns=4")
     four, more, _ = played(make_experiment, warm_runs, engine, *longer)
-    add_columns(make_experiment(*overrides, gae, WIDE_PROMPT), engine, three, images)
+    add_columns(make_experiment(*overrides, *gae, WIDE_PROMPT), engine, three, images)
     compared = 0
     for short, long in zip(three, four, strict=True):
         if not short.truncated:
@@ -157,23 +157,23 @@ def test_mini_batches_are_trajectories_with_all_their_rows(
     trajectories, images, _ = played(make_experiment, warm_runs, engine, *overrides, gae)
     add_columns(make_experiment(*options), engine, trajectories, images)
     rows = [row for row in rows_of(trajectories) if row.loss_mask.any()]
-    seen: dict[str, list[list[TokenRow]]] = {"actor/": [], "critic/": []}
-    denominator = engine._denominator
+    seen: list[list[TokenRow]] = []
+    micro_batches = engine._micro_batches
 
-    def recorded(mini, prefix):
-        seen[prefix].append(list(mini))
-        return denominator(mini, prefix)
+    def recorded(mini, frames):
+        seen.append(list(mini))
+        return micro_batches(mini, frames)
 
-    engine._denominator = recorded
+    engine._micro_batches = recorded
     metrics = engine.update(rows, images, seed=5)
     assert metrics["actor/skipped_steps"] == metrics["critic/skipped_steps"] == 0
     assert np.isfinite(metrics["actor/loss"]) and np.isfinite(metrics["critic/loss"])
-    for minis in seen.values():
+    critic, actor = seen[:3], seen[3:]
+    for minis in (critic, actor):
         assert [len({row.trajectory_id for row in mini}) for mini in minis] == [2, 2, 2]
         assert sorted(id(row) for mini in minis for row in mini) == sorted(map(id, rows))
-    assert [m[0].trajectory_id for m in seen["actor/"]] != [
-        m[0].trajectory_id for m in seen["critic/"]
-    ], "the order is drawn anew"
+    order = [[mini[0].trajectory_id for mini in minis] for minis in (critic, actor)]
+    assert order[0] != order[1], "it is drawn anew"
 
 
 def test_the_kl_controller_counts_trajectories(make_experiment, warm_runs, make_engine):

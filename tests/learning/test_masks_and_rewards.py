@@ -169,3 +169,20 @@ def test_masked_mean():
     x = torch.tensor([1.0, 3.0, float("nan")])
     assert float(masked_mean(x, torch.tensor([1, 1, 0]))) == 2.0
     assert float(masked_mean(x, torch.zeros(3))) == 0.0
+
+
+def test_the_sum_lies_on_the_last_row_of_a_trajectory_that_has_a_turn():
+    """Rows of two trajectories between each other, and one that shows a last state only."""
+    mask = torch.tensor([[0, 1, 1], [0, 1, 0], [0, 1, 1], [0, 0, 0], [0, 0, 1]])
+    turn = torch.tensor([[-1, 0, 1], [-1, 0, 1], [-1, 2, 2], [-1, 2, 3], [-1, 0, 1]])
+    given_rewards = [[1.0, 2.0], [8.0], [4.0], [], [16.0]]
+    names = ["a", "b", "a", "a", "b"]
+    options = {"loss_mask": mask, "turn_end_mask": turn_end_mask(mask, turn)}
+    rewards = token_rewards(
+        given_rewards, use_multi_turn_reward=False, trajectory_ids=names, **options
+    )
+    assert rewards.tolist() == [[0] * 3, [0] * 3, [0, 0, 7], [0] * 3, [0, 0, 24]]
+    apart = token_rewards(given_rewards, use_multi_turn_reward=False, **options)
+    assert apart.tolist() == [[0, 0, 3], [0, 8, 0], [0, 0, 4], [0] * 3, [0, 0, 16]]
+    each = token_rewards(given_rewards, trajectory_ids=names, **options)
+    assert each.tolist() == [[0, 1, 2], [0, 8, 0], [0, 0, 4], [0] * 3, [0, 0, 16]]

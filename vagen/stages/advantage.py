@@ -175,15 +175,15 @@ def _metrics(
     mask: Tensor | None,
 ) -> dict[str, float]:
     sampled = loss_mask.numpy()
-    trajectories = len({row.trajectory_id for row in rows})
     if not sampled.any():
         return {}
+    scored = {row.trajectory_id for row in rows if row.loss_mask.any()}
     old = _pad(columns["old_logprobs"]).numpy()[sampled]
     rollout = _pad([row.rollout_logprobs for row in rows]).numpy()[sampled]
     metrics = {
         "rollout/logprob_difference_max": float(np.abs(old - rollout).max()),
         "rollout/kl": float((rollout - old).mean()),
-        "critic/rewards/mean": float(padded["rewards"].sum()) / trajectories,
+        "critic/rewards/mean": float(padded["rewards"].sum()) / len(scored),
         "critic/advantages/mean": float(padded["advantages"].numpy()[sampled].mean()),
         "critic/advantages/max": float(padded["advantages"].numpy()[sampled].max()),
         "critic/advantages/min": float(padded["advantages"].numpy()[sampled].min()),

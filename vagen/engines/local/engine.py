@@ -263,8 +263,9 @@ class LocalEngine:
             float((row.columns["old_logprobs"] - row.columns["ref_logprobs"])[row.loss_mask].sum())
             for row in rows
         )
-        sampled = sum(int(row.loss_mask.sum()) for row in rows)
-        self.kl_controller.update(total / sampled, len(_by_trajectory(rows)))
+        tokens = sum(int(row.loss_mask.sum()) for row in rows)
+        trajectories = len({row.trajectory_id for row in rows})
+        self.kl_controller.update(total / tokens, trajectories)
 
     def _micro_batches(self, rows: Sequence[TokenRow], images: Images) -> Any:
         """Yields row indices and their packed inputs."""

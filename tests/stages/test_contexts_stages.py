@@ -1,0 +1,226 @@
+"""A whole iteration in each context: two levels, three turns."""
+
+import base64
+import copy
+import inspect
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from vagen.advantage import estimate_advantages
+from vagen.config import load_infra
+from vagen.engines.local.engine import LocalEngine
+from vagen.report.payload import token_text, viewer_payload
+from vagen.report.viewer import write_report
+from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.types import Status, Trajectory
+from vagen.stages.advantage import add_columns, advantage
+from vagen.stages.build import build
+from vagen.stages.judge import judge
+from vagen.stages.resident import engine_at
+from vagen.stages.rollout import rollout
+from vagen.stages.run import Run
+from vagen.stages.update import update
+from vagen.stages.warm_start import warm_start
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+CONTEXTS = {
+    "no_concat": ("rollout_manager.context=no_concat",),
+    "window": ("rollout_manager.context=window", "rollout_manager.window_size=2"),
+}
+ESTIMATORS = {
+    "masked_gae": ("algorithm.truncation_bootstrap=true", "algorithm.gamma=0.97"),
+    "masked_grpo": ("rollout_manager.n_trajectory=2",),
+}
+SMALL = (
+    "data.train_batch_size=2",
+    "data.max_prompt_length=160",
+    "rollout_manager.n_trajectory=2",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+    "warm_start.steps=1",
+    "trainer.total_training_steps=1",
+)
+
+
+@pytest.fixture(scope="module", params=[(c, e) for c in CONTEXTS for e in ESTIMATORS], ids="-".join)
+def iteration(
+    request, make_experiment, vl_dir, tmp_path_factory
+) -> tuple[Run, str, dict[str, Any]]:
+    """A run after its first iteration, its context, and what the update measured."""
+    context, estimator = request.param
+    config = make_experiment(
+        *SMALL,
+        f"actor_rollout_ref.model.path={vl_dir}",
+        *CONTEXTS[context],
+        f"algorithm.adv_estimator={estimator}",
+        *ESTIMATORS[estimator],
+    )
+    folder = tmp_path_factory.mktemp(f"{context}-{estimator}")
+    run = Run.create(config, load_infra(None, [f"output_dir={folder}", "device=cpu", "threads=1"]))
+    build(run)
+    warm_start(run)
+    for stage in (rollout, judge, advantage):
+        stage(run, 0)
+    return run, context, update(run, 0)["metrics"]
+
+
+def fresh_engine(run: Run) -> LocalEngine:
+    """At the warm start; the run does not keep it."""
+    run.engine = None
+    engine = engine_at(run, "warm_start")
+    run.engine = None
+    return engine
+
+
+def trained(trajectory: Trajectory) -> list[Any]:
+    return [row for row in trajectory.rows if row.loss_mask.any()]
+
+
+def test_an_iteration_runs_through_all_steps(iteration):
+    run, context, metrics = iteration
+    batch = TrajectoryBatch.load(run.step(0, "advantage"))
+    assert len(batch.trajectories) == 4
+    assert metrics["actor/skipped_steps"] == 0 and np.isfinite(metrics["actor/loss"])
+    assert metrics["actor/ratio_mean"] == pytest.approx(1, abs=1e-4)
+    measured = batch.metrics
+    assert measured["rollout/logprob_difference_max"] <= 1e-4
+    assert max(len(t.rows) for t in batch.trajectories) == {"no_concat": 4, "window": 3}[context]
+    total = sum(
+        turn.rewards[part] or 0
+        for t in batch.trajectories
+        for turn in t.turns
+        for part in turn.rewards
+    )
+    placed = sum(row.columns["rewards"].sum() for t in batch.trajectories for row in t.rows)
+    assert placed == pytest.approx(total, abs=1e-4), "there is no divergence from the start yet"
+    for trajectory in batch.trajectories:
+        found = [k for row in trained(trajectory) for k in np.unique(row.turn_index[row.loss_mask])]
+        assert found == list(range(len(trajectory.turns)))
+        for row in trajectory.rows:
+            assert not row.columns["advantages"][~row.loss_mask].any()
+            assert not row.columns["old_logprobs"][~row.loss_mask].any()
+
+
+STITCHES = "trajectory_ids" in inspect.signature(estimate_advantages).parameters
+
+
+@pytest.mark.skipif(not STITCHES, reason="estimators take a row for a trajectory")
+def test_advantages_run_on_from_row_to_row(iteration):
+    """Against the definition, token by token over each trajectory's sampled tokens."""
+    run, _, _ = iteration
+    config = run.experiment
+    if config.algorithm.adv_estimator != "masked_gae":
+        pytest.skip("group advantages are tested with their estimator")
+    batch = TrajectoryBatch.load(run.step(0, "judge"))
+    engine = fresh_engine(run)
+    torch.nn.init.normal_(engine.critic.head.weight, generator=torch.Generator().manual_seed(1))
+    add_columns(config, engine, batch.trajectories, batch.images)
+    gamma, lam = config.algorithm.gamma, config.algorithm.lam
+    raw, stored = [], []
+    for trajectory in batch.trajectories:
+        rewards, values, returns, advantages = (
+            np.concatenate([row.columns[name][row.loss_mask] for row in trained(trajectory)])
+            for name in ("rewards", "values", "returns", "advantages")
+        )
+        following = np.append(values[1:], np.float32(trajectory.bootstrap_value))
+        assert (trajectory.bootstrap_value != 0) == trajectory.truncated
+        running, out = 0.0, np.zeros(len(values))
+        for t in reversed(range(len(values))):
+            delta = float(rewards[t]) + gamma * float(following[t]) - float(values[t])
+            running = out[t] = delta + gamma * lam * running
+        np.testing.assert_allclose(returns, out + values, atol=1e-4)
+        raw.append(out)
+        stored.append(advantages)
+    whole = np.concatenate(raw)
+    assert whole.std() > 0.1
+    expected = (whole - whole.mean()) / whole.std(ddof=1)
+    np.testing.assert_allclose(np.concatenate(stored), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_the_sum_of_rewards_is_at_the_end_of_the_trajectory(iteration):
+    run, _, _ = iteration
+    manager = run.experiment.rollout_manager.model_copy(update={"use_multi_turn_reward": False})
+    control = run.experiment.algorithm.kl_ctrl.model_copy(update={"kl_coef": 0.0})
+    config = run.experiment.model_copy(
+        update={
+            "rollout_manager": manager,
+            "algorithm": run.experiment.algorithm.model_copy(update={"kl_ctrl": control}),
+        }
+    )
+    batch = TrajectoryBatch.load(run.step(0, "judge"))
+    add_columns(config, fresh_engine(run), batch.trajectories, batch.images)
+    for trajectory in batch.trajectories:
+        *before, last = trained(trajectory)
+        assert not any(row.columns["rewards"].any() for row in before)
+        total = sum(reward or 0 for turn in trajectory.turns for reward in turn.rewards.values())
+        place = np.flatnonzero(last.loss_mask)[-1]
+        assert last.columns["rewards"][place] == pytest.approx(total, abs=1e-5)
+        assert np.count_nonzero(last.columns["rewards"]) <= 1
+
+
+def test_a_failed_episode_counts_nowhere(iteration):
+    """Beside the others or not: what they learn is the same."""
+    run, _, _ = iteration
+    batch = TrajectoryBatch.load(run.step(0, "judge"))
+    engine = fresh_engine(run)
+    plain = copy.deepcopy(batch.trajectories)
+    metrics = add_columns(run.experiment, engine, plain, batch.images)
+    failed = copy.deepcopy(batch.trajectories[0])
+    failed.trajectory_id, failed.status, failed.truncated = "failed", Status.ENV_ERROR, False
+    for row in failed.rows:
+        row.trajectory_id = "failed"
+        row.loss_mask[:] = False
+    together = [copy.deepcopy(failed), *copy.deepcopy(batch.trajectories)]
+    found = add_columns(run.experiment, engine, together, batch.images)
+    assert found == pytest.approx(metrics, abs=1e-4)
+    for a, b in zip(plain, together[1:], strict=True):
+        for row, other in zip(a.rows, b.rows, strict=True):
+            for name in ("advantages", "returns", "rewards"):
+                np.testing.assert_allclose(row.columns[name], other.columns[name], atol=1e-4)
+    for row in together[0].rows:
+        assert not row.columns["advantages"].any() and not row.columns["rewards"].any()
+
+
+def test_the_viewer_knows_the_last_frame(iteration):
+    run, _, _ = iteration
+    batch = TrajectoryBatch.load(run.step(0, "advantage"))
+    payload = viewer_payload(batch, text_of=token_text(None, None), max_frame_bytes=10**9)
+    for shown, trajectory in zip(payload["trajectories"], batch.trajectories, strict=True):
+        frames = [base64.b64decode(payload["images"][i]) for i in shown["last"]]
+        if trajectory.truncated:
+            assert frames == [batch.images[trajectory.rows[-1].images[-1]]]
+        else:
+            assert frames == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+def test_the_viewer_takes_each_turn_from_the_row_that_sampled_it(iteration, tmp_path: Path):
+    run, _, _ = iteration
+    batch = TrajectoryBatch.load(run.step(0, "advantage"))
+    path = write_report(batch, tmp_path / "r.html", title="contexts")
+    index = max(range(len(batch.trajectories)), key=lambda i: len(batch.trajectories[i].rows))
+    trajectory = batch.trajectories[index]
+    command = [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu"]
+    command += ["--disable-dev-shm-usage", "--disable-background-networking"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000"]
+    command += ["--dump-dom", f"file://{path}#t={index}&color=mask"]
+    page = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    body = page.split('<section id="detail"')[1]
+    sampled = 0
+    for row in trained(trajectory):
+        for k in np.unique(row.turn_index[row.loss_mask]):
+            own = row.turn_index == k
+            count = int((own & row.loss_mask).sum())
+            sampled += count
+            assert f"{count} sampled of {own.sum()} tokens, row {row.row_index}" in body
+        if row.row_index:
+            before = int(np.flatnonzero(row.turn_index == k)[0])
+            assert f"context of row {row.row_index}: {before} tokens before" in body
+    assert len(re.findall(r'class="tok sampled', body)) == sampled
+    assert ("Observation after the last turn" in body) == trajectory.truncated
