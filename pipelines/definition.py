@@ -110,6 +110,9 @@ def training_pipeline(
             )
             before = evaluated("warm_start", TEST, _outputs(first))
             policy = Produced(source_uri, source_sha256) if start else _outputs(first)
+            # A run may have ended amid this evaluation.
+            if start and test_freq and start % test_freq == 0 and start < iterations:
+                before = evaluated(f"iteration-{start:04d}", VALIDATION, policy).after(before)
             for begin, end in _stretches(start, iterations, mode, test_freq):
                 if mode == "fused":
                     task = placed(train(run_dir=run_dir, start=begin, stop=end))

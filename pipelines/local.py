@@ -106,10 +106,13 @@ def _run_pipeline(run: "Run") -> str | None:
     from kfp import local
 
     from pipelines.definition import training_pipeline
+    from vagen.stages.run import stopped_at
     from vagen.storage import directory_digest, read_manifest
 
     total = run.experiment.trainer.total_training_steps
-    start = min(first_open_iteration(run.path), total)
+    start = done = min(first_open_iteration(run.path), total)
+    if stopped_at(run.path):
+        start = total
     pipeline = training_pipeline(
         iterations=total,
         start=start,
@@ -118,7 +121,7 @@ def _run_pipeline(run: "Run") -> str | None:
     )
     source = {}
     if start:
-        folder = _update(run.path, start - 1)
+        folder = _update(run.path, done - 1)
         digest = directory_digest(read_manifest(folder))
         source = {"source_uri": str(folder), "source_sha256": digest}
     with _scratch(run.path / _ROOT) as scratch:

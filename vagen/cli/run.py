@@ -81,6 +81,8 @@ def summary_table(summary: dict[str, Any], run_dir: Path) -> Any:
     table.add_row("paired gain", interval(summary["paired_gain"], "gain", "+"))
     seconds = summary["seconds"]["total"]
     table.add_row("iterations", str(summary["iterations"]))
+    if summary.get("stopped_early"):
+        table.add_row("stopped early", summary["stopped_early"])
     table.add_row("time", f"{int(seconds) // 60} min {int(seconds) % 60} s")
     alias = f", now {summary['alias']}" if summary.get("alias") else ""
     table.add_row("model", f"{summary.get('model_uri') or 'not registered'}{alias}")

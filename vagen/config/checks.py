@@ -107,7 +107,7 @@ def check_experiment(config: ExperimentConfig, place_of: PlaceOf = _nowhere) -> 
     Raises:
         ConfigError: With one line per reason.
     """
-    checks = (_estimation, _rollout, _update, _adapters, _state_reward, _sizes)
+    checks = (_estimation, _rollout, _update, _adapters, _stability, _state_reward, _sizes)
     refusals = []
     for check in checks:
         for path, reason in check(config):
@@ -227,6 +227,38 @@ def _adapters(config: ExperimentConfig) -> Refusals:
                 f"{key}.target_modules",
                 "no layer would get an adapter; name some, or take all-linear",
             )
+
+
+def _stability(config: ExperimentConfig) -> Refusals:
+    trainer = config.trainer
+    guard, stop = trainer.guard, trainer.early_stop
+    if guard.min_history > guard.window:
+        yield (
+            "trainer.guard.min_history",
+            f"{guard.min_history} good iterations never come together, the medians are over "
+            f"trainer.guard.window = {guard.window}; make it smaller",
+        )
+    if config.rollout_manager.n_trajectory < 2:
+        for key, threshold in (
+            ("trainer.guard.min_reward_std_factor", guard.min_reward_std_factor),
+            ("trainer.early_stop.min_reward_variance", stop.min_reward_variance),
+        ):
+            if threshold is not None:
+                yield (
+                    key,
+                    "a group of one trajectory has no variance; set it to null, or "
+                    "rollout_manager.n_trajectory to at least 2",
+                )
+    if stop.min_val_success is not None and not trainer.test_freq:
+        yield (
+            "trainer.early_stop.min_val_success",
+            "nothing is validated; set trainer.test_freq, or this to null",
+        )
+    if trainer.template_collapse_freq and trainer.template_collapse_samples < 2:
+        yield (
+            "trainer.template_collapse_samples",
+            "the measure compares a response's prompt with other prompts; make it at least 2",
+        )
 
 
 def _state_reward(config: ExperimentConfig) -> Refusals:

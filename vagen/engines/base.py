@@ -20,6 +20,8 @@ class Engine(Protocol):
 
     version: str
     """Digest-like name of the policy's weights: `warm_start` or `iteration-0007`."""
+    lr_scale: float
+    """What every learning rate is multiplied by; saved and loaded with the weights."""
 
     @property
     def kl_coef(self) -> float:

@@ -26,6 +26,7 @@ from vagen.learning import (
 )
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import TokenRow, Trajectory
+from vagen.stages.collapse import is_due, measure
 from vagen.stages.resident import engine_at
 from vagen.stages.run import Run, committed, result
 
@@ -40,6 +41,8 @@ def advantage(
         batch = TrajectoryBatch.load(source, kind="judge", config_digest=run.config_digest)
         engine = engine_at(run, batch.policy_version)
         metrics = add_columns(run.experiment, engine, batch.trajectories, batch.images)
+        if is_due(run.experiment, iteration):
+            metrics |= measure(run.experiment, engine, batch.trajectories, batch.images)
         replace(batch, kind="advantage", metrics=metrics).save(folder, previous=source)
     return result(folder)
 

@@ -112,6 +112,25 @@ def read_results(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "results.json").read_text())
 
 
+def iteration_of(name: str) -> int | None:
+    """The iteration whose update left the policy of a validation: 9 of `iteration-0010`.
+
+    None for any other name.
+    """
+    word, _, number = name.partition("-")
+    return int(number) - 1 if word == "iteration" and number.isdigit() and int(number) else None
+
+
+def validations(run: Run, iteration: int) -> list[float]:
+    """Success of every validation before an iteration's update, in order."""
+    found = {}
+    for folder in run.evaluation("").glob("iteration-*"):
+        place = iteration_of(folder.name)
+        if place is not None and place < iteration and committed(folder) is not None:
+            found[place] = read_results(folder)["success"]
+    return [found[place] for place in sorted(found)]
+
+
 def evaluate_model(
     model_path: str,
     experiment: ExperimentConfig,
@@ -162,9 +181,8 @@ def _version(run: Run, name: str) -> str:
         return WARM_START
     if name == FINAL:
         return version_after(run.last_iteration)
-    word, _, number = name.partition("-")
-    if word == "iteration" and number.isdigit() and int(number) > 0:
-        return version_after(int(number) - 1)
+    if (iteration := iteration_of(name)) is not None:
+        return version_after(iteration)
     raise ConfigError(
         f"no policy is meant by evaluation {name!r}: use warm_start, final or iteration-0010"
     )

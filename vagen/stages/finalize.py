@@ -9,7 +9,7 @@ from vagen.report.curves import Mark, write_curves
 from vagen.stages import progress
 from vagen.stages.evaluate import FINAL, read_results
 from vagen.stages.resident import WARM_START
-from vagen.stages.run import Run, committed
+from vagen.stages.run import Run, committed, stopped_at
 from vagen.stages.tracking import RUN_ID, tracker_of
 from vagen.tracking import paired_bootstrap
 from vagen.tracking.tracker import RunStatus
@@ -63,6 +63,7 @@ def summarize(run: Run) -> dict[str, Any] | None:
         "levels": len(shared),
         "paired_gain": {"gain": paired.gain, "ci95": list(paired.ci95)},
         "iterations": len(run.iteration_metrics()),
+        "stopped_early": stop.reason if (stop := stopped_at(run.path)) else None,
         "seconds": _seconds(run),
         "model_uri": registration.get("model_uri"),
         "alias": registration.get("alias"),

@@ -82,10 +82,11 @@ def device_of(run: Run):
     return torch.device(wanted)
 
 
-def prune_checkpoints(run: Run, latest: int) -> None:
-    """Deletes checkpoints older than the latest few."""
+def prune_checkpoints(run: Run, latest: int, *, keep: str = "") -> None:
+    """Deletes checkpoints older than the latest few, but that of the version `keep`."""
     for folder in sorted((run.path / "checkpoints").glob("[0-9]*")):
-        if int(folder.name) <= latest - KEEP_CHECKPOINTS:
+        number = int(folder.name)
+        if number <= latest - KEEP_CHECKPOINTS and version_after(number) != keep:
             _remove(folder)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from vagen.learning.early_stop import group_variance
 from vagen.models.processor import Processor
 from vagen.rollout.batch import BatchError, TrajectoryBatch
 from vagen.rollout.images import decode_png
@@ -45,7 +46,7 @@ def rollout(run: Run, iteration: int) -> dict[str, Any]:
             config_digest=run.config_digest,
             kind="rollout",
             iteration=iteration,
-            metrics=episode_metrics(trajectories, "train"),
+            metrics=episode_metrics(trajectories, "train") | _spread(trajectories),
         )
         check_images(batch, engine.processor, folder)
         batch.save(folder)
@@ -99,6 +100,13 @@ def check_images(batch: TrajectoryBatch, processor: Processor, folder: Path) -> 
                     f"trajectory {trajectory.trajectory_id} has image blocks of {found} tokens, "
                     f"its frames take {expected}; it is saved in {saved}"
                 )
+
+
+def _spread(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """How much the trajectories of one level differ in score."""
+    valid = [t for t in trajectories if t.status is not Status.ENV_ERROR]
+    variance = group_variance([t.score for t in valid], [t.group_id for t in valid])
+    return {} if variance is None else {"rollout/reward_variance": variance}
 
 
 class _Wins:

@@ -24,6 +24,15 @@ KEEP_CHECKPOINTS = 2
 """Latest checkpoints kept; older ones are deleted."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where and why a training ended early."""
+
+    iteration: int
+    """The last iteration."""
+    reason: str
+
+
 @dataclass(eq=False)
 class Run:
     """Configuration and folders of one run.
@@ -112,8 +121,9 @@ class Run:
 
     @property
     def last_iteration(self) -> int:
-        """Number of the last iteration."""
-        return self.experiment.trainer.total_training_steps - 1
+        """Number of the last iteration: of the one that ended the training early, if one did."""
+        stop = stopped_at(self.path)
+        return stop.iteration if stop else self.experiment.trainer.total_training_steps - 1
 
     def step(self, iteration: int, name: str) -> Path:
         """Folder of a step of an iteration."""
@@ -165,6 +175,17 @@ def _point_latest(path: Path) -> None:
     partial.unlink(missing_ok=True)
     partial.symlink_to(path.name, target_is_directory=True)
     partial.replace(path.parent / "latest")
+
+
+def stopped_at(run_dir: Path) -> Stop | None:
+    """Where the training ended early, as its last update says; None if it did not."""
+    folders = (run_dir / "iterations").glob("[0-9]*")
+    for folder in sorted(folders, key=lambda folder: int(folder.name), reverse=True):
+        manifest = committed(folder / "update")
+        if manifest is not None:
+            reason = manifest.payload.get("stopped")
+            return Stop(int(folder.name), reason) if reason else None
+    return None
 
 
 def committed(folder: Path) -> Manifest | None:

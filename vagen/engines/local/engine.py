@@ -105,6 +105,7 @@ class LocalEngine:
         self.actor_optimizer = _optimizer(self.actor.model, actor.optim)
         self._value_shift = 0.0
         self.updates = 0
+        self.lr_scale = 1.0
 
     @property
     def kl_coef(self) -> float:
@@ -212,7 +213,11 @@ class LocalEngine:
             save_learner(directory, "critic", self.critic, self.critic_optimizer)
         write_json(
             directory / "engine.json",
-            {"updates": self.updates, "kl_controller": self.kl_controller.state_dict()},
+            {
+                "updates": self.updates,
+                "lr_scale": self.lr_scale,
+                "kl_controller": self.kl_controller.state_dict(),
+            },
         )
 
     def load(self, directory: Path, *, version: str) -> None:
@@ -228,6 +233,7 @@ class LocalEngine:
             load_learner(directory, "critic", self.critic, self.critic_optimizer)
         state = json.loads((directory / "engine.json").read_text())
         self.updates = state["updates"]
+        self.lr_scale = state["lr_scale"]
         self.kl_controller.load_state_dict(state["kl_controller"])
         self.version = version
 
@@ -310,7 +316,7 @@ class LocalEngine:
         total = 0.0
         mini_batches = 0
         whole = _by_trajectory(rows)
-        _set_learning_rate(optimizer, optim, self.updates)
+        _set_learning_rate(optimizer, optim, self.updates, self.lr_scale)
         module.train()
         for _ in range(epochs):
             for chosen in np.array_split(order.permutation(len(whole)), -(-len(whole) // size)):
@@ -434,8 +440,10 @@ def _optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     )
 
 
-def _set_learning_rate(optimizer: torch.optim.Optimizer, config: OptimConfig, updates: int) -> None:
-    """Linear warm-up over iterations, then constant."""
+def _set_learning_rate(
+    optimizer: torch.optim.Optimizer, config: OptimConfig, updates: int, scale: float
+) -> None:
+    """Linear warm-up over iterations, then constant; times `scale`."""
     warm = min(1.0, (updates + 1) / config.lr_warmup_steps) if config.lr_warmup_steps else 1.0
     for group in optimizer.param_groups:
-        group["lr"] = config.lr * warm
+        group["lr"] = config.lr * warm * scale

@@ -1,0 +1,61 @@
+"""When going on is pointless: the early stopping rules of RAGEN v2 (arXiv 2604.06268)."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean, pvariance
+
+from vagen.config.schema import EarlyStopConfig
+
+BASELINE = 10
+"""First iterations whose mean variance is the measure of later ones."""
+
+
+def group_variance(scores: Iterable[float], group_ids: Iterable[str]) -> float | None:
+    """Mean over groups of the population variance of their scores.
+
+    Args:
+        scores: Of trajectories.
+        group_ids: Of the same trajectories: those of one level share it.
+
+    Returns:
+        None if no group has two trajectories.
+    """
+    groups = defaultdict(list)
+    for score, group in zip(scores, group_ids, strict=True):
+        groups[group].append(score)
+    variances = [pvariance(group) for group in groups.values() if len(group) > 1]
+    return fmean(variances) if variances else None
+
+
+def stop_reason(
+    config: EarlyStopConfig, variances: Sequence[float], validations: Sequence[float]
+) -> str | None:
+    """Why training should end now, or None.
+
+    Two rules, each on the last `patience` measurements without exception:
+
+    - the variance of scores in a group is below `min_reward_variance` times its mean over the first
+      ten iterations (which are never themselves below);
+    - success on the validation levels is below `min_val_success`.
+
+    Args:
+        config: Thresholds and patience; a rule whose threshold is None never ends anything.
+        variances: `group_variance` of every iteration so far.
+        validations: Success of every validation so far, from 0 to 1.
+    """
+    later = variances[BASELINE:]
+    patience = config.reward_variance_patience
+    if config.min_reward_variance is not None and len(later) >= patience:
+        limit = config.min_reward_variance * fmean(variances[:BASELINE])
+        if all(variance < limit for variance in later[-patience:]):
+            return (
+                f"the variance of scores in a group was below {limit:.3g}, "
+                f"{config.min_reward_variance:g} of its first {BASELINE} iterations' mean, "
+                f"{patience} iterations in a row"
+            )
+    patience = config.val_success_patience
+    if config.min_val_success is not None and len(validations) >= patience:
+        limit = config.min_val_success
+        if all(success < limit for success in validations[-patience:]):
+            return f"validation success was below {limit:g} {patience} times in a row"
+    return None

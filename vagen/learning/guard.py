@@ -1,0 +1,234 @@
+"""The stability guard: whether an update may stay, and which weights to go back to if not.
+
+What a metric speaks of decides what it condemns. In iteration t the policy P(t) plays the batch,
+then the update makes P(t+1) of it:
+
+- Success, invalid actions and in-group reward deviation, measured by the rollout, speak of P(t),
+  which update t-1 left. If they are bad, the batch is dropped and the last good weights come back.
+- KL, gradient norm and losses, measured by the update, speak of P(t+1). If they are bad, P(t) comes
+  back, which its own rollout has just shown to be good.
+- Entropy is measured while the update goes on, beginning with P(t). If it is bad, the last good
+  weights before P(t) come back.
+
+So the *last good* weights are the newest that a rollout has shown to be good, one update behind the
+newest. An update whose own metrics were fine counts as good, and enters the running medians, only
+when the rollout after it was good too.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+from vagen.config.schema import GuardConfig
+
+Metrics = Mapping[str, float]
+
+SUCCESS = "train/success"
+VALID = "train/action_is_valid"
+REWARD_STD = "rollout/reward_std"
+KL = ("actor/update_kl", "actor/ppo_kl")
+"""Mean log-probability change of the whole update, and its mean while the update went on."""
+GRAD_NORM = ("actor/grad_norm", "critic/grad_norm")
+"""Before clipping, mean over the steps that were not skipped: NaN if all were."""
+ENTROPY = "actor/entropy"
+LOSSES = ("actor/loss", "critic/loss")
+
+
+class TrainingUnstable(ValueError):
+    """More rollbacks than allowed; the text says how many and why the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the guard says of a rollout or an update."""
+
+    reasons: tuple[str, ...] = ()
+    """Why it is not good, one clause each; empty if it is."""
+    condemns_start: bool = False
+    """Whether that also speaks against the policy that the iteration started with."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.reasons
+
+    @property
+    def reason(self) -> str:
+        """All reasons as one clause."""
+        return "; ".join(self.reasons)
+
+
+@dataclass(slots=True)
+class GuardState:
+    """What the guard knows, JSON-able: it belongs to the run and is committed with every update."""
+
+    good: str
+    """Name of the newest weights that were shown to be good."""
+    lr_scale: float = 1.0
+    """What learning rates are multiplied by."""
+    rollbacks: int = 0
+    rollouts: list[dict[str, float]] = field(default_factory=list)
+    """Watched metrics of the last good rollouts."""
+    updates: list[dict[str, float]] = field(default_factory=list)
+    """Watched metrics of the last good updates."""
+    pending: dict[str, float] | None = None
+    """Those of the latest update, until a rollout shows that it was good."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a manifest; `GuardState(**content)` is its inverse."""
+        return asdict(self)
+
+
+class Guard:
+    """Judges one iteration after the other; `state` is all it remembers.
+
+    Per iteration: `judge_rollout`, then if that is good the update and `judge_update`, then
+    `record` with the verdict that decided, then `roll_back` if that was bad.
+    """
+
+    def __init__(self, config: GuardConfig, state: GuardState):
+        self.config = config
+        self.state = state
+
+    def judge_rollout(self, metrics: Metrics) -> Verdict:
+        """Whether the policy that played a batch is good.
+
+        Args:
+            metrics: Of the iteration's steps before its update; one that is missing is not judged.
+        """
+        config = self.config
+        seen = _rollout_values(metrics)
+        reasons = _not_finite(seen)
+        if config.max_success_drop is not None:
+            usual = self._median(self.state.rollouts, "success")
+            if usual is not None and usual - seen.get("success", usual) > config.max_success_drop:
+                reasons.append(
+                    f"success {seen['success']:.3g} is more than {config.max_success_drop:g} "
+                    f"below its median {usual:.3g}"
+                )
+        if config.max_invalid_rise is not None:
+            usual = self._median(self.state.rollouts, "invalid")
+            if usual is not None and seen.get("invalid", usual) - usual > config.max_invalid_rise:
+                reasons.append(
+                    f"the share of invalid actions, {seen['invalid']:.3g}, is more than "
+                    f"{config.max_invalid_rise:g} above its median {usual:.3g}"
+                )
+        if config.min_reward_std_factor is not None:
+            usual = self._median(self.state.rollouts, "reward_std")
+            limit = None if usual is None else config.min_reward_std_factor * usual
+            if limit is not None and seen.get("reward_std", limit) < limit:
+                reasons.append(
+                    f"the in-group reward deviation {seen['reward_std']:.3g} is below "
+                    f"{config.min_reward_std_factor:g} of its median {usual:.3g}"
+                )
+        return Verdict(tuple(reasons), condemns_start=bool(reasons))
+
+    def judge_update(self, metrics: Metrics) -> Verdict:
+        """Whether an update is good by its own metrics.
+
+        Args:
+            metrics: What the update measured; networks that did not learn have none.
+        """
+        config = self.config
+        reasons = []
+        for name in GRAD_NORM:
+            if name in metrics and math.isnan(metrics[name]):
+                network = name.partition("/")[0]
+                reasons.append(f"every step of the {network} was skipped for its gradient norm")
+        skipped = {name for name in GRAD_NORM if math.isnan(metrics.get(name, 0.0))}
+        watched = (*KL, *GRAD_NORM, ENTROPY, *LOSSES)
+        reasons += _not_finite(
+            {n: metrics[n] for n in watched if n in metrics and n not in skipped}
+        )
+        if config.max_kl is not None:
+            changes = {name: abs(metrics[name]) for name in KL if name in metrics}
+            if changes and (largest := max(changes.values())) > config.max_kl:
+                reasons.append(f"KL {largest:.3g} nats per token is above {config.max_kl:g}")
+        if config.grad_norm_factor is not None:
+            for name in GRAD_NORM:
+                usual = self._median(self.state.updates, name)
+                norm = metrics.get(name, math.nan)
+                if usual is not None and norm > config.grad_norm_factor * usual:
+                    reasons.append(
+                        f"{name} {norm:.3g} is more than {config.grad_norm_factor:g} times its "
+                        f"median {usual:.3g}"
+                    )
+        entropy = self._entropy(metrics)
+        return Verdict((*reasons, *entropy), condemns_start=bool(entropy))
+
+    def record(
+        self, start: str, rollout: Metrics, update: Metrics | None, verdict: Verdict
+    ) -> None:
+        """Takes in what an iteration showed.
+
+        Args:
+            start: Name of the weights that the iteration started with.
+            rollout: Metrics given to `judge_rollout`.
+            update: Metrics given to `judge_update`; None if there was no update.
+            verdict: The one that decided: of the update if there was one, else of the rollout.
+        """
+        state = self.state
+        pending, state.pending = state.pending, None
+        if verdict.condemns_start:
+            return
+        state.good = start
+        state.rollouts = [*state.rollouts, _rollout_values(rollout)][-self.config.window :]
+        if pending is not None:
+            state.updates = [*state.updates, pending][-self.config.window :]
+        if verdict.ok and update is not None:
+            state.pending = {n: update[n] for n in (*GRAD_NORM, ENTROPY) if n in update}
+
+    def roll_back(self, verdict: Verdict) -> str:
+        """Counts a rollback and lowers the learning rates; returns the weights to go back to.
+
+        Raises:
+            TrainingUnstable: There were `max_rollbacks` already.
+        """
+        state, limit = self.state, self.config.max_rollbacks
+        if state.rollbacks >= limit:
+            raise TrainingUnstable(
+                f"the training does not get stable: it was rolled back {limit} times "
+                f"(trainer.guard.max_rollbacks), and now {verdict.reason}; take smaller learning "
+                "rates, or other limits under trainer.guard if this is no collapse"
+            )
+        state.rollbacks += 1
+        state.lr_scale *= self.config.lr_factor
+        return state.good
+
+    def _entropy(self, metrics: Metrics) -> list[str]:
+        entropy = metrics.get(ENTROPY)
+        if entropy is None:
+            return []
+        reasons = []
+        lowest, factor = self.config.min_entropy, self.config.max_entropy_factor
+        if lowest is not None and entropy < lowest:
+            reasons.append(f"entropy {entropy:.3g} nats per token is below {lowest:g}")
+        usual = self._median(self.state.updates, ENTROPY)
+        if factor is not None and usual is not None and entropy > factor * usual:
+            reasons.append(
+                f"entropy {entropy:.3g} nats per token is more than {factor:g} times its median "
+                f"{usual:.3g}"
+            )
+        return reasons
+
+    def _median(self, entries: Sequence[Metrics], name: str) -> float | None:
+        """Running median over good iterations; None while there are too few."""
+        values = [entry[name] for entry in entries if name in entry]
+        return median(values) if len(values) >= self.config.min_history else None
+
+
+def _rollout_values(metrics: Metrics) -> dict[str, float]:
+    values = {}
+    if SUCCESS in metrics:
+        values["success"] = metrics[SUCCESS]
+    if VALID in metrics:
+        values["invalid"] = 1.0 - metrics[VALID]
+    if REWARD_STD in metrics:
+        values["reward_std"] = metrics[REWARD_STD]
+    return values
+
+
+def _not_finite(values: Metrics) -> list[str]:
+    return [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]

@@ -1,0 +1,114 @@
+"""Template collapse of a policy, measured on the first turns of a batch it played.
+
+Every response is scored under every prompt by the policy that sampled it, so that a measurement
+costs N^2 rows of one turn. It reads weights and draws nothing: training goes on as without it.
+
+Shape legend: N first turns, T tokens of a row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vagen.config.schema import ExperimentConfig
+from vagen.engines.base import Engine, Images
+from vagen.learning.template_collapse import template_collapse
+from vagen.rollout.types import CONTEXT, TokenRow, Trajectory
+from vagen.stages import progress
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTurn:
+    """A prompt and the response that was sampled for it."""
+
+    prompt_ids: NDArray[np.int32]  # [P] all before the first sampled token
+    response_ids: NDArray[np.int32]  # [Z] sampled tokens of turn 0
+    images: list[str]
+    """SHA-256 of the images in the prompt, in order."""
+
+
+def is_due(config: ExperimentConfig, iteration: int) -> bool:
+    """Whether an iteration is one of those that are measured."""
+    frequency = config.trainer.template_collapse_freq
+    return frequency > 0 and iteration % frequency == 0
+
+
+def measure(
+    config: ExperimentConfig, engine: Engine, trajectories: Sequence[Trajectory], images: Images
+) -> dict[str, float]:
+    """Measures of `vagen.learning.template_collapse` and `collapse/samples`, the number N.
+
+    Args:
+        config: Says how many first turns at most.
+        engine: Holds the policy that played the trajectories.
+        trajectories: Of one batch.
+        images: PNG bytes by SHA-256.
+
+    Returns:
+        `collapse/mutual_information`, `collapse/retrieval_accuracy`, `collapse/entropy`,
+        `collapse/conditional_entropy`; nothing if fewer than two levels have a first turn.
+    """
+    turns = first_turns(trajectories, config.trainer.template_collapse_samples)
+    if len(turns) < 2:
+        return {}
+    found = template_collapse(cross_logprobs(engine, turns, images))
+    return {
+        "collapse/mutual_information": found.mutual_information,
+        "collapse/retrieval_accuracy": found.retrieval_accuracy,
+        "collapse/entropy": found.entropy,
+        "collapse/conditional_entropy": found.conditional_entropy,
+        "collapse/samples": float(len(turns)),
+    }
+
+
+def first_turns(trajectories: Sequence[Trajectory], most: int) -> list[FirstTurn]:
+    """First turns of at most `most` levels, one each, in the batch's order.
+
+    Trajectories of one level have one prompt, which would be a wrong one for each other's answers.
+    """
+    found: dict[str, FirstTurn] = {}
+    for trajectory in trajectories:
+        if len(found) == most:
+            break
+        row = trajectory.rows[0] if trajectory.rows else None
+        if row is None or trajectory.group_id in found or not row.loss_mask.any():
+            continue
+        found[trajectory.group_id] = FirstTurn(
+            prompt_ids=row.input_ids[: int(row.loss_mask.argmax())],
+            response_ids=row.input_ids[row.loss_mask & (row.turn_index == 0)],
+            images=row.images[: len(trajectory.turns[0].images)],
+        )
+    return list(found.values())
+
+
+def cross_logprobs(
+    engine: Engine, turns: Sequence[FirstTurn], images: Images
+) -> NDArray[np.float64]:
+    """Log-probability of each response under each prompt, [N, N] with prompts as rows.
+
+    At the rollout's temperature, summed over a response's tokens.
+    """
+    matrix = np.zeros((len(turns), len(turns)))
+    with progress.bar("template collapse", len(turns)) as advance:
+        for i, prompt in enumerate(turns):
+            rows = [_row(prompt, response) for response in turns]
+            for j, logprobs in enumerate(engine.logprobs(rows, images)):
+                matrix[i, j] = logprobs[len(prompt.prompt_ids) :].sum(dtype=np.float64)
+            advance(1)
+    return matrix
+
+
+def _row(prompt: FirstTurn, response: FirstTurn) -> TokenRow:
+    """A response behind a prompt, as if it had been sampled there."""
+    before, after = len(prompt.prompt_ids), len(response.response_ids)
+    return TokenRow(
+        trajectory_id="cross",
+        row_index=0,
+        input_ids=np.concatenate([prompt.prompt_ids, response.response_ids]),
+        loss_mask=np.repeat([False, True], [before, after]),
+        turn_index=np.repeat([CONTEXT, 0], [before, after]).astype(np.int16),
+        rollout_logprobs=np.zeros(before + after, np.float32),
+        images=prompt.images,
+    )

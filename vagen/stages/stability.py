@@ -1,0 +1,115 @@
+"""The guard at work in a run: what it remembers between iterations, and going back.
+
+Its memory is in the manifest of each update, so that a run that was killed goes on with the same
+numbers; the weights to go back to are a checkpoint that is kept for it.
+"""
+
+from typing import Any
+
+from vagen.learning.guard import Guard, GuardState, Metrics
+from vagen.stages import progress
+from vagen.stages.resident import WARM_START, engine_at, version_after, version_before
+from vagen.stages.run import Run
+from vagen.storage import read_manifest
+
+
+class Watch:
+    """Watches one iteration's update: `may_learn`, `see_update`, `must_roll_back`, `roll_back`.
+
+    Args:
+        run: The run.
+        iteration: Number of the iteration; the update before it is committed.
+        rollout: Metrics of the iteration's earlier steps.
+    """
+
+    def __init__(self, run: Run, iteration: int, rollout: Metrics):
+        self._run = run
+        self._iteration = iteration
+        self._rollout = dict(rollout)
+        self._update: dict[str, float] | None = None
+        self._guard = Guard(run.experiment.trainer.guard, _state_before(run, iteration))
+        self._acts = run.experiment.trainer.guard.enable
+        self._verdict = self._guard.judge_rollout(self._rollout)
+        self._rollback: dict[str, Any] | None = None
+
+    @property
+    def may_learn(self) -> bool:
+        """Whether the batch may be learnt from: not that of a collapsed policy."""
+        return self._verdict.ok or not self._acts
+
+    @property
+    def must_roll_back(self) -> bool:
+        """Whether what this iteration has come to must not stay."""
+        return self._acts and not self._verdict.ok
+
+    @property
+    def good(self) -> str:
+        """Version of the weights to keep for going back; empty if that is never done."""
+        return self._guard.state.good if self._acts else ""
+
+    def see_update(self, metrics: Metrics) -> None:
+        """Judges an update that was made; one from a collapsed policy is bad anyway."""
+        if self._verdict.ok:
+            self._update = dict(metrics)
+            self._verdict = self._guard.judge_update(metrics)
+
+    def roll_back(self) -> Any:
+        """Restores the last good weights, optimizers and counters, with smaller learning rates.
+
+        Returns:
+            The engine that holds them.
+
+        Raises:
+            TrainingUnstable: That was one time too many.
+        """
+        run, guard, iteration = self._run, self._guard, self._iteration
+        self._record()
+        target = guard.roll_back(self._verdict)
+        if run.engine is not None:  # whatever its name: it is read from the disk again
+            run.engine.version = "condemned"
+        engine = engine_at(run, target)
+        engine.lr_scale = guard.state.lr_scale
+        # They are about to be committed under this name as well.
+        guard.state.good = version_after(iteration)
+        dropped = self._update is None
+        self._rollback = {"to": target, "reason": self._verdict.reason, "batch_dropped": dropped}
+        progress.event(
+            "rolled_back", iteration=iteration, lr_scale=engine.lr_scale, **self._rollback
+        )
+        progress.note(
+            f"iteration {iteration + 1} rolled back to {target}"
+            f"{', its batch dropped' if dropped else ''}: {self._verdict.reason}; "
+            f"learning rates times {engine.lr_scale:g}"
+        )
+        return engine
+
+    def metrics(self) -> dict[str, float]:
+        """What the guard did, as metrics; closes the iteration."""
+        if self._rollback is None:
+            self._record()
+        return {
+            "guard/would_roll_back": float(not self._verdict.ok),
+            "guard/rolled_back": float(self._rollback is not None),
+            "guard/rollbacks": float(self._guard.state.rollbacks),
+            "guard/lr_scale": self._guard.state.lr_scale,
+        }
+
+    def payload(self) -> dict[str, Any]:
+        """What the update's manifest has to say of it."""
+        content: dict[str, Any] = {"guard": self._guard.state.to_dict()}
+        if not self._verdict.ok:
+            content["condemned"] = self._verdict.reason
+        if self._rollback is not None:
+            content["rollback"] = self._rollback
+        return content
+
+    def _record(self) -> None:
+        start = version_before(self._iteration)
+        self._guard.record(start, self._rollout, self._update, self._verdict)
+
+
+def _state_before(run: Run, iteration: int) -> GuardState:
+    """What the guard knew after the iteration before."""
+    if iteration == 0:
+        return GuardState(good=WARM_START)
+    return GuardState(**read_manifest(run.step(iteration - 1, "update")).payload["guard"])
