@@ -68,6 +68,33 @@ CASES = [
         ["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.target_modules=[q_proj]"],
     ),
     (
+        ["trainer.guard.min_history=9"],
+        "`trainer.guard.min_history` (override `trainer.guard.min_history=9`): 9 good iterations "
+        "never come together, the medians are over trainer.guard.window = 8",
+        ["trainer.guard.min_history=9", "trainer.guard.window=9"],
+    ),
+    (
+        ["trainer.guard.min_reward_std_factor=0.2"],
+        "a group of one trajectory has no variance",
+        ["trainer.guard.min_reward_std_factor=0.2", "rollout_manager.n_trajectory=2"],
+    ),
+    (
+        ["trainer.early_stop.min_reward_variance=0.1"],
+        "`trainer.early_stop.min_reward_variance` (override "
+        "`trainer.early_stop.min_reward_variance=0.1`): a group of one trajectory has no variance",
+        ["trainer.early_stop.min_reward_variance=0.1", "rollout_manager.n_trajectory=2"],
+    ),
+    (
+        ["trainer.early_stop.min_val_success=0.01"],
+        "nothing is validated; set trainer.test_freq",
+        ["trainer.early_stop.min_val_success=0.01", "trainer.test_freq=10"],
+    ),
+    (
+        ["trainer.template_collapse_freq=5", "trainer.template_collapse_samples=1"],
+        "the measure compares a response's prompt with other prompts",
+        ["trainer.template_collapse_freq=5", "trainer.template_collapse_samples=2"],
+    ),
+    (
         ["rollout_manager.window_size=5"],
         "`rollout_manager.window_size` (override `rollout_manager.window_size=5`): context = "
         "concat has no window",
