@@ -18,7 +18,7 @@ OUTPUTS ?= outputs
 PORT ?= 5000
 
 .PHONY: help venv run resume eval view ui doctor plan compile check test lint format docs hooks \
-	bench-ablation bench-envs bench-learning bench-rollout clean
+	bench-ablation bench-envs bench-learning bench-rollout bench-stability clean
 
 help: ## Show this list
 	@echo "Usage: make TARGET [EXPERIMENT=frozenlake-tiny] [ARGS=\"key=value ...\"] [RUN=latest]"
@@ -94,6 +94,9 @@ bench-ablation: $(READY) ## Train five presets with three seeds each on EXPERIME
 
 bench-rollout: $(READY) ## Measure multi-turn generation: tokens per second
 	$(BIN)/python benchmarks/rollout.py $(ARGS)
+
+bench-stability: $(READY) ## Inject faults into a training, with the guard on and off: does it recover
+	$(BIN)/python benchmarks/stability.py $(ARGS)
 
 clean: ## Remove build products and caches; keeps .venv and outputs
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -98,18 +98,14 @@ def test_what_is_within_the_limits_is_good(rollout):
 
 
 def test_limits_that_are_null_and_metrics_that_are_not_there_judge_nothing():
-    open_ = {
-        key: None
-        for key in (
-            "max_kl",
-            "grad_norm_factor",
-            "min_entropy",
-            "max_entropy_factor",
-            "max_invalid_rise",
-            "max_success_drop",
-        )
-    }
-    guard = trained(**open_)
+    guard = trained(
+        max_kl=None,
+        grad_norm_factor=None,
+        min_entropy=None,
+        max_entropy_factor=None,
+        max_invalid_rise=None,
+        max_success_drop=None,
+    )
     assert guard.judge_rollout({"train/success": 0.0, "train/action_is_valid": 0.0}).ok
     assert guard.judge_update({"actor/update_kl": 9, "actor/entropy": 0, "actor/grad_norm": 1e9}).ok
     assert trained().judge_rollout({}).ok and trained().judge_update({}).ok

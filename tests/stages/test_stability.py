@@ -227,7 +227,7 @@ def test_a_run_that_was_killed_anywhere_goes_on_with_the_same_numbers(
     for iteration in range(5):
         assert payload(killed, iteration) == payload(whole, iteration)
     assert digests(killed, 4) == digests(whole, 4)
-    assert payload(whole, 4)["metrics"]["guard/rollbacks"] == 1
+    assert payload(whole, 4)["metrics"]["guard/rollbacks"] >= 1
 
 
 def test_the_last_good_checkpoint_is_kept(make_guarded):
