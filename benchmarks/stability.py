@@ -14,9 +14,9 @@ Injections, made around `LocalEngine.update` from outside:
 - `gradients`: one update with gradients x 1000 and no clipping;
 - `advantages`: two updates with advantages x -50 and no clipping, of gradients or of ratios.
 
-AdamW divides a step by the size of past gradients, so that the last two cannot throw the weights far:
-they do their harm by what they leave in its moments, which makes later steps small. The faults pass
-by themselves, so the guard only draws another batch here (`trainer.guard.lr_factor` 1).
+AdamW divides a step by the size of past gradients, so that the last two cannot throw the weights
+far: they do their harm by what they leave in its moments, which makes later steps small. The faults
+pass by themselves, so the guard only draws another batch here (`trainer.guard.lr_factor` 1).
 """
 
 import argparse
