@@ -99,6 +99,7 @@ def batches(draw):
                 ],
                 error=draw(st.none() | st.text(max_size=8)),
                 bootstrap_value=draw(st.none() | finite),
+                baseline_score=draw(st.none() | finite),
             )
         )
     return TrajectoryBatch(

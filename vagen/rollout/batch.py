@@ -24,7 +24,7 @@ from vagen.storage import (
     verify_directory,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the Parquet layout; another version is refused."""
 
 BatchKind = Literal["rollout", "judge", "advantage", "evaluation"]

@@ -144,3 +144,5 @@ class Trajectory:
     """The environment's message if `status` is `env_error`."""
     bootstrap_value: float | None = None
     """Critic's value of the state a truncated trajectory stopped in; set by the advantage step."""
+    baseline_score: float | None = None
+    """Score of a greedy episode on the same level, the baseline of `remax`; set by the rollout."""
