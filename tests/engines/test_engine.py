@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from vagen.engines.local.engine import CRITIC_MASK, LocalEngine
+from vagen.engines.local.engine import LocalEngine
+from vagen.engines.local.losses import CRITIC_MASK
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import TokenRow
 

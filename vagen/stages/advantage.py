@@ -16,7 +16,7 @@ from torch import Tensor
 from vagen.advantage import ESTIMATORS, estimate_advantages
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine
-from vagen.engines.local.engine import CRITIC_MASK
+from vagen.engines.local.losses import CRITIC_MASK
 from vagen.learning import (
     critic_mask,
     explained_variance,

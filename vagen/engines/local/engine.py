@@ -26,25 +26,21 @@ from vagen.engines.local.checkpoint import (
 )
 from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.local.images import process_images
-from vagen.engines.local.packing import PackedRows, micro_batches, pack
-from vagen.learning import (
-    aggregate,
-    combine_metrics,
-    entropy_from_logits,
-    kl_penalty,
-    loss_denominator,
-    make_kl_controller,
-    policy_loss,
-    value_loss,
+from vagen.engines.local.losses import (
+    CRITIC_MASK,
+    Loss,
+    action_logprobs,
+    actor_denominator,
+    actor_loss,
+    critic_denominator,
+    critic_loss,
 )
-from vagen.learning.metrics import token_mean
+from vagen.engines.local.packing import PackedRows, micro_batches, pack
+from vagen.learning import combine_metrics, make_kl_controller
 from vagen.models.loading import LanguageModel, copy_of, load_model, value_model_from
 from vagen.models.lora import add_adapters, has_adapters
 from vagen.rollout.runner import derive_seed
 from vagen.rollout.types import TokenRow
-
-CRITIC_MASK = "critic_mask"
-"""Column with 1 where the critic has a target."""
 
 
 class LocalEngine:
@@ -126,7 +122,7 @@ class LocalEngine:
         out: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(rows)
         for indices, packed in self._micro_batches(rows, images):
             logits = model.logits(_predictors(model.hidden(**packed.inputs), packed))
-            values = packed.scatter(self._action_logprobs(logits, packed))
+            values = packed.scatter(action_logprobs(logits, packed, self._temperature))
             for i, value in zip(indices, values, strict=True):
                 out[i] = value
         return out
@@ -174,6 +170,7 @@ class LocalEngine:
                 optimizer=self.critic_optimizer,
                 optim=critic.optim,
                 loss=self._critic_loss,
+                denominator_of=critic_denominator,
                 limits=(critic.grad_clip, critic.grad_norm_threshold),
                 size=critic.ppo_mini_batch_size or config.ppo_mini_batch_size,
                 epochs=critic.ppo_epochs,
@@ -189,6 +186,7 @@ class LocalEngine:
                 optimizer=self.actor_optimizer,
                 optim=config.optim,
                 loss=self._actor_loss,
+                denominator_of=self._actor_denominator,
                 limits=(config.grad_clip, config.grad_norm_threshold),
                 size=config.ppo_mini_batch_size,
                 epochs=config.ppo_epochs,
@@ -284,11 +282,10 @@ class LocalEngine:
         processed = process_images(rows, images, self.processor)
         return pack(rows, processed, self.processor, self.device, self.dtype, self.action_mask)
 
-    def _action_logprobs(self, logits: Tensor, packed: PackedRows) -> Tensor:
-        """Log-probabilities float32 [M] of the targets at the rollout's temperature."""
-        temperature = self.config.actor_rollout_ref.rollout.temperature
-        logits = logits / (temperature if temperature > 0 else 1.0)
-        return torch.log_softmax(logits, -1).gather(-1, packed.targets[:, None])[:, 0]
+    @property
+    def _temperature(self) -> float:
+        """The rollout's."""
+        return self.config.actor_rollout_ref.rollout.temperature
 
     def _train(
         self,
@@ -298,7 +295,8 @@ class LocalEngine:
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
         optim: OptimConfig,
-        loss: Callable[..., tuple[Tensor, dict[str, Any]]],
+        loss: Callable[[Sequence[TokenRow], PackedRows, Tensor], Loss],
+        denominator_of: Callable[[Sequence[TokenRow]], Tensor],
         limits: tuple[float, float],
         size: int,
         epochs: int,
@@ -322,7 +320,7 @@ class LocalEngine:
             for chosen in np.array_split(order.permutation(len(whole)), -(-len(whole) // size)):
                 mini = [row for i in chosen for row in whole[i]]
                 optimizer.zero_grad(set_to_none=True)
-                denominator = self._denominator(mini, prefix)
+                denominator = denominator_of(mini)
                 for indices, packed in self._micro_batches(mini, images):
                     value, part = loss([mini[i] for i in indices], packed, denominator)
                     value.backward()
@@ -347,69 +345,35 @@ class LocalEngine:
         metrics[f"{prefix}lr"] = optimizer.param_groups[0]["lr"]
         return metrics
 
-    def _denominator(self, rows: Sequence[TokenRow], prefix: str) -> Tensor:
-        """What the loss of a whole mini batch is divided by."""
-        if prefix == "critic/":
-            line = np.concatenate([row.columns[CRITIC_MASK] for row in rows])
-            return loss_denominator(torch.from_numpy(line), "token-mean")
-        masks = [self.action_mask(row) for row in rows]
-        row_ids = np.repeat(np.arange(len(rows)), [len(mask) for mask in masks])
-        return loss_denominator(
-            torch.from_numpy(np.concatenate(masks)),
-            self.config.actor_rollout_ref.actor.loss_agg_mode,
-            torch.from_numpy(row_ids),
-        )
+    def _actor_denominator(self, rows: Sequence[TokenRow]) -> Tensor:
+        config = self.config.actor_rollout_ref.actor
+        return actor_denominator(rows, action_mask=self.action_mask, config=config)
 
     def _actor_loss(
         self, rows: Sequence[TokenRow], packed: PackedRows, denominator: Tensor
-    ) -> tuple[Tensor, dict[str, Any]]:
-        config = self.config.actor_rollout_ref.actor
+    ) -> Loss:
         logits = self.actor.logits(_predictors(self.actor.hidden(**packed.inputs), packed))
-        logprobs = self._action_logprobs(logits, packed)
-        ones = torch.ones_like(logprobs)
-        share: dict[str, Any] = {
-            "mode": config.loss_agg_mode,
-            "denominator": denominator.to(logprobs.device),
-            "row_ids": packed.row_of,
-        }
-        loss, metrics = policy_loss(
-            logprobs,
-            packed.gather(rows, "old_logprobs"),
-            packed.gather(rows, "advantages"),
-            ones,
-            clip_ratio_low=config.clip_ratio_low,
-            clip_ratio_high=config.clip_ratio_high,
-            clip_ratio_c=config.clip_ratio_c,
-            loss_agg_mode=config.loss_agg_mode,
-            denominator=share["denominator"],
-            row_ids=packed.row_of,
+        return actor_loss(
+            logits,
+            rows,
+            packed,
+            denominator,
+            config=self.config.actor_rollout_ref.actor,
+            temperature=self._temperature,
         )
-        entropy = entropy_from_logits(logits)
-        metrics = dict(metrics)
-        metrics["entropy"] = token_mean(entropy, ones.bool())
-        if config.entropy_coeff:
-            loss = loss - config.entropy_coeff * aggregate(entropy, ones, **share)
-        if config.use_kl_loss:
-            penalty = kl_penalty(logprobs, packed.gather(rows, "ref_logprobs"), config.kl_loss_type)
-            metrics["kl_loss"] = token_mean(penalty, ones.bool())
-            loss = loss + config.kl_loss_coef * aggregate(penalty, ones, **share)
-        return loss, metrics
 
     def _critic_loss(
         self, rows: Sequence[TokenRow], packed: PackedRows, denominator: Tensor
-    ) -> tuple[Tensor, dict[str, Any]]:
+    ) -> Loss:
         assert self.critic is not None
-        after = self.critic(**packed.inputs)[0]
-        before = torch.cat([after.new_zeros(1), after[:-1]])
-        loss, metrics = value_loss(
-            before,
-            packed.line(rows, "values") + self._value_shift,
-            packed.line(rows, "returns"),
-            packed.line(rows, CRITIC_MASK),
+        return critic_loss(
+            self.critic(**packed.inputs)[0],
+            rows,
+            packed,
+            denominator,
             cliprange_value=self.config.critic.cliprange_value,
-            denominator=denominator.to(before.device),
+            value_shift=self._value_shift,
         )
-        return loss, {**metrics}
 
 
 def _by_trajectory(rows: Sequence[TokenRow]) -> list[list[TokenRow]]:
