@@ -99,6 +99,7 @@ def batches(draw):
                 ],
                 error=draw(st.none() | st.text(max_size=8)),
                 bootstrap_value=draw(st.none() | finite),
+                kept=draw(st.none() | st.booleans()),
                 baseline_score=draw(st.none() | finite),
             )
         )

@@ -46,6 +46,11 @@ def has_reference(config: ExperimentConfig) -> bool:
     return config.algorithm.kl_ctrl.kl_coef > 0 or config.actor_rollout_ref.actor.use_kl_loss
 
 
+def needs_greedy_baseline(config: ExperimentConfig) -> bool:
+    """Whether each training level is also played greedily: its score is ReMax's baseline."""
+    return config.algorithm.adv_estimator == "remax"
+
+
 def trajectories_per_iteration(config: ExperimentConfig) -> int:
     """Episodes per iteration: levels times trajectories per level."""
     return config.data.train_batch_size * config.rollout_manager.n_trajectory
@@ -107,7 +112,16 @@ def check_experiment(config: ExperimentConfig, place_of: PlaceOf = _nowhere) -> 
     Raises:
         ConfigError: With one line per reason.
     """
-    checks = (_estimation, _rollout, _update, _adapters, _stability, _state_reward, _sizes)
+    checks = (
+        _estimation,
+        _scores,
+        _rollout,
+        _update,
+        _adapters,
+        _stability,
+        _state_reward,
+        _sizes,
+    )
     refusals = []
     for check in checks:
         for path, reason in check(config):
@@ -165,6 +179,35 @@ def _estimation(config: ExperimentConfig) -> Refusals:
             "algorithm.kl_ctrl.kl_coef",
             "the adaptive controller multiplies it, so that it would stay 0; start above 0",
         )
+
+
+def _scores(config: ExperimentConfig) -> Refusals:
+    group = config.rollout_manager.n_trajectory
+    normalization = config.algorithm.reward_normalization
+    if normalization.method != "none" and normalization.grouping == "group" and group < 2:
+        yield (
+            "algorithm.reward_normalization.grouping",
+            "the only trajectory of a level is its own mean, every score would become 0; set "
+            "rollout_manager.n_trajectory to at least 2, or take batch",
+        )
+    if config.algorithm.rollout_filter.strategy != "none" and group < 2:
+        yield (
+            "algorithm.rollout_filter.strategy",
+            "it compares the trajectories of one level and with 1 would drop them all; set "
+            "rollout_manager.n_trajectory to at least 2, or take none",
+        )
+    if needs_greedy_baseline(config):
+        if normalization.method != "none":
+            yield (
+                "algorithm.reward_normalization.method",
+                "remax subtracts the score of a greedy episode, which is not normalised; take none",
+            )
+        if config.judge.use_state_reward:
+            yield (
+                "judge.use_state_reward",
+                "the greedy episode that remax subtracts is not judged, the difference would be "
+                "off by the judge's part; set it to false, or take another estimator",
+            )
 
 
 def _rollout(config: ExperimentConfig) -> Refusals:

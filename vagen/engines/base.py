@@ -53,7 +53,10 @@ class Engine(Protocol):
         actor: bool = True,
         on_progress: OnProgress | None = None,
     ) -> dict[str, float]:
-        """One PPO update of actor and critic from rows that carry all columns; returns metrics."""
+        """One PPO update of actor and critic from rows that carry all columns; returns metrics.
+
+        Without rows nothing is learnt, and the update counts all the same.
+        """
         ...
 
     def save(self, directory: Path) -> None:

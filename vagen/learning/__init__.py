@@ -1,7 +1,10 @@
-"""Losses, masks, token rewards and KL controllers."""
+"""Losses, masks, token rewards, filters and KL controllers."""
 
 from vagen.learning.aggregate import LossAggMode, aggregate, loss_denominator
 from vagen.learning.entropy import entropy_from_logits
+from vagen.learning.filters import loss_scale, select_groups
+from vagen.learning.groups import GroupStatistics, group_statistics
+from vagen.learning.importance import truncated_importance_weights
 from vagen.learning.kl import (
     AdaptiveKLController,
     FixedKLController,
@@ -22,12 +25,14 @@ from vagen.learning.metrics import (
     token_mean,
 )
 from vagen.learning.policy_loss import policy_loss
+from vagen.learning.reward_normalization import normalize_turn_rewards
 from vagen.learning.rewards import token_rewards, turn_reward
 from vagen.learning.value_loss import value_loss
 
 __all__ = [
     "AdaptiveKLController",
     "FixedKLController",
+    "GroupStatistics",
     "KLController",
     "KLPenaltyKind",
     "LossAggMode",
@@ -39,15 +44,20 @@ __all__ = [
     "critic_mask",
     "entropy_from_logits",
     "explained_variance",
+    "group_statistics",
     "kl_penalty",
     "last_sampled_mask",
     "loss_denominator",
+    "loss_scale",
     "make_kl_controller",
     "masked_mean",
+    "normalize_turn_rewards",
     "policy_loss",
+    "select_groups",
     "token_max",
     "token_mean",
     "token_rewards",
+    "truncated_importance_weights",
     "turn_end_mask",
     "turn_reward",
     "value_loss",

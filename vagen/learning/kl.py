@@ -19,6 +19,11 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLPenaltyKind) -> T
     negative and cut at 10; `mse` is `d^2 / 2` (Schulman 2020, "Approximating KL divergence": k1,
     k3, k2).
 
+    In the reward (`token_rewards`) its value counts and k1 is exact in expectation. As a loss its
+    gradient counts: of `k1` it is that of `logprobs`, zero in expectation at tokens of the present
+    policy whatever the reference; of `mse` it is that of KL(policy | reference); of `low_var_kl`
+    that of KL(reference | policy). `k1` is there for comparison, not as advice.
+
     Args:
         logprobs: any shape, log-probs of the sampled tokens.
         ref_logprobs: same shape, the reference policy's; no gradient flows into it.

@@ -19,6 +19,7 @@ def policy_loss(
     clip_ratio_low: float = 0.2,
     clip_ratio_high: float = 0.2,
     clip_ratio_c: float | None = None,
+    weights: Tensor | None = None,
     loss_agg_mode: LossAggMode = "token-mean",
     denominator: Tensor | float | None = None,
     row_ids: Tensor | None = None,
@@ -37,6 +38,8 @@ def policy_loss(
         clip_ratio_low: lower bound of the ratio is one minus this.
         clip_ratio_high: upper bound of the ratio is one plus this.
         clip_ratio_c: dual clip, above 1; None is off.
+        weights: same shape, factor of each token's loss (`truncated_importance_weights`); None
+            is 1. No gradient flows into it.
         loss_agg_mode: how tokens are averaged.
         denominator: tokens or rows of the whole mini batch (`loss_denominator`), so that micro
             batches add up; None takes those of this call.
@@ -68,6 +71,9 @@ def policy_loss(
         ceiling = -advantages * clip_ratio_c
         held = (advantages < 0) & (losses > ceiling)
         losses = torch.where(held, ceiling, losses)
+    if weights is not None:
+        require_same_shape(logprobs=logprobs, weights=weights)
+        losses = losses * torch.where(mask, weights.detach(), 0.0)
 
     loss = aggregate(losses, mask, mode=loss_agg_mode, denominator=denominator, row_ids=row_ids)
     return loss, {

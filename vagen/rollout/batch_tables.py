@@ -35,6 +35,7 @@ _TRAJECTORIES = pa.schema(
         ("score", pa.float64()),
         ("error", pa.string()),
         ("bootstrap_value", pa.float64()),
+        ("kept", pa.bool_()),
         ("baseline_score", pa.float64()),
     ]
 )

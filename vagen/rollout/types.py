@@ -144,5 +144,8 @@ class Trajectory:
     """The environment's message if `status` is `env_error`."""
     bootstrap_value: float | None = None
     """Critic's value of the state a truncated trajectory stopped in; set by the advantage step."""
+    kept: bool | None = None
+    """Whether the rollout filter kept it for learning; None where no filter has run. Set by the
+    advantage step, which adds no columns to the rows of those that were dropped."""
     baseline_score: float | None = None
     """Score of a greedy episode on the same level, the baseline of `remax`; set by the rollout."""

@@ -3,7 +3,7 @@
 Shape legend: B rows, T tokens of the longest row (right-padded).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,13 @@ from vagen.learning import (
     explained_variance,
     token_rewards,
     turn_end_mask,
-    turn_reward,
 )
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import TokenRow, Trajectory
 from vagen.stages.collapse import is_due, measure
 from vagen.stages.resident import engine_at
 from vagen.stages.run import Run, committed, result
+from vagen.stages.selection import select_trajectories, turn_rewards_by_trajectory
 
 
 def advantage(
@@ -52,15 +52,25 @@ def add_columns(
     engine: Engine,
     trajectories: Sequence[Trajectory],
     images: dict[str, bytes],
+    *,
+    training: bool = True,
 ) -> dict[str, float]:
     """Computes all columns of all rows in place; returns metrics.
+
+    In training the filter goes first: to what it drops no column is added, and normalisation,
+    groups, whitening and metrics see the others only. Evaluation episodes are neither filtered nor
+    normalised, each level is played once.
 
     Rows without a sampled token (of episodes that failed in the environment, or of the state that a
     truncated episode stopped in) get zeros, their values excepted. They are padding to the
     estimator, so that they count in no mean, no group and no whitening.
     """
+    chosen, scale = select_trajectories(config, trajectories) if training else ({}, 1.0)
+    trajectories = [trajectory for trajectory in trajectories if trajectory.kept is not False]
     rows = [row for trajectory in trajectories for row in trajectory.rows]
     owners = [trajectory for trajectory in trajectories for _ in trajectory.rows]
+    if not rows:
+        return chosen
     spec = ESTIMATORS[config.algorithm.adv_estimator]
     kl_coef = engine.kl_coef
     columns = {"old_logprobs": _logprobs(engine, rows, images)}
@@ -78,7 +88,7 @@ def add_columns(
     attention = _pad([np.full(len(row.input_ids), row.loss_mask.any()) for row in rows]).bool()
     ends = turn_end_mask(loss_mask, turn_index)
     rewards = token_rewards(
-        _turn_rewards(rows, owners),
+        _row_rewards(rows, turn_rewards_by_trajectory(config, trajectories, normalize=training)),
         loss_mask=loss_mask,
         turn_end_mask=ends,
         use_multi_turn_reward=config.rollout_manager.use_multi_turn_reward,
@@ -101,7 +111,7 @@ def add_columns(
         high_level_lam=config.algorithm.high_level_lam,
         bootstrap_values=bootstrap,
     )
-    padded = {"rewards": rewards, "advantages": advantages, "returns": returns}
+    padded = {"rewards": rewards, "advantages": advantages * scale, "returns": returns}
     mask = None
     if spec.needs_critic:
         mask = _critic_mask(config, attention, loss_mask, ends)
@@ -110,7 +120,7 @@ def add_columns(
         length = len(row.input_ids)
         row.columns |= {name: column[i] for name, column in columns.items()}
         row.columns |= {name: x[i, :length].float().numpy().copy() for name, x in padded.items()}
-    return _metrics(rows, columns, padded, loss_mask, values, mask)
+    return chosen | _metrics(rows, columns, padded, loss_mask, values, mask)
 
 
 def _logprobs(
@@ -152,11 +162,13 @@ def _bootstrap(
     return np.where(cut & config.algorithm.truncation_bootstrap, last, np.float32(0))
 
 
-def _turn_rewards(rows: Sequence[TokenRow], owners: Sequence[Trajectory]) -> list[list[float]]:
+def _row_rewards(
+    rows: Sequence[TokenRow], turn_rewards: Mapping[str, Sequence[float]]
+) -> list[list[float]]:
     """Reward of each turn that has sampled tokens in the row."""
     return [
-        [turn_reward(trajectory.turns[k].rewards) for k in np.unique(row.turn_index[row.loss_mask])]
-        for row, trajectory in zip(rows, owners, strict=True)
+        [turn_rewards[row.trajectory_id][k] for k in np.unique(row.turn_index[row.loss_mask])]
+        for row in rows
     ]
 
 

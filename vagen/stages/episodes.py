@@ -1,6 +1,7 @@
 """Episodes of a run: which levels, which seeds, and how they are played."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,6 +54,15 @@ def training_specs(
                 )
             )
     return specs
+
+
+def greedy_specs(specs: Sequence[EpisodeSpec]) -> list[EpisodeSpec]:
+    """One episode per level of an iteration, to be played greedily as a baseline."""
+    first = {spec.group_id: spec for spec in reversed(specs)}
+    return [
+        replace(first[group], trajectory_id=f"{group}-greedy")
+        for group in dict.fromkeys(spec.group_id for spec in specs)
+    ]
 
 
 def evaluation_specs(

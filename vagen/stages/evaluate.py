@@ -75,7 +75,7 @@ def play_levels(
         metrics=metrics,
     )
     check_images(batch, engine.processor, folder)
-    add_columns(config, engine, trajectories, images)
+    add_columns(config, engine, trajectories, images, training=False)
     several = len(levels) > 1
     wins = {
         f"{t.config_id}/{t.level_hash}" if several else t.level_hash: float(t.success)

@@ -3,12 +3,14 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from vagen.config.checks import needs_greedy_baseline
 from vagen.learning.early_stop import group_variance
 from vagen.models.processor import Processor
 from vagen.rollout.batch import BatchError, TrajectoryBatch
@@ -16,29 +18,45 @@ from vagen.rollout.images import decode_png
 from vagen.rollout.types import Status, Trajectory
 from vagen.stages import progress
 from vagen.stages.build import load_levels
-from vagen.stages.episodes import play, training_specs
+from vagen.stages.episodes import greedy_specs, play, training_specs
 from vagen.stages.resident import engine_at, version_before
 from vagen.stages.run import Run, committed, result
 
 
 def rollout(run: Run, iteration: int) -> dict[str, Any]:
-    """Plays the iteration's episodes with the policy before it and commits the batch."""
+    """Plays the iteration's episodes with the policy before it and commits the batch.
+
+    For `remax` each level is played once more, greedily, for its score alone.
+    """
     folder = run.step(iteration, "rollout")
     if committed(folder) is None:
         engine = engine_at(run, version_before(iteration))
         config = run.experiment
+        sampling = config.actor_rollout_ref.rollout
         specs = training_specs(config, load_levels(run), iteration)
-        with progress.bar("episodes", len(specs)) as advance:
+        greedy = greedy_specs(specs) if needs_greedy_baseline(config) else []
+        player = partial(
+            play,
+            config,
+            policy=engine.policy(slots=sampling.max_concurrency),
+            processor=engine.processor,
+            split="train",
+        )
+        with progress.bar("episodes", len(specs) + len(greedy)) as advance:
             wins = _Wins()
-            trajectories, images = play(
-                config,
+            trajectories, images = player(
                 specs,
-                policy=engine.policy(slots=config.actor_rollout_ref.rollout.max_concurrency),
-                processor=engine.processor,
-                sampling=config.actor_rollout_ref.rollout,
-                split="train",
+                sampling=sampling,
                 on_finish=lambda trajectory: advance(1, success=wins.add(trajectory)),
             )
+            metrics = episode_metrics(trajectories, "train")
+            if greedy:
+                baselines, _ = player(
+                    greedy,
+                    sampling=sampling.model_copy(update={"temperature": 0.0}),
+                    on_finish=lambda _: advance(1),
+                )
+                metrics |= set_baselines(trajectories, baselines)
         batch = TrajectoryBatch(
             trajectories=trajectories,
             images=images,
@@ -46,11 +64,28 @@ def rollout(run: Run, iteration: int) -> dict[str, Any]:
             config_digest=run.config_digest,
             kind="rollout",
             iteration=iteration,
-            metrics=episode_metrics(trajectories, "train") | _spread(trajectories),
+            metrics=metrics | _spread(trajectories),
         )
         check_images(batch, engine.processor, folder)
         batch.save(folder)
     return result(folder)
+
+
+def set_baselines(
+    trajectories: Sequence[Trajectory], greedy: Sequence[Trajectory]
+) -> dict[str, float]:
+    """Gives each trajectory the score of the greedy episode on its level; returns metrics.
+
+    The greedy episodes themselves go no further. One that failed in its environment leaves the
+    baseline of its level None, which `remax` reads as 0: any constant is unbiased.
+    """
+    scores = {t.group_id: t.score for t in greedy if t.status is not Status.ENV_ERROR}
+    for trajectory in trajectories:
+        trajectory.baseline_score = scores.get(trajectory.group_id)
+    return {
+        "rollout/baseline_score": float(np.mean(list(scores.values()))),
+        "rollout/baseline_missing": float(len(greedy) - len(scores)),
+    }
 
 
 def episode_metrics(trajectories: Sequence[Trajectory], prefix: str) -> dict[str, float]:

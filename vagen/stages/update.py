@@ -85,8 +85,8 @@ def update(
 
 def _learn(run: Run, engine: Any, batch: TrajectoryBatch, iteration: int) -> dict[str, float]:
     """Changes the engine's weights; returns the update's metrics."""
-    rows = [row for trajectory in batch.trajectories for row in trajectory.rows]
-    rows = [row for row in rows if row.loss_mask.any()]
+    kept = [trajectory for trajectory in batch.trajectories if trajectory.kept is not False]
+    rows = [row for trajectory in kept for row in trajectory.rows if row.loss_mask.any()]
     config = run.experiment
     passes = config.actor_rollout_ref.actor.ppo_epochs
     learns = iteration >= config.trainer.critic_warmup
@@ -100,7 +100,8 @@ def _learn(run: Run, engine: Any, batch: TrajectoryBatch, iteration: int) -> dic
             actor=learns,
             on_progress=advance,
         )
-    if learns:
+    metrics["update/skipped"] = float(not rows)
+    if learns and rows:
         metrics["actor/update_kl"] = _update_kl(engine, rows[:KL_ROWS], batch.images)
     return metrics
 

@@ -155,8 +155,12 @@ class LocalEngine:
 
         Rows carry `old_logprobs`, `advantages`, and for a critic `values`, `returns`,
         `critic_mask`; `ref_logprobs` if there is a KL loss. An optimizer step whose gradient norm
-        is not finite or too large is skipped and counted.
+        is not finite or too large is skipped and counted. Without a row, as where the rollout
+        filter keeps nothing, weights and optimizers stay and the update counts as one.
         """
+        if not rows:
+            self.updates += 1
+            return {}
         config = self.config.actor_rollout_ref.actor
         order = np.random.Generator(np.random.Philox(key=seed))
         metrics: dict[str, float] = {}

@@ -24,6 +24,7 @@ from vagen.learning import (
     loss_denominator,
     policy_loss,
     token_mean,
+    truncated_importance_weights,
     value_loss,
 )
 from vagen.rollout.types import TokenRow
@@ -72,19 +73,29 @@ def actor_loss(
         "denominator": denominator.to(logprobs.device),
         "row_ids": packed.row_of,
     }
+    old_logprobs = packed.gather(rows, "old_logprobs")
+    weights, weight_metrics = None, {}
+    if config.tis_imp_ratio_cap is not None:
+        weights, weight_metrics = truncated_importance_weights(
+            old_logprobs,
+            packed.gather(rows, "rollout_logprobs"),
+            packed.gather(rows, "loss_mask"),
+            cap=config.tis_imp_ratio_cap,
+        )
     loss, metrics = policy_loss(
         logprobs,
-        packed.gather(rows, "old_logprobs"),
+        old_logprobs,
         packed.gather(rows, "advantages"),
         every,
         clip_ratio_low=config.clip_ratio_low,
         clip_ratio_high=config.clip_ratio_high,
         clip_ratio_c=config.clip_ratio_c,
+        weights=weights,
         loss_agg_mode=config.loss_agg_mode,
         **share,
     )
     entropy = entropy_from_logits(logits)
-    metrics = {**metrics, "entropy": token_mean(entropy, every)}
+    metrics = {**metrics, **weight_metrics, "entropy": token_mean(entropy, every)}
     if config.entropy_coeff:
         bonus = aggregate(entropy, every, mode=config.loss_agg_mode, **share)
         loss = loss - config.entropy_coeff * bonus

@@ -16,6 +16,9 @@ from vagen.models.processor import ProcessedImage, Processor
 from vagen.models.vision import image_inputs
 from vagen.rollout.types import TokenRow
 
+ROW_FIELDS = ("loss_mask", "rollout_logprobs")
+"""Fields of a row that can be read like columns."""
+
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
@@ -37,12 +40,14 @@ class PackedRows:
         return torch.tensor(self.lengths).cumsum(0) - 1
 
     def gather(self, rows: Sequence[TokenRow], column: str) -> Tensor:
-        """A column of the rows at the action tokens, float32 [M]."""
+        """A column (or one of `ROW_FIELDS`) of the rows at the action tokens, float32 [M]."""
         return self.line(rows, column)[self.actions]
 
     def line(self, rows: Sequence[TokenRow], column: str) -> Tensor:
-        """A column of the rows laid end to end, float32 [N]."""
-        line = np.concatenate([row.columns[column] for row in rows])
+        """A column (or one of `ROW_FIELDS`) of the rows laid end to end, float32 [N]."""
+        own = column in ROW_FIELDS
+        parts = [getattr(row, column) if own else row.columns[column] for row in rows]
+        line = np.concatenate(parts).astype(np.float32, copy=False)
         return torch.from_numpy(line).to(self.actions.device)
 
     def scatter(self, values: Tensor) -> list[np.ndarray]:

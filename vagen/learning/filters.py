@@ -1,0 +1,107 @@
+"""StarPO-S: learn only from the levels on which the policy is uncertain.
+
+Trajectories of one level are a group; a group whose scores differ little teaches little. Source:
+RAGEN (arXiv 2504.20073, section 4.2), strategies of its second version (arXiv 2604.06268).
+
+Shape legend: G groups.
+"""
+
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+FilterStrategy = Literal["none", "top_k", "top_p", "min_p"]
+ProbabilityMode = Literal["linear", "softmax"]
+LossScaling = Literal["none", "linear", "sqrt"]
+
+ZERO = 1e-8
+"""Standard deviations up to this are rounding: all scores of the group are equal."""
+_ROUNDING = 1e-9
+"""Relative slack of sums and products that must reach a share."""
+
+
+def select_groups(
+    stds: NDArray[np.float64],
+    *,
+    strategy: FilterStrategy,
+    value: float,
+    top_p_prob_mode: ProbabilityMode = "linear",
+    include_zero: bool = False,
+) -> NDArray[np.bool_]:
+    """Chooses groups by the standard deviation of their scores, largest first.
+
+    Candidates are the groups of deviation above 0, or all with `include_zero`. Of them are kept
+
+    - `top_k`: `floor(value G)` groups, one at least; G counts all groups;
+    - `top_p`, `linear`: the fewest groups whose deviations add up to `value` times the sum; none if
+      the sum is 0;
+    - `top_p`, `softmax`: the fewest groups whose softmax of deviations adds up to `value`;
+    - `min_p`: those of at least `value` times the largest deviation.
+
+    `top_p` of 1 keeps all candidates. Of equal deviations the earlier group goes first. RAGEN's
+    `linear` lowers the sum to be reached by an absolute .01 (`selection_eps`); this one does not,
+    as its effect depends on the scale of the rewards.
+
+    Args:
+        stds: [G] floats, standard deviation of the scores in each group.
+        strategy: `none` keeps all.
+        value: share of groups, of the total, or of the largest; in (0, 1].
+        top_p_prob_mode: what `top_p` adds up.
+        include_zero: whether groups whose scores are all equal may be kept.
+
+    Returns:
+        [G] bool, True where the group is kept; possibly nowhere.
+
+    Raises:
+        ValueError: unknown strategy or mode, or a value outside (0, 1].
+    """
+    if strategy not in get_args(FilterStrategy):
+        raise ValueError(f"strategy {strategy!r}; it must be one of {get_args(FilterStrategy)}")
+    if top_p_prob_mode not in get_args(ProbabilityMode):
+        raise ValueError(
+            f"top_p_prob_mode {top_p_prob_mode!r}; it must be one of {get_args(ProbabilityMode)}"
+        )
+    if not 0.0 < value <= 1.0:
+        raise ValueError(f"value = {value}; it must be in (0, 1]")
+    kept = np.zeros(len(stds), np.bool_)
+    if strategy == "none":
+        return ~kept
+    candidates = np.flatnonzero(include_zero | (stds > ZERO))
+    if not candidates.size:
+        return kept
+    order = candidates[np.argsort(-stds[candidates], kind="stable")]
+    ranked = stds[order]
+    if strategy == "top_k":
+        count = max(1, int(value * len(stds) * (1.0 + _ROUNDING)))
+    elif strategy == "min_p":
+        count = int((ranked >= value * ranked[0] * (1.0 - _ROUNDING)).sum())
+    elif value == 1.0:
+        count = len(order)
+    else:
+        count = _nucleus(ranked, value, top_p_prob_mode)
+    kept[order[:count]] = True
+    return kept
+
+
+def _nucleus(ranked: NDArray[np.float64], share: float, mode: ProbabilityMode) -> int:
+    """Fewest leading numbers that hold a share of the total mass."""
+    masses = ranked if mode == "linear" else np.exp(ranked - ranked[0])
+    if masses.sum() <= ZERO:
+        return 0
+    return int((masses.cumsum() < share * masses.sum() * (1.0 - _ROUNDING)).sum()) + 1
+
+
+def loss_scale(kept: int, total: int, mode: LossScaling) -> float:
+    """Factor of all advantages: the share of trajectories kept (`linear`), its square root, or 1.
+
+    The mean over fewer tokens would otherwise make an update of few trajectories as large as one
+    of all.
+
+    Raises:
+        ValueError: unknown mode.
+    """
+    if mode not in get_args(LossScaling):
+        raise ValueError(f"loss_scaling {mode!r}; it must be one of {get_args(LossScaling)}")
+    share = kept / max(total, 1)
+    return {"none": 1.0, "linear": share, "sqrt": share**0.5}[mode]

@@ -1,0 +1,42 @@
+"""Mean and spread of scores within groups of trajectories.
+
+Shape legend: B trajectories, G groups.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatistics:
+    """Of each group, in order of its first trajectory."""
+
+    index: NDArray[np.int64]  # [B] group of each trajectory
+    sizes: NDArray[np.int64]  # [G]
+    means: NDArray[np.float64]  # [G]
+    stds: NDArray[np.float64]  # [G] unbiased (ddof 1), 0 of a group of one
+
+
+def group_statistics(scores: NDArray[np.float64], group_ids: Sequence[Hashable]) -> GroupStatistics:
+    """Counts each score once.
+
+    The deviation is unbiased, as in the group-relative estimators and in RAGEN.
+
+    Args:
+        scores: [B] floats, of trajectories that count.
+        group_ids: B ids of any kind.
+
+    Raises:
+        ValueError: unequal lengths.
+    """
+    if len(scores) != len(group_ids):
+        raise ValueError(f"{len(group_ids)} group ids for {len(scores)} scores")
+    numbers: dict[Hashable, int] = {}
+    index = np.array([numbers.setdefault(name, len(numbers)) for name in group_ids], np.int64)
+    sizes = np.bincount(index, minlength=len(numbers))
+    means = np.bincount(index, weights=scores, minlength=len(numbers)) / sizes
+    squares = np.bincount(index, weights=(scores - means[index]) ** 2, minlength=len(numbers))
+    return GroupStatistics(index, sizes, means, np.sqrt(squares / np.maximum(sizes - 1, 1)))

@@ -1,0 +1,79 @@
+"""Normalisation of trajectory scores, with the rewards of the turns left in their places.
+
+Source: RAGEN (arXiv 2504.20073), whose `reward_normalization` knows a score on the last token only.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from vagen.learning.groups import group_statistics
+
+NormalizationMethod = Literal["none", "mean", "mean_std", "asym_clip"]
+Grouping = Literal["group", "batch"]
+
+EPSILON = 1e-6
+"""Added to the standard deviation; one up to this is none."""
+ASYMMETRIC_BOUNDS = (-1.0, 3.0)
+"""Of `asym_clip`: failures weigh less than successes."""
+
+
+def normalize_turn_rewards(
+    turn_rewards: Sequence[Sequence[float]],
+    group_ids: Sequence[Hashable],
+    *,
+    method: NormalizationMethod,
+    grouping: Grouping,
+) -> list[list[float]]:
+    """Normalises the score of each trajectory, the sum of its turns' rewards.
+
+    With mean `m` and unbiased standard deviation `d` of the scores of the trajectory's group (or of
+    all), a score `s` becomes `s - m` (`mean`), `(s - m) / (d + 1e-6)` (`mean_std`), or the latter
+    clipped to [-1, 3] (`asym_clip`). Where all scores are equal the result is 0.
+
+    Turns keep their rewards: `mean_std` and `asym_clip` divide each by the same `d + 1e-6` (by
+    infinity where all scores are equal), and what is still missing to the normalised score goes to
+    the last turn. There it moves every turn's undiscounted return-to-go by the same amount, a
+    baseline for the trajectory; spread over the turns it would be a bonus or a fine per turn, and
+    the policy decides how many turns there are.
+
+    Args:
+        turn_rewards: B sequences, rewards of each turn of a trajectory, in order and before any KL
+            penalty; at least one turn each. Give trajectories that count and no others.
+        group_ids: B ids, equal for trajectories of one level.
+        method: what is done to the scores.
+        grouping: whose mean and deviation.
+
+    Returns:
+        B lists of as many rewards; each sums to the normalised score.
+
+    Raises:
+        ValueError: unknown method or grouping, or a trajectory without a turn.
+    """
+    for name, value, known in (
+        ("method", method, get_args(NormalizationMethod)),
+        ("grouping", grouping, get_args(Grouping)),
+    ):
+        if value not in known:
+            raise ValueError(f"reward_normalization.{name} {value!r}; it must be one of {known}")
+    if method == "none":
+        return [list(rewards) for rewards in turn_rewards]
+    if not all(len(rewards) for rewards in turn_rewards):
+        raise ValueError("turn_rewards: a trajectory without a turn has no score")
+    scores = np.array([np.sum(rewards) for rewards in turn_rewards], np.float64)
+    shared = grouping == "batch"
+    groups = group_statistics(scores, [None] * len(scores) if shared else group_ids)
+    means, stds = groups.means[groups.index], groups.stds[groups.index]
+    scales = np.ones_like(scores)
+    if method != "mean":
+        scales = np.where(stds > EPSILON, 1.0 / (stds + EPSILON), 0.0)
+    targets = (scores - means) * scales
+    if method == "asym_clip":
+        targets = targets.clip(*ASYMMETRIC_BOUNDS)
+    normalized = []
+    for rewards, scale, score, target in zip(turn_rewards, scales, scores, targets, strict=True):
+        placed = np.asarray(rewards, np.float64) * scale
+        placed[-1] += target - score * scale
+        normalized.append(placed.tolist())
+    return normalized

@@ -1,0 +1,84 @@
+"""Which trajectories of a batch are learnt from, and what each of their turns earned."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vagen.config.schema import ExperimentConfig
+from vagen.learning import (
+    group_statistics,
+    loss_scale,
+    normalize_turn_rewards,
+    select_groups,
+    turn_reward,
+)
+from vagen.learning.filters import ZERO
+from vagen.rollout.types import Status, Trajectory
+
+
+def select_trajectories(
+    config: ExperimentConfig, trajectories: Sequence[Trajectory]
+) -> tuple[dict[str, float], float]:
+    """Sets `kept` by `algorithm.rollout_filter`.
+
+    Groups are compared by the scores that training sums: rewards of all turns and parts, before
+    normalisation and KL. Episodes that failed in their environment are in no group and stay None.
+
+    Returns:
+        Metrics, and the factor of all advantages. `rollout/reward_std` is the mean over groups of
+        the standard deviation of scores, `rollout/zero_std_groups` the share of groups without one;
+        both are over groups of two and more, and missing if there are none.
+        `rollout/filter_kept` is the share of trajectories kept.
+    """
+    options = config.algorithm.rollout_filter
+    played = _played(trajectories)
+    scores = np.array([sum(_turn_rewards(trajectory)) for trajectory in played], np.float64)
+    groups = group_statistics(scores, [trajectory.group_id for trajectory in played])
+    chosen = select_groups(
+        groups.stds,
+        strategy=options.strategy,
+        value=options.value,
+        top_p_prob_mode=options.top_p_prob_mode,
+        include_zero=options.include_zero,
+    )
+    if options.strategy != "none":
+        for trajectory, group in zip(played, groups.index, strict=True):
+            trajectory.kept = bool(chosen[group])
+    kept = int(chosen[groups.index].sum())
+    metrics = {"rollout/filter_kept": kept / max(len(played), 1)}
+    compared = groups.stds[groups.sizes > 1]
+    if compared.size:
+        metrics["rollout/reward_std"] = float(compared.mean())
+        metrics["rollout/zero_std_groups"] = float((compared <= ZERO).mean())
+    return metrics, loss_scale(kept, len(played), options.loss_scaling)
+
+
+def turn_rewards_by_trajectory(
+    config: ExperimentConfig, trajectories: Sequence[Trajectory], *, normalize: bool = True
+) -> dict[str, list[float]]:
+    """Reward of each turn by trajectory id, normalised by `algorithm.reward_normalization`.
+
+    The statistics are over the trajectories given, each once; episodes that failed in their
+    environment count nowhere and keep what they earned.
+    """
+    rewards = {t.trajectory_id: _turn_rewards(t) for t in trajectories}
+    options = config.algorithm.reward_normalization
+    if normalize and options.method != "none":
+        played = _played(trajectories)
+        normalized = normalize_turn_rewards(
+            [rewards[trajectory.trajectory_id] for trajectory in played],
+            [trajectory.group_id for trajectory in played],
+            method=options.method,
+            grouping=options.grouping,
+        )
+        names = [trajectory.trajectory_id for trajectory in played]
+        rewards |= dict(zip(names, normalized, strict=True))
+    return rewards
+
+
+def _played(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    return [t for t in trajectories if t.status is not Status.ENV_ERROR]
+
+
+def _turn_rewards(trajectory: Trajectory) -> list[float]:
+    return [turn_reward(turn.rewards) for turn in trajectory.turns]
