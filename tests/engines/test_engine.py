@@ -145,6 +145,12 @@ def test_the_losses_are_means_over_all_sampled_tokens_of_the_mini_batch(make_eng
             "actor_rollout_ref.actor.kl_loss_coef=0.5",
             "actor_rollout_ref.actor.entropy_coeff=0.1",
         ),
+        (
+            "actor_rollout_ref.actor.tis_imp_ratio_cap=1.1",
+            "actor_rollout_ref.actor.clip_ratio_c=3",
+            "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean",
+        ),
+        ("rollout_manager.use_loss_mask=false",),
     ],
 )
 def test_micro_batches_add_up_to_the_mini_batch(make_engine, batch, mode):
@@ -154,6 +160,7 @@ def test_micro_batches_add_up_to_the_mini_batch(make_engine, batch, mode):
     for row in rows:  # as if the weights had moved since
         row.columns["ref_logprobs"] += rng.normal(0, 0.3, len(row.input_ids)).astype(np.float32)
         row.columns["values"] += np.float32(0.3)
+        row.rollout_logprobs += rng.normal(0, 0.3, len(row.input_ids)).astype(np.float32)
     engines = [make_engine(WHOLE, *mode), make_engine(WHOLE, SMALL_MICRO, *mode)]
     metrics = [engine.update(rows, batch.images, seed=5) for engine in engines]
     for name, value in metrics[0].items():
@@ -399,3 +406,75 @@ def test_centred_values_still_learn(make_engine, batch):
     assert float(engine.critic.head.bias.detach()) > 8
     assert not torch.equal(engine.critic.head.weight, before)
     assert metrics["critic/vf_clipfrac"] < 0.9
+
+
+TIS = "actor_rollout_ref.actor.tis_imp_ratio_cap"
+NO_BONUS = "actor_rollout_ref.actor.entropy_coeff=0"
+
+
+def test_a_token_weighs_what_the_trainer_gives_it_over_the_rollout(make_engine, batch):
+    """At ratio 1 the policy's loss is minus the mean of weight times advantage."""
+    rows = rows_of(batch)
+    rng = np.random.Generator(np.random.Philox(6))
+    weights = []
+    for row in rows:
+        row.columns["advantages"] += np.float32(1)
+        noise = rng.normal(0, 0.7, len(row.input_ids)).astype(np.float32)
+        row.rollout_logprobs = row.columns["old_logprobs"] - noise
+        weights.append(np.minimum(np.exp(noise[row.loss_mask].astype(np.float64)), 1.5))
+    engine = make_engine(WHOLE, SMALL_MICRO, NO_BONUS, f"{TIS}=1.5")
+    metrics = engine.update(rows, batch.images, seed=3)
+    gains = [row.columns["advantages"][row.loss_mask] for row in rows]
+    weight, gain = np.concatenate(weights), np.concatenate(gains)
+    assert metrics["actor/loss"] == pytest.approx(-float((weight * gain).mean()), abs=1e-5)
+    assert metrics["actor/tis_mean"] == pytest.approx(weight.mean(), rel=1e-5)
+    assert metrics["actor/tis_capped"] == pytest.approx((weight == 1.5).mean())
+    assert 0.1 < metrics["actor/tis_capped"] < 0.5
+
+
+def test_where_rollout_and_trainer_agree_weights_change_nothing(make_engine, batch):
+    rows = rows_of(batch)
+    for row in rows:
+        row.rollout_logprobs = row.columns["old_logprobs"].copy()
+    plain, weighted = make_engine(), make_engine(f"{TIS}=2")
+    before = plain.update(rows, batch.images, seed=1)
+    after = weighted.update(rows, batch.images, seed=1)
+    assert after["actor/tis_mean"] == 1.0 and after["actor/tis_capped"] == 0.0
+    assert "actor/tis_mean" not in before
+    assert same(weights(plain), weights(weighted))
+
+
+def test_without_the_loss_mask_the_policy_loss_reads_observations(make_engine, batch):
+    """Every token the model could sample counts, each with the advantage the estimator gave it.
+
+    Only sampled tokens have a rollout log-probability: the others weigh 1.
+    """
+    engine = make_engine(
+        WHOLE, SMALL_MICRO, NO_BONUS, "rollout_manager.use_loss_mask=false", f"{TIS}=1.5"
+    )
+    rows = rows_of(batch)
+    rng = np.random.Generator(np.random.Philox(6))
+    gains, weights = [], []
+    for row, old in zip(rows, engine.logprobs(rows, batch.images), strict=True):
+        row.columns["old_logprobs"] = old
+        noise = np.where(row.loss_mask, rng.normal(0, 0.7, len(old)), 0).astype(np.float32)
+        row.rollout_logprobs = np.where(row.loss_mask, old - noise, 0).astype(np.float32)
+        row.columns["advantages"] = rng.normal(1, 1, len(old)).astype(np.float32)
+        read = engine.action_mask(row)
+        assert read.sum() > row.loss_mask.sum() + 5
+        gains.append(row.columns["advantages"][read])
+        weights.append(np.minimum(np.exp(noise[read]), 1.5))
+    metrics = engine.update(rows, batch.images, seed=3)
+    expected = -float((np.concatenate(weights) * np.concatenate(gains)).mean())
+    assert metrics["actor/loss"] == pytest.approx(expected, abs=1e-4)
+    assert metrics["actor/ratio_max"] == pytest.approx(1, abs=1e-4)
+
+
+def test_an_update_without_rows_counts_and_changes_nothing_else(make_engine, batch):
+    engine = make_engine(*ADAPTIVE)
+    before, coefficient = weights(engine), engine.kl_coef
+    assert engine.update([], batch.images, seed=1) == {}
+    assert engine.updates == 1 and engine.kl_coef == coefficient
+    assert same(weights(engine), before)
+    metrics = engine.update(rows_of(batch), batch.images, seed=2)
+    assert metrics["actor/lr"] == pytest.approx(1e-3 * 2 / 3), "the warm-up goes on"

@@ -234,3 +234,163 @@ def test_the_critic_learns_where_its_estimator_has_targets(make_experiment, batc
     for trajectory in batch.trajectories:
         mask = trajectory.rows[0].columns[CRITIC_MASK]
         assert mask[0] == 0 and mask[1:].all(), "no state comes before the first token"
+
+
+GROUPED = ("data.train_batch_size=3", "rollout_manager.n_trajectory=2")
+
+
+@pytest.fixture
+def grouped(batch) -> list[Trajectory]:
+    """Three groups of two: equal scores, scores 1 apart, scores 4 apart."""
+    assert len(batch.trajectories) == 6
+    for i, trajectory in enumerate(batch.trajectories):
+        trajectory.group_id = "abc"[i // 2]
+        for row in trajectory.rows:
+            row.columns.clear()
+        for turn in trajectory.turns:
+            turn.rewards |= {"env": 0.25, "format": 0.0}
+        gap = (0.0, 1.0, 4.0)[i // 2] * (i % 2)
+        trajectory.turns[0].rewards["env"] += gap - 0.25 * len(trajectory.turns)
+    return batch.trajectories
+
+
+def filtered(strategy: str, value: float, *overrides: str) -> tuple[str, ...]:
+    options = (f"strategy={strategy}", f"value={value}")
+    return (*GROUPED, *(f"algorithm.rollout_filter.{o}" for o in options), *overrides)
+
+
+@pytest.mark.parametrize("estimator", MASKED)
+@pytest.mark.parametrize(("scaling", "scale"), [("none", 1.0), ("linear", 2 / 3), ("sqrt", 1 / 3)])
+@pytest.mark.parametrize("normalization", ["none", "mean_std"])
+def test_what_the_filter_drops_is_as_if_it_had_not_been_played(
+    make_experiment, grouped, estimator, scaling, scale, normalization
+):
+    """Normalisation, groups and whitening see the kept alone; only the scaling knows the rest."""
+    keep = {"linear": 4, "sqrt": 2, "none": 4}[scaling]
+    scale = scale**0.5 if scaling == "sqrt" else scale
+    common = (
+        f"algorithm.reward_normalization.method={normalization}",
+        "algorithm.reward_normalization.grouping=batch",
+    )
+    filtering = filtered(
+        "top_k", {4: 0.7, 2: 0.4}[keep], f"algorithm.rollout_filter.loss_scaling={scaling}"
+    )
+    alone = copy.deepcopy(grouped[-keep:])
+    add_columns(
+        with_estimator(make_experiment, estimator, *GROUPED, *common), FixedEngine(), alone, {}
+    )
+    config = with_estimator(make_experiment, estimator, *filtering, *common)
+    metrics = add_columns(config, FixedEngine(), grouped, {})
+    assert [t.kept for t in grouped] == [False] * (6 - keep) + [True] * keep
+    assert all(not row.columns for t in grouped[:-keep] for row in t.rows)
+    for column, factor in (("advantages", scale), ("returns", 1.0), ("rewards", 1.0)):
+        for a, b in zip(sampled(alone, column), sampled(grouped[-keep:], column), strict=True):
+            np.testing.assert_allclose(a * factor, b, rtol=1e-6, atol=1e-6)
+    assert metrics["rollout/filter_kept"] == pytest.approx(keep / 6)
+    assert metrics["rollout/zero_std_groups"] == pytest.approx(1 / 3)
+    assert metrics["rollout/reward_std"] == pytest.approx((0 + 0.5**0.5 + 8**0.5) / 3)
+
+
+def test_failed_episodes_are_in_no_group(make_experiment, grouped):
+    """The group of a failed episode and one other has no deviation and teaches nothing."""
+    grouped[5].status = Status.ENV_ERROR
+    grouped[5].rows[0].loss_mask[:] = False
+    config = with_estimator(make_experiment, "masked_gae", *filtered("top_k", 1.0))
+    metrics = add_columns(config, FixedEngine(), grouped, {})
+    assert [t.kept for t in grouped] == [False, False, True, True, False, None]
+    assert metrics["rollout/filter_kept"] == pytest.approx(2 / 5)
+    assert metrics["rollout/zero_std_groups"] == pytest.approx(1 / 2)
+
+
+def test_deviations_are_measured_without_a_filter_too(make_experiment, grouped):
+    config = with_estimator(make_experiment, "masked_gae", *GROUPED)
+    metrics = add_columns(config, FixedEngine(), grouped, {})
+    assert metrics["rollout/zero_std_groups"] == pytest.approx(1 / 3)
+    assert metrics["rollout/filter_kept"] == 1.0 and {t.kept for t in grouped} == {None}
+    for i, trajectory in enumerate(grouped):
+        trajectory.group_id = str(i)
+    metrics = add_columns(config, FixedEngine(), grouped, {})
+    assert "rollout/reward_std" not in metrics, "a group of one has none"
+
+
+def test_judge_rewards_count_in_the_scores_that_are_compared(make_experiment, grouped):
+    config = with_estimator(make_experiment, "masked_gae", *filtered("top_k", 0.4))
+    grouped[1].turns[0].rewards["judge_prediction"] = 9.0
+    add_columns(config, FixedEngine(), grouped, {})
+    assert [t.kept for t in grouped] == [True, True] + [False] * 4
+
+
+def test_where_nothing_is_kept_there_are_no_columns(make_experiment, grouped):
+    config = with_estimator(make_experiment, "masked_gae", *filtered("min_p", 0.5))
+    metrics = add_columns(config, FixedEngine(), grouped[:2], {})
+    assert metrics == {
+        "rollout/filter_kept": 0.0,
+        "rollout/reward_std": 0.0,
+        "rollout/zero_std_groups": 1.0,
+    }
+    assert [t.kept for t in grouped[:2]] == [False, False]
+
+
+def test_evaluation_is_neither_filtered_nor_normalised(make_experiment, grouped):
+    config = with_estimator(
+        make_experiment,
+        "masked_gae",
+        *filtered("top_k", 0.4, "algorithm.reward_normalization.method=mean"),
+    )
+    engine = FixedEngine()
+    engine.kl_coef = 0.0
+    add_columns(config, engine, grouped, {}, training=False)
+    assert {t.kept for t in grouped} == {None}
+    scores = [float(rewards.sum()) for rewards in sampled(grouped, "rewards")]
+    assert scores == pytest.approx([0, 0, 0, 1, 0, 4], abs=1e-6)
+
+
+@pytest.mark.parametrize("per_turn", ["true", "false"])
+def test_normalised_rewards_stay_at_their_turns(make_experiment, grouped, per_turn):
+    """Scores 0 and 4: mean 2, deviation 8 ** 0.5. KL comes after, unscaled."""
+    config = with_estimator(
+        make_experiment,
+        "masked_gae",
+        *GROUPED,
+        "algorithm.reward_normalization.method=mean_std",
+        f"rollout_manager.use_multi_turn_reward={per_turn}",
+    )
+    plain = copy.deepcopy(grouped)
+    add_columns(config, FixedEngine(), grouped, {})
+    free = FixedEngine()
+    free.kl_coef = 0.0
+    add_columns(config, free, plain, {})
+    scores = [float(rewards.sum()) for rewards in sampled(plain, "rewards")]
+    half = 0.5**0.5
+    assert scores == pytest.approx([0, 0, -half, half, -half, half], abs=1e-5)
+    for a, b in zip(grouped, plain, strict=True):
+        row = a.rows[0]
+        kl = row.columns["old_logprobs"] - row.columns["ref_logprobs"]
+        expected = b.rows[0].columns["rewards"] - 0.05 * kl * row.loss_mask
+        np.testing.assert_allclose(row.columns["rewards"], expected, atol=1e-6)
+    several = next(t for t in plain[4:] if len(t.turns) > 1) if per_turn == "true" else None
+    if several is not None:
+        row = several.rows[0]
+        first = np.flatnonzero(row.loss_mask & (row.turn_index == 0))[-1]
+        earned = several.turns[0].rewards["env"]
+        assert row.columns["rewards"][first] == pytest.approx(earned / 8**0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize("estimator", MASKED)
+def test_whitening_does_not_depend_on_how_trajectories_are_dealt_to_ranks(
+    make_experiment, grouped, estimator
+):
+    """Statistics are over what all ranks hold; of a rank's own rows they would be others."""
+    config = with_estimator(make_experiment, estimator, *GROUPED)
+    whole, dealt, apart = (copy.deepcopy(grouped) for _ in range(3))
+    add_columns(config, FixedEngine(), whole, {})
+    ranks = [dealt[rank::3] for rank in range(3)]
+    add_columns(config, FixedEngine(), [t for rank in ranks for t in rank], {})
+    for a, b in zip(sampled(whole, "advantages"), sampled(dealt, "advantages"), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    for rank in range(3):
+        add_columns(config, FixedEngine(), apart[rank::3], {})
+    assert any(
+        np.abs(a - b).max() > 1e-2
+        for a, b in zip(sampled(whole, "advantages"), sampled(apart, "advantages"), strict=True)
+    )
