@@ -95,6 +95,20 @@ CASES = [
         ["trainer.template_collapse_freq=5", "trainer.template_collapse_samples=2"],
     ),
     (
+        ["algorithm.reward_normalization.method=mean"],
+        "`algorithm.reward_normalization.grouping`: the only trajectory of a level is its own mean",
+        [
+            "algorithm.reward_normalization.method=mean",
+            "algorithm.reward_normalization.grouping=batch",
+        ],
+    ),
+    (
+        ["algorithm.rollout_filter.strategy=top_p"],
+        "`algorithm.rollout_filter.strategy` (override `algorithm.rollout_filter.strategy=top_p`): "
+        "it compares the trajectories of one level",
+        ["algorithm.rollout_filter.strategy=top_p", "rollout_manager.n_trajectory=2"],
+    ),
+    (
         ["rollout_manager.window_size=5"],
         "`rollout_manager.window_size` (override `rollout_manager.window_size=5`): context = "
         "concat has no window",

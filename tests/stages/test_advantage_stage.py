@@ -260,25 +260,22 @@ def filtered(strategy: str, value: float, *overrides: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("estimator", MASKED)
-@pytest.mark.parametrize(("scaling", "scale"), [("none", 1.0), ("linear", 2 / 3), ("sqrt", 1 / 3)])
+@pytest.mark.parametrize(
+    ("scaling", "keep", "scale"), [("none", 4, 1.0), ("linear", 4, 2 / 3), ("sqrt", 2, 3**-0.5)]
+)
 @pytest.mark.parametrize("normalization", ["none", "mean_std"])
 def test_what_the_filter_drops_is_as_if_it_had_not_been_played(
-    make_experiment, grouped, estimator, scaling, scale, normalization
+    make_experiment, grouped, estimator, scaling, keep, scale, normalization
 ):
     """Normalisation, groups and whitening see the kept alone; only the scaling knows the rest."""
-    keep = {"linear": 4, "sqrt": 2, "none": 4}[scaling]
-    scale = scale**0.5 if scaling == "sqrt" else scale
     common = (
         f"algorithm.reward_normalization.method={normalization}",
         "algorithm.reward_normalization.grouping=batch",
     )
-    filtering = filtered(
-        "top_k", {4: 0.7, 2: 0.4}[keep], f"algorithm.rollout_filter.loss_scaling={scaling}"
-    )
+    filtering = filtered("top_k", keep / 6, f"algorithm.rollout_filter.loss_scaling={scaling}")
     alone = copy.deepcopy(grouped[-keep:])
-    add_columns(
-        with_estimator(make_experiment, estimator, *GROUPED, *common), FixedEngine(), alone, {}
-    )
+    unfiltered = with_estimator(make_experiment, estimator, *GROUPED, *common)
+    add_columns(unfiltered, FixedEngine(), alone, {})
     config = with_estimator(make_experiment, estimator, *filtering, *common)
     metrics = add_columns(config, FixedEngine(), grouped, {})
     assert [t.kept for t in grouped] == [False] * (6 - keep) + [True] * keep
@@ -368,12 +365,11 @@ def test_normalised_rewards_stay_at_their_turns(make_experiment, grouped, per_tu
         kl = row.columns["old_logprobs"] - row.columns["ref_logprobs"]
         expected = b.rows[0].columns["rewards"] - 0.05 * kl * row.loss_mask
         np.testing.assert_allclose(row.columns["rewards"], expected, atol=1e-6)
-    several = next(t for t in plain[4:] if len(t.turns) > 1) if per_turn == "true" else None
-    if several is not None:
-        row = several.rows[0]
-        first = np.flatnonzero(row.loss_mask & (row.turn_index == 0))[-1]
-        earned = several.turns[0].rewards["env"]
-        assert row.columns["rewards"][first] == pytest.approx(earned / 8**0.5, rel=1e-4)
+    several = next(t for t in plain[4:] if len(t.turns) > 1)
+    row = several.rows[0]
+    first = np.flatnonzero(row.loss_mask & (row.turn_index == 0))[-1]
+    earned = several.turns[0].rewards["env"] if per_turn == "true" else 0.0
+    assert row.columns["rewards"][first] == pytest.approx(earned / 8**0.5, rel=1e-4)
 
 
 @pytest.mark.parametrize("estimator", MASKED)

@@ -7,7 +7,13 @@ import pytest
 from vagen.engines.local.generation import LocalPolicy
 from vagen.stages import episodes
 from vagen.stages.build import LevelSet, load_levels
-from vagen.stages.episodes import EpisodesFailed, evaluation_specs, play, training_specs
+from vagen.stages.episodes import (
+    EpisodesFailed,
+    evaluation_specs,
+    greedy_specs,
+    play,
+    training_specs,
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +61,15 @@ def test_trajectories_of_a_group_share_the_level_and_nothing_else(levels, make_e
     assert len({s.sampling_seed for s in specs}) == len(specs)
     groups = {s.group_id: {t.level_seed for t in specs if t.group_id == s.group_id} for s in specs}
     assert len(groups) == 24 and all(len(seeds) == 1 for seeds in groups.values())
+
+
+def test_each_level_of_an_iteration_is_played_greedily_once(levels, make_experiment):
+    specs = training_specs(make_experiment("rollout_manager.n_trajectory=3"), levels, 1)
+    greedy = greedy_specs(specs)
+    assert [(s.group_id, s.level_seed) for s in greedy] == [
+        (s.group_id, s.level_seed) for s in specs[::3]
+    ]
+    assert not {s.trajectory_id for s in greedy} & {s.trajectory_id for s in specs}
 
 
 def test_evaluation_plays_every_level_with_seeds_of_its_own(run, levels, make_experiment):

@@ -9,7 +9,7 @@ import pytest
 
 from vagen.rollout.batch import BatchError, TrajectoryBatch
 from vagen.rollout.types import Status
-from vagen.stages.rollout import check_images, episode_metrics, rollout
+from vagen.stages.rollout import check_images, episode_metrics, rollout, set_baselines
 
 
 def test_played_again_it_is_the_same(warm_runs, batch_dirs, tmp_path):
@@ -90,3 +90,12 @@ def test_a_mixture_is_measured_per_environment(batch):
     metrics = episode_metrics(batch.trajectories, "train")
     assert metrics["train/success/other"] == np.mean([t.success for t in half])
     assert "train/success/game" in metrics
+
+
+def test_a_greedy_episode_that_failed_is_no_baseline(batch):
+    greedy = copy.deepcopy(batch.trajectories[:3])
+    greedy[0].status, greedy[0].score = Status.ENV_ERROR, 0.0
+    greedy[1].score, greedy[2].score = 2.0, 3.0
+    metrics = set_baselines(batch.trajectories[:3], greedy)
+    assert [t.baseline_score for t in batch.trajectories[:3]] == [None, 2.0, 3.0]
+    assert metrics == {"rollout/baseline_score": 2.5, "rollout/baseline_missing": 1.0}
