@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from vagen.advantage import ESTIMATORS
 from vagen.config import ConfigError, load_experiment
 from vagen.config.checks import has_critic, has_reference, trajectories_per_iteration
 
@@ -175,6 +176,26 @@ CASES = [
         ["envs.lake.train_size=128"],
     ),
 ]
+
+
+if "remax" in ESTIMATORS:
+    REMAX = ["algorithm.adv_estimator=remax", "judge.use_state_reward=false"]
+    CASES += [
+        (
+            ["algorithm.adv_estimator=remax"],
+            "the greedy episode that remax subtracts is not judged",
+            REMAX,
+        ),
+        (
+            [
+                *REMAX,
+                "algorithm.reward_normalization.method=mean",
+                "algorithm.reward_normalization.grouping=batch",
+            ],
+            "remax subtracts the score of a greedy episode, which is not normalised",
+            REMAX,
+        ),
+    ]
 
 
 @pytest.mark.parametrize(("wrong", "message", "right"), CASES, ids=[case[1][:40] for case in CASES])

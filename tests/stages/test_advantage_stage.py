@@ -180,7 +180,7 @@ def valued_engine(make_engine):
 
 def test_truncated_bootstraps_and_terminated_does_not(make_experiment, batch, valued_engine):
     """With gamma and lambda 1 the return of the last token is its reward and what follows."""
-    config = with_estimator(make_experiment, "masked_gae")
+    config = with_estimator(make_experiment, "masked_gae", "algorithm.truncation_bootstrap=true")
     add_columns(config, valued_engine, batch.trajectories, batch.images)
     ends = {t.terminated for t in batch.trajectories}
     assert ends == {True, False}, "the batch has both"
@@ -229,7 +229,11 @@ def test_the_critic_learns_where_its_estimator_has_targets(make_experiment, batc
     add_columns(turn_ends, FixedEngine(), batch.trajectories, {})
     for trajectory in batch.trajectories:
         assert trajectory.rows[0].columns[CRITIC_MASK].sum() == len(trajectory.turns)
-    everywhere = with_estimator(make_experiment, "gae")
+    masked = with_estimator(make_experiment, "gae")
+    add_columns(masked, FixedEngine(), batch.trajectories, {})
+    for row in (trajectory.rows[0] for trajectory in batch.trajectories):
+        np.testing.assert_array_equal(row.columns[CRITIC_MASK] != 0, row.loss_mask)
+    everywhere = with_estimator(make_experiment, "gae", "rollout_manager.use_loss_mask=false")
     add_columns(everywhere, FixedEngine(), batch.trajectories, {})
     for trajectory in batch.trajectories:
         mask = trajectory.rows[0].columns[CRITIC_MASK]

@@ -53,12 +53,14 @@ def policy(tmp_path_factory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_trains(preset: str, policy: Path, tmp_path: Path) -> None:
+    """Few scores differ after so short a warm start: the filter keeps equal ones here."""
     group = 2 if PRESETS[preset].values["rollout_manager"].get("n_trajectory", 1) > 1 else 1
     run = small_run(
         tmp_path / preset,
         f"preset={preset}",
         f"rollout_manager.n_trajectory={group}",
         "warm_start.steps=0",
+        "algorithm.rollout_filter.include_zero=true",
         f"actor_rollout_ref.model.path={policy}",
     )
     build(run)

@@ -48,7 +48,7 @@ def switches(name: str) -> dict[str, str]:
     actor, kept = config.actor_rollout_ref.actor, algorithm.rollout_filter
     turn_level = algorithm.adv_estimator in ("bi_level_gae", "turn_wise_gae")
     learns_on = "turn ends" if config.critic.use_reward_mask else "sampled tokens"
-    if algorithm.adv_estimator == "gae":
+    if algorithm.adv_estimator == "gae" and not manager.use_loss_mask:
         learns_on = "all tokens"
     clip = f"{actor.clip_ratio_low:g}"
     if actor.clip_ratio_high != actor.clip_ratio_low:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vagen.advantage import ESTIMATORS, estimate_advantages
+from vagen.config.checks import needs_greedy_baseline
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine
 from vagen.engines.local.losses import CRITIC_MASK
@@ -110,6 +111,7 @@ def add_columns(
         high_level_gamma=config.algorithm.high_level_gamma,
         high_level_lam=config.algorithm.high_level_lam,
         bootstrap_values=bootstrap,
+        **_baselines(config, owners),
     )
     padded = {"rewards": rewards, "advantages": advantages * scale, "returns": returns}
     mask = None
@@ -138,8 +140,15 @@ def _logprobs(
 def _critic_mask(
     config: ExperimentConfig, attention: Tensor, loss_mask: Tensor, ends: Tensor
 ) -> Tensor:
-    """Tokens the critic learns on; never a row's first, which no state precedes."""
+    """Tokens the critic learns on; never a row's first, which no state precedes.
+
+    Turn ends go before sampled tokens, and these before all attended ones, as in VAGEN. With `gae`,
+    a loss mask and lambda below 1 advantages rest on values at observations, which the critic does
+    not learn: `masked_gae` is the one that fits.
+    """
     target = ESTIMATORS[config.algorithm.adv_estimator].value_mask
+    if target == "attention" and config.rollout_manager.use_loss_mask:
+        target = "loss"
     mask = critic_mask(
         attention_mask=attention,
         loss_mask=loss_mask if target == "loss" else None,
@@ -160,6 +169,17 @@ def _bootstrap(
     final = {trajectory.trajectory_id: i for i, trajectory in enumerate(owners)}
     last = last[[final[trajectory.trajectory_id] for trajectory in owners]]
     return np.where(cut & config.algorithm.truncation_bootstrap, last, np.float32(0))
+
+
+def _baselines(config: ExperimentConfig, owners: Sequence[Trajectory]) -> dict[str, Any]:
+    """Score of the greedy episode on each row's level, for the estimator that subtracts it.
+
+    0 where there is none: it failed, or this is an evaluation.
+    """
+    if not needs_greedy_baseline(config):
+        return {}
+    scores = [trajectory.baseline_score or 0.0 for trajectory in owners]
+    return {"baselines": torch.tensor(scores, dtype=torch.float64)}
 
 
 def _row_rewards(
