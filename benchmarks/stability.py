@@ -304,7 +304,7 @@ def main() -> None:
     parser.add_argument("--experiment", default="frozenlake-tiny")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--injections", nargs="+", choices=INJECTIONS, default=list(INJECTIONS))
-    parser.add_argument("--iterations", type=int, default=24)
+    parser.add_argument("--iterations", type=int, default=40)
     parser.add_argument("--at", type=int, default=6, help="first iteration that goes wrong")
     parser.add_argument("--jobs", type=int, default=1, help="seeds trained side by side")
     parser.add_argument("--threads", type=int, default=1)
