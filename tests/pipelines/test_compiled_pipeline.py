@@ -107,3 +107,16 @@ def test_impossible_requests_are_refused(tmp_path: Path):
         compile_pipeline(tmp_path / "x.yaml", iterations=2, start=3)
     with pytest.raises(ValueError, match="unknown mode `fast`; there is: staged, fused"):
         compile_pipeline(tmp_path / "x.yaml", iterations=2, mode="fast")
+
+
+def test_a_run_taken_up_after_a_validation_s_iteration_makes_up_for_it(tmp_path: Path):
+    """It may have ended amid the validation, which rules for stopping early count."""
+
+    def evaluations(start: int) -> set[str]:
+        content = compiled(tmp_path, iterations=6, start=start, test_freq=2)
+        names = (task["taskInfo"]["name"] for _, task in tasks_of(content))
+        return {name for name in names if name.startswith("evaluate iteration")}
+
+    assert evaluations(2) == {"evaluate iteration-0002", "evaluate iteration-0004"}
+    assert evaluations(3) == {"evaluate iteration-0004"}
+    assert evaluations(6) == set()
