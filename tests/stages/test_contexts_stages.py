@@ -29,7 +29,7 @@ from vagen.stages.run import Run
 from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 CONTEXTS = {
     "no_concat": ("rollout_manager.context=no_concat",),
     "window": ("rollout_manager.context=window", "rollout_manager.window_size=2"),
