@@ -18,7 +18,7 @@ OUTPUTS ?= outputs
 PORT ?= 5000
 
 .PHONY: help venv run resume eval view ui doctor plan compile check test lint format docs hooks \
-	bench-ablation bench-envs bench-learning bench-rollout bench-stability clean
+	bench-ablation bench-advantage bench-envs bench-learning bench-rollout bench-stability clean
 
 help: ## Show this list
 	@echo "Usage: make TARGET [EXPERIMENT=frozenlake-tiny] [ARGS=\"key=value ...\"] [RUN=latest]"
@@ -82,6 +82,9 @@ docs: $(READY) ## Write the generated documents anew: options, presets, componen
 
 hooks: $(READY) ## Install the git hooks (format and lint at every commit)
 	$(BIN)/pre-commit install
+
+bench-advantage: $(READY) ## Measure advantage estimators: speed, growth, memory
+	$(BIN)/python benchmarks/advantage.py $(ARGS)
 
 bench-envs: $(READY) ## Measure environments: resets and steps per second
 	$(BIN)/python benchmarks/envs.py $(ARGS)

@@ -1,7 +1,8 @@
 """Slow, plain-loop estimators and random batches to compare the vectorised ones with."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from random import Random
 
 import torch
 from hypothesis import strategies as st
@@ -10,62 +11,156 @@ from torch import Tensor
 
 @dataclass
 class Batch:
+    """Arguments of `estimate_advantages`."""
+
     rewards: Tensor
     values: Tensor
     loss_mask: Tensor
     turn_end_mask: Tensor
     attention_mask: Tensor
     group_ids: Tensor
+    trajectory_ids: Tensor
+    anchor_ids: Tensor
+    baselines: Tensor
 
     def arguments(self) -> dict[str, Tensor]:
         return dict(vars(self))
 
 
-def _number(draw_zero: bool):
-    number = st.floats(-5, 5, allow_nan=False, width=32)
-    return st.one_of(st.just(0.0), number) if draw_zero else number
+@dataclass
+class Options:
+    """What an estimator is told beside the batch."""
+
+    gamma: float
+    lam: float
+    high_level_gamma: float
+    high_level_lam: float
+    whiten: bool
+    bootstrap: list[float] | None = None
+    """Per row."""
+    turn_lams: list[list[float]] | None = None
+    """Per row and turn."""
+    turn_gammas: list[list[float]] | None = None
+    step_advantage_weight: float = 1.0
+    step_gamma: float = 0.95
+    step_normalization: str = "mean"
+
+    def arguments(self) -> dict:
+        given = dict(vars(self))
+        given["bootstrap_values"] = given.pop("bootstrap")
+        for name in ("bootstrap_values", "turn_lams", "turn_gammas"):
+            if given[name] is not None:
+                given[name] = torch.tensor(given[name], dtype=torch.float64)
+        return given
+
+
+MAX_TURNS = 4
+"""Of a row."""
 
 
 @st.composite
-def batches(draw, *, max_rows: int = 5, turn_rewards_only: bool = False) -> Batch:
-    """Ragged rows: one-token turns, single turns, no sampled token, zero rewards, groups of one."""
+def batches(
+    draw, *, max_rows: int = 5, turn_rewards_only: bool = False, several: bool = False
+) -> Batch:
+    """Ragged rows: one-token turns, single turns, no sampled token, zero rewards, groups of one.
+
+    With `several`, a trajectory may have several rows, which need not stand together, and rows
+    may be padding.
+    """
     layouts = draw(
         st.lists(
-            st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=4),
+            st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=MAX_TURNS),
             min_size=1,
             max_size=max_rows,
         )
     )
     pad = draw(st.integers(0, 3))
+    # The layout is what fails; numbers are drawn at once, from a seed, some or all rewards 0.
+    random = Random(draw(st.integers(0, 1000)))
+    rewarded = draw(st.sampled_from([0.0, 0.6, 1.0]))
     width = max(1 + sum(o + n for o, n in row) for row in layouts) + pad
-    shape = (len(layouts), width)
+    count, shape = len(layouts), (len(layouts), width)
     rewards, values = torch.zeros(shape).double(), torch.zeros(shape).double()
     loss, ends, attended = (torch.zeros(shape, dtype=torch.bool) for _ in range(3))
+    anchors = torch.full(shape, -1)
     for b, row in enumerate(layouts):
         at = 1
         for observation, response in row:
             at += observation
             loss[b, at : at + response] = True
+            anchors[b, at : at + response] = random.randrange(3)
             at += response
             ends[b, at - 1] = True
-        attended[b, :at] = True
+        attended[b, :at] = not several or bool(row) or draw(st.booleans())
         for t in range(at):
-            values[b, t] = draw(_number(False))
+            values[b, t] = random.uniform(-5, 5)
             if ends[b, t] or (loss[b, t] and not turn_rewards_only):
-                rewards[b, t] = draw(_number(True))
-    groups = draw(st.lists(st.integers(0, 2), min_size=len(layouts), max_size=len(layouts)))
-    return Batch(rewards, values, loss, ends, attended, torch.tensor(groups))
+                rewards[b, t] = random.uniform(-5, 5) * (random.random() < rewarded)
+    lines = list(range(count))
+    if several:
+        lines = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
+    groups = draw(st.lists(st.integers(0, 2), min_size=max(lines) + 1, max_size=max(lines) + 1))
+    baselines = [random.uniform(-5, 5) for _ in groups]
+    return Batch(
+        rewards,
+        values,
+        loss,
+        ends,
+        attended,
+        torch.tensor([groups[line] for line in lines]),
+        torch.tensor(lines),
+        anchors,
+        torch.tensor([baselines[line] for line in lines]).double(),
+    )
 
 
 fractions = st.sampled_from([0.0, 0.3, 0.9, 0.95, 0.99, 1.0])
 
 
-def _gae(rewards: list[float], values: list[float], after: float, g: float, lam: float):
-    advantages, carry = [0.0] * len(rewards), 0.0
-    for i in reversed(range(len(rewards))):
-        following = values[i + 1] if i + 1 < len(values) else after
-        carry = rewards[i] + g * following - values[i] + g * lam * carry
-        advantages[i] = carry
+@dataclass
+class Line:
+    """A trajectory as a list of turns, each a list of (row, position)."""
+
+    rows: list[int]
+    turns: list[list[tuple[int, int]]] = field(default_factory=list)
+    group: int = -1
+
+    @property
+    def tokens(self) -> list[tuple[int, int]]:
+        return [token for turn in self.turns for token in turn]
+
+
+def lines_of(batch: Batch) -> list[Line]:
+    """Trajectories that are not padding."""
+    found: dict[int, Line] = {}
+    for b, name in enumerate(batch.trajectory_ids.tolist()):
+        if not batch.attention_mask[b].any():
+            continue
+        line = found.setdefault(name, Line([], [], int(batch.group_ids[b])))
+        line.rows.append(b)
+        turn: list[tuple[int, int]] = []
+        for t in range(batch.loss_mask.shape[1]):
+            if batch.loss_mask[b, t]:
+                turn.append((b, t))
+            if batch.turn_end_mask[b, t]:
+                line.turns.append(turn)
+                turn = []
+    return list(found.values())
+
+
+def _sum_of_deltas(r: list[float], v: list[float], after: float, g: list[float], lam: list[float]):
+    """GAE as the weighted sum of all later temporal differences, each computed from scratch.
+
+    `g[i]` and `lam[i]` lead from entry i to the next.
+    """
+    n = len(r)
+    advantages = []
+    for i in range(n):
+        total, weight = 0.0, 1.0
+        for j in range(i, n):
+            total += weight * (r[j] + g[j] * (v[j + 1] if j + 1 < n else after) - v[j])
+            weight *= g[j] * lam[j]
+        advantages.append(total)
     return advantages
 
 
@@ -84,83 +179,147 @@ def _whiten(x: Tensor, mask: Tensor, sample_mask: Tensor) -> Tensor:
     return out
 
 
-def oracle(
-    name: str,
-    batch: Batch,
-    *,
-    gamma: float,
-    lam: float,
-    high_level_gamma: float,
-    high_level_lam: float,
-    bootstrap: list[float] | None,
-    whiten: bool,
-) -> tuple[Tensor, Tensor]:
-    rows, width = batch.rewards.shape
-    raw, returns = torch.zeros(rows, width).double(), torch.zeros(rows, width).double()
-    if name.removeprefix("masked_") in ("grpo", "rloo"):
-        return _grouped(name, batch)
-
-    for b in range(rows):
-        r, v = batch.rewards[b].tolist(), batch.values[b].tolist()
-        after = bootstrap[b] if bootstrap else 0.0
-        if name == "gae":
-            where = [t for t in range(width) if batch.attention_mask[b, t] or bootstrap is None]
-        else:
-            where = [t for t in range(width) if batch.loss_mask[b, t]]
-        ends = [t for t in range(width) if batch.turn_end_mask[b, t]]
-
-        if name in ("gae", "masked_gae"):
-            result = _gae([r[t] for t in where], [v[t] for t in where], after, gamma, lam)
-            for t, a in zip(where, result, strict=True):
-                raw[b, t], returns[b, t] = a, a + v[t]
-            continue
-
-        turns = _gae(
-            [r[t] for t in ends],
-            [v[t] for t in ends],
-            after,
-            high_level_gamma,
-            high_level_lam,
-        )
-        start = -1
-        for end, advantage in zip(ends, turns, strict=True):
-            mine = [t for t in where if start < t <= end]
-            if name == "turn_wise_gae":
-                for t in mine:
-                    raw[b, t] = advantage
-                returns[b, end] = advantage + v[end]
-            else:
-                # The reward at the end becomes the turn's return, and nothing follows it.
-                inner = [r[t] for t in mine[:-1]] + [advantage + v[end]]
-                result = _gae(inner, [v[t] for t in mine], 0.0, gamma, lam)
-                for t, a in zip(mine, result, strict=True):
-                    raw[b, t], returns[b, t] = a, a + v[t]
-            start = end
-
+def oracle(name: str, batch: Batch, options: Options) -> tuple[Tensor, Tensor]:
+    if name in ("grpo", "masked_grpo", "rloo", "masked_rloo", "brpo", "arpo", "gigpo"):
+        return _scored(name, batch, options)
+    raw = torch.zeros(batch.rewards.shape).double()
+    returns = torch.zeros(batch.rewards.shape).double()
+    if name == "gae":
+        _every_position(batch, options, raw, returns)
+    else:
+        for line in lines_of(batch):
+            _recursion(name, batch, options, line, raw, returns)
     mask = batch.attention_mask if name == "gae" else batch.loss_mask
-    if whiten:
-        sample = batch.turn_end_mask if name == "turn_wise_gae" else mask
-        raw = _whiten(raw, mask, sample)
+    if options.whiten and name != "remax":
+        raw = _whiten(raw, mask, batch.turn_end_mask if name == "turn_wise_gae" else mask)
     return torch.where(mask, raw, 0.0), torch.where(mask, returns, 0.0)
 
 
-def _grouped(name: str, batch: Batch) -> tuple[Tensor, Tensor]:
-    mask = batch.loss_mask if name.startswith("masked_") else batch.attention_mask
+def _every_position(batch: Batch, options: Options, raw: Tensor, returns: Tensor) -> None:
+    rows, width = batch.rewards.shape
+    for b in range(rows):
+        after = options.bootstrap[b] if options.bootstrap else 0.0
+        where = [t for t in range(width) if batch.attention_mask[b, t] or not options.bootstrap]
+        r, v = batch.rewards[b].tolist(), batch.values[b].tolist()
+        n = len(where)
+        result = _sum_of_deltas(
+            [r[t] for t in where],
+            [v[t] for t in where],
+            after,
+            [options.gamma] * n,
+            [options.lam] * n,
+        )
+        for t, a in zip(where, result, strict=True):
+            raw[b, t], returns[b, t] = a, a + v[t]
+
+
+def _recursion(
+    name: str, batch: Batch, options: Options, line: Line, raw: Tensor, returns: Tensor
+) -> None:
+    last_row = line.rows[-1]
+    after = options.bootstrap[last_row] if options.bootstrap else 0.0
+    tokens, turns = line.tokens, line.turns
+    n, k = len(tokens), len(turns)
+
+    def reward(token):
+        return float(batch.rewards[token])
+
+    def value(token):
+        return float(batch.values[token])
+
+    def gae(points, amounts, g, lam):
+        return _sum_of_deltas(amounts, [value(p) for p in points], after, g, lam)
+
+    if name in ("reinforce_plus_plus", "remax"):
+        baseline = float(batch.baselines[last_row]) if name == "remax" else 0.0
+        for i, token in enumerate(tokens):
+            to_go = sum(options.gamma ** (j - i) * reward(tokens[j]) for j in range(i, n))
+            raw[token], returns[token] = to_go - baseline, to_go
+    elif name == "masked_gae":
+        result = gae(tokens, [reward(t) for t in tokens], [options.gamma] * n, [options.lam] * n)
+        for token, a in zip(tokens, result, strict=True):
+            raw[token], returns[token] = a, a + value(token)
+    elif name.startswith("no_concat_gae"):
+        points = [turn[-1] if name.endswith("last") else turn[0] for turn in turns]
+        amounts = [sum(reward(t) for t in turn) for turn in turns]
+        result = gae(points, amounts, [options.gamma] * k, [options.lam] * k)
+        for turn, point, a in zip(turns, points, result, strict=True):
+            returns[point] = a + value(point)
+            for token in turn:
+                raw[token] = a
+    else:
+        g, lam = [options.high_level_gamma] * k, [options.high_level_lam] * k
+        if name == "adaptive_credit" and options.turn_gammas is not None:
+            g = options.turn_gammas[last_row][:k]
+        if name == "adaptive_credit" and options.turn_lams is not None:
+            lam = [*options.turn_lams[last_row][1:k], 0.0]
+        ends = [turn[-1] for turn in turns]
+        outer = gae(ends, [reward(e) for e in ends], g, lam)
+        for turn, end, advantage in zip(turns, ends, outer, strict=True):
+            if name == "turn_wise_gae":
+                for token in turn:
+                    raw[token] = advantage
+                returns[end] = advantage + value(end)
+                continue
+            # The reward at the end becomes the turn's return, and nothing follows it.
+            inner = [reward(t) for t in turn[:-1]] + [advantage + value(end)]
+            m = len(turn)
+            values = [value(t) for t in turn]
+            result = _sum_of_deltas(inner, values, 0.0, [options.gamma] * m, [options.lam] * m)
+            for token, a in zip(turn, result, strict=True):
+                raw[token], returns[token] = a, a + value(token)
+
+
+def _normalized(x: float, peers: list[float], *, by_std: bool) -> float:
+    n = len(peers)
+    mean = math.fsum(peers) / n if n > 1 else 0.0
+    if not by_std:
+        return x - mean
+    std = math.sqrt(math.fsum((p - mean) ** 2 for p in peers) / (n - 1)) if n > 1 else 1.0
+    return (x - mean) / (std + 1e-6)
+
+
+def _scored(name: str, batch: Batch, options: Options) -> tuple[Tensor, Tensor]:
+    mask = batch.attention_mask if name in ("grpo", "rloo") else batch.loss_mask
+    lines = lines_of(batch)
     scores = [
-        math.fsum(float(x) for x, m in zip(r, keep, strict=True) if m)
-        for r, keep in zip(batch.rewards, mask, strict=True)
+        math.fsum(float(batch.rewards[b, t]) for b in line.rows for t in mask[b].nonzero())
+        for line in lines
     ]
     out = torch.zeros(mask.shape).double()
-    for b, score in enumerate(scores):
-        peers = [s for s, g in zip(scores, batch.group_ids, strict=True) if g == batch.group_ids[b]]
-        n = len(peers)
-        mean = math.fsum(peers) / n
+    for line, score in zip(lines, scores, strict=True):
+        peers = [s for s, other in zip(scores, lines, strict=True) if other.group == line.group]
         if name.endswith("rloo"):
+            n = len(peers)
             advantage = score if n == 1 else score - (math.fsum(peers) - score) / (n - 1)
-        elif n == 1:
-            advantage = score / (1 + 1e-6)
+        elif name == "brpo":
+            advantage = _normalized(score, scores, by_std=True)
+        elif name == "arpo":
+            advantage = score
         else:
-            std = math.sqrt(math.fsum((s - mean) ** 2 for s in peers) / (n - 1))
-            advantage = (score - mean) / (std + 1e-6)
-        out[b, mask[b]] = advantage
+            by_std = name != "gigpo" or options.step_normalization == "mean_std"
+            advantage = _normalized(score, peers, by_std=by_std)
+        for b in line.rows:
+            out[b, mask[b]] = advantage
+    if name == "gigpo":
+        for turn, _, advantage in step_oracle(batch, options):
+            for token in turn:
+                out[token] += options.step_advantage_weight * advantage
     return out, out.clone()
+
+
+def step_oracle(batch: Batch, options: Options) -> list[tuple[list[tuple[int, int]], int, float]]:
+    """Each turn with the size of its anchor group and its advantage within."""
+    steps = []
+    for line in lines_of(batch):
+        amounts = [sum(float(batch.rewards[t]) for t in turn) for turn in line.turns]
+        for k, turn in enumerate(line.turns):
+            to_go = sum(options.step_gamma ** (j - k) * amounts[j] for j in range(k, len(amounts)))
+            steps.append(((line.group, int(batch.anchor_ids[turn[-1]])), to_go, turn))
+    found = []
+    for key, to_go, turn in steps:
+        peers = [other for peer, other, _ in steps if peer == key]
+        by_std = options.step_normalization == "mean_std"
+        advantage = 0.0 if len(peers) == 1 else _normalized(to_go, peers, by_std=by_std)
+        found.append((turn, len(peers), advantage))
+    return found

@@ -14,6 +14,8 @@ def arguments(**changes):
         "turn_end_mask": torch.tensor([[0, 0, 1, 0], [0, 0, 1, 0]]),
         "attention_mask": torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0]]),
         "group_ids": ["a", "a"],
+        "anchor_ids": torch.tensor([[-1, -1, 3, -1], [-1, -1, 3, -1]]),
+        "baselines": torch.tensor([0.5, 0.25]),
     }
     return {**base, **changes}
 
@@ -47,6 +49,8 @@ def test_an_estimator_needs_only_what_its_spec_says(name):
         "values": spec.needs_critic,
         "turn_end_mask": spec.needs_turn_end,
         "group_ids": spec.group_based,
+        "anchor_ids": spec.needs_anchors,
+        "baselines": spec.needs_baselines,
     }
     expected = estimate_advantages(name, **given)
     without = {**given, **{key: None for key, needed in needs.items() if not needed}}
@@ -96,6 +100,19 @@ def test_the_lambda_of_turns_defaults_to_that_of_tokens():
             {"turn_end_mask": torch.tensor([[0, 0, 1, 0], [0, 1, 0, 0]])},
             r"turn_end_mask: last sampled token ends no turn \(row 1",
         ),
+        ({"trajectory_ids": ["a"]}, r"trajectory_ids has 1 entries for 2 rows"),
+        (
+            {"trajectory_ids": ["a", "a"], "group_ids": ["x", "y"]},
+            r"group_ids: rows of one trajectory in several groups \(row 0 of 2",
+        ),
+        ({"turn_lams": torch.zeros(3, 1)}, r"turn_lams: shape \[3, 1\]; it must be \[K\] or \[2"),
+        ({"turn_gammas": torch.tensor([1.5])}, r"turn_gammas: not in \[0, 1\] \(row 0, 1 of 2"),
+        (
+            {"turn_gammas": torch.zeros(2, 1), "trajectory_ids": ["a", "a"]},
+            r"turn_gammas: given for 1 turns, the trajectory has more \(row 0, 1 of 2",
+        ),
+        ({"step_normalization": "std"}, r"step_normalization = 'std'; use mean or mean_std"),
+        ({"step_gamma": 2.0}, r"step_gamma = 2.0"),
         (
             {"values": torch.tensor([[0, 0, 0, 0.0], [0, 0, float("nan"), 0]])},
             r"values: not finite \(row 1",
@@ -104,7 +121,24 @@ def test_the_lambda_of_turns_defaults_to_that_of_tokens():
 )
 def test_bad_arguments_are_refused_with_the_place(changes, message):
     with pytest.raises(AdvantageError, match=message):
-        estimate_advantages("bi_level_gae", **arguments(**changes))
+        estimate_advantages("adaptive_credit", **arguments(**changes))
+
+
+def test_a_turn_without_a_state_is_refused_where_states_are_compared():
+    anchors = torch.tensor([[-1, -1, 3, -1], [-1, 3, -1, -1]])
+    with pytest.raises(AdvantageError, match=r"anchor_ids: turn without a state \(row 1 of 2"):
+        estimate_advantages("gigpo", **arguments(anchor_ids=anchors))
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("shape", [(0, 4), (2, 0), (0, 0)])
+def test_a_batch_of_nothing_gives_nothing(name, shape):
+    empty = {
+        key: torch.zeros(shape if x.dim() == 2 else shape[:1], dtype=x.dtype)
+        for key, x in arguments(group_ids=torch.zeros(2)).items()
+    }
+    for x in estimate_advantages(name, **empty):
+        assert x.shape == shape
 
 
 def test_an_unknown_name_gets_the_nearest_one():

@@ -1,19 +1,28 @@
 """What must hold for every batch."""
 
+from random import Random
+
 import pytest
 import torch
-from advantage_oracle import Batch, batches, fractions, oracle
+from advantage_oracle import MAX_TURNS, Batch, Options, batches, fractions, oracle, step_oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vagen.advantage import ESTIMATORS, estimate_advantages
-from vagen.advantage.segments import Selection, reverse_linear_scan
+from vagen.advantage import (
+    ESTIMATORS,
+    AdvantageError,
+    checked_inputs,
+    chunks,
+    estimate_advantages,
+    step_advantages,
+)
+from vagen.advantage.segments import BLOCK, Selection, reverse_linear_scan
 
 CRITIC = [name for name, spec in ESTIMATORS.items() if spec.needs_critic]
 MASKED = [name for name, spec in ESTIMATORS.items() if spec.mask == "loss"]
 OPTIONS = {"gamma": 0.97, "lam": 0.9, "high_level_gamma": 0.9, "high_level_lam": 0.8}
 
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=15, deadline=None)
 numbers = st.floats(-5, 5, allow_nan=False, width=32)
 
 
@@ -21,42 +30,59 @@ def close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 1e-9) -> None:
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
+@st.composite
+def options(draw, rows: int) -> Options:
+    random = Random(draw(st.integers(0, 1000)))
+    # A trajectory may have all rows, each full of turns.
+    turns = rows * MAX_TURNS
+
+    def table():
+        if draw(st.booleans()):
+            return None
+        return [[random.choice([0.0, 0.9, 1.0, 0.5]) for _ in range(turns)] for _ in range(rows)]
+
+    cut = draw(st.booleans())
+    return Options(
+        gamma=draw(fractions),
+        lam=draw(fractions),
+        high_level_gamma=draw(fractions),
+        high_level_lam=draw(fractions),
+        whiten=draw(st.booleans()),
+        bootstrap=[random.uniform(-5, 5) for _ in range(rows)] if cut else None,
+        turn_lams=table(),
+        turn_gammas=table(),
+        step_advantage_weight=random.choice([0.0, 0.5, 1.0]),
+        step_gamma=random.choice([0.0, 0.9, 1.0]),
+        step_normalization=random.choice(["mean", "mean_std"]),
+    )
+
+
 @pytest.mark.parametrize("name", ESTIMATORS)
-@settings(max_examples=60, deadline=None)
-@given(
-    data=st.data(),
-    batch=batches(),
-    gamma=fractions,
-    lam=fractions,
-    turn_gamma=fractions,
-    turn_lam=fractions,
-    whiten=st.booleans(),
-)
-def test_equals_plain_loops(name, data, batch, gamma, lam, turn_gamma, turn_lam, whiten):
-    rows = len(batch.rewards)
-    bootstrap = data.draw(st.none() | st.lists(numbers, min_size=rows, max_size=rows))
-    advantages, returns = estimate_advantages(
-        name,
-        **batch.arguments(),
-        gamma=gamma,
-        lam=lam,
-        high_level_gamma=turn_gamma,
-        high_level_lam=turn_lam,
-        bootstrap_values=None if bootstrap is None else torch.tensor(bootstrap).double(),
-        whiten=whiten,
-    )
-    expected = oracle(
-        name,
-        batch,
-        gamma=gamma,
-        lam=lam,
-        high_level_gamma=turn_gamma,
-        high_level_lam=turn_lam,
-        bootstrap=bootstrap,
-        whiten=whiten,
-    )
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_equals_plain_loops(name, data):
+    batch = data.draw(batches(several=ESTIMATORS[name].stitches))
+    chosen = data.draw(options(len(batch.rewards)))
+    advantages, returns = estimate_advantages(name, **batch.arguments(), **chosen.arguments())
+    expected = oracle(name, batch, chosen)
     close(advantages, expected[0])
     close(returns, expected[1])
+
+
+@few
+@given(batch=batches(several=True), data=st.data())
+def test_shares_of_turns_that_are_compared(batch, data):
+    chosen = data.draw(options(len(batch.rewards)))
+    arguments = chosen.arguments()
+    del arguments["whiten"]
+    steps = step_advantages(checked_inputs("gigpo", **batch.arguments(), **arguments))
+    expected = step_oracle(batch, chosen)
+    assert len(steps.advantages) == len(expected)
+    if expected:
+        alone, used = steps.fractions()
+        assert alone == pytest.approx(sum(n == 1 for _, n, _ in expected) / len(expected))
+        differing = sum(abs(a) > 1e-12 for _, _, a in expected) / len(expected)
+        assert used >= differing - 1e-12
 
 
 @few
@@ -74,6 +100,25 @@ def test_bi_level_is_masked_gae_where_a_turn_and_its_tokens_count_alike(batch, g
 
 
 @few
+@given(batch=batches(several=True), data=st.data())
+def test_adaptive_credit_with_constants_is_bi_level(batch, data):
+    """Exactly, whether the constants are left to the defaults or given for every turn."""
+    chosen = data.draw(options(len(batch.rewards)))
+    chosen.turn_lams = chosen.turn_gammas = None
+    arguments = {**batch.arguments(), **chosen.arguments()}
+    expected = estimate_advantages("bi_level_gae", **arguments)
+    turns = len(batch.rewards) * MAX_TURNS
+    given_tables = {
+        "turn_lams": torch.full((turns,), chosen.high_level_lam, dtype=torch.float64),
+        "turn_gammas": torch.full((turns,), chosen.high_level_gamma, dtype=torch.float64),
+    }
+    for tables in ({}, given_tables):
+        found = estimate_advantages("adaptive_credit", **arguments | tables)
+        for x, y in zip(found, expected, strict=True):
+            assert torch.equal(x, y)
+
+
+@few
 @given(batch=batches(), gamma=fractions)
 def test_with_lambda_one_the_return_is_the_discounted_reward_to_come(batch, gamma):
     _, returns = estimate_advantages("masked_gae", **batch.arguments(), gamma=gamma, lam=1.0)
@@ -84,15 +129,19 @@ def test_with_lambda_one_the_return_is_the_discounted_reward_to_come(batch, gamm
             assert float(returns[b, t]) == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", CRITIC)
+@pytest.mark.parametrize("name", [n for n, spec in ESTIMATORS.items() if spec.whiten_over])
 @few
 @given(batch=batches())
 def test_whitened_advantages_have_mean_zero_and_unit_variance(name, batch):
     advantages, returns = estimate_advantages(name, **batch.arguments(), **OPTIONS)
     raw, raw_returns = estimate_advantages(name, **batch.arguments(), **OPTIONS, whiten=False)
     close(returns, raw_returns)
-    masks = {"attention": batch.attention_mask, "loss": batch.loss_mask}
-    mask = batch.turn_end_mask if name == "turn_wise_gae" else masks[ESTIMATORS[name].mask]
+    masks = {
+        "attention": batch.attention_mask,
+        "loss": batch.loss_mask,
+        "turn_end": batch.turn_end_mask,
+    }
+    mask = masks[ESTIMATORS[name].whiten_over]
     if mask.sum() > 1 and raw[mask].var() > 1e-3:
         assert advantages[mask].mean().abs() < 1e-9
         assert advantages[mask].var().sqrt() == pytest.approx(1.0, abs=1e-4)
@@ -126,6 +175,9 @@ def widen(batch: Batch, columns: list[int], width: int) -> Batch:
         move(batch.turn_end_mask, False),
         move(batch.attention_mask, True),
         batch.group_ids,
+        batch.trajectory_ids,
+        move(batch.anchor_ids, -1),
+        batch.baselines,
     )
 
 
@@ -150,7 +202,7 @@ def test_more_observation_tokens_change_nothing(name, batch, data):
 @few
 @given(batch=batches(), left=st.integers(0, 3), right=st.integers(0, 3), copies=st.integers(0, 2))
 def test_padding_columns_and_rows_change_nothing(name, batch, left, right, copies):
-    """The copies carry real rewards and a real group: an empty attention mask takes them out."""
+    """The copies carry real rewards, group and trajectory: the attention mask takes them out."""
 
     def pad(x):
         if x.dim() == 1:
@@ -213,6 +265,58 @@ def test_bootstrap_is_a_last_token_that_is_worth_its_value(name, batch, data):
     close(cut[1], torch.where(mask, whole[1][:, :width], 0.0))
 
 
+@pytest.mark.parametrize("name", [n for n, spec in ESTIMATORS.items() if spec.stitches])
+@few
+@given(batch=batches(), data=st.data())
+def test_it_does_not_matter_which_row_a_turn_is_in(name, batch, data):
+    """Each trajectory is dealt out to two rows, both of which hold all of its text."""
+    rows = len(batch.rewards)
+    first = batch.loss_mask.clone()
+    for b in range(rows):
+        ends = batch.turn_end_mask[b].nonzero().flatten().tolist()
+        cut = data.draw(st.sampled_from([0, *(end + 1 for end in ends)]))
+        first[b, cut:] = False
+    arguments = batch.arguments()
+    twice = {key: torch.cat([x, x]) for key, x in arguments.items()}
+    share = torch.cat([first, batch.loss_mask & ~first])
+    twice["loss_mask"] = share
+    twice["turn_end_mask"] = twice["turn_end_mask"] & share
+    # What is sampled in one row is read in the other.
+    twice["rewards"] = torch.where(share, twice["rewards"], 0.0)
+    before = estimate_advantages(name, **arguments, **OPTIONS)
+    after = estimate_advantages(name, **twice, **OPTIONS)
+    for x, y in zip(after, before, strict=True):
+        upper, lower = torch.where(share, x, 0.0).split(rows)
+        close(upper + lower, torch.where(batch.loss_mask, y, 0.0))
+
+
+@pytest.mark.parametrize("name", [n for n, spec in ESTIMATORS.items() if not spec.stitches])
+def test_rows_that_cannot_be_stitched_are_refused(name):
+    x = torch.tensor([[0.0, 1.0]]).repeat(3, 1)
+    mask = x.bool()
+    arguments = {"rewards": x, "values": x, "loss_mask": mask, "attention_mask": mask}
+    estimate_advantages(name, **arguments, trajectory_ids=["a", "b", "c"])
+    with pytest.raises(AdvantageError, match=rf"{name} needs each .* in one row.*\(row 0, 2 of 3"):
+        estimate_advantages(name, **arguments, trajectory_ids=["a", "b", "a"])
+    mask[2] = False
+    estimate_advantages(name, **arguments, trajectory_ids=["a", "b", "a"])
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data(), size=st.integers(1, 30))
+def test_chunks_of_trajectories_do_not_show(name, data, size):
+    batch = data.draw(batches(several=ESTIMATORS[name].stitches))
+    chosen = data.draw(options(len(batch.rewards)))
+    arguments = {**batch.arguments(), **chosen.arguments()}
+    expected = estimate_advantages(name, **arguments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks, "CHUNK_TOKENS", size)
+        found = estimate_advantages(name, **arguments)
+    close(found[0], expected[0])
+    close(found[1], expected[1])
+
+
 @few
 @given(batch=batches(), junk=st.sampled_from([3.0, float("nan")]))
 def test_gae_with_bootstrap_values_never_reads_padding(batch, junk):
@@ -245,33 +349,29 @@ def test_group_relative_advantages_ignore_a_common_bonus(batch, shift):
         close(estimate_advantages(name, **more)[0], before, 1e-7)
 
 
-@few
-@given(
-    pairs=st.lists(
-        st.lists(st.tuples(numbers, st.floats(0, 1, width=32)), min_size=9, max_size=9),
-        min_size=1,
-        max_size=3,
-    ),
-    width=st.integers(0, 9),
+@pytest.mark.parametrize(
+    "count", [0, 1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, BLOCK**2, BLOCK**2 + BLOCK + 1]
 )
-def test_scan_equals_a_loop(pairs, width):
-    table = torch.tensor(pairs).double()[:, :width]
-    inputs, decay = table[..., 0], table[..., 1]
-    expected, carry = torch.zeros_like(inputs), torch.zeros(len(pairs)).double()
-    for s in reversed(range(width)):
-        carry = inputs[:, s] + decay[:, s] * carry
-        expected[:, s] = carry
-    close(reverse_linear_scan(inputs, decay), expected, 1e-12)
+def test_scan_equals_a_loop(count):
+    generator = torch.Generator().manual_seed(count)
+    inputs = torch.randn(count, generator=generator, dtype=torch.float64)
+    decay = torch.rand(count, generator=generator, dtype=torch.float64)
+    decay[torch.rand(count, generator=generator) < 0.2] = 0.0
+    decay[torch.rand(count, generator=generator) < 0.5] = 1.0
+    expected, carry = [], 0.0
+    for x, d in zip(reversed(inputs.tolist()), reversed(decay.tolist()), strict=True):
+        carry = x + d * carry
+        expected.append(carry)
+    close(
+        reverse_linear_scan(inputs, decay), torch.tensor(expected[::-1], dtype=torch.float64), 1e-12
+    )
 
 
 @few
 @given(batch=batches())
 def test_selection_puts_back_what_it_took(batch):
     selection = Selection.of(batch.loss_mask)
-    dense = selection.take(batch.values)
-    assert dense.shape[1] == int(batch.loss_mask.sum(1).max())
-    for b, row in enumerate(batch.values):
-        picked = row[batch.loss_mask[b]]
-        assert dense[b, : len(picked)].tolist() == picked.tolist()
-        assert not dense[b, len(picked) :].any()
-    close(selection.put(dense), torch.where(batch.loss_mask, batch.values, 0.0), 0.0)
+    taken = selection.take(batch.values)
+    assert torch.equal(taken, batch.values[batch.loss_mask])
+    close(selection.put(taken), torch.where(batch.loss_mask, batch.values, 0.0), 0.0)
+    assert int(selection.last.sum()) == int(batch.loss_mask.any(1).sum())

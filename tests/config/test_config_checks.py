@@ -110,6 +110,65 @@ CASES = [
         ["algorithm.rollout_filter.strategy=top_p", "rollout_manager.n_trajectory=2"],
     ),
     (
+        ["algorithm.adv_estimator=no_concat_gae", "critic.use_reward_mask=true"],
+        "`critic.use_reward_mask` (override `critic.use_reward_mask=true`): no_concat_gae has "
+        "returns at the first tokens of turns",
+        ["algorithm.adv_estimator=no_concat_gae_last", "critic.use_reward_mask=true"],
+    ),
+    (
+        ["algorithm.adv_estimator=no_concat_gae_last"],
+        "`critic.use_reward_mask`: no_concat_gae_last has returns at the ends of turns only",
+        ["algorithm.adv_estimator=no_concat_gae"],
+    ),
+    (
+        ["algorithm.adv_estimator=gigpo"],
+        "`rollout_manager.n_trajectory`: gigpo compares trajectories of one level",
+        ["algorithm.adv_estimator=gigpo", "rollout_manager.n_trajectory=2"],
+    ),
+    (
+        [
+            "algorithm.adv_estimator=gae",
+            "rollout_manager.use_gae_mask=false",
+            "rollout_manager.context=no_concat",
+        ],
+        "`rollout_manager.context` (override `rollout_manager.context=no_concat`): gae needs a "
+        "trajectory in one row, no_concat makes several",
+        ["algorithm.adv_estimator=masked_gae", "rollout_manager.context=no_concat"],
+    ),
+    (
+        [
+            "algorithm.adv_estimator=brpo",
+            "data.train_batch_size=1",
+            "actor_rollout_ref.actor.ppo_mini_batch_size=1",
+        ],
+        "`data.train_batch_size` (override `data.train_batch_size=1`): brpo compares",
+        [
+            "algorithm.adv_estimator=arpo",
+            "data.train_batch_size=1",
+            "actor_rollout_ref.actor.ppo_mini_batch_size=1",
+        ],
+    ),
+    (
+        ["algorithm.adv_estimator=adaptive_credit", "algorithm.high_level_lam=0.9"],
+        "`algorithm.high_level_lam` (override `algorithm.high_level_lam=0.9`): adaptive_credit "
+        "chooses the lambda of each turn itself",
+        [
+            "algorithm.adv_estimator=adaptive_credit",
+            "algorithm.high_level_lam=0.9",
+            "algorithm.adaptive_credit.mode=gamma",
+        ],
+    ),
+    (
+        [
+            "algorithm.adv_estimator=adaptive_credit",
+            "algorithm.adaptive_credit.mode=gamma",
+            "algorithm.high_level_gamma=1.0",
+        ],
+        "1.0 is the discount at average progress and must lie between "
+        "algorithm.adaptive_credit.gamma_low = 0.85 and gamma_high = 0.995",
+        ["algorithm.adv_estimator=adaptive_credit", "algorithm.high_level_gamma=1.0"],
+    ),
+    (
         ["rollout_manager.window_size=5"],
         "`rollout_manager.window_size` (override `rollout_manager.window_size=5`): context = "
         "concat has no window",

@@ -282,3 +282,33 @@ def test_the_config_digest_is_that_of_the_resolved_options(name):
         name, {"reward_overrides": dict(reversed(parts.items()))}
     )
     assert len({envs.env_config_digest(other, {}) for other in NAMES}) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_potential_rises_from_start_to_success(name):
+    """Along the expert's path, by the share of the way that is done."""
+    env = envs.make(name, {"max_actions_per_step": 1, "expert_actions_per_turn": 1})
+    for seed in range(5):
+        log = play(env, seed)
+        states = [log[0][1]["state"], *(step[4]["state"] for step in log[1:])]
+        found = [env.potential(state, states[0]) for state in states]
+        assert found[0] == 0.0 and found[-1] == 1.0
+        if name == "Sokoban":
+            expected = np.arange(len(states)) / (len(states) - 1)
+            np.testing.assert_allclose(found, expected, atol=1e-9)
+        for state in states:
+            assert json.loads(json.dumps(state)) == state
+
+
+def test_potential_is_never_negative_and_nothing_where_all_is_lost():
+    lake = envs.get_environment("FrozenLake").load()
+    start = {"player": [0, 0], "target": [0, 2], "holes": [[0, 1]]}
+    assert lake.potential({**start, "player": [3, 0]}, start) == 0.0
+    assert lake.potential({**start, "player": [0, 1]}, start) == 0.0
+    assert lake.potential({**start, "player": [1, 2]}, start) == pytest.approx(0.5)
+    room = envs.get_environment("Sokoban").load()
+    start = room.example_state
+    assert room.potential(start, start) == 0.0
+    cornered = {**start, "boxes": [[1, 1]], "player": [2, 2]}
+    assert room.distance(cornered) is None and room.potential(cornered, start) == 0.0
+    assert room.potential({**start, "boxes": start["targets"]}, start) == 1.0

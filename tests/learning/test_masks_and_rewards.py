@@ -17,6 +17,7 @@ from vagen.learning import (
     token_rewards,
     turn_end_mask,
     turn_reward,
+    turn_start_mask,
 )
 
 few = settings(max_examples=80, deadline=None)
@@ -136,8 +137,25 @@ def test_rewards_and_masks_feed_the_estimators():
     assert advantages.tolist() == returns.tolist() == [[0.0, 2.5, 2.5, 0.0, 3.0]]
 
 
+@few
+@given(rows())
+def test_turn_starts_are_the_first_sampled_tokens_of_turns(case):
+    mask, turn, layouts = case
+    starts = turn_start_mask(mask, turn)
+    for b in range(len(layouts)):
+        expected = {}
+        for t in range(mask.shape[1]):
+            if mask[b, t]:
+                expected.setdefault(int(turn[b, t]), t)
+        assert starts[b].nonzero().flatten().tolist() == sorted(expected.values())
+        assert torch.equal(turn_start_mask(mask[b], turn[b]), starts[b])
+
+
 def test_the_critic_learns_on_the_narrowest_mask_given():
     attended, loss, ends = torch.ones(1, 3), torch.tensor([[0, 1, 1]]), torch.tensor([[0, 0, 1]])
+    starts = torch.tensor([[0, 1, 0]])
+    only_starts = critic_mask(attention_mask=attended, loss_mask=loss, turn_start_mask=starts)
+    assert only_starts.tolist() == [[False, True, False]]
     assert critic_mask(attention_mask=attended).tolist() == [[True, True, True]]
     only_sampled = critic_mask(attention_mask=attended, loss_mask=loss)
     assert only_sampled.tolist() == [[False, True, True]]

@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
+from vagen.advantage.chunks import by_chunks
 from vagen.advantage.inputs import AdvantageInputs
-from vagen.advantage.segments import Selection, next_values, reverse_linear_scan
+from vagen.advantage.segments import Selection, reverse_linear_scan, turns_of
 from vagen.advantage.turn_wise_gae import turn_advantages
-from vagen.advantage.whitening import whiten
 
 
+@by_chunks
 def bi_level_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     """A recursion over turns with its own discount, then one over the tokens of each turn.
 
@@ -28,19 +29,29 @@ def bi_level_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     Returns:
         Advantages and returns [B, T], 0 off the loss mask.
     """
-    assert inputs.values is not None and inputs.turn_end_mask is not None
-    turns = Selection.of(inputs.turn_end_mask)
-    tokens = Selection.of(inputs.loss_mask)
-    turn_BS = tokens.take(turns.put(turn_advantages(inputs, turns)))
-    ends_BS = tokens.take(inputs.turn_end_mask)
+    assert inputs.turn_end_mask is not None
+    turns = Selection.of(inputs.turn_end_mask, inputs.line_of_row)
+    return within_turns(inputs, turn_advantages(inputs, turns))
 
-    values_BS = tokens.take(inputs.values)
-    following_BS = next_values(values_BS, tokens.lengths, None)
-    deltas_BS = tokens.take(inputs.rewards) + inputs.gamma * following_BS - values_BS
-    raw_BS = reverse_linear_scan(
-        torch.where(ends_BS, turn_BS, deltas_BS),
-        (~ends_BS).to(deltas_BS.dtype) * (inputs.gamma * inputs.lam),
+
+def within_turns(inputs: AdvantageInputs, turn_advantages_N: Tensor) -> tuple[Tensor, Tensor]:
+    """The inner recursion, from the advantage of each turn.
+
+    Args:
+        inputs: what the estimator reads.
+        turn_advantages_N: one entry per turn of all trajectories.
+
+    Returns:
+        Advantages and returns [B, T], 0 off the loss mask.
+    """
+    assert inputs.values is not None and inputs.turn_end_mask is not None
+    tokens = Selection.of(inputs.loss_mask, inputs.line_of_row)
+    ends_N = tokens.take(inputs.turn_end_mask)
+    values_N = tokens.take(inputs.values)
+    following_N = tokens.following(values_N, None)
+    deltas_N = tokens.take(inputs.rewards) + inputs.gamma * following_N - values_N
+    raw_N = reverse_linear_scan(
+        torch.where(ends_N, turn_advantages_N[turns_of(ends_N)], deltas_N),
+        (~ends_N).to(deltas_N.dtype) * (inputs.gamma * inputs.lam),
     )
-    raw = tokens.put(raw_BS)
-    returns = tokens.put(raw_BS + values_BS)
-    return (whiten(raw, inputs.loss_mask) if inputs.whiten else raw), returns
+    return tokens.put(raw_N), tokens.put(raw_N + values_N)

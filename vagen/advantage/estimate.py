@@ -1,17 +1,14 @@
-"""The one entry point: checks the arguments, runs the estimator.
+"""The one entry point: checks the arguments, runs the estimator, whitens.
 
-Shape legend: B rows (one trajectory each), T tokens of the padded row.
+Shape legend: B rows, T tokens of the padded row, K turns of a trajectory.
 """
-
-import difflib
-from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
-from vagen.advantage.inputs import AdvantageError, AdvantageInputs, as_group_index, require_rows
-from vagen.advantage.registry import ESTIMATORS, EstimatorSpec
-from vagen.advantage.segments import Selection
+from vagen.advantage.arguments import Ids, checked_inputs, find_estimator
+from vagen.advantage.inputs import Normalization
+from vagen.advantage.whitening import whiten as whitened
 
 
 @torch.no_grad()
@@ -23,12 +20,20 @@ def estimate_advantages(
     loss_mask: Tensor,
     turn_end_mask: Tensor | None = None,
     attention_mask: Tensor,
-    group_ids: Tensor | Sequence[Hashable] | None = None,
+    group_ids: Ids | None = None,
+    trajectory_ids: Ids | None = None,
+    anchor_ids: Tensor | None = None,
     gamma: float = 1.0,
     lam: float = 1.0,
     high_level_gamma: float = 0.95,
     high_level_lam: float | None = None,
     bootstrap_values: Tensor | None = None,
+    baselines: Tensor | None = None,
+    turn_lams: Tensor | None = None,
+    turn_gammas: Tensor | None = None,
+    step_advantage_weight: float = 1.0,
+    step_gamma: float = 0.95,
+    step_normalization: Normalization = "mean",
     whiten: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Advantages and returns of a batch of trajectories.
@@ -37,6 +42,11 @@ def estimate_advantages(
     rewards and values hold elsewhere has no effect (`gae` without `bootstrap_values` is the one
     exception, see there). Computed in float64. Whitening and groups are over the whole batch, so
     give the whole batch at once; leave padding rows out or give them an empty attention mask.
+
+    A trajectory may have several rows, each with some of its turns: recursions then run from row
+    to row as if its sampled tokens were in one, and a group counts it once. What is given per row
+    but belongs to the trajectory (`bootstrap_values`, `baselines`, `turn_lams`, `turn_gammas`) is
+    read at its last row that is not padding.
 
     Args:
         name: a key of `ESTIMATORS`.
@@ -48,106 +58,65 @@ def estimate_advantages(
         attention_mask: [B, T], non-zero on tokens that are not padding.
         group_ids: [B] ids of any kind, equal for trajectories of one level; needed by
             group-relative estimators.
+        trajectory_ids: [B] ids of any kind, equal for rows of one trajectory, which are in the
+            order of its turns (other rows may stand between); None takes each row for one.
+        anchor_ids: [B, T] int64, on a turn's tokens the id (0 or more) of the state it started
+            from, read at its last token; needed by `gigpo`.
         gamma: discount per token, in [0, 1].
         lam: GAE lambda per token, in [0, 1].
         high_level_gamma: discount per turn, in [0, 1].
         high_level_lam: GAE lambda per turn, in [0, 1]; None takes `lam`.
         bootstrap_values: [B] floats, critic's value of the state after the last turn for truncated
-            rows, 0 for terminated ones; None is 0 for all.
-        whiten: whether the GAE family's advantages are whitened. Returns never are.
+            trajectories, 0 for terminated ones; None is 0 for all.
+        baselines: [B] floats, score of a greedy episode on the row's level; needed by `remax`.
+        turn_lams: [K] or [B, K] in [0, 1], for `adaptive_credit`: entry k is lambda of the value
+            before turn k; None is `high_level_lam`.
+        turn_gammas: [K] or [B, K] in [0, 1], for `adaptive_credit`: entry k is the discount from
+            turn k to what follows it; None is `high_level_gamma`.
+        step_advantage_weight: weight of the turns' advantages in `gigpo`.
+        step_gamma: discount per turn of a turn's return in `gigpo`, in [0, 1].
+        step_normalization: whether `gigpo` divides differences by the standard deviation.
+        whiten: whether advantages are whitened, if the estimator does so
+            (`ESTIMATORS[name].whiten_over`). Returns never are.
 
     Returns:
         Advantages and returns, each [B, T] in the dtype of `rewards` (at least float32), 0 where
         the estimator has nothing to say.
 
     Raises:
-        AdvantageError: unknown name, missing or misshapen argument, inconsistent masks, or a
-            number that is not finite on a token the estimator reads.
+        AdvantageError: unknown name, missing or misshapen argument, inconsistent masks, a
+            trajectory in several rows where the estimator cannot stitch them, or a number that is
+            not finite on a token the estimator reads.
     """
-    spec = _find(name)
-    if rewards.dim() != 2:
-        raise AdvantageError(f"rewards: shape {list(rewards.shape)}; it must be [B, T]")
-    shape = rewards.shape
-    for argument, needed, given in (
-        ("values", spec.needs_critic, values),
-        ("turn_end_mask", spec.needs_turn_end, turn_end_mask),
-        ("group_ids", spec.group_based, group_ids),
-    ):
-        if needed and given is None:
-            raise AdvantageError(f"{name} needs `{argument}`")
-
-    device = rewards.device
-    inputs = AdvantageInputs(
-        rewards=rewards.detach().to(torch.float64),
-        values=_floats("values", values, shape, device),
-        loss_mask=_mask("loss_mask", loss_mask, shape, device),
-        turn_end_mask=None
-        if turn_end_mask is None
-        else _mask("turn_end_mask", turn_end_mask, shape, device),
-        attention_mask=_mask("attention_mask", attention_mask, shape, device),
-        group_ids=None if group_ids is None else as_group_index(group_ids, shape[0]).to(device),
-        bootstrap_values=_floats("bootstrap_values", bootstrap_values, shape[:1], device),
-        gamma=_fraction("gamma", gamma),
-        lam=_fraction("lam", lam),
-        high_level_gamma=_fraction("high_level_gamma", high_level_gamma),
-        high_level_lam=_fraction(
-            "high_level_lam", lam if high_level_lam is None else high_level_lam
-        ),
-        whiten=whiten,
+    spec = find_estimator(name)
+    inputs = checked_inputs(
+        name,
+        rewards=rewards,
+        values=values,
+        loss_mask=loss_mask,
+        turn_end_mask=turn_end_mask,
+        attention_mask=attention_mask,
+        group_ids=group_ids,
+        trajectory_ids=trajectory_ids,
+        anchor_ids=anchor_ids,
+        gamma=gamma,
+        lam=lam,
+        high_level_gamma=high_level_gamma,
+        high_level_lam=high_level_lam,
+        bootstrap_values=bootstrap_values,
+        baselines=baselines,
+        turn_lams=turn_lams,
+        turn_gammas=turn_gammas,
+        step_advantage_weight=step_advantage_weight,
+        step_gamma=step_gamma,
+        step_normalization=step_normalization,
     )
-    _check(spec, inputs)
     advantages, returns = spec.function(inputs)
-    dtype = torch.promote_types(rewards.dtype, torch.float32)
-    return advantages.to(dtype), returns.to(dtype)
-
-
-def _find(name: str) -> EstimatorSpec:
-    if name in ESTIMATORS:
-        return ESTIMATORS[name]
-    near = difflib.get_close_matches(name, ESTIMATORS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "it must be one of: " + ", ".join(ESTIMATORS)
-    raise AdvantageError(f"unknown advantage estimator {name!r}; {hint}")
-
-
-def _floats(name: str, x: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor | None:
-    if x is None:
-        return None
-    if x.shape != shape:
-        raise AdvantageError(f"{name}: shape {list(x.shape)}; it must be {list(shape)}")
-    return x.detach().to(device=device, dtype=torch.float64)
-
-
-def _mask(name: str, x: Tensor, shape: torch.Size, device: torch.device) -> Tensor:
-    if x.shape != shape:
-        raise AdvantageError(f"{name}: shape {list(x.shape)}; it must be {list(shape)}")
-    return x.to(device) != 0
-
-
-def _fraction(name: str, x: float) -> float:
-    if not 0.0 <= x <= 1.0:
-        raise AdvantageError(f"{name} = {x}; it must be in [0, 1]")
-    return float(x)
-
-
-def _check(spec: EstimatorSpec, inputs: AdvantageInputs) -> None:
-    loss, attended, ends = inputs.loss_mask, inputs.attention_mask, inputs.turn_end_mask
-    require_rows("loss_mask", ~(loss & ~attended).any(1), "sampled tokens at padding")
-    if spec.needs_turn_end:
-        assert ends is not None
-        require_rows("turn_end_mask", ~(ends & ~loss).any(1), "turn ends off the loss mask")
-        tokens = Selection.of(loss)
-        if tokens.width:
-            last = (tokens.lengths - 1).clamp(min=0)[:, None]
-            closed = tokens.take(ends).gather(1, last).squeeze(1)
-            require_rows(
-                "turn_end_mask", closed | (tokens.lengths == 0), "last sampled token ends no turn"
-            )
-
-    mask = attended if spec.mask == "attention" else loss
-    if spec.reads_padding and inputs.bootstrap_values is None:
-        mask = torch.ones_like(attended)
-    for name, x in (("rewards", inputs.rewards), ("values", inputs.values)):
-        if x is not None:
-            require_rows(name, ~(mask & ~torch.isfinite(x)).any(1), "not finite")
-    if inputs.bootstrap_values is not None:
-        require_rows("bootstrap_values", torch.isfinite(inputs.bootstrap_values), "not finite")
+    if whiten and spec.whiten_over is not None:
+        advantages = whitened(
+            advantages,
+            inputs.mask(spec.mask),
+            statistics_BT=inputs.mask(spec.whiten_over),
+            dtype=inputs.dtype,
+        )
+    return advantages.to(inputs.dtype), returns.to(inputs.dtype)

@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
+from vagen.advantage.chunks import by_chunks
 from vagen.advantage.inputs import AdvantageInputs
 from vagen.advantage.segments import Selection, gae_scan
-from vagen.advantage.whitening import whiten
 
 
+@by_chunks
 def gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     """Every position is an action, as single-turn PPO has it.
 
@@ -16,7 +17,8 @@ def gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
 
     With bootstrap values the recursion ends on a row's last attended token. Without them it
     runs over *all* positions, as in the published trainers: values there must then be 0 at
-    padding, or they act as one more value to bootstrap from.
+    padding, or they act as one more value to bootstrap from. It cannot be stitched across rows:
+    the next row repeats history, which is no action that follows.
 
     Returns:
         Advantages and returns [B, T], 0 at padding.
@@ -28,14 +30,12 @@ def gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     positions = Selection.of(torch.ones_like(attended) if bootstrap is None else attended)
     raw = positions.put(
         gae_scan(
+            positions,
             positions.take(inputs.rewards),
             positions.take(values),
-            positions.lengths,
-            bootstrap,
+            None if bootstrap is None else bootstrap[inputs.line_of_row],
             gamma=inputs.gamma,
             lam=inputs.lam,
         )
     )
-    returns = torch.where(attended, raw + values, 0.0)
-    advantages = whiten(raw, attended) if inputs.whiten else torch.where(attended, raw, 0.0)
-    return advantages, returns
+    return torch.where(attended, raw, 0.0), torch.where(attended, raw + values, 0.0)

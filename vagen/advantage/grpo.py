@@ -1,29 +1,24 @@
 """Group-relative advantages, normalised by the group's standard deviation."""
 
-import torch
 from torch import Tensor
 
-from vagen.advantage.groups import group_scores
+from vagen.advantage.groups import normalized, peers_of, spread, trajectory_scores
 from vagen.advantage.inputs import AdvantageInputs
-
-EPSILON = 1e-6
-"""Added to the standard deviation."""
 
 
 def _grpo(inputs: AdvantageInputs, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-    group = group_scores(inputs, mask_BT)
-    alone = group.sizes < 2
-    means = torch.where(alone, 0.0, group.means)
-    stds = torch.where(alone, 1.0, group.stds)
-    advantages = torch.where(mask_BT, ((group.scores - means) / (stds + EPSILON))[:, None], 0.0)
-    return advantages, advantages.clone()
+    assert inputs.group_ids is not None
+    scores = trajectory_scores(inputs, mask_BT)
+    peers = peers_of(scores, inputs.group_ids, inputs.counted)
+    return spread(inputs, normalized(scores, peers, "mean_std"), mask_BT)
 
 
 def grpo(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     """`A = (s - mean_group) / (std_group + 1e-6)` on every attended token.
 
-    `s` is the sum of the row's rewards, the standard deviation unbiased; a group of one has mean 0
-    and standard deviation 1. Source: Shao et al. 2024, arXiv 2402.03300, section 4.1.2.
+    `s` is the sum of the trajectory's rewards, over all its rows; mean and unbiased standard
+    deviation are over trajectories. A group of one has mean 0 and standard deviation 1. Source:
+    Shao et al. 2024, arXiv 2402.03300, section 4.1.2.
 
     Returns:
         Advantages and returns [B, T], equal, 0 at padding.

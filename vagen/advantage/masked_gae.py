@@ -1,13 +1,13 @@
 """GAE over sampled tokens only (M^adv)."""
 
-import torch
 from torch import Tensor
 
+from vagen.advantage.chunks import by_chunks
 from vagen.advantage.inputs import AdvantageInputs
 from vagen.advantage.segments import Selection, gae_scan
-from vagen.advantage.whitening import whiten
 
 
+@by_chunks
 def masked_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     """The recursion steps from one sampled token to the next, over the observations between.
 
@@ -19,16 +19,14 @@ def masked_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
         Advantages and returns [B, T], 0 off the loss mask.
     """
     assert inputs.values is not None
-    tokens = Selection.of(inputs.loss_mask)
-    values_BS = tokens.take(inputs.values)
-    raw_BS = gae_scan(
+    tokens = Selection.of(inputs.loss_mask, inputs.line_of_row)
+    values_N = tokens.take(inputs.values)
+    raw_N = gae_scan(
+        tokens,
         tokens.take(inputs.rewards),
-        values_BS,
-        tokens.lengths,
+        values_N,
         inputs.bootstrap_values,
         gamma=inputs.gamma,
         lam=inputs.lam,
     )
-    raw = tokens.put(raw_BS)
-    returns = raw + torch.where(inputs.loss_mask, inputs.values, 0.0)
-    return (whiten(raw, inputs.loss_mask) if inputs.whiten else raw), returns
+    return tokens.put(raw_N), tokens.put(raw_N + values_N)

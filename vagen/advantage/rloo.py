@@ -3,23 +3,24 @@
 import torch
 from torch import Tensor
 
-from vagen.advantage.groups import group_scores
+from vagen.advantage.groups import peers_of, spread, trajectory_scores
 from vagen.advantage.inputs import AdvantageInputs
 
 
 def _rloo(inputs: AdvantageInputs, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-    group = group_scores(inputs, mask_BT)
-    factor = group.sizes / (group.sizes - 1.0).clamp(min=1.0)
-    relative = torch.where(group.sizes < 2, group.scores, factor * (group.scores - group.means))
-    advantages = torch.where(mask_BT, relative[:, None], 0.0)
-    return advantages, advantages.clone()
+    assert inputs.group_ids is not None
+    scores = trajectory_scores(inputs, mask_BT)
+    peers = peers_of(scores, inputs.group_ids, inputs.counted)
+    factor = peers.sizes / (peers.sizes - 1.0).clamp(min=1.0)
+    relative = torch.where(peers.sizes < 2, scores, factor * (scores - peers.means))
+    return spread(inputs, relative, mask_BT)
 
 
 def rloo(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
-    """`A = s - mean of the other rows' scores = n / (n - 1) (s - mean_group)`, on attended tokens.
+    """`A = s - mean of the others' scores = n / (n - 1) (s - mean_group)`, on attended tokens.
 
-    A group of one has no baseline: `A = s`. Source: Ahmadian et al. 2024, arXiv 2402.14740, eq. 8
-    (Kool et al. 2019).
+    `s` is the sum of the trajectory's rewards, over all its rows. A group of one has no baseline:
+    `A = s`. Source: Ahmadian et al. 2024, arXiv 2402.14740, eq. 8 (Kool et al. 2019).
 
     Returns:
         Advantages and returns [B, T], equal, 0 at padding.

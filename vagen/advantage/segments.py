@@ -1,10 +1,11 @@
 """Kernels over the selected tokens of ragged rows: no Python loop over tokens.
 
 An estimator looks at some tokens only (the sampled ones, or the last of each turn). `Selection`
-moves those of every row to the front of a dense array, where a recursion over "the next selected
-token" is a recursion over the next column, and back.
+lays those of all trajectories end to end in one line, a trajectory's rows one after the other, and
+marks where a trajectory ends. There "the next selected token" is the next entry, whatever stands
+between them and whichever row it is in.
 
-Shape legend: B rows, T tokens of the padded row, S most selected tokens of a row.
+Shape legend: B rows, T tokens of the padded row, L trajectories, N selected tokens of all.
 """
 
 from dataclasses import dataclass
@@ -15,111 +16,146 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The tokens of each row where a mask is True, in order."""
+    """The tokens where a mask is True, trajectory after trajectory."""
 
-    shape: tuple[int, int]
+    shape: torch.Size
     """(B, T)."""
-    lengths: Tensor
-    """[B] int64, selected tokens of each row."""
-    width: int
-    """S."""
-    rows: Tensor
-    """[N] row of each selected token."""
-    columns: Tensor
-    """[N] position in [0, T) of each selected token."""
-    slots: Tensor
-    """[N] place in [0, S) of each selected token in its row's dense layout."""
+    places: Tensor
+    """[N] int64, place of each selected token in the flattened rows."""
+    lines: Tensor
+    """[N] int64, trajectory of each."""
+    last: Tensor
+    """[N] bool, whether it is its trajectory's last."""
 
     @classmethod
-    def of(cls, mask_BT: Tensor) -> "Selection":
-        """Selects where `mask_BT` (bool) is True."""
-        rank_BT = mask_BT.cumsum(1) - 1
-        lengths = mask_BT.sum(1)
+    def of(cls, mask_BT: Tensor, line_of_row_B: Tensor | None = None) -> "Selection":
+        """Selects where `mask_BT` (bool) is True.
+
+        Args:
+            mask_BT: [B, T] bool.
+            line_of_row_B: [B] trajectory of each row, ascending; None takes each row by itself.
+        """
+        if line_of_row_B is None:
+            line_of_row_B = torch.arange(mask_BT.shape[0], device=mask_BT.device)
         rows, columns = mask_BT.nonzero(as_tuple=True)
-        return cls(
-            shape=(mask_BT.shape[0], mask_BT.shape[1]),
-            lengths=lengths,
-            width=int(lengths.max()) if lengths.numel() else 0,
-            rows=rows,
-            columns=columns,
-            slots=rank_BT[rows, columns],
-        )
+        lines = line_of_row_B[rows]
+        last = torch.ones_like(lines, dtype=torch.bool)
+        torch.ne(lines[1:], lines[:-1], out=last[:-1])
+        places = rows.mul_(mask_BT.shape[1]).add_(columns)
+        return cls(shape=mask_BT.shape, places=places, lines=lines, last=last)
 
     def take(self, x_BT: Tensor) -> Tensor:
-        """Moves the selected entries to the front: [B, T] to [B, S], 0 after a row's last."""
-        dense_BS = x_BT.new_zeros(self.shape[0], self.width)
-        dense_BS[self.rows, self.slots] = x_BT[self.rows, self.columns]
-        return dense_BS
+        """The selected entries: [B, T] to [N]."""
+        return x_BT.reshape(-1).index_select(0, self.places)
 
-    def put(self, dense_BS: Tensor) -> Tensor:
-        """Moves them back: [B, S] to [B, T], 0 at tokens not selected."""
-        x_BT = dense_BS.new_zeros(self.shape)
-        x_BT[self.rows, self.columns] = dense_BS[self.rows, self.slots]
-        return x_BT
+    def put(self, x_N: Tensor) -> Tensor:
+        """Moves them back: [N] to [B, T], 0 at tokens not selected."""
+        out = x_N.new_zeros(self.shape)
+        out.view(-1).scatter_(0, self.places, x_N)
+        return out
 
+    def following(self, x_N: Tensor, after_L: Tensor | None) -> Tensor:
+        """Each token's next entry: [N]; after a trajectory's last that of `after_L` [L], or 0."""
+        out = x_N.roll(-1)
+        out[self.last] = 0.0 if after_L is None else after_L[self.lines[self.last]]
+        return out
 
-def reverse_linear_scan(inputs_BS: Tensor, decay_BS: Tensor) -> Tensor:
-    """Solves `y[s] = inputs[s] + decay[s] * y[s + 1]`, with `y[S] = 0`, in log2(S) passes.
+    def within(self, decay: float | Tensor) -> Tensor:
+        """[N] float64, `decay` (one or [N]), but 0 from a trajectory's last token on."""
+        return (~self.last).double() * decay
 
-    Each pass doubles the span a column covers (Hillis and Steele 1986, "Data parallel
-    algorithms"). Nothing is divided, so zero decays are exact.
-
-    Args:
-        inputs_BS: [B, S] floats.
-        decay_BS: [B, S] floats.
-
-    Returns:
-        [B, S] floats.
-    """
-    y, decay = inputs_BS.clone(), decay_BS.clone()
-    span = 1
-    while span < y.shape[1]:
-        y[:, :-span] += decay[:, :-span] * y[:, span:]
-        decay[:, :-span] *= decay[:, span:].clone()
-        span *= 2
-    return y
+    def ranks(self) -> Tensor:
+        """[N] int64, how many selected tokens of its trajectory stand before each."""
+        positions = torch.arange(self.lines.numel(), device=self.lines.device)
+        first = torch.ones_like(self.last)
+        first[1:] = self.last[:-1]
+        return positions - torch.where(first, positions, 0).cummax(0).values
 
 
-def next_values(values_BS: Tensor, lengths_B: Tensor, bootstrap_B: Tensor | None) -> Tensor:
-    """Value after each selected token: that of the next one, `bootstrap_B` (or 0) after the last.
+def turns_of(ends_N: Tensor) -> Tensor:
+    """Number of each token's turn, counted over all trajectories.
 
     Args:
-        values_BS: [B, S], 0 after a row's last entry.
-        lengths_B: [B] entries of each row.
-        bootstrap_B: [B] value of the state after the last entry; None is 0.
+        ends_N: [N] bool, whether a sampled token ends its turn; the last of all does.
 
     Returns:
-        [B, S], 0 after a row's last entry.
+        [N] int64: the place of the turn in a `Selection` of the turn ends.
     """
-    extended = torch.cat([values_BS, values_BS.new_zeros(values_BS.shape[0], 1)], dim=1)
-    if bootstrap_B is not None:
-        extended.scatter_(1, lengths_B[:, None], bootstrap_B[:, None])
-    return extended[:, 1:]
+    return ends_N.cumsum(0) - ends_N.long()
+
+
+def turn_starts(ends_N: Tensor) -> Tensor:
+    """[N] bool, whether a sampled token is the first of its turn."""
+    starts = torch.ones_like(ends_N)
+    starts[1:] = ends_N[:-1]
+    return starts
+
+
+BLOCK = 16
+"""Entries that a scan steps through one by one, in all blocks at once."""
+
+
+def reverse_linear_scan(inputs_N: Tensor, decay_N: Tensor) -> Tensor:
+    """Solves `y[n] = inputs[n] + decay[n] * y[n + 1]`, with `y[N] = 0`.
+
+    The line is cut into blocks that are solved side by side as if nothing followed them; what
+    follows is then a recursion of the same kind over the blocks (Blelloch 1990, "Prefix sums and
+    their applications", section 1.4). Work is linear in N. Nothing is divided, so that a decay of
+    0 cuts exactly: that is how trajectories and turns are kept apart.
+
+    Args:
+        inputs_N: [N] floats.
+        decay_N: [N] floats.
+
+    Returns:
+        [N] floats.
+    """
+    count = inputs_N.numel()
+    blocks = -(-count // BLOCK)
+    length = BLOCK if blocks > 1 else count
+    y = _in_columns(inputs_N, blocks, length)
+    decay = _in_columns(decay_N, blocks, length)
+    rows, decays = y.unbind(0), decay.unbind(0)
+    for s in range(length - 2, -1, -1):
+        rows[s].addcmul_(decays[s], rows[s + 1])
+        decays[s].mul_(decays[s + 1])
+    if blocks > 1:
+        carry = torch.zeros_like(rows[0])
+        carry[:-1] = reverse_linear_scan(rows[0], decays[0])[1:]
+        y.addcmul_(decay, carry)
+    return y.t().reshape(-1)[:count]
+
+
+def _in_columns(x_N: Tensor, blocks: int, length: int) -> Tensor:
+    """Blocks as the columns of a fresh tensor [length, blocks], 0 after the end."""
+    padded = torch.nn.functional.pad(x_N, (0, blocks * length - x_N.numel()))
+    return padded.view(blocks, length).t().clone(memory_format=torch.contiguous_format)
 
 
 def gae_scan(
-    rewards_BS: Tensor,
-    values_BS: Tensor,
-    lengths_B: Tensor,
-    bootstrap_B: Tensor | None,
+    selection: Selection,
+    rewards_N: Tensor,
+    values_N: Tensor,
+    after_L: Tensor | None,
     *,
-    gamma: float,
-    lam: float,
+    gamma: float | Tensor,
+    lam: float | Tensor,
 ) -> Tensor:
-    """Generalised advantage estimation over dense rows (Schulman et al. 2016, eq. 16).
+    """Generalised advantage estimation over selected tokens (Schulman et al. 2016, eq. 16).
 
-    `delta[s] = r[s] + gamma V[s+1] - V[s]` and `A[s] = delta[s] + gamma lam A[s+1]`.
+    `delta[n] = r[n] + gamma[n] V[n+1] - V[n]` and `A[n] = delta[n] + gamma[n] lam[n] A[n+1]`, each
+    trajectory by itself.
 
     Args:
-        rewards_BS: [B, S], 0 after a row's last entry.
-        values_BS: [B, S], 0 after a row's last entry.
-        lengths_B: [B] entries of each row.
-        bootstrap_B: [B] value of the state after the last entry; None is 0.
-        gamma: discount per entry.
-        lam: lambda per entry.
+        selection: which tokens.
+        rewards_N: [N] floats.
+        values_N: [N] floats.
+        after_L: [L] value of the state after a trajectory's last token; None is 0.
+        gamma: discount per entry, one or [N].
+        lam: lambda per entry, one or [N].
 
     Returns:
-        [B, S] advantages.
+        [N] advantages.
     """
-    deltas_BS = rewards_BS + gamma * next_values(values_BS, lengths_B, bootstrap_B) - values_BS
-    return reverse_linear_scan(deltas_BS, torch.full_like(deltas_BS, gamma * lam))
+    deltas_N = rewards_N + gamma * selection.following(values_N, after_L) - values_N
+    return reverse_linear_scan(deltas_N, selection.within(gamma * lam))

@@ -1,14 +1,18 @@
 """GAE over turns: every token of a turn gets the turn's advantage."""
 
-import torch
 from torch import Tensor
 
+from vagen.advantage.chunks import by_chunks
 from vagen.advantage.inputs import AdvantageInputs
-from vagen.advantage.segments import Selection, gae_scan
-from vagen.advantage.whitening import whiten
+from vagen.advantage.segments import Selection, gae_scan, turns_of
 
 
-def turn_advantages(inputs: AdvantageInputs, turns: Selection) -> Tensor:
+def turn_advantages(
+    inputs: AdvantageInputs,
+    turns: Selection,
+    gammas: float | Tensor | None = None,
+    lams: float | Tensor | None = None,
+) -> Tensor:
     """Advantage of each turn, the turn's last token `e_k` standing for the turn.
 
     `D_k = r(e_k) + G V(e_{k+1}) - V(e_k)` and `T_k = D_k + G L T_{k+1}` with discount G and
@@ -17,21 +21,24 @@ def turn_advantages(inputs: AdvantageInputs, turns: Selection) -> Tensor:
     Args:
         inputs: what the estimator reads.
         turns: the turn ends.
+        gammas: discount from each turn to the next, one or [N]; None is `high_level_gamma`.
+        lams: lambda from each turn to the next, one or [N]; None is `high_level_lam`.
 
     Returns:
-        [B, K] float64, 0 after a row's last turn.
+        [N] float64, one entry per turn.
     """
     assert inputs.values is not None
     return gae_scan(
+        turns,
         turns.take(inputs.rewards),
         turns.take(inputs.values),
-        turns.lengths,
         inputs.bootstrap_values,
-        gamma=inputs.high_level_gamma,
-        lam=inputs.high_level_lam,
+        gamma=inputs.high_level_gamma if gammas is None else gammas,
+        lam=inputs.high_level_lam if lams is None else lams,
     )
 
 
+@by_chunks
 def turn_wise_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     """Turn-level PPO: `A = T_k` on every sampled token of turn k, target `T_k + V(e_k)` on `e_k`.
 
@@ -43,15 +50,8 @@ def turn_wise_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
         Advantages [B, T], 0 off the loss mask, and returns [B, T], 0 off the turn ends.
     """
     assert inputs.values is not None and inputs.turn_end_mask is not None
-    ends = inputs.turn_end_mask
-    turns = Selection.of(ends)
-    tokens = Selection.of(inputs.loss_mask)
-    turn_BK = turn_advantages(inputs, turns)
-    returns = torch.where(ends, turns.put(turn_BK) + inputs.values, 0.0)
-    if tokens.width == 0:
-        return torch.zeros_like(returns), returns
-
-    ends_BS = tokens.take(ends).long()
-    turn_of_token_BS = (ends_BS.cumsum(1) - ends_BS).clamp(max=turn_BK.shape[1] - 1)
-    raw = tokens.put(turn_BK.gather(1, turn_of_token_BS))
-    return (whiten(raw, inputs.loss_mask, statistics_BT=ends) if inputs.whiten else raw), returns
+    turns = Selection.of(inputs.turn_end_mask, inputs.line_of_row)
+    tokens = Selection.of(inputs.loss_mask, inputs.line_of_row)
+    turn_N = turn_advantages(inputs, turns)
+    raw_N = turn_N[turns_of(tokens.take(inputs.turn_end_mask))]
+    return tokens.put(raw_N), turns.put(turn_N + turns.take(inputs.values))

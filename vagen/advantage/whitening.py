@@ -3,27 +3,44 @@
 import torch
 from torch import Tensor
 
+from vagen.advantage.chunks import row_slices
+
 EPSILON = 1e-8
 """Added to the variance."""
 
 
-def whiten(x_BT: Tensor, mask_BT: Tensor, *, statistics_BT: Tensor | None = None) -> Tensor:
+def whiten(
+    x_BT: Tensor,
+    mask_BT: Tensor,
+    *,
+    statistics_BT: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
     """Shifts and scales `x_BT` to mean 0 and unbiased variance 1: `(x - mean) / sqrt(var + 1e-8)`.
 
-    Of fewer than two tokens the variance is unknown: only the mean is taken off.
+    Of fewer than two tokens the variance is unknown: only the mean is taken off. Mean and variance
+    are those of all rows, in float64.
 
     Args:
         x_BT: [B, T] floats.
         mask_BT: [B, T] bool, where the result is wanted; it is 0 elsewhere.
         statistics_BT: [B, T] bool, tokens that mean and variance are taken over; `mask_BT` if None.
+        dtype: of the result; that of `x_BT` if None.
 
     Returns:
         [B, T] floats.
     """
-    sample = x_BT[mask_BT if statistics_BT is None else statistics_BT]
-    if sample.numel() == 0:
-        return torch.zeros_like(x_BT)
-    centred_BT = x_BT - sample.mean()
-    if sample.numel() > 1:
-        centred_BT = centred_BT / torch.sqrt(sample.var(unbiased=True) + EPSILON)
-    return torch.where(mask_BT, centred_BT, 0.0)
+    sample_BT = mask_BT if statistics_BT is None else statistics_BT
+    out = torch.zeros_like(x_BT, dtype=dtype)
+    parts = list(row_slices(x_BT))
+    count = int(sample_BT.sum())
+    if count == 0:
+        return out
+    mean = sum(float(x_BT[p][sample_BT[p]].double().sum()) for p in parts) / count
+    scale = 1.0
+    if count > 1:
+        squares = sum(float((x_BT[p][sample_BT[p]].double() - mean).square().sum()) for p in parts)
+        scale = (squares / (count - 1) + EPSILON) ** -0.5
+    for p in parts:
+        out[p] = torch.where(mask_BT[p], (x_BT[p].double() - mean) * scale, 0.0)
+    return out

@@ -48,7 +48,7 @@ def has_reference(config: ExperimentConfig) -> bool:
 
 def needs_greedy_baseline(config: ExperimentConfig) -> bool:
     """Whether each training level is also played greedily: its score is ReMax's baseline."""
-    return config.algorithm.adv_estimator == "remax"
+    return estimator_of(config).needs_baselines
 
 
 def trajectories_per_iteration(config: ExperimentConfig) -> int:
@@ -173,6 +173,24 @@ def _estimation(config: ExperimentConfig) -> Refusals:
             "rollout_manager.use_gae_mask",
             f"{name} runs over sampled tokens only; set it to true, or take gae",
         )
+    if spec.value_mask == "turn_start" and config.critic.use_reward_mask:
+        yield (
+            "critic.use_reward_mask",
+            f"{name} has returns at the first tokens of turns, not at their ends; set it to false, "
+            "or take no_concat_gae_last",
+        )
+    if not spec.stitches and context_window(config) is not None:
+        yield (
+            "rollout_manager.context",
+            f"{name} needs a trajectory in one row, {config.rollout_manager.context} makes "
+            "several; take concat, or an estimator over sampled tokens (masked_gae, bi_level_gae)",
+        )
+    if name == "brpo" and trajectories_per_iteration(config) < 2:
+        yield (
+            "data.train_batch_size",
+            "brpo compares the trajectories of an iteration and needs at least 2 of them",
+        )
+    yield from _adaptive_credit(config, spec)
     control = config.algorithm.kl_ctrl
     if control.type == "adaptive" and control.kl_coef == 0:
         yield (
@@ -208,6 +226,25 @@ def _scores(config: ExperimentConfig) -> Refusals:
                 "the greedy episode that remax subtracts is not judged, the difference would be "
                 "off by the judge's part; set it to false, or take another estimator",
             )
+
+
+def _adaptive_credit(config: ExperimentConfig, spec: "EstimatorSpec") -> Refusals:
+    if not spec.adapts:
+        return
+    options, gamma = config.algorithm.adaptive_credit, config.algorithm.high_level_gamma
+    if options.mode == "lambda" and config.algorithm.high_level_lam is not None:
+        yield (
+            "algorithm.high_level_lam",
+            "adaptive_credit chooses the lambda of each turn itself in mode lambda; set it to "
+            "null, or take bi_level_gae",
+        )
+    if options.mode == "gamma" and not options.gamma_low < gamma < options.gamma_high:
+        yield (
+            "algorithm.high_level_gamma",
+            f"{gamma} is the discount at average progress and must lie between "
+            f"algorithm.adaptive_credit.gamma_low = {options.gamma_low} and gamma_high = "
+            f"{options.gamma_high}",
+        )
 
 
 def _rollout(config: ExperimentConfig) -> Refusals:

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vagen.advantage import Credit
 from vagen.rollout.types import Policy, TokenRow
 
 Images = dict[str, bytes]
@@ -22,6 +23,9 @@ class Engine(Protocol):
     """Digest-like name of the policy's weights: `warm_start` or `iteration-0007`."""
     lr_scale: float
     """What every learning rate is multiplied by; saved and loaded with the weights."""
+
+    credit: Credit | None
+    """Running statistics of `adaptive_credit`; None for other estimators."""
 
     @property
     def kl_coef(self) -> float:

@@ -176,6 +176,22 @@ class GridEnv(AgentEnv):
     def _state_after(self, actions: list[str]) -> State:
         """The state that `actions` would lead to if every move goes as intended."""
 
+    @classmethod
+    @abstractmethod
+    def distance(cls, state: State) -> float | None:
+        """How far a state is from success, 0 there; None where success is out of reach."""
+
+    @classmethod
+    def potential(cls, state: State, start: State) -> float:
+        """Progress from `start`, in [0, 1]: `1 - d / d_start` of the distances to success.
+
+        0 at the start, farther away than it and where success is out of reach; 1 at success.
+        """
+        left, whole = cls.distance(state), cls.distance(start)
+        if left is None or not whole:
+            return 0.0
+        return min(max(1.0 - left / whole, 0.0), 1.0)
+
     @staticmethod
     @abstractmethod
     def codes_of(state: State) -> NDArray[np.uint8]:

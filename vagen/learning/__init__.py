@@ -13,7 +13,7 @@ from vagen.learning.kl import (
     kl_penalty,
     make_kl_controller,
 )
-from vagen.learning.masks import critic_mask, last_sampled_mask, turn_end_mask
+from vagen.learning.masks import critic_mask, last_sampled_mask, turn_end_mask, turn_start_mask
 from vagen.learning.metrics import (
     Max,
     Mean,
@@ -60,5 +60,6 @@ __all__ = [
     "truncated_importance_weights",
     "turn_end_mask",
     "turn_reward",
+    "turn_start_mask",
     "value_loss",
 ]

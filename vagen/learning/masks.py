@@ -27,6 +27,11 @@ def turn_end_mask(loss_mask: Tensor, turn_index: Tensor) -> Tensor:
     return ends.reshape(loss_mask.shape)
 
 
+def turn_start_mask(loss_mask: Tensor, turn_index: Tensor) -> Tensor:
+    """Marks the first sampled token of each turn; arguments and result as of `turn_end_mask`."""
+    return turn_end_mask(loss_mask.flip(-1), turn_index.flip(-1)).flip(-1)
+
+
 def last_sampled_mask(loss_mask: Tensor) -> Tensor:
     """Marks the last sampled token of each row; same shape, bool."""
     sampled = loss_mask != 0
@@ -37,17 +42,19 @@ def critic_mask(
     *,
     attention_mask: Tensor,
     loss_mask: Tensor | None = None,
+    turn_start_mask: Tensor | None = None,
     turn_end_mask: Tensor | None = None,
 ) -> Tensor:
-    """Tokens that the value loss is over: turn ends if given, else sampled, else attended tokens.
+    """Tokens that the value loss is over: turn ends, turn starts, sampled tokens or attended ones.
 
-    Give only those that apply: `turn_end_mask` with `critic.use_reward_mask` and `loss_mask` where
-    returns exist on sampled tokens only (`ESTIMATORS[name].value_mask`).
+    It is the first of them that is given. Give only those that apply: `turn_end_mask` with
+    `critic.use_reward_mask`, the others where returns exist on such tokens only
+    (`ESTIMATORS[name].value_mask`).
 
     Returns:
         bool, shaped like `attention_mask`.
     """
-    for mask in (turn_end_mask, loss_mask):
+    for mask in (turn_end_mask, turn_start_mask, loss_mask):
         if mask is not None:
             return mask != 0
     return attention_mask != 0

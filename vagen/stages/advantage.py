@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vagen.advantage import ESTIMATORS, estimate_advantages
+from vagen.advantage import ESTIMATORS, checked_inputs, estimate_advantages, step_advantages
 from vagen.config.checks import needs_greedy_baseline
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine
@@ -23,10 +23,12 @@ from vagen.learning import (
     explained_variance,
     token_rewards,
     turn_end_mask,
+    turn_start_mask,
 )
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import TokenRow, Trajectory
 from vagen.stages.collapse import is_due, measure
+from vagen.stages.credit import anchor_ids, credit_arguments
 from vagen.stages.resident import engine_at
 from vagen.stages.run import Run, committed, result
 from vagen.stages.selection import select_trajectories, turn_rewards_by_trajectory
@@ -98,31 +100,42 @@ def add_columns(
         ref_logprobs=_pad(columns["ref_logprobs"]) if "ref_logprobs" in columns else None,
         kl_coef=kl_coef,
     )
-    advantages, returns = estimate_advantages(
-        config.algorithm.adv_estimator,
-        rewards=rewards,
-        values=values,
-        loss_mask=loss_mask,
-        turn_end_mask=ends,
-        attention_mask=attention,
-        group_ids=[trajectory.group_id for trajectory in owners],
-        gamma=config.algorithm.gamma,
-        lam=config.algorithm.lam,
-        high_level_gamma=config.algorithm.high_level_gamma,
-        high_level_lam=config.algorithm.high_level_lam,
-        bootstrap_values=bootstrap,
+    extra, metrics = credit_arguments(engine.credit, owners) if spec.adapts else ({}, {})
+    arguments: dict[str, Any] = {
+        "rewards": rewards,
+        "values": values,
+        "loss_mask": loss_mask,
+        "turn_end_mask": ends,
+        "attention_mask": attention,
+        "group_ids": [trajectory.group_id for trajectory in owners],
+        "trajectory_ids": [trajectory.trajectory_id for trajectory in owners],
+        "anchor_ids": anchor_ids(owners, turn_index) if spec.needs_anchors else None,
+        "bootstrap_values": bootstrap,
+        "gamma": config.algorithm.gamma,
+        "lam": config.algorithm.lam,
+        "high_level_gamma": config.algorithm.high_level_gamma,
+        "high_level_lam": config.algorithm.high_level_lam,
+        "step_advantage_weight": config.algorithm.gigpo.step_advantage_weight,
+        "step_gamma": config.algorithm.gigpo.gamma,
+        "step_normalization": config.algorithm.gigpo.normalization,
         **_baselines(config, owners),
-    )
+        **extra,
+    }
+    name = config.algorithm.adv_estimator
+    advantages, returns = estimate_advantages(name, **arguments)
+    if spec.needs_anchors and bool(ends.any()):
+        alone, compared = step_advantages(checked_inputs(name, **arguments)).fractions()
+        metrics |= {"gigpo/singleton_turns": alone, "gigpo/nonzero_turns": compared}
     padded = {"rewards": rewards, "advantages": advantages * scale, "returns": returns}
     mask = None
     if spec.needs_critic:
-        mask = _critic_mask(config, attention, loss_mask, ends)
+        mask = _critic_mask(config, attention, loss_mask, turn_index, ends)
         padded[CRITIC_MASK] = mask.float()
     for i, row in enumerate(rows):
         length = len(row.input_ids)
         row.columns |= {name: column[i] for name, column in columns.items()}
         row.columns |= {name: x[i, :length].float().numpy().copy() for name, x in padded.items()}
-    return chosen | _metrics(rows, columns, padded, loss_mask, values, mask)
+    return chosen | metrics | _metrics(rows, columns, padded, loss_mask, values, mask)
 
 
 def _logprobs(
@@ -138,7 +151,11 @@ def _logprobs(
 
 
 def _critic_mask(
-    config: ExperimentConfig, attention: Tensor, loss_mask: Tensor, ends: Tensor
+    config: ExperimentConfig,
+    attention: Tensor,
+    loss_mask: Tensor,
+    turn_index: Tensor,
+    ends: Tensor,
 ) -> Tensor:
     """Tokens the critic learns on; never a row's first, which no state precedes.
 
@@ -152,6 +169,7 @@ def _critic_mask(
     mask = critic_mask(
         attention_mask=attention,
         loss_mask=loss_mask if target == "loss" else None,
+        turn_start_mask=turn_start_mask(loss_mask, turn_index) if target == "turn_start" else None,
         turn_end_mask=ends if target == "turn_end" or config.critic.use_reward_mask else None,
     ).clone()
     mask[:, 0] = False

@@ -12,6 +12,7 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.runner import derive_seed
 from vagen.rollout.types import TokenRow
 from vagen.stages import progress
+from vagen.stages.credit import update_credit
 from vagen.stages.evaluate import validations
 from vagen.stages.resident import engine_at, prune_checkpoints, version_after
 from vagen.stages.run import Run, committed, result
@@ -100,6 +101,7 @@ def _learn(run: Run, engine: Any, batch: TrajectoryBatch, iteration: int) -> dic
             actor=learns,
             on_progress=advance,
         )
+    update_credit(config, engine.credit, batch.trajectories)
     metrics["update/skipped"] = float(not rows)
     if learns and rows:
         metrics["actor/update_kl"] = _update_kl(engine, rows[:KL_ROWS], batch.images)

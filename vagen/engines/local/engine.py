@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vagen.advantage import ESTIMATORS
+from vagen.advantage import ESTIMATORS, make_credit
 from vagen.config import config_digest
 from vagen.config.schema import ExperimentConfig, OptimConfig
 from vagen.engines.base import Images, OnProgress
@@ -99,6 +99,14 @@ class LocalEngine:
             seed = derive_seed(config.seed, "adapters", "actor")
             add_adapters(self.actor.model, config.actor_rollout_ref.model, seed=seed)
         self.actor_optimizer = _optimizer(self.actor.model, actor.optim)
+        self.credit = (
+            make_credit(
+                gamma=config.algorithm.high_level_gamma,
+                **config.algorithm.adaptive_credit.model_dump(),
+            )
+            if ESTIMATORS[config.algorithm.adv_estimator].adapts
+            else None
+        )
         self._value_shift = 0.0
         self.updates = 0
         self.lr_scale = 1.0
@@ -219,6 +227,7 @@ class LocalEngine:
                 "updates": self.updates,
                 "lr_scale": self.lr_scale,
                 "kl_controller": self.kl_controller.state_dict(),
+                "credit": None if self.credit is None else self.credit.state_dict(),
             },
         )
 
@@ -237,6 +246,8 @@ class LocalEngine:
         self.updates = state["updates"]
         self.lr_scale = state["lr_scale"]
         self.kl_controller.load_state_dict(state["kl_controller"])
+        if self.credit is not None:
+            self.credit.load_state_dict(state["credit"])
         self.version = version
 
     def action_mask(self, row: TokenRow) -> NDArray[np.bool_]:

@@ -82,6 +82,14 @@ class FrozenLakeEnv(GridEnv):
             "holes": self._holes,
         }
 
+    @classmethod
+    def distance(cls, state: State) -> float | None:
+        """Rows and columns to the target, holes between or not; None in a hole."""
+        player, target = state["player"], state["target"]
+        if player in state["holes"]:
+            return None
+        return float(abs(player[0] - target[0]) + abs(player[1] - target[1]))
+
     def _plan(self, count: int) -> list[str]:
         # Only an episode that is over has no path.
         return [ACTIONS[action] for action in self._game.best_path(count)] or [ACTIONS[0]]

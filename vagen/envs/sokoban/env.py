@@ -11,7 +11,7 @@ from vagen.envs.grid import DIRECTIONS, Cell, Cells, GridEnv, Position, position
 from vagen.envs.levels import Split
 from vagen.envs.render import Canvas, TileSet
 from vagen.envs.sokoban.config import SokobanConfig
-from vagen.envs.sokoban.game import ACTIONS, Sokoban, SokobanLevel
+from vagen.envs.sokoban.game import ACTIONS, Room, Sokoban, SokobanLevel
 from vagen.envs.sokoban.generator import generate
 from vagen.envs.sokoban.level_file import GREEDY_WEIGHT, open_level_file
 from vagen.envs.sokoban.solver import BudgetSpent, solve
@@ -83,6 +83,22 @@ class SokobanEnv(GridEnv):
             "targets": self._targets,
             "walls": self._walls,
         }
+
+    @classmethod
+    def distance(cls, state: State) -> float | None:
+        """Moves of a best solution (of some solution if the search for a best one is too long).
+
+        None if there is none, or none was found.
+        """
+        rows, columns = state["size"]
+
+        def cells(name: str) -> Cells:
+            return sum(1 << row * columns + column for row, column in state[name])
+
+        floor = (1 << rows * columns) - 1 & ~cells("walls")
+        room = Room(rows, columns, floor, cells("targets"))
+        player = state["player"][0] * columns + state["player"][1]
+        return _solution_length(room, cells("boxes"), player)
 
     def _plan(self, count: int) -> list[str]:
         return [ACTIONS[action] for action in self._best_moves()[:count]]
@@ -229,3 +245,21 @@ class SokobanEnv(GridEnv):
                 on_target.pixels(),
             ]
         )
+
+
+SEARCH_BUDGET = 10_000
+"""Box arrangements examined for the distance of one state."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _solution_length(room: Room, boxes: Cells, player: Cell) -> float | None:
+    """Moves to the end; the states of an iteration are asked for more than once."""
+    if boxes == room.targets:
+        return 0.0
+    for weight in (1, GREEDY_WEIGHT):
+        try:
+            moves = solve(room, boxes, player, budget=SEARCH_BUDGET, weight=weight)
+        except BudgetSpent:
+            continue
+        return float(len(moves)) if moves else None
+    return None

@@ -1,0 +1,237 @@
+"""What `adaptive_credit` adapts: lambda by how far the critic has earned trust, or the discount.
+
+Both hold running statistics of *earlier* batches only, so that what they give does not depend on
+the batch it is used on. Neither is from a paper.
+
+Shape legend: K turns of a trajectory.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+from vagen.advantage.inputs import AdvantageError
+
+SIGNIFICANT = 3.0
+"""Standard errors that a correlation must be above 0 to count."""
+Z_LIMIT = 3.0
+"""Progress is cut at this many standard deviations."""
+
+
+@dataclass(slots=True)
+class Moments:
+    """Weighted means and central second moments of pairs (x, y), older pairs weighing less."""
+
+    weight: float = 0.0
+    """Sum of the weights."""
+    squared_weight: float = 0.0
+    """Sum of the squared weights."""
+    mean_x: float = 0.0
+    mean_y: float = 0.0
+    xx: float = 0.0
+    """Weighted sum of squared distances from the mean; `yy`, `xy` alike."""
+    yy: float = 0.0
+    xy: float = 0.0
+
+    @property
+    def effective_count(self) -> float:
+        """Equally weighted pairs that would tell as much (Kish 1965)."""
+        return self.weight**2 / self.squared_weight if self.squared_weight else 0.0
+
+    def add(self, pairs: Sequence[tuple[float, float]], decay: float) -> None:
+        """Multiplies old weights by `decay` and adds pairs of weight 1 (Chan et al. 1983)."""
+        self.weight *= decay
+        self.squared_weight *= decay**2
+        self.xx, self.yy, self.xy = decay * self.xx, decay * self.yy, decay * self.xy
+        count = len(pairs)
+        if not count:
+            return
+        mean_x = math.fsum(x for x, _ in pairs) / count
+        mean_y = math.fsum(y for _, y in pairs) / count
+        step_x, step_y = mean_x - self.mean_x, mean_y - self.mean_y
+        between = self.weight * count / (self.weight + count)
+        self.xx += math.fsum((x - mean_x) ** 2 for x, _ in pairs) + between * step_x**2
+        self.yy += math.fsum((y - mean_y) ** 2 for _, y in pairs) + between * step_y**2
+        self.xy += math.fsum((x - mean_x) * (y - mean_y) for x, y in pairs)
+        self.xy += between * step_x * step_y
+        self.weight += count
+        self.squared_weight += count
+        self.mean_x += step_x * count / self.weight
+        self.mean_y += step_y * count / self.weight
+
+
+@dataclass(slots=True)
+class CreditReliability:
+    """Lambda per turn from the calibration of the critic.
+
+    Of return G_k and value V_k at turn k in earlier batches: `b_k = Cov(G_k, V_k) / Var(V_k)`, cut
+    to [0, 1], and 0 unless `corr(G_k, V_k) sqrt(n) >= 3` with the effective number n of
+    trajectories. `L_k = 1 - b_k (1 - lam_min)`.
+
+    `b` is the slope of the return over the value: 1 for a calibrated critic, however noisy the
+    return, 0 for one that says nothing. A useless critic gives lambda 1 (Monte Carlo, unbiased), a
+    calibrated one low variance. The objective is not changed.
+    """
+
+    decay: float = 0.9
+    """Of the weight of earlier batches, per batch."""
+    lam_min: float = 0.5
+    """Lambda of a turn with a perfectly calibrated value."""
+    turns: list[Moments] = field(default_factory=list)
+    """Of (value, return) by turn index."""
+
+    def slopes(self, count: int) -> list[float]:
+        """`b_k` of the first `count` turns; 0 for a turn never seen."""
+        slopes = [_slope(moments) for moments in self.turns[:count]]
+        return slopes + [0.0] * (count - len(slopes))
+
+    def lams(self, count: int) -> list[float]:
+        """`L_k` of the first `count` turns."""
+        return [1.0 - slope * (1.0 - self.lam_min) for slope in self.slopes(count)]
+
+    def update(self, returns: Sequence[Sequence[float]], values: Sequence[Sequence[float]]) -> None:
+        """Takes in a batch.
+
+        Args:
+            returns: per trajectory, the discounted reward from each turn on.
+            values: per trajectory, the critic's value at each turn.
+
+        Raises:
+            AdvantageError: the two differ in shape or hold a number that is not finite.
+        """
+        pairs: list[list[tuple[float, float]]] = [[] for _ in self.turns]
+        if [len(row) for row in returns] != [len(row) for row in values]:
+            raise AdvantageError("returns and values: give one of each for every turn")
+        for row in (zip(g, v, strict=True) for g, v in zip(returns, values, strict=True)):
+            for k, (g, v) in enumerate(row):
+                if not (math.isfinite(g) and math.isfinite(v)):
+                    raise AdvantageError(f"return {g} and value {v} of turn {k}; not finite")
+                if k == len(pairs):
+                    pairs.append([])
+                    self.turns.append(Moments())
+                pairs[k].append((v, g))
+        for moments, new in zip(self.turns, pairs, strict=True):
+            moments.add(new, self.decay)
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state; continuing from it equals not having stopped."""
+        return {"type": "lambda", "turns": [asdict(moments) for moments in self.turns]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up a state.
+
+        Raises:
+            AdvantageError: it is of the other mode.
+        """
+        _require_type(state, "lambda")
+        self.turns = [Moments(**moments) for moments in state["turns"]]
+
+
+def _slope(moments: Moments) -> float:
+    if moments.xx <= 0.0 or moments.yy <= 0.0:
+        return 0.0
+    correlation = moments.xy / math.sqrt(moments.xx * moments.yy)
+    if correlation * math.sqrt(moments.effective_count) < SIGNIFICANT:
+        return 0.0
+    return min(max(moments.xy / moments.xx, 0.0), 1.0)
+
+
+@dataclass(slots=True)
+class ProgressDiscount:
+    """Experimental: the discount from turn to turn follows the progress just made.
+
+    With a potential `Phi_k` in [0, 1] of the true state before turn k (the environment's, never the
+    agent's words), `z_k = (Phi_k - Phi_{k-1} - m) / s` cut at 3, and m, s from earlier batches of
+    the same environment:
+    `G_k = low + (high - low) sigmoid(slope z_k + c)` with `c` such that `z = 0` gives `gamma`.
+
+    `G_k` is known before turn k is taken. But it is a discount that depends on the history, so the
+    *objective* is another one: reward after progress counts more, and for negative rewards the sign
+    of that turns round. Compare runs by undiscounted success only.
+    """
+
+    gamma: float = 0.95
+    """Discount at average progress: `high_level_gamma`."""
+    low: float = 0.85
+    high: float = 0.995
+    slope: float = 1.0
+    """0 gives `gamma` everywhere."""
+    decay: float = 0.9
+    envs: dict[str, Moments] = field(default_factory=dict)
+    """Of (progress, progress) by environment."""
+
+    def __post_init__(self) -> None:
+        """Raises AdvantageError unless `low < gamma < high`."""
+        if not self.low < self.gamma < self.high:
+            raise AdvantageError(f"gamma = {self.gamma}; it must be in ({self.low}, {self.high})")
+
+    def gammas(self, env: str, potentials: Sequence[float]) -> list[float]:
+        """Discounts from each turn to what follows it.
+
+        Args:
+            env: name of the environment.
+            potentials: K + 1 of them: before each turn, and after the last.
+
+        Returns:
+            K numbers; entry k depends on potentials up to k + 1.
+        """
+        seen = self.envs.get(env, Moments())
+        deviation = math.sqrt(seen.xx / seen.weight) if seen.weight else 0.0
+        found = []
+        for before, after in pairwise(potentials):
+            z = (after - before - seen.mean_x) / deviation if deviation > 0 else 0.0
+            found.append(self._discount(min(max(z, -Z_LIMIT), Z_LIMIT)))
+        return found
+
+    def update(self, env: str, potentials: Sequence[Sequence[float]]) -> None:
+        """Takes in a batch of an environment: potentials of each trajectory."""
+        steps = [b - a for row in potentials for a, b in pairwise(row)]
+        self.envs.setdefault(env, Moments()).add([(step, step) for step in steps], self.decay)
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state; continuing from it equals not having stopped."""
+        return {"type": "gamma", "envs": {name: asdict(x) for name, x in self.envs.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes up a state.
+
+        Raises:
+            AdvantageError: it is of the other mode.
+        """
+        _require_type(state, "gamma")
+        self.envs = {name: Moments(**moments) for name, moments in state["envs"].items()}
+
+    def _discount(self, z: float) -> float:
+        if self.slope * z == 0.0:
+            return self.gamma
+        share = (self.gamma - self.low) / (self.high - self.low)
+        centre = math.log(share / (1.0 - share))
+        return self.low + (self.high - self.low) / (1.0 + math.exp(-self.slope * z - centre))
+
+
+Credit = CreditReliability | ProgressDiscount
+
+
+def make_credit(
+    mode: Literal["lambda", "gamma"],
+    *,
+    ema_decay: float,
+    lam_min: float,
+    gamma: float,
+    gamma_low: float,
+    gamma_high: float,
+    gamma_slope: float,
+) -> Credit:
+    """What `algorithm.adaptive_credit` describes; `gamma` is `algorithm.high_level_gamma`."""
+    if mode == "lambda":
+        return CreditReliability(decay=ema_decay, lam_min=lam_min)
+    return ProgressDiscount(
+        gamma=gamma, low=gamma_low, high=gamma_high, slope=gamma_slope, decay=ema_decay
+    )
+
+
+def _require_type(state: Mapping[str, Any], kind: str) -> None:
+    if state.get("type") != kind:
+        raise AdvantageError(f"state of adaptive credit {state.get('type')!r}; it must be {kind!r}")
