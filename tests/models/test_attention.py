@@ -125,7 +125,7 @@ def whole(plain, processor: Processor, rows: list[TokenRow]) -> list[torch.Tenso
 def packed_logits(model: LanguageModel, rows: list[TokenRow]) -> list[torch.Tensor]:
     packed = pack(rows, IMAGES, model.processor, CPU, torch.float32, lambda r: r.loss_mask)
     line = model.model.lm_head(model.hidden(**packed.inputs)[0])
-    return list(line.split(packed.lengths))
+    return list(packed.spread(line).split(packed.lengths))
 
 
 def test_packed_rows_are_rows_alone_are_a_padded_batch(pair):

@@ -4,12 +4,13 @@
 model was called with. Two are ours:
 
 - `segments`: the batch is one long line of rows laid end to end (no padding in the linear layers);
-  attention is computed row by row, causally.
+  attention is computed row by row, causally. Rows that begin alike may share that beginning: it
+  stands once in the line and every row attends to it.
 - a 4-D additive mask together with a `SlotCache`: every row of the batch is a conversation with a
   cache of its own length.
 
-Shape legend: N tokens of a packed line, B rows, H heads, G query heads per key head, L cached
-tokens, n new tokens, D head size.
+Shape legend: N tokens of a packed line, S tokens of the shared beginning, B rows, H heads, G query
+heads per key head, L cached tokens, n new tokens, D head size.
 """
 
 from collections.abc import Sequence
@@ -43,6 +44,9 @@ class RowGroup:
     index: Tensor | None
     """int64 [tokens]: place of each token in the padded [rows * longest] layout; None if the rows
     are of one length, so that nothing is padded."""
+    mask: Tensor | None
+    """bool [longest, S + longest]: what each token attends to in the shared beginning and its own
+    row; None if the group's rows stand whole in the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +54,20 @@ class Segments:
     """Where the rows of a packed line start and end."""
 
     groups: tuple[RowGroup, ...]
+    shared: int
+    """Tokens S of the beginning that all rows share: the line's first ones, a group of their own."""
 
     @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device) -> "Segments":
-        """Rows of these lengths, laid end to end; best if ordered by length."""
-        groups = []
-        first = begin = 0
+    def of(cls, lengths: Sequence[int], device: torch.device, shared: int = 0) -> "Segments":
+        """Rows laid end to end.
+
+        Args:
+            lengths: Tokens of each row without the shared beginning, at least one; best if ordered.
+            device: Of the line.
+            shared: Tokens of the beginning.
+        """
+        groups = [RowGroup(0, shared, 1, shared, None, None)] if shared else []
+        first, begin = shared, 0
         while begin < len(lengths):
             end = begin + 1
             shortest = longest = lengths[begin]
@@ -65,13 +77,16 @@ class Segments:
                     break
                 shortest, longest, end = low, high, end + 1
             part = lengths[begin:end]
-            index = None
+            index = mask = None
             if shortest < longest:
                 steps = [torch.arange(length) + i * longest for i, length in enumerate(part)]
                 index = torch.cat(steps).to(device)
-            groups.append(RowGroup(first, sum(part), len(part), longest, index))
+            if shared:
+                mask = torch.ones(longest, shared + longest, dtype=torch.bool, device=device)
+                mask = mask.tril(shared)
+            groups.append(RowGroup(first, sum(part), len(part), longest, index, mask))
             first, begin = first + sum(part), end
-        return cls(tuple(groups))
+        return cls(tuple(groups), shared)
 
 
 class SlotCache(Cache):
@@ -216,13 +231,20 @@ def _over_segments(
 ) -> Tensor:
     """Causal attention inside each row; query [1, H, N, D] to output [1, N, H, D]."""
     lines = [x[0].transpose(0, 1) for x in (query, key, value)]
+    beginnings = [line[: segments.shared].transpose(0, 1) for line in lines]
     out = []
     for group in segments.groups:
-        parts = [line[group.first : group.first + group.tokens] for line in lines]
+        parts = [_pad(line[group.first : group.first + group.tokens], group) for line in lines]
+        if group.mask is not None:
+            parts[1:] = [
+                torch.cat([beginning.expand(group.rows, -1, -1, -1), part], dim=2)
+                for beginning, part in zip(beginnings[1:], parts[1:], strict=True)
+            ]
         padded = scaled_dot_product_attention(
-            *(_pad(part, group) for part in parts),
+            *parts,
+            attn_mask=group.mask,
             dropout_p=dropout,
-            is_causal=True,
+            is_causal=group.mask is None,
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
         )

@@ -144,7 +144,7 @@ class LocalEngine:
         out: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(rows)
         last = np.zeros(len(rows), dtype=np.float32)
         for indices, packed in self._micro_batches(rows, images):
-            after = self.critic(**packed.inputs)[0]
+            after = packed.spread(self.critic(**packed.inputs)[0])
             for i, value in zip(indices, packed.split(after), strict=True):
                 out[i] = np.concatenate([[np.float32(0)], value[:-1]])
                 last[i] = value[-1]
@@ -382,7 +382,7 @@ class LocalEngine:
     ) -> Loss:
         assert self.critic is not None
         return critic_loss(
-            self.critic(**packed.inputs)[0],
+            packed.spread(self.critic(**packed.inputs)[0]),
             rows,
             packed,
             denominator,
@@ -400,8 +400,8 @@ def _by_trajectory(rows: Sequence[TokenRow]) -> list[list[TokenRow]]:
 
 
 def _predictors(hidden: Tensor, packed: PackedRows) -> Tensor:
-    """Hidden states [M, hidden] that predict the action tokens, from the line [1, N, hidden]."""
-    return hidden[0].index_select(0, packed.actions - 1)
+    """Hidden states [M, hidden] that predict the action tokens, from the line [1, L, hidden]."""
+    return hidden[0].index_select(0, packed.predictors)
 
 
 def _frozen_copy(language_model: LanguageModel, share_weights: bool) -> LanguageModel:

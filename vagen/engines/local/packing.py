@@ -1,6 +1,10 @@
 """Rows of different lengths laid end to end, so that no linear layer computes padding.
 
-Shape legend: R rows, N tokens of all rows, M action tokens (those the policy loss reads).
+Episodes of one environment begin with the same text. What all rows of a batch begin with stands
+once in the line that the model reads, and gradients of all rows flow back through it.
+
+Shape legend: R rows, T tokens of a row, N tokens of all rows, L tokens of the line (N without the
+repeated beginnings), M action tokens (those the policy loss reads).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +24,10 @@ ROW_FIELDS = ("loss_mask", "rollout_logprobs")
 """Fields of a row that can be read like columns."""
 
 
+SHARED_LEAST = 0.1
+"""A beginning is shared if this share of all tokens is saved: attention has to be masked for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PackedRows:
     """Model inputs of some rows, and where their sampled tokens are."""
@@ -27,24 +35,28 @@ class PackedRows:
     inputs: dict[str, Any]
     """Keyword arguments of the backbone."""
     lengths: list[int]
+    """Tokens T of each row."""
+    places: Tensor | None
+    """int64 [N]: place in the line of each token of the rows; None if they are the line."""
     actions: Tensor
-    """int64 [M]: place in the line of each action token."""
+    """int64 [M]: place of each action token among the tokens of all rows."""
+    predictors: Tensor
+    """int64 [M]: place in the line of the token before it, whose hidden state predicts it."""
     targets: Tensor
-    """int64 [M]: the ids there."""
+    """int64 [M]: ids of the action tokens."""
     row_of: Tensor
     """int64 [M]: row of each action token, counted within this batch."""
 
-    @property
-    def ends(self) -> Tensor:
-        """int64 [R]: place in the line of each row's last token."""
-        return torch.tensor(self.lengths).cumsum(0) - 1
+    def spread(self, line: Tensor) -> Tensor:
+        """What the model says at the line's tokens [L, ...], at the tokens of all rows [N, ...]."""
+        return line if self.places is None else line.index_select(0, self.places)
 
     def gather(self, rows: Sequence[TokenRow], column: str) -> Tensor:
         """A column (or one of `ROW_FIELDS`) of the rows at the action tokens, float32 [M]."""
         return self.line(rows, column)[self.actions]
 
     def line(self, rows: Sequence[TokenRow], column: str) -> Tensor:
-        """A column (or one of `ROW_FIELDS`) of the rows laid end to end, float32 [N]."""
+        """A column (or one of `ROW_FIELDS`) at the tokens of all rows, float32 [N]."""
         own = column in ROW_FIELDS
         parts = [getattr(row, column) if own else row.columns[column] for row in rows]
         line = np.concatenate(parts).astype(np.float32, copy=False)
@@ -57,7 +69,7 @@ class PackedRows:
         return self.split(line)
 
     def split(self, line: Tensor) -> list[np.ndarray]:
-        """Cuts a line [N] into one float32 [T] array per row."""
+        """Cuts values at the tokens of all rows [N] into one float32 [T] array per row."""
         return [part.numpy() for part in line.detach().float().cpu().split(self.lengths)]
 
 
@@ -81,33 +93,61 @@ def pack(
             first one, which nothing predicts.
     """
     lengths = [len(row.input_ids) for row in rows]
-    ids = torch.from_numpy(np.concatenate([row.input_ids for row in rows])).long()
-    positions = []
+    shared = _shared_beginning(rows, processor.image_token_id)
+    ids, positions = [rows[0].input_ids[:shared]], []
     shown: list[ProcessedImage] = []
     for row in rows:
         row_images = [images[digest] for digest in row.images]
         place, _ = processor.positions(row.input_ids, [image.grid for image in row_images], 0)
-        positions.append(place)
+        positions.append(place[:, shared:] if positions else place)
+        ids.append(row.input_ids[shared:])
         shown += row_images
+    line = torch.from_numpy(np.concatenate(ids)).long()
     position_ids = torch.from_numpy(np.concatenate(positions, axis=1))[:, None]
     inputs: dict[str, Any] = {
-        "input_ids": ids[None].to(device),
+        "input_ids": line[None].to(device),
         "position_ids": (position_ids if processor.uses_mrope else position_ids[0]).to(device),
         "attention_mask": None,
         "use_cache": False,
-        "segments": Segments.of(lengths, device),
+        "segments": Segments.of([length - shared for length in lengths], device, shared),
         **image_inputs(shown, processor, device, dtype),
     }
+    places = _places(lengths, shared)
     mask = torch.from_numpy(np.concatenate([action_mask(row) for row in rows]))
     actions = mask.nonzero()[:, 0]
     row_of = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths))
     return PackedRows(
         inputs=inputs,
         lengths=lengths,
+        places=places.to(device) if shared else None,
         actions=actions.to(device),
-        targets=ids[actions].to(device),
+        predictors=places[actions - 1].to(device),
+        targets=line[places[actions]].to(device),
         row_of=row_of[actions].to(device),
     )
+
+
+def _shared_beginning(rows: Sequence[TokenRow], image_token_id: int | None) -> int:
+    """Number of tokens of text that all rows begin with, if it is worth sharing; else 0.
+
+    It ends before the first image, on which what follows depends, and leaves a token to every row.
+    """
+    longest = min(len(row.input_ids) for row in rows) - 1
+    beginnings = np.stack([row.input_ids[:longest] for row in rows])
+    ends = (beginnings != beginnings[0]).any(0) | (beginnings[0] == image_token_id)
+    length = int(ends.argmax()) if ends.any() else longest
+    saved = length * (len(rows) - 1)
+    return length if saved > SHARED_LEAST * sum(len(row.input_ids) for row in rows) else 0
+
+
+def _places(lengths: Sequence[int], shared: int) -> Tensor:
+    """Place in the line of each token of rows laid end to end, int64 [N]."""
+    beginning = torch.arange(shared)
+    places, first = [], shared
+    for length in lengths:
+        places += [beginning, torch.arange(first, first + length - shared)]
+        first += length - shared
+    return torch.cat(places)
 
 
 def micro_batches(rows: Sequence[TokenRow], max_tokens: int) -> Iterator[list[int]]:

@@ -57,7 +57,7 @@ def learn_from_experts(
                 lambda row: row.loss_mask,
             )
             hidden = language_model.hidden(**packed.inputs)[0]
-            logits = language_model.logits(hidden.index_select(0, packed.actions - 1))
+            logits = language_model.logits(hidden.index_select(0, packed.predictors))
             loss = torch.nn.functional.cross_entropy(logits, packed.targets, reduction="sum")
             (loss / total).backward()
             loss_sum += float(loss.detach())
