@@ -1,10 +1,11 @@
 """Packed rows and cached conversations against `transformers`' own forward pass.
 
 Every Qwen-VL family and the text model, random weights, rows of different lengths with and without
-pictures. The reference is the model with sdpa attention on one row alone, or on a padded batch.
+pictures; once with nothing in common, once with a common beginning and pictures of one size. The reference is the model with sdpa attention on one row alone, or on a padded batch.
 """
 
 import copy
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +20,7 @@ from vagen.models.processor import ProcessedImage, Processor
 from vagen.rollout.types import TokenRow
 
 CPU = torch.device("cpu")
-GRIDS = {"a": (1, 4, 2), "b": (1, 4, 4), "c": (1, 2, 6)}
+GRIDS = {"a": (1, 4, 2), "b": (1, 4, 4), "c": (1, 2, 6), "d": (1, 2, 6), "e": (1, 2, 6)}
 
 
 def image(name: str) -> ProcessedImage:
@@ -66,10 +67,44 @@ VISION_ROWS = [
 TEXT_ROWS = [row(str(i), "", (length,)) for i, length in enumerate((11, 10, 10, 7, 7, 3))]
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, "qwen3"])
+def beginning_alike(rows: list[TokenRow], length: int) -> list[TokenRow]:
+    """The rows, each with the same `length` first tokens."""
+    for r in rows:
+        r.input_ids[:length] = np.arange(length)
+    return rows
+
+
+ALIKE_VISION_ROWS = beginning_alike(
+    [
+        row("0", "cd", (9, 2, 4)),
+        row("1", "dc", (9, 3, 4)),
+        row("2", "ed", (9, 2, 5)),
+        row("3", "", (18,)),
+        row("4", "e", (8, 4)),
+        row("5", "", (9,)),
+    ],
+    8,
+)
+ALIKE_TEXT_ROWS = beginning_alike(
+    [row(str(i), "", (length,)) for i, length in enumerate((14, 13, 13, 11, 9, 8))], 7
+)
+ROWS = {
+    ("different", "vision"): VISION_ROWS,
+    ("different", "text"): TEXT_ROWS,
+    ("alike", "vision"): ALIKE_VISION_ROWS,
+    ("alike", "text"): ALIKE_TEXT_ROWS,
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=itertools.product([*FAMILIES, "qwen3"], ["different", "alike"]),
+    ids=lambda param: "-".join(param),
+)
 def pair(request):
     """The model with our attention, the same weights with sdpa, and rows it can read."""
-    family = request.param
+    family, kind = request.param
+    rows = ROWS[kind, "text" if family == "qwen3" else "vision"]
     torch.manual_seed(5)
     if family == "qwen3":
         from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -83,9 +118,9 @@ def pair(request):
             num_key_value_heads=2,
             head_dim=16,
         )
-        cls, rows = Qwen3ForCausalLM, TEXT_ROWS
+        cls = Qwen3ForCausalLM
     else:
-        config, cls, rows = family_config(family), family_class(family), VISION_ROWS
+        config, cls = family_config(family), family_class(family)
     plain = cls._from_config(copy.deepcopy(config), attn_implementation="sdpa").eval()
     for parameter in plain.parameters():  # far from uniform attention
         if parameter.ndim > 1:
@@ -164,11 +199,28 @@ def test_rows_do_not_see_each_other(pair):
     with torch.no_grad():
         before = packed_logits(model, rows)
         changed = copy.deepcopy(rows)
-        changed[0].input_ids[0] += 1
+        changed[0].input_ids[-4] += 1  # behind what is shared
         after = packed_logits(model, changed)
     assert not torch.equal(before[0], after[0])
     for a, b in zip(before[1:], after[1:], strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_common_beginning_of_text_is_laid_once():
+    def tokens(rows: list[TokenRow]) -> tuple[int, int]:
+        family = "qwen3_vl"
+        processor = Processor(SimpleNamespace(get_vocab=dict), object(), family, IMAGE, 2)
+        packed = pack(rows, IMAGES, processor, CPU, torch.float32, lambda r: r.loss_mask)
+        return sum(packed.lengths), packed.inputs["input_ids"].shape[1]
+
+    whole, line = tokens(ALIKE_VISION_ROWS)
+    assert whole - line == 8 * 5
+    whole, line = tokens([row("0", "c", (1, 30)), row("0", "c", (1, 30))])
+    assert whole - line == 0, "not beyond the image, and not for the token or two before it"
+    whole, line = tokens([row("0", "", (30,)), row("0", "", (30,))])
+    assert whole - line == 29, "every row keeps a token of its own"
+    whole, line = tokens(ALIKE_VISION_ROWS[:1])
+    assert whole == line
 
 
 def test_micro_batches_hold_every_row_once_within_the_budget():

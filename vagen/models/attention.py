@@ -1,16 +1,17 @@
 """Attention over packed rows and over a cache of conversations, for any `transformers` decoder.
 
 `transformers` calls the attention function registered here with whatever keyword arguments its
-model was called with. Two are ours:
+model was called with. These are ours:
 
 - `segments`: the batch is one long line of rows laid end to end (no padding in the linear layers);
   attention is computed row by row, causally. Rows that begin alike may share that beginning: it
   stands once in the line and every row attends to it.
+- `shared_images`: the vision tower reads images of one size, laid end to end, as one batch.
 - a 4-D additive mask together with a `SlotCache`: every row of the batch is a conversation with a
   cache of its own length.
 
-Shape legend: N tokens of a packed line, S tokens of the shared beginning, B rows, H heads, G query
-heads per key head, L cached tokens, n new tokens, D head size.
+Shape legend: N tokens of a packed line (patches in the vision tower), S tokens of the shared
+beginning, B rows, H heads, G query heads per key head, L cached tokens, n new tokens, D head size.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from vagen.models.vision import SharedImages
 
 ATTENTION = "vagen_packed"
 """Name under which the function is registered with `transformers`."""
@@ -205,13 +208,13 @@ def packed_attention(
     dropout: float = 0.0,
     is_causal: bool | None = None,
     segments: Segments | None = None,
+    shared_images: SharedImages | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """The function registered as `ATTENTION`; see the module's docstring."""
-    if is_causal is False:  # the vision tower, one image at a time
-        return sdpa_attention_forward(
-            module, query, key, value, None, dropout, scaling, is_causal=False
-        )
+    if is_causal is False:  # the vision tower
+        patches = shared_images.patches if shared_images is not None else None
+        return _over_images(query, key, value, scaling, dropout, patches), None
     if segments is not None:
         return _over_segments(query, key, value, scaling, dropout, segments), None
     if attention_mask is not None and attention_mask.ndim == 4:
@@ -219,6 +222,24 @@ def packed_attention(
     return sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout, scaling, is_causal=is_causal
     )
+
+
+def _over_images(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    dropout: float,
+    patches: int | None,
+) -> Tensor:
+    """Attention inside each image; query [1, H, N, D] to output [1, N, H, D].
+
+    Without `patches` per image, and for a window of an image, the N patches are one piece.
+    """
+    length = patches if patches and query.shape[2] % patches == 0 else query.shape[2]
+    pieces = [x[0].unflatten(1, (-1, length)).transpose(0, 1) for x in (query, key, value)]
+    out = scaled_dot_product_attention(*pieces, dropout_p=dropout, scale=scaling)
+    return out.transpose(1, 2).reshape(1, -1, *query.shape[1::2])
 
 
 def _over_segments(

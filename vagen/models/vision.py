@@ -3,7 +3,8 @@
 The frames of a batch repeat: a turn that changes nothing shows the same picture again, and episodes
 of one level begin alike. The vision tower of the Qwen-VL families is given every distinct image
 once; a hook lays its features out for every place that shows the image, and gradients flow back
-through it.
+through it. Frames of one size, the usual case, are attended to as one batch, and what depends on
+their size alone is computed once.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.vision_utils import (
+    get_vision_bilinear_indices_and_weights,
+    get_vision_position_ids,
+)
 
 from vagen.models.processor import ProcessedImage, Processor
 
@@ -27,6 +32,8 @@ class SharedImages:
     """int64 [distinct, 3]: patch grids of the images whose pixels are given."""
     index: Tensor
     """int64 [image tokens]: feature of the distinct images that stands at each image token."""
+    patches: int | None
+    """Patches of each distinct image if all are of one size."""
 
 
 def image_inputs(
@@ -46,6 +53,7 @@ def image_inputs(
     inputs: dict[str, Any] = {"image_grid_thw": torch.tensor([i.grid for i in images]).to(device)}
     if processor.uses_mrope:
         distinct = list({id(image): image for image in images}.values())
+        sizes = {image.grid for image in distinct}
         places: dict[int, Tensor] = {}
         tokens = 0
         for image in distinct:
@@ -55,6 +63,7 @@ def image_inputs(
         inputs[SHARED] = SharedImages(
             grids=torch.tensor([image.grid for image in distinct]).to(device),
             index=torch.cat([places[id(image)] for image in images]).to(device),
+            patches=len(distinct[0].pixel_values) if len(sizes) == 1 else None,
         )
     pixels = torch.cat([torch.from_numpy(image.pixel_values) for image in distinct])
     inputs["pixel_values"] = pixels.to(device, dtype)
@@ -75,7 +84,7 @@ def prepare_vision(model: Any) -> None:
             module.__class__ = PatchConv
     tower = getattr(model.model, "visual", None)
     if tower is not None and _lay_out not in tower._forward_hooks.values():
-        tower.register_forward_pre_hook(_distinct_grids, with_kwargs=True)
+        tower.register_forward_pre_hook(_distinct_images, with_kwargs=True)
         tower.register_forward_hook(_lay_out, with_kwargs=True)
 
 
@@ -90,12 +99,34 @@ class PatchConv(nn.Conv3d):
         return out[..., None, None, None]
 
 
-def _distinct_grids(
+def _distinct_images(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Before the tower: the grids are those of the distinct images."""
     shared = kwargs.get(SHARED)
-    return args, kwargs if shared is None else {**kwargs, "grid_thw": shared.grids}
+    if shared is None:
+        return args, kwargs
+    kwargs = {**kwargs, "grid_thw": shared.grids}
+    if shared.patches is not None:
+        kwargs |= _positions_of_equals(module, shared)
+    return args, kwargs
+
+
+def _positions_of_equals(tower: Any, shared: SharedImages) -> dict[str, Tensor]:
+    """What the tower would compute from the grids of images of one size, one after the other."""
+    count, one = len(shared.grids), shared.grids[:1]
+    ends = torch.tensor([0, count * shared.patches], dtype=torch.int32, device=one.device)
+    found = {
+        "position_ids": get_vision_position_ids(one, tower.spatial_merge_size).repeat(count, 1),
+        "cu_seqlens": ends,  # one piece: `packed_attention` tells the images apart
+    }
+    if hasattr(tower, "num_grid_per_side"):
+        indices, weights = get_vision_bilinear_indices_and_weights(
+            one, tower.num_grid_per_side, tower.spatial_merge_size
+        )
+        found["bilinear_indices"] = indices.repeat(1, count)
+        found["bilinear_weights"] = weights.repeat(1, count)
+    return found
 
 
 def _lay_out(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
