@@ -58,7 +58,8 @@ class Segments:
 
     groups: tuple[RowGroup, ...]
     shared: int
-    """Tokens S of the beginning that all rows share: the line's first ones, a group of their own."""
+    """Tokens S of the beginning that all rows share: the line's first ones, a group of their
+    own."""
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device, shared: int = 0) -> "Segments":

@@ -35,7 +35,7 @@ PROBE = [
 """A conversation with every kind of header."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class ProcessedImage:
     """An image as the vision tower reads it."""
 
@@ -70,12 +70,12 @@ class Processor:
         """Whether positions have three axes (Qwen-VL families)."""
         return self.model_type in QWEN_VL_TYPES
 
-    @property
+    @cached_property
     def eos_id(self) -> int:
         """Id of the token that ends a turn."""
         return self.tokenizer.eos_token_id
 
-    @property
+    @cached_property
     def pad_id(self) -> int:
         """Id used for padding."""
         pad = self.tokenizer.pad_token_id

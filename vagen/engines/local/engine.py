@@ -25,7 +25,7 @@ from vagen.engines.local.checkpoint import (
     write_json,
 )
 from vagen.engines.local.generation import LocalPolicy
-from vagen.engines.local.images import process_images
+from vagen.engines.local.images import Frames
 from vagen.engines.local.losses import (
     CRITIC_MASK,
     Loss,
@@ -75,6 +75,7 @@ class LocalEngine:
         self.version = version
         self.actor = load_model(model_path, device=device, dtype=dtype)
         self.processor = self.actor.processor
+        self._frames = Frames(self.processor)
         actor = config.actor_rollout_ref.actor
         self.kl_controller = make_kl_controller(
             config.algorithm.kl_ctrl.type,
@@ -294,7 +295,7 @@ class LocalEngine:
             yield indices, self._pack(part, images)
 
     def _pack(self, rows: Sequence[TokenRow], images: Images) -> PackedRows:
-        processed = process_images(rows, images, self.processor)
+        processed = self._frames.shown_by(rows, images)
         return pack(rows, processed, self.processor, self.device, self.dtype, self.action_mask)
 
     @property

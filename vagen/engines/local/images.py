@@ -1,6 +1,7 @@
 """Frames of a batch as the vision tower reads them."""
 
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
 
 from PIL import Image
 
@@ -9,18 +10,33 @@ from vagen.rollout.images import decode_png
 from vagen.rollout.types import TokenRow
 
 
-def process_images(
-    rows: Sequence[TokenRow], images: dict[str, bytes], processor: Processor
-) -> dict[str, ProcessedImage]:
-    """Processes every image that the rows show, once.
+class Frames:
+    """Processed images by the digest of their PNG.
 
-    Args:
-        rows: Their `images` name PNG bytes by SHA-256.
-        images: PNG bytes by SHA-256.
-        processor: Of the model that will read them; it remembers the latest.
+    Every pass over a batch shows the same frames: each is decoded once for as long as the processor
+    remembers it.
     """
-    wanted = {digest for row in rows for digest in row.images}
-    return {
-        digest: processor.process_image(Image.fromarray(decode_png(images[digest])))
-        for digest in wanted
-    }
+
+    def __init__(self, processor: Processor):
+        """Starts empty, for the model that `processor` belongs to."""
+        self.processor = processor
+        self._known: WeakValueDictionary[str, ProcessedImage] = WeakValueDictionary()
+
+    def shown_by(
+        self, rows: Sequence[TokenRow], images: dict[str, bytes]
+    ) -> dict[str, ProcessedImage]:
+        """Every image that the rows show.
+
+        Args:
+            rows: Their `images` name PNG bytes by SHA-256.
+            images: PNG bytes by SHA-256.
+        """
+        wanted = {digest for row in rows for digest in row.images}
+        return {digest: self._processed(digest, images) for digest in wanted}
+
+    def _processed(self, digest: str, images: dict[str, bytes]) -> ProcessedImage:
+        processed = self._known.get(digest)
+        if processed is None:
+            frame = Image.fromarray(decode_png(images[digest]))
+            processed = self._known[digest] = self.processor.process_image(frame)
+        return processed
