@@ -1,7 +1,8 @@
 """Packed rows and cached conversations against `transformers`' own forward pass.
 
 Every Qwen-VL family and the text model, random weights, rows of different lengths with and without
-pictures; once with nothing in common, once with a common beginning and pictures of one size. The reference is the model with sdpa attention on one row alone, or on a padded batch.
+pictures; once with nothing in common, once with a common beginning and pictures of one
+size. The reference is the model with sdpa attention on one row alone, or on a padded batch.
 """
 
 import copy

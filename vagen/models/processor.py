@@ -54,11 +54,20 @@ class Processor:
     merge_size: int = 1
     header_ids: tuple[int, ...] = ()
     """Special tokens that the chat template writes around messages: see `header_ids_of`."""
+    eos_id: int = field(init=False)
+    """Id of the token that ends a turn."""
+    pad_id: int = field(init=False)
+    """Id used for padding."""
     _grids: dict[tuple[int, int], Grid] = field(default_factory=dict, repr=False)
     _images: "OrderedDict[tuple[bytes, tuple[int, int]], ProcessedImage]" = field(
         default_factory=OrderedDict, repr=False
     )
     _image_bytes: int = field(default=0, repr=False)
+
+    def __post_init__(self) -> None:
+        self.eos_id = self.tokenizer.eos_token_id
+        pad = self.tokenizer.pad_token_id
+        self.pad_id = self.eos_id if pad is None else pad
 
     @property
     def has_vision(self) -> bool:
@@ -69,17 +78,6 @@ class Processor:
     def uses_mrope(self) -> bool:
         """Whether positions have three axes (Qwen-VL families)."""
         return self.model_type in QWEN_VL_TYPES
-
-    @cached_property
-    def eos_id(self) -> int:
-        """Id of the token that ends a turn."""
-        return self.tokenizer.eos_token_id
-
-    @cached_property
-    def pad_id(self) -> int:
-        """Id used for padding."""
-        pad = self.tokenizer.pad_token_id
-        return self.eos_id if pad is None else pad
 
     @cached_property
     def banned_ids(self) -> list[int]:

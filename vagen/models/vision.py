@@ -114,6 +114,7 @@ def _distinct_images(
 
 def _positions_of_equals(tower: Any, shared: SharedImages) -> dict[str, Tensor]:
     """What the tower would compute from the grids of images of one size, one after the other."""
+    assert shared.patches is not None
     count, one = len(shared.grids), shared.grids[:1]
     ends = torch.tensor([0, count * shared.patches], dtype=torch.int32, device=one.device)
     found = {
