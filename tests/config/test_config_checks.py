@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from vagen.advantage import ESTIMATORS
 from vagen.config import ConfigError, load_experiment
 from vagen.config.checks import has_critic, has_reference, trajectories_per_iteration
 
 LAKE = "name: lake\nenvs:\n  lake:\n    env_name: FrozenLake\n"
 GRPO = ["algorithm.adv_estimator=grpo"]
+REMAX = ["algorithm.adv_estimator=remax", "judge.use_state_reward=false"]
 
 
 @pytest.fixture
@@ -234,27 +234,21 @@ CASES = [
         "`data.train_batch_size`: 128 is more than the 127 training levels",
         ["envs.lake.train_size=128"],
     ),
+    (
+        ["algorithm.adv_estimator=remax"],
+        "the greedy episode that remax subtracts is not judged",
+        REMAX,
+    ),
+    (
+        [
+            *REMAX,
+            "algorithm.reward_normalization.method=mean",
+            "algorithm.reward_normalization.grouping=batch",
+        ],
+        "remax subtracts the score of a greedy episode, which is not normalised",
+        REMAX,
+    ),
 ]
-
-
-if "remax" in ESTIMATORS:
-    REMAX = ["algorithm.adv_estimator=remax", "judge.use_state_reward=false"]
-    CASES += [
-        (
-            ["algorithm.adv_estimator=remax"],
-            "the greedy episode that remax subtracts is not judged",
-            REMAX,
-        ),
-        (
-            [
-                *REMAX,
-                "algorithm.reward_normalization.method=mean",
-                "algorithm.reward_normalization.grouping=batch",
-            ],
-            "remax subtracts the score of a greedy episode, which is not normalised",
-            REMAX,
-        ),
-    ]
 
 
 @pytest.mark.parametrize(("wrong", "message", "right"), CASES, ids=[case[1][:40] for case in CASES])

@@ -2,7 +2,6 @@
 
 import base64
 import copy
-import inspect
 import re
 import shutil
 import subprocess
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from vagen.advantage import estimate_advantages
 from vagen.config import load_infra
 from vagen.engines.local.engine import LocalEngine
 from vagen.report.payload import token_text, viewer_payload
@@ -107,10 +105,6 @@ def test_an_iteration_runs_through_all_steps(iteration):
             assert not row.columns["old_logprobs"][~row.loss_mask].any()
 
 
-STITCHES = "trajectory_ids" in inspect.signature(estimate_advantages).parameters
-
-
-@pytest.mark.skipif(not STITCHES, reason="estimators take a row for a trajectory")
 def test_advantages_run_on_from_row_to_row(iteration):
     """Against the definition, token by token over each trajectory's sampled tokens."""
     run, _, _ = iteration

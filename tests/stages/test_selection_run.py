@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from vagen.advantage import ESTIMATORS
 from vagen.models import load_model
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import Status
@@ -90,7 +89,6 @@ def test_an_iteration_that_keeps_nothing_is_skipped_and_counted(make_run):
     finalize(run)
 
 
-@pytest.mark.skipif("remax" not in ESTIMATORS, reason="the estimator is not registered")
 def test_remax_subtracts_the_score_of_a_greedy_episode(make_run):
     run = prepared(
         make_run,
