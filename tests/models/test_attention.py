@@ -129,7 +129,7 @@ def pair(request):
     ours = cls._from_config(copy.deepcopy(config), attn_implementation=ATTENTION).eval()
     ours.load_state_dict(plain.state_dict())
     processor = Processor(
-        tokenizer=SimpleNamespace(get_vocab=dict),
+        tokenizer=SimpleNamespace(get_vocab=dict, eos_token_id=0, pad_token_id=0),
         image_processor=None if family == "qwen3" else object(),
         model_type=family,
         image_token_id=None if family == "qwen3" else IMAGE,
@@ -210,7 +210,9 @@ def test_rows_do_not_see_each_other(pair):
 def test_a_common_beginning_of_text_is_laid_once():
     def tokens(rows: list[TokenRow]) -> tuple[int, int]:
         family = "qwen3_vl"
-        processor = Processor(SimpleNamespace(get_vocab=dict), object(), family, IMAGE, 2)
+        processor = Processor(
+            SimpleNamespace(eos_token_id=0, pad_token_id=0), object(), family, IMAGE, 2
+        )
         packed = pack(rows, IMAGES, processor, CPU, torch.float32, lambda r: r.loss_mask)
         return sum(packed.lengths), packed.inputs["input_ids"].shape[1]
 

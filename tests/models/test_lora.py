@@ -57,7 +57,7 @@ def setting(request):
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
     processor = Processor(
-        tokenizer=SimpleNamespace(get_vocab=dict),
+        tokenizer=SimpleNamespace(get_vocab=dict, eos_token_id=0, pad_token_id=0),
         image_processor=None if text else object(),
         model_type="qwen3" if text else request.param,
         image_token_id=None if text else IMAGE,

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,12 @@ def reference_model(family: str) -> Any:
         return family_class(family)(family_config(family)).model
 
 
+TOKENIZER = SimpleNamespace(eos_token_id=0, pad_token_id=0)
+
+
 def processor(family: str) -> Processor:
     return Processor(
-        tokenizer=None,
+        tokenizer=TOKENIZER,
         image_processor=object(),
         model_type=family,
         image_token_id=IMAGE,
@@ -80,7 +84,12 @@ def test_positions_are_those_of_transformers(family, context, cut):
 
 
 def test_positions_of_a_text_model_are_a_line():
-    text = Processor(tokenizer=None, image_processor=None, model_type="qwen3", image_token_id=None)
+    text = Processor(
+        tokenizer=TOKENIZER,
+        image_processor=None,
+        model_type="qwen3",
+        image_token_id=None,
+    )
     places, after = text.positions(np.arange(4, dtype=np.int32), [], 3)
     assert after == 7
     np.testing.assert_array_equal(places, np.tile(np.arange(3, 7), (3, 1)))
