@@ -8,10 +8,11 @@ model was called with. These are ours:
   stands once in the line and every row attends to it.
 - `shared_images`: the vision tower reads images of one size, laid end to end, as one batch.
 - a 4-D additive mask together with a `SlotCache`: every row of the batch is a conversation with a
-  cache of its own length.
+  cache of its own length. `alike`: all of them begin with so many equal tokens; one decode step
+  then reads their keys and values once and not for every conversation.
 
 Shape legend: N tokens of a packed line (patches in the vision tower), S tokens of the shared
-beginning, B rows, H heads, G query heads per key head, L cached tokens, n new tokens, D head size.
+beginning, P tokens alike, B rows, H heads, G query heads per key head, L cached tokens, n new tokens, D head size.
 """
 
 from collections.abc import Sequence
@@ -210,6 +211,7 @@ def packed_attention(
     is_causal: bool | None = None,
     segments: Segments | None = None,
     shared_images: SharedImages | None = None,
+    alike: int = 0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """The function registered as `ATTENTION`; see the module's docstring."""
@@ -219,6 +221,8 @@ def packed_attention(
     if segments is not None:
         return _over_segments(query, key, value, scaling, dropout, segments), None
     if attention_mask is not None and attention_mask.ndim == 4:
+        if alike and query.shape[2] == 1:
+            return _over_cache_alike(query, key, value, attention_mask, scaling, alike), None
         return _over_cache(query, key, value, attention_mask, scaling), None
     return sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout, scaling, is_causal=is_causal
@@ -295,6 +299,27 @@ def _over_cache(
     folded = query.reshape(batch, key.shape[1], -1, size)
     out = scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
     return out.reshape(batch, heads, new, size).transpose(1, 2)
+
+
+def _over_cache_alike(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None, alike: int
+) -> Tensor:
+    """As `_over_cache` for one new token, where the first P cached tokens of all rows are equal.
+
+    Reading keys and values is what a decode step waits for.
+    """
+    batch, heads, _, size = query.shape
+    folded = query.reshape(batch, key.shape[1], -1, size)
+    together = folded.transpose(0, 1).flatten(1, 2)  # [H / G, B * G, D]
+    shape = (key.shape[1], batch, -1, alike)
+    common = (together @ key[0, :, :alike].transpose(-1, -2)).view(shape).transpose(0, 1)
+    own = folded @ key[:, :, alike:].transpose(-1, -2)
+    scores = torch.cat([common, own], dim=-1).mul_(scaling or size**-0.5).add_(mask)
+    weights = scores.softmax(-1)
+    out = weights[..., alike:] @ value[:, :, alike:]
+    common = weights[..., :alike].transpose(0, 1).flatten(1, 2) @ value[0, :, :alike]
+    out += common.view(key.shape[1], batch, -1, size).transpose(0, 1)
+    return out.reshape(batch, heads, 1, size).transpose(1, 2)
 
 
 AttentionInterface.register(ATTENTION, packed_attention)

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor
 
-from vagen.engines.local.prefixes import Prefixes
+from vagen.engines.local.prefixes import Prefixes, common_length
 from vagen.models.attention import SlotCache
 from vagen.models.loading import LanguageModel
 from vagen.models.processor import ProcessedImage
@@ -26,6 +27,9 @@ from vagen.rollout.types import Generation, Sampling
 
 PREFILL_SHARE = 0.25
 """Prefill as soon as this share of the live conversations waits (or none is answering)."""
+
+LEAST_ALIKE = 0.1
+"""A beginning that all share is attended to at once if it is this share of the longest context."""
 
 
 @dataclass(eq=False)
@@ -43,6 +47,8 @@ class _Conversation:
     pending: list[int] = field(default_factory=list)
     """Ids to feed next."""
     pending_images: list[ProcessedImage] = field(default_factory=list)
+    beginning: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    """Text of the first prompt up to its first image."""
     sampling: Sampling = field(default_factory=Sampling)
     uniforms: Any = None
     """One uniform draw per token of the answer, float64."""
@@ -74,6 +80,7 @@ class LocalPolicy:
         )
         self.slots = slots
         self._prefixes = Prefixes()
+        self._alike = 0
         self._by_id: dict[str, _Conversation] = {}
         self._order: list[_Conversation | None] = [None] * slots
         self._active: list[_Conversation] = []
@@ -182,6 +189,7 @@ class LocalPolicy:
             self.tokens_prefilled += len(c.pending)
         self._active += batch
         self._waiting = []
+        self._alike = common_length([c.beginning for c in self._active])
         self._draw(batch, last)
 
     def _share_beginnings(self, fresh: list[_Conversation]) -> None:
@@ -192,7 +200,7 @@ class LocalPolicy:
         for c in fresh:
             pending = np.asarray(c.pending[:-1], dtype=np.int32)
             images = np.flatnonzero(pending == self.processor.image_token_id)
-            text = pending[: images[0]] if len(images) else pending
+            text = c.beginning = pending[: images[0]] if len(images) else pending
             known = self._prefixes.longest(text)
             length = 0 if known is None else known.shape[-2]
             if 2 * length < len(text) and len(fresh) > 1 and not self._prefixes.full:
@@ -212,7 +220,7 @@ class LocalPolicy:
         batch = list(self._active)
         ids = torch.tensor([c.out[-1] for c in batch], device=self.device)
         positions = torch.tensor([[c.position] for c in batch], device=self.device)
-        hidden = self._forward(batch, 0, ids[:, None], positions.expand(3, -1, 1), [])
+        hidden = self._forward(batch, 0, ids[:, None], positions.expand(3, -1, 1), [], self._alike)
         for c in batch:
             c.ids.append(c.out[-1])
             c.length += 1
@@ -226,8 +234,12 @@ class LocalPolicy:
         ids: Tensor,
         positions: Tensor,
         images: list[ProcessedImage],
+        alike: int = 0,
     ) -> Tensor:
-        """Hidden states [A, n, hidden] of new tokens; their keys and values go to the cache."""
+        """Hidden states [A, n, hidden] of new tokens; their keys and values go to the cache.
+
+        The first `alike` cached tokens of the batch are known to be equal.
+        """
         new = ids.shape[1]
         start = torch.tensor([c.length for c in batch], device=self.device)
         reach = max(c.length for c in batch) + new
@@ -242,6 +254,7 @@ class LocalPolicy:
             attention_mask=mask,
             past_key_values=self.cache,
             use_cache=True,
+            alike=alike if alike >= LEAST_ALIKE * reach else 0,
             **image_inputs(images, self.processor, self.device, self.language_model.model.dtype),
         )
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vagen.engines.local.prefixes import common_length
 from vagen.models.attention import Segments
 from vagen.models.processor import ProcessedImage, Processor
 from vagen.models.vision import image_inputs
@@ -132,10 +133,12 @@ def _shared_beginning(rows: Sequence[TokenRow], image_token_id: int | None) -> i
 
     It ends before the first image, on which what follows depends, and leaves a token to every row.
     """
-    longest = min(len(row.input_ids) for row in rows) - 1
-    beginnings = np.stack([row.input_ids[:longest] for row in rows])
-    ends = (beginnings != beginnings[0]).any(0) | (beginnings[0] == image_token_id)
-    length = int(ends.argmax()) if ends.any() else longest
+    beginnings = []
+    for row in rows:
+        ids = row.input_ids[:-1]
+        images = np.flatnonzero(ids == image_token_id)
+        beginnings.append(ids[: images[0]] if len(images) else ids)
+    length = common_length(beginnings)
     saved = length * (len(rows) - 1)
     return length if saved > SHARED_LEAST * sum(len(row.input_ids) for row in rows) else 0
 

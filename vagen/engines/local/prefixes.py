@@ -6,6 +6,8 @@ message. Only text is shared: what follows an image depends on the image.
 Shape legend: P tokens of a beginning.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -46,3 +48,11 @@ class Prefixes:
             if length > best_length:
                 best, best_length = keys_values, length
         return None if best is None else best[..., :best_length, :]
+
+
+def common_length(beginnings: Sequence[NDArray[np.int32]]) -> int:
+    """Number of tokens that all of some beginnings, at least one, have in common."""
+    shortest = min(len(ids) for ids in beginnings)
+    same = np.stack([ids[:shortest] for ids in beginnings])
+    differs = (same != same[0]).any(0)
+    return int(differs.argmax()) if differs.any() else shortest
