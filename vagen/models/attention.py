@@ -12,7 +12,8 @@ model was called with. These are ours:
   then reads their keys and values once and not for every conversation.
 
 Shape legend: N tokens of a packed line (patches in the vision tower), S tokens of the shared
-beginning, P tokens alike, B rows, H heads, G query heads per key head, L cached tokens, n new tokens, D head size.
+beginning, P tokens alike, B rows, H heads, G query heads per key head, L cached tokens, n new
+tokens, D head size.
 """
 
 from collections.abc import Sequence
