@@ -116,7 +116,7 @@ class SlotCache(Cache):
         """Query heads per key head."""
         self._heads = torch.arange(heads, device=device)[:, None]
         self._first = self._last = self._reach = 0
-        self._places: tuple[Tensor, Tensor, Tensor] | None = None
+        self._places = torch.empty(0, dtype=torch.long, device=device)
 
     @property
     def length(self) -> int:
@@ -168,7 +168,8 @@ class SlotCache(Cache):
         device = self.storage.device
         rows = torch.arange(first, last, device=device)[:, None, None]
         places = start[:, None] + torch.arange(new, device=device)
-        self._places = (rows, self._heads, places[:, None])
+        heads = rows * len(self._heads) + self._heads
+        self._places = (heads * self.length + places[:, None]).flatten()
 
     def mask(self, start: Tensor, new: int, reach: int) -> Tensor:
         """Additive mask [B, 1, G * n, L] of new tokens over the focus, as attention here wants it.
@@ -189,10 +190,9 @@ class SlotCache(Cache):
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any):
         """Stores new keys and values [B, H, n, D]; returns all of the focus, [B, H, reach, D]."""
-        assert self._places is not None
         keys, values = self.storage[layer_idx]
-        keys[self._places] = key_states
-        values[self._places] = value_states
+        for cached, states in ((keys, key_states), (values, value_states)):
+            cached.flatten(0, 2).index_copy_(0, self._places, states.flatten(0, 2))
         window = (slice(self._first, self._last), slice(None), slice(0, self._reach))
         return keys[window], values[window]
 

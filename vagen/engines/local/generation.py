@@ -50,8 +50,8 @@ class _Conversation:
     beginning: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     """Text of the first prompt up to its first image."""
     sampling: Sampling = field(default_factory=Sampling)
-    uniforms: Any = None
-    """One uniform draw per token of the answer, float64."""
+    uniforms: list[float] = field(default_factory=list)
+    """One uniform draw in [0, 1) per token of the answer."""
     out: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     done: "asyncio.Future[Generation] | None" = None
@@ -108,9 +108,8 @@ class LocalPolicy:
         ]
         conversation.images = len(images)
         conversation.sampling = sampling
-        conversation.uniforms = np.random.Generator(np.random.Philox(key=sampling.seed)).random(
-            sampling.max_new_tokens
-        )
+        draws = np.random.Generator(np.random.Philox(key=sampling.seed))
+        conversation.uniforms = draws.random(sampling.max_new_tokens).tolist()
         conversation.out, conversation.logprobs = [], []
         conversation.done = asyncio.get_running_loop().create_future()
         self._waiting.append(conversation)
@@ -261,7 +260,9 @@ class LocalPolicy:
     def _draw(self, batch: list[_Conversation], hidden: Tensor) -> None:
         """Samples a token per row from hidden states [A, hidden]; ends what is finished."""
         logits = self.language_model.logits(hidden)
-        uniforms = torch.tensor([c.uniforms[len(c.out)] for c in batch], device=self.device)
+        uniforms = torch.tensor(
+            [c.uniforms[len(c.out)] for c in batch], dtype=torch.float64, device=self.device
+        )
         tokens, logprobs = sample(logits, [c.sampling for c in batch], uniforms)
         self.tokens_generated += len(batch)
         finished = []
@@ -321,12 +322,12 @@ def sample(logits: Tensor, options: list[Sampling], uniforms: Tensor) -> tuple[T
         [o.temperature if o.temperature > 0 else 1.0 for o in options], device=logits.device
     )
     logprobs = torch.log_softmax(logits / temperatures[:, None], dim=-1)
-    probs = logprobs.double().exp()
+    probs = logprobs.exp().double()
     if any(o.top_k > 0 or o.top_p < 1 for o in options):
         probs = _restrict(probs, options)
     cumulative = probs.cumsum(-1)
     threshold = uniforms.double()[:, None] * cumulative[:, -1:]
-    drawn = (cumulative <= threshold).sum(-1)
+    drawn = torch.searchsorted(cumulative, threshold, right=True)[:, 0]
     greedy = [o.temperature == 0 for o in options]
     if any(greedy):
         rows = torch.tensor(greedy, device=logits.device)
