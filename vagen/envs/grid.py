@@ -340,9 +340,9 @@ class GridEnv(AgentEnv):
     def grid_text(cls, state: State) -> str:
         """The grid as symbols, a row per line, separated by single spaces."""
         symbols, columns = cls.symbols, state["size"][1]
-        cells = [symbols[code] for code in cls.codes_of(state).tobytes()]
-        rows = [" ".join(cells[i : i + columns]) for i in range(0, len(cells), columns)]
-        return "\n".join(rows)
+        line = " ".join([symbols[code] for code in cls.codes_of(state).tobytes()])
+        width = 2 * columns
+        return "\n".join([line[i : i + width - 1] for i in range(0, len(line), width)])
 
     def _state_rule(self) -> str:
         """How the state texts are written, for the full prompt."""

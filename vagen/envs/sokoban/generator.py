@@ -6,6 +6,8 @@ in breadth-first order from every state with all boxes on targets reaches each s
 number of moves of its best solution.
 """
 
+import functools
+import itertools
 from random import Random
 
 from vagen.envs.grid import Cell, Cells, draw_cell, draw_index, nth_cell
@@ -20,11 +22,8 @@ Layer = dict[Cells, Cells]
 def draw_room(rng: Random, config: SokobanConfig) -> Room | None:
     """A random connected room with targets, or None if too few cells are connected."""
     rows, columns = config.dim_room
-    floor, density, draw = 0, config.wall_density, rng.random
-    for row in range(1, rows - 1):
-        for cell in range(row * columns + 1, row * columns + columns - 1):
-            if draw() >= density:
-                floor |= 1 << cell
+    density, draw = config.wall_density, rng.random
+    floor = sum([bit for bit in _interior(rows, columns) if draw() >= density])
     if floor.bit_count() < 2 * config.num_boxes + 2:
         return None
     floor = flood(1 << draw_cell(rng, floor), floor, columns)
@@ -34,6 +33,13 @@ def draw_room(rng: Random, config: SokobanConfig) -> Room | None:
     for _ in range(config.num_boxes):
         targets |= 1 << draw_cell(rng, floor & ~targets)
     return Room(rows, columns, floor, targets)
+
+
+@functools.cache
+def _interior(rows: int, columns: int) -> list[Cells]:
+    """Each cell that is not on the edge, as a set of its own."""
+    inside = itertools.product(range(1, rows - 1), range(1, columns - 1))
+    return [1 << row * columns + column for row, column in inside]
 
 
 def backward_layers(room: Room, *, depth: int | None, budget: int) -> list[Layer]:
@@ -59,13 +65,16 @@ def backward_layers(room: Room, *, depth: int | None, budget: int) -> list[Layer
             budget -= 1
             if budget < 0:
                 break
-            if unseen[boxes]:
+            left = unseen[boxes]
+            if left:
                 walked = players << 1 | players >> 1 | players << columns | players >> columns
-                walked &= unseen[boxes]
+                walked &= left
                 if walked:
-                    unseen[boxes] ^= walked
+                    unseen[boxes] = left ^ walked
                     following[boxes] = following.get(boxes, 0) | walked
             pulling = players & pullers[boxes]
+            if not pulling:
+                continue
             free = floor & ~boxes
             while pulling:
                 player = pulling.bit_length() - 1
