@@ -18,7 +18,8 @@ OUTPUTS ?= outputs
 PORT ?= 5000
 
 .PHONY: help venv run resume eval view ui doctor plan compile check test lint format docs hooks \
-	bench-ablation bench-advantage bench-envs bench-learning bench-rollout bench-stability clean
+	bench-ablation bench-advantage bench-engine bench-envs bench-learning bench-rollout \
+	bench-stability clean
 
 help: ## Show this list
 	@echo "Usage: make TARGET [EXPERIMENT=frozenlake-tiny] [ARGS=\"key=value ...\"] [RUN=latest]"
@@ -85,6 +86,9 @@ hooks: $(READY) ## Install the git hooks (format and lint at every commit)
 
 bench-advantage: $(READY) ## Measure advantage estimators: speed, growth, memory
 	$(BIN)/python benchmarks/advantage.py $(ARGS)
+
+bench-engine: $(READY) ## Measure one training iteration: seconds per phase
+	$(BIN)/python benchmarks/engine.py $(ARGS)
 
 bench-envs: $(READY) ## Measure environments: resets and steps per second
 	$(BIN)/python benchmarks/envs.py $(ARGS)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vagen.engines.local.generation import LocalPolicy
-from vagen.engines.local.prefixes import MOST, Prefixes
+from vagen.engines.local.prefixes import MOST, Prefixes, common_length
 from vagen.models import load_model
 from vagen.rollout.runner import run_to_end
 from vagen.rollout.types import Generation, Sampling
@@ -76,6 +76,56 @@ def test_shared_beginnings_are_computed_once_and_answers_stay(text_model):
         assert alone.tokens_prefilled == len(prompt)
         assert answer.ids == expected.ids
         assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+
+
+def test_a_common_length_is_that_of_all():
+    def length(*beginnings: list[int]) -> int:
+        return common_length([np.array(ids, np.int32) for ids in beginnings])
+
+    assert length([1, 2, 3], [1, 2, 4], [1, 2, 3, 5]) == 2
+    assert length([1, 2], [1, 2, 3]) == 2
+    assert length([1, 2]) == 2
+    assert length([1], [2]) == 0
+    assert length([], [2]) == 0
+
+
+def test_a_newcomer_that_begins_otherwise_is_not_mistaken_for_the_others(text_model):
+    """It starts while the others answer; what all have in common is attended to at once."""
+    shared = ids_of(text_model, "<|im_start|>system\nreach the target . avoid holes .")
+    prompts = [shared + ids_of(text_model, tail) for tail in (" a b c", " player")]
+    prompts.append(shared[:4] + ids_of(text_model, " go right and down , then wait . a b c d"))
+    policy = LocalPolicy(text_model, slots=3)
+
+    async def answer(i: int, policy: LocalPolicy, steps: int) -> Generation:
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        return await policy.generate(
+            request_id=f"{i}",
+            prompt_ids=prompts[i],
+            images=[],
+            sampling=Sampling(seed=i, max_new_tokens=12),
+        )
+
+    seen = []
+    forward = policy._forward
+
+    def watched(batch, first, ids, positions, images, alike=0):
+        if ids.shape[1] == 1:
+            seen.append(alike)
+        return forward(batch, first, ids, positions, images, alike)
+
+    policy._forward = watched
+
+    async def together() -> list[Generation]:
+        requests = [answer(i, policy, steps) for i, steps in enumerate((0, 0, 6))]
+        return await asyncio.gather(*requests)
+
+    found = run_to_end(together())
+    assert seen[0] >= len(shared) > 4 and 4 in seen
+    for i, generation in enumerate(found):
+        alone = run_to_end(answer(i, LocalPolicy(text_model, slots=1), 0))
+        assert generation.ids == alone.ids
+        assert generation.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
 
 
 def test_unlike_prompts_share_nothing(text_model):

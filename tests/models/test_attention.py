@@ -15,7 +15,7 @@ import torch
 from vl_families import FAMILIES, IMAGE, VISION_END, VISION_START, family_class, family_config
 
 from vagen.engines.local.packing import micro_batches, pack
-from vagen.models.attention import ATTENTION, SlotCache
+from vagen.models.attention import ATTENTION, SlotCache, packed_attention
 from vagen.models.loading import LanguageModel
 from vagen.models.processor import ProcessedImage, Processor
 from vagen.rollout.types import TokenRow
@@ -273,3 +273,21 @@ def test_growing_and_swapping_keep_what_is_cached():
     more = torch.full((1, 1, 1, 2), 9.0)
     torch.testing.assert_close(write(slots, 2, [4], more), torch.cat([first, more], 2))
     torch.testing.assert_close(write(slots, 0, [3], more), torch.cat([second, more], 2))
+
+
+def test_equal_beginnings_are_read_once():
+    torch.manual_seed(2)
+    batch, heads, size, reach, alike = 3, 2, 4, 9, 5
+    keys, values = torch.randn(2, batch, heads, reach, size)
+    keys[:, :, :alike], values[:, :, :alike] = keys[:1, :, :alike], values[:1, :, :alike]
+    query = torch.randn(batch, 2 * heads, 1, size)
+    mask = cache(3, reach).mask(torch.tensor([8, 5, 6]), 1, reach)
+
+    def attended(alike: int) -> torch.Tensor:
+        module = torch.nn.Module()
+        return packed_attention(module, query, keys, values, mask, 0.3, alike=alike)[0]
+
+    expected = attended(0)
+    torch.testing.assert_close(attended(alike), expected)
+    keys[1:, :, :alike] = torch.nan
+    torch.testing.assert_close(attended(alike), expected)

@@ -10,7 +10,6 @@ Shape legend: A active rows, n new tokens, V vocabulary.
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -265,11 +264,12 @@ class LocalPolicy:
         )
         tokens, logprobs = sample(logits, [c.sampling for c in batch], uniforms)
         self.tokens_generated += len(batch)
+        eos = self.processor.eos_id
         finished = []
         for c, token, logprob in zip(batch, tokens.tolist(), logprobs.tolist(), strict=True):
             c.out.append(token)
             c.logprobs.append(logprob)
-            if token == self.processor.eos_id or len(c.out) == c.sampling.max_new_tokens:
+            if token == eos or len(c.out) == c.sampling.max_new_tokens:
                 finished.append(c)
         for c in finished:
             self._finish(c)
