@@ -12,7 +12,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from vl_families import FAMILIES, IMAGE, VISION_END, VISION_START, family_class, family_config
+from vl_families import (
+    FAMILIES,
+    IMAGE,
+    VISION_END,
+    VISION_START,
+    family_class,
+    family_config,
+    text_config,
+)
 
 from vagen.engines.local.packing import micro_batches, pack
 from vagen.models.attention import ATTENTION, SlotCache, packed_attention
@@ -108,18 +116,9 @@ def pair(request):
     rows = ROWS[kind, "text" if family == "qwen3" else "vision"]
     torch.manual_seed(5)
     if family == "qwen3":
-        from transformers import Qwen3Config, Qwen3ForCausalLM
+        from transformers import Qwen3ForCausalLM
 
-        config = Qwen3Config(
-            vocab_size=64,
-            hidden_size=64,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=16,
-        )
-        cls = Qwen3ForCausalLM
+        config, cls = text_config(), Qwen3ForCausalLM
     else:
         config, cls = family_config(family), family_class(family)
     plain = cls._from_config(copy.deepcopy(config), attn_implementation="sdpa").eval()

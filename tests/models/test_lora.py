@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from test_attention import TEXT_ROWS, VISION_ROWS, packed_logits, whole
-from vl_families import FAMILIES, IMAGE, family_class, family_config
+from vl_families import FAMILIES, IMAGE, family_class, family_config, text_config
 
 from vagen.config.schema import LoraConfig
 from vagen.models import ModelError, load_model
@@ -28,19 +28,9 @@ CONFIG = LoraConfig(lora_rank=3, lora_alpha=6)
 
 
 def qwen3(tied: bool = False) -> Any:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers import Qwen3ForCausalLM
 
-    config = Qwen3Config(
-        vocab_size=64,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        tie_word_embeddings=tied,
-    )
-    return Qwen3ForCausalLM, config
+    return Qwen3ForCausalLM, text_config(tied=tied)
 
 
 @pytest.fixture(params=[*FAMILIES, "qwen3", "qwen3, tied"])

@@ -65,3 +65,19 @@ def family_class(family: str) -> Any:
         "qwen2_5_vl": transformers.Qwen2_5_VLForConditionalGeneration,
         "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,
     }[family]
+
+
+def text_config(*, tied: bool = False) -> Any:
+    """A text model of the same decoder size."""
+    from transformers import Qwen3Config
+
+    return Qwen3Config(
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        tie_word_embeddings=tied,
+    )
