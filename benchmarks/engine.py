@@ -24,10 +24,11 @@ from machine import describe_machine
 
 from vagen.config import load_experiment, load_infra
 from vagen.engines.local.engine import LocalEngine
+from vagen.rollout.play import play
 from vagen.rollout.types import Trajectory
 from vagen.stages.advantage import add_columns
 from vagen.stages.build import build, load_levels
-from vagen.stages.episodes import play, training_specs
+from vagen.stages.episodes import training_specs
 from vagen.stages.run import Run
 from vagen.stages.warm_start import warm_start
 

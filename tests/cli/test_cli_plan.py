@@ -53,9 +53,9 @@ def expert_episode(experiment: ExperimentConfig, directory: str, seed: int) -> T
     from vagen.models import load_processor
     from vagen.rollout.conversation import ChatRenderer
     from vagen.rollout.expert import ExpertPolicy
+    from vagen.rollout.play import limits_of
     from vagen.rollout.runner import EpisodeRunner, EpisodeSpec
     from vagen.rollout.types import Sampling
-    from vagen.stages.episodes import limits_of
 
     policy = ExpertPolicy(processor := load_processor(directory))
     runner = EpisodeRunner(

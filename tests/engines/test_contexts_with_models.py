@@ -8,10 +8,11 @@ import torch
 
 from vagen.config.checks import context_window
 from vagen.engines.local.engine import LocalEngine
+from vagen.rollout.play import limits_of, play
 from vagen.rollout.types import CONTEXT, TokenRow, Trajectory
 from vagen.stages.advantage import add_columns
 from vagen.stages.build import load_levels
-from vagen.stages.episodes import limits_of, play, training_specs
+from vagen.stages.episodes import training_specs
 
 CONCAT: tuple[str, ...] = ()
 NO_CONCAT = ("rollout_manager.context=no_concat",)

@@ -12,8 +12,9 @@ from vagen.config import load_infra
 from vagen.engines.local.engine import LocalEngine
 from vagen.models import ModelError, load_model, value_model_from
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.play import play
 from vagen.stages.build import load_levels
-from vagen.stages.episodes import play, training_specs
+from vagen.stages.episodes import training_specs
 from vagen.stages.resident import engine_at
 from vagen.stages.run import Run
 

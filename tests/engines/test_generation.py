@@ -13,10 +13,11 @@ from PIL import Image
 
 from vagen.engines.local.generation import LocalPolicy
 from vagen.models import load_model
+from vagen.rollout.play import play
 from vagen.rollout.runner import run_to_end, turn_seed
 from vagen.rollout.types import Generation, Sampling, Trajectory
 from vagen.stages.build import load_levels
-from vagen.stages.episodes import play, training_specs
+from vagen.stages.episodes import training_specs
 
 
 @pytest.fixture(scope="module", params=["tiny:vl", "tiny:text"])

@@ -5,15 +5,10 @@ from collections import Counter
 import pytest
 
 from vagen.engines.local.generation import LocalPolicy
-from vagen.stages import episodes
+from vagen.rollout import play as play_module
+from vagen.rollout.play import EpisodesFailed, play
 from vagen.stages.build import LevelSet, load_levels
-from vagen.stages.episodes import (
-    EpisodesFailed,
-    evaluation_specs,
-    greedy_specs,
-    play,
-    training_specs,
-)
+from vagen.stages.episodes import evaluation_specs, greedy_specs, training_specs
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +102,8 @@ class _NoEnv:
 
 def test_a_batch_without_a_single_episode_is_refused(run, levels, vl_model, monkeypatch):
     """As when an environment's service is not there."""
-    monkeypatch.setattr(episodes, "_check_rendering", lambda *_: None)
-    monkeypatch.setattr(episodes, "make", lambda *_: _NoEnv())
+    monkeypatch.setattr(play_module, "check_rendering", lambda *_: None)
+    monkeypatch.setattr(play_module, "make", lambda *_: _NoEnv())
     with pytest.raises(EpisodesFailed, match=r"all 6 .* first with ConnectionError: service is"):
         play(
             run.experiment,

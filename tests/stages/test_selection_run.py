@@ -6,10 +6,11 @@ import torch
 
 from vagen.models import load_model
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.play import play
 from vagen.rollout.types import Status
 from vagen.stages.advantage import advantage
 from vagen.stages.build import build, load_levels
-from vagen.stages.episodes import greedy_specs, play, training_specs
+from vagen.stages.episodes import greedy_specs, training_specs
 from vagen.stages.finalize import finalize
 from vagen.stages.judge import judge
 from vagen.stages.resident import engine_at

@@ -402,11 +402,43 @@ class ExperimentConfig(Section):
     trainer: TrainerConfig = TrainerConfig()
 
 
+class VerlConfig(Section):
+    """Ray and verl: how the distributed engine is laid out (`engine: verl`)."""
+
+    ray_address: str | None = None
+    """A running Ray cluster (`auto`, `ray://...`); null starts one on this machine."""
+    nnodes: PositiveInt = 1
+    """Nodes that train."""
+    n_gpus_per_node: PositiveInt = 1
+    """Ranks per node, a GPU each; on a machine without GPU, processes."""
+    rollout: Literal["vllm", "torch"] = "vllm"
+    """What generates: vLLM servers, or plain torch (small models, tests)."""
+    tensor_model_parallel_size: PositiveInt = 1
+    """Ranks that share one vLLM server."""
+    gpu_memory_utilization: Fraction = 0.5
+    """Share of a GPU's memory that vLLM may take, weights and key/value cache."""
+    attention: Literal["flash_attention_2", "sdpa"] = "flash_attention_2"
+    """Attention of actor and critic. With `flash_attention_2` rows are packed without padding."""
+    max_token_len_per_gpu: PositiveInt | None = None
+    """Tokens of a micro batch on one rank; null takes `actor.ppo_max_token_len`."""
+    gradient_checkpointing: bool = True
+    """Compute activations again in the backward pass instead of keeping them."""
+    param_offload: bool = False
+    """Keep weights in host memory while they are not used."""
+    optimizer_offload: bool = False
+    """Keep optimizer state in host memory while it is not used."""
+    agent_workers: PositiveInt = 8
+    """Processes that play episodes."""
+
+
 class InfraConfig(Section):
     """Where it runs and on what: one YAML file under `experiments/infra/`."""
 
     output_dir: str = "outputs"
     """Folder that receives one folder per run."""
+    engine: Literal["local", "verl"] = "local"
+    """`local`: torch in one process; `verl`: verl on Ray, one machine or many."""
+    verl: VerlConfig = VerlConfig()
     device: Annotated[str, AfterValidator(_device)] = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     dtype: Literal["float32", "bfloat16"] = "float32"

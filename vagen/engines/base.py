@@ -8,7 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vagen.advantage import Credit
-from vagen.rollout.types import Policy, TokenRow
+from vagen.config.schema import SamplingConfig
+from vagen.models.processor import Processor
+from vagen.rollout.runner import EpisodeSpec
+from vagen.rollout.types import TokenRow, Trajectory
 
 Images = dict[str, bytes]
 """PNG bytes by SHA-256."""
@@ -23,17 +26,39 @@ class Engine(Protocol):
     """Digest-like name of the policy's weights: `warm_start` or `iteration-0007`."""
     lr_scale: float
     """What every learning rate is multiplied by; saved and loaded with the weights."""
-
+    updates: int
+    """Updates made so far; saved and loaded with the weights."""
+    config_digest: str
+    """Of the experiment that it was made for."""
+    processor: Processor
+    """Of the policy's model."""
     credit: Credit | None
     """Running statistics of `adaptive_credit`; None for other estimators."""
+
+    @property
+    def learns_values(self) -> bool:
+        """Whether there is a critic."""
+        ...
 
     @property
     def kl_coef(self) -> float:
         """Present coefficient of the KL penalty in the reward."""
         ...
 
-    def policy(self, *, slots: int) -> Policy:
-        """A policy over the present weights."""
+    def play(
+        self,
+        specs: Sequence[EpisodeSpec],
+        *,
+        sampling: SamplingConfig,
+        split: str,
+        on_finish: Callable[[Trajectory], None] | None = None,
+    ) -> tuple[list[Trajectory], Images]:
+        """Plays episodes with the present weights; returns them in order, and every frame shown.
+
+        Raises:
+            RenderError: The model cannot read what an environment shows, or a prompt is too long.
+            EpisodesFailed: Every episode failed in its environment.
+        """
         ...
 
     def logprobs(

@@ -12,7 +12,7 @@ from vagen.rollout.types import Status
 from vagen.stages import progress
 from vagen.stages.advantage import add_columns
 from vagen.stages.build import LevelSet, load_levels
-from vagen.stages.episodes import evaluation_specs, play
+from vagen.stages.episodes import evaluation_specs
 from vagen.stages.judge import score
 from vagen.stages.resident import WARM_START, engine_at, version_after
 from vagen.stages.rollout import check_images, episode_metrics
@@ -53,14 +53,10 @@ def play_levels(
 ) -> dict[str, float]:
     """Plays levels, judges and estimates advantages, and commits batch, results and report."""
     specs = evaluation_specs(config, levels, split, count)
-    sampling = config.actor_rollout_ref.rollout
     with progress.bar("episodes", len(specs)) as advance:
-        trajectories, images = play(
-            config,
+        trajectories, images = engine.play(
             specs,
-            policy=engine.policy(slots=sampling.max_concurrency),
-            processor=engine.processor,
-            sampling=sampling.val_kwargs,
+            sampling=config.actor_rollout_ref.rollout.val_kwargs,
             split=split,
             on_finish=lambda _: advance(1),
         )

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from vagen.rollout.images import decode_png
 from vagen.rollout.types import Status, Trajectory
 from vagen.stages import progress
 from vagen.stages.build import load_levels
-from vagen.stages.episodes import greedy_specs, play, training_specs
+from vagen.stages.episodes import greedy_specs, training_specs
 from vagen.stages.resident import engine_at, version_before
 from vagen.stages.run import Run, committed, result
 
@@ -35,25 +34,20 @@ def rollout(run: Run, iteration: int) -> dict[str, Any]:
         sampling = config.actor_rollout_ref.rollout
         specs = training_specs(config, load_levels(run), iteration)
         greedy = greedy_specs(specs) if needs_greedy_baseline(config) else []
-        player = partial(
-            play,
-            config,
-            policy=engine.policy(slots=sampling.max_concurrency),
-            processor=engine.processor,
-            split="train",
-        )
         with progress.bar("episodes", len(specs) + len(greedy)) as advance:
             wins = _Wins()
-            trajectories, images = player(
+            trajectories, images = engine.play(
                 specs,
                 sampling=sampling,
+                split="train",
                 on_finish=lambda trajectory: advance(1, success=wins.add(trajectory)),
             )
             metrics = episode_metrics(trajectories, "train")
             if greedy:
-                baselines, _ = player(
+                baselines, _ = engine.play(
                     greedy,
                     sampling=sampling.model_copy(update={"temperature": 0.0}),
+                    split="train",
                     on_finish=lambda _: advance(1),
                 )
                 metrics |= set_baselines(trajectories, baselines)

@@ -92,7 +92,7 @@ def _learn(run: Run, engine: Any, batch: TrajectoryBatch, iteration: int) -> dic
     passes = config.actor_rollout_ref.actor.ppo_epochs
     learns = iteration >= config.trainer.critic_warmup
     engine.version = f"{engine.version}, being updated"
-    total = len(rows) * (passes * learns + config.critic.ppo_epochs * (engine.critic is not None))
+    total = len(rows) * (passes * learns + config.critic.ppo_epochs * (engine.learns_values))
     with progress.bar("rows", total) as advance:
         metrics = engine.update(
             rows,

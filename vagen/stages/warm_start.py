@@ -21,11 +21,11 @@ from vagen.models.processor import ProcessedImage, load_processor
 from vagen.models.tiny import TINY_MODELS, PixelStatistics, build_tiny_model
 from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.expert import ExpertPolicy
+from vagen.rollout.play import limits_of
 from vagen.rollout.runner import EpisodeRunner, EpisodeSpec, derive_seed, run_episodes, run_to_end
 from vagen.rollout.types import Sampling, TokenRow
 from vagen.stages import progress
 from vagen.stages.build import LevelSet, load_levels
-from vagen.stages.episodes import limits_of
 from vagen.stages.resident import configure_torch, device_of
 from vagen.stages.run import Run, committed, result
 from vagen.storage import commit_directory

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vagen.advantage import ESTIMATORS, make_credit
 from vagen.config import config_digest
-from vagen.config.schema import ExperimentConfig, OptimConfig
+from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig
 from vagen.engines.base import Images, OnProgress
 from vagen.engines.local.checkpoint import (
     load_learner,
@@ -39,8 +39,9 @@ from vagen.engines.local.packing import PackedRows, micro_batches, pack
 from vagen.learning import combine_metrics, make_kl_controller
 from vagen.models.loading import LanguageModel, copy_of, load_model, value_model_from
 from vagen.models.lora import add_adapters, has_adapters
-from vagen.rollout.runner import derive_seed
-from vagen.rollout.types import TokenRow
+from vagen.rollout.play import play
+from vagen.rollout.runner import EpisodeSpec, derive_seed
+from vagen.rollout.types import TokenRow, Trajectory
 
 
 class LocalEngine:
@@ -113,6 +114,11 @@ class LocalEngine:
         self.lr_scale = 1.0
 
     @property
+    def learns_values(self) -> bool:
+        """Whether there is a critic."""
+        return self.critic is not None
+
+    @property
     def kl_coef(self) -> float:
         """Present coefficient of the KL penalty in the reward."""
         return self.kl_controller.kl_coef
@@ -120,6 +126,25 @@ class LocalEngine:
     def policy(self, *, slots: int) -> LocalPolicy:
         """A policy over the present weights."""
         return LocalPolicy(self.actor, slots=slots)
+
+    def play(
+        self,
+        specs: Sequence[EpisodeSpec],
+        *,
+        sampling: SamplingConfig,
+        split: str,
+        on_finish: Callable[[Trajectory], None] | None = None,
+    ) -> tuple[list[Trajectory], Images]:
+        """Plays episodes with the present weights; see `Engine.play`."""
+        return play(
+            self.config,
+            specs,
+            policy=self.policy(slots=self.config.actor_rollout_ref.rollout.max_concurrency),
+            processor=self.processor,
+            sampling=sampling,
+            split=split,
+            on_finish=on_finish,
+        )
 
     @torch.no_grad()
     def logprobs(

@@ -1,0 +1,124 @@
+"""Episodes as an experiment describes them: its environments, budgets and sampling."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from vagen.config.checks import context_window
+from vagen.config.schema import ExperimentConfig, SamplingConfig
+from vagen.envs import AgentEnv, make
+from vagen.rollout.conversation import ChatProcessor, ChatRenderer
+from vagen.rollout.images import image_digest, png_bytes
+from vagen.rollout.runner import (
+    EpisodeLimits,
+    EpisodeRunner,
+    EpisodeSpec,
+    run_episodes,
+    run_to_end,
+)
+from vagen.rollout.types import Policy, Sampling, Status, Trajectory
+
+
+class EpisodesFailed(ValueError):
+    """No episode of a batch could be played."""
+
+
+def limits_of(config: ExperimentConfig) -> EpisodeLimits:
+    """Turn and token budgets of the experiment."""
+    return EpisodeLimits(
+        max_turns=config.rollout_manager.max_turns,
+        max_prompt_length=config.data.max_prompt_length,
+        max_response_length=config.data.max_response_length,
+        max_trajectory_length=config.data.max_trajectory_length,
+        window=context_window(config),
+    )
+
+
+def sampling_of(config: SamplingConfig) -> Sampling:
+    """Sampling options as the policy takes them."""
+    return Sampling(temperature=config.temperature, top_p=config.top_p, top_k=config.top_k)
+
+
+def play(
+    config: ExperimentConfig,
+    specs: Sequence[EpisodeSpec],
+    *,
+    policy: Policy,
+    processor: ChatProcessor,
+    sampling: SamplingConfig,
+    split: str,
+    on_finish: Callable[[Trajectory], None] | None = None,
+) -> tuple[list[Trajectory], dict[str, bytes]]:
+    """Plays episodes in this process; returns them in order, and every frame shown as PNG.
+
+    Raises:
+        RenderError: The model cannot read what an environment shows, or a prompt is too long.
+        EpisodesFailed: Every episode failed in its environment.
+    """
+    check_rendering(config, processor, split)
+    runner = make_runner(config, policy=policy, processor=processor, sampling=sampling)
+    trajectories = run_to_end(
+        run_episodes(
+            runner,
+            specs,
+            lambda spec: make_environment(config, spec, split),
+            max_concurrency=config.actor_rollout_ref.rollout.max_concurrency,
+            on_finish=on_finish,
+        )
+    )
+    check_failures(trajectories)
+    return trajectories, runner.images
+
+
+def make_runner(
+    config: ExperimentConfig, *, policy: Policy, processor: ChatProcessor, sampling: SamplingConfig
+) -> EpisodeRunner:
+    """What runs the experiment's episodes with a policy."""
+    return EpisodeRunner(
+        policy=policy,
+        renderer=ChatRenderer(processor),
+        limits=limits_of(config),
+        sampling=sampling_of(sampling),
+        frame_digest=_frame_digest,
+    )
+
+
+def make_environment(config: ExperimentConfig, spec: EpisodeSpec, split: str) -> AgentEnv:
+    """The environment that an episode is played in."""
+    return make(spec.env_name, config.envs[spec.config_id].env_config, split)
+
+
+def check_rendering(config: ExperimentConfig, processor: ChatProcessor, split: str) -> None:
+    """Start-up check: parts laid end to end equal the whole conversation.
+
+    Raises:
+        RenderError: They do not, for an environment of the experiment.
+    """
+    renderer = ChatRenderer(processor)
+    for spec in config.envs.values():
+        env = make(spec.env_name, spec.env_config, split)
+        first, _ = env.reset(seed=0)
+        second, *_ = env.step(env.expert_response())
+        renderer.check(env.system_prompt(), [first, second, first])
+        if context_window(config) is not None:
+            renderer.check(env.system_prompt(), [second, first])
+        env.close()
+
+
+def check_failures(trajectories: Sequence[Trajectory]) -> None:
+    """Refuses a batch without a single usable episode.
+
+    Raises:
+        EpisodesFailed: Every episode failed in its environment; tells how the first one did.
+    """
+    failures = [t.error for t in trajectories if t.status is Status.ENV_ERROR]
+    if failures and len(failures) == len(trajectories):
+        raise EpisodesFailed(
+            f"all {len(failures)} episodes failed in their environment, the first with "
+            f"{failures[0]}"
+        )
+
+
+def _frame_digest(frame: np.ndarray) -> tuple[str, bytes]:
+    png = png_bytes(frame)
+    return image_digest(png), png
