@@ -34,7 +34,8 @@ def test_there_are_experiments_and_infras() -> None:
 
 def test_laptop_spells_out_every_default() -> None:
     written = yaml.safe_load((ROOT / "experiments" / "infra" / "laptop.yaml").read_text())
-    assert written == InfraConfig().model_dump()
+    # The other engine's options have no meaning on it.
+    assert written == InfraConfig().model_dump(exclude={"verl"})
 
 
 def test_the_reference_is_current() -> None:
