@@ -1,0 +1,151 @@
+"""The networks inside verl's workers: verl's FSDP2 engines, made to compute what ours do.
+
+Registered with verl under the vendor `environment.VENDOR`. What differs from verl's own: banned
+tokens have no probability, frames come as PNG, the critic is the policy's network with a value head
+of one linear layer, and learning rate and limits come with each batch.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from tensordict import TensorDict
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from verl.utils.fsdp_utils import fsdp2_clip_grad_norm_
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import (
+    FSDPEngineWithLMHead,
+    FSDPEngineWithValueHead,
+)
+
+from vagen.engines.verl.environment import VENDOR
+from vagen.engines.verl.rows import FRAMES
+from vagen.models.processor import Processor, load_processor
+from vagen.rollout.images import decode_png
+
+IMPOSSIBLE = -1e9
+"""Logit of a banned token. Its probability is 0; minus infinity would make entropies NaN."""
+STRATEGY = "fsdp2"
+
+
+class Learner:
+    """What both networks have in common."""
+
+    engine_config: Any
+    model_config: Any
+    module: Any
+    optimizer: Any
+    processor: Processor
+
+    def initialize(self) -> None:
+        """Loads the model and its processor."""
+        super().initialize()  # type: ignore[misc]
+        self.processor = load_processor(self.model_config.local_path)
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
+        """As verl does it, with pixels from the rows' frames."""
+        frames = micro_batch.get(FRAMES, None)
+        if frames is not None:
+            micro_batch = micro_batch.exclude(FRAMES)
+        inputs, arguments = super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
+        if frames is not None:
+            inputs |= self._pixels(frames)
+        return inputs, arguments
+
+    def train_batch(self, data: TensorDict, loss_function: Any) -> Any:
+        """One optimizer step with the learning rate and the limits that `data` names."""
+        self._limits = (data["grad_clip"], data["grad_norm_threshold"])
+        for group in self.optimizer.param_groups:
+            group["lr"] = data["lr"]
+        return super().train_batch(data, loss_function)  # type: ignore[misc]
+
+    def optimizer_step(self) -> float:
+        """A step, unless the gradient norm is not finite or too large.
+
+        Returns:
+            The norm before clipping.
+        """
+        clip, threshold = self._limits
+        norm = fsdp2_clip_grad_norm_(self.module.parameters(), max_norm=clip)
+        norm = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        if np.isfinite(norm) and norm < threshold:
+            self.optimizer.step()
+        else:
+            self.optimizer.zero_grad()
+        return norm
+
+    def _pixels(self, frames: Any) -> dict[str, Tensor]:
+        """Pixel values and grids of a micro batch's frames, in the order of its image blocks."""
+        shown = [
+            self.processor.process_image(Image.fromarray(decode_png(png)))
+            for entry in frames
+            for png in getattr(entry, "data", entry)["png"]
+        ]
+        if not shown:
+            return {}
+        device = next(self.module.parameters()).device
+        return {
+            "pixel_values": torch.from_numpy(np.concatenate([i.pixel_values for i in shown])).to(
+                device
+            ),
+            "image_grid_thw": torch.tensor([image.grid for image in shown], device=device),
+        }
+
+
+@EngineRegistry.register("language_model", backend=STRATEGY, device="cuda", vendor=VENDOR)
+class PolicyNetwork(Learner, FSDPEngineWithLMHead):
+    """The policy, or the reference."""
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict, micro_batch: TensorDict, logits_processor_func: Any
+    ) -> dict[str, Tensor]:
+        """Log-probabilities and entropies under the bans that generation is under as well."""
+        output.logits = output.logits.float()
+        output.logits[..., self.processor.banned_ids] = IMPOSSIBLE
+        return super().prepare_model_outputs(
+            output, output_args, micro_batch, logits_processor_func
+        )
+
+
+@EngineRegistry.register("value_model", backend=STRATEGY, device="cuda", vendor=VENDOR)
+class ValueNetwork(Learner, FSDPEngineWithValueHead):
+    """The critic: the policy's network at the start, with a value head that says 0."""
+
+    def _build_module(self) -> Any:
+        kind = self.model_config.model_type
+        self.model_config.model_type = "language_model"
+        try:
+            module = super()._build_module()
+        finally:
+            self.model_config.model_type = kind
+        old = module.get_output_embeddings().weight
+        head = nn.Linear(old.shape[1], 1, bias=True, device=old.device, dtype=old.dtype)
+        if not head.weight.is_meta:
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
+        module.set_output_embeddings(head)
+        module.config.tie_word_embeddings = False
+        module.config.get_text_config().tie_word_embeddings = False
+        return module
+
+    def _build_lora_module(self, module: Any) -> Any:
+        module = super()._build_lora_module(module)
+        module.get_output_embeddings().requires_grad_(True)
+        return module
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict, micro_batch: TensorDict, logits_processor_func: Any
+    ) -> dict[str, Tensor]:
+        """Values float32."""
+        output.logits = output.logits.float()
+        return super().prepare_model_outputs(
+            output, output_args, micro_batch, logits_processor_func
+        )
+
+    @torch.no_grad()
+    def shift_values(self, shift: float) -> None:
+        """Adds to every value by the head's bias, on the rank that holds it."""
+        bias = self.module.get_output_embeddings().bias
+        (bias.to_local() if isinstance(bias, DTensor) else bias).add_(shift)

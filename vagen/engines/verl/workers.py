@@ -1,0 +1,35 @@
+"""verl's workers with the calls that our engine makes of them.
+
+A worker is a process of one rank. Importing this module registers our networks with verl: it is
+the home of the worker classes, so every worker process does.
+"""
+
+from typing import Any
+
+from tensordict import TensorDict
+from verl.single_controller.base.decorator import (
+    Dispatch,
+    make_nd_compute_dataproto_dispatch_fn,
+    register,
+)
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+
+import vagen.engines.verl.networks  # noqa: F401
+
+
+class CriticWorker(TrainingWorker):
+    """A rank of the critic."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def shift_values(self, shift: float) -> None:
+        """Adds to every value."""
+        self.engine.shift_values(shift)
+
+
+class PolicyWorker(ActorRolloutRefWorker):
+    """A rank of policy, reference and rollout."""
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def train_batch(self, data: TensorDict) -> Any:
+        """One optimizer step of the policy; returns verl's metrics."""
+        return self.actor.train_batch(data)
