@@ -26,16 +26,9 @@ from vagen.engines.local.checkpoint import (
 )
 from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.local.images import Frames
-from vagen.engines.local.losses import (
-    CRITIC_MASK,
-    Loss,
-    action_logprobs,
-    actor_denominator,
-    actor_loss,
-    critic_denominator,
-    critic_loss,
-)
+from vagen.engines.local.losses import action_logprobs, actor_loss, critic_loss
 from vagen.engines.local.packing import PackedRows, micro_batches, pack
+from vagen.engines.objectives import CRITIC_MASK, Loss, actor_denominator, critic_denominator
 from vagen.learning import combine_metrics, make_kl_controller
 from vagen.models.loading import LanguageModel, copy_of, load_model, value_model_from
 from vagen.models.lora import add_adapters, has_adapters
