@@ -101,6 +101,15 @@ class EpisodeRow(AgentLoopOutput):
 class VagenAgentLoop(AgentLoopBase):
     """Plays the episode that the field `order` describes, an `Order` as JSON."""
 
+    def __init__(self, *, server_manager: PlayClient, **unused: Any):
+        """Takes the client alone; the base would prepare a rendering of conversations of its own.
+
+        Args:
+            server_manager: What verl calls its client.
+            unused: Tokenizer, tools and the like.
+        """
+        self.client = server_manager
+
     async def run(self, sampling_params: dict[str, Any], **fields: Any) -> list[EpisodeRow]:
         """Plays the episode, judges it and returns its rows.
 
@@ -108,7 +117,7 @@ class VagenAgentLoop(AgentLoopBase):
         to the driver, which raises it there.
         """
         try:
-            trajectory, images = await self.server_manager.play(Order.from_json(fields["order"]))
+            trajectory, images = await self.client.play(Order.from_json(fields["order"]))
         except RenderError as error:
             return [_no_tokens(failure=f"{RenderError.__name__}: {error}")]
         except Exception:  # verl would log it in this process and tell the driver nothing

@@ -39,7 +39,11 @@ def environment(*, cpu: bool) -> dict[str, str]:
 
 
 def configure(*, cpu: bool) -> dict[str, str]:
-    """Sets the variables in this process and returns them; verl must not be imported yet."""
+    """Prepares this process and returns the variables; neither verl nor transformers is loaded."""
+    if cpu:
+        from vagen.engines.verl.operators import declare_torchvision_operators
+
+        declare_torchvision_operators()
     variables = environment(cpu=cpu)
     os.environ.update(variables)
     return variables

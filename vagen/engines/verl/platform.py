@@ -5,7 +5,6 @@ is patched where a GPU is.
 """
 
 import importlib.metadata
-import importlib.util
 import sys
 import types
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 from vagen.engines.verl.environment import PLATFORM
+from vagen.engines.verl.operators import declare_torchvision_operators
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
@@ -69,8 +69,6 @@ def _device_module() -> types.ModuleType:
 
 
 _MODULE = _device_module()
-_TORCHVISION = torch.library.Library("torchvision", "FRAGMENT")
-"""Declarations live as long as the library object."""
 
 
 @PlatformRegistry.register(platform=PLATFORM)
@@ -163,7 +161,7 @@ def patch() -> None:
     """
     if torch.cuda.is_available():
         return
-    _declare_torchvision_operators()  # before transformers imports it
+    declare_torchvision_operators()
     import verl.utils.distributed
     import verl.utils.fsdp_utils
 
@@ -223,19 +221,6 @@ def _name_of_the_cpu_build(original: Any) -> Any:
 
     version.__dict__["for_cpu"] = True
     return version
-
-
-def _declare_torchvision_operators() -> None:
-    """A torchvision built for CUDA can be imported beside a CPU torch if its operators are known.
-
-    vLLM needs torchvision, of which there is no build for the CPU.
-    """
-    if torch.version.cuda is not None or importlib.util.find_spec("torchvision") is None:
-        return
-    if "torchvision" in sys.modules or hasattr(torch.ops.torchvision, "nms"):
-        return
-    for name in ("nms", "qnms"):
-        _TORCHVISION.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 def _keep_vllm_weights() -> None:
