@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from vagen.config.schema import ExperimentConfig
-from vagen.envs import make, parse_env_config
-from vagen.judge import Judge, make_judge
+from vagen.judge.scoring import Scorer, statements
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.rollout.types import Status, Trajectory, Turn
+from vagen.rollout.types import Trajectory, Turn
 from vagen.stages import progress
 from vagen.stages.run import Run, committed, result
 
@@ -32,8 +31,9 @@ def judge(
 def score(config: ExperimentConfig, trajectories: list[Trajectory]) -> dict[str, float]:
     """Sets `verdict` and judge rewards of every turn in place; returns metrics.
 
-    Only turns that earned the format reward are judged. A missing score stays missing: the reward
-    part is None, and it is counted.
+    Only turns that earned the format reward are judged, and each only once: an engine may have
+    judged an episode while others were still played. A missing score stays missing: the reward part
+    is None, and it is counted.
     """
     if not config.judge.use_state_reward:
         return {}
@@ -41,55 +41,14 @@ def score(config: ExperimentConfig, trajectories: list[Trajectory]) -> dict[str,
 
 
 async def _score(config: ExperimentConfig, trajectories: list[Trajectory]) -> dict[str, float]:
-    judges = {config_id: _judge_for(config, config_id) for config_id in config.envs}
-    turns = [
-        (judges[trajectory.config_id], trajectory, turn)
-        for trajectory in trajectories
-        if trajectory.status is not Status.ENV_ERROR
-        for turn in trajectory.turns
-        if turn.parsed["format_correct"]
-    ]
+    scorer = Scorer(config)
+    turns = [(t, turn) for t in trajectories for turn in statements(t)]
     with progress.bar("statements", len(turns)) as advance:
-        for place, (member, trajectory, turn) in enumerate(turns):
-            await _score_turn(config, member, trajectory.env_name, turn)
+        for place, (trajectory, turn) in enumerate(turns):
+            await scorer.score_turn(trajectory, turn)
             if place % 64 == 63:
                 advance(64)
-    return _metrics([turn for _, _, turn in turns], trajectories)
-
-
-async def _score_turn(config: ExperimentConfig, judge: Judge, env_name: str, turn: Turn) -> None:
-    verdict = await judge.score(
-        env_name=env_name,
-        observation=turn.parsed["observation"],
-        prediction=turn.parsed["prediction"],
-        state=turn.state,
-        next_state=turn.next_state,
-    )
-    turn.verdict = {
-        "observation": verdict.observation,
-        "prediction": verdict.prediction,
-        "flags": list(verdict.flags),
-    }
-    weights = {
-        "observation": config.judge.observation_weight,
-        "prediction": config.judge.prediction_weight,
-    }
-    for part, weight in weights.items():
-        value = getattr(verdict, part)
-        turn.rewards[f"judge_{part}"] = None if value is None else weight * value
-
-
-def _judge_for(config: ExperimentConfig, config_id: str) -> Judge:
-    spec = config.envs[config_id]
-    env_config = parse_env_config(spec.env_name, spec.env_config)
-    env = make(spec.env_name, spec.env_config)
-    prompts = {spec.env_name: env.system_prompt()}
-    env.close()
-    return make_judge(
-        config.judge,
-        require_holes=getattr(env_config, "describes_holes", False),
-        prompts=prompts if env_config.prompt_detail == "full" else None,
-    )
+    return _metrics([turn for _, turn in turns], trajectories)
 
 
 def _metrics(judged: list[Turn], trajectories: list[Trajectory]) -> dict[str, float]:

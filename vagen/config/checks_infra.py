@@ -1,0 +1,82 @@
+"""What an experiment and an infra cannot do together."""
+
+from collections.abc import Iterable
+
+from vagen.config.base import ConfigError
+from vagen.config.checks import Refusals
+from vagen.config.schema import ExperimentConfig, InfraConfig
+
+
+def check_infra(experiment: ExperimentConfig, infra: InfraConfig) -> None:
+    """Refuses an experiment on an infra that cannot run it.
+
+    Keys of the infra begin with `infra.`.
+
+    Raises:
+        ConfigError: With one line per reason.
+    """
+    _refuse(_verl(experiment, infra) if infra.engine == "verl" else _local(experiment))
+
+
+def check_verl(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> None:
+    """Like `check_infra` for verl, on a machine that is known.
+
+    Raises:
+        ConfigError: With one line per reason.
+    """
+    _refuse([*_verl(experiment, infra), *([] if cpu else _gpu(infra))])
+
+
+def _refuse(refusals: Iterable[tuple[str, str]]) -> None:
+    lines = [f"`{key}`: {reason}" for key, reason in refusals]
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def _local(experiment: ExperimentConfig) -> Refusals:
+    yield from ()
+
+
+def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
+    layout, data = infra.verl, experiment.data
+    parallel, per_node = layout.tensor_model_parallel_size, layout.n_gpus_per_node
+    if layout.nnodes > 1 and layout.ray_address is None:
+        yield (
+            "infra.verl.ray_address",
+            f"infra.verl.nnodes = {layout.nnodes} needs a Ray cluster that is running; start one "
+            "(`ray start`) and set it to `auto`",
+        )
+    if per_node % parallel:
+        yield (
+            "infra.verl.tensor_model_parallel_size",
+            f"{parallel} does not divide infra.verl.n_gpus_per_node = {per_node}: a rollout server "
+            "takes whole GPUs of one node",
+        )
+    if layout.rollout == "torch" and parallel > 1:
+        yield (
+            "infra.verl.tensor_model_parallel_size",
+            "the torch rollout does not split a model; set it to 1, or infra.verl.rollout to vllm",
+        )
+    if layout.rollout == "vllm" and layout.gpu_memory_utilization == 0:
+        yield ("infra.verl.gpu_memory_utilization", "vLLM needs memory; set it above 0")
+    budget = layout.max_token_len_per_gpu
+    if budget is not None and budget < data.max_trajectory_length:
+        yield (
+            "infra.verl.max_token_len_per_gpu",
+            f"{budget} cannot hold one trajectory of data.max_trajectory_length = "
+            f"{data.max_trajectory_length} tokens",
+        )
+    if infra.device.startswith("cuda:"):
+        yield (
+            "infra.device",
+            f"{infra.device} is one GPU and Ray hands them out; take cuda, and "
+            "CUDA_VISIBLE_DEVICES for some of them",
+        )
+
+
+def _gpu(infra: InfraConfig) -> Refusals:
+    if infra.verl.attention == "flash_attention_2" and infra.dtype == "float32":
+        yield (
+            "infra.verl.attention",
+            "flash_attention_2 has no float32; set infra.dtype to bfloat16, or this to sdpa",
+        )

@@ -1,0 +1,337 @@
+"""From our experiment and infra to the options of verl's `ppo_trainer`, without importing verl.
+
+Only what we set is listed; verl's defaults stay for the rest. Losses, KL terms, advantages,
+learning rate schedules and evaluation are not verl's: the stages and the worker subclasses take
+them from the experiment itself, so that both engines compute the same. verl's options of that kind
+are set only where verl looks at them to decide what to build.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vagen.config.checks import (
+    context_window,
+    has_critic,
+    has_reference,
+    trajectories_per_iteration,
+)
+from vagen.config.checks_infra import check_verl
+from vagen.config.schema import ExperimentConfig, InfraConfig, LoraConfig, OptimConfig
+
+AGENT_LOOPS = Path(__file__).with_name("agent_loop.yaml")
+"""verl's registry file of agent loops."""
+TRAINER_MODE = "vagen_sync"
+"""Name under which our trainer is registered with verl."""
+ROLLOUTS = {"vllm": "vllm", "torch": "vagen_torch"}
+"""`infra.verl.rollout` as verl calls it."""
+STRATEGY = "fsdp2"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One of verl's options as we set it."""
+
+    key: str
+    """verl's dotted key."""
+    value: Any
+    source: str
+    """Our keys that decide it, comma-separated; empty if it is the same for every run."""
+    new: bool = False
+    """Whether verl's defaults lack the key (its dataclass or Ray reads it all the same)."""
+
+
+def is_cpu(infra: InfraConfig) -> bool:
+    """Whether it runs without GPUs: `infra.device` says so, or there is none."""
+    import torch
+
+    return infra.device == "cpu" or (infra.device == "auto" and not torch.cuda.is_available())
+
+
+def token_budget(experiment: ExperimentConfig, infra: InfraConfig) -> int:
+    """Most tokens of a micro batch on one rank."""
+    return infra.verl.max_token_len_per_gpu or experiment.actor_rollout_ref.actor.ppo_max_token_len
+
+
+def ranks(infra: InfraConfig) -> int:
+    """Processes that train, a GPU each."""
+    return infra.verl.nnodes * infra.verl.n_gpus_per_node
+
+
+def servers(infra: InfraConfig) -> int:
+    """Rollout servers: groups of ranks that hold one copy of the weights."""
+    return ranks(infra) // infra.verl.tensor_model_parallel_size
+
+
+def attention(infra: InfraConfig, *, cpu: bool) -> str:
+    """Attention of actor, critic and reference; flash attention needs a GPU."""
+    return "sdpa" if cpu else infra.verl.attention
+
+
+def settings(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    model_path: str,
+    *,
+    cpu: bool,
+    environment: Mapping[str, str] | None = None,
+) -> list[Setting]:
+    """All that we set in verl's configuration.
+
+    Args:
+        experiment: With resolved environments.
+        infra: Where it runs.
+        model_path: Directory or hub id that actor, critic, reference and servers load.
+        cpu: Whether it runs without GPUs.
+        environment: Variables that every process of a Ray started here needs.
+
+    Raises:
+        ConfigError: For combinations that verl cannot run.
+    """
+    check_verl(experiment, infra, cpu=cpu)
+    return [
+        *_trainer(experiment, infra, cpu=cpu),
+        *_model(experiment, infra, model_path, cpu=cpu),
+        *_actor_and_reference(experiment, infra, cpu=cpu),
+        *_critic(experiment, infra, model_path, cpu=cpu),
+        *_rollout(experiment, infra, cpu=cpu),
+        *_queues(infra, cpu=cpu),
+        *_ray(infra, environment or {}, cpu=cpu),
+    ]
+
+
+def _trainer(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
+    yield Setting("trainer.device", "cpu" if cpu else "cuda", "infra.device")
+    yield Setting("trainer.nnodes", infra.verl.nnodes, "infra.verl.nnodes")
+    yield Setting(
+        "trainer.n_gpus_per_node", infra.verl.n_gpus_per_node, "infra.verl.n_gpus_per_node"
+    )
+    yield Setting("trainer.v1.trainer_mode", TRAINER_MODE, "")
+    steps = experiment.trainer.total_training_steps
+    for key in ("trainer", "actor_rollout_ref.actor.optim", "critic.optim"):
+        yield Setting(f"{key}.total_training_steps", steps, "trainer.total_training_steps")
+    yield Setting("trainer.total_epochs", 1, "")
+    yield Setting("trainer.project_name", experiment.trainer.project_name, "trainer.project_name")
+    yield Setting("trainer.experiment_name", experiment.name, "name")
+    # Tracking, evaluation and checkpoints are the stages' work.
+    yield Setting("trainer.logger", ["console"], "")
+    yield Setting("trainer.val_before_train", False, "")
+    yield Setting("trainer.test_freq", -1, "")
+    yield Setting("trainer.save_freq", -1, "")
+    yield Setting("trainer.resume_mode", "disable", "")
+    batch = "data.train_batch_size, rollout_manager.n_trajectory"
+    yield Setting("data.train_batch_size", trajectories_per_iteration(experiment), batch)
+    yield Setting("data.shuffle", False, "")
+    yield Setting("data.seed", experiment.seed, "seed")
+    # verl only asks whether a critic or a reference is needed; advantages and KL are ours.
+    yield Setting(
+        "algorithm.adv_estimator",
+        "gae" if has_critic(experiment) else "grpo",
+        "algorithm.adv_estimator",
+    )
+    kl = experiment.algorithm.kl_ctrl
+    yield Setting("algorithm.use_kl_in_reward", kl.kl_coef > 0, "algorithm.kl_ctrl.kl_coef")
+    for name in ("type", "kl_coef", "target_kl", "horizon"):
+        yield Setting(f"algorithm.kl_ctrl.{name}", getattr(kl, name), f"algorithm.kl_ctrl.{name}")
+
+
+def _model(
+    experiment: ExperimentConfig, infra: InfraConfig, model_path: str, *, cpu: bool
+) -> Iterator[Setting]:
+    model = experiment.actor_rollout_ref.model
+    yield from _network("actor_rollout_ref.model", infra, model_path, cpu=cpu)
+    yield from _lora("actor_rollout_ref.model", model)
+
+
+def _network(key: str, infra: InfraConfig, model_path: str, *, cpu: bool) -> Iterator[Setting]:
+    kernel = attention(infra, cpu=cpu)
+    yield Setting(f"{key}.path", model_path, "actor_rollout_ref.model.path")
+    yield Setting(
+        f"{key}.override_config.attn_implementation", kernel, "infra.verl.attention", new=True
+    )
+    yield Setting(
+        f"{key}.use_remove_padding", kernel == "flash_attention_2", "infra.verl.attention"
+    )
+    yield Setting(
+        f"{key}.enable_gradient_checkpointing",
+        infra.verl.gradient_checkpointing,
+        "infra.verl.gradient_checkpointing",
+    )
+
+
+def _lora(key: str, lora: LoraConfig) -> Iterator[Setting]:
+    yield Setting(f"{key}.lora_rank", lora.lora_rank, f"{key}.lora_rank")
+    if not lora.lora_rank:
+        return
+    yield Setting(f"{key}.lora_alpha", lora.lora_alpha, f"{key}.lora_alpha")
+    targets = lora.target_modules
+    yield Setting(
+        f"{key}.target_modules",
+        targets if isinstance(targets, str) else list(targets),
+        f"{key}.target_modules",
+    )
+    # The servers get merged weights: vLLM has no adapters in vision towers.
+    yield Setting(f"{key}.lora.merge", True, f"{key}.lora_rank")
+
+
+def _actor_and_reference(
+    experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool
+) -> Iterator[Setting]:
+    key = "actor_rollout_ref.actor"
+    actor = experiment.actor_rollout_ref.actor
+    yield Setting(f"{key}.strategy", STRATEGY, "")
+    yield from _batches(key, experiment, infra)
+    for name in ("ppo_mini_batch_size", "ppo_epochs", "use_kl_loss"):
+        yield Setting(f"{key}.{name}", getattr(actor, name), f"{key}.{name}")
+    yield from _optimizer(key, actor.optim, actor.grad_clip)
+    yield from _sharding(f"{key}.fsdp_config", experiment, infra, cpu=cpu)
+    if not cpu:
+        yield from _entropy(key)
+    if has_reference(experiment):
+        # It is frozen: weights of the type that it computes in are enough.
+        yield from _precision("actor_rollout_ref.ref.fsdp_config", infra, master=False)
+        if cpu:
+            yield Setting(
+                "actor_rollout_ref.ref.fsdp_config.use_torch_compile", False, "infra.device"
+            )
+
+
+def _entropy(key: str) -> Iterator[Setting]:
+    """Entropy in slices: its [tokens, vocabulary] probabilities would double the logits' memory."""
+    yield Setting(f"{key}.entropy_from_logits_with_chunking", True, "")
+    yield Setting(f"{key}.entropy_checkpointing", True, "")
+
+
+def _critic(
+    experiment: ExperimentConfig, infra: InfraConfig, model_path: str, *, cpu: bool
+) -> Iterator[Setting]:
+    enabled = has_critic(experiment)
+    yield Setting("critic.enable", enabled, "algorithm.adv_estimator, critic.enable")
+    critic, actor = experiment.critic, experiment.actor_rollout_ref.actor
+    yield Setting("critic.strategy", STRATEGY, "")
+    if not enabled:
+        return
+    yield from _network("critic.model", infra, model_path, cpu=cpu)
+    yield from _lora("critic.model", critic.model)
+    yield from _batches("critic", experiment, infra)
+    yield Setting(
+        "critic.ppo_mini_batch_size",
+        critic.ppo_mini_batch_size or actor.ppo_mini_batch_size,
+        "critic.ppo_mini_batch_size",
+    )
+    yield Setting("critic.ppo_epochs", critic.ppo_epochs, "critic.ppo_epochs")
+    yield Setting("critic.cliprange_value", critic.cliprange_value, "critic.cliprange_value")
+    yield from _optimizer("critic", critic.optim, critic.grad_clip)
+    yield from _sharding("critic.fsdp", experiment, infra, cpu=cpu)
+
+
+def _batches(key: str, experiment: ExperimentConfig, infra: InfraConfig) -> Iterator[Setting]:
+    yield Setting(f"{key}.use_dynamic_bsz", True, "")
+    source = "infra.verl.max_token_len_per_gpu, actor_rollout_ref.actor.ppo_max_token_len"
+    yield Setting(f"{key}.ppo_max_token_len_per_gpu", token_budget(experiment, infra), source)
+
+
+def _optimizer(key: str, optim: OptimConfig, grad_clip: float) -> Iterator[Setting]:
+    yield Setting(f"{key}.optim.lr", optim.lr, f"{key}.optim.lr")
+    yield Setting(f"{key}.optim.weight_decay", optim.weight_decay, f"{key}.optim.weight_decay")
+    yield Setting(f"{key}.optim.betas", list(optim.betas), f"{key}.optim.betas")
+    yield Setting(f"{key}.optim.clip_grad", grad_clip, f"{key}.grad_clip")
+    # The engine sets the learning rate before each step: warm-up and roll-backs are its own.
+    yield Setting(f"{key}.optim.lr_scheduler_type", "constant", "")
+    yield Setting(f"{key}.optim.lr_warmup_steps", 0, "")
+
+
+def _sharding(
+    key: str, experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool
+) -> Iterator[Setting]:
+    yield from _precision(key, infra, master=True)
+    for name in ("param_offload", "optimizer_offload"):
+        yield Setting(f"{key}.{name}", getattr(infra.verl, name), f"infra.verl.{name}")
+    yield Setting(f"{key}.seed", experiment.seed, "seed")
+    if cpu:
+        yield Setting(f"{key}.use_torch_compile", False, "infra.device")
+
+
+def _precision(key: str, infra: InfraConfig, *, master: bool) -> Iterator[Setting]:
+    """What is stored and what is computed in.
+
+    Trained weights are float32 in any case: steps of 1e-6 are lost in bfloat16. `bfloat16` computes
+    in it, with gradients reduced in float32.
+    """
+    compute = {"float32": "fp32", "bfloat16": "bf16"}[infra.dtype]
+    yield Setting(f"{key}.model_dtype", "fp32" if master else compute, "infra.dtype")
+    types = {"param_dtype": compute, "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    yield Setting(f"{key}.mixed_precision", types, "infra.dtype", new=True)
+
+
+def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
+    key, data = "actor_rollout_ref.rollout", experiment.data
+    rollout, layout = experiment.actor_rollout_ref.rollout, infra.verl
+    yield Setting(f"{key}.name", ROLLOUTS[layout.rollout], "infra.verl.rollout")
+    yield Setting(f"{key}.dtype", infra.dtype, "infra.dtype")
+    for name in ("tensor_model_parallel_size", "gpu_memory_utilization"):
+        yield Setting(f"{key}.{name}", getattr(layout, name), f"infra.verl.{name}")
+    total = data.max_trajectory_length
+    yield Setting(f"{key}.max_model_len", total, "data.max_trajectory_length")
+    yield Setting("data.max_prompt_length", data.max_prompt_length, "data.max_prompt_length")
+    # What follows the prompt: later observations are part of it.
+    yield Setting("data.max_response_length", total, "data.max_trajectory_length")
+    yield Setting(f"{key}.max_num_batched_tokens", max(8192, total), "data.max_trajectory_length")
+    yield Setting(
+        f"{key}.max_num_seqs",
+        -(-rollout.max_concurrency // servers(infra)),
+        "actor_rollout_ref.rollout.max_concurrency",
+    )
+    images = most_images(experiment)
+    if images:
+        yield Setting(f"{key}.limit_images", images, "rollout_manager.max_turns, envs", new=True)
+    for name in ("temperature", "top_p", "top_k"):
+        yield Setting(f"{key}.{name}", getattr(rollout, name), f"actor_rollout_ref.rollout.{name}")
+    yield Setting(f"{key}.n", 1, "")
+    yield Setting(f"{key}.seed", experiment.seed, "seed")
+    yield Setting(f"{key}.calculate_log_probs", True, "")
+    yield Setting(f"{key}.logprobs_mode", "processed_logprobs", "")
+    yield Setting(f"{key}.load_format", "auto", "")
+    yield Setting(f"{key}.agent.num_workers", layout.agent_workers, "infra.verl.agent_workers")
+    yield Setting(f"{key}.agent.default_agent_loop", "vagen", "")
+    yield Setting(f"{key}.agent.agent_loop_config_path", str(AGENT_LOOPS), "")
+    own = {"experiment": experiment.model_dump(mode="json"), "infra": infra.model_dump(mode="json")}
+    yield Setting(f"{key}.custom", own, "the whole experiment", new=True)
+    if cpu:
+        yield Setting(f"{key}.free_cache_engine", False, "infra.device")
+        yield Setting(f"{key}.enable_sleep_mode", False, "infra.device", new=True)
+        yield Setting(
+            f"{key}.checkpoint_engine.update_weights_bucket_megabytes", 16, "infra.device"
+        )
+
+
+def most_images(experiment: ExperimentConfig) -> int:
+    """Most images in one prompt; 0 if no environment shows any."""
+    if all(spec.env_config["render_mode"] == "text" for spec in experiment.envs.values()):
+        return 0
+    return context_window(experiment) or experiment.rollout_manager.max_turns
+
+
+def _queues(infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
+    yield Setting("transfer_queue.enable", True, "")
+    if cpu:
+        key = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+        yield Setting(key, 1, "infra.device")
+    # Judging is ours; verl's reward workers stay idle.
+    yield Setting("reward.num_workers", 1, "")
+
+
+def _ray(infra: InfraConfig, environment: Mapping[str, str], *, cpu: bool) -> Iterator[Setting]:
+    key, address = "ray_kwargs.ray_init", infra.verl.ray_address
+    yield Setting(f"{key}.address", address or "local", "infra.verl.ray_address", new=True)
+    if environment:
+        yield Setting(f"{key}.runtime_env.env_vars", dict(environment), "", new=True)
+    if cpu and address is None:
+        # Ray hands out ranks as GPUs; on a CPU these and the cores are only counted, not there.
+        count = ranks(infra)
+        yield Setting(f"{key}.num_gpus", count, "infra.verl.n_gpus_per_node", new=True)
+        cores = 8 + 8 * count + infra.verl.agent_workers
+        yield Setting(
+            f"{key}.num_cpus", cores, "infra.verl.n_gpus_per_node, infra.verl.agent_workers"
+        )

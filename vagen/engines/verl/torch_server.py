@@ -1,0 +1,216 @@
+"""Rollout server `vagen_torch`: the local engine's batched generation behind verl's interfaces.
+
+A server is a Ray actor with one copy of the policy's weights. Episodes of several processes call
+it side by side; it serves them in one batch, as `LocalPolicy` does in a single process. For small
+models, tests, and machines without vLLM: the server's weights stay in memory while its rank trains.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import ray
+import torch
+from PIL.Image import Image
+from torch import Tensor
+from verl.plugin.platform import get_platform
+from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+
+from vagen.engines.local.generation import LocalPolicy
+from vagen.engines.verl.environment import TORCH_ROLLOUT
+from vagen.models.loading import load_model
+from vagen.rollout.types import Sampling
+
+BUCKET_BYTES = 256 << 20
+"""Weights are sent in parts of about this size."""
+
+
+def server_name(replica_rank: int) -> str:
+    """Name of a replica's actor in the Ray namespace of the run."""
+    return f"{TORCH_ROLLOUT}_server_{replica_rank}"
+
+
+class TorchServer:
+    """One copy of the policy that continues prompts; its methods run on the actor's event loop."""
+
+    def __init__(self, *, model_path: str, dtype: str, slots: int, device: str | None = None):
+        """Loads the model.
+
+        Args:
+            model_path: Directory or hub id.
+            dtype: Of the weights.
+            slots: Most conversations alive at once; more of them wait.
+            device: Visible CUDA device; None computes on the CPU.
+        """
+        if device is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = device
+        self.language_model = load_model(
+            model_path, device="cpu" if device is None else "cuda", dtype=getattr(torch, dtype)
+        )
+        self.slots = slots
+        self.global_steps: int | None = None
+        self._open()
+
+    def _open(self) -> None:
+        """Starts without any conversation, such as after a change of the weights."""
+        self.policy = LocalPolicy(self.language_model, slots=self.slots)
+        self._free = asyncio.Semaphore(self.slots)
+        self._live: set[str] = set()
+
+    async def address(self) -> str:
+        """What verl's load balancer knows the server by."""
+        node = ray.util.get_node_ip_address()
+        return f"{node}:{os.getpid()}"
+
+    async def generate(
+        self,
+        *,
+        request_id: str,
+        prompt_ids: list[int],
+        sampling_params: dict[str, Any],
+        image_data: list[Image] | None = None,
+        video_data: None = None,
+    ) -> TokenOutput:
+        """Continues a prompt; `sampling_params` are the fields of `Sampling`.
+
+        Args:
+            request_id: Of the conversation: its next request extends what this one cached.
+            prompt_ids: All of the context.
+            sampling_params: Fields of `Sampling`.
+            image_data: All images of the context.
+            video_data: verl's client always gives it.
+        """
+        if request_id not in self._live:
+            self._live.add(request_id)
+            await self._free.acquire()
+        generation = await self.policy.generate(
+            request_id=request_id,
+            prompt_ids=prompt_ids,
+            images=image_data or [],
+            sampling=Sampling(**sampling_params),
+        )
+        return TokenOutput(
+            token_ids=generation.ids,
+            log_probs=generation.logprobs,
+            stop_reason="completed",
+            num_preempted=0,
+            extra_fields={"global_steps": self.global_steps},
+        )
+
+    async def release(self, request_id: str) -> None:
+        """The conversation is over: its place goes to one that waits."""
+        if request_id in self._live:
+            self._live.remove(request_id)
+            self.policy.release(request_id)
+            self._free.release()
+
+    async def update_weights(self, weights: dict[str, Tensor]) -> None:
+        """Overwrites weights by name, in place.
+
+        Raises:
+            ValueError: The model has no weight of that name or shape.
+        """
+        own = self.language_model.model.state_dict()
+        for name, value in weights.items():
+            if name not in own or own[name].shape != value.shape:
+                found = list(own[name].shape) if name in own else "none"
+                raise ValueError(
+                    f"{TORCH_ROLLOUT}: the trainer sent {name} {list(value.shape)}, the server's "
+                    f"is {found}"
+                )
+            own[name].copy_(value)
+
+    async def finish_update(self, global_steps: int | None) -> None:
+        """All weights are there: forgets what was computed with the old ones."""
+        self.global_steps = global_steps
+        self._open()
+
+    async def clear_kv_cache(self) -> None:
+        """Forgets every conversation."""
+        self._open()
+
+    sleep = clear_kv_cache
+
+    async def _nothing(self, **kwargs: Any) -> None:
+        """For what verl asks of a server that holds no memory apart."""
+
+    wake_up = abort_all_requests = resume_generation = _nothing
+    release_kv_cache = resume_kv_cache = start_profile = stop_profile = _nothing
+
+
+class TorchReplica(RolloutReplica):
+    """Launches a server beside the rank whose GPU it shares."""
+
+    async def launch_servers(self) -> None:
+        """Starts the server's actor on the node of its first rank."""
+        node, device = await self.workers[0].__ray_call__.remote(_place)
+        platform = get_platform()
+        server = (
+            ray.remote(TorchServer)
+            .options(
+                name=server_name(self.replica_rank),
+                num_cpus=0,
+                max_concurrency=self.max_concurrency,
+                runtime_env={"env_vars": dict.fromkeys(platform.ray_noset_envvars(), "1")},
+                scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+                    node_id=node, soft=False
+                ),
+            )
+            .remote(
+                model_path=self.model_config.path,
+                dtype=self.config.dtype,
+                slots=self.config.max_num_seqs,
+                device=device if platform.device_name == "cuda" else None,
+            )
+        )
+        self.servers = [server]
+        self._server_handle = server
+        self._server_address = await server.address.remote()
+
+
+def _place(worker: Any) -> tuple[str, str]:
+    """Node and accelerator of a rank's process, asked there."""
+    context = ray.get_runtime_context()
+    return context.get_node_id(), context.get_accelerator_ids()[get_platform().ray_resource_name()][
+        0
+    ]
+
+
+class TorchAdapter(BaseRollout):
+    """The trainer's side of a server: sends it the weights of its rank."""
+
+    async def resume(self, tags: list[str]) -> None:
+        """Nothing was released."""
+
+    async def release(self) -> None:
+        """The server keeps its weights."""
+
+    async def update_weights(
+        self,
+        weights: Iterable[tuple[str, Tensor]],
+        wire_format: str = "named_tensors",
+        *,
+        global_steps: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Sends all weights. Every rank iterates: gathering a sharded weight is collective."""
+        assert wire_format == "named_tensors", wire_format
+        replica, place = divmod(
+            int(os.environ["RANK"]), self.config.tensor_model_parallel_size or 1
+        )
+        server = ray.get_actor(server_name(replica)) if place == 0 else None
+        bucket: dict[str, Tensor] = {}
+        size = 0
+        for name, weight in weights:
+            if server is None:
+                continue
+            bucket[name] = weight.detach().to("cpu", copy=True)
+            size += bucket[name].nbytes
+            if size >= BUCKET_BYTES:
+                await server.update_weights.remote(bucket)
+                bucket, size = {}, 0
+        if server is not None:
+            await server.update_weights.remote(bucket)
+            await server.finish_update.remote(global_steps)

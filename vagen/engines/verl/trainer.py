@@ -1,0 +1,116 @@
+"""Our trainer in verl: its worker groups, servers and weight synchronisation, our algorithm.
+
+Shape of a run: verl's `run_ppo` makes a `VagenTaskRunner` (`runner.py`), which makes this trainer,
+lets verl build everything (`init`), and calls `fit`. There a step is one iteration of ours.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, open_dict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
+from verl.workers.rollout.llm_server import LLMServerClient
+
+from vagen.config.schema import SamplingConfig
+from vagen.engines.base import Images
+from vagen.engines.verl import rollout
+from vagen.engines.verl.agent_loop import PlayClient, PlayManager
+from vagen.engines.verl.environment import TRAINER
+from vagen.rollout.runner import EpisodeSpec
+from vagen.rollout.types import Trajectory
+
+
+@register_trainer(TRAINER)
+class VagenTrainer(PPOTrainerSync):
+    """Owns verl's parts (`actor_rollout_wg`, `critic_wg`, `ref_policy_wg`, `checkpoint_manager`).
+
+    What a step computes is not verl's: rewards, advantages and losses are those of our stages over
+    `vagen.engines.verl.engine.VerlEngine`, so verl's `_compute_advantage`, `_update_actor` and the
+    like are never called. Neither are its replay buffer, data loader, validation and checkpoints.
+    """
+
+    def __init__(self, config: DictConfig):
+        with open_dict(config):
+            config.reward.num_workers = 0  # judging is part of playing
+        super().__init__(config)
+        self._fresh = False
+        """Whether the servers have the actor's weights and are awake."""
+
+    def _build_replay_buffer(self) -> None:
+        """None: `rollout.play` collects finished episodes."""
+
+    def _init_dataloader(self) -> None:
+        """There are no files of prompts: episodes come with `play`."""
+        self.total_training_steps = self.config.trainer.total_training_steps
+        self.steps_per_epoch = self.total_training_steps + 1
+
+    def _load_checkpoint(self) -> None:
+        """The stages load theirs."""
+        self.global_steps = 0
+
+    def _save_checkpoint(self) -> None:
+        """The stages save theirs."""
+
+    def _compute_metrics(
+        self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any
+    ) -> None:
+        """The stages have measured all there is."""
+
+    def on_init_end(self) -> None:
+        """Nothing: the servers get the weights before they play."""
+
+    def on_step_end(self) -> None:
+        """Nothing: the servers get the weights before they play."""
+
+    def get_llm_client(self) -> LLMServerClient:
+        """The client that plays episodes."""
+        return self.llm_server_manager.get_client(client_cls=PlayClient)
+
+    def start_playing(self) -> None:
+        """Launches the processes that play; `run_ppo` and the session call it after `init`."""
+        self.agent_loop_manager = PlayManager.create(
+            config=self.config, llm_client=self.get_llm_client(), reward_loop_worker_handles=[]
+        )
+
+    def play(
+        self,
+        specs: Sequence[EpisodeSpec],
+        *,
+        sampling: SamplingConfig,
+        split: str,
+        on_finish: Callable[[Trajectory], None] | None = None,
+    ) -> tuple[list[Trajectory], Images]:
+        """Plays episodes with the actor's present weights; see `rollout.play`."""
+        if not self._fresh:
+            self.checkpoint_manager.update_weights(self.global_steps)
+            self._fresh = True
+        return rollout.play(
+            self.agent_loop_manager, specs, sampling=sampling, split=split, on_finish=on_finish
+        )
+
+    def weights_changed(self) -> None:
+        """The actor has other weights: the servers get them before they play again."""
+        self._fresh = False
+
+    def make_room(self) -> None:
+        """Lets the servers give up the memory that training on their GPUs needs.
+
+        vLLM drops its weights with that; where nothing is given up they stay.
+        """
+        self.checkpoint_manager.sleep_replicas()
+        if self.config.actor_rollout_ref.rollout.free_cache_engine:
+            self._fresh = False
+
+    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+        """One iteration: calls what `trainer.iterate` names, `module:function`.
+
+        It is called as `function(trainer, iteration, **arguments)` with `trainer.iterate_arguments`
+        and returns metrics.
+        """
+        module, _, name = self.config.trainer.iterate.partition(":")
+        iterate = getattr(importlib.import_module(module), name)
+        arguments = self.config.trainer.iterate_arguments or {}
+        metrics |= iterate(self, self.global_steps - 1, **arguments)
+        return KVBatchMeta(partition_id=rollout.PARTITION, keys=[], tags=[])
