@@ -41,10 +41,21 @@ class Workers(Protocol):
         *,
         sampling: SamplingConfig,
         split: str,
-        version: str,
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> tuple[list[Trajectory], Images]:
-        """Plays episodes with the weights called `version`: see `Engine.play`."""
+        """Plays episodes with the present weights: see `Engine.play`."""
+        ...
+
+    def weights_changed(self) -> None:
+        """The policy has other weights: servers get them before they play again."""
+        ...
+
+    def close(self) -> None:
+        """Ends all processes."""
+        ...
+
+    def make_room(self) -> None:
+        """Servers give up the memory that training on their GPUs needs."""
         ...
 
 
@@ -58,6 +69,7 @@ class VerlEngine(PpoEngine):
         *,
         workers: Workers,
         version: str = "initial",
+        on_close: Callable[[], None] = lambda: None,
     ):
         """Takes over worker groups that hold the model at `model_path`.
 
@@ -66,9 +78,11 @@ class VerlEngine(PpoEngine):
             model_path: What the policy, the critic's backbone and the reference were loaded from.
             workers: The distributed parts.
             version: Name of the weights.
+            on_close: Called when the workers are gone.
         """
         super().__init__(config, load_processor(model_path), version)
         self._workers = workers
+        self._on_close = on_close
         models = config.actor_rollout_ref
         workers.actor_rollout_wg.set_loss_fn(partial(policy_loss, config=models.actor))
         if self.learns_values:
@@ -84,9 +98,7 @@ class VerlEngine(PpoEngine):
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> tuple[list[Trajectory], Images]:
         """Plays episodes with the present weights; see `Engine.play`."""
-        return self._workers.play(
-            specs, sampling=sampling, split=split, version=self.version, on_finish=on_finish
-        )
+        return self._workers.play(specs, sampling=sampling, split=split, on_finish=on_finish)
 
     def logprobs(
         self, rows: Sequence[TokenRow], images: Images, *, reference: bool = False
@@ -114,6 +126,11 @@ class VerlEngine(PpoEngine):
         last = np.array([values[-1] for values in at_tokens(outputs)], dtype=np.float32)
         return before_tokens(outputs), last
 
+    def close(self) -> None:
+        """Ends the distributed parts; the engine cannot be used any more."""
+        self._workers.close()
+        self._on_close()
+
     def _step(
         self,
         step: Step,
@@ -135,7 +152,10 @@ class VerlEngine(PpoEngine):
         else:
             group, columns = self._workers.critic_wg, ("values", "returns", CRITIC_MASK)
         batch, _ = self._batch(group, rows, images, columns, options)
+        self._workers.make_room()
         metrics = _ready(group.train_batch(batch))["metrics"]
+        if step.network == "actor":
+            self._workers.weights_changed()
         if on_progress is not None:
             on_progress(len(rows))
         return Stepped(
@@ -163,6 +183,7 @@ class VerlEngine(PpoEngine):
         """One output of a network at every token, jagged [R, T]."""
         options = {"compute_loss": False, "calculate_entropy": False} | (options or {})
         group = self._workers.actor_rollout_wg
+        self._workers.make_room()
         batch, places = self._batch(group, rows, images, (), options)
         parts = _ready(compute(batch))[name].unbind()
         ordered = [parts[place] for place in np.argsort(places)][: len(rows)]

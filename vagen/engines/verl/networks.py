@@ -41,8 +41,8 @@ class Learner:
 
     def initialize(self) -> None:
         """Loads the model and its processor."""
-        super().initialize()  # type: ignore[misc]
         self.processor = load_processor(self.model_config.local_path)
+        super().initialize()  # type: ignore[misc]
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
         """As verl does it, with pixels from the rows' frames."""
@@ -94,19 +94,31 @@ class Learner:
         }
 
 
+class BanningHead(nn.Linear):
+    """An output layer under which some tokens have no probability, as they have in generation."""
+
+    banned_ids: list[int]
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Hidden states [..., hidden] to logits [..., vocabulary].
+
+        Here and not on the model's output: that one is a view which FSDP listens to.
+        """
+        logits = super().forward(input)
+        logits[..., self.banned_ids] = IMPOSSIBLE
+        return logits
+
+
 @EngineRegistry.register("language_model", backend=STRATEGY, device="cuda", vendor=VENDOR)
 class PolicyNetwork(Learner, FSDPEngineWithLMHead):
     """The policy, or the reference."""
 
-    def prepare_model_outputs(
-        self, output: Any, output_args: dict, micro_batch: TensorDict, logits_processor_func: Any
-    ) -> dict[str, Tensor]:
-        """Log-probabilities and entropies under the bans that generation is under as well."""
-        output.logits = output.logits.float()
-        output.logits[..., self.processor.banned_ids] = IMPOSSIBLE
-        return super().prepare_model_outputs(
-            output, output_args, micro_batch, logits_processor_func
-        )
+    def _build_module(self) -> Any:
+        module = super()._build_module()
+        head = module.get_output_embeddings()
+        head.__class__ = BanningHead
+        head.banned_ids = self.processor.banned_ids
+        return module
 
 
 @EngineRegistry.register("value_model", backend=STRATEGY, device="cuda", vendor=VENDOR)
@@ -134,15 +146,6 @@ class ValueNetwork(Learner, FSDPEngineWithValueHead):
         module = super()._build_lora_module(module)
         module.get_output_embeddings().requires_grad_(True)
         return module
-
-    def prepare_model_outputs(
-        self, output: Any, output_args: dict, micro_batch: TensorDict, logits_processor_func: Any
-    ) -> dict[str, Tensor]:
-        """Values float32."""
-        output.logits = output.logits.float()
-        return super().prepare_model_outputs(
-            output, output_args, micro_batch, logits_processor_func
-        )
 
     @torch.no_grad()
     def shift_values(self, shift: float) -> None:

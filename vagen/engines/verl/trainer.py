@@ -8,8 +8,11 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ray
+import transfer_queue
 from omegaconf import DictConfig, open_dict
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
 from verl.workers.rollout.llm_server import LLMServerClient
 
@@ -18,6 +21,7 @@ from vagen.engines.base import Images
 from vagen.engines.verl import rollout
 from vagen.engines.verl.agent_loop import PlayClient, PlayManager
 from vagen.engines.verl.environment import TRAINER
+from vagen.engines.verl.workers import CriticWorker, PolicyWorker
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import Trajectory
 
@@ -37,6 +41,13 @@ class VagenTrainer(PPOTrainerSync):
         super().__init__(config)
         self._fresh = False
         """Whether the servers have the actor's weights and are awake."""
+
+    def _init_resource_pool_mgr(self) -> None:
+        """Our worker classes in the place of verl's."""
+        super()._init_resource_pool_mgr()
+        for role in self.role_worker_mapping:
+            worker = CriticWorker if role == Role.Critic else PolicyWorker
+            self.role_worker_mapping[role] = ray.remote(worker)
 
     def _build_replay_buffer(self) -> None:
         """None: `rollout.play` collects finished episodes."""
@@ -102,6 +113,17 @@ class VagenTrainer(PPOTrainerSync):
         self.checkpoint_manager.sleep_replicas()
         if self.config.actor_rollout_ref.rollout.free_cache_engine:
             self._fresh = False
+
+    def close(self) -> None:
+        """Ends all processes and gives their GPUs back."""
+        transfer_queue.close()
+        servers = [s for replica in self.llm_server_manager.get_replicas() for s in replica.servers]
+        players = self.agent_loop_manager.agent_loop_workers
+        for process in (*self.actor_rollout_wg.workers, *servers, *players):
+            ray.kill(process)
+        for pool in self.resource_pool_manager.resource_pool_dict.values():
+            for group in pool.get_placement_groups():
+                ray.util.remove_placement_group(group)
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         """One iteration: calls what `trainer.iterate` names, `module:function`.

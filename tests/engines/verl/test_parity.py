@@ -1,0 +1,64 @@
+"""The same stored batch and weights give the same numbers in both engines."""
+
+import numpy as np
+import pytest
+import torch
+
+pytestmark = pytest.mark.slow
+
+OVERRIDES = (
+    "actor_rollout_ref.actor.ppo_mini_batch_size=6",
+    "algorithm.kl_ctrl.kl_coef=0.05",
+    "actor_rollout_ref.actor.use_kl_loss=true",
+    "actor_rollout_ref.actor.tis_imp_ratio_cap=2.0",
+    "critic.center_values=true",
+)
+"""One optimizer step per network, with every term that a loss can have."""
+
+
+@pytest.fixture(scope="module")
+def engines(make_engine, make_verl_engine, vl_dir):
+    return make_engine(*OVERRIDES), make_verl_engine(vl_dir, *OVERRIDES)
+
+
+def rows_of(batch):
+    return [row for trajectory in batch.trajectories for row in trajectory.rows]
+
+
+def with_reference(rows):
+    for row in rows:
+        noise = np.random.default_rng(len(row.input_ids)).normal(0, 0.1, len(row.input_ids))
+        row.columns["ref_logprobs"] = row.columns["old_logprobs"] + noise.astype(np.float32)
+    return rows
+
+
+def test_log_probabilities_and_values_agree(engines, batch):
+    local, distributed = engines
+    rows = rows_of(batch)
+    for reference in (False, True):
+        for ours, theirs in zip(
+            local.logprobs(rows, batch.images, reference=reference),
+            distributed.logprobs(rows, batch.images, reference=reference),
+            strict=True,
+        ):
+            np.testing.assert_allclose(theirs, ours, atol=1e-4)
+    values, last = local.values(rows, batch.images)
+    found, found_last = distributed.values(rows, batch.images)
+    for ours, theirs in zip(values, found, strict=True):
+        np.testing.assert_allclose(theirs, ours, atol=1e-4)
+    np.testing.assert_allclose(found_last, last, atol=1e-4)
+    assert max(np.abs(v).max() for v in local.logprobs(rows, batch.images)) > 0.1
+
+
+def test_one_update_gives_the_same_losses_and_weights(engines, batch, tmp_path):
+    local, distributed = engines
+    rows = with_reference(rows_of(batch))
+    ours = local.update(rows, batch.images, seed=3)
+    theirs = distributed.update(rows, batch.images, seed=3)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert theirs[name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
+    before = [v.copy() for v in local.logprobs(rows, batch.images)]
+    for mine, found in zip(before, distributed.logprobs(rows, batch.images), strict=True):
+        np.testing.assert_allclose(found, mine, atol=1e-3)
+    assert torch.isfinite(torch.tensor(list(theirs.values()))).all()
