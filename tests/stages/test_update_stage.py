@@ -148,6 +148,6 @@ def test_a_gpu_that_is_not_there_is_refused(run):
         pytest.skip("there is a GPU")
     run.infra = run.infra.model_copy(update={"device": "cuda:1"})
     with pytest.raises(ValueError, match="no GPU is visible"):
-        resident.device_of(run)
+        resident.device_of(run.infra)
     run.infra = run.infra.model_copy(update={"device": "auto"})
-    assert resident.device_of(run).type == "cpu"
+    assert resident.device_of(run.infra).type == "cpu"

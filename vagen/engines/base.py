@@ -95,3 +95,7 @@ class Engine(Protocol):
     def load(self, directory: Path, *, version: str) -> None:
         """Takes up what `save` wrote."""
         ...
+
+    def close(self) -> None:
+        """Lets everything go; the engine cannot be used any more."""
+        ...

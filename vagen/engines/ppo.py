@@ -152,6 +152,9 @@ class PpoEngine(ABC):
         if self.credit is not None:
             self.credit.load_state_dict(state["credit"])
 
+    def close(self) -> None:  # noqa: B027  # nothing is held by default
+        """Lets everything go; the engine cannot be used any more."""
+
     @abstractmethod
     def _step(
         self,

@@ -151,23 +151,13 @@ def evaluate_model(
     Raises:
         ModelError: The model cannot be loaded.
     """
-    import torch
-
-    from vagen.engines.local.engine import LocalEngine
     from vagen.stages.build import level_sets
-    from vagen.stages.resident import configure_torch, device_of
+    from vagen.stages.resident import make_engine
 
-    run = Run(Path(out_dir), experiment, infra)
-    configure_torch(run)
-    engine = LocalEngine(
-        experiment,
-        model_path,
-        device=device_of(run),
-        dtype=getattr(torch, infra.dtype),
-        version=str(model_path),
-    )
+    engine = make_engine(experiment, infra, str(model_path), version=str(model_path))
     levels = level_sets(experiment, {split: count})
     play_levels(experiment, engine, levels, split=split, folder=Path(out_dir), name=split)
+    engine.close()
     return {**result(Path(out_dir)), "results": read_results(Path(out_dir))}
 
 

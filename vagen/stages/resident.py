@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+from vagen.config import ExperimentConfig, InfraConfig
+from vagen.engines.base import Engine
 from vagen.stages.run import KEEP_CHECKPOINTS, Run
 from vagen.storage import verify_directory
 
@@ -19,7 +21,7 @@ def version_after(iteration: int) -> str:
     return f"iteration-{iteration:04d}"
 
 
-def engine_at(run: Run, version: str):
+def engine_at(run: Run, version: str) -> Engine:
     """The engine with the weights of `version`: the resident one, or loaded from the run's folder.
 
     Args:
@@ -32,21 +34,12 @@ def engine_at(run: Run, version: str):
     """
     if run.engine is not None and run.engine.version == version:
         return run.engine
-    import torch
-
-    from vagen.engines.local.engine import LocalEngine
-
-    configure_torch(run)
     if run.engine is None or version == WARM_START:
-        run.engine = None
+        if run.engine is not None:
+            run.engine.close()
+            run.engine = None
         verify_directory(run.warm_start)
-        run.engine = LocalEngine(
-            run.experiment,
-            run.initial_model(),
-            device=device_of(run),
-            dtype=getattr(torch, run.infra.dtype),
-            version=WARM_START,
-        )
+        run.engine = make_engine(run.experiment, run.infra, run.initial_model(), version=WARM_START)
     if version != WARM_START:
         checkpoint = run.checkpoint(int(version.rpartition("-")[2]))
         verify_directory(checkpoint)
@@ -54,17 +47,44 @@ def engine_at(run: Run, version: str):
     return run.engine
 
 
-def configure_torch(run: Run) -> None:
+def make_engine(
+    experiment: ExperimentConfig, infra: InfraConfig, model_path: str, *, version: str
+) -> Engine:
+    """The engine that `infra.engine` asks for, with the model at `model_path`.
+
+    Raises:
+        ModelError: The model cannot be loaded.
+        ConfigError: The engine cannot run this, or is not installed.
+    """
+    configure_torch(infra)
+    if infra.engine == "verl":
+        from vagen.engines.verl.launch import start
+
+        return start(experiment, infra, model_path, version=version)
+    import torch
+
+    from vagen.engines.local.engine import LocalEngine
+
+    return LocalEngine(
+        experiment,
+        model_path,
+        device=device_of(infra),
+        dtype=getattr(torch, infra.dtype),
+        version=version,
+    )
+
+
+def configure_torch(infra: InfraConfig) -> None:
     """Threads and determinism of this process; on a CPU torch's kernels are deterministic."""
     import torch
 
-    if run.infra.threads is not None:
-        torch.set_num_threads(run.infra.threads)
-    if device_of(run).type == "cuda":
+    if infra.threads is not None:
+        torch.set_num_threads(infra.threads)
+    if device_of(infra).type == "cuda":
         torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def device_of(run: Run):
+def device_of(infra: InfraConfig):
     """The device that `infra.device` asks for.
 
     Raises:
@@ -74,7 +94,7 @@ def device_of(run: Run):
 
     from vagen.config.base import ConfigError
 
-    wanted = run.infra.device
+    wanted = infra.device
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     if wanted.startswith("cuda") and not torch.cuda.is_available():

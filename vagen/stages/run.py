@@ -18,7 +18,7 @@ from vagen.stages.progress import read_events
 from vagen.storage import Manifest, read_manifest, storage_errors
 
 if TYPE_CHECKING:
-    from vagen.engines.local.engine import LocalEngine
+    from vagen.engines.base import Engine
 
 KEEP_CHECKPOINTS = 2
 """Latest checkpoints kept; older ones are deleted."""
@@ -45,7 +45,7 @@ class Run:
     path: Path
     experiment: ExperimentConfig
     infra: InfraConfig
-    engine: "LocalEngine | None" = field(default=None, repr=False)
+    engine: "Engine | None" = field(default=None, repr=False)
     """What is resident: see `vagen.stages.resident`."""
     tracker: Any = field(default=None, repr=False)
     """The open MLflow run, if any."""

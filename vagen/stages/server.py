@@ -1,7 +1,6 @@
 """The session's side: one process that keeps a run open and executes stages one after the other."""
 
 import ctypes
-import errno
 import faulthandler
 import hmac
 import json
@@ -20,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from vagen.stages import progress
-from vagen.stages.executor import Execute, load, locked, perform
-from vagen.stages.session import ENDPOINT, LOG, Endpoint, forget, read_endpoint
+from vagen.stages.executor import locked
+from vagen.stages.responder import Responder
+from vagen.stages.session import ENDPOINT, Endpoint, forget, read_endpoint
 from vagen.storage import storage_errors
 
 _log = logging.getLogger("vagen.session")
@@ -31,8 +31,6 @@ _REQUEST_BYTES = 1 << 20
 _SOCKET_PATH_BYTES = 100
 """The kernel's limit is 108 on Linux, 104 on macOS."""
 _PR_SET_PDEATHSIG = 1
-_DISK_FULL = os.strerror(errno.ENOSPC)
-"""How libraries that write files by themselves (safetensors, Arrow) tell it: by this text alone."""
 
 
 def serve(run_dir: Path, *, executor: str, parent: int, ready: int, terminal: int) -> None:
@@ -80,10 +78,7 @@ class _Server:
 
     def __init__(self, run_dir: Path, executor: str) -> None:
         self._run_dir = run_dir
-        self._executor = executor
-        self._execute: Execute | None = None
-        self._refusal: dict[str, Any] | None = None
-        self._last_failure: dict[str, str] | None = None
+        self._responder = Responder(run_dir, executor)
         self._folder = _socket_folder()
         self._token = secrets.token_hex(16)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -94,10 +89,7 @@ class _Server:
 
     def open(self) -> None:
         """Opens the run; a failure is the answer to every request."""
-        try:
-            self._execute = load(self._executor)(self._run_dir)
-        except Exception as error:
-            self._refusal = self._failure(error, "opening the run")
+        self._responder.open()
 
     def run(self) -> None:
         """Serves until a `shutdown` request."""
@@ -136,41 +128,7 @@ class _Server:
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["op"] == "shutdown":
             return {"ok": True}
-        if request["op"] == "status":
-            return {"ok": True, "pid": os.getpid(), "last_failure": self._last_failure}
-        if self._execute is None:
-            assert self._refusal is not None
-            return self._refusal
-        stage, kwargs = request["stage"], request["kwargs"]
-        try:
-            with storage_errors(self._run_dir):
-                result = perform(self._execute, stage, source=request["source"], kwargs=kwargs)
-            json.dumps(result)
-        except Exception as error:
-            return self._failure(error, _name(stage, kwargs))
-        return {"ok": True, "result": result}
-
-    def _failure(self, error: Exception, what: str) -> dict[str, Any]:
-        _log.exception("%s failed", what)
-        if isinstance(error, ValueError):
-            kind, message = "user", str(error)
-        elif _DISK_FULL in str(error):
-            kind = "user"
-            message = (
-                f"{what} failed: the disk of {self._run_dir} is full; free some space, then "
-                "`vagen resume`: what was finished before is intact"
-            )
-        else:
-            text = f"{type(error).__name__}: {error}".rstrip(": ")
-            kind = "internal"
-            message = f"{what} failed: {text}; the traceback is in {self._run_dir / LOG}"
-        self._last_failure = {"kind": kind, "message": message}
-        return {"ok": False, **self._last_failure}
-
-
-def _name(stage: str, kwargs: dict[str, Any]) -> str:
-    iteration = kwargs.get("iteration")
-    return stage if iteration is None else f"{stage} of iteration {iteration}"
+        return self._responder.answer(request)
 
 
 def _send(connection: socket.socket, reply: dict[str, Any]) -> None:

@@ -91,11 +91,15 @@ def call(
         SessionError: The session ended before it answered.
     """
     source = {"uri": source_uri, "sha256": source_sha256}
+    request = {"op": "execute", "stage": stage, "source": source, "kwargs": kwargs}
+    if (address := cluster_address(run_dir)) is not None:
+        from vagen.stages.cluster_session import ask
+
+        return _result(ask(run_dir, address, request))
     required = os.environ.get(REQUIRED) == _identity(run_dir)
     endpoint = read_endpoint(run_dir)
     connection = _connect(endpoint) if endpoint else None
     if endpoint and connection:
-        request = {"op": "execute", "stage": stage, "source": source, "kwargs": kwargs}
         with connection:
             reply = _exchange(connection, endpoint, request)
         if reply is None:
@@ -115,6 +119,23 @@ def iterate(run_dir: str, start: int, stop: int) -> dict[str, Any]:
         for stage in ITERATION_STAGES:
             result = call(run_dir, stage, iteration=iteration)
     return result
+
+
+def cluster_address(run_dir: str | Path) -> str | None:
+    """Address of the Ray cluster that a run's session lives in; None if it lives on this machine.
+
+    The run's `infra.verl.ray_address` names a cluster that is there already; an engine that starts
+    a Ray of its own lives and ends with the process that started it.
+    """
+    path = Path(run_dir) / "config" / "infra.yaml"
+    if not path.exists():
+        return None
+    import yaml
+
+    infra = yaml.safe_load(path.read_text())
+    if infra.get("engine") != "verl":
+        return None
+    return infra["verl"]["ray_address"]
 
 
 def finite(metrics: dict[str, Any]) -> dict[str, float]:

@@ -46,7 +46,7 @@ def warm_start(run: Run) -> dict[str, Any]:
 
     from vagen.engines.local.supervised import WINDOW, learn_from_experts
 
-    configure_torch(run)
+    configure_torch(run.infra)
     config = run.experiment
     levels = load_levels(run)
     path = config.actor_rollout_ref.model.path
@@ -62,7 +62,7 @@ def warm_start(run: Run) -> dict[str, Any]:
                 pass
             return result(run.warm_start)
         language_model = load_model(
-            source, device=device_of(run), dtype=getattr(torch, run.infra.dtype)
+            source, device=device_of(run.infra), dtype=getattr(torch, run.infra.dtype)
         )
         check_adapters(config, language_model)
         payload = {"model_path": None, "metrics": {}}
