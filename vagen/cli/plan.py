@@ -17,6 +17,7 @@ from vagen.config.checks import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from vagen.cli.memory import Memory, ModelShape
@@ -42,11 +43,19 @@ def plan(options: Namespace) -> None:
         if must_estimate(model):
             remarks.insert(0, f"tokens of text are estimated: {model}'s tokenizer is not here")
         for note in remarks:
-            console.print(f"! {note}", markup=False, highlight=False, soft_wrap=True)
+            _print_text(console, f"! {note}")
         check_prompts(experiment, sizes)
         parts = plan_verl if infra.engine == "verl" else plan_local
         for part in parts(experiment, infra, model, sizes):
-            console.print(part)
+            if isinstance(part, str):
+                _print_text(console, part)
+            else:
+                console.print(part)
+
+
+def _print_text(console: "Console", text: str) -> None:
+    """Prints a text as it is, in lines of any length."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def plan_local(

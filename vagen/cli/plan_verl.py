@@ -34,8 +34,8 @@ def plan_verl(
     infra: InfraConfig,
     model: str,
     sizes: "dict[str, ConversationSize]",
-) -> "Iterator[Table]":
-    """Tables of the plan; refuses a GPU that is too small after they are read.
+) -> "Iterator[Table | str]":
+    """Parts of the plan; refuses a GPU that is too small after they are read.
 
     Raises:
         DoesNotFitError: With what would fit.
@@ -43,7 +43,7 @@ def plan_verl(
     """
     cpu = is_cpu(infra)
     check_verl(experiment, infra, cpu=cpu)
-    yield settings_table(experiment, infra, cpu=cpu)
+    yield settings_text(experiment, infra, cpu=cpu)
     shape = read_shape(model, experiment)
     memory = gpu_memory(experiment, infra, shape, sizes)
     rates = throughput(experiment, infra, shape, sizes, memory)
@@ -55,12 +55,12 @@ def plan_verl(
         check_gpu(experiment, infra, model, sizes)
 
 
-def settings_table(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> "Table":
-    """What we set in verl's configuration."""
+def settings_text(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> str:
+    """What we set in verl's configuration, a line each."""
     path = experiment.actor_rollout_ref.model.path
     laid = settings(experiment, infra, path, cpu=cpu)
-    rows = {setting.key: f"{setting.value}" for setting in laid if setting.key != HIDDEN}
-    return table("what verl is told (the rest is its default)", rows)
+    lines = [f" {setting.key}: {setting.value}" for setting in laid if setting.key != HIDDEN]
+    return "\n".join(["what verl is told (the rest is its default)", *lines])
 
 
 def gpu_table(

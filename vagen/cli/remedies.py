@@ -1,10 +1,12 @@
 """Which options would make an experiment fit the GPUs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.engines.verl.mapping import token_budget
 
+Value = bool | int | float
+Options = Iterator[tuple[str, Sequence[Value]]]
 Fits = Callable[[ExperimentConfig, InfraConfig], bool]
 
 LORA_RANK = 64
@@ -17,23 +19,30 @@ def remedies(experiment: ExperimentConfig, infra: InfraConfig, fits: Fits) -> li
     """Overrides that make it fit.
 
     Returns:
-        Of each option the mildest value that is enough alone, and adapters; if nothing is enough
-        alone, what costs only time taken together.
+        Of each option the mildest value that is enough alone, or what costs only time taken
+        together if nothing is; then adapters, and more GPUs.
     """
+    found = _enough_alone(experiment, infra, fits, _options(experiment, infra))
+    found = found or _together(experiment, infra, fits)
+    if not experiment.actor_rollout_ref.model.lora_rank and fits(_adapted(experiment), infra):
+        found.append(f"actor_rollout_ref.model.lora_rank={LORA_RANK}")
+    return found + _enough_alone(experiment, infra, fits, _machines(infra))
+
+
+def _enough_alone(
+    experiment: ExperimentConfig, infra: InfraConfig, fits: Fits, options: Options
+) -> list[str]:
+    """The first value of each option with which it fits."""
     found = []
-    for name, values in _options(experiment, infra):
+    for name, values in options:
         enough = (value for value in values if fits(experiment, _laid_out(infra, {name: value})))
         value = next(enough, None)
         if value is not None:
             found.append(_override(name, value))
-    if not experiment.actor_rollout_ref.model.lora_rank and fits(_adapted(experiment), infra):
-        found.append(f"actor_rollout_ref.model.lora_rank={LORA_RANK}")
-    return found or _together(experiment, infra, fits)
+    return found
 
 
-def _options(
-    experiment: ExperimentConfig, infra: InfraConfig
-) -> Iterator[tuple[str, list[bool | int | float]]]:
+def _options(experiment: ExperimentConfig, infra: InfraConfig) -> Options:
     """Options and their values beyond the present ones, mildest first."""
     layout, least = infra.verl, experiment.data.max_trajectory_length
     for name in ("gradient_checkpointing", "optimizer_offload", "param_offload"):
@@ -45,19 +54,22 @@ def _options(
         budget //= 2
     yield "max_token_len_per_gpu", [*budgets, least]
     if layout.rollout == "vllm":
-        yield "gpu_memory_utilization", list(SHARES)
-        per_node = layout.n_gpus_per_node
-        yield (
-            "tensor_model_parallel_size",
-            [n for n in (2, 4, 8) if n > layout.tensor_model_parallel_size and per_node % n == 0],
-        )
+        yield "gpu_memory_utilization", SHARES
+        per_node, present = layout.n_gpus_per_node, layout.tensor_model_parallel_size
+        parallel = [n for n in (2, 4, 8) if n > present and per_node % n == 0]
+        yield "tensor_model_parallel_size", parallel
+
+
+def _machines(infra: InfraConfig) -> Options:
+    """More GPUs than now."""
+    layout = infra.verl
     yield "n_gpus_per_node", [n for n in (2, 4, 8) if n > layout.n_gpus_per_node]
     yield "nnodes", [n for n in (2, 4, 8) if n > layout.nnodes]
 
 
 def _together(experiment: ExperimentConfig, infra: InfraConfig, fits: Fits) -> list[str]:
     """Everything that saves memory for time, as one remedy; nothing if that is not enough."""
-    values: dict[str, bool | int | float] = {
+    values: dict[str, Value] = {
         "optimizer_offload": True,
         "param_offload": True,
         "gradient_checkpointing": True,
@@ -73,7 +85,7 @@ def _together(experiment: ExperimentConfig, infra: InfraConfig, fits: Fits) -> l
     return [" ".join(_override(name, value) for name, value in changed.items())]
 
 
-def _laid_out(infra: InfraConfig, values: dict[str, bool | int | float]) -> InfraConfig:
+def _laid_out(infra: InfraConfig, values: dict[str, Value]) -> InfraConfig:
     return infra.model_copy(update={"verl": infra.verl.model_copy(update=values)})
 
 
@@ -85,5 +97,5 @@ def _adapted(experiment: ExperimentConfig) -> ExperimentConfig:
     )
 
 
-def _override(name: str, value: bool | int | float) -> str:
+def _override(name: str, value: Value) -> str:
     return f"infra.verl.{name}={str(value).lower()}"

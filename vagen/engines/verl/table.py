@@ -37,7 +37,7 @@ def all_settings() -> list[Setting]:
 
 
 def render() -> str:
-    """What follows from our options under another name and under the same, and what never differs."""
+    """What follows from our options, under another name or the same; then what never differs."""
     ours: dict[str, list[str]] = {}
     same, fixed = [], []
     for setting in all_settings():
