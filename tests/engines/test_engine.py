@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vagen.engines.local.engine import LocalEngine
-from vagen.engines.local.losses import CRITIC_MASK
+from vagen.engines.objectives import CRITIC_MASK
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import TokenRow
 

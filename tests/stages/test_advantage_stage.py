@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from vagen.engines.local.losses import CRITIC_MASK
+from vagen.engines.objectives import CRITIC_MASK
 from vagen.rollout.types import Status, TokenRow, Trajectory
 from vagen.stages.advantage import add_columns
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vagen.advantage import ESTIMATORS, CreditReliability, ProgressDiscount
-from vagen.engines.local.losses import CRITIC_MASK
+from vagen.engines.objectives import CRITIC_MASK
 from vagen.rollout.types import TokenRow, Trajectory
 from vagen.stages.advantage import add_columns
 from vagen.stages.credit import anchor_ids, potentials, update_credit

@@ -17,7 +17,7 @@ from vagen.advantage import ESTIMATORS, checked_inputs, estimate_advantages, ste
 from vagen.config.checks import needs_greedy_baseline
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine
-from vagen.engines.local.losses import CRITIC_MASK
+from vagen.engines.objectives import CRITIC_MASK
 from vagen.learning import (
     critic_mask,
     explained_variance,

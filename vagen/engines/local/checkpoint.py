@@ -1,6 +1,5 @@
 """Weights, adapters and optimizer state as safetensors: no pickle, bit-exact."""
 
-import json
 from pathlib import Path
 
 import torch
@@ -79,8 +78,3 @@ def load_learner(
 
 def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: value for name, value in module.named_parameters() if value.requires_grad}
-
-
-def write_json(path: Path, content: dict[str, object]) -> None:
-    """Writes small state."""
-    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")

