@@ -80,6 +80,7 @@ docs: $(READY) ## Write the generated documents anew: options, presets, componen
 	$(BIN)/python -m components.readme
 	$(BIN)/python -m vagen.config.reference docs/configuration.md
 	$(BIN)/python -m vagen.config.preset_table docs/algorithms.md
+	$(BIN)/python -m vagen.engines.verl.table docs/verl.md
 
 hooks: $(READY) ## Install the git hooks (format and lint at every commit)
 	$(BIN)/pre-commit install

@@ -16,8 +16,9 @@ from vagen.cli.memory import (
     read_shape,
     trained_parameters,
 )
-from vagen.cli.plan import DoesNotFitError, check_fit, notes
+from vagen.cli.plan import check_memory, check_prompts, notes
 from vagen.cli.sizes import ConversationSize, measure, model_directory
+from vagen.cli.tables import DoesNotFitError
 from vagen.config import ExperimentConfig, InfraConfig, load_experiment
 from vagen.rollout.types import Trajectory
 
@@ -243,16 +244,17 @@ def test_plan_names_what_is_trained(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_what_does_not_fit_is_refused_with_numbers(tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path)
     memory = Memory(process=GIB, weights=GIB, adam=GIB, gradients=0, activations=2 * GIB, cache=0)
-    check_fit(experiment, {"lake": SIZE}, memory, "RAM", 5 * GIB)
+    check_memory(memory, "RAM", 5 * GIB)
+    check_prompts(experiment, {"lake": SIZE})
     with pytest.raises(DoesNotFitError, match=r"about 5\.0 GiB in the update, and there is 4\.0"):
-        check_fit(experiment, {"lake": SIZE}, memory, "RAM", 4 * GIB)
+        check_memory(memory, "RAM", 4 * GIB)
     with pytest.raises(DoesNotFitError, match="smaller model"):
-        check_fit(experiment, {"lake": SIZE}, memory, "RAM", 2 * GIB)
+        check_memory(memory, "RAM", 2 * GIB)
     rollout = replace(memory, cache=8 * GIB)
     with pytest.raises(DoesNotFitError, match=r"in the rollout.*max_concurrency"):
-        check_fit(experiment, {"lake": SIZE}, rollout, "RAM", 10 * GIB)
+        check_memory(rollout, "RAM", 10 * GIB)
     with pytest.raises(DoesNotFitError, match=r"takes 1,025 tokens.*is 1,024: raise it"):
-        check_fit(experiment, {"lake": replace(SIZE, prompt=1025)}, memory, "RAM", 9 * GIB)
+        check_prompts(experiment, {"lake": replace(SIZE, prompt=1025)})
 
 
 def test_notes_tell_what_may_not_be_meant(tmp_path: Path) -> None:

@@ -19,7 +19,16 @@ def experiment(tmp_path: Path) -> Path:
     return path
 
 
+OFF = ["rollout_manager.one_step_off=true"]
+CAPPED = [*OFF, "actor_rollout_ref.actor.tis_imp_ratio_cap=2"]
+
 CASES = [
+    (OFF, "`actor_rollout_ref.actor.tis_imp_ratio_cap`: rollout_manager.one_step_off", CAPPED),
+    (
+        [*CAPPED, "trainer.guard.enable=true"],
+        "`trainer.guard.enable` (override `trainer.guard.enable=true`): it goes back",
+        ["trainer.guard.enable=true"],
+    ),
     (
         ["critic.enable=false"],
         "`critic.enable` (override `critic.enable=false`): bi_level_gae reads the critic's values",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vagen.cli.main import DEFAULT_EXPERIMENT
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig, load_experiment, load_infra
+from vagen.config.checks_infra import check_infra
 from vagen.config.errors import unknown_name
 
 EXPERIMENT_FILE = Path("config") / "experiment.yaml"
@@ -19,10 +20,12 @@ def load_configs(options: Namespace) -> tuple[ExperimentConfig, InfraConfig]:
     """The experiment and the infra of a command line.
 
     Raises:
-        ConfigError: If either cannot be used.
+        ConfigError: If either cannot be used, or not both together.
     """
     experiment = load_experiment(options.experiment or DEFAULT_EXPERIMENT, options.overrides)
-    return experiment, load_infra(options.infra, options.infra_overrides)
+    infra = load_infra(options.infra, options.infra_overrides)
+    check_infra(experiment, infra)
+    return experiment, infra
 
 
 def is_run(path: Path) -> bool:

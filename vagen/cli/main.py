@@ -175,7 +175,9 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         (("target",), {"help": "a run, an evaluation, or an HTML file"}),
         (("--no-open",), {"action": "store_true", "help": "print the path only"}),
     ],
-    "plan": [],
+    "plan": [
+        (("--engine",), {"choices": ["local", "verl"], "help": "instead of infra.engine"}),
+    ],
     "doctor": [],
     "compile": [
         (("--output",), {"default": "build/pipeline.yaml", "help": "file to write"}),

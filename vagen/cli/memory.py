@@ -14,6 +14,7 @@ from typing import Any
 from vagen.cli.sizes import ConversationSize
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.checks import context_window, has_critic, has_reference
+from vagen.models.published import PUBLISHED
 
 GIB = 1 << 30
 PROCESS = int(0.8 * GIB)
@@ -45,6 +46,8 @@ class ModelShape:
     actor_adapters: int = 0
     """Parameters of the actor's adapters; 0 if all of it is trained."""
     critic_adapters: int = 0
+    tied: bool = False
+    """Whether the output layer is the embedding."""
 
     @property
     def cache_floats(self) -> int:
@@ -106,8 +109,9 @@ def read_shape(model: str, experiment: ExperimentConfig | None = None) -> ModelS
 
     from vagen.models import ModelError
 
+    published = PUBLISHED.get(model)
     try:
-        config = AutoConfig.from_pretrained(model)
+        config = published.config() if published else AutoConfig.from_pretrained(model)
         vision: Any = getattr(config, "vision_config", None)
         family = AutoModelForCausalLM if vision is None else AutoModelForImageTextToText
         with torch.device("meta"):
@@ -135,6 +139,7 @@ def read_shape(model: str, experiment: ExperimentConfig | None = None) -> ModelS
         vision_intermediate=getattr(vision, "intermediate_size", 0),
         actor_adapters=actor_adapters,
         critic_adapters=critic_adapters,
+        tied=bool(getattr(config, "tie_word_embeddings", False)),
     )
 
 

@@ -1,10 +1,13 @@
 """`vagen plan`: what would run, how long the contexts are, and whether it fits."""
 
 from argparse import Namespace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vagen.cli.common import load_configs
-from vagen.config import ConfigError, ExperimentConfig, InfraConfig
+from vagen.cli.plan_verl import plan_verl
+from vagen.cli.tables import DoesNotFitError, bytes_text, table
+from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.checks import (
     context_window,
     estimator_of,
@@ -14,36 +17,65 @@ from vagen.config.checks import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from vagen.cli.memory import Memory, ModelShape
     from vagen.cli.sizes import ConversationSize
 
 
-class DoesNotFitError(ConfigError):
-    """An experiment that needs more than there is."""
-
-
 def plan(options: Namespace) -> None:
     """Prints what would run; refuses what cannot fit."""
     from rich.console import Console
 
-    from vagen.cli.memory import estimate, memory_limit, read_shape, trained_parameters
+    from vagen.cli.counting import must_estimate
     from vagen.cli.sizes import measure, model_directory
 
+    if options.engine:
+        options.infra_overrides.append(f"engine={options.engine}")
     experiment, infra = load_configs(options)
     console = Console()
     console.print(steps_table(experiment, infra))
     with model_directory(experiment) as model:
         sizes = measure(experiment, model)
-        shape = read_shape(model, experiment)
+        console.print(sizes_table(experiment, sizes))
+        remarks = notes(experiment, sizes)
+        if must_estimate(model):
+            remarks.insert(0, f"tokens of text are estimated: {model}'s tokenizer is not here")
+        for note in remarks:
+            _print_text(console, f"! {note}")
+        check_prompts(experiment, sizes)
+        parts = plan_verl if infra.engine == "verl" else plan_local
+        for part in parts(experiment, infra, model, sizes):
+            if isinstance(part, str):
+                _print_text(console, part)
+            else:
+                console.print(part)
+
+
+def _print_text(console: "Console", text: str) -> None:
+    """Prints a text as it is, in lines of any length."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def plan_local(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    model: str,
+    sizes: "dict[str, ConversationSize]",
+) -> "Iterator[Table]":
+    """The table of the local engine's memory; refuses a machine that is too small after it is read.
+
+    Raises:
+        DoesNotFitError: With the numbers and what would help.
+    """
+    from vagen.cli.memory import estimate, memory_limit, read_shape, trained_parameters
+
+    shape = read_shape(model, experiment)
     memory = estimate(experiment, infra, shape, sizes)
     device, limit = _device_memory(infra) or ("RAM", memory_limit())
-    console.print(sizes_table(experiment, sizes))
-    console.print(memory_table(shape, trained_parameters(experiment, shape), memory, device, limit))
-    for note in notes(experiment, sizes):
-        console.print(f"! {note}", markup=False, highlight=False, soft_wrap=True)
-    check_fit(experiment, sizes, memory, device, limit)
+    yield memory_table(shape, trained_parameters(experiment, shape), memory, device, limit)
+    check_memory(memory, device, limit)
 
 
 def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> "Table":
@@ -98,7 +130,7 @@ def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> "Table":
         + (f", {levels['val']} validation levels every {every} iterations" if every else ""),
         "results": infra.output_dir,
     }
-    return _table("what would run", rows)
+    return table("what would run", rows)
 
 
 def sizes_table(experiment: ExperimentConfig, sizes: "dict[str, ConversationSize]") -> "Table":
@@ -124,7 +156,7 @@ def sizes_table(experiment: ExperimentConfig, sizes: "dict[str, ConversationSize
     mean = sum(sum(size.rows(turns, window)) for size in sizes.values()) / len(sizes)
     total = trajectories_per_iteration(experiment) * mean
     rows["an iteration"] = f"{total:,.0f} tokens if all turns are used"
-    return _table("sizes", rows)
+    return table("sizes", rows)
 
 
 def memory_table(
@@ -135,14 +167,14 @@ def memory_table(
     rows = {
         "parameters": f"{shape.parameters:,}",
         "trained": f"actor {actor:,}" + (f", critic {critic:,}" if critic else ""),
-        "weights": _bytes(memory.weights),
-        "Adam": _bytes(memory.adam),
-        "gradients": _bytes(memory.gradients),
-        "activations": f"{_bytes(memory.activations)} (estimate)",
-        "key/value cache": _bytes(memory.cache),
-        "peak": f"{_bytes(memory.peak)} of {_bytes(limit)} {device}",
+        "weights": bytes_text(memory.weights),
+        "Adam": bytes_text(memory.adam),
+        "gradients": bytes_text(memory.gradients),
+        "activations": f"{bytes_text(memory.activations)} (estimate)",
+        "key/value cache": bytes_text(memory.cache),
+        "peak": f"{bytes_text(memory.peak)} of {bytes_text(limit)} {device}",
     }
-    return _table("memory of the local engine", rows)
+    return table("memory of the local engine", rows)
 
 
 def notes(experiment: ExperimentConfig, sizes: "dict[str, ConversationSize]") -> list[str]:
@@ -183,14 +215,8 @@ def notes(experiment: ExperimentConfig, sizes: "dict[str, ConversationSize]") ->
     return found
 
 
-def check_fit(
-    experiment: ExperimentConfig,
-    sizes: "dict[str, ConversationSize]",
-    memory: "Memory",
-    device: str,
-    limit: int,
-) -> None:
-    """Refuses prompts over their budget and a peak over the limit.
+def check_prompts(experiment: ExperimentConfig, sizes: "dict[str, ConversationSize]") -> None:
+    """Refuses prompts over their budget.
 
     Raises:
         DoesNotFitError: With the numbers and what would help.
@@ -203,6 +229,14 @@ def check_fit(
                 f"`data.max_prompt_length` is {most:,}: raise it, or use a shorter "
                 "`env_config.prompt_detail`"
             )
+
+
+def check_memory(memory: "Memory", device: str, limit: int) -> None:
+    """Refuses a peak over the limit.
+
+    Raises:
+        DoesNotFitError: With the numbers and what would help.
+    """
     if memory.peak > limit:
         when = "update" if memory.update >= memory.rollout else "rollout"
         if memory.process + memory.weights + memory.adam > limit:
@@ -212,8 +246,8 @@ def check_fit(
         else:
             remedy = "lower `actor_rollout_ref.rollout.max_concurrency`"
         raise DoesNotFitError(
-            f"this needs about {_bytes(memory.peak)} in the {when}, and there is "
-            f"{_bytes(limit)} of {device}: {remedy}"
+            f"this needs about {bytes_text(memory.peak)} in the {when}, and there is "
+            f"{bytes_text(limit)} of {device}: {remedy}"
         )
 
 
@@ -228,18 +262,6 @@ def _device_memory(infra: InfraConfig) -> tuple[str, int] | None:
     return properties.name, properties.total_memory
 
 
-def _table(title: str, rows: dict[str, str]) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_header=False, title=title, title_justify="left", box=None)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for name, text in rows.items():
-        table.add_row(name, Text(text))
-    return table
-
-
 def _context(experiment: ExperimentConfig) -> str:
     window = context_window(experiment)
     if window is None:
@@ -249,11 +271,3 @@ def _context(experiment: ExperimentConfig) -> str:
 
 def _on(switch: bool) -> str:
     return "on" if switch else "off"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vagen.cli.counting import counting_processor, must_estimate
 from vagen.cli.model_files import check_model
 from vagen.config import ExperimentConfig
 from vagen.config.schema import EnvSpec
@@ -77,13 +78,14 @@ def measure(experiment: ExperimentConfig, model: str) -> dict[str, ConversationS
 
     Args:
         experiment: With resolved environments.
-        model: A model directory or hub id.
+        model: A model directory or hub id; if it is a published model that was not downloaded,
+            text is counted by estimate (`vagen.cli.counting`).
 
     Raises:
         ModelError: If tokenizer or image processor cannot be loaded.
         RenderError: If the model cannot read what an environment shows.
     """
-    processor = load_processor(model)
+    processor = counting_processor(model) if must_estimate(model) else load_processor(model)
     return {env_id: _measure(spec, processor) for env_id, spec in experiment.envs.items()}
 
 

@@ -112,18 +112,9 @@ def check_experiment(config: ExperimentConfig, place_of: PlaceOf = _nowhere) -> 
     Raises:
         ConfigError: With one line per reason.
     """
-    checks = (
-        _estimation,
-        _scores,
-        _rollout,
-        _update,
-        _adapters,
-        _stability,
-        _state_reward,
-        _sizes,
-    )
+    about = (_estimation, _scores, _rollout, _update, _adapters, _stability, _state_reward, _sizes)
     refusals = []
-    for check in checks:
+    for check in about:
         for path, reason in check(config):
             place = place_of(tuple(path.split(".")))
             refusals.append(f"`{path}`{f' ({place})' if place else ''}: {reason}")
@@ -249,6 +240,18 @@ def _adaptive_credit(config: ExperimentConfig, spec: "EstimatorSpec") -> Refusal
 
 def _rollout(config: ExperimentConfig) -> Refusals:
     manager = config.rollout_manager
+    if manager.one_step_off and config.actor_rollout_ref.actor.tis_imp_ratio_cap is None:
+        yield (
+            "actor_rollout_ref.actor.tis_imp_ratio_cap",
+            "rollout_manager.one_step_off learns from episodes that older weights played, which "
+            "needs this correction; set it, e.g. to 2, or one_step_off to false",
+        )
+    if manager.one_step_off and config.trainer.guard.enable:
+        yield (
+            "trainer.guard.enable",
+            "it goes back to the weights that the latest episodes speak of, and with "
+            "rollout_manager.one_step_off those are older than it thinks; set one of them to false",
+        )
     if manager.context == "window" and manager.window_size is None:
         yield (
             "rollout_manager.window_size",

@@ -34,7 +34,11 @@ def _refuse(refusals: Iterable[tuple[str, str]]) -> None:
 
 
 def _local(experiment: ExperimentConfig) -> Refusals:
-    yield from ()
+    if experiment.rollout_manager.one_step_off:
+        yield (
+            "rollout_manager.one_step_off",
+            "the local engine does one thing at a time; set it to false, or infra.engine to verl",
+        )
 
 
 def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:

@@ -167,6 +167,9 @@ class RolloutManagerConfig(Section):
     """Run the advantage recursion over sampled tokens only (M^adv)."""
     use_multi_turn_reward: bool = True
     """Place each turn's reward on its last token; otherwise their sum on the last token of all."""
+    one_step_off: bool = False
+    """Play the next iteration's episodes while this one's update runs, with the weights from before
+    it. Needs the verl engine and `actor.tis_imp_ratio_cap`."""
 
 
 class JudgeConfig(Section):
@@ -269,7 +272,7 @@ class RolloutConfig(SamplingConfig):
     val_kwargs: SamplingConfig = SamplingConfig()
     """Sampling in evaluation."""
     max_concurrency: PositiveInt = 128
-    """Trajectories generated side by side by the local engine."""
+    """Trajectories generated side by side, by all rollout servers together."""
 
 
 class ActorRolloutRefConfig(Section):
@@ -421,6 +424,8 @@ class VerlConfig(Section):
     """Attention of actor and critic. With `flash_attention_2` rows are packed without padding."""
     max_token_len_per_gpu: PositiveInt | None = None
     """Tokens of a micro batch on one rank; null takes `actor.ppo_max_token_len`."""
+    gpu_memory_gib: PositiveFloat = 80.0
+    """Memory of a GPU, for `vagen plan`; an H100 has 80."""
     gradient_checkpointing: bool = True
     """Compute activations again in the backward pass instead of keeping them."""
     param_offload: bool = False

@@ -37,7 +37,8 @@ class Setting:
     """verl's dotted key."""
     value: Any
     source: str
-    """Our keys that decide it, comma-separated; empty if it is the same for every run."""
+    """Our keys that decide it, comma-separated (`experiment` and `infra`: all of them); empty if it
+    is the same for every run."""
     new: bool = False
     """Whether verl's defaults lack the key (its dataclass or Ray reads it all the same)."""
 
@@ -186,8 +187,9 @@ def _actor_and_reference(
         yield Setting(f"{key}.{name}", getattr(actor, name), f"{key}.{name}")
     yield from _optimizer(key, actor.optim, actor.grad_clip)
     yield from _sharding(f"{key}.fsdp_config", experiment, infra, cpu=cpu)
-    if not cpu:
-        yield from _entropy(key)
+    # Entropy in slices: its [tokens, vocabulary] probabilities would double the logits' memory.
+    yield Setting(f"{key}.entropy_from_logits_with_chunking", True, "")
+    yield Setting(f"{key}.entropy_checkpointing", True, "")
     if has_reference(experiment):
         # It is frozen: weights of the type that it computes in are enough.
         yield from _precision("actor_rollout_ref.ref.fsdp_config", infra, master=False)
@@ -195,12 +197,6 @@ def _actor_and_reference(
             yield Setting(
                 "actor_rollout_ref.ref.fsdp_config.use_torch_compile", False, "infra.device"
             )
-
-
-def _entropy(key: str) -> Iterator[Setting]:
-    """Entropy in slices: its [tokens, vocabulary] probabilities would double the logits' memory."""
-    yield Setting(f"{key}.entropy_from_logits_with_chunking", True, "")
-    yield Setting(f"{key}.entropy_checkpointing", True, "")
 
 
 def _critic(
@@ -297,7 +293,7 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     yield Setting(f"{key}.agent.default_agent_loop", "vagen", "")
     yield Setting(f"{key}.agent.agent_loop_config_path", str(AGENT_LOOPS), "")
     own = {"experiment": experiment.model_dump(mode="json"), "infra": infra.model_dump(mode="json")}
-    yield Setting(f"{key}.custom", own, "the whole experiment", new=True)
+    yield Setting(f"{key}.custom", own, "experiment, infra", new=True)
     if cpu:
         yield Setting(f"{key}.free_cache_engine", False, "infra.device")
         yield Setting(f"{key}.enable_sleep_mode", False, "infra.device", new=True)

@@ -1,0 +1,83 @@
+"""What an experiment and an infra cannot do together, with the nearest that they can."""
+
+from pathlib import Path
+
+import pytest
+
+from vagen.cli.main import USER_ERROR, main
+from vagen.config import ConfigError, ExperimentConfig, InfraConfig, load_experiment, load_infra
+from vagen.config.checks_infra import check_infra, check_verl
+
+LAKE = "name: lake\nenvs:\n  lake:\n    env_name: FrozenLake\n"
+OFF = ["rollout_manager.one_step_off=true", "actor_rollout_ref.actor.tis_imp_ratio_cap=2"]
+VERL = ["engine=verl", "verl.n_gpus_per_node=4"]
+NODES = [*VERL, "verl.nnodes=2"]
+TORCH = [*VERL, "verl.rollout=torch"]
+
+CASES = [
+    (OFF, [], "`rollout_manager.one_step_off`: the local engine does one thing at a time", VERL),
+    ([], NODES, "`infra.verl.ray_address`", [*NODES, "verl.ray_address=auto"]),
+    (
+        [],
+        [*VERL, "verl.tensor_model_parallel_size=3"],
+        "`infra.verl.tensor_model_parallel_size`: 3 does not divide infra.verl.n_gpus_per_node = 4",
+        [*VERL, "verl.tensor_model_parallel_size=2"],
+    ),
+    (
+        [],
+        [*TORCH, "verl.tensor_model_parallel_size=2"],
+        "the torch rollout does not split a model",
+        TORCH,
+    ),
+    (
+        [],
+        [*VERL, "verl.gpu_memory_utilization=0"],
+        "vLLM needs memory",
+        [*VERL, "verl.gpu_memory_utilization=0.1"],
+    ),
+    (
+        [],
+        [*VERL, "verl.max_token_len_per_gpu=2399"],
+        "2399 cannot hold one trajectory of data.max_trajectory_length = 2400",
+        [*VERL, "verl.max_token_len_per_gpu=2400"],
+    ),
+    ([], [*VERL, "device=cuda:1"], "`infra.device`: cuda:1 is one GPU", [*VERL, "device=cuda"]),
+]
+
+
+def both(
+    tmp_path: Path, words: list[str], infra: list[str]
+) -> tuple[ExperimentConfig, InfraConfig]:
+    path = tmp_path / "lake.yaml"
+    path.write_text(LAKE)
+    return load_experiment(path, words), load_infra(None, infra)
+
+
+@pytest.mark.parametrize(("words", "infra", "message", "instead"), CASES)
+def test_refusals_and_the_nearest_that_runs(
+    tmp_path: Path, words: list[str], infra: list[str], message: str, instead: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        check_infra(*both(tmp_path, words, infra))
+    assert message in str(refusal.value)
+    check_infra(*both(tmp_path, words, instead))
+
+
+def test_flash_attention_has_no_float32_but_a_cpu_does_without_it(tmp_path: Path) -> None:
+    experiment, infra = both(tmp_path, [], VERL)
+    check_verl(experiment, infra, cpu=True)
+    with pytest.raises(ConfigError, match=r"infra\.dtype to bfloat16, or this to sdpa"):
+        check_verl(experiment, infra, cpu=False)
+    check_verl(*both(tmp_path, [], [*VERL, "dtype=bfloat16"]), cpu=False)
+    check_verl(*both(tmp_path, [], [*VERL, "verl.attention=sdpa"]), cpu=False)
+
+
+def test_the_command_line_refuses_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lake.yaml"
+    path.write_text(LAKE)
+    words = [*OFF, f"infra.output_dir={tmp_path / 'outputs'}"]
+    assert main(["run", str(path), *words]) == USER_ERROR
+    assert "`rollout_manager.one_step_off`: the local engine" in capsys.readouterr().err
+    assert not (tmp_path / "outputs").exists()

@@ -1,0 +1,55 @@
+"""Published architectures are those of the models: the same parameters, the same image sizes."""
+
+import pytest
+from PIL import Image
+
+from vagen.cli.counting import counting_processor, must_estimate
+from vagen.cli.memory import read_shape
+from vagen.models.published import PUBLISHED
+
+QWEN25_3B = "Qwen/Qwen2.5-VL-3B-Instruct"
+QWEN25_7B = "Qwen/Qwen2.5-VL-7B-Instruct"
+QWEN3_4B = "Qwen/Qwen3-VL-4B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("model", "billions"), [(QWEN25_3B, 3.75), (QWEN25_7B, 8.29), (QWEN3_4B, 4.44)]
+)
+def test_parameters_are_those_that_the_hub_shows(model: str, billions: float) -> None:
+    shape = read_shape(model)
+    assert shape.parameters == PUBLISHED[model].parameters
+    assert round(shape.parameters / 1e9, 2) == billions
+
+
+def test_an_output_layer_of_its_own_is_not_in_the_critic() -> None:
+    """The 7B model's output layer has vocabulary x hidden weights; the others share theirs."""
+    shape = read_shape(QWEN25_7B)
+    assert shape.parameters - shape.backbone_parameters == 152_064 * 3584
+    assert read_shape(QWEN25_3B).backbone_parameters == read_shape(QWEN25_3B).parameters
+    assert not shape.tied
+    assert read_shape(QWEN3_4B).tied
+
+
+@pytest.mark.parametrize(
+    ("model", "side", "tokens"),
+    [
+        # Sides are rounded to multiples of 28 pixels, a token each.
+        (QWEN25_3B, 128, 25),
+        (QWEN25_3B, 192, 49),
+        (QWEN25_3B, 255, 81),
+        # Multiples of 32 pixels, and at least 256 x 256 pixels.
+        (QWEN3_4B, 128, 64),
+        (QWEN3_4B, 320, 100),
+    ],
+)
+def test_images_take_the_tokens_that_the_scaling_rule_gives(
+    model: str, side: int, tokens: int
+) -> None:
+    processor = counting_processor(model)
+    grid = processor.image_grid(Image.new("RGB", (side, side)))
+    assert processor.image_length(grid) == tokens
+
+
+def test_only_published_models_are_estimated() -> None:
+    assert not must_estimate("somebody/unheard-of")
+    assert not must_estimate("tiny:vl")

@@ -1,0 +1,118 @@
+"""Architectures of published models, so that a plan needs neither their weights nor the hub.
+
+Numbers are those of the models' own `config.json` and `preprocessor_config.json`; the parameter
+counts are those that the hub shows.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+IMAGE_TOKEN = 151655
+"""`<|image_pad|>` of all Qwen-VL models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is public about a model."""
+
+    model_type: str
+    parameters: int
+    text: dict[str, Any]
+    vision: dict[str, Any]
+    tied: bool
+    """Whether the output layer is the embedding."""
+    pixels: tuple[int, int]
+    """Least and most pixels that an image is scaled to."""
+
+    def config(self) -> Any:
+        """Its `transformers` configuration."""
+        from transformers import AutoConfig
+
+        text = {**self.text, "tie_word_embeddings": self.tied}
+        return AutoConfig.for_model(
+            self.model_type,
+            text_config=text,
+            vision_config=self.vision,
+            tie_word_embeddings=self.tied,
+            image_token_id=IMAGE_TOKEN,
+        )
+
+    def image_processor(self) -> Any:
+        """Its image processor."""
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+            Qwen2VLImageProcessorPil,
+        )
+
+        least, most = self.pixels
+        return Qwen2VLImageProcessorPil(
+            patch_size=self.vision["patch_size"],
+            merge_size=self.vision["spatial_merge_size"],
+            temporal_patch_size=self.vision["temporal_patch_size"],
+            size={"shortest_edge": least, "longest_edge": most},
+        )
+
+
+def _qwen2_5_vl(parameters: int, *, tied: bool, **text: int) -> Published:
+    vision = {
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "num_heads": 16,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "out_hidden_size": text["hidden_size"],
+    }
+    return Published("qwen2_5_vl", parameters, text, vision, tied, (56 * 56, 3584 * 3584))
+
+
+PUBLISHED = {
+    "Qwen/Qwen2.5-VL-3B-Instruct": _qwen2_5_vl(
+        3_754_622_976,
+        tied=True,
+        hidden_size=2048,
+        intermediate_size=11_008,
+        num_hidden_layers=36,
+        num_attention_heads=16,
+        num_key_value_heads=2,
+        vocab_size=151_936,
+    ),
+    "Qwen/Qwen2.5-VL-7B-Instruct": _qwen2_5_vl(
+        8_292_166_656,
+        tied=False,
+        hidden_size=3584,
+        intermediate_size=18_944,
+        num_hidden_layers=28,
+        num_attention_heads=28,
+        num_key_value_heads=4,
+        vocab_size=152_064,
+    ),
+    "Qwen/Qwen3-VL-4B-Instruct": Published(
+        model_type="qwen3_vl",
+        parameters=4_437_815_808,
+        text={
+            "hidden_size": 2560,
+            "intermediate_size": 9728,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "vocab_size": 151_936,
+        },
+        vision={
+            "depth": 24,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_heads": 16,
+            "patch_size": 16,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            "out_hidden_size": 2560,
+            "num_position_embeddings": 2304,
+            "deepstack_visual_indexes": [5, 11, 17],
+        },
+        tied=True,
+        pixels=(256 * 256, 4096 * 4096),
+    ),
+}
+"""By hub id."""
