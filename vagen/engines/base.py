@@ -1,8 +1,9 @@
 """What an engine does: the same algorithm on one machine or on many."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ Images = dict[str, bytes]
 """PNG bytes by SHA-256."""
 OnProgress = Callable[[int], None]
 """Called with the number of rows done since the last call."""
+Play = Callable[..., tuple[list[Trajectory], Images]]
+"""Plays episodes, called as `Engine.play` is."""
+Result = TypeVar("Result")
 
 
 class Engine(Protocol):
@@ -58,6 +62,20 @@ class Engine(Protocol):
         Raises:
             RenderError: The model cannot read what an environment shows, or a prompt is too long.
             EpisodesFailed: Every episode failed in its environment.
+        """
+        ...
+
+    def aside(self, work: Callable[[Play], Result]) -> Future[Result]:
+        """Plays with the present weights while the engine learns.
+
+        Args:
+            work: Called in another thread with what plays as `play` does.
+
+        Returns:
+            Its result to come. `play` waits for it first.
+
+        Raises:
+            ConfigError: The engine cannot do two things at a time.
         """
         ...
 

@@ -2,7 +2,8 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vagen.advantage import ESTIMATORS, make_credit
-from vagen.config import config_digest
+from vagen.config import ConfigError, config_digest
 from vagen.config.schema import ActorConfig, CriticConfig, ExperimentConfig, OptimConfig
-from vagen.engines.base import Images, OnProgress
+from vagen.engines.base import Images, OnProgress, Play, Result
 from vagen.engines.objectives import CRITIC_MASK, actor_denominator, critic_denominator
 from vagen.learning import Metric, combine_metrics, make_kl_controller
 from vagen.models.processor import Processor
@@ -151,6 +152,13 @@ class PpoEngine(ABC):
         self.kl_controller.load_state_dict(state["kl_controller"])
         if self.credit is not None:
             self.credit.load_state_dict(state["credit"])
+
+    def aside(self, work: Callable[[Play], Result]) -> Future[Result]:
+        """Refused: see `Engine.aside`."""
+        raise ConfigError(
+            "rollout_manager.one_step_off needs an engine that plays while it learns: take "
+            "infra.engine=verl, or one_step_off=false"
+        )
 
     def close(self) -> None:  # noqa: B027  # nothing is held by default
         """Lets everything go; the engine cannot be used any more."""

@@ -12,8 +12,14 @@ WARM_START = "warm_start"
 
 
 def version_before(iteration: int) -> str:
-    """Name of the policy that an iteration's rollout uses."""
+    """Name of the policy that an iteration's update starts from."""
     return WARM_START if iteration == 0 else version_after(iteration - 1)
+
+
+def version_played(run: Run, iteration: int) -> str:
+    """Name of the policy that plays an iteration: one update behind if the experiment says so."""
+    behind = run.experiment.rollout_manager.one_step_off and iteration > 0
+    return version_before(iteration - behind)
 
 
 def version_after(iteration: int) -> str:

@@ -1,15 +1,16 @@
 """Rollout: the policy plays one batch of episodes."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from vagen.config.checks import needs_greedy_baseline
+from vagen.config.checks import needs_greedy_baseline, trajectories_per_iteration
+from vagen.engines.base import Engine, Images, Play
 from vagen.learning.early_stop import group_variance
 from vagen.models.processor import Processor
 from vagen.rollout.batch import BatchError, TrajectoryBatch
@@ -18,51 +19,86 @@ from vagen.rollout.types import Status, Trajectory
 from vagen.stages import progress
 from vagen.stages.build import load_levels
 from vagen.stages.episodes import greedy_specs, training_specs
-from vagen.stages.resident import engine_at, version_before
+from vagen.stages.resident import engine_at, version_played
 from vagen.stages.run import Run, committed, result
+
+OnFinish = Callable[[Trajectory], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The episodes of an iteration."""
+
+    trajectories: list[Trajectory]
+    images: Images
+    metrics: dict[str, float]
 
 
 def rollout(run: Run, iteration: int) -> dict[str, Any]:
-    """Plays the iteration's episodes with the policy before it and commits the batch.
+    """Plays the iteration's episodes and commits the batch.
 
-    For `remax` each level is played once more, greedily, for its score alone.
+    The policy that plays is the one that the update starts from, or with
+    `rollout_manager.one_step_off` the one before; the update before this iteration has played the
+    episodes already then, unless the run was taken up in between.
     """
     folder = run.step(iteration, "rollout")
     if committed(folder) is None:
-        engine = engine_at(run, version_before(iteration))
-        config = run.experiment
-        sampling = config.actor_rollout_ref.rollout
-        specs = training_specs(config, load_levels(run), iteration)
-        greedy = greedy_specs(specs) if needs_greedy_baseline(config) else []
-        with progress.bar("episodes", len(specs) + len(greedy)) as advance:
-            wins = _Wins()
-            trajectories, images = engine.play(
-                specs,
-                sampling=sampling,
-                split="train",
-                on_finish=lambda trajectory: advance(1, success=wins.add(trajectory)),
-            )
-            metrics = episode_metrics(trajectories, "train")
-            if greedy:
-                baselines, _ = engine.play(
-                    greedy,
-                    sampling=sampling.model_copy(update={"temperature": 0.0}),
-                    split="train",
-                    on_finish=lambda _: advance(1),
-                )
-                metrics |= set_baselines(trajectories, baselines)
+        version = version_played(run, iteration)
+        if run.ahead is not None and run.ahead.iteration == iteration:
+            played, run.ahead = run.ahead.result(), None
+            engine = run.engine
+        else:
+            engine = engine_at(run, version)
+            played = _play_watched(run, engine, iteration)
+        assert engine is not None
         batch = TrajectoryBatch(
-            trajectories=trajectories,
-            images=images,
-            policy_version=engine.version,
+            trajectories=played.trajectories,
+            images=played.images,
+            policy_version=version,
             config_digest=run.config_digest,
             kind="rollout",
             iteration=iteration,
-            metrics=metrics | _spread(trajectories),
+            metrics=played.metrics | _spread(played.trajectories),
         )
         check_images(batch, engine.processor, folder)
         batch.save(folder)
     return result(folder)
+
+
+def play_iteration(
+    run: Run, play: Play, iteration: int, on_finish: OnFinish | None = None
+) -> Played:
+    """Plays an iteration's episodes.
+
+    For `remax` each level is played once more, greedily, for its score alone.
+
+    Args:
+        run: The run.
+        play: Of the engine.
+        iteration: Number of the iteration.
+        on_finish: Called with each trajectory, the greedy ones excepted, when it ends.
+    """
+    config = run.experiment
+    sampling = config.actor_rollout_ref.rollout
+    specs = training_specs(config, load_levels(run), iteration)
+    trajectories, images = play(specs, sampling=sampling, split="train", on_finish=on_finish)
+    metrics = episode_metrics(trajectories, "train")
+    if needs_greedy_baseline(config):
+        greedy = sampling.model_copy(update={"temperature": 0.0})
+        baselines, _ = play(greedy_specs(specs), sampling=greedy, split="train")
+        metrics |= set_baselines(trajectories, baselines)
+    return Played(trajectories, images, metrics)
+
+
+def _play_watched(run: Run, engine: Engine, iteration: int) -> Played:
+    wins = _Wins()
+    with progress.bar("episodes", trajectories_per_iteration(run.experiment)) as advance:
+        return play_iteration(
+            run,
+            engine.play,
+            iteration,
+            on_finish=lambda trajectory: advance(1, success=wins.add(trajectory)),
+        )
 
 
 def set_baselines(

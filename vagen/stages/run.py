@@ -19,6 +19,7 @@ from vagen.storage import Manifest, read_manifest, storage_errors
 
 if TYPE_CHECKING:
     from vagen.engines.base import Engine
+    from vagen.stages.ahead import Ahead
 
 KEEP_CHECKPOINTS = 2
 """Latest checkpoints kept; older ones are deleted."""
@@ -47,6 +48,8 @@ class Run:
     infra: InfraConfig
     engine: "Engine | None" = field(default=None, repr=False)
     """What is resident: see `vagen.stages.resident`."""
+    ahead: "Ahead | None" = field(default=None, repr=False)
+    """Episodes of the next iteration, if they are being played already."""
     tracker: Any = field(default=None, repr=False)
     """The open MLflow run, if any."""
 

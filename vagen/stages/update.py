@@ -12,9 +12,10 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.runner import derive_seed
 from vagen.rollout.types import TokenRow
 from vagen.stages import progress
+from vagen.stages.ahead import Ahead
 from vagen.stages.credit import update_credit
 from vagen.stages.evaluate import validations
-from vagen.stages.resident import engine_at, prune_checkpoints, version_after
+from vagen.stages.resident import engine_at, prune_checkpoints, version_after, version_before
 from vagen.stages.run import Run, committed, result
 from vagen.stages.stability import Watch
 from vagen.stages.tracking import log_iteration
@@ -44,7 +45,7 @@ def update(
             log_iteration(run, iteration, done.payload["history"])
         return result(folder)
     batch = TrajectoryBatch.load(source, kind="advantage", config_digest=run.config_digest)
-    engine = engine_at(run, batch.policy_version)
+    engine = engine_at(run, version_before(iteration))
     if out is not None:
         metrics = _learn(run, engine, batch, iteration) | {"algorithm/kl_coef": engine.kl_coef}
         with commit_directory(folder, kind="update", payload={"metrics": metrics}) as partial:
@@ -56,6 +57,9 @@ def update(
         history |= read_manifest(run.step(iteration, name)).payload["metrics"]
     watch = Watch(run, iteration, history)
     metrics = {}
+    last = iteration + 1 == run.experiment.trainer.total_training_steps
+    if run.experiment.rollout_manager.one_step_off and not last:
+        run.ahead = Ahead(run, engine, iteration + 1)
     if watch.may_learn:
         metrics = _learn(run, engine, batch, iteration)
         watch.see_update(metrics)

@@ -4,6 +4,7 @@ Shape legend: R rows, T tokens of a row.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from tensordict import TensorDict
 
 from vagen.config.checks import has_reference
 from vagen.config.schema import ExperimentConfig, SamplingConfig
-from vagen.engines.base import Images, OnProgress
+from vagen.engines.base import Images, OnProgress, Play, Result
 from vagen.engines.objectives import CRITIC_MASK
 from vagen.engines.ppo import PpoEngine, Step, Stepped
 from vagen.engines.verl.objectives import PARTS, policy_loss, value_loss
@@ -43,11 +44,15 @@ class Workers(Protocol):
         split: str,
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> tuple[list[Trajectory], Images]:
-        """Plays episodes with the present weights: see `Engine.play`."""
+        """Plays episodes with the weights that the servers have: see `Engine.play`."""
+        ...
+
+    def synchronize(self) -> None:
+        """Gives the servers the policy's weights, if they have others."""
         ...
 
     def weights_changed(self) -> None:
-        """The policy has other weights: servers get them before they play again."""
+        """The policy has other weights than the servers."""
         ...
 
     def close(self) -> None:
@@ -83,6 +88,8 @@ class VerlEngine(PpoEngine):
         super().__init__(config, load_processor(model_path), version)
         self._workers = workers
         self._on_close = on_close
+        self._thread = ThreadPoolExecutor(1)
+        self._aside: Future[Any] | None = None
         models = config.actor_rollout_ref
         workers.actor_rollout_wg.set_loss_fn(partial(policy_loss, config=models.actor))
         if self.learns_values:
@@ -98,7 +105,16 @@ class VerlEngine(PpoEngine):
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> tuple[list[Trajectory], Images]:
         """Plays episodes with the present weights; see `Engine.play`."""
+        self._finish_aside()
+        self._workers.synchronize()
         return self._workers.play(specs, sampling=sampling, split=split, on_finish=on_finish)
+
+    def aside(self, work: Callable[[Play], Result]) -> Future[Result]:
+        """Plays while the networks learn, with the weights of now; see `Engine.aside`."""
+        self._finish_aside()
+        self._workers.synchronize()
+        self._aside = self._thread.submit(work, self._workers.play)
+        return self._aside
 
     def logprobs(
         self, rows: Sequence[TokenRow], images: Images, *, reference: bool = False
@@ -128,6 +144,8 @@ class VerlEngine(PpoEngine):
 
     def close(self) -> None:
         """Ends the distributed parts; the engine cannot be used any more."""
+        self._finish_aside()
+        self._thread.shutdown()
         self._workers.close()
         self._on_close()
 
@@ -161,6 +179,12 @@ class VerlEngine(PpoEngine):
         return Stepped(
             loss=metrics["loss"], grad_norm=metrics["grad_norm"], parts=list(_flat(metrics[PARTS]))
         )
+
+    def _finish_aside(self) -> None:
+        """Waits for what is played aside; whether it failed is for whoever takes its result."""
+        if self._aside is not None:
+            wait([self._aside])
+            self._aside = None
 
     def _shift_values(self, shift: float) -> None:
         self._workers.critic_wg.shift_values(shift)

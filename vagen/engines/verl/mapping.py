@@ -112,6 +112,8 @@ def _trainer(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     steps = experiment.trainer.total_training_steps
     for key in ("trainer", "actor_rollout_ref.actor.optim", "critic.optim"):
         yield Setting(f"{key}.total_training_steps", steps, "trainer.total_training_steps")
+    behind = experiment.rollout_manager.one_step_off
+    yield Setting("trainer.one_step_off", behind, "rollout_manager.one_step_off", new=True)
     yield Setting("trainer.total_epochs", 1, "")
     yield Setting("trainer.project_name", experiment.trainer.project_name, "trainer.project_name")
     yield Setting("trainer.experiment_name", experiment.name, "name")
@@ -294,9 +296,11 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     yield Setting(f"{key}.agent.agent_loop_config_path", str(AGENT_LOOPS), "")
     own = {"experiment": experiment.model_dump(mode="json"), "infra": infra.model_dump(mode="json")}
     yield Setting(f"{key}.custom", own, "experiment, infra", new=True)
+    if cpu or experiment.rollout_manager.one_step_off:
+        source = "infra.device, rollout_manager.one_step_off"
+        yield Setting(f"{key}.free_cache_engine", False, source)
+        yield Setting(f"{key}.enable_sleep_mode", False, source, new=True)
     if cpu:
-        yield Setting(f"{key}.free_cache_engine", False, "infra.device")
-        yield Setting(f"{key}.enable_sleep_mode", False, "infra.device", new=True)
         yield Setting(
             f"{key}.checkpoint_engine.update_weights_bucket_megabytes", 16, "infra.device"
         )

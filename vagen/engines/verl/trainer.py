@@ -93,23 +93,29 @@ class VagenTrainer(PPOTrainerSync):
         split: str,
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> tuple[list[Trajectory], Images]:
-        """Plays episodes with the actor's present weights; see `rollout.play`."""
-        if not self._fresh:
-            self.checkpoint_manager.update_weights(self.global_steps)
-            self._fresh = True
+        """Plays episodes with the weights that the servers have; see `rollout.play`."""
         return rollout.play(
             self.agent_loop_manager, specs, sampling=sampling, split=split, on_finish=on_finish
         )
 
+    def synchronize(self) -> None:
+        """Gives the servers the actor's weights, if they have others or none."""
+        if not self._fresh:
+            self.checkpoint_manager.update_weights(self.global_steps)
+            self._fresh = True
+
     def weights_changed(self) -> None:
-        """The actor has other weights: the servers get them before they play again."""
+        """The actor has other weights than the servers."""
         self._fresh = False
 
     def make_room(self) -> None:
         """Lets the servers give up the memory that training on their GPUs needs.
 
-        vLLM drops its weights with that; where nothing is given up they stay.
+        vLLM drops its weights with that; where nothing is given up they stay. Servers that play
+        while the actor learns keep everything.
         """
+        if self.config.trainer.one_step_off:
+            return
         self.checkpoint_manager.sleep_replicas()
         if self.config.actor_rollout_ref.rollout.free_cache_engine:
             self._fresh = False
