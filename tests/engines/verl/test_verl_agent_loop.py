@@ -36,7 +36,8 @@ class ExpertServer(PlayClient):
 
     async def generate(self, request_id: str, *, sampling_params: Any, **request: Any) -> Any:
         tokenizer = self.processor.tokenizer
-        ids = tokenizer.encode(self.answer, add_special_tokens=False) + [self.processor.eos_id]
+        ids = tokenizer.encode(self.answer, add_special_tokens=False)
+        ids.append(self.processor.eos_id)
         assert len(ids) <= sampling_params["max_new_tokens"]
         return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids))
 
@@ -66,14 +67,22 @@ def test_a_finished_episode_is_judged_as_the_stage_judges_it(run) -> None:
     trajectory, images = unpack_trajectory(row.trajectory)
     assert set(images) == {digest for r in trajectory.rows for digest in r.images}
     assert [turn.verdict["observation"] for turn in trajectory.turns[:1]] == [1.0]
-    judged = copy.deepcopy(trajectory)
-    metrics = score(run.experiment, [judged])
-    assert judged == trajectory, "what has its verdict is not judged again"
-    for turn in judged.turns:
+    turns = copy.deepcopy(trajectory.turns)
+    for turn in trajectory.turns:
         turn.verdict = None
         turn.rewards |= {"judge_observation": None, "judge_prediction": None}
-    assert score(run.experiment, [judged]) == metrics
-    assert judged == trajectory
+    score(run.experiment, [trajectory])
+    assert trajectory.turns == turns
+
+
+def test_a_judged_turn_is_not_judged_again(run) -> None:
+    (row,) = rows_played(run, run.experiment)
+    trajectory, _ = unpack_trajectory(row.trajectory)
+    verdict = trajectory.turns[0].verdict | {"observation": 0.25}
+    trajectory.turns[0].verdict = verdict
+    metrics = score(run.experiment, [trajectory])
+    assert trajectory.turns[0].verdict == verdict
+    assert metrics["judge/observation"] < 1
 
 
 def test_turn_rewards_are_on_the_last_token_of_each_turn(run) -> None:
