@@ -8,6 +8,7 @@ PIP_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+VERL_READY := $(VENV)/.installed-verl
 
 # `make run experiment=sokoban-tiny` and `make run EXPERIMENT=sokoban-tiny` mean the same.
 experiment ?= frozenlake-tiny
@@ -17,7 +18,7 @@ RUN ?= latest
 OUTPUTS ?= outputs
 PORT ?= 5000
 
-.PHONY: help venv run resume eval view ui doctor plan compile check test lint format docs hooks \
+.PHONY: help venv run resume eval view ui doctor plan compile check test test-verl lint format docs hooks \
 	bench-ablation bench-advantage bench-engine bench-envs bench-learning bench-rollout \
 	bench-stability clean
 
@@ -31,6 +32,10 @@ $(READY): pyproject.toml constraints/laptop.txt
 		{ echo "Python 3.11 or 3.12 is needed: install it, or give PYTHON=/path/to/python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints/laptop.txt -e ".[dev]"
+	@touch $@
+
+$(VERL_READY): $(READY) constraints/verl.txt
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints/verl.txt -e ".[dev,verl]"
 	@touch $@
 
 venv: $(READY) ## Create .venv with everything (PIP_FLAGS="--extra-index-url ..." for another torch)
@@ -64,8 +69,11 @@ compile: $(READY) ## Write the pipeline as Kubeflow IR YAML to build/pipeline.ya
 check: lint ## Lint, types, and the tests that take seconds
 	$(BIN)/python -m pytest -m "not slow"
 
-test: lint ## Lint, types, and all tests, also those that train (minutes)
+test: lint $(VERL_READY) ## Lint, types, and all tests, also those that train (minutes)
 	$(BIN)/python -m pytest
+
+test-verl: $(VERL_READY) ## Install verl and Ray, test the distributed engine on this machine's CPU
+	$(BIN)/python -m pytest tests/engines/verl
 
 lint: $(READY) ## Lint, formatting and types, without tests
 	$(BIN)/ruff check .

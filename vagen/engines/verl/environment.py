@@ -23,8 +23,11 @@ def environment(*, cpu: bool) -> dict[str, str]:
     variables = {
         "VERL_USE_EXTERNAL_MODULES": "vagen.engines.verl.plugin",
         "VERL_ENGINE_VENDOR": VENDOR,
+        "VERL_LOGGING_LEVEL": os.environ.get("VERL_LOGGING_LEVEL", "WARNING"),
         "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",
+        # Every process would tell of each kind of engine that is not installed.
+        "PYTHONWARNINGS": "ignore::UserWarning:verl.workers.engine",
     }
     if cpu:
         variables |= {
@@ -32,6 +35,8 @@ def environment(*, cpu: bool) -> dict[str, str]:
             # Engine classes are registered for cuda and npu only; the FSDP ones run on any device.
             "VERL_ENGINE_DEVICE": "cuda",
             "TORCHDYNAMO_DISABLE": "1",
+            # The transfer queue's default, 8, is warned of at every call where there are fewer.
+            "TQ_NUM_THREADS": "1",
             # Ray warns of this variable's coming default in every process.
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         }
