@@ -29,7 +29,7 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import TokenRow, Trajectory
 from vagen.stages.collapse import is_due, measure
 from vagen.stages.credit import anchor_ids, credit_arguments
-from vagen.stages.resident import engine_at, version_before
+from vagen.stages.resident import engine_at, version_learning
 from vagen.stages.run import Run, committed, result
 from vagen.stages.selection import select_trajectories, turn_rewards_by_trajectory
 
@@ -42,7 +42,7 @@ def advantage(
     folder = out or run.step(iteration, "advantage")
     if committed(folder) is None:
         batch = TrajectoryBatch.load(source, kind="judge", config_digest=run.config_digest)
-        engine = engine_at(run, version_before(iteration))
+        engine = engine_at(run, version_learning(run, batch))
         metrics = add_columns(run.experiment, engine, batch.trajectories, batch.images)
         if is_due(run.experiment, iteration):
             metrics |= measure(run.experiment, engine, batch.trajectories, batch.images)

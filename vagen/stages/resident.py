@@ -5,6 +5,7 @@ from pathlib import Path
 
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.engines.base import Engine
+from vagen.rollout.batch import TrajectoryBatch
 from vagen.stages.run import KEEP_CHECKPOINTS, Run
 from vagen.storage import verify_directory
 
@@ -12,7 +13,7 @@ WARM_START = "warm_start"
 
 
 def version_before(iteration: int) -> str:
-    """Name of the policy that an iteration's update starts from."""
+    """Name of the policy that an iteration begins with."""
     return WARM_START if iteration == 0 else version_after(iteration - 1)
 
 
@@ -20,6 +21,12 @@ def version_played(run: Run, iteration: int) -> str:
     """Name of the policy that plays an iteration: one update behind if the experiment says so."""
     behind = run.experiment.rollout_manager.one_step_off and iteration > 0
     return version_before(iteration - behind)
+
+
+def version_learning(run: Run, batch: TrajectoryBatch) -> str:
+    """Name of the policy that a batch is learnt by: the one that played it, or its successor."""
+    behind = run.experiment.rollout_manager.one_step_off
+    return version_before(batch.iteration) if behind else batch.policy_version
 
 
 def version_after(iteration: int) -> str:

@@ -15,7 +15,7 @@ from vagen.stages import progress
 from vagen.stages.ahead import Ahead
 from vagen.stages.credit import update_credit
 from vagen.stages.evaluate import validations
-from vagen.stages.resident import engine_at, prune_checkpoints, version_after, version_before
+from vagen.stages.resident import engine_at, prune_checkpoints, version_after, version_learning
 from vagen.stages.run import Run, committed, result
 from vagen.stages.stability import Watch
 from vagen.stages.tracking import log_iteration
@@ -45,7 +45,7 @@ def update(
             log_iteration(run, iteration, done.payload["history"])
         return result(folder)
     batch = TrajectoryBatch.load(source, kind="advantage", config_digest=run.config_digest)
-    engine = engine_at(run, version_before(iteration))
+    engine = engine_at(run, version_learning(run, batch))
     if out is not None:
         metrics = _learn(run, engine, batch, iteration) | {"algorithm/kl_coef": engine.kl_coef}
         with commit_directory(folder, kind="update", payload={"metrics": metrics}) as partial:
