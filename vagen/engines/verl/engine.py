@@ -3,7 +3,7 @@
 Shape legend: R rows, T tokens of a row.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,8 @@ from vagen.config.schema import ExperimentConfig, SamplingConfig
 from vagen.engines.base import Images, OnProgress
 from vagen.engines.objectives import CRITIC_MASK
 from vagen.engines.ppo import PpoEngine, Step, Stepped
+from vagen.engines.verl import checkpoint
+from vagen.engines.verl.errors import Processes
 from vagen.engines.verl.objectives import PARTS, policy_loss, value_loss
 from vagen.engines.verl.rows import at_tokens, balanced, before_tokens, padded, to_batch
 from vagen.models.processor import load_processor
@@ -48,6 +50,10 @@ class Workers(Protocol):
 
     def weights_changed(self) -> None:
         """The policy has other weights: servers get them before they play again."""
+        ...
+
+    def processes(self) -> dict[str, Any]:
+        """All Ray actors by name."""
         ...
 
     def close(self) -> None:
@@ -83,6 +89,7 @@ class VerlEngine(PpoEngine):
         super().__init__(config, load_processor(model_path), version)
         self._workers = workers
         self._on_close = on_close
+        self.processes = Processes(workers.processes())
         models = config.actor_rollout_ref
         workers.actor_rollout_wg.set_loss_fn(partial(policy_loss, config=models.actor))
         if self.learns_values:
@@ -97,8 +104,13 @@ class VerlEngine(PpoEngine):
         split: str,
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> tuple[list[Trajectory], Images]:
-        """Plays episodes with the present weights; see `Engine.play`."""
-        return self._workers.play(specs, sampling=sampling, split=split, on_finish=on_finish)
+        """Plays episodes with the present weights; see `Engine.play`.
+
+        Raises:
+            EngineLost: A process died or failed; so do all methods, from then on.
+        """
+        with self.processes.watched():
+            return self._workers.play(specs, sampling=sampling, split=split, on_finish=on_finish)
 
     def logprobs(
         self, rows: Sequence[TokenRow], images: Images, *, reference: bool = False
@@ -126,6 +138,38 @@ class VerlEngine(PpoEngine):
         last = np.array([values[-1] for values in at_tokens(outputs)], dtype=np.float32)
         return before_tokens(outputs), last
 
+    def save(self, directory: Path) -> None:
+        """Writes a checkpoint (see `vagen.engines.verl.checkpoint`); all nodes see the folder.
+
+        Raises:
+            StorageError: A rank wrote its files elsewhere.
+        """
+        directory = directory.absolute()
+        with self.processes.watched():
+            self._workers.make_room()
+            self._workers.actor_rollout_wg.export_policy(str(directory / checkpoint.POLICY))
+            for name, group in self._learners():
+                group.save_checkpoint(str(directory / name))
+                checkpoint.check_shards(directory / name, group.world_size)
+        self.save_state(directory)
+
+    def load(self, directory: Path, *, version: str) -> None:
+        """Takes up what `save` wrote on any number of ranks; the reference and frozen bases stay.
+
+        Raises:
+            StorageError: The checkpoint is not one of this engine, or not whole.
+        """
+        directory = directory.absolute()
+        self.version = f"{version}, being loaded"
+        with self.processes.watched():
+            self._workers.make_room()
+            for name, group in self._learners():
+                checkpoint.check_shards(directory / name)
+                group.load_checkpoint(str(directory / name))
+            self._workers.weights_changed()
+        self.load_state(directory)
+        self.version = version
+
     def close(self) -> None:
         """Ends the distributed parts; the engine cannot be used any more."""
         self._workers.close()
@@ -152,8 +196,9 @@ class VerlEngine(PpoEngine):
         else:
             group, columns = self._workers.critic_wg, ("values", "returns", CRITIC_MASK)
         batch, _ = self._batch(group, rows, images, columns, options)
-        self._workers.make_room()
-        metrics = _ready(group.train_batch(batch))["metrics"]
+        with self.processes.watched():
+            self._workers.make_room()
+            metrics = _ready(group.train_batch(batch))["metrics"]
         if step.network == "actor":
             self._workers.weights_changed()
         if on_progress is not None:
@@ -163,7 +208,14 @@ class VerlEngine(PpoEngine):
         )
 
     def _shift_values(self, shift: float) -> None:
-        self._workers.critic_wg.shift_values(shift)
+        with self.processes.watched():
+            self._workers.critic_wg.shift_values(shift)
+
+    def _learners(self) -> Iterator[tuple[str, Any]]:
+        """Worker groups that learn, with their folders in a checkpoint."""
+        yield checkpoint.ACTOR, self._workers.actor_rollout_wg
+        if self.learns_values:
+            yield checkpoint.CRITIC, self._workers.critic_wg
 
     def _actor_columns(self) -> tuple[str, ...]:
         config = self.config.actor_rollout_ref.actor
@@ -183,9 +235,10 @@ class VerlEngine(PpoEngine):
         """One output of a network at every token, jagged [R, T]."""
         options = {"compute_loss": False, "calculate_entropy": False} | (options or {})
         group = self._workers.actor_rollout_wg
-        self._workers.make_room()
         batch, places = self._batch(group, rows, images, (), options)
-        parts = _ready(compute(batch))[name].unbind()
+        with self.processes.watched():
+            self._workers.make_room()
+            parts = _ready(compute(batch))[name].unbind()
         ordered = [parts[place] for place in np.argsort(places)][: len(rows)]
         return torch.nested.as_nested_tensor(ordered, layout=torch.jagged)
 
