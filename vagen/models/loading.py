@@ -49,10 +49,7 @@ class LanguageModel:
 
     def save(self, directory: Path) -> None:
         """Writes an ordinary model directory, adapters merged into the weights."""
-        self.model.save_pretrained(directory, state_dict=merged_state(self.model))
-        self.processor.tokenizer.save_pretrained(directory)
-        if self.processor.image_processor is not None:
-            self.processor.image_processor.save_pretrained(directory)
+        save_model(directory, self.model, merged_state(self.model), self.processor)
 
 
 class ValueModel(nn.Module):
@@ -122,6 +119,21 @@ def load_model(
     model.to(device)
     model.eval()
     return LanguageModel(model, processor)
+
+
+def save_model(directory: Path, model: Any, state: dict[str, Tensor], processor: Processor) -> None:
+    """Writes a directory that `load_model` and `transformers` read.
+
+    Args:
+        directory: Is made.
+        model: A `transformers` model; only its configuration is written.
+        state: Its weights, whole and without adapters.
+        processor: Its tokenizer and, if it reads images, its image processor.
+    """
+    model.save_pretrained(directory, state_dict=state)
+    processor.tokenizer.save_pretrained(directory)
+    if processor.image_processor is not None:
+        processor.image_processor.save_pretrained(directory)
 
 
 def value_model_from(policy: LanguageModel, *, share_weights: bool = False) -> ValueModel:

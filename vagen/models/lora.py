@@ -5,7 +5,7 @@ starts at 0, so that a model with fresh adapters is the model without. `peft` do
 it is imported only if adapters are wanted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -103,17 +103,29 @@ def merged_state(module: nn.Module) -> dict[str, Tensor]:
     Merged weights are on the CPU and rounded to the type of the base: in float32 the merged model
     says what the adapted one says, in bfloat16 nearly so. The module stays as it is.
     """
-    merged = {}
-    for name, layer in _adapted(module):
-        weight = layer.base_layer.weight
-        whole = weight.float() + layer.get_delta_weight(ADAPTER).float()
-        merged[f"{name}.weight"] = whole.to(weight.dtype).cpu()
-    state = {}
-    for name, value in module.state_dict().items():
-        if ".lora_" not in name:
-            plain = name.replace(".base_layer.", ".")
-            state[plain] = merged.get(plain, value)
-    return state
+    return dict(merged_weights(module))
+
+
+@torch.no_grad()
+def merged_weights(
+    module: nn.Module, whole: Callable[[Tensor], Tensor] = lambda weight: weight
+) -> Iterator[tuple[str, Tensor]]:
+    """`merged_state`, one weight at a time.
+
+    Args:
+        module: Any, also one whose weights are in pieces on several ranks.
+        whole: Gives all of a weight of `state_dict`; called in the same order on every rank.
+    """
+    state, layers = module.state_dict(), dict(_adapted(module))
+    for name, value in state.items():
+        if ".lora_" in name:
+            continue
+        weight, (layer, _, kind) = whole(value), name.partition(".base_layer.")
+        if kind == "weight" and layer in layers:
+            a, b = (whole(state[f"{layer}.lora_{half}.{ADAPTER}.weight"]) for half in "AB")
+            delta = (b @ a) * layers[layer].scaling[ADAPTER]
+            weight = (weight.float() + delta.float()).to(weight.dtype).cpu()
+        yield name.replace(".base_layer.", "."), weight
 
 
 def _adapted(module: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -19,11 +19,16 @@ _LOCK_TIMEOUT = 10.0
 
 
 def open_run(run_dir: Path) -> Execute:
-    """Opens a run and what its stages need; progress is reported under the run's name."""
+    """Opens a run and what its stages need; progress is reported under the run's name.
+
+    The process becomes the run's newest attempt: what older ones still commit is refused.
+    """
     from vagen import stages
     from vagen.stages.run import Run
+    from vagen.storage import claim
 
     run = Run.open(run_dir)
+    claim(run.path)
     progress.describe(
         run.experiment.name,
         run.experiment.trainer.total_training_steps,

@@ -2,6 +2,7 @@
 
 from vagen.storage.commit import commit_directory, reuse_file
 from vagen.storage.errors import CorruptArtifact, StorageError, storage_errors
+from vagen.storage.fence import Superseded, claim
 from vagen.storage.manifest import (
     MANIFEST,
     FileEntry,
@@ -21,6 +22,8 @@ __all__ = [
     "Manifest",
     "StorageError",
     "Store",
+    "Superseded",
+    "claim",
     "commit_directory",
     "directory_digest",
     "file_digest",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vagen.storage.errors import StorageError, storage_errors
+from vagen.storage.fence import standing
 from vagen.storage.manifest import MANIFEST, Manifest, scan_files
 
 
@@ -43,6 +44,7 @@ def commit_directory(
     Raises:
         StorageError: if `final` exists and `replace` is not set, or if the folder cannot be
             written (full disk, read-only, a file in the way): says which folder and what to do.
+        Superseded: if a newer attempt took over the work; see `vagen.storage.fence`.
     """
     final = Path(final).absolute()
     _check_destination(final, replace)
@@ -80,14 +82,19 @@ def partial_directory(final: Path) -> Iterator[Path]:
 
 
 def publish(partial: Path, final: Path, *, replace: bool = False) -> None:
-    """Flushes `partial` to the disk and renames it to `final`."""
+    """Flushes `partial` to the disk and renames it to `final`.
+
+    Raises:
+        Superseded: This process claimed the work, and a newer attempt has since.
+    """
     for path in (*partial.rglob("*"), partial):
         _sync(path)
-    _check_destination(final, replace)
-    if final.exists():
-        _replace(partial, final)
-    else:
-        partial.rename(final)
+    with standing(final):
+        _check_destination(final, replace)
+        if final.exists():
+            _replace(partial, final)
+        else:
+            partial.rename(final)
     _sync(final.parent)
 
 

@@ -2,47 +2,118 @@
 
 import importlib.util
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from verl_stories import OVERRIDES, Story, go_on, ray_files, rows_of, started, tell, two_nodes
 
 from vagen.engines.verl.environment import configure
 
-if importlib.util.find_spec("verl") is None:
-    pytest.skip("verl is not installed; `make test-verl` installs it", allow_module_level=True)
-configure(cpu=True)  # before verl or transformers is imported
+INSTALLED = importlib.util.find_spec("verl") is not None
+if INSTALLED:
+    configure(cpu=True)  # before verl or transformers is imported
+
+
+class _Skipped(pytest.Module):
+    """A module that cannot be imported."""
+
+    def collect(self):
+        pytest.skip("verl is not installed; `make test-verl` installs it", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent):
+    """Skips every module of this folder where verl is not installed."""
+    return None if INSTALLED else _Skipped.from_parent(parent, path=module_path)
 
 
 @pytest.fixture(scope="module")
-def ray_folder(tmp_path_factory) -> Iterator[None]:
-    """Ray's files in a short path of their own (its sockets' paths may have 107 characters)."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(prefix="ray") as folder:
-        os.environ["RAY_TMPDIR"] = folder
-        yield
-        del os.environ["RAY_TMPDIR"]
-
-
-@pytest.fixture(scope="module")
-def make_verl_engine(ray_folder, make_experiment) -> Iterator[Callable[..., Any]]:
+def make_verl_engine(make_experiment) -> Iterator[Callable[..., Any]]:
     """The distributed engine on this machine: one at a time, `make(model, "overrides")`."""
-    from vagen.config import load_infra
-    from vagen.engines.verl.launch import start
+    made: list[AbstractContextManager[Any]] = []
 
-    made: list[Any] = []
+    def end() -> None:
+        while made:
+            made.pop().__exit__(None, None, None)
 
     def make(model: Path, *overrides: str, ranks: int = 1):
-        while made:
-            made.pop().close()
-        settings = ["engine=verl", "device=cpu", "threads=1", "verl.rollout=torch"]
-        settings += [f"verl.n_gpus_per_node={ranks}", "verl.agent_workers=1"]
-        infra = load_infra(None, settings)
-        made.append(start(make_experiment(*overrides), infra, model))
-        return made[0]
+        end()
+        engine = started(make_experiment(*overrides), model, f"verl.n_gpus_per_node={ranks}")
+        entered = engine.__enter__()
+        made.append(engine)
+        return entered
 
-    yield make
-    while made:
-        made.pop().close()
+    with ray_files():
+        yield make
+        end()
+
+
+@pytest.fixture(scope="session")
+def vl_batch(batch_dirs) -> Any:
+    """The vision-language batch with all columns; not to be changed."""
+    from vagen.rollout.batch import TrajectoryBatch
+
+    return TrajectoryBatch.load(batch_dirs["tiny:vl"])
+
+
+@pytest.fixture(scope="session")
+def two_ranks(make_experiment, vl_dir, vl_batch, tmp_path_factory) -> Story:
+    """Two ranks on two nodes; while they learn a third time, one of them is killed."""
+    from vagen.engines.verl.errors import EngineLost
+
+    folder = tmp_path_factory.mktemp("two_ranks") / "checkpoint"
+    with (
+        two_nodes() as settings,
+        started(make_experiment(*OVERRIDES), vl_dir, *settings) as engine,
+    ):
+        story = tell(engine, vl_batch, folder)
+        victim = engine.processes.places["rank 1"]
+        # Stopped, it cannot take part in what the other rank begins with it.
+        os.kill(victim.pid, signal.SIGSTOP)
+        threading.Timer(3, os.kill, (victim.pid, signal.SIGKILL)).start()
+        errors = []
+        for _ in range(2):
+            with pytest.raises(EngineLost) as error:
+                go_on(engine, vl_batch)
+            errors.append(str(error.value))
+        story.found = {"victim": victim, "errors": errors}
+    return story
+
+
+@pytest.fixture(scope="session")
+def one_rank(two_ranks, make_experiment, vl_dir, vl_batch, warm_runs, tmp_path_factory) -> Story:
+    """One rank; then it goes back to its checkpoint, plays, and takes up that of two ranks."""
+    from vagen.stages.build import load_levels
+    from vagen.stages.episodes import training_specs
+
+    folder = tmp_path_factory.mktemp("one_rank") / "checkpoint"
+    run = warm_runs["tiny:vl"]
+    specs = training_specs(run.experiment, load_levels(run), 0)[:2]
+
+    def play(engine: Any) -> list[tuple[Any, Any]]:
+        """Log-probabilities of the same actions, the servers' and the trainer's."""
+        sampling = run.experiment.actor_rollout_ref.rollout
+        played, images = engine.play(specs, sampling=sampling, split="train")
+        rows = [row for trajectory in played for row in trajectory.rows]
+        return [
+            (row.rollout_logprobs[row.loss_mask], found[row.loss_mask])
+            for row, found in zip(rows, engine.logprobs(rows, images), strict=True)
+        ]
+
+    with ray_files(), started(make_experiment(*OVERRIDES), vl_dir) as engine:
+        story = tell(engine, vl_batch, folder)
+        played = [play(engine)]
+        engine.load(folder, version="checkpoint")
+        played.append(play(engine))
+        story.found = {
+            "played": played,
+            "logprobs": engine.logprobs(rows_of(vl_batch), vl_batch.images),
+            "state": (engine.updates, engine.version),
+            "again": go_on(engine, vl_batch),
+            "from_two_ranks": go_on(engine, vl_batch, two_ranks.checkpoint),
+        }
+    return story

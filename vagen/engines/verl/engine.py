@@ -3,7 +3,7 @@
 Shape legend: R rows, T tokens of a row.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,8 @@ from vagen.config.schema import ExperimentConfig, SamplingConfig
 from vagen.engines.base import Images, OnProgress, Play, Result
 from vagen.engines.objectives import CRITIC_MASK
 from vagen.engines.ppo import PpoEngine, Step, Stepped
+from vagen.engines.verl import checkpoint
+from vagen.engines.verl.errors import Processes
 from vagen.engines.verl.objectives import PARTS, policy_loss, value_loss
 from vagen.engines.verl.rows import at_tokens, balanced, before_tokens, padded, to_batch
 from vagen.models.processor import load_processor
@@ -55,6 +57,10 @@ class Workers(Protocol):
         """The policy has other weights than the servers."""
         ...
 
+    def processes(self) -> dict[str, Any]:
+        """All Ray actors by name."""
+        ...
+
     def close(self) -> None:
         """Ends all processes."""
         ...
@@ -86,8 +92,9 @@ class VerlEngine(PpoEngine):
             on_close: Called when the workers are gone.
         """
         super().__init__(config, load_processor(model_path), version)
-        self._workers = workers
+        self.workers = workers
         self._on_close = on_close
+        self.processes = Processes(workers.processes())
         self._thread = ThreadPoolExecutor(1)
         self._aside: Future[Any] | None = None
         models = config.actor_rollout_ref
@@ -104,23 +111,29 @@ class VerlEngine(PpoEngine):
         split: str,
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> tuple[list[Trajectory], Images]:
-        """Plays episodes with the present weights; see `Engine.play`."""
+        """Plays episodes with the present weights; see `Engine.play`.
+
+        Raises:
+            EngineLost: A process died or failed; so do all methods, from then on.
+        """
         self._finish_aside()
-        self._workers.synchronize()
-        return self._workers.play(specs, sampling=sampling, split=split, on_finish=on_finish)
+        with self.processes.watched():
+            self.workers.synchronize()
+            return self.workers.play(specs, sampling=sampling, split=split, on_finish=on_finish)
 
     def aside(self, work: Callable[[Play], Result]) -> Future[Result]:
         """Plays while the networks learn, with the weights of now; see `Engine.aside`."""
         self._finish_aside()
-        self._workers.synchronize()
-        self._aside = self._thread.submit(work, self._workers.play)
+        with self.processes.watched():
+            self.workers.synchronize()
+        self._aside = self._thread.submit(work, self._play_aside)
         return self._aside
 
     def logprobs(
         self, rows: Sequence[TokenRow], images: Images, *, reference: bool = False
     ) -> list[NDArray[np.float32]]:
         """Log-probabilities of the action tokens, float32 [T] per row, 0 elsewhere."""
-        workers, options = self._workers, {}
+        workers, options = self.workers, {}
         compute = workers.actor_rollout_wg.compute_log_prob
         if reference:
             assert has_reference(self.config)
@@ -138,15 +151,47 @@ class VerlEngine(PpoEngine):
         self, rows: Sequence[TokenRow], images: Images
     ) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
         """Values before each token, float32 [T] per row, and after the last one, float32 [R]."""
-        outputs = self._infer(self._workers.critic_wg.infer_batch, "values", rows, images)
+        outputs = self._infer(self.workers.critic_wg.infer_batch, "values", rows, images)
         last = np.array([values[-1] for values in at_tokens(outputs)], dtype=np.float32)
         return before_tokens(outputs), last
+
+    def save(self, directory: Path) -> None:
+        """Writes a checkpoint (see `vagen.engines.verl.checkpoint`); all nodes see the folder.
+
+        Raises:
+            StorageError: A rank wrote its files elsewhere.
+        """
+        directory = directory.absolute()
+        with self.processes.watched():
+            self.workers.make_room()
+            self.workers.actor_rollout_wg.export_policy(str(directory / checkpoint.POLICY))
+            for name, group in self._learners():
+                group.save_checkpoint(str(directory / name))
+                checkpoint.check_shards(directory / name, group.world_size)
+        self.save_state(directory)
+
+    def load(self, directory: Path, *, version: str) -> None:
+        """Takes up what `save` wrote on any number of ranks; the reference and frozen bases stay.
+
+        Raises:
+            StorageError: The checkpoint is not one of this engine, or not whole.
+        """
+        directory = directory.absolute()
+        self.version = f"{version}, being loaded"
+        with self.processes.watched():
+            self.workers.make_room()
+            for name, group in self._learners():
+                checkpoint.check_shards(directory / name)
+                group.load_checkpoint(str(directory / name))
+            self.workers.weights_changed()
+        self.load_state(directory)
+        self.version = version
 
     def close(self) -> None:
         """Ends the distributed parts; the engine cannot be used any more."""
         self._finish_aside()
         self._thread.shutdown()
-        self._workers.close()
+        self.workers.close()
         self._on_close()
 
     def _step(
@@ -165,20 +210,25 @@ class VerlEngine(PpoEngine):
             "value_shift": step.value_shift,
         }
         if step.network == "actor":
-            group, columns = self._workers.actor_rollout_wg, self._actor_columns()
+            group, columns = self.workers.actor_rollout_wg, self._actor_columns()
             options["calculate_entropy"] = True
         else:
-            group, columns = self._workers.critic_wg, ("values", "returns", CRITIC_MASK)
+            group, columns = self.workers.critic_wg, ("values", "returns", CRITIC_MASK)
         batch, _ = self._batch(group, rows, images, columns, options)
-        self._workers.make_room()
-        metrics = _ready(group.train_batch(batch))["metrics"]
+        with self.processes.watched():
+            self.workers.make_room()
+            metrics = _ready(group.train_batch(batch))["metrics"]
         if step.network == "actor":
-            self._workers.weights_changed()
+            self.workers.weights_changed()
         if on_progress is not None:
             on_progress(len(rows))
         return Stepped(
             loss=metrics["loss"], grad_norm=metrics["grad_norm"], parts=list(_flat(metrics[PARTS]))
         )
+
+    def _play_aside(self, *args: Any, **kwargs: Any) -> tuple[list[Trajectory], Images]:
+        with self.processes.watched():
+            return self.workers.play(*args, **kwargs)
 
     def _finish_aside(self) -> None:
         """Waits for what is played aside; whether it failed is for whoever takes its result."""
@@ -187,7 +237,14 @@ class VerlEngine(PpoEngine):
             self._aside = None
 
     def _shift_values(self, shift: float) -> None:
-        self._workers.critic_wg.shift_values(shift)
+        with self.processes.watched():
+            self.workers.critic_wg.shift_values(shift)
+
+    def _learners(self) -> Iterator[tuple[str, Any]]:
+        """Worker groups that learn, with their folders in a checkpoint."""
+        yield checkpoint.ACTOR, self.workers.actor_rollout_wg
+        if self.learns_values:
+            yield checkpoint.CRITIC, self.workers.critic_wg
 
     def _actor_columns(self) -> tuple[str, ...]:
         config = self.config.actor_rollout_ref.actor
@@ -206,10 +263,11 @@ class VerlEngine(PpoEngine):
     ) -> torch.Tensor:
         """One output of a network at every token, jagged [R, T]."""
         options = {"compute_loss": False, "calculate_entropy": False} | (options or {})
-        group = self._workers.actor_rollout_wg
-        self._workers.make_room()
+        group = self.workers.actor_rollout_wg
         batch, places = self._batch(group, rows, images, (), options)
-        parts = _ready(compute(batch))[name].unbind()
+        with self.processes.watched():
+            self.workers.make_room()
+            parts = _ready(compute(batch))[name].unbind()
         ordered = [parts[place] for place in np.argsort(places)][: len(rows)]
         return torch.nested.as_nested_tensor(ordered, layout=torch.jagged)
 

@@ -5,6 +5,7 @@ tokens have no probability, frames come as PNG, the critic is the policy's netwo
 of one linear layer, and learning rate and limits come with each batch.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from verl.workers.engine.fsdp.transformer_impl import (
     FSDPEngineWithValueHead,
 )
 
+from vagen.engines.verl.checkpoint import ShardedState, whole
 from vagen.engines.verl.environment import VENDOR
 from vagen.engines.verl.rows import FRAMES
+from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor, load_processor
 from vagen.rollout.images import decode_png
 
@@ -35,14 +38,19 @@ class Learner:
 
     engine_config: Any
     model_config: Any
+    checkpoint_config: Any
     module: Any
     optimizer: Any
+    lr_scheduler: Any
     processor: Processor
 
     def initialize(self) -> None:
         """Loads the model and its processor."""
         self.processor = load_processor(self.model_config.local_path)
         super().initialize()  # type: ignore[misc]
+        self.checkpoint_manager = ShardedState(
+            self.module, self.optimizer, self.lr_scheduler, checkpoint_config=self.checkpoint_config
+        )
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
         """As verl does it, with pixels from the rows' frames."""
@@ -119,6 +127,12 @@ class PolicyNetwork(Learner, FSDPEngineWithLMHead):
         head.__class__ = BanningHead
         head.banned_ids = self.processor.banned_ids
         return module
+
+    def get_per_tensor_param(self, **kwargs: Any) -> tuple[Iterator[tuple[str, Tensor]], None]:
+        """Weights for the servers, whole; verl would round those with adapters to bfloat16."""
+        if not hasattr(self.module, "peft_config"):
+            return super().get_per_tensor_param(**kwargs)
+        return merged_weights(self.module.get_base_model(), whole), None
 
 
 @EngineRegistry.register("value_model", backend=STRATEGY, device="cuda", vendor=VENDOR)

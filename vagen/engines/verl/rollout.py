@@ -12,6 +12,7 @@ from verl.utils import tensordict_utils
 from vagen.config.schema import SamplingConfig
 from vagen.engines.base import Images
 from vagen.engines.verl.agent_loop import PlayManager
+from vagen.engines.verl.errors import RolloutError
 from vagen.engines.verl.wire import Order, unpack_trajectory
 from vagen.rollout.conversation import RenderError
 from vagen.rollout.runner import EpisodeSpec
@@ -22,10 +23,6 @@ PARTITION = "train"
 POLL_SECONDS = 0.1
 ALIVE_SECONDS = 10.0
 """How often the processes that play are asked whether they live."""
-
-
-class RolloutError(RuntimeError):
-    """An episode could not be played, and it was not its environment's fault."""
 
 
 def play(
@@ -40,7 +37,8 @@ def play(
 
     Raises:
         RenderError: The model cannot read what an environment shows, or a prompt is too long.
-        RolloutError: A process or a server died, or there is a mistake in the code.
+        RolloutError: A server died, or there is a mistake in the code.
+        RayActorError: A process that plays died.
     """
     keys = [f"episode-{place:06d}" for place in range(len(specs))]
     trajectories: dict[str, Trajectory] = {}
@@ -110,10 +108,7 @@ def _take(key: str) -> tuple[Trajectory, Images]:
 
 
 def _check_alive(manager: PlayManager) -> None:
-    try:
-        ray.get([worker.__ray_ready__.remote() for worker in manager.agent_loop_workers])
-    except ray.exceptions.RayActorError as error:
-        raise RolloutError(f"a process that plays episodes died: {error}") from error
+    ray.get([worker.__ray_ready__.remote() for worker in manager.agent_loop_workers])
 
 
 def _clear() -> None:

@@ -120,12 +120,27 @@ class VagenTrainer(PPOTrainerSync):
         if self.config.actor_rollout_ref.rollout.free_cache_engine:
             self._fresh = False
 
+    def processes(self) -> dict[str, Any]:
+        """The Ray actors of all ranks, servers and players, by name; a rank holds every network."""
+        kinds = {
+            "rank": self.actor_rollout_wg.workers,
+            "rollout server": [
+                server
+                for replica in self.llm_server_manager.get_replicas()
+                for server in replica.servers
+            ],
+            "agent loop worker": self.agent_loop_manager.agent_loop_workers,
+        }
+        return {
+            f"{kind} {number}": actor
+            for kind, actors in kinds.items()
+            for number, actor in enumerate(actors)
+        }
+
     def close(self) -> None:
         """Ends all processes and gives their GPUs back."""
         transfer_queue.close()
-        servers = [s for replica in self.llm_server_manager.get_replicas() for s in replica.servers]
-        players = self.agent_loop_manager.agent_loop_workers
-        for process in (*self.actor_rollout_wg.workers, *servers, *players):
+        for process in self.processes().values():
             ray.kill(process)
         for pool in self.resource_pool_manager.resource_pool_dict.values():
             for group in pool.get_placement_groups():

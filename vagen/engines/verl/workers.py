@@ -4,6 +4,7 @@ A worker is a process of one rank. Importing this module registers our networks 
 the home of the worker classes, so every worker process does.
 """
 
+from pathlib import Path
 from typing import Any
 
 from tensordict import TensorDict
@@ -15,6 +16,7 @@ from verl.single_controller.base.decorator import (
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 import vagen.engines.verl.networks  # noqa: F401
+from vagen.engines.verl.checkpoint import export_policy
 
 
 class CriticWorker(TrainingWorker):
@@ -33,3 +35,9 @@ class PolicyWorker(ActorRolloutRefWorker):
     def train_batch(self, data: TensorDict) -> Any:
         """One optimizer step of the policy; returns verl's metrics."""
         return self.actor.train_batch(data)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def export_policy(self, directory: str) -> None:
+        """Writes a model directory with the policy's weights."""
+        network = self.actor.engine
+        export_policy(network.module, network.processor, Path(directory), self.rank)

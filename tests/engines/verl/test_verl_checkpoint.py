@@ -1,0 +1,190 @@
+"""Checkpoints of the distributed engine: exact, for any number of ranks, readable by others."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from verl_stories import go_on, rows_of, tell
+
+from vagen.engines.verl.environment import configure
+from vagen.storage import StorageError, verify_directory
+
+pytestmark = pytest.mark.slow
+
+LORA = ("actor_rollout_ref.model.lora_rank=4", "critic.model.lora_rank=4")
+
+
+def network(rank: int, ranks: int, *, seed: int, frozen: bool = False):
+    """A small sharded network whose rows do not divide evenly, and its checkpoint manager."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from vagen.engines.verl.checkpoint import ShardedState
+
+    torch.manual_seed(seed)
+    module = torch.nn.Sequential(
+        torch.nn.Linear(3, 7), torch.nn.Linear(7, 5), torch.nn.Linear(5, 1)
+    )
+    module[0].requires_grad_(not frozen)
+    fully_shard(module, mesh=init_device_mesh("cpu", (ranks,), mesh_dim_names=("fsdp",)))
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    return module, optimizer, ShardedState(module, optimizer, scheduler)
+
+
+def learn(module: Any, optimizer: Any, seed: int) -> list[torch.Tensor]:
+    """A step on the same data on every rank; the whole weights after it."""
+    inputs = torch.randn(4, 3, generator=torch.Generator().manual_seed(seed))
+    module(inputs).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return [value.full_tensor() for value in module.state_dict().values()]
+
+
+def write(rank: int, ranks: int, folder: Path) -> None:
+    module, optimizer, manager = network(rank, ranks, seed=1)
+    learn(module, optimizer, 1)
+    manager.save_checkpoint(str(folder / "actor"))
+    torch.save(learn(module, optimizer, 2), folder / f"expected-{rank}.pt")
+
+
+def read(rank: int, ranks: int, folder: Path) -> None:
+    module, optimizer, manager = network(rank, ranks, seed=2)
+    learn(module, optimizer, 5)
+    manager.load_checkpoint(str(folder / "actor"))
+    torch.save(learn(module, optimizer, 2), folder / f"found-{rank}.pt")
+    manager = network(rank, ranks, seed=1, frozen=True)[2]
+    with pytest.raises(ValueError, match=r"is of another network: 0\.bias is not in both"):
+        manager.load_checkpoint(str(folder / "actor"))
+
+
+def worker(rank: int, ranks: int, folder: Path, task: Callable[[int, int, Path], None]) -> None:
+    configure(cpu=True)
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store-{task.__name__}-{ranks}"
+    torch.distributed.init_process_group("gloo", store, rank=rank, world_size=ranks)
+    task(rank, ranks, folder)
+    torch.distributed.destroy_process_group()
+
+
+def spawn(task: Callable[[int, int, Path], None], ranks: int, folder: Path) -> None:
+    torch.multiprocessing.spawn(worker, (ranks, folder, task), nprocs=ranks)
+
+
+def test_any_number_of_ranks_reads_what_any_other_wrote(tmp_path):
+    """Here three and two; they refuse what is of another network."""
+    spawn(write, 3, tmp_path)
+    assert len(os.listdir(tmp_path / "actor")) == 9
+    spawn(read, 2, tmp_path)
+    expected, found = (torch.load(tmp_path / f"{name}-1.pt") for name in ("expected", "found"))
+    for ours, theirs in zip(expected, found, strict=True):
+        torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-6)
+
+
+def test_files_that_are_not_all_there_are_refused(tmp_path):
+    from vagen.engines.verl.checkpoint import PARTS, check_shards, shard_name
+
+    with pytest.raises(StorageError, match="holds no weights that ranks"):
+        check_shards(tmp_path)
+    for part in PARTS:
+        for rank in range(2):
+            (tmp_path / shard_name(part, rank, 2)).touch()
+    assert check_shards(tmp_path) == 2
+    (tmp_path / shard_name("optim", 1, 2)).unlink()
+    with pytest.raises(StorageError, match=r"lacks optim_world_size_2_rank_1\.pt"):
+        check_shards(tmp_path)
+
+
+def test_an_engine_goes_back_to_its_checkpoint_exactly(one_rank):
+    metrics, logprobs = one_rank.second
+    again, found = one_rank.found["again"]
+    assert one_rank.found["state"] == (1, "checkpoint")
+    assert metrics == again
+    for ours, theirs in zip(logprobs, found, strict=True):
+        np.testing.assert_array_equal(theirs, ours)
+    before = one_rank.found["logprobs"]
+    assert max(np.abs(a - b).max() for a, b in zip(before, logprobs, strict=True)) > 1e-3
+
+
+def test_the_servers_play_with_the_weights_that_were_loaded(one_rank):
+    for played in one_rank.found["played"]:
+        assert sum(len(servers) for servers, _ in played) > 10
+        for servers, trainers in played:
+            np.testing.assert_allclose(servers, trainers, atol=1e-4)
+
+
+def test_one_rank_goes_on_from_what_two_wrote(two_ranks, one_rank):
+    metrics, logprobs = two_ranks.second
+    found, theirs = one_rank.found["from_two_ranks"]
+    for name, value in metrics.items():
+        assert found[name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
+    for a, b in zip(logprobs, theirs, strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-4)
+
+
+def test_the_policy_is_a_model_directory_that_the_local_engine_reads(
+    one_rank, two_ranks, vl_dir, vl_batch, make_experiment
+):
+    from vagen.engines.local.engine import LocalEngine
+
+    for story in (one_rank, two_ranks):
+        verify_directory(story.checkpoint)
+        policy = story.checkpoint / "policy"
+        assert sorted(os.listdir(policy)) == sorted(os.listdir(vl_dir))
+        assert (policy / "config.json").read_text() == (vl_dir / "config.json").read_text()
+    engine = LocalEngine(
+        make_experiment(), one_rank.checkpoint / "policy", device=torch.device("cpu")
+    )
+    found = engine.logprobs(rows_of(vl_batch), vl_batch.images)
+    for ours, theirs in zip(found, one_rank.found["logprobs"], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def adapted(make_verl_engine, vl_dir, vl_batch, tmp_path_factory):
+    """Two ranks that train adapters, back at their checkpoint and on again."""
+    engine = make_verl_engine(vl_dir, *LORA, ranks=2)
+    story = tell(engine, vl_batch, tmp_path_factory.mktemp("adapted") / "checkpoint")
+    story.found["again"] = go_on(engine, vl_batch, story.checkpoint)
+    engine.load(story.checkpoint, version="checkpoint")
+    story.found["logprobs"] = engine.logprobs(rows_of(vl_batch), vl_batch.images)
+    story.found["incomplete"] = shutil.copytree(
+        story.checkpoint, story.checkpoint.parent / "incomplete"
+    )
+    (story.found["incomplete"] / "critic" / "model_world_size_2_rank_1.pt").unlink()
+    with pytest.raises(StorageError, match=r"critic lacks model_world_size_2_rank_1\.pt"):
+        engine.load(story.found["incomplete"], version="incomplete")
+    return story
+
+
+def test_adapters_and_the_value_head_come_back_exactly(adapted):
+    metrics, logprobs = adapted.second
+    again, found = adapted.found["again"]
+    assert metrics == again
+    for ours, theirs in zip(logprobs, found, strict=True):
+        np.testing.assert_array_equal(theirs, ours)
+
+
+def test_a_checkpoint_with_adapters_holds_no_base_and_a_merged_policy(
+    adapted, vl_batch, make_experiment
+):
+    from vagen.engines.local.engine import LocalEngine
+
+    for name in ("actor", "critic"):
+        path = adapted.checkpoint / name / "model_world_size_2_rank_0.pt"
+        learnt = torch.load(path, weights_only=True)
+        others = {key for key in learnt if ".lora_" not in key}
+        assert len(learnt) > len(others)
+        assert all("lm_head" in key for key in others) and bool(others) == (name == "critic")
+    policy = adapted.checkpoint / "policy"
+    engine = LocalEngine(make_experiment(), policy, device=torch.device("cpu"))
+    found = engine.logprobs(rows_of(vl_batch), vl_batch.images)
+    for ours, theirs in zip(found, adapted.found["logprobs"], strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    assert json.loads((adapted.checkpoint / "engine.json").read_text())["updates"] == 1

@@ -1,0 +1,96 @@
+"""What several tests of the distributed engine share: starting one, and what it then does."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vagen.storage import commit_directory
+
+OVERRIDES = (
+    "actor_rollout_ref.actor.ppo_mini_batch_size=6",
+    "algorithm.kl_ctrl.kl_coef=0.05",
+    "critic.center_values=true",
+)
+"""One optimizer step per network, and all networks there are."""
+
+
+@contextmanager
+def ray_files() -> Iterator[None]:
+    """Ray's files in a short path of their own (its sockets' paths may have 107 characters)."""
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        os.environ["RAY_TMPDIR"] = folder
+        yield
+        del os.environ["RAY_TMPDIR"]
+
+
+@contextmanager
+def two_nodes() -> Iterator[tuple[str, ...]]:
+    """A cluster of two nodes on this machine with one rank each; gives infra's settings."""
+    from ray.cluster_utils import Cluster
+
+    with ray_files():
+        cluster = Cluster()
+        try:
+            for _ in range(2):
+                cluster.add_node(num_gpus=1, num_cpus=10, include_dashboard=False)
+            yield "verl.nnodes=2", f"verl.ray_address={cluster.address}"
+        finally:
+            cluster.shutdown()
+
+
+@contextmanager
+def started(experiment: Any, model: Path, *settings: str) -> Iterator[Any]:
+    """The distributed engine, on CPUs of this machine."""
+    from vagen.config import load_infra
+    from vagen.engines.verl.launch import start
+
+    infra = ["engine=verl", "device=cpu", "threads=1", "verl.rollout=torch", *settings]
+    engine = start(experiment, load_infra(None, [*infra, "verl.agent_workers=1"]), model)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@dataclass
+class Story:
+    """What an engine said: at first, after one update, and after a second one."""
+
+    checkpoint: Path
+    """After the first update."""
+    values: list[Any] = field(default_factory=list)
+    """Before any update."""
+    first: dict[str, float] = field(default_factory=dict)
+    """Metrics of the first update."""
+    second: tuple[dict[str, float], list[Any]] = ({}, [])
+    """Metrics of the second update, and log-probabilities after it."""
+    found: dict[str, Any] = field(default_factory=dict)
+    """What else happened to it."""
+
+
+def rows_of(batch: Any) -> list[Any]:
+    """All rows of a batch."""
+    return [row for trajectory in batch.trajectories for row in trajectory.rows]
+
+
+def tell(engine: Any, batch: Any, checkpoint: Path) -> Story:
+    """Two updates, with a checkpoint between them."""
+    story = Story(checkpoint)
+    story.values = engine.values(rows_of(batch), batch.images)[0]
+    story.first = engine.update(rows_of(batch), batch.images, seed=3)
+    with commit_directory(checkpoint, kind="checkpoint") as partial:
+        engine.save(partial)
+    story.second = go_on(engine, batch)
+    return story
+
+
+def go_on(engine: Any, batch: Any, checkpoint: Path | None = None) -> tuple[Any, Any]:
+    """The second update, from a checkpoint if one is given, and log-probabilities after it."""
+    if checkpoint is not None:
+        engine.load(checkpoint, version="checkpoint")
+    metrics = engine.update(rows_of(batch), batch.images, seed=4)
+    return metrics, engine.logprobs(rows_of(batch), batch.images)

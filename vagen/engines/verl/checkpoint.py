@@ -1,0 +1,198 @@
+"""Checkpoints of the distributed engine.
+
+`policy/` holds all weights of the policy as an ordinary model directory. `actor/` and `critic/`
+hold what they need to go on learning, in verl's sharded format: every rank has its files of
+weights, optimizer moments and random state, named after it and the number of ranks. All nodes must
+see the folder. Weights of the reference and bases under adapters are not part of a checkpoint: they
+are what the engine started from.
+
+A file of a rank holds its pieces of tensors that are split along their first dimension as
+`torch.chunk` does it. So any number of ranks can read what any other number wrote: each takes the
+rows that are its own. Files are mapped, not read whole.
+
+The files are pickles. They are read without running code that they might name (`weights_only`);
+the stages besides verify a checkpoint's digests before they load it.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
+from verl.utils.device import get_device_id
+
+from vagen.models.loading import save_model
+from vagen.models.lora import merged_weights
+from vagen.models.processor import Processor
+from vagen.storage import StorageError
+
+POLICY, ACTOR, CRITIC = "policy", "actor", "critic"
+"""Folders of a checkpoint."""
+PARTS = ("model", "optim", "extra_state")
+"""Kinds of files."""
+
+
+def shard_name(part: str, rank: int, ranks: int) -> str:
+    """Name of a rank's file, verl's own."""
+    return f"{part}_world_size_{ranks}_rank_{rank}.pt"
+
+
+def check_shards(folder: Path, ranks: int | None = None) -> int:
+    """How many ranks wrote a network's files, which must all be there.
+
+    Args:
+        folder: `actor` or `critic` of a checkpoint.
+        ranks: How many it must be; None looks.
+
+    Raises:
+        StorageError: None wrote any, or a rank's file is missing.
+    """
+    if ranks is None:
+        found = list(folder.glob("model_world_size_*_rank_0.pt"))
+        if len(found) != 1:
+            raise StorageError(
+                f"{folder} holds no weights that ranks of the distributed engine wrote: give a "
+                "checkpoint of this engine"
+            )
+        ranks = int(found[0].stem.split("_")[3])
+    for rank in range(ranks):
+        for part in PARTS:
+            if not (folder / shard_name(part, rank, ranks)).is_file():
+                raise StorageError(
+                    f"{folder} lacks {shard_name(part, rank, ranks)}: choose an `output_dir` that "
+                    "all nodes share"
+                )
+    return ranks
+
+
+class ShardedState(BaseCheckpointManager):
+    """Writes and reads a network's own part of a checkpoint; in the place of verl's manager.
+
+    verl's reads files of the same number of ranks only, and leaves out a value head on adapters.
+    """
+
+    def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
+        """Writes this rank's files."""
+        folder = Path(local_path)
+        folder.mkdir(parents=True, exist_ok=True)
+        content = (
+            _learnt(self.model),
+            self.optimizer.state_dict(),
+            {"lr_scheduler": self.lr_scheduler.state_dict(), "rng": self.get_rng_state()},
+        )
+        for part, state in zip(PARTS, content, strict=True):
+            torch.save(state, folder / shard_name(part, self.rank, self.world_size))
+
+    def load_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
+        """Takes up what this or another number of ranks wrote.
+
+        The random state is this rank's if the number is the same, and otherwise stays.
+
+        Raises:
+            StorageError: A rank's file is missing.
+            ValueError: The files are of another network.
+        """
+        folder = Path(local_path)
+        ranks = check_shards(folder)
+        self._load_weights(_read_all(folder, "model", ranks), folder)
+        self._load_moments([file["state"] for file in _read_all(folder, "optim", ranks)])
+        if ranks == self.world_size:
+            self.load_rng_state(_read(folder, "extra_state", self.rank, ranks)["rng"])
+
+    def _load_weights(self, files: list[dict[str, Tensor]], folder: Path) -> None:
+        own = _learnt(self.model)
+        if own.keys() != files[0].keys():
+            odd = min(own.keys() ^ files[0].keys())
+            raise ValueError(f"{folder} is of another network: {odd} is not in both")
+        for name, weight in own.items():
+            _fill(weight, [file[name] for file in files], name)
+
+    def _load_moments(self, files: list[dict[int, dict[str, Tensor]]]) -> None:
+        """Moments only: learning rate, decay and betas are the experiment's."""
+        learnt = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.optimizer.state.clear()
+        for index, state in files[0].items():
+            moments = {}
+            for key, value in state.items():
+                split = isinstance(value, DTensor)
+                moments[key] = torch.empty_like(learnt[index].detach() if split else value)
+                _fill(moments[key], [file[index][key] for file in files], f"{index}|{key}")
+            self.optimizer.state[learnt[index]] = moments
+
+
+def export_policy(module: Any, processor: Processor, directory: Path, rank: int) -> None:
+    """Writes a model directory with all weights, float32 as they are trained, adapters merged.
+
+    Every rank calls it: they gather one weight after the other; the first keeps and writes them.
+    """
+    model = module.get_base_model() if hasattr(module, "peft_config") else module
+    state = {}
+    for name, weight in merged_weights(model, whole):
+        if rank == 0:
+            state[name] = weight.cpu()
+    if rank == 0:
+        save_model(directory, model, _tied(model, state), processor)
+
+
+def whole(weight: Tensor) -> Tensor:
+    """All of a sharded weight, on this rank's device; every rank calls it."""
+    return weight.to(get_device_id()).full_tensor() if isinstance(weight, DTensor) else weight
+
+
+def _tied(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state with weights that are one parameter as one tensor: they are written once."""
+    first: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name in state:
+            state[name] = state[first.setdefault(id(parameter), name)]
+    return state
+
+
+def _learnt(module: nn.Module) -> dict[str, Tensor]:
+    """This rank's pieces of the state, the live ones, without what stays as it was loaded."""
+    state = module.state_dict()
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    return {name: value for name, value in state.items() if name not in frozen}
+
+
+def _read_all(folder: Path, part: str, ranks: int) -> list[dict[Any, Any]]:
+    return [_read(folder, part, rank, ranks) for rank in range(ranks)]
+
+
+def _read(folder: Path, part: str, rank: int, ranks: int) -> dict[Any, Any]:
+    # What numpy's random state is pickled with.
+    allowed = [np.ndarray, np.dtype, np.dtypes.UInt32DType, np._core.multiarray._reconstruct]
+    with torch.serialization.safe_globals(allowed):
+        path = folder / shard_name(part, rank, ranks)
+        return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+
+
+@torch.no_grad()
+def _fill(target: Tensor, pieces: list[Tensor], name: str) -> None:
+    """Copies into this rank's piece of a tensor its rows of the `pieces` that ranks wrote."""
+    if target.shape != pieces[0].shape:
+        raise ValueError(
+            f"{name} is {list(target.shape)} here and {list(pieces[0].shape)} in the checkpoint, "
+            "which is of another model"
+        )
+    if not isinstance(target, DTensor):
+        target.copy_(pieces[0])
+        return
+    assert target.placements == (Shard(0),), target.placements
+    rows = -(-target.shape[0] // target.device_mesh.size())
+    local = target.to_local()
+    start = min(rows * target.device_mesh.get_local_rank(), target.shape[0])
+    local.copy_(_rows([p.to_local() for p in pieces], start, start + len(local)))
+
+
+def _rows(pieces: Iterable[Tensor], start: int, stop: int) -> Tensor:
+    """Rows `start` to `stop` of tensors that lie one behind the other."""
+    found, at = [], 0
+    for piece in pieces:
+        found.append(piece[max(start - at, 0) : max(stop - at, 0)])
+        at += len(piece)
+    return torch.cat(found)

@@ -1,0 +1,114 @@
+"""What goes wrong in processes of the cluster, told clearly in the one that drives them."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+ANSWER_SECONDS = 10.0
+"""How long a process may take to say that it lives; one that waits for a dead rank never does."""
+ADVICE = "the engine cannot be used any more; start again: the run goes on from its last checkpoint"
+
+
+class EngineLost(RuntimeError):
+    """A part of the distributed engine died or failed; what is on disk is all that is left."""
+
+
+class RolloutError(RuntimeError):
+    """An episode could not be played, and it was not its environment's fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process is."""
+
+    node: str
+    """Its address."""
+    pid: int
+    log: str
+    """File on its node with what it says."""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.node}, log {self.log}"
+
+
+class Processes:
+    """The processes of an engine, by what a reader would call them (`rank 1`)."""
+
+    def __init__(self, actors: Mapping[str, Any]):
+        """Asks every process where it is.
+
+        Args:
+            actors: Ray actors by name.
+        """
+        self._actors = dict(actors)
+        places = ray.get([a.__ray_call__.remote(_place) for a in self._actors.values()])
+        self.places: dict[str, Place] = dict(zip(self._actors, places, strict=True))
+        self._lost: str | None = None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Calls the processes: after an error the ranks no longer agree on what comes next.
+
+        Raises:
+            EngineLost: A process died or failed, in the block or in an earlier one.
+            OSError: A process could not write or read a file.
+            RolloutError: An episode could not be played; every process lives.
+        """
+        if self._lost is not None:
+            raise EngineLost(self._lost)
+        try:
+            yield
+        except (RayError, RolloutError) as error:
+            dead = self._dead()
+            if isinstance(error, RolloutError) and not dead:
+                raise
+            self._lost = self._dead_message(dead) if dead else self._message(error)
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, OSError) and cause.errno is not None and not dead:
+                raise OSError(cause.errno, cause.strerror, cause.filename) from error
+            raise EngineLost(self._lost) from error
+
+    def _dead(self) -> list[str]:
+        """Names of those that died."""
+        answers = {actor.__ray_ready__.remote(): name for name, actor in self._actors.items()}
+        ready, _ = ray.wait(list(answers), num_returns=len(answers), timeout=ANSWER_SECONDS)
+        dead = []
+        for answer in ready:
+            try:
+                ray.get(answer)
+            except RayActorError:
+                dead.append(answers[answer])
+        return [name for name in self._actors if name in dead]
+
+    def _dead_message(self, dead: list[str]) -> str:
+        who = "; ".join(f"{name} died ({self.places[name]})" for name in dead)
+        return (
+            f"{who}: a log that ends without a reason means that it was killed, often for lack of "
+            f"memory; {ADVICE}"
+        )
+
+    def _message(self, error: Any) -> str:
+        if not isinstance(error, RayTaskError):
+            return f"Ray failed: {_line(error)}; {ADVICE}"
+        cause = error.cause
+        at = [n for n, p in self.places.items() if (p.pid, p.node) == (error.pid, error.ip)]
+        who = f"{at[0]} ({self.places[at[0]]})" if at else f"process {error.pid} on {error.ip}"
+        return f"{who} failed: {type(cause).__name__}: {_line(cause)}; {ADVICE}"
+
+
+def _place(actor: Any) -> Place:
+    """Asked in the process itself: Ray sends its standard error to a file."""
+    stderr = Path("/proc/self/fd/2")
+    log = os.readlink(stderr) if stderr.exists() else "among Ray's logs"
+    return Place(ray.util.get_node_ip_address(), os.getpid(), log)
+
+
+def _line(error: BaseException | None) -> str:
+    text = str(error).strip()
+    return text.splitlines()[-1] if text else "no reason given"
