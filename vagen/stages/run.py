@@ -40,7 +40,7 @@ class Run:
 
     Layout: `config/`, `levels/`, `warm_start/`, `iterations/0007/rollout/` (and `judge`,
     `advantage`, `update`), `checkpoints/0007/`, `evaluations/<name>/`, `registration/`,
-    `summary.json`.
+    `summary.json`, `attempt.json` (see `vagen.storage.fence`).
     """
 
     path: Path

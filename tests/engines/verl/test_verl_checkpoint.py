@@ -1,5 +1,6 @@
 """Checkpoints of the distributed engine: exact, for any number of ranks, readable by others."""
 
+import errno
 import json
 import os
 import shutil
@@ -149,6 +150,8 @@ def test_the_policy_is_a_model_directory_that_the_local_engine_reads(
 @pytest.fixture(scope="module")
 def adapted(make_verl_engine, vl_dir, vl_batch, tmp_path_factory):
     """Two ranks that train adapters, back at their checkpoint and on again."""
+    from vagen.engines.verl.errors import EngineLost
+
     engine = make_verl_engine(vl_dir, *LORA, ranks=2)
     story = tell(engine, vl_batch, tmp_path_factory.mktemp("adapted") / "checkpoint")
     story.found["again"] = go_on(engine, vl_batch, story.checkpoint)
@@ -160,6 +163,13 @@ def adapted(make_verl_engine, vl_dir, vl_batch, tmp_path_factory):
     (story.found["incomplete"] / "critic" / "model_world_size_2_rank_1.pt").unlink()
     with pytest.raises(StorageError, match=r"critic lacks model_world_size_2_rank_1\.pt"):
         engine.load(story.found["incomplete"], version="incomplete")
+    (story.checkpoint.parent / "occupied").touch()
+    story.found["errors"] = []
+    for error in (OSError, EngineLost):
+        with pytest.raises(error) as caught:
+            engine.save(story.checkpoint.parent / "occupied")
+        story.found["errors"].append(caught.value)
+    story.found["rank 0"] = engine.processes.places["rank 0"]
     return story
 
 
@@ -169,6 +179,14 @@ def test_adapters_and_the_value_head_come_back_exactly(adapted):
     assert metrics == again
     for ours, theirs in zip(logprobs, found, strict=True):
         np.testing.assert_array_equal(theirs, ours)
+
+
+def test_a_rank_that_failed_is_named_with_its_reason(adapted):
+    error, later = adapted.found["errors"]
+    assert error.errno == errno.ENOTDIR and "occupied" in error.filename
+    rank = adapted.found["rank 0"]
+    assert str(later).startswith(f"rank 0 (process {rank.pid} on {rank.node}, log {rank.log}) fail")
+    assert "failed: NotADirectoryError: [Errno 20]" in str(later)
 
 
 def test_a_checkpoint_with_adapters_holds_no_base_and_a_merged_policy(

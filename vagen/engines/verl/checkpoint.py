@@ -18,7 +18,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
@@ -74,6 +73,13 @@ class ShardedState(BaseCheckpointManager):
 
     verl's reads files of the same number of ranks only, and leaves out a value head on adapters.
     """
+
+    @staticmethod
+    def get_rng_state() -> dict[str, Any]:
+        """verl's, with numpy's array as a list: only plain values are read back."""
+        state = BaseCheckpointManager.get_rng_state()
+        kind, keys, *others = state["numpy"]
+        return state | {"numpy": (kind, keys.tolist(), *others)}
 
     def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
         """Writes this rank's files."""
@@ -140,7 +146,10 @@ def export_policy(module: Any, processor: Processor, directory: Path, rank: int)
 
 def whole(weight: Tensor) -> Tensor:
     """All of a sharded weight, on this rank's device; every rank calls it."""
-    return weight.to(get_device_id()).full_tensor() if isinstance(weight, DTensor) else weight
+    if not isinstance(weight, DTensor):
+        return weight
+    here: Any = weight.to(get_device_id())
+    return here.full_tensor()
 
 
 def _tied(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -164,15 +173,12 @@ def _read_all(folder: Path, part: str, ranks: int) -> list[dict[Any, Any]]:
 
 
 def _read(folder: Path, part: str, rank: int, ranks: int) -> dict[Any, Any]:
-    # What numpy's random state is pickled with.
-    allowed = [np.ndarray, np.dtype, np.dtypes.UInt32DType, np._core.multiarray._reconstruct]
-    with torch.serialization.safe_globals(allowed):
-        path = folder / shard_name(part, rank, ranks)
-        return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    path = folder / shard_name(part, rank, ranks)
+    return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
 
 @torch.no_grad()
-def _fill(target: Tensor, pieces: list[Tensor], name: str) -> None:
+def _fill(target: Tensor, pieces: list[Any], name: str) -> None:
     """Copies into this rank's piece of a tensor its rows of the `pieces` that ranks wrote."""
     if target.shape != pieces[0].shape:
         raise ValueError(

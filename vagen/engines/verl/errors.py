@@ -1,6 +1,7 @@
 """What goes wrong in processes of the cluster, told clearly in the one that drives them."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -97,8 +98,11 @@ class Processes:
         if not isinstance(error, RayTaskError):
             return f"Ray failed: {_line(error)}; {ADVICE}"
         cause = error.cause
-        at = [n for n, p in self.places.items() if (p.pid, p.node) == (error.pid, error.ip)]
-        who = f"{at[0]} ({self.places[at[0]]})" if at else f"process {error.pid} on {error.ip}"
+        # What `ray.get` raises is of the cause's class too, and tells where only in its text.
+        found = re.search(r"pid=(\d+), ip=([^,)]+)", str(error))
+        at = (int(found[1]), found[2]) if found else None
+        names = [name for name, place in self.places.items() if (place.pid, place.node) == at]
+        who = f"{names[0]} ({self.places[names[0]]})" if names else "a process of the cluster"
         return f"{who} failed: {type(cause).__name__}: {_line(cause)}; {ADVICE}"
 
 

@@ -68,8 +68,8 @@ def to_batch(
 
 
 def jagged(parts: list[Tensor]) -> Tensor:
-    """Tensors [..., T] of different T as one nested tensor."""
-    return torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+    """Tensors [..., T] as one nested tensor, jagged in T also where every T happens to be equal."""
+    return tensordict_utils.nested_tensor_from_tensor_list(parts, ragged_idx=parts[0].dim())
 
 
 def at_tokens(outputs: Tensor) -> list[NDArray[np.float32]]:
