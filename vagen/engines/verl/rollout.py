@@ -15,6 +15,7 @@ from vagen.engines.verl.agent_loop import PlayManager
 from vagen.engines.verl.errors import RolloutError
 from vagen.engines.verl.wire import Order, unpack_trajectory
 from vagen.rollout.conversation import RenderError
+from vagen.rollout.play import check_failures
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import Trajectory
 
@@ -37,6 +38,7 @@ def play(
 
     Raises:
         RenderError: The model cannot read what an environment shows, or a prompt is too long.
+        EpisodesFailed: Every episode failed in its environment.
         RolloutError: A server died, or there is a mistake in the code.
         RayActorError: A process that plays died.
     """
@@ -62,7 +64,9 @@ def play(
                 asked = time.monotonic()
     finally:
         _clear()
-    return [trajectories[key] for key in keys], images
+    played = [trajectories[key] for key in keys]
+    check_failures(played)
+    return played, images
 
 
 def _batch(keys: list[str], orders: list[str]) -> TensorDict:
