@@ -1,6 +1,7 @@
 """The driver's side of a rollout: orders to the processes that play, finished episodes back."""
 
 import time
+import uuid
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -42,7 +43,9 @@ def play(
         RolloutError: A server died, or there is a mistake in the code.
         RayActorError: A process that plays died.
     """
-    keys = [f"episode-{place:06d}" for place in range(len(specs))]
+    # No rollout sees what is left of another, such as of one that broke off and was begun again.
+    name = uuid.uuid4().hex
+    keys = [f"{name}-{place:06d}" for place in range(len(specs))]
     trajectories: dict[str, Trajectory] = {}
     images: Images = {}
     orders = [Order(spec, sampling, split).to_json() for spec in specs]
@@ -63,7 +66,7 @@ def play(
                 _check_alive(manager)
                 asked = time.monotonic()
     finally:
-        _clear()
+        _clear(name)
     played = [trajectories[key] for key in keys]
     check_failures(played)
     return played, images
@@ -115,8 +118,8 @@ def _check_alive(manager: PlayManager) -> None:
     ray.get([worker.__ray_ready__.remote() for worker in manager.agent_loop_workers])
 
 
-def _clear() -> None:
-    """Empties the queue's partition."""
-    keys = list(tq.kv_list(PARTITION).get(PARTITION, {}))
+def _clear(name: str) -> None:
+    """Takes a rollout's keys out of the queue."""
+    keys = [key for key in tq.kv_list(PARTITION).get(PARTITION, {}) if key.startswith(name)]
     if keys:
         tq.kv_clear(keys=keys, partition_id=PARTITION)

@@ -158,4 +158,4 @@ class VagenTrainer(PPOTrainerSync):
         metrics |= iterate(self, self.global_steps - 1, **arguments)
         # `fit` clears what a step leaves in the queue, and there must be something to clear.
         key = f"iteration-{self.global_steps}"
-        return transfer_queue.kv_put(key=key, partition_id=rollout.PARTITION, tag={"done": True})
+        return transfer_queue.kv_put(key=key, partition_id="steps", tag={"done": True})
