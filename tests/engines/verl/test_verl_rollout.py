@@ -31,7 +31,7 @@ def model_dir(warm_runs) -> Path:
 
 @pytest.fixture(scope="module")
 def trainer(make_verl_engine, model_dir):
-    return make_verl_engine(model_dir, *PLAYED, ranks=2).workers
+    return make_verl_engine(model_dir, *PLAYED, ranks=2)._workers
 
 
 def specs_of(experiment, warm_runs) -> list[Any]:

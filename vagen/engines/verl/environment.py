@@ -1,6 +1,8 @@
 """Environment variables of the distributed engine; imports neither verl nor Ray."""
 
+import importlib.util
 import os
+from pathlib import Path
 
 PLATFORM = "cpu"
 """`vagen.engines.verl.platform.CpuPlatform`."""
@@ -12,6 +14,9 @@ AGENT_LOOP = "vagen"
 """`rollout.agent.default_agent_loop` (`agent_loop.py`)."""
 TRAINER = "vagen_sync"
 """`trainer.v1.trainer_mode` (`trainer.py`)."""
+
+_SITE = str(Path(__file__).with_name("site"))
+"""What a torchvision without its compiled part needs (`site/sitecustomize.py`)."""
 
 
 def environment(*, cpu: bool) -> dict[str, str]:
@@ -39,7 +44,11 @@ def environment(*, cpu: bool) -> dict[str, str]:
             "TQ_NUM_THREADS": "1",
             # Ray warns of this variable's coming default in every process.
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            # GiB of vLLM's key/value cache; it would take half of the machine's memory.
+            "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
         }
+        if importlib.util.find_spec("torchvision") is not None:
+            variables["PYTHONPATH"] = os.pathsep.join([_SITE, os.environ.get("PYTHONPATH", "")])
     return variables
 
 

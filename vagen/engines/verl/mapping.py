@@ -301,6 +301,7 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
         yield Setting(f"{key}.free_cache_engine", False, source)
         yield Setting(f"{key}.enable_sleep_mode", False, source, new=True)
     if cpu:
+        yield Setting(f"{key}.enforce_eager", True, "infra.device")
         yield Setting(
             f"{key}.checkpoint_engine.update_weights_bucket_megabytes", 16, "infra.device"
         )

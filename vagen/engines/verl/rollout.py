@@ -1,6 +1,7 @@
 """The driver's side of a rollout: orders to the processes that play, finished episodes back."""
 
 import time
+import uuid
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from vagen.engines.verl.agent_loop import PlayManager
 from vagen.engines.verl.errors import RolloutError
 from vagen.engines.verl.wire import Order, unpack_trajectory
 from vagen.rollout.conversation import RenderError
+from vagen.rollout.play import check_failures
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import Trajectory
 
@@ -37,10 +39,13 @@ def play(
 
     Raises:
         RenderError: The model cannot read what an environment shows, or a prompt is too long.
+        EpisodesFailed: Every episode failed in its environment.
         RolloutError: A server died, or there is a mistake in the code.
         RayActorError: A process that plays died.
     """
-    keys = [f"episode-{place:06d}" for place in range(len(specs))]
+    # No rollout sees what is left of another, such as of one that broke off and was begun again.
+    name = uuid.uuid4().hex
+    keys = [f"{name}-{place:06d}" for place in range(len(specs))]
     trajectories: dict[str, Trajectory] = {}
     images: Images = {}
     orders = [Order(spec, sampling, split).to_json() for spec in specs]
@@ -61,8 +66,10 @@ def play(
                 _check_alive(manager)
                 asked = time.monotonic()
     finally:
-        _clear()
-    return [trajectories[key] for key in keys], images
+        _clear(name)
+    played = [trajectories[key] for key in keys]
+    check_failures(played)
+    return played, images
 
 
 def _batch(keys: list[str], orders: list[str]) -> TensorDict:
@@ -111,8 +118,8 @@ def _check_alive(manager: PlayManager) -> None:
     ray.get([worker.__ray_ready__.remote() for worker in manager.agent_loop_workers])
 
 
-def _clear() -> None:
-    """Empties the queue's partition."""
-    keys = list(tq.kv_list(PARTITION).get(PARTITION, {}))
+def _clear(name: str) -> None:
+    """Takes a rollout's keys out of the queue."""
+    keys = [key for key in tq.kv_list(PARTITION).get(PARTITION, {}) if key.startswith(name)]
     if keys:
         tq.kv_clear(keys=keys, partition_id=PARTITION)

@@ -156,4 +156,6 @@ class VagenTrainer(PPOTrainerSync):
         iterate = getattr(importlib.import_module(module), name)
         arguments = self.config.trainer.iterate_arguments or {}
         metrics |= iterate(self, self.global_steps - 1, **arguments)
-        return KVBatchMeta(partition_id=rollout.PARTITION, keys=[], tags=[])
+        # `fit` clears what a step leaves in the queue, and there must be something to clear.
+        key = f"iteration-{self.global_steps}"
+        return transfer_queue.kv_put(key=key, partition_id="steps", tag={"done": True})
