@@ -3,6 +3,7 @@
 Nothing that is session-scoped may be changed by a test; what a test changes it makes anew.
 """
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,14 +76,32 @@ def make_experiment(tmp_path_factory) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def make_run(tmp_path_factory, make_experiment) -> Callable[..., Any]:
+def make_outputs(tmp_path_factory) -> Callable[[], Path]:
+    """Folders for runs, each with an MLflow database of its own that has its tables already.
+
+    MLflow takes longer to make them than most tests to do what they test.
+    """
+    from vagen.tracking import default_uri, open_client
+
+    empty = tmp_path_factory.mktemp("empty")
+    open_client(default_uri(empty))
+
+    def make() -> Path:
+        folder = tmp_path_factory.mktemp("outputs")
+        shutil.copy(empty / "mlflow.db", folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_run(make_outputs, make_experiment) -> Callable[..., Any]:
     """A run's folder with its configuration and nothing else; MLflow in the same place."""
     from vagen.config import load_infra
     from vagen.stages.run import Run
 
     def make(*overrides: str, **options: Any):
-        folder = tmp_path_factory.mktemp("outputs")
-        infra = load_infra(None, [f"output_dir={folder}", "device=cpu", "threads=1"])
+        infra = load_infra(None, [f"output_dir={make_outputs()}", "device=cpu", "threads=1"])
         return Run.create(make_experiment(*overrides, **options), infra)
 
     return make

@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import load_file
 from test_engine import WHOLE, rows_of, same, weights
 
-from vagen.config import load_infra
 from vagen.engines.local.engine import LocalEngine
 from vagen.models import ModelError, load_model, value_model_from
 from vagen.rollout.batch import TrajectoryBatch
@@ -181,15 +180,14 @@ def test_going_on_from_disk_is_going_on(make_engine, batch, tmp_path):
     assert len(resumed.actor_optimizer.state) == len(straight.actor_optimizer.state) > 0
 
 
-def test_a_run_resumes_with_its_adapters(warm_runs, make_experiment, tmp_path):
+def test_a_run_resumes_with_its_adapters(warm_runs, make_run):
     """Another process finds the warm start below and the adapters in the checkpoint."""
     from vagen.stages.advantage import advantage
     from vagen.stages.judge import judge
     from vagen.stages.rollout import rollout
     from vagen.stages.update import update
 
-    infra = load_infra(None, [f"output_dir={tmp_path}", "device=cpu", "threads=1"])
-    run = Run.create(make_experiment(*BOTH), infra, "run")
+    run = make_run(*BOTH)
     for name in ("levels", "warm_start"):
         shutil.copytree(warm_runs["tiny:vl"].path / name, run.path / name)
     for stage in (rollout, judge, advantage, update):
