@@ -3,6 +3,7 @@
 Nothing that is session-scoped may be changed by a test; what a test changes it makes anew.
 """
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 import yaml
 
 MODELS = ("tiny:vl", "tiny:text")
+
+# Models this small gain nothing from a second thread, and no test's speed may depend on whether an
+# earlier one has set the number; set before torch is imported, for child processes too.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def experiment_tree(model: str = "tiny:vl", env_name: str = "FrozenLake", **env_config: Any):
@@ -120,6 +125,19 @@ def warm_runs(make_run) -> dict[str, Any]:
         warm_start(run)
         runs[model] = run
     return runs
+
+
+@pytest.fixture(scope="session")
+def make_started_run(make_run, warm_runs) -> Callable[..., Any]:
+    """As `make_run`, with levels and warm start taken over from `warm_runs`."""
+
+    def make(*overrides: str, model: str = "tiny:vl"):
+        run = make_run(*overrides, model=model)
+        for name in ("levels", "warm_start"):
+            shutil.copytree(warm_runs[model].path / name, run.path / name)
+        return run
+
+    return make
 
 
 @pytest.fixture(scope="session")

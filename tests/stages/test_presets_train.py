@@ -18,7 +18,8 @@ from vagen.stages.run import Run
 from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
 
-ITERATIONS = 3
+ITERATIONS = 2
+"""The second one starts from weights that have moved."""
 SMALL = [
     "data.train_batch_size=4",
     "rollout_manager.max_turns=2",

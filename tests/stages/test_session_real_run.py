@@ -41,6 +41,7 @@ def make_run(output: Path) -> Run:
     return Run.create(experiment, InfraConfig(output_dir=str(output), device="cpu"), name="run")
 
 
+@pytest.mark.slow
 def test_a_step_writes_the_same_alone_and_in_a_session_and_is_not_done_again(
     run: Run, make_outputs
 ):
