@@ -12,7 +12,7 @@ Injections, made around `LocalEngine.update` from outside:
 
 - `rate`: one update with learning rates x 100;
 - `gradients`: one update with gradients x 1000 and no clipping;
-- `advantages`: two updates with advantages x -50 and no clipping, of gradients or of ratios.
+- `advantages`: two updates with advantages x -1000 and no clipping, of gradients or of ratios.
 
 AdamW divides a step by the size of past gradients, so that the last two cannot throw the weights
 far: they do their harm by what they leave in its moments, which makes later steps small. The faults
@@ -70,7 +70,7 @@ class Injection:
 INJECTIONS = {
     "rate": Injection(rates=100.0),
     "gradients": Injection(gradients=1000.0, clipped=False),
-    "advantages": Injection(updates=2, advantages=-50.0, clipped=False),
+    "advantages": Injection(updates=2, advantages=-1000.0, clipped=False),
 }
 
 

@@ -3,6 +3,8 @@
 Nothing that is session-scoped may be changed by a test; what a test changes it makes anew.
 """
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,10 @@ import pytest
 import yaml
 
 MODELS = ("tiny:vl", "tiny:text")
+
+# Models this small gain nothing from a second thread, and no test's speed may depend on whether an
+# earlier one has set the number; set before torch is imported, for child processes too.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def experiment_tree(model: str = "tiny:vl", env_name: str = "FrozenLake", **env_config: Any):
@@ -75,14 +81,32 @@ def make_experiment(tmp_path_factory) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def make_run(tmp_path_factory, make_experiment) -> Callable[..., Any]:
+def make_outputs(tmp_path_factory) -> Callable[[], Path]:
+    """Folders for runs, each with an MLflow database of its own that has its tables already.
+
+    MLflow takes longer to make them than most tests to do what they test.
+    """
+    from vagen.tracking import default_uri, open_client
+
+    empty = tmp_path_factory.mktemp("empty")
+    open_client(default_uri(empty))
+
+    def make() -> Path:
+        folder = tmp_path_factory.mktemp("outputs")
+        shutil.copy(empty / "mlflow.db", folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_run(make_outputs, make_experiment) -> Callable[..., Any]:
     """A run's folder with its configuration and nothing else; MLflow in the same place."""
     from vagen.config import load_infra
     from vagen.stages.run import Run
 
     def make(*overrides: str, **options: Any):
-        folder = tmp_path_factory.mktemp("outputs")
-        infra = load_infra(None, [f"output_dir={folder}", "device=cpu", "threads=1"])
+        infra = load_infra(None, [f"output_dir={make_outputs()}", "device=cpu", "threads=1"])
         return Run.create(make_experiment(*overrides, **options), infra)
 
     return make
@@ -101,6 +125,19 @@ def warm_runs(make_run) -> dict[str, Any]:
         warm_start(run)
         runs[model] = run
     return runs
+
+
+@pytest.fixture(scope="session")
+def make_started_run(make_run, warm_runs) -> Callable[..., Any]:
+    """As `make_run`, with levels and warm start taken over from `warm_runs`."""
+
+    def make(*overrides: str, model: str = "tiny:vl"):
+        run = make_run(*overrides, model=model)
+        for name in ("levels", "warm_start"):
+            shutil.copytree(warm_runs[model].path / name, run.path / name)
+        return run
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -31,13 +32,20 @@ def experiment_of(folder: Path, *overrides: str) -> ExperimentConfig:
     return load_experiment(path, overrides)
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def whole_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from vagen.models import load_model
 
-    with model_directory(experiment_of(tmp_path)) as directory:
-        load_model(directory).save(tmp_path / "model")
-    return tmp_path / "model"
+    folder = tmp_path_factory.mktemp("tiny")
+    with model_directory(experiment_of(folder)) as directory:
+        load_model(directory).save(folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture
+def model(whole_model: Path, tmp_path: Path) -> Path:
+    """A copy that a test may damage."""
+    return shutil.copytree(whole_model, tmp_path / "model")
 
 
 def only(findings: Iterator[Finding]) -> Finding:

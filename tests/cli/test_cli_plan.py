@@ -231,13 +231,16 @@ def test_adapters_are_counted_as_the_engine_makes_them(tmp_path: Path, tiny_dire
         assert memory.gradients == 4 * max(trained)
 
 
-def test_plan_names_what_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_names_what_is_trained(
+    tmp_path: Path, tiny_directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "lake.yaml"
     path.write_text(LAKE)
-    assert main(["plan", str(path), "actor_rollout_ref.model.lora_rank=4"]) == 0
+    model = "actor_rollout_ref.model"
+    words = ["plan", str(path), f"{model}.path={tiny_directory}", f"{model}.lora_rank=4"]
+    assert main(words) == 0
     assert "actor 46,080, critic " in capsys.readouterr().out
-    words = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.target_modules=wq"]
-    assert main(["plan", str(path), *words]) == USER_ERROR
+    assert main([*words, f"{model}.target_modules=wq"]) == USER_ERROR
     assert "has no linear layer 'wq'; there are" in capsys.readouterr().err
 
 
@@ -296,9 +299,10 @@ def test_plan_refuses_a_text_model_for_pictures(
 
 
 def test_plan_refuses_a_prompt_over_its_budget(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, tiny_directory: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "lake.yaml"
     path.write_text(LAKE)
-    assert main(["plan", str(path), "data.max_prompt_length=20"]) == USER_ERROR
+    words = [f"actor_rollout_ref.model.path={tiny_directory}", "data.max_prompt_length=20"]
+    assert main(["plan", str(path), *words]) == USER_ERROR
     assert "`data.max_prompt_length` is 20: raise it" in capsys.readouterr().err

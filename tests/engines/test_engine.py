@@ -138,8 +138,12 @@ def test_the_losses_are_means_over_all_sampled_tokens_of_the_mini_batch(make_eng
     "mode",
     [
         ("actor_rollout_ref.actor.loss_agg_mode=token-mean",),
-        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean",),
-        ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum",),
+        pytest.param(
+            ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean",), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum",), marks=pytest.mark.slow
+        ),
         (
             "actor_rollout_ref.actor.use_kl_loss=true",
             "actor_rollout_ref.actor.kl_loss_coef=0.5",
@@ -150,7 +154,7 @@ def test_the_losses_are_means_over_all_sampled_tokens_of_the_mini_batch(make_eng
             "actor_rollout_ref.actor.clip_ratio_c=3",
             "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean",
         ),
-        ("rollout_manager.use_loss_mask=false",),
+        pytest.param(("rollout_manager.use_loss_mask=false",), marks=pytest.mark.slow),
     ],
 )
 def test_micro_batches_add_up_to_the_mini_batch(make_engine, batch, mode):

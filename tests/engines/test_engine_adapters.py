@@ -1,14 +1,11 @@
 """The local engine with adapters: frozen base, shared weights, merged export, going on exactly."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from test_engine import WHOLE, rows_of, same, weights
 
-from vagen.config import load_infra
 from vagen.engines.local.engine import LocalEngine
 from vagen.models import ModelError, load_model, value_model_from
 from vagen.rollout.batch import TrajectoryBatch
@@ -18,6 +15,7 @@ from vagen.stages.episodes import training_specs
 from vagen.stages.resident import engine_at
 from vagen.stages.run import Run
 
+MODELS = ["tiny:vl", pytest.param("tiny:text", marks=pytest.mark.slow)]
 ACTOR = ("actor_rollout_ref.model.lora_rank=4",)
 CRITIC = ("critic.model.lora_rank=4",)
 BOTH = (*ACTOR, *CRITIC, "actor_rollout_ref.actor.optim.lr=0.01")
@@ -41,7 +39,7 @@ def learnt(state: dict[str, torch.Tensor], network: str) -> dict[str, torch.Tens
     return {k: v for k, v in state.items() if k.startswith(f"{network}.") and k not in left}
 
 
-@pytest.mark.parametrize("model", ["tiny:vl", "tiny:text"])
+@pytest.mark.parametrize("model", MODELS)
 def test_an_update_changes_adapters_and_value_head_alone(make_engine, batch_dirs, model):
     batch = TrajectoryBatch.load(batch_dirs[model])
     engine = make_engine(*BOTH, model=model)
@@ -118,7 +116,7 @@ def test_the_ratio_is_one_at_the_first_mini_batch(make_engine, batch):
     assert abs(second["actor/ratio_max"] - 1) > 1e-2
 
 
-@pytest.mark.parametrize("model", ["tiny:vl", "tiny:text"])
+@pytest.mark.parametrize("model", MODELS)
 def test_generation_uses_the_adapted_weights(make_engine, batch_dirs, warm_runs, model):
     """Rollout log-probabilities are the trainer's, and not those of the base."""
     batch = TrajectoryBatch.load(batch_dirs[model])
@@ -146,7 +144,7 @@ def test_generation_uses_the_adapted_weights(make_engine, batch_dirs, warm_runs,
     assert largest(untouched, of_rollout) > 0.05
 
 
-@pytest.mark.parametrize("model", ["tiny:vl", "tiny:text"])
+@pytest.mark.parametrize("model", MODELS)
 def test_a_checkpoint_holds_the_merged_model(make_engine, batch_dirs, tmp_path, model):
     batch = TrajectoryBatch.load(batch_dirs[model])
     rows = rows_of(batch)
@@ -181,17 +179,14 @@ def test_going_on_from_disk_is_going_on(make_engine, batch, tmp_path):
     assert len(resumed.actor_optimizer.state) == len(straight.actor_optimizer.state) > 0
 
 
-def test_a_run_resumes_with_its_adapters(warm_runs, make_experiment, tmp_path):
+def test_a_run_resumes_with_its_adapters(make_started_run):
     """Another process finds the warm start below and the adapters in the checkpoint."""
     from vagen.stages.advantage import advantage
     from vagen.stages.judge import judge
     from vagen.stages.rollout import rollout
     from vagen.stages.update import update
 
-    infra = load_infra(None, [f"output_dir={tmp_path}", "device=cpu", "threads=1"])
-    run = Run.create(make_experiment(*BOTH), infra, "run")
-    for name in ("levels", "warm_start"):
-        shutil.copytree(warm_runs["tiny:vl"].path / name, run.path / name)
+    run = make_started_run(*BOTH)
     for stage in (rollout, judge, advantage, update):
         stage(run, 0)
     again = engine_at(Run.open(run.path), "iteration-0000")

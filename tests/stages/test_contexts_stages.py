@@ -47,9 +47,7 @@ SMALL = (
 
 
 @pytest.fixture(scope="module", params=[(c, e) for c in CONTEXTS for e in ESTIMATORS], ids="-".join)
-def iteration(
-    request, make_experiment, vl_dir, tmp_path_factory
-) -> tuple[Run, str, dict[str, Any]]:
+def iteration(request, make_experiment, vl_dir, make_outputs) -> tuple[Run, str, dict[str, Any]]:
     """A run after its first iteration, its context, and what the update measured."""
     context, estimator = request.param
     config = make_experiment(
@@ -59,8 +57,8 @@ def iteration(
         f"algorithm.adv_estimator={estimator}",
         *ESTIMATORS[estimator],
     )
-    folder = tmp_path_factory.mktemp(f"{context}-{estimator}")
-    run = Run.create(config, load_infra(None, [f"output_dir={folder}", "device=cpu", "threads=1"]))
+    infra = load_infra(None, [f"output_dir={make_outputs()}", "device=cpu", "threads=1"])
+    run = Run.create(config, infra)
     build(run)
     warm_start(run)
     for stage in (rollout, judge, advantage):

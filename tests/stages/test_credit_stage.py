@@ -238,22 +238,18 @@ def test_running_statistics_are_part_of_the_checkpoint(make_engine, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["lambda", "gamma"])
-def test_an_interrupted_run_adapts_as_one_that_was_not(make_run, mode, tmp_path):
+def test_an_interrupted_run_adapts_as_one_that_was_not(make_started_run, mode):
     """Two iterations, in one process and with the engine loaded anew between them."""
     from vagen.stages.advantage import advantage
-    from vagen.stages.build import build
     from vagen.stages.judge import judge
     from vagen.stages.rollout import rollout
     from vagen.stages.update import update
-    from vagen.stages.warm_start import warm_start
 
     states = []
     for interrupted in (False, True):
-        run = make_run(
+        run = make_started_run(
             "algorithm.adv_estimator=adaptive_credit", f"algorithm.adaptive_credit.mode={mode}"
         )
-        build(run)
-        warm_start(run)
         for iteration in range(2):
             for stage in (rollout, judge, advantage, update):
                 stage(run, iteration)

@@ -1,7 +1,6 @@
 """A training that ends early: later steps of the pipeline pass on what there is."""
 
 import json
-import shutil
 
 import pytest
 
@@ -22,19 +21,14 @@ SUCCESS_RULE = (
 REASON = "validation success was below 1 2 times in a row"
 
 
-def with_warm_start(run: Run, source: Run) -> Run:
-    for name in ("levels", "warm_start"):
-        shutil.copytree(source.path / name, run.path / name)
-    return run
-
-
 def test_names_of_validations():
     names = ("iteration-0010", "iteration-0000", "final", "warm_start", "iteration-x")
     assert [iteration_of(name) for name in names] == [9, None, None, None, None]
 
 
-def test_after_the_stop_every_step_passes_on_the_last_update(make_run, warm_runs):
-    run = with_warm_start(make_run(*SUCCESS_RULE), warm_runs["tiny:vl"])
+@pytest.mark.slow
+def test_after_the_stop_every_step_passes_on_the_last_update(make_started_run):
+    run = make_started_run(*SUCCESS_RULE)
     configure(run.path)
     assert run.last_iteration == 4
     for iteration in range(3):
@@ -57,11 +51,8 @@ def test_after_the_stop_every_step_passes_on_the_last_update(make_run, warm_runs
     assert again == last
 
 
-def test_the_variance_of_scores_is_that_of_a_level_s_trajectories(make_run, warm_runs):
-    run = with_warm_start(
-        make_run("rollout_manager.n_trajectory=2", "data.train_batch_size=3"),
-        warm_runs["tiny:vl"],
-    )
+def test_the_variance_of_scores_is_that_of_a_level_s_trajectories(make_started_run):
+    run = make_started_run("rollout_manager.n_trajectory=2", "data.train_batch_size=3")
     configure(run.path)
     metrics = execute(run, "rollout", iteration=0)["metrics"]
     from vagen.rollout.batch import TrajectoryBatch
@@ -74,8 +65,8 @@ def test_the_variance_of_scores_is_that_of_a_level_s_trajectories(make_run, warm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["staged", "fused"])
-def test_a_pipeline_that_stops_early_ends_well_and_resumes_to_the_same(make_run, warm_runs, mode):
-    run = with_warm_start(make_run(*SUCCESS_RULE), warm_runs["tiny:vl"])
+def test_a_pipeline_that_stops_early_ends_well_and_resumes_to_the_same(make_started_run, mode):
+    run = make_started_run(*SUCCESS_RULE)
     run = Run(run.path, run.experiment, run.infra.model_copy(update={"mode": mode}))
     execute_pipeline(run)
     summary = json.loads((run.path / "summary.json").read_text())

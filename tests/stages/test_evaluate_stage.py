@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from vagen.config.base import ConfigError
+from vagen.engines.local.engine import LocalEngine
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.stages.build import LevelSet, load_levels
 from vagen.stages.evaluate import _version, evaluate_model, play_levels, read_results
@@ -56,12 +58,13 @@ def test_the_same_model_outside_a_run_scores_the_same(run, evaluated, tmp_path):
     assert found["results"]["levels"] == 4
 
 
-def test_a_mixture_counts_a_level_once_per_environment(run, make_engine, tmp_path):
+def test_a_mixture_counts_a_level_once_per_environment(run, tmp_path):
     (levels,) = load_levels(run)
     both = [levels, LevelSet("again", levels.spec, levels.env_config_digest, levels.splits)]
     envs = {"game": levels.spec, "again": levels.spec}
     config = run.experiment.model_copy(update={"envs": envs})
-    play_levels(config, make_engine(), both, split="test", folder=tmp_path / "x", name="x", count=3)
+    engine = LocalEngine(config, run.warm_start / "policy", device=torch.device("cpu"))
+    play_levels(config, engine, both, split="test", folder=tmp_path / "x", name="x", count=3)
     results = json.loads((tmp_path / "x" / "results.json").read_text())
     assert len(results["by_level"]) == 6 == results["levels"]
     assert {name.partition("/")[0] for name in results["by_level"]} == {"game", "again"}

@@ -18,7 +18,8 @@ from vagen.stages.run import Run
 from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
 
-ITERATIONS = 3
+ITERATIONS = 2
+"""The second one starts from weights that have moved."""
 SMALL = [
     "data.train_batch_size=4",
     "rollout_manager.max_turns=2",
@@ -35,16 +36,15 @@ def small_run(folder: Path, *overrides: str) -> Run:
     shipped = Path(__file__).parents[2] / "experiments" / "frozenlake-tiny.yaml"
     tree = yaml.safe_load(shipped.read_text())
     del tree["preset"], tree["envs"]["frozenlake"]["env_config"]["prompt_format"]
-    folder.mkdir(exist_ok=True)
     (folder / "lake.yaml").write_text(yaml.safe_dump(tree))
     infra = load_infra(None, [f"output_dir={folder}", "device=cpu", "threads=1"])
     return Run.create(load_experiment(folder / "lake.yaml", [*SMALL, *overrides]), infra)
 
 
 @pytest.fixture(scope="module")
-def policy(tmp_path_factory) -> Path:
+def policy(make_outputs) -> Path:
     """A policy that knows the words and a little of the format."""
-    run = small_run(tmp_path_factory.mktemp("warm"), "preset=vagen_full", "warm_start.steps=8")
+    run = small_run(make_outputs(), "preset=vagen_full", "warm_start.steps=8")
     build(run)
     warm_start(run)
     return run.warm_start / "policy"
@@ -52,11 +52,11 @@ def policy(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_trains(preset: str, policy: Path, tmp_path: Path) -> None:
+def test_a_preset_trains(preset: str, policy: Path, make_outputs) -> None:
     """Few scores differ after so short a warm start: the filter keeps equal ones here."""
     group = 2 if PRESETS[preset].values["rollout_manager"].get("n_trajectory", 1) > 1 else 1
     run = small_run(
-        tmp_path / preset,
+        make_outputs(),
         f"preset={preset}",
         f"rollout_manager.n_trajectory={group}",
         "warm_start.steps=0",

@@ -9,7 +9,7 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.play import play
 from vagen.rollout.types import Status
 from vagen.stages.advantage import advantage
-from vagen.stages.build import build, load_levels
+from vagen.stages.build import load_levels
 from vagen.stages.episodes import greedy_specs, training_specs
 from vagen.stages.finalize import finalize
 from vagen.stages.judge import judge
@@ -17,7 +17,6 @@ from vagen.stages.resident import engine_at
 from vagen.stages.rollout import episode_metrics, rollout
 from vagen.stages.run import Run
 from vagen.stages.update import update
-from vagen.stages.warm_start import warm_start
 
 STARPO_S = (
     "data.train_batch_size=4",
@@ -31,21 +30,15 @@ STARPO_S = (
 )
 
 
-def prepared(make_run, *overrides: str) -> Run:
-    run = make_run(*overrides, model="tiny:text")
-    build(run)
-    warm_start(run)
-    return run
-
-
 def play_iteration(run: Run, iteration: int) -> dict[str, float]:
     for stage in (rollout, judge, advantage, update):
         stage(run, iteration)
     return run.iteration_metrics()[iteration]
 
 
-def test_an_iteration_learns_from_the_kept_trajectories_only(make_run, tmp_path):
-    run = prepared(make_run, *STARPO_S)
+@pytest.mark.slow
+def test_an_iteration_learns_from_the_kept_trajectories_only(make_started_run, tmp_path):
+    run = make_started_run(*STARPO_S, model="tiny:text")
     metrics = play_iteration(run, 0)
     batch = TrajectoryBatch.load(run.step(0, "advantage"))
     kept = [t for t in batch.trajectories if t.kept]
@@ -69,13 +62,14 @@ def test_an_iteration_learns_from_the_kept_trajectories_only(make_run, tmp_path)
         assert metrics[name] == value, name
 
 
-def test_an_iteration_that_keeps_nothing_is_skipped_and_counted(make_run):
+@pytest.mark.slow
+def test_an_iteration_that_keeps_nothing_is_skipped_and_counted(make_started_run):
     """Almost greedy, the trajectories of a level are alike; the run goes on to its end."""
-    run = prepared(
-        make_run,
+    run = make_started_run(
         *STARPO_S,
         "actor_rollout_ref.rollout.temperature=0.0001",
         "trainer.total_training_steps=2",
+        model="tiny:text",
     )
     for iteration in range(2):
         metrics = play_iteration(run, iteration)
@@ -90,13 +84,14 @@ def test_an_iteration_that_keeps_nothing_is_skipped_and_counted(make_run):
     finalize(run)
 
 
-def test_remax_subtracts_the_score_of_a_greedy_episode(make_run):
-    run = prepared(
-        make_run,
+@pytest.mark.slow
+def test_remax_subtracts_the_score_of_a_greedy_episode(make_started_run):
+    run = make_started_run(
         "algorithm.adv_estimator=remax",
         "algorithm.kl_ctrl.kl_coef=0",
         "data.train_batch_size=4",
         "rollout_manager.n_trajectory=2",
+        model="tiny:text",
     )
     metrics = play_iteration(run, 0)
     config, engine = run.experiment, engine_at(run, "warm_start")

@@ -32,13 +32,11 @@ FILES = (
 
 
 @pytest.fixture
-def make_guarded(make_run, warm_runs) -> Callable[..., Run]:
+def make_guarded(make_started_run) -> Callable[..., Run]:
     """A run with a guard and the shared warm start."""
 
     def make(*overrides: str) -> Run:
-        run = make_run(*GUARD, *overrides)
-        for name in ("levels", "warm_start"):
-            shutil.copytree(warm_runs["tiny:vl"].path / name, run.path / name)
+        run = make_started_run(*GUARD, *overrides)
         configure(run.path)
         return run
 
@@ -140,6 +138,7 @@ def test_a_spike_is_undone_bit_by_bit_and_training_goes_on_with_smaller_rates(ma
     assert own["policy_version"] == "iteration-0001"
 
 
+@pytest.mark.slow
 def test_before_anything_is_good_the_warm_start_is_where_to_go_back_to(make_guarded, spikes):
     run = make_guarded()
     spikes.add(0)
@@ -161,6 +160,7 @@ COLLAPSE += ("trainer.guard.max_entropy_factor=null", "trainer.guard.grad_norm_f
 COLLAPSE += ("trainer.guard.min_history=2", "trainer.guard.max_invalid_rise=0.05")
 
 
+@pytest.mark.slow
 def test_a_collapse_that_the_next_rollout_shows_drops_its_batch(make_guarded, spikes):
     run = make_guarded(*COLLAPSE)
     spikes.add(1)
@@ -178,6 +178,7 @@ def test_a_collapse_that_the_next_rollout_shows_drops_its_batch(make_guarded, sp
     assert engine.updates == 1, "as after the first update"
 
 
+@pytest.mark.slow
 def test_without_the_guard_it_is_only_said(make_guarded, spikes):
     run = make_guarded("trainer.guard.enable=false")
     spikes.add(1)
@@ -190,6 +191,7 @@ def test_without_the_guard_it_is_only_said(make_guarded, spikes):
     assert counters(run, 1)["updates"] == 2 and counters(run, 1)["lr_scale"] == 1
 
 
+@pytest.mark.slow
 def test_a_good_run_is_the_same_with_and_without_the_guard(make_guarded):
     guarded, plain = make_guarded(), make_guarded("trainer.guard.enable=false")
     for run in (guarded, plain):

@@ -32,8 +32,8 @@ def results(rate: float) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def output_dir(tmp_path_factory):
-    return tmp_path_factory.mktemp("outputs")
+def output_dir(make_outputs):
+    return make_outputs()
 
 
 @pytest.fixture(scope="module")

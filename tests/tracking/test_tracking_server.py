@@ -85,6 +85,7 @@ def test_a_server_that_is_killed_and_restarted_misses_nothing(tmp_path, monkeypa
         server.stop()
 
 
+@pytest.mark.slow
 def test_two_processes_may_make_one_database_at_once(tmp_path: Path) -> None:
     code = "import sys; from vagen.tracking import open_client; open_client(sys.argv[1])"
     uri = f"sqlite:///{tmp_path}/mlflow.db"

@@ -22,9 +22,9 @@ from vagen.tracking.server import _without_password
 
 
 @pytest.fixture(scope="module")
-def output_dir(tmp_path_factory):
-    """One database for the whole module: making its tables takes seconds."""
-    return tmp_path_factory.mktemp("outputs")
+def output_dir(make_outputs):
+    """One database for the whole module."""
+    return make_outputs()
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """Bare scores as advantages."""
 
-from torch import Tensor
-
 from vagen.advantage.groups import spread, trajectory_scores
-from vagen.advantage.inputs import AdvantageInputs
+from vagen.advantage.inputs import AdvantageInputs, Estimate
 
 
-def arpo(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+def arpo(inputs: AdvantageInputs) -> Estimate:
     """`A = s`, the sum of the trajectory's rewards, on sampled tokens: REINFORCE without baseline.
 
     Source: RAGEN (arXiv 2504.20073), `arpo`.

@@ -1,13 +1,12 @@
 """Scores normalised over the whole batch."""
 
 import torch
-from torch import Tensor
 
 from vagen.advantage.groups import normalized, peers_of, spread, trajectory_scores
-from vagen.advantage.inputs import AdvantageInputs
+from vagen.advantage.inputs import AdvantageInputs, Estimate
 
 
-def brpo(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+def brpo(inputs: AdvantageInputs) -> Estimate:
     """`A = (s - mean_batch) / (std_batch + 1e-6)` on sampled tokens.
 
     As `masked_grpo` with the whole batch as one group, so that levels of different difficulty are

@@ -14,12 +14,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vagen.advantage.inputs import AdvantageInputs
+from vagen.advantage.inputs import AdvantageInputs, Estimate
 
 CHUNK_TOKENS = 1 << 16
 """Padded tokens of a chunk, unless one trajectory has more."""
 
-Estimator = Callable[[AdvantageInputs], tuple[Tensor, Tensor]]
+Estimator = Callable[[AdvantageInputs], Estimate]
 
 
 def row_slices(x_BT: Tensor) -> Iterator[slice]:
@@ -76,20 +76,20 @@ def _chunk(
     )
 
 
-def by_chunks(function: Estimator) -> Estimator:
+def by_chunks(function: Callable[[AdvantageInputs], tuple[Tensor, Tensor]]) -> Estimator:
     """Turns an estimator of one trajectory at a time into one of the whole batch.
 
     Its advantages come out as float64 [B, T], to be whitened, its returns in the result's type.
     """
 
     @functools.wraps(function)
-    def whole(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+    def whole(inputs: AdvantageInputs) -> Estimate:
         advantages = torch.empty_like(inputs.rewards, dtype=torch.float64)
         returns = torch.empty_like(inputs.rewards, dtype=inputs.dtype)
         for rows, part in chunks(inputs):
             raw, targets = function(part)
             advantages[rows] = raw
             returns[rows] = targets.to(inputs.dtype)
-        return advantages, returns
+        return Estimate(advantages, returns)
 
     return whole

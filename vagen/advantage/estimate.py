@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vagen.advantage.arguments import Ids, checked_inputs, find_estimator
-from vagen.advantage.inputs import Normalization
+from vagen.advantage.inputs import Estimate, Normalization
 from vagen.advantage.whitening import whiten as whitened
 
 
@@ -35,7 +35,7 @@ def estimate_advantages(
     step_gamma: float = 0.95,
     step_normalization: Normalization = "mean",
     whiten: bool = True,
-) -> tuple[Tensor, Tensor]:
+) -> Estimate:
     """Advantages and returns of a batch of trajectories.
 
     Only tokens of the estimator's own mask (`ESTIMATORS[name].mask`) are read and written; what
@@ -81,7 +81,7 @@ def estimate_advantages(
 
     Returns:
         Advantages and returns, each [B, T] in the dtype of `rewards` (at least float32), 0 where
-        the estimator has nothing to say.
+        the estimator has nothing to say, and what it measured.
 
     Raises:
         AdvantageError: unknown name, missing or misshapen argument, inconsistent masks, a
@@ -111,7 +111,8 @@ def estimate_advantages(
         step_gamma=step_gamma,
         step_normalization=step_normalization,
     )
-    advantages, returns = spec.function(inputs)
+    found = spec.function(inputs)
+    advantages = found.advantages
     if whiten and spec.whiten_over is not None:
         advantages = whitened(
             advantages,
@@ -119,4 +120,6 @@ def estimate_advantages(
             statistics_BT=inputs.mask(spec.whiten_over),
             dtype=inputs.dtype,
         )
-    return advantages.to(inputs.dtype), returns.to(inputs.dtype)
+    return found._replace(
+        advantages=advantages.to(inputs.dtype), returns=found.returns.to(inputs.dtype)
+    )

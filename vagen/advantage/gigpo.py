@@ -10,13 +10,13 @@ from torch import Tensor
 
 from vagen.advantage.chunks import chunks
 from vagen.advantage.groups import Peers, normalized, peers_of, trajectory_scores
-from vagen.advantage.inputs import AdvantageInputs
+from vagen.advantage.inputs import AdvantageInputs, Estimate
 from vagen.advantage.no_concat_gae import turn_rewards
 from vagen.advantage.segments import Selection, reverse_linear_scan, turns_of
 
 
 @dataclass(frozen=True, slots=True)
-class StepAdvantages:
+class _StepAdvantages:
     """The second level: each turn against those of its level that began in the same state."""
 
     advantages: Tensor
@@ -24,16 +24,20 @@ class StepAdvantages:
     peers: Peers
     """Statistics of its anchor group, [M]."""
 
-    def fractions(self) -> tuple[float, float]:
+    def metrics(self) -> dict[str, float]:
         """Shares of turns: alone in their anchor group, and with an advantage that is not 0.
 
-        Turns alone learn from the episode's score only. Both are nan without a turn.
+        Turns alone learn from the episode's score only.
         """
-        alone = float((self.peers.sizes < 2).double().mean())
-        return alone, float((self.advantages != 0).double().mean())
+        if not self.advantages.numel():
+            return {}
+        return {
+            "gigpo/singleton_turns": float((self.peers.sizes < 2).double().mean()),
+            "gigpo/nonzero_turns": float((self.advantages != 0).double().mean()),
+        }
 
 
-def gigpo(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+def gigpo(inputs: AdvantageInputs) -> Estimate:
     """`A = A_E + w A_S` on every sampled token of a turn.
 
     `A_E` compares the trajectory's score with those of its group, each trajectory once. `A_S`
@@ -42,14 +46,17 @@ def gigpo(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     mean, for `mean_std` over `std + 1e-6`. Source: Feng et al. 2025, arXiv 2505.10978, eq. 3 to 8.
 
     Returns:
-        Advantages and returns [B, T], equal, 0 off the loss mask.
+        Advantages and returns [B, T], equal, 0 off the loss mask; if there is a turn, metrics
+        `gigpo/singleton_turns`, the share of turns alone in their group, and `gigpo/nonzero_turns`,
+        the share whose `A_S` is not 0.
     """
     assert inputs.group_ids is not None
     normalization = inputs.step_normalization
     scores = trajectory_scores(inputs, inputs.loss_mask)
     peers = peers_of(scores, inputs.group_ids, inputs.counted)
     episode_L = normalized(scores, peers, normalization)
-    step_M = inputs.step_advantage_weight * step_advantages(inputs).advantages
+    steps = _step_advantages(inputs)
+    step_M = inputs.step_advantage_weight * steps.advantages
     advantages = torch.zeros_like(inputs.rewards, dtype=inputs.dtype)
     done_lines = done_turns = 0
     for rows, part in chunks(inputs):
@@ -61,10 +68,10 @@ def gigpo(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
         advantages[rows] = tokens.put(of_token_N).to(inputs.dtype)
         done_lines += part.counted.numel()
         done_turns += int(ends_N.sum())
-    return advantages, advantages.clone()
+    return Estimate(advantages, advantages.clone(), steps.metrics())
 
 
-def step_advantages(inputs: AdvantageInputs) -> StepAdvantages:
+def _step_advantages(inputs: AdvantageInputs) -> _StepAdvantages:
     """The advantages of turns, in the order of `chunks`."""
     returns, keys = [], []
     for _, part in chunks(inputs):
@@ -78,9 +85,9 @@ def step_advantages(inputs: AdvantageInputs) -> StepAdvantages:
         keys.append(torch.stack([part.group_ids[turns.lines], turns.take(part.anchor_ids)]))
     if not returns:
         empty = inputs.rewards.new_zeros(0, dtype=torch.float64)
-        return StepAdvantages(empty, Peers(empty, empty, empty))
+        return _StepAdvantages(empty, Peers(empty, empty, empty))
     returns_M = torch.cat(returns)
     _, anchor_M = torch.cat(keys, 1).unique(dim=1, return_inverse=True)
     peers = peers_of(returns_M, anchor_M, torch.ones_like(anchor_M, dtype=torch.bool))
     relative = normalized(returns_M, peers, inputs.step_normalization)
-    return StepAdvantages(torch.where(peers.sizes < 2, 0.0, relative), peers)
+    return _StepAdvantages(torch.where(peers.sizes < 2, 0.0, relative), peers)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vagen.advantage.chunks import row_slices
-from vagen.advantage.inputs import AdvantageInputs, Normalization
+from vagen.advantage.inputs import AdvantageInputs, Estimate, Normalization
 
 EPSILON = 1e-6
 """Added to the standard deviation."""
@@ -63,7 +63,7 @@ def trajectory_scores(inputs: AdvantageInputs, mask_BT: Tensor) -> Tensor:
     return scores.index_add_(0, inputs.line_of_row, torch.cat(rows)) if rows else scores
 
 
-def spread(inputs: AdvantageInputs, x_L: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
+def spread(inputs: AdvantageInputs, x_L: Tensor, mask_BT: Tensor) -> Estimate:
     """Gives every token of the mask what its trajectory has, as advantages and as returns."""
     advantages = torch.where(mask_BT, x_L.to(inputs.dtype)[inputs.line_of_row][:, None], 0.0)
-    return advantages, advantages.clone()
+    return Estimate(advantages, advantages.clone())

@@ -3,17 +3,17 @@
 from torch import Tensor
 
 from vagen.advantage.groups import normalized, peers_of, spread, trajectory_scores
-from vagen.advantage.inputs import AdvantageInputs
+from vagen.advantage.inputs import AdvantageInputs, Estimate
 
 
-def _grpo(inputs: AdvantageInputs, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
+def _grpo(inputs: AdvantageInputs, mask_BT: Tensor) -> Estimate:
     assert inputs.group_ids is not None
     scores = trajectory_scores(inputs, mask_BT)
     peers = peers_of(scores, inputs.group_ids, inputs.counted)
     return spread(inputs, normalized(scores, peers, "mean_std"), mask_BT)
 
 
-def grpo(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+def grpo(inputs: AdvantageInputs) -> Estimate:
     """`A = (s - mean_group) / (std_group + 1e-6)` on every attended token.
 
     `s` is the sum of the trajectory's rewards, over all its rows; mean and unbiased standard
@@ -26,7 +26,7 @@ def grpo(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     return _grpo(inputs, inputs.attention_mask)
 
 
-def masked_grpo(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+def masked_grpo(inputs: AdvantageInputs) -> Estimate:
     """As `grpo`, with rewards summed over and advantages given to sampled tokens only.
 
     Returns:

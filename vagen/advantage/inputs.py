@@ -1,12 +1,13 @@
-"""What an estimator reads, checked once.
+"""What an estimator reads, checked once, and what it finds.
 
 Shape legend: B rows, L trajectories (one row each, or several), T tokens of the padded row, K turns
 of a trajectory.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,6 +78,17 @@ class AdvantageInputs:
             return self.turn_end_mask
         assert name != "turn_start"
         return self.attention_mask if name == "attention" else self.loss_mask
+
+
+class Estimate(NamedTuple):
+    """What an estimator says of a batch."""
+
+    advantages: Tensor
+    """[B, T], 0 where there is nothing to say."""
+    returns: Tensor
+    """[B, T], what a critic learns."""
+    metrics: Mapping[str, float] = MappingProxyType({})
+    """What the estimator measured on its way, by name."""
 
 
 def number_ids(name: str, ids: Tensor | Sequence[Hashable], rows: int) -> Tensor:

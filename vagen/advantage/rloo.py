@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from vagen.advantage.groups import peers_of, spread, trajectory_scores
-from vagen.advantage.inputs import AdvantageInputs
+from vagen.advantage.inputs import AdvantageInputs, Estimate
 
 
-def _rloo(inputs: AdvantageInputs, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
+def _rloo(inputs: AdvantageInputs, mask_BT: Tensor) -> Estimate:
     assert inputs.group_ids is not None
     scores = trajectory_scores(inputs, mask_BT)
     peers = peers_of(scores, inputs.group_ids, inputs.counted)
@@ -16,7 +16,7 @@ def _rloo(inputs: AdvantageInputs, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
     return spread(inputs, relative, mask_BT)
 
 
-def rloo(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+def rloo(inputs: AdvantageInputs) -> Estimate:
     """`A = s - mean of the others' scores = n / (n - 1) (s - mean_group)`, on attended tokens.
 
     `s` is the sum of the trajectory's rewards, over all its rows. A group of one has no baseline:
@@ -28,7 +28,7 @@ def rloo(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     return _rloo(inputs, inputs.attention_mask)
 
 
-def masked_rloo(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
+def masked_rloo(inputs: AdvantageInputs) -> Estimate:
     """As `rloo`, with rewards summed over and advantages given to sampled tokens only.
 
     Returns:

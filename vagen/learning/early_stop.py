@@ -1,16 +1,18 @@
 """When going on is pointless: the early stopping rules of RAGEN v2 (arXiv 2604.06268)."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from statistics import fmean, pvariance
+from collections.abc import Hashable, Sequence
+from statistics import fmean
+
+import numpy as np
 
 from vagen.config.schema import EarlyStopConfig
+from vagen.learning.groups import group_statistics
 
 BASELINE = 10
 """First iterations whose mean variance is the measure of later ones."""
 
 
-def group_variance(scores: Iterable[float], group_ids: Iterable[str]) -> float | None:
+def group_variance(scores: Sequence[float], group_ids: Sequence[Hashable]) -> float | None:
     """Mean over groups of the population variance of their scores.
 
     Args:
@@ -19,12 +21,13 @@ def group_variance(scores: Iterable[float], group_ids: Iterable[str]) -> float |
 
     Returns:
         None if no group has two trajectories.
+
+    Raises:
+        ValueError: unequal lengths.
     """
-    groups = defaultdict(list)
-    for score, group in zip(scores, group_ids, strict=True):
-        groups[group].append(score)
-    variances = [pvariance(group) for group in groups.values() if len(group) > 1]
-    return fmean(variances) if variances else None
+    groups = group_statistics(np.array(scores, np.float64), group_ids)
+    variances = groups.variances[groups.sizes > 1]
+    return float(variances.mean()) if variances.size else None
 
 
 def stop_reason(

@@ -17,13 +17,24 @@ class GroupStatistics:
     index: NDArray[np.int64]  # [B] group of each trajectory
     sizes: NDArray[np.int64]  # [G]
     means: NDArray[np.float64]  # [G]
-    stds: NDArray[np.float64]  # [G] unbiased (ddof 1), 0 of a group of one
+    squares: NDArray[np.float64]  # [G] sums of squared differences from the mean
+
+    @property
+    def stds(self) -> NDArray[np.float64]:
+        """Unbiased deviations [G] (ddof 1), as in the group-relative estimators and in RAGEN.
+
+        0 of a group of one.
+        """
+        return np.sqrt(self.squares / np.maximum(self.sizes - 1, 1))
+
+    @property
+    def variances(self) -> NDArray[np.float64]:
+        """Variances [G] of the groups as whole populations (ddof 0)."""
+        return self.squares / self.sizes
 
 
 def group_statistics(scores: NDArray[np.float64], group_ids: Sequence[Hashable]) -> GroupStatistics:
     """Counts each score once.
-
-    The deviation is unbiased, as in the group-relative estimators and in RAGEN.
 
     Args:
         scores: [B] floats, of trajectories that count.
@@ -39,4 +50,4 @@ def group_statistics(scores: NDArray[np.float64], group_ids: Sequence[Hashable])
     sizes = np.bincount(index, minlength=len(numbers))
     means = np.bincount(index, weights=scores, minlength=len(numbers)) / sizes
     squares = np.bincount(index, weights=(scores - means[index]) ** 2, minlength=len(numbers))
-    return GroupStatistics(index, sizes, means, np.sqrt(squares / np.maximum(sizes - 1, 1)))
+    return GroupStatistics(index, sizes, means, np.asarray(squares, np.float64))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vagen.models.attention import ATTENTION
 from vagen.models.errors import ModelError, first_line
 from vagen.models.lora import merged_state
-from vagen.models.processor import Processor, load_processor
+from vagen.models.processor import Processor, load_config, load_processor
 from vagen.models.vision import prepare_vision
 
 
@@ -82,16 +82,11 @@ def load_model(
         ModelError: No such model, no weights or not all, or an architecture that is no language
             model.
     """
-    from transformers import (
-        AutoConfig,
-        AutoModelForCausalLM,
-        AutoModelForImageTextToText,
-        logging,
-    )
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, logging
 
     logging.disable_progress_bar()
-    processor = load_processor(path)
-    config = AutoConfig.from_pretrained(str(path))
+    config = load_config(path)
+    processor = load_processor(path, config)
     family: Any = AutoModelForImageTextToText if processor.has_vision else AutoModelForCausalLM
     try:
         model, found = family.from_pretrained(

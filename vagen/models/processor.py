@@ -163,8 +163,28 @@ class Processor:
         return out, position + rest
 
 
-def load_tokenizer(path: str | Path) -> Any:
+def load_config(path: str | Path) -> Any:
+    """The configuration of a model directory or hub id, as `transformers` reads it.
+
+    Raises:
+        ModelError: There is none.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(str(path))
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"{path}: no model configuration could be loaded ({first_line(error)})"
+        ) from error
+
+
+def load_tokenizer(path: str | Path, config: Any = None) -> Any:
     """The tokenizer of a model directory or hub id.
+
+    Args:
+        path: Local directory or hub id.
+        config: Of the model, where it is loaded already.
 
     Raises:
         ModelError: There is none, or it has no vocabulary, chat template or end-of-turn token.
@@ -172,7 +192,7 @@ def load_tokenizer(path: str | Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path))
+        tokenizer = AutoTokenizer.from_pretrained(str(path), config=config)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path}: no tokenizer could be loaded ({first_line(error)})") from error
     if not tokenizer.encode("text", add_special_tokens=False):  # made without its files
@@ -215,22 +235,19 @@ def header_ids_of(tokenizer: Any, path: str | Path) -> tuple[int, ...]:
     return tuple(sorted((special & written) - {tokenizer.eos_token_id}))
 
 
-def load_processor(path: str | Path) -> Processor:
+def load_processor(path: str | Path, config: Any = None) -> Processor:
     """Tokenizer, image processor and position scheme of a model directory or hub id.
+
+    Args:
+        path: Local directory or hub id.
+        config: Of the model, where it is loaded already.
 
     Raises:
         ModelError: The directory is incomplete.
     """
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(str(path))
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"{path}: no model configuration could be loaded ({first_line(error)})"
-        ) from error
+    config = config or load_config(path)
     _check_attention(config, path)
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path, config)
     vision = getattr(config, "vision_config", None)
     if vision is not None and config.model_type not in QWEN_VL_TYPES:
         raise ModelError(

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vagen.advantage import ESTIMATORS, checked_inputs, estimate_advantages, step_advantages
+from vagen.advantage import ESTIMATORS, estimate_advantages
 from vagen.config.checks import needs_greedy_baseline
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine
@@ -121,12 +121,13 @@ def add_columns(
         **_baselines(config, owners),
         **extra,
     }
-    name = config.algorithm.adv_estimator
-    advantages, returns = estimate_advantages(name, **arguments)
-    if spec.needs_anchors and bool(ends.any()):
-        alone, compared = step_advantages(checked_inputs(name, **arguments)).fractions()
-        metrics |= {"gigpo/singleton_turns": alone, "gigpo/nonzero_turns": compared}
-    padded = {"rewards": rewards, "advantages": advantages * scale, "returns": returns}
+    estimate = estimate_advantages(config.algorithm.adv_estimator, **arguments)
+    metrics |= estimate.metrics
+    padded = {
+        "rewards": rewards,
+        "advantages": estimate.advantages * scale,
+        "returns": estimate.returns,
+    }
     mask = None
     if spec.needs_critic:
         mask = _critic_mask(config, attention, loss_mask, turn_index, ends)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 ALIAS = "champion"
+ANSWER_TOKENS = 16
+"""Length at which answers end when a version is tested: that they come is what counts."""
 PYFUNC_MODEL = Path(__file__).parent / "pyfunc_model.py"
 
 _RESULTS = "levels.json"
@@ -239,7 +241,8 @@ def _answers(
     where = f"models:/{version.name}/{version.version}"
     try:
         model = mlflow.pyfunc.load_model(where)
-        responses = model.predict([example.row() for example in examples])
+        rows = [example.row() for example in examples]
+        responses = model.predict(rows, params={"max_new_tokens": ANSWER_TOKENS})
         if len(responses) != len(examples) or not all(isinstance(r, str) for r in responses):
             raise TypeError(f"{len(examples)} messages were answered with {responses!r}")
     except Exception as error:  # code and weights out of the registry may fail in any way
