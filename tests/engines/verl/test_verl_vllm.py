@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from verl_stories import ray_files, started
 
-from vagen.config import load_infra
 from vagen.stages.build import load_levels
 from vagen.stages.episodes import training_specs
 
@@ -27,13 +27,9 @@ def model_dir(warm_runs) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(ray_folder, make_experiment, model_dir):
-    from vagen.engines.verl.launch import start
-
-    options = ["engine=verl", "device=cpu", "verl.rollout=vllm", "verl.agent_workers=1"]
-    engine = start(make_experiment(*PLAYED), load_infra(None, options), model_dir)
-    yield engine
-    engine.close()
+def engine(make_experiment, model_dir):
+    with ray_files(), started(make_experiment(*PLAYED), model_dir, "verl.rollout=vllm") as engine:
+        yield engine
 
 
 @pytest.fixture(scope="module")
