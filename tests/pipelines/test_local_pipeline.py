@@ -139,6 +139,7 @@ def test_termination_closes_the_run_too(run, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is earlier
 
 
+@pytest.mark.slow
 def test_an_interpreter_whose_path_has_a_space_works(run, tmp_path: Path, monkeypatch):
     folder = tmp_path / "my projects"
     folder.mkdir()
@@ -151,6 +152,7 @@ def test_an_interpreter_whose_path_has_a_space_works(run, tmp_path: Path, monkey
     assert closings(run) == ["SUCCEEDED"]
 
 
+@pytest.mark.slow
 def test_killed_amid_an_iteration_it_can_be_taken_up_again(run):
     code = """
 import sys

@@ -46,7 +46,18 @@ SMALL = (
 )
 
 
-@pytest.fixture(scope="module", params=[(c, e) for c in CONTEXTS for e in ESTIMATORS], ids="-".join)
+CASES = [
+    pytest.param(
+        (context, estimator),
+        id=f"{context}-{estimator}",
+        marks=() if estimator == "masked_gae" else pytest.mark.slow,
+    )
+    for context in CONTEXTS
+    for estimator in ESTIMATORS
+]
+
+
+@pytest.fixture(scope="module", params=CASES)
 def iteration(request, make_experiment, vl_dir, make_outputs) -> tuple[Run, str, dict[str, Any]]:
     """A run after its first iteration, its context, and what the update measured."""
     context, estimator = request.param
