@@ -164,7 +164,8 @@ def _tied(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
 def _learnt(module: nn.Module) -> dict[str, Tensor]:
     """This rank's pieces of the state, the live ones, without what stays as it was loaded."""
     state = module.state_dict()
-    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    parameters = module.named_parameters(remove_duplicate=False)
+    frozen = {name for name, p in parameters if not p.requires_grad}
     return {name: value for name, value in state.items() if name not in frozen}
 
 
