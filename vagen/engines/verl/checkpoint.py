@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
+from transformers import AutoConfig
 from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 from verl.utils.device import get_device_id
 
@@ -130,10 +131,19 @@ class ShardedState(BaseCheckpointManager):
             self.optimizer.state[learnt[index]] = moments
 
 
-def export_policy(module: Any, processor: Processor, directory: Path, rank: int) -> None:
+def export_policy(
+    module: Any, source: str, processor: Processor, directory: Path, rank: int
+) -> None:
     """Writes a model directory with all weights, float32 as they are trained, adapters merged.
 
     Every rank calls it: they gather one weight after the other; the first keeps and writes them.
+
+    Args:
+        module: The sharded policy.
+        source: Model directory that it was loaded from.
+        processor: Of the policy.
+        directory: Is made.
+        rank: Of this process.
     """
     model = module.get_base_model() if hasattr(module, "peft_config") else module
     state = {}
@@ -142,6 +152,10 @@ def export_policy(module: Any, processor: Processor, directory: Path, rank: int)
             state[name] = weight.cpu()
     if rank == 0:
         save_model(directory, model, _tied(model, state), processor)
+        # The module's own also says which kernels this engine computes it with.
+        config = AutoConfig.from_pretrained(source)
+        config.dtype = torch.float32
+        config.save_pretrained(directory)
 
 
 def whole(weight: Tensor) -> Tensor:
@@ -164,7 +178,8 @@ def _tied(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
 def _learnt(module: nn.Module) -> dict[str, Tensor]:
     """This rank's pieces of the state, the live ones, without what stays as it was loaded."""
     state = module.state_dict()
-    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    parameters = module.named_parameters(remove_duplicate=False)
+    frozen = {name for name, p in parameters if not p.requires_grad}
     return {name: value for name, value in state.items() if name not in frozen}
 
 

@@ -40,4 +40,5 @@ class PolicyWorker(ActorRolloutRefWorker):
     def export_policy(self, directory: str) -> None:
         """Writes a model directory with the policy's weights."""
         network = self.actor.engine
-        export_policy(network.module, network.processor, Path(directory), self.rank)
+        source = network.model_config.local_path
+        export_policy(network.module, source, network.processor, Path(directory), self.rank)
