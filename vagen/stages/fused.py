@@ -8,6 +8,7 @@ from vagen.stages.dispatch import execute
 from vagen.stages.resident import WARM_START
 from vagen.stages.run import Run
 from vagen.stages.session import ITERATION_STAGES
+from vagen.storage import claim
 
 ITERATE = "vagen.stages.fused:iterate"
 
@@ -49,6 +50,7 @@ def _opened(trainer: Any, run_dir: str) -> Run:
     from vagen.engines.verl.engine import VerlEngine
 
     run = _open[run_dir] = Run.open(Path(run_dir))
+    claim(run.path)
     progress.configure(run.path)
     progress.describe(run.experiment.name, run.experiment.trainer.total_training_steps, done=0)
     run.engine = VerlEngine(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verl_stories import OVERRIDES, Story, go_on, ray_files, rows_of, started, tell, two_nodes
+from verl_stories import OVERRIDES, Story, go_on, nodes, ray_files, rows_of, started, tell
 
 from vagen.engines.verl.environment import configure
 
@@ -67,7 +67,7 @@ def two_ranks(make_experiment, vl_dir, vl_batch, tmp_path_factory) -> Story:
 
     folder = tmp_path_factory.mktemp("two_ranks") / "checkpoint"
     with (
-        two_nodes() as settings,
+        nodes(2) as settings,
         started(make_experiment(*OVERRIDES), vl_dir, *settings) as engine,
     ):
         story = tell(engine, vl_batch, folder)

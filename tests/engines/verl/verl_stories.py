@@ -28,17 +28,19 @@ def ray_files() -> Iterator[None]:
 
 
 @contextmanager
-def two_nodes() -> Iterator[tuple[str, ...]]:
-    """A cluster of two nodes on this machine with one rank each; gives infra's settings."""
+def nodes(count: int) -> Iterator[tuple[str, ...]]:
+    """A cluster of nodes on this machine with one rank each; gives infra's settings."""
+    import ray
     from ray.cluster_utils import Cluster
 
     with ray_files():
         cluster = Cluster()
         try:
-            for _ in range(2):
-                cluster.add_node(num_gpus=1, num_cpus=10, include_dashboard=False)
-            yield "verl.nnodes=2", f"verl.ray_address={cluster.address}"
+            for _ in range(count):
+                cluster.add_node(num_gpus=1, num_cpus=20 // count, include_dashboard=False)
+            yield f"verl.nnodes={count}", f"verl.ray_address={cluster.address}"
         finally:
+            ray.shutdown()  # a node that somebody is connected to is not removed
             cluster.shutdown()
 
 

@@ -1,0 +1,72 @@
+"""Whole iterations on the distributed engine: in verl's own loop, and stage by stage."""
+
+import itertools
+import shutil
+
+import numpy as np
+import pytest
+from verl_stories import ray_files
+
+from vagen.config import load_infra
+from vagen.models import load_model
+from vagen.rollout.batch import TrajectoryBatch
+from vagen.stages.run import Run
+
+pytestmark = pytest.mark.slow
+
+JUDGED = (
+    "judge.use_state_reward=true",
+    "envs.game.env_config.prompt_format=grounding_worldmodeling",
+)
+PRESETS = {
+    "vagen_full": ("data.max_response_length=32", *JUDGED),
+    "grpo_mask": ("rollout_manager.n_trajectory=2", "data.train_batch_size=3"),
+}
+
+
+@pytest.fixture
+def run_of(make_experiment, warm_runs, tmp_path):
+    """A run on verl with levels and warm start: `run_of("preset=...", ...)`."""
+
+    def make(*overrides: str) -> Run:
+        infra = [f"output_dir={tmp_path}", "engine=verl", "device=cpu", "threads=1"]
+        infra += ["verl.rollout=torch", "verl.agent_workers=1"]
+        run = Run.create(make_experiment(*overrides), load_infra(None, infra))
+        for part in ("levels", "warm_start"):
+            shutil.copytree(warm_runs["tiny:vl"].path / part, run.path / part)
+        return run
+
+    with ray_files():
+        yield make
+
+
+def sampled(batch: TrajectoryBatch, of: str) -> np.ndarray:
+    """A field or column at the sampled tokens of a batch."""
+    rows = [row for trajectory in batch.trajectories for row in trajectory.rows]
+    return np.concatenate(
+        [
+            (row.columns[of] if of in row.columns else getattr(row, of))[row.loss_mask]
+            for row in rows
+        ]
+    )
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_two_steps_in_verls_own_loop(run_of, preset):
+    """`run_ppo`: real episodes, weights that change, and are played with in the next iteration."""
+    from vagen.stages.fused import train
+
+    run = run_of(f"preset={preset}", *PRESETS[preset], "trainer.total_training_steps=2")
+    train(run)
+    assert len(run.iteration_metrics()) == 2
+    weights = [load_model(run.initial_model()).model.state_dict()]
+    weights += [load_model(run.checkpoint(i) / "policy").model.state_dict() for i in range(2)]
+    for before, after in itertools.pairwise(weights):
+        assert any((before[name] != after[name]).any() for name in before)
+    for iteration in range(2):
+        batch = TrajectoryBatch.load(run.step(iteration, "advantage"))
+        played, learnt = sampled(batch, "rollout_logprobs"), sampled(batch, "old_logprobs")
+        # The trainer's weights say what the servers' said: they are the same ones.
+        np.testing.assert_allclose(np.exp(played), np.exp(learnt), atol=1e-3)
+        assert np.corrcoef(np.exp(played), np.exp(learnt))[0, 1] >= 0.99
+        assert np.isfinite(sampled(batch, "advantages")).all()
