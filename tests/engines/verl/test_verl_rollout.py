@@ -30,8 +30,8 @@ def model_dir(warm_runs) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trainer(make_verl_engine, model_dir):
-    return make_verl_engine(model_dir, *PLAYED, ranks=2)._workers
+def engine(make_verl_engine, model_dir):
+    return make_verl_engine(model_dir, *PLAYED, ranks=2)
 
 
 def specs_of(experiment, warm_runs) -> list[Any]:
@@ -41,9 +41,9 @@ def specs_of(experiment, warm_runs) -> list[Any]:
 def by_local_engine(
     experiment, model_dir: Path, specs
 ) -> tuple[list[Trajectory], dict[str, bytes]]:
-    engine = LocalEngine(experiment, model_dir, device=torch.device("cpu"))
+    local = LocalEngine(experiment, model_dir, device=torch.device("cpu"))
     sampling = experiment.actor_rollout_ref.rollout
-    return engine.play(specs, sampling=sampling, split="train")
+    return local.play(specs, sampling=sampling, split="train")
 
 
 def assert_same(found: list[Trajectory], expected: list[Trajectory]) -> None:
@@ -59,12 +59,12 @@ def assert_same(found: list[Trajectory], expected: list[Trajectory]) -> None:
 
 
 def test_episodes_are_those_of_the_local_engine(
-    trainer, make_experiment, warm_runs, model_dir
+    engine, make_experiment, warm_runs, model_dir
 ) -> None:
     experiment = make_experiment(*PLAYED)
     specs = specs_of(experiment, warm_runs)
     finished: list[str] = []
-    found, images = trainer.play(
+    found, images = engine.play(
         specs,
         sampling=experiment.actor_rollout_ref.rollout,
         split="train",
@@ -77,42 +77,42 @@ def test_episodes_are_those_of_the_local_engine(
 
 
 def test_servers_play_with_the_weights_that_the_trainer_has(
-    trainer, make_experiment, warm_runs
+    engine, make_experiment, warm_runs
 ) -> None:
     experiment = make_experiment(*PLAYED)
     sampling = experiment.actor_rollout_ref.rollout
     specs = specs_of(experiment, warm_runs)[:2]
-    before, _ = trainer.play(specs, sampling=sampling, split="train")
+    before, _ = engine.play(specs, sampling=sampling, split="train")
     for rank in range(2):
         server = ray.get_actor(server_name(rank))
-        weight = torch.zeros_like(trainer_weight(server))
+        weight = torch.zeros_like(head_of(server))
         ray.get(server.update_weights.remote({"lm_head.weight": weight}))
         ray.get(server.finish_update.remote(0))
-    disturbed, _ = trainer.play(specs, sampling=sampling, split="train")
+    disturbed, _ = engine.play(specs, sampling=sampling, split="train")
     assert disturbed[0].rows[0].input_ids.tolist() != before[0].rows[0].input_ids.tolist()
-    trainer.weights_changed()
-    again, _ = trainer.play(specs, sampling=sampling, split="train")
+    engine.workers.weights_changed()
+    again, _ = engine.play(specs, sampling=sampling, split="train")
     assert_same(again, before)
 
 
-def trainer_weight(server) -> torch.Tensor:
+def head_of(server) -> torch.Tensor:
     read = server.__ray_call__.remote(
         lambda self: self.language_model.model.state_dict()["lm_head.weight"].clone()
     )
     return ray.get(read)
 
 
-def test_a_weight_that_the_server_lacks_is_named(trainer) -> None:
+def test_a_weight_that_the_server_lacks_is_named(engine) -> None:
     server = ray.get_actor(server_name(0))
     with pytest.raises(ValueError, match="sent unknown"):
         ray.get(server.update_weights.remote({"unknown": torch.zeros(1)}))
 
 
-def test_a_failing_environment_is_a_status(trainer, make_experiment, warm_runs) -> None:
+def test_a_failing_environment_is_a_status(engine, make_experiment, warm_runs) -> None:
     experiment = make_experiment(*PLAYED)
     first, second = specs_of(experiment, warm_runs)[:2]
     impossible = replace(first, level_seed=-1)
-    (failed, played), _ = trainer.play(
+    (failed, played), _ = engine.play(
         [impossible, second], sampling=experiment.actor_rollout_ref.rollout, split="train"
     )
     assert failed.status is Status.ENV_ERROR
@@ -121,14 +121,14 @@ def test_a_failing_environment_is_a_status(trainer, make_experiment, warm_runs) 
 
 
 def test_without_concatenation_a_turn_is_a_row(
-    trainer, make_experiment, warm_runs, model_dir
+    engine, make_experiment, warm_runs, model_dir
 ) -> None:
     experiment = make_experiment(*NO_CONCAT)
     specs = specs_of(experiment, warm_runs)
-    config = OmegaConf.create(trainer.config)
+    config = OmegaConf.create(engine.workers.config)
     with open_dict(config):
         config.actor_rollout_ref.rollout.custom.experiment = experiment.model_dump(mode="json")
-    client = trainer.llm_server_manager.get_client(client_cls=PlayClient)
+    client = engine.workers.llm_server_manager.get_client(client_cls=PlayClient)
     client.config = config
     manager = PlayManager.create(config=config, llm_client=client, reward_loop_worker_handles=[])
     sampling = experiment.actor_rollout_ref.rollout

@@ -38,7 +38,8 @@ class PlayClient(ServerClient):
     @functools.cached_property
     def experiment(self) -> ExperimentConfig:
         """As `verl_config` put it into verl's configuration."""
-        custom = OmegaConf.to_container(self.config.actor_rollout_ref.rollout.custom, resolve=True)
+        rollout = self.config.actor_rollout_ref.rollout
+        custom: Any = OmegaConf.to_container(rollout.custom, resolve=True)
         return ExperimentConfig.model_validate(custom["experiment"])
 
     @functools.cached_property
@@ -163,7 +164,10 @@ def _no_tokens(*, failure: str = "") -> EpisodeRow:
     )
 
 
-class PlayWorker(AgentLoopWorkerTQ.__ray_metadata__.modified_class):
+_Worker: Any = AgentLoopWorkerTQ
+
+
+class PlayWorker(_Worker.__ray_metadata__.modified_class):
     """verl's worker without a multi-modal processor.
 
     With one it would decode every row again and process its images, of which we send none: the

@@ -168,9 +168,8 @@ def patch() -> None:
     verl.utils.distributed.initialize_global_process_group_ray = _process_group_once(
         verl.utils.distributed.initialize_global_process_group_ray
     )
-    verl.utils.fsdp_utils.CPUOffloadPolicy = _without_pinning(
-        verl.utils.fsdp_utils.CPUOffloadPolicy
-    )
+    fsdp: Any = verl.utils.fsdp_utils
+    fsdp.CPUOffloadPolicy = _without_pinning(fsdp.CPUOffloadPolicy)
     importlib.metadata.version = _name_of_the_cpu_build(importlib.metadata.version)
     if "vllm" in sys.modules:
         _keep_vllm_weights()

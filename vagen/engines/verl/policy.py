@@ -82,7 +82,7 @@ class ServerPolicy:
         )
         stop = output.token_ids[-1] == self.processor.eos_id
         return Generation(
-            list(output.token_ids), list(output.log_probs), "stop" if stop else "length"
+            list(output.token_ids), list(output.log_probs or []), "stop" if stop else "length"
         )
 
     def release(self, request_id: str) -> None:

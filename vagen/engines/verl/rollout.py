@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import ray
@@ -74,14 +75,13 @@ def play(
 
 def _batch(keys: list[str], orders: list[str]) -> TensorDict:
     """What verl's manager hands on: one prompt per episode, played once each."""
-    batch = tensordict_utils.get_tensordict(
-        {
-            "uid": np.array(keys, dtype=object),
-            "index": np.arange(len(keys)).astype(object),
-            "order": np.array(orders, dtype=object),
-            "__rollout_n__": np.ones(len(keys), dtype=object),
-        }
-    )
+    fields: Any = {
+        "uid": np.array(keys, dtype=object),
+        "index": np.arange(len(keys)).astype(object),
+        "order": np.array(orders, dtype=object),
+        "__rollout_n__": np.ones(len(keys), dtype=object),
+    }
+    batch = tensordict_utils.get_tensordict(fields)
     tensordict_utils.assign_non_tensor_data(batch, "global_steps", 0)
     return batch
 
@@ -102,7 +102,7 @@ def _finished(waiting: set[str]) -> list[str]:
 
 def _take(key: str) -> tuple[Trajectory, Images]:
     """The trajectory of a finished episode and its frames."""
-    row = tq.kv_batch_get(
+    row: Any = tq.kv_batch_get(
         keys=[f"{key}_0_0"], partition_id=PARTITION, select_fields=["trajectory", "failure"]
     )
     failure = tensordict_utils.get(row, "failure")[0]

@@ -10,8 +10,10 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 from verl.utils.device import auto_set_device
 
+_Runner: Any = TaskRunnerV1
 
-class _TaskRunner(TaskRunnerV1.__ray_metadata__.modified_class):
+
+class _TaskRunner(_Runner.__ray_metadata__.modified_class):
     """verl's task runner with our trainer and our processes that play."""
 
     def run(self, config: DictConfig) -> None:

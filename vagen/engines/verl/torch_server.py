@@ -13,6 +13,7 @@ from typing import Any
 import ray
 import torch
 from PIL.Image import Image
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor
 from verl.plugin.platform import get_platform
 from verl.workers.rollout.base import BaseRollout
@@ -145,18 +146,17 @@ class TorchReplica(RolloutReplica):
 
     async def launch_servers(self) -> None:
         """Starts the server's actor on the node of its first rank."""
-        node, device = await self.workers[0].__ray_call__.remote(_place)
+        rank: Any = self.workers[0]
+        node, device = await rank.__ray_call__.remote(_place)
         platform = get_platform()
-        server = (
+        server: Any = (
             ray.remote(TorchServer)
             .options(
                 name=server_name(self.replica_rank),
                 num_cpus=0,
                 max_concurrency=self.max_concurrency,
                 runtime_env={"env_vars": dict.fromkeys(platform.ray_noset_envvars(), "1")},
-                scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-                    node_id=node, soft=False
-                ),
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False),
             )
             .remote(
                 model_path=self.model_config.path,
@@ -200,7 +200,7 @@ class TorchAdapter(BaseRollout):
         replica, place = divmod(
             int(os.environ["RANK"]), self.config.tensor_model_parallel_size or 1
         )
-        server = ray.get_actor(server_name(replica)) if place == 0 else None
+        server: Any = ray.get_actor(server_name(replica)) if place == 0 else None
         bucket: dict[str, Tensor] = {}
         size = 0
         for name, weight in weights:

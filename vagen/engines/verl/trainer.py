@@ -35,6 +35,10 @@ class VagenTrainer(PPOTrainerSync):
     like are never called. Neither are its replay buffer, data loader, validation and checkpoints.
     """
 
+    # Their methods are coroutines that verl runs to the end where nobody waits for them.
+    checkpoint_manager: Any
+    agent_loop_manager: Any
+
     def __init__(self, config: DictConfig):
         with open_dict(config):
             config.reward.num_workers = 0  # judging is part of playing
