@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +51,14 @@ def test_log_probabilities_and_values_agree(engines, batch):
     assert max(np.abs(v).max() for v in local.logprobs(rows, batch.images)) > 0.1
 
 
-def test_one_update_gives_the_same_losses_and_weights(engines, batch, tmp_path):
+def weights_after(engine, folder):
+    """Weights of the policy as its checkpoint holds them."""
+    folder.mkdir()
+    engine.save(folder)
+    return load_file(folder / "policy" / "model.safetensors")
+
+
+def test_one_update_gives_the_same_losses_and_weights(engines, batch, vl_dir, tmp_path):
     local, distributed = engines
     rows = with_reference(rows_of(batch))
     ours = local.update(rows, batch.images, seed=3)
@@ -62,3 +70,14 @@ def test_one_update_gives_the_same_losses_and_weights(engines, batch, tmp_path):
     for mine, found in zip(before, distributed.logprobs(rows, batch.images), strict=True):
         np.testing.assert_allclose(found, mine, atol=1e-3)
     assert torch.isfinite(torch.tensor(list(theirs.values()))).all()
+    mine, found = (
+        weights_after(local, tmp_path / "local"),
+        weights_after(distributed, tmp_path / "d"),
+    )
+    start = load_file(vl_dir / "model.safetensors")
+    assert mine.keys() == found.keys()
+    for name, weight in mine.items():
+        assert (found[name] - weight).norm() <= 1e-3 * weight.norm(), name
+    moved = sum(float((mine[name] - start[name]).norm()) for name in mine)
+    apart = sum(float((mine[name] - found[name]).norm()) for name in mine)
+    assert apart < 0.05 * moved
