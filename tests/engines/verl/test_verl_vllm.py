@@ -27,7 +27,17 @@ def model_dir(warm_runs) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(make_experiment, model_dir):
+def shared_memory():
+    """Removes what verl's transfer of weights to vLLM leaves there."""
+    blocks = Path("/dev/shm")
+    before = set(blocks.glob("psm_*"))
+    yield
+    for block in set(blocks.glob("psm_*")) - before:
+        block.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def engine(shared_memory, make_experiment, model_dir):
     with ray_files(), started(make_experiment(*PLAYED), model_dir, "verl.rollout=vllm") as engine:
         yield engine
 
