@@ -24,6 +24,7 @@ from vagen.engines.verl.errors import Processes
 from vagen.engines.verl.objectives import PARTS, policy_loss, value_loss
 from vagen.engines.verl.rows import at_tokens, balanced, before_tokens, padded, to_batch
 from vagen.models.processor import load_processor
+from vagen.rollout.play import check_rendering
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import TokenRow, Trajectory
 
@@ -116,6 +117,7 @@ class VerlEngine(PpoEngine):
         Raises:
             EngineLost: A process died or failed; so do all methods, from then on.
         """
+        check_rendering(self.config, self.processor, split)
         self._finish_aside()
         with self.processes.watched():
             self.workers.synchronize()
