@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from verl_stories import OVERRIDES, go_on, started, two_nodes
+from verl_stories import OVERRIDES, go_on, nodes, started
 
 pytestmark = pytest.mark.slow
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 def resumed(two_ranks, one_rank, make_experiment, vl_dir, vl_batch):
     """The second update of a new engine with two ranks, from either checkpoint."""
     with (
-        two_nodes() as settings,
+        nodes(2) as settings,
         started(make_experiment(*OVERRIDES), vl_dir, *settings) as engine,
     ):
         return [go_on(engine, vl_batch, story.checkpoint) for story in (two_ranks, one_rank)]
