@@ -332,6 +332,8 @@ def _ray(infra: InfraConfig, environment: Mapping[str, str], *, cpu: bool) -> It
         # Ray hands out ranks as GPUs; on a CPU these and the cores are only counted, not there.
         count = ranks(infra)
         yield Setting(f"{key}.num_gpus", count, "infra.verl.n_gpus_per_node", new=True)
+        # Its processes would take as long to start as the rest.
+        yield Setting(f"{key}.include_dashboard", False, "infra.device", new=True)
         cores = 8 + 8 * count + infra.verl.agent_workers
         yield Setting(
             f"{key}.num_cpus", cores, "infra.verl.n_gpus_per_node, infra.verl.agent_workers"
