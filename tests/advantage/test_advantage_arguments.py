@@ -34,7 +34,7 @@ def test_result_has_the_dtype_of_the_rewards_and_inputs_are_left_alone(name, dty
     given["rewards"] = given["rewards"].to(dtype)
     given["values"] = given["values"].requires_grad_()
     copies = {k: v.clone() for k, v in given.items() if isinstance(v, torch.Tensor)}
-    advantages, returns, _ = estimate_advantages(name, **given)
+    advantages, returns = estimate_advantages(name, **given)
     assert advantages.dtype == returns.dtype == expected
     assert advantages.shape == returns.shape == given["rewards"].shape
     assert not advantages.requires_grad and not returns.requires_grad
@@ -153,7 +153,7 @@ def test_gae_refuses_padding_that_it_would_read():
     values[0, 3] = float("nan")
     with pytest.raises(AdvantageError, match="values: not finite"):
         estimate_advantages("gae", **arguments(values=values))
-    advantages, _, _ = estimate_advantages(
+    advantages, _ = estimate_advantages(
         "gae", **arguments(values=values), bootstrap_values=torch.zeros(2)
     )
     assert advantages.isfinite().all()

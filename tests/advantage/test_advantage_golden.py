@@ -35,7 +35,7 @@ def test_equals_the_reference_on_the_estimators_mask(cases, case, name):
         return cases[f"case{case:02d}/{key}"]
 
     meta = META[case]
-    advantages, returns, _ = estimate_advantages(
+    advantages, returns = estimate_advantages(
         name,
         rewards=load("token_level_rewards"),
         values=load("values"),
@@ -84,7 +84,7 @@ HAND = {
     ],
 )
 def test_two_turns_by_hand(name, expected_advantages, expected_returns):
-    advantages, returns, _ = estimate_advantages(
+    advantages, returns = estimate_advantages(
         name,
         **{key: torch.tensor(x) for key, x in HAND.items()},
         group_ids=["level"],

@@ -124,7 +124,7 @@ def test_rewards_and_masks_feed_the_estimators():
     mask, turn = torch.tensor([[0, 1, 1, 0, 1]]), torch.tensor([[-1, 0, 0, 1, 1]])
     ends = turn_end_mask(mask, turn)
     rewards = token_rewards([[1.0, 3.0]], loss_mask=mask, turn_end_mask=ends)
-    advantages, returns, _ = estimate_advantages(
+    advantages, returns = estimate_advantages(
         "bi_level_gae",
         rewards=rewards,
         values=torch.zeros(1, 5),

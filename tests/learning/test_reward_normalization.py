@@ -91,7 +91,7 @@ def test_a_normalised_score_is_the_group_relative_advantage():
     batch = [("a", [1.0, 2.0]), ("a", [0.5]), ("b", [4.0]), ("b", [1.0, 1.0])]
     found = [math.fsum(rewards) for rewards in normalize(batch, "mean_std", "group")]
     ones = torch.ones(4, 1)
-    advantages, _, _ = estimate_advantages(
+    advantages, _ = estimate_advantages(
         "grpo",
         rewards=torch.tensor([[sum(r)] for _, r in batch], dtype=torch.float64),
         loss_mask=ones,

@@ -18,7 +18,7 @@ from vagen.stages.run import Run
 from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
 
-ITERATIONS = 2
+ITERATIONS = 3
 """The second one starts from weights that have moved."""
 SMALL = [
     "data.train_batch_size=4",

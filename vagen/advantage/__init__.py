@@ -4,7 +4,7 @@
 """
 
 from vagen.advantage.credit import Credit, CreditReliability, ProgressDiscount, make_credit
-from vagen.advantage.estimate import estimate_advantages
+from vagen.advantage.estimate import estimate_advantages, estimate_with_metrics
 from vagen.advantage.inputs import AdvantageError, AdvantageInputs, Estimate, MaskName
 from vagen.advantage.registry import ESTIMATORS, EstimatorSpec
 from vagen.advantage.whitening import whiten
@@ -20,6 +20,7 @@ __all__ = [
     "MaskName",
     "ProgressDiscount",
     "estimate_advantages",
+    "estimate_with_metrics",
     "make_credit",
     "whiten",
 ]

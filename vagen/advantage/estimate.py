@@ -1,7 +1,9 @@
-"""The one entry point: checks the arguments, runs the estimator, whitens.
+"""The entry points: they check the arguments, run the estimator, whiten.
 
 Shape legend: B rows, T tokens of the padded row, K turns of a trajectory.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from vagen.advantage.whitening import whiten as whitened
 
 
 @torch.no_grad()
-def estimate_advantages(
+def estimate_with_metrics(
     name: str,
     *,
     rewards: Tensor,
@@ -123,3 +125,9 @@ def estimate_advantages(
     return found._replace(
         advantages=advantages.to(inputs.dtype), returns=found.returns.to(inputs.dtype)
     )
+
+
+def estimate_advantages(name: str, **arguments: Any) -> tuple[Tensor, Tensor]:
+    """Advantages and returns alone, each [B, T]; otherwise `estimate_with_metrics`."""
+    found = estimate_with_metrics(name, **arguments)
+    return found.advantages, found.returns

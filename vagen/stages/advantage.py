@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vagen.advantage import ESTIMATORS, estimate_advantages
+from vagen.advantage import ESTIMATORS, estimate_with_metrics
 from vagen.config.checks import needs_greedy_baseline
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine
@@ -121,7 +121,7 @@ def add_columns(
         **_baselines(config, owners),
         **extra,
     }
-    estimate = estimate_advantages(config.algorithm.adv_estimator, **arguments)
+    estimate = estimate_with_metrics(config.algorithm.adv_estimator, **arguments)
     metrics |= estimate.metrics
     padded = {
         "rewards": rewards,
