@@ -48,4 +48,6 @@ def make_responder(run_dir: Path, held: ExitStack) -> Any:
     held.enter_context(locked(run_dir))
     progress.configure(run_dir)
     held.callback(progress.close)
-    return Responder(run_dir, executor_name())
+    responder = Responder(run_dir, executor_name())
+    held.callback(responder.close)
+    return responder

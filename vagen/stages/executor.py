@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vagen.stages import progress
 from vagen.stages.session import StageError, executor_name
+
+if TYPE_CHECKING:
+    from vagen.stages.run import Run
 
 Execute = Callable[..., dict[str, Any]]
 """`execute(stage, **kwargs)` on an open run."""
@@ -18,12 +21,32 @@ Execute = Callable[..., dict[str, Any]]
 _LOCK_TIMEOUT = 10.0
 
 
-def open_run(run_dir: Path) -> Execute:
+class OpenRun:
+    """A run with its engine; called as `Execute`."""
+
+    def __init__(self, run: "Run") -> None:
+        from vagen import stages
+
+        # Looked up now: this loads torch while the pipeline is still being put together.
+        self._execute = functools.partial(stages.execute, run)
+        self._run = run
+
+    def __call__(self, stage: str, **kwargs: Any) -> dict[str, Any]:
+        """Executes a stage."""
+        return self._execute(stage, **kwargs)
+
+    def close(self) -> None:
+        """Lets the engine go."""
+        if self._run.engine is not None:
+            self._run.engine.close()
+            self._run.engine = None
+
+
+def open_run(run_dir: Path) -> OpenRun:
     """Opens a run and what its stages need; progress is reported under the run's name.
 
     The process becomes the run's newest attempt: what older ones still commit is refused.
     """
-    from vagen import stages
     from vagen.stages.run import Run
     from vagen.storage import claim
 
@@ -34,8 +57,7 @@ def open_run(run_dir: Path) -> Execute:
         run.experiment.trainer.total_training_steps,
         done=len(run.iteration_metrics()),
     )
-    # Looked up now: this loads torch while the pipeline is still being put together.
-    return functools.partial(stages.execute, run)
+    return OpenRun(run)
 
 
 def load(executor: str) -> Callable[[Path], Execute]:

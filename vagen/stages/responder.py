@@ -38,6 +38,13 @@ class Responder:
         except Exception as error:
             self._refusal = self._failure(error, "opening the run")
 
+    def close(self) -> None:
+        """Lets go of what the run holds; nothing can be answered any more."""
+        close = getattr(self._execute, "close", None)
+        if close is not None:
+            close()
+        self._execute = None
+
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The reply to one request, both JSON-able."""
         if request["op"] == "status":

@@ -1,11 +1,16 @@
 """Brings the distributed engine up in this process: Ray, verl's worker groups and servers."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.engines.verl.environment import configure
 from vagen.engines.verl.mapping import is_cpu
+
+QUEUE = "TransferQueueController"
+"""Name of the transfer queue's actor."""
+OTHERS_SECONDS = 60.0
 
 
 def start(
@@ -41,6 +46,7 @@ def start(
 
     config = verl_config(experiment, infra, str(model_path), cpu=cpu, environment=variables)
     ours = connect(config)
+    _await_others_end()
     transfer_queue.init(config.transfer_queue)
     OmegaConf.resolve(config)
     trainer = VagenTrainer(config)
@@ -74,3 +80,32 @@ def connect(config: Any) -> bool:
     merged = OmegaConf.create({**options, "runtime_env": environment})
     ray.init(**OmegaConf.to_container(merged))
     return True
+
+
+def _await_others_end() -> None:
+    """Waits until what an engine before this one left in the cluster is gone.
+
+    Ray ends the actors of a process that died, but not at once, and their names are taken until
+    then. A cluster holds one engine at a time.
+
+    Raises:
+        EngineLost: It stays: another engine is at work.
+    """
+    from ray.util import list_named_actors
+
+    from vagen.engines.verl.errors import EngineLost
+    from vagen.engines.verl.torch_server import server_name
+
+    prefix = server_name(0).rstrip("0")
+    deadline = time.monotonic() + OTHERS_SECONDS
+    while True:
+        names = {actor["name"] for actor in list_named_actors(all_namespaces=True)}
+        left = sorted(n for n in names if n == QUEUE or n.startswith(prefix))
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            raise EngineLost(
+                f"the Ray cluster holds another engine ({left[0]}): a cluster serves one run at a "
+                "time; end that run's session, or give this run a cluster of its own"
+            )
+        time.sleep(0.5)
