@@ -49,4 +49,9 @@ def train(config: DictConfig, *, iterate: str, arguments: Mapping[str, Any] | No
         use_reference_policy=need_reference_policy(config),
         use_critic=need_critic(config),
     )
-    run_ppo(config, task_runner_class=VagenTaskRunner)
+    ours = not ray.is_initialized()
+    try:
+        run_ppo(config, task_runner_class=VagenTaskRunner)
+    finally:
+        if ours:
+            ray.shutdown()
