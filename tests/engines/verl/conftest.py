@@ -14,7 +14,9 @@ from verl_stories import OVERRIDES, Story, go_on, nodes, ray_files, rows_of, sta
 
 from vagen.engines.verl.environment import configure
 
-INSTALLED = importlib.util.find_spec("verl") is not None
+# This folder's name makes a namespace package, which has no origin.
+_found = importlib.util.find_spec("verl")
+INSTALLED = _found is not None and _found.origin is not None
 if INSTALLED:
     configure(cpu=True)  # before verl or transformers is imported
 
