@@ -13,11 +13,13 @@ WEIGHTED = ["actor_rollout_ref.actor.tis_imp_ratio_cap=2"]
 OFF = [*WEIGHTED, "rollout_manager.one_step_off=true", "actor_rollout_ref.rollout.top_p=1"]
 VERL = ["engine=verl", "verl.n_gpus_per_node=4"]
 NODES = [*VERL, "verl.nnodes=2"]
+CLUSTER = ["verl.ray_address=auto", "device=cuda"]
 TORCH = [*VERL, "verl.rollout=torch"]
 
 CASES = [
     (OFF, [], "`rollout_manager.one_step_off`: the local engine does one thing at a time", VERL),
-    ([], NODES, "`infra.verl.ray_address`", [*NODES, "verl.ray_address=auto"]),
+    ([], NODES, "`infra.verl.ray_address`", [*NODES, *CLUSTER]),
+    ([], [*VERL, *CLUSTER[:1]], "`infra.device`: auto looks at this machine", [*VERL, *CLUSTER]),
     (
         [],
         [*VERL, "verl.tensor_model_parallel_size=3"],

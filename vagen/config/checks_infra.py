@@ -50,6 +50,12 @@ def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
             f"infra.verl.nnodes = {layout.nnodes} needs a Ray cluster that is running; start one "
             "(`ray start`) and set it to `auto`",
         )
+    if layout.ray_address is not None and infra.device == "auto":
+        yield (
+            "infra.device",
+            "auto looks at this machine, and the Ray cluster of infra.verl.ray_address may have "
+            "other ones; set it to cuda or cpu",
+        )
     if per_node % parallel:
         yield (
             "infra.verl.tensor_model_parallel_size",

@@ -19,7 +19,6 @@ def ask(run_dir: str | Path, address: str, request: dict[str, Any]) -> dict[str,
     from vagen.engines.verl.mapping import is_cpu
     from vagen.stages.run import Run
 
-    # The nodes that train decide, not the pod that asks.
     variables = configure(cpu=is_cpu(Run.open(run_dir).infra))
     from vagen.engines.verl import session
 

@@ -1,6 +1,7 @@
 """Evaluation: every held-out level once, with a report of every episode."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +156,9 @@ def evaluate_model(
     from vagen.stages.resident import make_engine
 
     engine = make_engine(experiment, infra, str(model_path), version=str(model_path))
-    levels = level_sets(experiment, {split: count})
-    play_levels(experiment, engine, levels, split=split, folder=Path(out_dir), name=split)
-    engine.close()
+    with closing(engine):
+        levels = level_sets(experiment, {split: count})
+        play_levels(experiment, engine, levels, split=split, folder=Path(out_dir), name=split)
     return {**result(Path(out_dir)), "results": read_results(Path(out_dir))}
 
 

@@ -104,7 +104,8 @@ class _Server:
                     return
 
     def close(self) -> None:
-        """Stops listening and removes the socket."""
+        """Lets the run go, stops listening and removes the socket."""
+        self._responder.close()
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         (self._run_dir / ENDPOINT).unlink(missing_ok=True)

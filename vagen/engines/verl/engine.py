@@ -19,7 +19,7 @@ from vagen.config.schema import ExperimentConfig, SamplingConfig
 from vagen.engines.base import Images, OnProgress, Play, Result
 from vagen.engines.objectives import CRITIC_MASK
 from vagen.engines.ppo import PpoEngine, Step, Stepped
-from vagen.engines.verl import checkpoint
+from vagen.engines.verl import checkpoint, rollout
 from vagen.engines.verl.errors import Processes
 from vagen.engines.verl.objectives import PARTS, policy_loss, value_loss
 from vagen.engines.verl.rows import at_tokens, balanced, before_tokens, padded, to_batch
@@ -38,17 +38,8 @@ class Workers(Protocol):
     """Worker group of `CriticWorker`, if there is a critic."""
     ref_policy_wg: Any
     """Worker group with the reference, if there is one and no adapter."""
-
-    def play(
-        self,
-        specs: Sequence[EpisodeSpec],
-        *,
-        sampling: SamplingConfig,
-        split: str,
-        on_finish: Callable[[Trajectory], None] | None = None,
-    ) -> tuple[list[Trajectory], Images]:
-        """Plays episodes with the weights that the servers have: see `Engine.play`."""
-        ...
+    agent_loop_manager: Any
+    """Hands episodes to the processes that play: see `vagen.engines.verl.rollout.play`."""
 
     def synchronize(self) -> None:
         """Gives the servers the policy's weights, if they have others."""
@@ -121,7 +112,7 @@ class VerlEngine(PpoEngine):
         self._finish_aside()
         with self.processes.watched():
             self.workers.synchronize()
-            return self.workers.play(specs, sampling=sampling, split=split, on_finish=on_finish)
+            return self._play(specs, sampling=sampling, split=split, on_finish=on_finish)
 
     def aside(self, work: Callable[[Play], Result]) -> Future[Result]:
         """Plays while the networks learn, with the weights of now; see `Engine.aside`."""
@@ -230,7 +221,12 @@ class VerlEngine(PpoEngine):
 
     def _play_aside(self, *args: Any, **kwargs: Any) -> tuple[list[Trajectory], Images]:
         with self.processes.watched():
-            return self.workers.play(*args, **kwargs)
+            return self._play(*args, **kwargs)
+
+    @property
+    def _play(self) -> Play:
+        """Plays with the weights that the servers have."""
+        return partial(rollout.play, self.workers.agent_loop_manager)
 
     def _finish_aside(self) -> None:
         """Waits for what is played aside; whether it failed is for whoever takes its result."""

@@ -5,7 +5,6 @@ lets verl build everything (`init`), and calls `fit`. There a step is one iterat
 """
 
 import importlib
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -16,14 +15,9 @@ from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from vagen.config.schema import SamplingConfig
-from vagen.engines.base import Images
-from vagen.engines.verl import rollout
 from vagen.engines.verl.agent_loop import PlayClient, PlayManager
 from vagen.engines.verl.environment import TRAINER
 from vagen.engines.verl.workers import CriticWorker, PolicyWorker
-from vagen.rollout.runner import EpisodeSpec
-from vagen.rollout.types import Trajectory
 
 
 @register_trainer(TRAINER)
@@ -87,19 +81,6 @@ class VagenTrainer(PPOTrainerSync):
         """Launches the processes that play; `run_ppo` and the session call it after `init`."""
         self.agent_loop_manager = PlayManager.create(
             config=self.config, llm_client=self.get_llm_client(), reward_loop_worker_handles=[]
-        )
-
-    def play(
-        self,
-        specs: Sequence[EpisodeSpec],
-        *,
-        sampling: SamplingConfig,
-        split: str,
-        on_finish: Callable[[Trajectory], None] | None = None,
-    ) -> tuple[list[Trajectory], Images]:
-        """Plays episodes with the weights that the servers have; see `rollout.play`."""
-        return rollout.play(
-            self.agent_loop_manager, specs, sampling=sampling, split=split, on_finish=on_finish
         )
 
     def synchronize(self) -> None:
