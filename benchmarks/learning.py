@@ -3,7 +3,7 @@
     python benchmarks/learning.py --experiment frozenlake-tiny --seeds 0 1 2
 
 runs the whole pipeline once per seed and writes `benchmarks/results/learning-<experiment>.json` and
-the curves. `--collect RUN ...` takes finished runs instead of starting new ones.
+the curves (`-verl` in their names with `infra.engine=verl`). `--collect RUN ...` takes finished runs instead of starting new ones.
 """
 
 import argparse
@@ -53,10 +53,12 @@ def main() -> None:
     ]
     runs = [Run.open(folder) for folder in folders]
     summaries = [json.loads((run.path / "summary.json").read_text()) for run in runs]
-    name = runs[0].experiment.name
+    engine = runs[0].infra.engine
+    name = runs[0].experiment.name + ("" if engine == "local" else f"-{engine}")
     commit = git_commit()
     result = {
-        "experiment": name,
+        "experiment": runs[0].experiment.name,
+        "engine": engine,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "commit": commit[0] if commit else None,
         "versions": package_versions(),
