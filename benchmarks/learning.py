@@ -3,7 +3,8 @@
     python benchmarks/learning.py --experiment frozenlake-tiny --seeds 0 1 2
 
 runs the whole pipeline once per seed and writes `benchmarks/results/learning-<experiment>.json` and
-the curves (`-verl` in their names with `infra.engine=verl`). `--collect RUN ...` takes finished runs instead of starting new ones.
+the curves (`-verl` in their names with `infra.engine=verl`). `--collect RUN ...` takes finished
+runs instead of starting new ones.
 """
 
 import argparse
