@@ -1,31 +1,32 @@
-"""Writes the pipeline as Kubeflow's IR YAML (`vagen compile`, `make compile`)."""
+"""Writes the pipelines as Kubeflow's IR YAML (`vagen compile`, `make compile`)."""
 
 from pathlib import Path
 
 from kfp import compiler
+from kfp.dsl.base_component import BaseComponent
 
-from pipelines.definition import training_pipeline
+from pipelines.definition import evaluation_pipeline, training_pipeline
+from vagen.config import ExperimentConfig, InfraConfig
 
 
-def compile_pipeline(
-    path: Path,
-    *,
-    iterations: int,
-    start: int = 0,
-    mode: str = "staged",
-    test_freq: int = 0,
-    image: str | None = None,
+def compile_training(
+    path: Path, experiment: ExperimentConfig, infra: InfraConfig, *, image: str | None = None
 ) -> Path:
-    """Compiles the training pipeline to `path`; arguments as `training_pipeline`'s.
-
-    Raises:
-        ValueError: If the mode is unknown or `start` is not within the training.
-    """
-    if mode not in ("staged", "fused"):
-        raise ValueError(f"unknown mode `{mode}`; there is: staged, fused")
+    """Compiles the whole training of an experiment to `path`."""
+    trainer = experiment.trainer
     pipeline = training_pipeline(
-        iterations=iterations, start=start, mode=mode, test_freq=test_freq, image=image
+        infra, iterations=trainer.total_training_steps, test_freq=trainer.test_freq, image=image
     )
+    return write(pipeline, path)
+
+
+def compile_evaluation(path: Path, infra: InfraConfig, *, image: str | None = None) -> Path:
+    """Compiles the evaluation of a run's newest policy to `path`."""
+    return write(evaluation_pipeline(infra, image=image), path)
+
+
+def write(pipeline: BaseComponent, path: Path) -> Path:
+    """Compiles a pipeline to a file, whose folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     compiler.Compiler().compile(pipeline, str(path))
     return path

@@ -105,7 +105,7 @@ def _run_pipeline(run: "Run") -> str | None:
     """Runs the pipeline; returns what kfp says if a task failed."""
     from kfp import local
 
-    from pipelines.definition import training_pipeline
+    from pipelines.definition import Produced, training_pipeline
     from vagen.stages.run import stopped_at
     from vagen.storage import directory_digest, read_manifest
 
@@ -113,17 +113,19 @@ def _run_pipeline(run: "Run") -> str | None:
     start = done = min(first_open_iteration(run.path), total)
     if stopped_at(run.path):
         start = total
-    pipeline = training_pipeline(
-        iterations=total,
-        start=start,
-        mode=run.infra.mode,
-        test_freq=run.experiment.trainer.test_freq,
-    )
-    source = {}
+    source = None
     if start:
         folder = _update(run.path, done - 1)
-        digest = directory_digest(read_manifest(folder))
-        source = {"source_uri": str(folder), "source_sha256": digest}
+        source = Produced(str(folder), directory_digest(read_manifest(folder)))
+    # The steps are processes of this machine, whatever the infra says of another.
+    infra = run.infra.model_copy(update={"kubernetes": None})
+    pipeline = training_pipeline(
+        infra,
+        iterations=total,
+        start=start,
+        source=source,
+        test_freq=run.experiment.trainer.test_freq,
+    )
     with _scratch(run.path / _ROOT) as scratch:
         local.init(
             local.SubprocessRunner(use_venv=False),
@@ -131,7 +133,7 @@ def _run_pipeline(run: "Run") -> str | None:
             workspace_root=str(scratch),
         )
         try:
-            pipeline(run_dir=str(run.path), **source)
+            pipeline(run=str(run.path))
         except RuntimeError as error:
             return str(error)
     return None

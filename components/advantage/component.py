@@ -10,7 +10,7 @@ from components.image import IMAGE
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def advantage(
-    run_dir: str,
+    run: str,
     iteration: int,
     source_uri: str,
     source_sha256: str,
@@ -20,7 +20,7 @@ def advantage(
     """Computes log-probabilities, values, advantages and returns of a judged batch.
 
     Args:
-        run_dir: The run's folder.
+        run: The run: its folder, or its URI in a store.
         iteration: Number of the iteration, from 0.
         source_uri: Folder of the judged batch; empty skips the check.
         source_sha256: Its SHA-256; the step refuses anything else.
@@ -33,7 +33,7 @@ def advantage(
     from vagen.stages.session import call, finite
 
     result = call(
-        run_dir,
+        run,
         "advantage",
         iteration=iteration,
         source_uri=source_uri,

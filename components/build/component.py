@@ -10,14 +10,14 @@ from components.image import IMAGE
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def build(
-    run_dir: str,
+    run: str,
     levels: Output[Dataset],
     metrics: Output[Metrics],
 ) -> NamedTuple("Produced", [("uri", str), ("sha256", str)]):
     """Builds the levels: train, validation and test sets, disjoint by level hash.
 
     Args:
-        run_dir: The run's folder.
+        run: The run: its folder, or its URI in a store.
         levels: The levels.
         metrics: Metrics of the step.
 
@@ -26,7 +26,7 @@ def build(
     """
     from vagen.stages.session import call, finite
 
-    result = call(run_dir, "build")
+    result = call(run, "build")
     levels.uri = result["uri"]
     levels.metadata["sha256"] = result["sha256"]
     metrics.metadata.update(finite(result["metrics"]))

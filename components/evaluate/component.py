@@ -10,7 +10,7 @@ from components.image import IMAGE
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def evaluate(
-    run_dir: str,
+    run: str,
     name: str,
     split: str,
     source_uri: str,
@@ -21,7 +21,7 @@ def evaluate(
     """Plays the held-out levels with a policy and writes a report of every episode.
 
     Args:
-        run_dir: The run's folder.
+        run: The run: its folder, or its URI in a store.
         name: Name of the evaluation: `warm_start`, `final`, `iteration-0010`.
         split: Levels to play: `val` or `test`.
         source_uri: Folder of the policy; empty skips the check.
@@ -35,7 +35,7 @@ def evaluate(
     from vagen.stages.session import call, finite
 
     result = call(
-        run_dir,
+        run,
         "evaluate",
         name=name,
         split=split,

@@ -7,15 +7,15 @@ from components.image import IMAGE
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def finalize(
-    run_dir: str,
+    run: str,
     status: dsl.PipelineTaskFinalStatus,
 ) -> None:
-    """Closes the run, however it ended: tracking, summary, what has to be released.
+    """Closes the run, however it ended: tracking, summary, logs, its Ray cluster.
 
     Args:
-        run_dir: The run's folder.
+        run: The run: its folder, or its URI in a store.
         status: How the pipeline ended.
     """
-    from vagen.stages.session import call
+    from vagen.stages.lifecycle import end
 
-    call(run_dir, "finalize", state=status.state, message=status.error_message or "")
+    end(run, state=status.state, message=status.error_message or "")

@@ -10,7 +10,7 @@ from components.image import IMAGE
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def register(
-    run_dir: str,
+    run: str,
     source_uri: str,
     source_sha256: str,
     model: Output[Model],
@@ -19,7 +19,7 @@ def register(
     """Registers the trained model; its alias moves only if it is better than the present holder.
 
     Args:
-        run_dir: The run's folder.
+        run: The run: its folder, or its URI in a store.
         source_uri: Folder of the policy; empty skips the check.
         source_sha256: Its SHA-256; the step refuses anything else.
         model: The registered model version.
@@ -30,7 +30,7 @@ def register(
     """
     from vagen.stages.session import call, finite
 
-    result = call(run_dir, "register", source_uri=source_uri, source_sha256=source_sha256)
+    result = call(run, "register", source_uri=source_uri, source_sha256=source_sha256)
     model.uri = result["uri"]
     model.metadata["sha256"] = result["sha256"]
     metrics.metadata.update(finite(result["metrics"]))

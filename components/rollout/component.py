@@ -10,7 +10,7 @@ from components.image import IMAGE
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def rollout(
-    run_dir: str,
+    run: str,
     iteration: int,
     source_uri: str,
     source_sha256: str,
@@ -20,7 +20,7 @@ def rollout(
     """Plays one batch of episodes with the current policy.
 
     Args:
-        run_dir: The run's folder.
+        run: The run: its folder, or its URI in a store.
         iteration: Number of the iteration, from 0.
         source_uri: Folder of the policy; empty skips the check.
         source_sha256: Its SHA-256; the step refuses anything else.
@@ -33,7 +33,7 @@ def rollout(
     from vagen.stages.session import call, finite
 
     result = call(
-        run_dir, "rollout", iteration=iteration, source_uri=source_uri, source_sha256=source_sha256
+        run, "rollout", iteration=iteration, source_uri=source_uri, source_sha256=source_sha256
     )
     trajectories.uri = result["uri"]
     trajectories.metadata["sha256"] = result["sha256"]

@@ -10,7 +10,7 @@ from components.image import IMAGE
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def train(
-    run_dir: str,
+    run: str,
     start: int,
     stop: int,
     policy: Output[Model],
@@ -19,7 +19,7 @@ def train(
     """Runs whole iterations in one task: rollout, judge, advantage, update, again and again.
 
     Args:
-        run_dir: The run's folder.
+        run: The run: its folder, or its URI in a store.
         start: First iteration.
         stop: Iteration to stop before.
         policy: The policy after the last iteration.
@@ -30,7 +30,7 @@ def train(
     """
     from vagen.stages.session import finite, iterate
 
-    result = iterate(run_dir, start, stop)
+    result = iterate(run, start, stop)
     policy.uri = result["uri"]
     policy.metadata["sha256"] = result["sha256"]
     metrics.metadata.update(finite(result["metrics"]))

@@ -10,7 +10,7 @@ from components.image import IMAGE
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def warm_start(
-    run_dir: str,
+    run: str,
     source_uri: str,
     source_sha256: str,
     policy: Output[Model],
@@ -19,7 +19,7 @@ def warm_start(
     """Prepares the first policy: the model, after supervised learning on expert episodes.
 
     Args:
-        run_dir: The run's folder.
+        run: The run: its folder, or its URI in a store.
         source_uri: Folder of the levels; empty skips the check.
         source_sha256: Its SHA-256; the step refuses anything else.
         policy: The policy before reinforcement learning.
@@ -30,7 +30,7 @@ def warm_start(
     """
     from vagen.stages.session import call, finite
 
-    result = call(run_dir, "warm_start", source_uri=source_uri, source_sha256=source_sha256)
+    result = call(run, "warm_start", source_uri=source_uri, source_sha256=source_sha256)
     policy.uri = result["uri"]
     policy.metadata["sha256"] = result["sha256"]
     metrics.metadata.update(finite(result["metrics"]))

@@ -12,13 +12,19 @@ import yaml
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from pipelines.compile import compile_pipeline
+from pipelines.compile import write
+from pipelines.definition import Produced, training_pipeline
+from vagen.config import load_infra
 
 GOLDEN = Path(__file__).parents[1] / "data" / "pipelines" / "training-2-iterations.yaml"
+SOURCE = Produced("runs/a/iterations/0000/update", "0" * 64)
 
 
-def compiled(path: Path, **options: Any) -> dict[str, Any]:
-    content = yaml.safe_load(compile_pipeline(path / "pipeline.yaml", **options).read_text())
+def compiled(path: Path, mode: str = "staged", start: int = 0, **options: Any) -> dict[str, Any]:
+    infra = load_infra(None, [f"mode={mode}"])
+    source = SOURCE if start else None
+    pipeline = training_pipeline(infra, start=start, source=source, **options)
+    content = yaml.safe_load(write(pipeline, path / "pipeline.yaml").read_text())
     # The version of the compiler is its own matter.
     content["sdkVersion"] = "kfp"
     return content
@@ -69,7 +75,7 @@ def test_the_exit_handler_closes_the_run_whatever_happened(tmp_path: Path):
     tasks = compiled(tmp_path, iterations=1)["root"]["dag"]["tasks"]
     closing = tasks["finalize"]
     assert closing["triggerPolicy"]["strategy"] == "ALL_UPSTREAM_TASKS_COMPLETED"
-    assert set(closing["inputs"]["parameters"]) == {"run_dir", "status"}
+    assert set(closing["inputs"]["parameters"]) == {"run", "status"}
 
 
 def test_nothing_is_cached_and_no_name_looks_like_kfp_s_own_loops(tmp_path: Path):
@@ -80,7 +86,7 @@ def test_nothing_is_cached_and_no_name_looks_like_kfp_s_own_loops(tmp_path: Path
         if "executorLabel" in content["components"][task["componentRef"]["name"]]:
             assert not task["cachingOptions"].get("enableCache"), name
             steps += 1
-    assert steps == 12 * 4 + 3 + 2 + 2 + 1
+    assert steps == 12 * 4 + 4 + 2 + 2 + 1
 
 
 def test_steps_are_chained_by_what_they_hand_on(tmp_path: Path):
@@ -102,11 +108,38 @@ def test_the_image_is_a_choice_at_compile_time(tmp_path: Path):
     assert images_of(compiled(tmp_path, iterations=1, image=image)) == {image}
 
 
-def test_impossible_requests_are_refused(tmp_path: Path):
+def test_impossible_requests_are_refused():
+    infra = load_infra(None, [])
     with pytest.raises(ValueError, match="start is 3: it must be between 0 and iterations, 2"):
-        compile_pipeline(tmp_path / "x.yaml", iterations=2, start=3)
-    with pytest.raises(ValueError, match="unknown mode `fast`; there is: staged, fused"):
-        compile_pipeline(tmp_path / "x.yaml", iterations=2, mode="fast")
+        training_pipeline(infra, iterations=2, start=3)
+    with pytest.raises(ValueError, match="start is 1: source must be what the update before it"):
+        training_pipeline(infra, iterations=2, start=1)
+
+
+@pytest.mark.parametrize(
+    ("every", "test_freq", "expected"),
+    [
+        (None, 0, [(0, 10)]),
+        (4, 0, [(0, 4), (4, 8), (8, 10)]),
+        (None, 5, [(0, 5), (5, 10)]),
+        (4, 5, [(0, 4), (4, 5), (5, 8), (8, 10)]),
+    ],
+)
+def test_stretches_of_fused_tasks(
+    tmp_path: Path, every: int | None, test_freq: int, expected: list[tuple[int, int]]
+):
+    words = ["mode=fused", f"iterations_per_task={'null' if every is None else every}"]
+    pipeline = training_pipeline(load_infra(None, words), iterations=10, test_freq=test_freq)
+    content = yaml.safe_load(write(pipeline, tmp_path / "x.yaml").read_text())
+    found = [
+        tuple(
+            round(task["inputs"]["parameters"][key]["runtimeValue"]["constant"])
+            for key in ("start", "stop")
+        )
+        for name, task in tasks_of(content)
+        if name.startswith("train")
+    ]
+    assert sorted(found) == expected
 
 
 def test_a_run_taken_up_after_a_validation_s_iteration_makes_up_for_it(tmp_path: Path):

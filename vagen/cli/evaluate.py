@@ -24,6 +24,8 @@ def evaluate(options: Namespace) -> None:
     """Measures a model on levels it was not trained on."""
     if options.count is not None and options.count < 1:
         raise UsageError(f"--count is {options.count}; it must be at least 1")
+    from vagen.stages.run import Run
+
     run_dir = _run_named(options.model)
     if run_dir is None:
         experiment, infra = load_configs(options)
@@ -34,7 +36,7 @@ def evaluate(options: Namespace) -> None:
             options.experiment or run_dir / EXPERIMENT_FILE, options.overrides
         )
         infra = load_infra(options.infra or run_dir / INFRA_FILE, options.infra_overrides)
-        model = newest_policy(run_dir)
+        model = Run.open(run_dir).newest_policy()
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = f"{experiment.name}-{options.levels}-{stamp}"
     if options.to:
@@ -85,22 +87,6 @@ def find_report(target: str) -> Path:
         if pages:
             return pages[0].resolve()
     raise RunNotFoundError(f"{path} has no report yet: no evaluation of it is finished")
-
-
-def newest_policy(run_dir: Path) -> str:
-    """The model directory of a run's newest checkpoint, else what its warm start made.
-
-    Raises:
-        RunNotFoundError: If it has neither yet.
-    """
-    from vagen.stages.run import Run
-
-    checkpoints = sorted((run_dir / "checkpoints").glob("[0-9]*/manifest.json"))
-    if checkpoints:
-        return str(checkpoints[-1].parent / "policy")
-    if not (run_dir / "warm_start" / "manifest.json").is_file():
-        raise RunNotFoundError(f"{run_dir} has no policy yet: its warm start is not finished")
-    return Run.open(run_dir).initial_model()
 
 
 def _run_named(model: str) -> Path | None:

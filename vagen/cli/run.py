@@ -44,15 +44,9 @@ def resume(options: Namespace) -> None:
 def compile_ir(options: Namespace) -> None:
     """Writes the pipeline of an experiment as Kubeflow's IR YAML."""
     experiment, infra = load_configs(options)
-    from pipelines.compile import compile_pipeline
+    from pipelines.compile import compile_training
 
-    path = compile_pipeline(
-        Path(options.output),
-        iterations=experiment.trainer.total_training_steps,
-        mode=infra.mode,
-        test_freq=experiment.trainer.test_freq,
-        image=options.image,
-    )
+    path = compile_training(Path(options.output), experiment, infra, image=options.image)
     print(f"{path}: {path.stat().st_size / 1024:.0f} KB")
 
 

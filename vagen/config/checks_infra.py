@@ -44,17 +44,23 @@ def _local(experiment: ExperimentConfig) -> Refusals:
 def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
     layout, data = infra.verl, experiment.data
     parallel, per_node = layout.tensor_model_parallel_size, layout.n_gpus_per_node
-    if layout.nnodes > 1 and layout.ray_address is None:
+    if infra.kubernetes is not None and layout.ray_address is not None:
+        yield (
+            "infra.verl.ray_address",
+            "infra.kubernetes makes the run a Ray cluster of its own; set it to null",
+        )
+    if layout.nnodes > 1 and layout.ray_address is None and infra.kubernetes is None:
         yield (
             "infra.verl.ray_address",
             f"infra.verl.nnodes = {layout.nnodes} needs a Ray cluster that is running; start one "
             "(`ray start`) and set it to `auto`",
         )
-    if layout.ray_address is not None and infra.device == "auto":
+    elsewhere = infra.kubernetes is not None or layout.ray_address is not None
+    if elsewhere and infra.device == "auto":
         yield (
             "infra.device",
-            "auto looks at this machine, and the Ray cluster of infra.verl.ray_address may have "
-            "other ones; set it to cuda or cpu",
+            "auto looks at this machine, and the Ray cluster may have other ones; set it to cuda "
+            "or cpu",
         )
     if per_node % parallel:
         yield (

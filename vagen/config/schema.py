@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
 from vagen.config.base import Section
+from vagen.config.kubernetes import KubernetesConfig
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -452,5 +453,9 @@ class InfraConfig(Section):
     """Torch threads; null takes every core."""
     mode: Literal["staged", "fused"] = "staged"
     """`staged`: every step is a pipeline task; `fused`: one task runs all iterations."""
+    iterations_per_task: PositiveInt | None = None
+    """Iterations of one task with `mode: fused`; null: all up to the next validation."""
     mlflow_tracking_uri: str | None = None
     """null: an SQLite file in `output_dir`; otherwise any MLflow server."""
+    kubernetes: KubernetesConfig | None = None
+    """null: this machine; otherwise the cluster that `vagen submit` sends the pipeline to."""

@@ -8,7 +8,7 @@ from vagen.config.base import ConfigError
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.stages.advantage import advantage
 from vagen.stages.build import build
-from vagen.stages.evaluate import evaluate, evaluate_model, iteration_of
+from vagen.stages.evaluate import evaluate, evaluate_model, iteration_of, measure
 from vagen.stages.finalize import finalize
 from vagen.stages.judge import judge
 from vagen.stages.register import register
@@ -26,6 +26,7 @@ STAGES: dict[str, Callable[..., dict[str, Any]]] = {
     "advantage": advantage,
     "update": update,
     "evaluate": evaluate,
+    "measure": measure,
     "register": register,
     "finalize": finalize,
 }

@@ -162,6 +162,29 @@ def evaluate_model(
     return {**result(Path(out_dir)), "results": read_results(Path(out_dir))}
 
 
+def measure(run: Run, name: str, split: str, count: int = 0) -> dict[str, Any]:
+    """Measures the run's newest policy apart from the training, which may be going on.
+
+    The networks are held by this process, whatever engine trains.
+
+    Args:
+        run: The run.
+        name: Name of the evaluation.
+        split: `val` or `test`.
+        count: Levels per environment; 0 takes all.
+
+    Raises:
+        ConfigError: The run has no policy yet.
+    """
+    folder = run.evaluation(name)
+    if committed(folder) is None:
+        infra = run.infra.model_copy(update={"engine": "local"})
+        evaluate_model(run.newest_policy(), run.experiment, infra, split, count or None, folder)
+    produced = result(folder)
+    log_evaluation(run, name, produced["metrics"])
+    return produced
+
+
 def _version(run: Run, name: str) -> str:
     """The policy an evaluation's name stands for."""
     if name == WARM_START:

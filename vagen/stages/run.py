@@ -171,6 +171,19 @@ class Run:
         manifest = read_manifest(self.warm_start)
         return manifest.payload["model_path"] or str(self.warm_start / "policy")
 
+    def newest_policy(self) -> str:
+        """Model directory of the newest checkpoint, else what the warm start made or was given.
+
+        Raises:
+            ConfigError: There is neither yet.
+        """
+        checkpoints = sorted((self.path / "checkpoints").glob("[0-9]*/manifest.json"))
+        if checkpoints:
+            return str(checkpoints[-1].parent / "policy")
+        if committed(self.warm_start) is None:
+            raise ConfigError(f"{self.path} has no policy yet: its warm start is not finished")
+        return self.initial_model()
+
 
 def _point_latest(path: Path) -> None:
     """Makes `latest` beside a run's folder a link to it."""

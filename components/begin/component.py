@@ -1,0 +1,23 @@
+"""The `begin` step."""
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def begin(
+    run: str,
+    experiment: str,
+    infra: str,
+):
+    """Makes the run and what it needs: its folder in the store, its Ray cluster on Kubernetes.
+
+    Args:
+        run: The run: its folder, or its URI in a store.
+        experiment: The experiment file's text; empty if the run is there already.
+        infra: The infra file's text; empty if the run is there already.
+    """
+    from vagen.stages.lifecycle import begin
+
+    begin(run, experiment=experiment, infra=infra)

@@ -1,0 +1,81 @@
+"""What a step gets on Kubernetes: image, resources, nodes, environment, time, attempts."""
+
+from kfp import kubernetes
+from kfp.dsl.pipeline_task import PipelineTask
+
+from vagen.config import InfraConfig
+from vagen.config.kubernetes import ResourcesConfig, read_toleration
+
+WORKS_ITSELF = frozenset({"build", "register", "measure"})
+"""Steps that never ask the Ray cluster."""
+WAITS = frozenset({"begin", "finalize"})
+"""Steps that compute nothing, whatever the engine."""
+BACKOFF_SECONDS = 30
+
+
+def place(task: PipelineTask, step: str, infra: InfraConfig) -> PipelineTask:
+    """Lays what `infra.kubernetes` says on a task; without that section the task stays as it is.
+
+    Args:
+        task: The task, while the pipeline is defined.
+        step: Name of its component.
+        infra: Where it runs.
+    """
+    config = infra.kubernetes
+    if config is None:
+        return task
+    if config.image:
+        task.set_container_image(config.image)
+    _size(task, resources_of(step, infra))
+    for key, value in config.node_selector.items():
+        kubernetes.add_node_selector(task, key, value)
+    for text in config.tolerations:
+        kubernetes.add_toleration(task, **read_toleration(text)._asdict())
+    for name, keys in config.config_maps.items():
+        kubernetes.use_config_map_as_env(task, name, {key: key for key in keys}, optional=True)
+    for name, keys in config.secrets.items():
+        kubernetes.use_secret_as_env(task, name, {key: key for key in keys})
+    if config.pull_secrets:
+        kubernetes.set_image_pull_secrets(task, list(config.pull_secrets))
+    kubernetes.set_security_context(
+        task, run_as_user=config.user, run_as_group=config.user, run_as_non_root=True
+    )
+    kubernetes.add_pod_label(task, "app.kubernetes.io/part-of", "vagen")
+    kubernetes.add_pod_label(task, "vagen.dev/step", step.replace("_", "-"))
+    kubernetes.set_timeout(task, round(config.step_hours * 3600))
+    task.set_retry(
+        config.retries,
+        backoff_duration=f"{BACKOFF_SECONDS}s",
+        backoff_factor=2.0,
+        backoff_max_duration=f"{20 * BACKOFF_SECONDS}s",
+    )
+    return task
+
+
+def resources_of(step: str, infra: InfraConfig) -> ResourcesConfig:
+    """What a step's pod requests.
+
+    Raises:
+        ValueError: The infra has no `kubernetes` section.
+    """
+    config = infra.kubernetes
+    if config is None:
+        raise ValueError(
+            "the infra has no `kubernetes` section: steps are processes of one machine"
+        )
+    if step in config.steps:
+        return config.steps[step]
+    asks = step in WAITS or (infra.engine == "verl" and step not in WORKS_ITSELF)
+    return config.ask if asks else config.work
+
+
+def _size(task: PipelineTask, resources: ResourcesConfig) -> None:
+    """Requests and limits are the same, so that the pod is the last to be evicted."""
+    task.set_cpu_request(resources.cpu).set_cpu_limit(resources.cpu)
+    task.set_memory_request(resources.memory).set_memory_limit(resources.memory)
+    if resources.gpus:
+        task.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(resources.gpus)
+    if resources.shm:
+        kubernetes.empty_dir_mount(
+            task, "shm", "/dev/shm", medium="Memory", size_limit=resources.shm
+        )

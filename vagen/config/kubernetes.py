@@ -1,0 +1,139 @@
+"""Where a pipeline's steps and its Ray cluster are placed on Kubernetes."""
+
+import re
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+
+from vagen.config.base import Section
+
+_QUANTITY = re.compile(r"\d+(\.\d+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
+_TAINT = re.compile(
+    r"(?P<key>[A-Za-z0-9._/-]+)(=(?P<value>[A-Za-z0-9._-]*))?"
+    r":(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)"
+)
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+class Toleration(NamedTuple):
+    """A toleration, as Kubernetes names its parts."""
+
+    key: str
+    operator: Literal["Equal", "Exists"]
+    value: str | None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+
+
+def read_toleration(text: str) -> Toleration:
+    """`key=value:effect` or `key:effect` (any value), as `kubectl taint` writes taints.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    found = _TAINT.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{text!r} is no toleration; write key=value:effect or key:effect, with the effect "
+            "NoSchedule, PreferNoSchedule or NoExecute"
+        )
+    value, effect = found["value"], found["effect"]
+    return Toleration(found["key"], "Exists" if value is None else "Equal", value, effect)
+
+
+def _quantity(value: object) -> str:
+    text = str(value)
+    if not _QUANTITY.fullmatch(text):
+        raise ValueError("write a quantity of Kubernetes, such as 500m, 2, 512Mi or 8Gi")
+    return text
+
+
+def _toleration(text: str) -> str:
+    read_toleration(text)
+    return text
+
+
+def _object_name(text: str) -> str:
+    if len(text) > 63 or not _LABEL.fullmatch(text):
+        raise ValueError("use up to 63 lower-case letters, digits and `-`, as Kubernetes does")
+    return text
+
+
+Quantity = Annotated[str, BeforeValidator(_quantity)]
+ObjectName = Annotated[str, AfterValidator(_object_name)]
+
+
+class ResourcesConfig(Section):
+    """What a step's pod requests; its limits are the same."""
+
+    cpu: Quantity = "1"
+    """Cores."""
+    memory: Quantity = "2Gi"
+    """Memory, `/dev/shm` included."""
+    gpus: NonNegativeInt = 0
+    """GPUs."""
+    shm: Quantity | None = None
+    """Size of `/dev/shm`; null leaves the container runtime's 64 MiB."""
+
+
+class KubernetesConfig(Section):
+    """A Kubernetes cluster: where the pipeline's steps and the run's Ray cluster are placed.
+
+    Deploying the platform is described in docs/kubernetes.md.
+    """
+
+    namespace: ObjectName = "vagen"
+    """Of Ray clusters and jobs. Steps run where Kubeflow Pipelines puts them."""
+    image: str | None = None
+    """Container image of the steps; null takes the one given when the pipeline is compiled."""
+    ray_image: str | None = None
+    """Container image of the Ray cluster; null takes the template's."""
+    template: ObjectName = "vagen-raycluster"
+    """Config map that holds the platform's RayCluster (key `raycluster.yaml`)."""
+    queue: ObjectName | None = None
+    """Kueue's local queue that admits the Ray cluster as a whole; null asks for none."""
+    service_account: ObjectName = "vagen-step"
+    """Of the steps; it may create Ray clusters and jobs."""
+    config_maps: dict[str, tuple[str, ...]] = Field(
+        default={
+            "vagen-site": (
+                "AWS_ENDPOINT_URL_S3",
+                "AWS_REGION",
+                "MLFLOW_TRACKING_URI",
+            )
+        }
+    )
+    """Config maps, and which of their keys the steps get as environment variables."""
+    secrets: dict[str, tuple[str, ...]] = Field(
+        default={"vagen-s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    )
+    """Secrets, and which of their keys the steps get as environment variables."""
+    pull_secrets: tuple[ObjectName, ...] = ()
+    """Secrets for pulling the steps' image."""
+    ask: ResourcesConfig = ResourcesConfig()
+    """Of steps that have their work done by the Ray cluster (`engine: verl`): they wait for it."""
+    work: ResourcesConfig = ResourcesConfig(cpu="4", memory="16Gi", shm="2Gi")
+    """Of steps that work themselves: `build` and `register`, and all of them with
+    `engine: local`."""
+    steps: dict[str, ResourcesConfig] = Field(default_factory=dict)
+    """Resources by step, instead of those."""
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    """Labels of the nodes that steps may run on; the Ray cluster's are the template's."""
+    tolerations: tuple[Annotated[str, AfterValidator(_toleration)], ...] = ()
+    """Taints that steps tolerate, as `kubectl taint` writes them: `key=value:effect`."""
+    user: PositiveInt = 1000
+    """User and group id of the steps."""
+    retries: NonNegativeInt = 2
+    """How often a step that failed is tried again; it goes on from what is committed."""
+    step_hours: PositiveFloat = 24.0
+    """A step that takes longer is stopped."""
+    pending_minutes: PositiveFloat = 60.0
+    """How long the Ray cluster may wait for nodes."""
+    ttl_hours: PositiveFloat = 168.0
+    """`make gc` removes a Ray cluster that is this old, should the pipeline have died."""
