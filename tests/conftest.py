@@ -68,6 +68,25 @@ def experiment_tree(model: str = "tiny:vl", env_name: str = "FrozenLake", **env_
 
 
 @pytest.fixture(scope="session")
+def swift(tmp_path_factory):
+    """An S3 server; without Swift on this machine the test is skipped."""
+    from swift_server import SwiftServer, missing
+
+    if reason := missing():
+        pytest.skip(reason)
+    with SwiftServer(tmp_path_factory.mktemp("swift")) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(swift, monkeypatch) -> str:
+    """URI of a fresh bucket; the environment has what boto3 needs for it."""
+    for name, value in swift.environment().items():
+        monkeypatch.setenv(name, value)
+    return swift.new_bucket()
+
+
+@pytest.fixture(scope="session")
 def make_experiment(tmp_path_factory) -> Callable[..., Any]:
     """A checked experiment: `make_experiment("seed=3", model="tiny:text")`."""
     from vagen.config import load_experiment

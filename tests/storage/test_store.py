@@ -69,12 +69,12 @@ def test_refusals_say_what_is_wrong(tmp_path, source):
     with pytest.raises(StorageError, match=r"holds no manifest\.json"):
         (tmp_path / "raw").mkdir()
         store.put_directory(tmp_path / "raw", "raw")
-    for key in ("", "/etc", "../a", "a/../../b", ".hidden"):
+    for key in ("", "/etc", "../a", "a/../../b", ".hidden", "a//b", "a/"):
         with pytest.raises(StorageError, match="is not a key"):
             store.delete(key)
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/runs", "gs://bucket"])
+@pytest.mark.parametrize("uri", ["az://bucket/runs", "gs://bucket"])
 def test_an_unknown_scheme_is_refused(uri):
     with pytest.raises(StorageError, match=rf"no store for {uri[:2]}://.*file://"):
         open_store(uri)
@@ -88,3 +88,35 @@ def test_a_uri_with_a_machine_is_refused():
 def test_a_plain_path_is_a_local_store(tmp_path):
     store = open_store(tmp_path)
     assert isinstance(store, LocalStore) and store.root == tmp_path
+
+
+def test_a_directory_is_replaced_if_asked_and_if_the_guard_lets_it(tmp_path, source):
+    store = LocalStore(tmp_path / "store")
+    store.put_directory(source, "a")
+    with commit_directory(tmp_path / "other", kind="thing", payload={"n": 2}):
+        pass
+
+    def refuse():
+        raise StorageError("superseded")
+
+    with pytest.raises(StorageError, match=r"^superseded$"):
+        store.put_directory(tmp_path / "other", "a", replace=True, guard=refuse)
+    with pytest.raises(StorageError, match=r"^superseded$"):
+        store.delete("a", guard=refuse)
+    assert store.manifest("a") == (source / "manifest.json").read_bytes()
+    store.put_directory(tmp_path / "other", "a", replace=True)
+    assert store.manifest("a") == (tmp_path / "other" / "manifest.json").read_bytes()
+    assert store.list() == ["a"]
+    with pytest.raises(StorageError, match="has no 'b'"):
+        store.manifest("b")
+
+
+def test_loose_files_are_written_over(tmp_path):
+    store = LocalStore(tmp_path / "store")
+    assert store.read_file("runs/a/events.jsonl") is None
+    for content in (b"1", b""):
+        store.write_file("runs/a/events.jsonl", content)
+        assert store.read_file("runs/a/events.jsonl") == content
+    assert store.list() == []
+    with pytest.raises(StorageError, match="is not a key"):
+        store.read_file("../a")

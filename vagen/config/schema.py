@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
 from vagen.config.base import Section
 from vagen.config.kubernetes import KubernetesConfig
+from vagen.config.schema_store import S3Config
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -442,6 +443,10 @@ class InfraConfig(Section):
 
     output_dir: str = "outputs"
     """Folder that receives one folder per run."""
+    store: str | None = None
+    """Where runs are kept as well: `s3://bucket/prefix` or `file:///folder`, each under its name;
+    null keeps them in `output_dir` only."""
+    s3: S3Config = S3Config()
     engine: Literal["local", "verl"] = "local"
     """`local`: torch in one process; `verl`: verl on Ray, one machine or many."""
     verl: VerlConfig = VerlConfig()

@@ -89,6 +89,19 @@ def read_manifest(directory: Path) -> Manifest:
         )
     with storage_errors(Path(directory)):
         content = path.read_bytes()
+    return parse_manifest(content, str(path))
+
+
+def parse_manifest(content: bytes, name: str) -> Manifest:
+    """A manifest from its bytes, checked against its own digest.
+
+    Args:
+        content: Of `manifest.json`.
+        name: Where it is from, for messages.
+
+    Raises:
+        CorruptArtifact: if it was changed or cut.
+    """
     try:
         data = json.loads(content)
         manifest = Manifest(
@@ -97,20 +110,20 @@ def read_manifest(directory: Path) -> Manifest:
             created=str(data["created"]),
             payload=dict(data["payload"]),
             files={
-                str(name): FileEntry(sha256=str(entry["sha256"]), size=int(entry["size"]))
-                for name, entry in data["files"].items()
+                str(file): FileEntry(sha256=str(entry["sha256"]), size=int(entry["size"]))
+                for file, entry in data["files"].items()
             },
         )
         recorded = str(data["digest"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptArtifact(f"{path} is not a manifest: {error!r}") from error
+        raise CorruptArtifact(f"{name} is not a manifest: {error!r}") from error
     if manifest.digest != recorded:
         raise CorruptArtifact(
-            f"{path} was changed after it was written: "
+            f"{name} was changed after it was written: "
             f"it says digest {recorded}, its content has {manifest.digest}"
         )
-    if outside := [name for name in manifest.files if not _is_inside(name)]:
-        raise CorruptArtifact(f"{path} names files outside its folder: {', '.join(outside)}")
+    if outside := [file for file in manifest.files if not _is_inside(file)]:
+        raise CorruptArtifact(f"{name} names files outside its folder: {', '.join(outside)}")
     return manifest
 
 

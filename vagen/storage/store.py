@@ -2,11 +2,13 @@
 
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from vagen.config.schema_store import S3Config
 from vagen.storage.commit import partial_directory, publish
 from vagen.storage.errors import StorageError, storage_errors
 from vagen.storage.manifest import MANIFEST, verify_directory
@@ -16,11 +18,27 @@ class Store(Protocol):
     """Keeps committed directories under keys such as `runs/a/iterations/0000/rollout`.
 
     A directory is in the store whole or not at all, and is checked against its manifest on its
-    way in and out.
+    way in and out. Beside them it keeps loose files, which have no manifest and may change.
     """
 
-    def put_directory(self, source: Path, key: str) -> str:
+    uri: str
+    """Where it is; what is under a key has the URI `<uri>/<key>`."""
+
+    def put_directory(
+        self,
+        source: Path,
+        key: str,
+        *,
+        replace: bool = False,
+        guard: Callable[[], None] | None = None,
+    ) -> str:
         """Copies the committed directory `source` to `key`; returns its URI.
+
+        Args:
+            source: the directory.
+            key: where it shall be.
+            replace: put it in the place of what is there.
+            guard: called last, right before the directory appears; if it raises, it does not.
 
         Raises:
             CorruptArtifact: if `source` does not match its manifest.
@@ -37,6 +55,14 @@ class Store(Protocol):
         """
         ...
 
+    def manifest(self, key: str) -> bytes:
+        """The bytes of `manifest.json` of what is stored under `key`.
+
+        Raises:
+            StorageError: if there is no such key.
+        """
+        ...
+
     def exists(self, key: str) -> bool:
         """Whether a whole directory is stored under `key`."""
         ...
@@ -45,8 +71,21 @@ class Store(Protocol):
         """Keys below `prefix`, sorted."""
         ...
 
-    def delete(self, key: str) -> None:
-        """Removes `key`; it vanishes at once. A missing key is no error."""
+    def delete(self, key: str, *, guard: Callable[[], None] | None = None) -> None:
+        """Removes `key`; it vanishes at once. A missing key is no error.
+
+        Args:
+            key: what to remove.
+            guard: called last; if it raises, nothing is removed.
+        """
+        ...
+
+    def write_file(self, name: str, content: bytes) -> None:
+        """Writes a loose file, e.g. `runs/a/events.jsonl`, whole and in the place of an older."""
+        ...
+
+    def read_file(self, name: str) -> bytes | None:
+        """Content of a loose file; None if there is none."""
         ...
 
 
@@ -55,18 +94,33 @@ class LocalStore:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root).absolute()
+        self.uri = self.root.as_uri()
 
-    def put_directory(self, source: Path, key: str) -> str:
+    def put_directory(
+        self,
+        source: Path,
+        key: str,
+        *,
+        replace: bool = False,
+        guard: Callable[[], None] | None = None,
+    ) -> str:
         """See `Store.put_directory`."""
         target = self._path(key)
-        _copy_whole(Path(source), target)
+        _copy_whole(Path(source), target, replace=replace, guard=guard)
         return target.as_uri()
 
     def fetch_directory(self, key: str, target: Path) -> Path:
         """See `Store.fetch_directory`."""
         if not self.exists(key):
-            raise StorageError(f"the store {self.root} has no {key!r}: see `list()` for its keys")
+            raise nothing_there(str(self.root), key)
         return _copy_whole(self._path(key), Path(target))
+
+    def manifest(self, key: str) -> bytes:
+        """See `Store.manifest`."""
+        if not self.exists(key):
+            raise nothing_there(str(self.root), key)
+        with storage_errors(self.root):
+            return (self._path(key) / MANIFEST).read_bytes()
 
     def exists(self, key: str) -> bool:
         """See `Store.exists`."""
@@ -82,31 +136,66 @@ class LocalStore:
             and not any(part.startswith(".") for part in PurePosixPath(key).parts)
         )
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, guard: Callable[[], None] | None = None) -> None:
         """See `Store.delete`."""
         path = self._path(key)
         if not path.exists():
             return
+        if guard is not None:
+            guard()
         with storage_errors(self.root):
             grave = Path(tempfile.mkdtemp(prefix=".deleted-", dir=path.parent))
             path.rename(grave)
             shutil.rmtree(grave)
 
+    def write_file(self, name: str, content: bytes) -> None:
+        """See `Store.write_file`."""
+        path = self._path(name)
+        with storage_errors(self.root):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.parent / f".{path.name}.{uuid.uuid4().hex[:12]}"
+            partial.write_bytes(content)
+            partial.replace(path)
+
+    def read_file(self, name: str) -> bytes | None:
+        """See `Store.read_file`."""
+        path = self._path(name)
+        with storage_errors(self.root):
+            return path.read_bytes() if path.is_file() else None
+
     def _path(self, key: str) -> Path:
-        parts = PurePosixPath(key).parts
-        if not parts or key.startswith("/") or any(p == ".." or p.startswith(".") for p in parts):
-            raise StorageError(
-                f"{key!r} is not a key: give a relative path without `..` and hidden names, "
-                "e.g. `runs/a/rollout`"
-            )
-        return self.root.joinpath(*parts)
+        return self.root.joinpath(*PurePosixPath(check_key(key)).parts)
 
 
-def open_store(uri: str | Path) -> Store:
-    """The store behind a URI: a path or `file:///path`.
+def check_key(key: str) -> str:
+    """The key, if it is one.
 
     Raises:
-        StorageError: if there is no store for the URI's scheme.
+        StorageError: It is empty or absolute, or a part of it is `.`, `..`, hidden or empty.
+    """
+    parts = key.split("/")
+    if any(not part or part.startswith(".") for part in parts):
+        raise StorageError(
+            f"{key!r} is not a key: give a relative path without `..` and hidden names, "
+            "e.g. `runs/a/rollout`"
+        )
+    return key
+
+
+def nothing_there(store: str, key: str) -> StorageError:
+    """The error of a key that is not in the store."""
+    return StorageError(f"the store {store} has no {key!r}: see `list()` for its keys")
+
+
+def open_store(uri: str | Path, options: S3Config | None = None) -> Store:
+    """The store behind a URI: a path, `file:///path` or `s3://bucket/prefix`.
+
+    Args:
+        uri: Where the store is.
+        options: How an S3 server is reached; others need none.
+
+    Raises:
+        StorageError: if there is no store for the URI's scheme, or the URI makes no sense.
     """
     text = str(uri)
     scheme, separator, _ = text.partition("://")
@@ -117,10 +206,10 @@ def open_store(uri: str | Path) -> Store:
         raise StorageError(
             f"there is no store for {scheme}:// (in {text!r}): use a path or one of {known}"
         )
-    return SCHEMES[scheme](text)
+    return SCHEMES[scheme](text, options)
 
 
-def _open_local(uri: str) -> Store:
+def _open_local(uri: str, options: S3Config | None) -> Store:
     parts = urlsplit(uri)
     if parts.netloc not in ("", "localhost"):
         raise StorageError(
@@ -129,20 +218,38 @@ def _open_local(uri: str) -> Store:
     return LocalStore(Path(unquote(parts.path)))
 
 
-SCHEMES: dict[str, Callable[[str], Store]] = {"file": _open_local}
+def _open_s3(uri: str, options: S3Config | None) -> Store:
+    # Loaded where it is used: boto3 takes long, and most steps need none.
+    from vagen.storage.s3 import S3Store
+
+    return S3Store(uri, options)
+
+
+SCHEMES: dict[str, Callable[[str, S3Config | None], Store]] = {
+    "file": _open_local,
+    "s3": _open_s3,
+}
 """Stores by URI scheme."""
 
 
-def _copy_whole(source: Path, target: Path) -> Path:
+def _copy_whole(
+    source: Path,
+    target: Path,
+    *,
+    replace: bool = False,
+    guard: Callable[[], None] | None = None,
+) -> Path:
     """Copies a committed directory, files and manifest as they are, verified and atomically."""
     manifest = verify_directory(source)
     target = target.absolute()
-    if target.exists():
+    if target.exists() and not replace:
         raise StorageError(f"{target} exists already: choose another place or delete it")
     with partial_directory(target) as partial:
         for name in (*manifest.files, MANIFEST):
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / name, partial / name)
         verify_directory(partial)
-        publish(partial, target)
+        if guard is not None:
+            guard()
+        publish(partial, target, replace=replace)
     return target

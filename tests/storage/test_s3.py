@@ -1,0 +1,341 @@
+"""The S3 store against a real server: OpenStack Swift."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from s3_faults import FaultyProxy
+
+from vagen.config.schema_store import S3Config
+from vagen.storage import (
+    CorruptArtifact,
+    StorageError,
+    commit_directory,
+    open_store,
+    read_manifest,
+    verify_directory,
+)
+
+pytestmark = pytest.mark.slow
+MIB = 1 << 20
+PART = S3Config(part_size_mib=5)
+
+
+def make_directory(path: Path, files: dict[str, bytes], **payload: object) -> Path:
+    with commit_directory(path, kind="thing", payload=payload) as partial:
+        for name, content in files.items():
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            (partial / name).write_bytes(content)
+    return path
+
+
+@pytest.fixture
+def source(tmp_path):
+    return make_directory(
+        tmp_path / "source", {"sub/a b+ü.txt": b"hello", "empty": b"", "c": b"x" * 999}
+    )
+
+
+def names(swift, uri: str) -> list[str]:
+    """Every object of a bucket."""
+    listed = swift.client().list_objects_v2(Bucket=uri.removeprefix("s3://"))
+    return [entry["Key"] for entry in listed.get("Contents", ())]
+
+
+def test_put_list_fetch_delete(tmp_path, swift, bucket, source):
+    store = open_store(f"{bucket}/my/prefix")
+    uri = store.put_directory(source, "runs/a/rollout")
+    assert uri == f"{bucket}/my/prefix/runs/a/rollout"
+    store.put_directory(source, "runs/ab/rollout")
+    assert store.list() == ["runs/a/rollout", "runs/ab/rollout"]
+    assert store.list("runs/a") == store.list("runs/a/") == ["runs/a/rollout"]
+    assert store.exists("runs/a/rollout") and not store.exists("runs/a")
+    assert store.manifest("runs/a/rollout") == (source / "manifest.json").read_bytes()
+
+    fetched = store.fetch_directory("runs/a/rollout", tmp_path / "new" / "copy")
+    assert verify_directory(fetched) == read_manifest(source)
+    assert (fetched / "sub" / "a b+ü.txt").read_text() == "hello"
+
+    store.delete("runs/a/rollout")
+    store.delete("runs/a/rollout")
+    assert store.list() == ["runs/ab/rollout"]
+    store.delete("runs/ab/rollout")
+    assert names(swift, bucket) == []
+
+
+def test_refusals_say_what_is_wrong(tmp_path, swift, bucket, source):
+    store = open_store(bucket)
+    store.put_directory(source, "a")
+    assert store.put_directory(source, "a") == f"{bucket}/a"
+    other = make_directory(tmp_path / "other", {"a": b"1"})
+    with pytest.raises(StorageError, match=r"/a exists already"):
+        store.put_directory(other, "a")
+    with pytest.raises(StorageError, match="has no 'b'"):
+        store.fetch_directory("b", tmp_path / "b")
+    with pytest.raises(StorageError, match="exists already"):
+        store.fetch_directory("a", tmp_path / "other")
+    for key in ("", "/etc", "../a", "a/../../b", ".hidden", "a//b"):
+        with pytest.raises(StorageError, match="is not a key"):
+            store.delete(key)
+    store.put_directory(other, "a", replace=True)
+    assert (store.fetch_directory("a", tmp_path / "c") / "a").read_bytes() == b"1"
+    # What was replaced takes no room any more.
+    assert len(names(swift, bucket)) == 2
+
+
+def test_equal_content_of_another_writer_is_no_conflict(tmp_path, swift, bucket):
+    store = open_store(bucket)
+    for name in ("one", "two"):
+        path = make_directory(tmp_path / name, {"a": b"1"})
+        manifest = path / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"created": "20', f'"created": "{name}'))
+        store.put_directory(path, "a")
+    assert len(names(swift, bucket)) == 2
+    assert '"created": "one' in store.manifest("a").decode()
+
+
+def test_what_a_guard_refuses_does_not_appear(tmp_path, bucket, source):
+    store = open_store(bucket)
+
+    def refuse():
+        raise StorageError("superseded")
+
+    with pytest.raises(StorageError, match=r"^superseded$"):
+        store.put_directory(source, "a", guard=refuse)
+    assert not store.exists("a")
+    store.put_directory(source, "a")
+    other = make_directory(tmp_path / "other", {"a": b"1"})
+    with pytest.raises(StorageError, match=r"^superseded$"):
+        store.put_directory(other, "a", replace=True, guard=refuse)
+    with pytest.raises(StorageError, match=r"^superseded$"):
+        store.delete("a", guard=refuse)
+    assert (store.fetch_directory("a", tmp_path / "b") / "c").read_bytes() == b"x" * 999
+
+
+def test_a_corrupted_object_is_detected_and_named(tmp_path, swift, bucket):
+    store = open_store(bucket, PART)
+    content = os.urandom(6 * MIB)
+    store.put_directory(make_directory(tmp_path / "a", {"small": b"hello", "large": content}), "a")
+    client, name = swift.client(), bucket.removeprefix("s3://")
+    small = next(key for key in names(swift, bucket) if key.endswith("small"))
+
+    client.put_object(Bucket=name, Key=small, Body=b"hullo")
+    with pytest.raises(CorruptArtifact, match=r"/small is corrupt: the manifest of .* has SHA-256"):
+        store.fetch_directory("a", tmp_path / "b")
+    for other in (b"hell", b"hello!"):
+        client.put_object(Bucket=name, Key=small, Body=other)
+        with pytest.raises(CorruptArtifact, match="/small is corrupt"):
+            store.fetch_directory("a", tmp_path / "b")
+    client.delete_object(Bucket=name, Key=small)
+    with pytest.raises(CorruptArtifact, match="/small is missing"):
+        store.fetch_directory("a", tmp_path / "b")
+    client.put_object(Bucket=name, Key=small, Body=b"hello")
+    client.put_object(Bucket=name, Key=small.replace("small", "large"), Body=content[:-1] + b"\x00")
+    with pytest.raises(CorruptArtifact, match="/large is corrupt"):
+        store.fetch_directory("a", tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+    client.put_object(Bucket=name, Key="a/manifest.json", Body=b"{}")
+    with pytest.raises(CorruptArtifact, match="is not a manifest"):
+        store.fetch_directory("a", tmp_path / "b")
+
+
+def test_bits_that_rot_on_the_server_s_disk_are_detected(tmp_path, swift, bucket):
+    store = open_store(bucket)
+    marker = b"a line that is nowhere else: " + os.urandom(16).hex().encode()
+    store.put_directory(make_directory(tmp_path / "a", {"file": marker}), "a")
+    [path] = [path for path in swift.data_files() if path.read_bytes() == marker]
+    path.write_bytes(marker.replace(b"nowhere", b"NOWHERE"))
+    # Swift itself withdraws the object once it has been read.
+    with pytest.raises(CorruptArtifact, match=r"/file is (corrupt|missing)"):
+        store.fetch_directory("a", tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "uri", "message"),
+    [
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, None, "the secret key is wrong: check AWS_ACCESS"),
+        ({"AWS_ACCESS_KEY_ID": "nobody"}, None, "check AWS_ACCESS_KEY_ID"),
+        ({}, "s3://no-such-bucket/runs", "there is no such bucket: create it"),
+        ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}, None, r"does not answer: .*endpoint_url"),
+        ({"AWS_ENDPOINT_URL_S3": "127.0.0.1:9"}, None, "endpoint_url"),
+    ],
+)
+def test_errors_of_the_server_are_one_line_each(
+    tmp_path, bucket, source, monkeypatch, variables, uri, message
+):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for use in (
+        lambda store: store.put_directory(source, "a"),
+        lambda store: store.fetch_directory("a", tmp_path / "a"),
+        lambda store: store.list(),
+        lambda store: store.write_file("a", b""),
+    ):
+        with pytest.raises(StorageError, match=message) as caught:
+            use(open_store(uri or bucket, S3Config(retries=2)))
+        assert "\n" not in str(caught.value)
+        assert "testing" not in str(caught.value)
+
+
+def test_without_keys_the_error_says_so(tmp_path, bucket, source, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    with pytest.raises(StorageError, match="no access keys are set: check AWS_ACCESS_KEY_ID"):
+        open_store(bucket).put_directory(source, "a")
+
+
+def test_nothing_is_lost_with_a_fifth_of_all_requests_spoilt(tmp_path, swift, bucket):
+    contents = {f"files/{i}": os.urandom(1000 + i) for i in range(20)}
+    contents["large"] = os.urandom(17 * MIB)
+    with FaultyProxy(swift.endpoint, share=0.2, seed=1) as proxy:
+        store = open_store(
+            bucket, S3Config(endpoint_url=proxy.endpoint, part_size_mib=5, retries=10)
+        )
+        for i in range(3):
+            directory = make_directory(tmp_path / f"{i}", contents, number=i)
+            store.put_directory(directory, f"runs/{i}")
+            store.write_file("runs/events.jsonl", b"{}\n" * (i + 1))
+        assert store.list() == ["runs/0", "runs/1", "runs/2"]
+        for i in range(3):
+            fetched = store.fetch_directory(f"runs/{i}", tmp_path / "fetched" / f"{i}")
+            assert verify_directory(fetched).payload == {"number": i}
+            assert all((fetched / name).read_bytes() == contents[name] for name in contents)
+        assert store.read_file("runs/events.jsonl") == b"{}\n" * 3
+        store.delete("runs/1")
+        assert store.list() == ["runs/0", "runs/2"]
+    assert all(proxy.faults.values()) and sum(proxy.faults.values()) > 30, proxy.faults
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from vagen.storage import StorageError, commit_directory, open_store
+folder, uri, name, go = sys.argv[1:]
+source = Path(folder) / name
+with commit_directory(source, kind="thing", payload={"by": name}) as partial:
+    for i in range(4):
+        (partial / str(i)).write_text(name * 1000)
+store = open_store(uri)
+store.exists("warm")
+print("ready", flush=True)
+sys.stdin.readline()
+for place in range(int(go)):
+    try:
+        store.put_directory(source, f"place/{place}")
+        print(place, "won", flush=True)
+    except StorageError as error:
+        assert "exists already" in str(error), error
+        print(place, "lost", flush=True)
+"""
+
+
+def test_of_several_processes_that_write_one_key_one_wins_and_the_others_know(
+    tmp_path, swift, bucket
+):
+    places, writers = 4, 4
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), bucket, f"writer-{i}", str(places)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(writers)
+    ]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    # Whoever reads meanwhile sees the whole of one writer or nothing.
+    store, seen = open_store(bucket), 0
+    while any(process.poll() is None for process in processes):
+        for key in store.list("place"):
+            check_whole(store.fetch_directory(key, tmp_path / "read" / f"{seen}"))
+            seen += 1
+    winners: dict[str, list[int]] = {}
+    for i, process in enumerate(processes):
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0
+        for line in output.splitlines():
+            place, outcome = line.split()
+            if outcome == "won":
+                winners.setdefault(place, []).append(i)
+    assert sorted(winners) == [str(place) for place in range(places)]
+    for place, [winner] in winners.items():
+        fetched = store.fetch_directory(f"place/{place}", tmp_path / "end" / place)
+        assert check_whole(fetched) == f"writer-{winner}"
+    # Losers cleared up behind them, and no lock was left.
+    assert len(names(swift, bucket)) == places * 5
+
+
+def check_whole(directory: Path) -> str:
+    by = verify_directory(directory).payload["by"]
+    assert {(directory / str(i)).read_text() for i in range(4)} == {by * 1000}
+    return by
+
+
+UPLOADER = """
+import sys
+from pathlib import Path
+from vagen.config.schema_store import S3Config
+from vagen.storage import open_store
+open_store(sys.argv[1], S3Config(part_size_mib=16, max_concurrency=4)).put_directory(
+    Path(sys.argv[2]), "checkpoints/0001")
+"""
+
+
+def test_a_gibibyte_is_killed_amid_its_upload_and_goes_on_with_what_the_server_has(
+    tmp_path, swift, bucket
+):
+    directory = tmp_path / "checkpoint"
+    block = os.urandom(64 * MIB)
+    with commit_directory(directory, kind="checkpoint") as partial:
+        with (partial / "weights").open("wb") as file:
+            for i in range(16):
+                file.write(i.to_bytes(8, "big") + block[8:])
+        (partial / "config.json").write_text("{}")
+    process = subprocess.Popen([sys.executable, "-c", UPLOADER, bucket, str(directory)])
+    client, name = swift.client(), bucket.removeprefix("s3://")
+
+    def parts() -> set[tuple[int, str, object]]:
+        """Number, digest and time of the parts that the server has."""
+        uploads = client.list_multipart_uploads(Bucket=name).get("Uploads", ())
+        return {
+            (part["PartNumber"], part["ETag"], part["LastModified"])
+            for upload in uploads
+            for part in client.list_parts(
+                Bucket=name, Key=upload["Key"], UploadId=upload["UploadId"]
+            ).get("Parts", ())
+        }
+
+    deadline = time.monotonic() + 120
+    while len(parts()) < 20:
+        assert process.poll() is None and time.monotonic() < deadline
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = parts()
+    assert 20 <= len(before) < 64
+    store = open_store(bucket, S3Config(part_size_mib=16))
+    assert store.list() == [] and not store.exists("checkpoints/0001")
+
+    sent: list[int] = []
+    store.client.meta.events.register(
+        "before-parameter-build.s3.UploadPart",
+        lambda params, **_: sent.append(params["PartNumber"]),
+    )
+    store.put_directory(directory, "checkpoints/0001")
+    assert sorted(sent) == sorted(set(range(1, 65)) - {number for number, _, _ in before})
+    assert not client.list_multipart_uploads(Bucket=name).get("Uploads")
+
+    fetched = store.fetch_directory("checkpoints/0001", tmp_path / "fetched")
+    assert (fetched / "weights").stat().st_size == 1024 * MIB
+    assert verify_directory(fetched) == read_manifest(directory)

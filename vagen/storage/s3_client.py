@@ -1,0 +1,147 @@
+"""The way to an S3 server: a client, and its errors in words."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from boto3 import Session
+from boto3.exceptions import Boto3Error
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,
+    HTTPClientError,
+    NoCredentialsError,
+    NoRegionError,
+    PartialCredentialsError,
+    SSLError,
+)
+
+from vagen.config.schema_store import S3Config
+from vagen.storage.errors import StorageError
+
+_CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60
+"""Seconds."""
+_KEYS = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the profile, or the pod's role)"
+_ADDRESS = "check infra.s3.endpoint_url (AWS_ENDPOINT_URL_S3), and that it can be reached from here"
+_ADVICE = {
+    "NoSuchBucket": "there is no such bucket: create it, or correct infra.store",
+    "InvalidBucketName": "that is no name of a bucket: correct infra.store",
+    "SignatureDoesNotMatch": f"the secret key is wrong: {_KEYS}",
+    "InvalidAccessKeyId": f"the access key is not known there: {_KEYS}",
+    "ExpiredToken": f"the session token has expired: {_KEYS}",
+    "InvalidToken": f"the session token is not valid there: {_KEYS}",
+    "AccessDenied": "access is denied: the keys need to list, read, write and delete below it",
+    "AllAccessDisabled": "access is denied: the keys need to list, read, write and delete below it",
+    "403": "access is denied: the keys need to list, read, write and delete below it",
+    "RequestTimeTooSkewed": "this machine's clock is wrong: set it (NTP)",
+    "PermanentRedirect": "the bucket is in another region: set infra.s3.region",
+    "AuthorizationHeaderMalformed": "the bucket is in another region: set infra.s3.region",
+    "301": "the bucket is in another region: set infra.s3.region",
+    "KeyTooLongError": "a file's name is too long for the store: shorten it",
+    "KeyTooLong": "a file's name is too long for the store: shorten it",
+    "QuotaExceeded": "the quota there is used up: free some space (`vagen store gc`)",
+    "XAmzContentSHA256Mismatch": "what arrived is not what was sent: try again",
+    "BadDigest": "what arrived is not what was sent: try again",
+}
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def make_client(options: S3Config) -> Any:
+    """A boto3 client; threads may share it.
+
+    Raises:
+        StorageError: The options or the profile do not fit.
+    """
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": options.retries},
+        s3={"addressing_style": options.addressing_style},
+        max_pool_connections=options.max_concurrency + 2,
+        connect_timeout=_CONNECT_TIMEOUT,
+        read_timeout=_READ_TIMEOUT,
+        tcp_keepalive=True,
+        # Checksums of newer kinds, sent unasked, are refused by many servers that are not AWS. Our
+        # own are the parts' MD5 on the way in and the manifest's SHA-256 on the way out.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    with s3_errors("S3"):
+        session = Session()
+        return session.client(
+            "s3",
+            endpoint_url=options.endpoint_url,
+            region_name=options.region or session.region_name or "us-east-1",
+            verify=options.ca_bundle,
+            config=config,
+        )
+
+
+@contextmanager
+def s3_errors(where: str) -> Iterator[None]:
+    """Turns what boto3 raises into `StorageError`: one line, with what would be right.
+
+    Args:
+        where: What was to be read or written, e.g. `s3://bucket/runs`.
+    """
+    try:
+        yield
+    except ClientError as error:
+        raise StorageError(f"cannot use {where}: {_client_advice(error)}") from error
+    except (NoCredentialsError, PartialCredentialsError) as error:
+        raise StorageError(f"cannot use {where}: no access keys are set: {_KEYS}") from error
+    except NoRegionError as error:
+        raise StorageError(f"cannot use {where}: set infra.s3.region (AWS_REGION)") from error
+    except SSLError as error:
+        raise StorageError(
+            f"cannot use {where}: its certificate is not trusted: set infra.s3.ca_bundle, or "
+            f"correct infra.s3.endpoint_url ({_line(error)})"
+        ) from error
+    except (ConnectionError, HTTPClientError) as error:
+        raise StorageError(
+            f"cannot use {where}: the server does not answer: {_ADDRESS} ({_line(error)})"
+        ) from error
+    except (BotoCoreError, Boto3Error) as error:
+        raise StorageError(f"cannot use {where}: {_line(error)}") from error
+    except ValueError as error:
+        # boto3's own, of an endpoint that is no URL.
+        if type(error) is not ValueError:
+            raise
+        raise StorageError(f"cannot use {where}: {_line(error)}; {_ADDRESS}") from error
+
+
+def code_of(error: ClientError) -> str:
+    """The server's name of an error, e.g. `NoSuchKey`."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def in_parallel(function: Callable[[T], R], items: Sequence[T], workers: int) -> list[R]:
+    """Results of `function` in order; the first error ends the rest before they begin."""
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        futures = [pool.submit(function, item) for item in items]
+        try:
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            return [future.result() for future in futures]
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _client_advice(error: ClientError) -> str:
+    code = code_of(error)
+    details = error.response.get("Error", {}).get("Message", "") or _line(error)
+    said = f"{error.operation_name}: {code}, {' '.join(details.split())}"
+    if advice := _ADVICE.get(code):
+        return f"{advice} ({said})"
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if status >= 500:
+        return f"the server is in trouble: try again later ({said})"
+    return f"the server refused ({said})"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,224 @@
+"""Files to an S3 server and back: in parts, side by side, and taken up where they stopped."""
+
+import base64
+import hashlib
+import os
+import random
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
+
+from vagen.config.schema_store import S3Config
+from vagen.storage.errors import StorageError
+from vagen.storage.s3_client import code_of, in_parallel
+
+_MIB = 1 << 20
+_MOST_PARTS = 10_000
+_LONGEST_PAUSE = 20.0
+_UPLOADS = 3
+"""Times that an upload is begun which others end meanwhile."""
+
+
+class Transfer:
+    """Uploads and downloads of one bucket.
+
+    Args:
+        client: Of boto3.
+        bucket: Name of the bucket.
+        options: Part size, requests side by side, attempts.
+    """
+
+    def __init__(self, client: Any, bucket: str, options: S3Config) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._options = options
+
+    def upload(self, files: Mapping[str, Path], present: Mapping[str, int]) -> None:
+        """Puts files under object names.
+
+        An object that is there with the file's size is not sent again, nor is a part that the
+        server has from an upload that was interrupted. So names must belong to their content: under
+        one name only one content is ever put.
+
+        Args:
+            files: Local file by object name.
+            present: Size in bytes of the objects that are there.
+        """
+        sizes = {name: path.stat().st_size for name, path in files.items()}
+        due = [name for name in files if present.get(name) != sizes[name]]
+        limit = self._options.part_size_mib * _MIB
+        small = [name for name in due if sizes[name] <= limit]
+        in_parallel(
+            lambda name: self.put(name, files[name].read_bytes()),
+            small,
+            self._options.max_concurrency,
+        )
+        for name in due:
+            if sizes[name] > limit:
+                self._upload_in_parts(name, files[name], sizes[name])
+
+    def download(self, files: Mapping[str, tuple[Path, int]]) -> None:
+        """Gets objects into local files.
+
+        Args:
+            files: By object name: the file, whose folder exists, and its size in bytes.
+
+        Raises:
+            SizeMismatch: An object has another size.
+            ClientError: An object is missing (`NoSuchKey`), and whatever else the server refuses.
+        """
+        length = self._options.part_size_mib * _MIB
+        ranges = []
+        for name, (path, size) in files.items():
+            with path.open("wb") as file:
+                file.truncate(size)
+            ranges += [
+                (name, path, size, offset, min(length, size - offset))
+                for offset in range(0, size, length)
+            ]
+        in_parallel(lambda part: self._get_range(*part), ranges, self._options.max_concurrency)
+
+    def put(self, name: str, content: bytes, **conditions: str) -> None:
+        """Writes one small object."""
+        self._client.put_object(
+            Bucket=self._bucket,
+            Key=name,
+            Body=content,
+            ContentMD5=_content_md5(content),
+            **conditions,
+        )
+
+    def get(self, name: str, **what: str) -> tuple[bytes, dict[str, Any]]:
+        """Content of an object, or of the `Range` of it, and the server's answer.
+
+        botocore repeats requests; a connection that breaks amid the content is ours to repeat.
+        """
+        for attempt in range(self._options.retries):
+            answer = self._client.get_object(Bucket=self._bucket, Key=name, **what)
+            try:
+                return answer["Body"].read(), answer
+            except (IncompleteReadError, HTTPClientError):
+                if attempt + 1 == self._options.retries:
+                    raise
+                time.sleep(min(random.random() * 2**attempt, _LONGEST_PAUSE))
+        raise AssertionError("retries is positive")
+
+    def _get_range(self, name: str, path: Path, size: int, offset: int, length: int) -> None:
+        try:
+            content, answer = self.get(name, Range=f"bytes={offset}-{offset + length - 1}")
+        except ClientError as error:
+            if code_of(error) in ("InvalidRange", "416"):
+                raise SizeMismatch(name) from error
+            raise
+        whole = int(answer["ContentRange"].rpartition("/")[2])
+        if whole != size or len(content) != length:
+            raise SizeMismatch(name)
+        with path.open("r+b") as file:
+            os.pwrite(file.fileno(), content, offset)
+
+    def _upload_in_parts(self, name: str, path: Path, size: int) -> None:
+        for _ in range(_UPLOADS):
+            try:
+                self._attempt_in_parts(name, path, size)
+                return
+            except ClientError as error:
+                # Another writer of this very file may have completed or abandoned it.
+                if code_of(error) not in ("NoSuchUpload", "InvalidPart"):
+                    raise
+                if self._size(name) == size:
+                    return
+        raise StorageError(
+            f"s3://{self._bucket}/{name} could not be written: its upload was ended by others "
+            f"{_UPLOADS} times; see that one process writes it, and that no rule of the bucket "
+            "aborts uploads early"
+        )
+
+    def _attempt_in_parts(self, name: str, path: Path, size: int) -> None:
+        length = self._part_length(size)
+        about = {"Bucket": self._bucket, "Key": name}
+        upload = self._unfinished(name)
+        there = self._parts(name, upload) if upload else {}
+        if upload is None:
+            upload = self._client.create_multipart_upload(**about)["UploadId"]
+
+        def send(number: int) -> dict[str, Any]:
+            content = _read(path, (number - 1) * length, length)
+            digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+            if there.get(number) == (len(content), digest):
+                return {"PartNumber": number, "ETag": f'"{digest}"'}
+            answer = self._client.upload_part(
+                UploadId=upload,
+                PartNumber=number,
+                Body=content,
+                ContentMD5=_content_md5(content),
+                **about,
+            )
+            return {"PartNumber": number, "ETag": answer["ETag"]}
+
+        numbers = range(1, -(-size // length) + 1)
+        parts = in_parallel(send, numbers, self._options.max_concurrency)
+        self._client.complete_multipart_upload(
+            UploadId=upload, MultipartUpload={"Parts": parts}, **about
+        )
+
+    def _part_length(self, size: int) -> int:
+        """Bytes of a part: as configured, or whole MiB such that there are not too many."""
+        fewest = -(-size // _MOST_PARTS)
+        return max(self._options.part_size_mib, -(-fewest // _MIB)) * _MIB
+
+    def _unfinished(self, name: str) -> str | None:
+        """The newest upload of an object that was begun and not ended."""
+        pages = self._client.get_paginator("list_multipart_uploads").paginate(
+            Bucket=self._bucket, Prefix=name
+        )
+        found = [
+            (upload["Initiated"], upload["UploadId"])
+            for page in pages
+            for upload in page.get("Uploads", ())
+            if upload["Key"] == name
+        ]
+        return max(found)[1] if found else None
+
+    def _parts(self, name: str, upload: str) -> dict[int, tuple[int, str]]:
+        """Size and MD5 by number of the parts that the server has.
+
+        An encrypted part's ETag is not its MD5: it never equals, and the part is sent again.
+        """
+        pages = self._client.get_paginator("list_parts").paginate(
+            Bucket=self._bucket, Key=name, UploadId=upload
+        )
+        return {
+            part["PartNumber"]: (part["Size"], part["ETag"].strip('"'))
+            for page in pages
+            for part in page.get("Parts", ())
+        }
+
+    def _size(self, name: str) -> int | None:
+        try:
+            return self._client.head_object(Bucket=self._bucket, Key=name)["ContentLength"]
+        except ClientError as error:
+            if code_of(error) in ("404", "NoSuchKey"):
+                return None
+            raise
+
+
+class SizeMismatch(Exception):
+    """An object has not the size that its manifest says; the argument is its name."""
+
+
+_reading = threading.Lock()
+
+
+def _read(path: Path, offset: int, length: int) -> bytes:
+    """A stretch of a file; one thread at a time reads, so that the disk reads in a row."""
+    with _reading, path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+def _content_md5(content: bytes) -> str:
+    return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
