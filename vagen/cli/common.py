@@ -34,11 +34,16 @@ def is_run(path: Path) -> bool:
 
 
 def find_run(name: str) -> Path:
-    """The folder of a run, given as a path or as a name (or `latest`) under the output folder.
+    """The folder of a run, given as a path, as a name (or `latest`) under the output folder, or as
+    a URI in a store: then a folder is made, with the manifests of all that is there.
 
     Raises:
         RunNotFoundError: If there is none; names the nearest.
+        ConfigError: If there is none in the store.
+        StorageError: If the store cannot be used.
     """
+    if "://" in name:
+        return _from_store(name)
     path = Path(name)
     outputs = Path(InfraConfig().output_dir)
     for candidate in (path, outputs / name):
@@ -48,6 +53,15 @@ def find_run(name: str) -> Path:
         raise RunNotFoundError(f"{path} is not a run's folder: it has no {EXPERIMENT_FILE}")
     known = [found.name for found in outputs.glob("*") if is_run(found)]
     raise RunNotFoundError(f"{unknown_name('run', name, known)} (in {outputs}/)")
+
+
+def _from_store(uri: str) -> Path:
+    from vagen.stages.run import Run
+
+    run = Run.open(uri)
+    assert run.mirror is not None
+    run.mirror.pull()
+    return run.path
 
 
 def new_folder(path: Path) -> Path:

@@ -4,6 +4,7 @@ import os
 import time
 import webbrowser
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 from vagen.cli.common import (
@@ -14,6 +15,7 @@ from vagen.cli.common import (
     is_run,
     load_configs,
     new_folder,
+    run_of,
 )
 from vagen.cli.main import UsageError
 from vagen.cli.model_files import check_model
@@ -26,7 +28,7 @@ def evaluate(options: Namespace) -> None:
         raise UsageError(f"--count is {options.count}; it must be at least 1")
     from vagen.stages.run import Run
 
-    run_dir = _run_named(options.model)
+    run, run_dir = None, _run_named(options.model)
     if run_dir is None:
         experiment, infra = load_configs(options)
         model = options.model
@@ -36,7 +38,8 @@ def evaluate(options: Namespace) -> None:
             options.experiment or run_dir / EXPERIMENT_FILE, options.overrides
         )
         infra = load_infra(options.infra or run_dir / INFRA_FILE, options.infra_overrides)
-        model = Run.open(run_dir).newest_policy()
+        run = Run.open(run_dir)
+        model = run.newest_policy()
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = f"{experiment.name}-{options.levels}-{stamp}"
     if options.to:
@@ -55,6 +58,8 @@ def evaluate(options: Namespace) -> None:
         ]
     finally:
         close()
+    if run is not None and run.mirror is not None and out.is_relative_to(run.path):
+        run.mirror.push_apart(out)
     interval = "[{:.3f}, {:.3f}]".format(*results["ci95"]) if results["ci95"] else "(no interval)"
     print(f"success {results['success']:.3f}  {interval} on {results['levels']} levels, {model}")
     print(f"{out}  (vagen view {out})")
@@ -80,17 +85,31 @@ def find_report(target: str) -> Path:
         return path.resolve()
     if not path.is_dir():
         path = find_run(target)
+    path = path.resolve()
     folders = [path / "report", path / "evaluations" / "final", path]
     others = sorted((path / "evaluations").glob("*"), key=lambda found: found.stat().st_mtime)
+    fetch = _fetcher(path)
     for folder in [*folders, *reversed(others)]:
-        pages = sorted(folder.glob("*.html"))
+        pages = sorted(fetch(folder).glob("*.html"))
         if pages:
             return pages[0].resolve()
     raise RunNotFoundError(f"{path} has no report yet: no evaluation of it is finished")
 
 
+def _fetcher(path: Path) -> Callable[[Path], Path]:
+    """What brings the contents of a folder at or below `path` from its run's store."""
+    from vagen.stages.run import Run
+
+    try:
+        return Run.open(run_of(path)).fetch
+    except RunNotFoundError:
+        return lambda folder: folder
+
+
 def _run_named(model: str) -> Path | None:
     """The run that `eval` was given, or None if it was given a model."""
+    if "://" in model:
+        return find_run(model)
     for candidate in (Path(model), Path(InfraConfig().output_dir) / model):
         if is_run(candidate):
             return candidate.resolve()

@@ -37,7 +37,10 @@ def resume(options: Namespace) -> None:
     from pipelines.local import execute
     from vagen.stages.run import Run
 
-    execute(Run.open(path))
+    run = Run.open(path)
+    if run.mirror is not None:
+        run.mirror.pull()
+    execute(run)
     show_summary(path)
 
 

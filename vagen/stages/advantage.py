@@ -41,7 +41,9 @@ def advantage(
     source = source or run.step(iteration, "judge")
     folder = out or run.step(iteration, "advantage")
     if committed(folder) is None:
-        batch = TrajectoryBatch.load(source, kind="judge", config_digest=run.config_digest)
+        batch = TrajectoryBatch.load(
+            run.fetch(source), kind="judge", config_digest=run.config_digest
+        )
         engine = engine_at(run, version_learning(run, batch))
         metrics = add_columns(run.experiment, engine, batch.trajectories, batch.images)
         if is_due(run.experiment, iteration):

@@ -103,7 +103,7 @@ def load_levels(run: Run) -> list[LevelSet]:
     Raises:
         CorruptArtifact: The folder was changed.
     """
-    verify_directory(run.levels)
+    verify_directory(run.fetch(run.levels))
     sets = json.loads((run.levels / "levels.json").read_text())
     return [
         LevelSet(

@@ -19,11 +19,14 @@ def ask(run_dir: str | Path, address: str, request: dict[str, Any]) -> dict[str,
     from vagen.engines.verl.mapping import is_cpu
     from vagen.stages.run import Run
 
-    variables = configure(cpu=is_cpu(Run.open(run_dir).infra))
+    run = Run.open(run_dir)
+    variables = configure(cpu=is_cpu(run.infra))
+    # Of a run in a store, the session has a folder of its own, on whatever node it is.
+    place = run.mirror.uri if run.mirror is not None else run_dir
     from vagen.engines.verl import session
 
     try:
-        return session.ask(session.attach(run_dir, address, RESPONDER, variables), request)
+        return session.ask(session.attach(place, address, RESPONDER, variables), request)
     except session.SessionLost as error:
         raise SessionError(
             f"the session of {run_dir} ended during {request['stage']}: {error}; run the step "
@@ -34,15 +37,20 @@ def ask(run_dir: str | Path, address: str, request: dict[str, Any]) -> dict[str,
 def end(run_dir: str | Path, address: str) -> None:
     """Ends the session of a run, if there is one, with the networks that it holds."""
     from vagen.engines.verl import session
+    from vagen.stages.run import Run
 
-    session.end(run_dir, address)
+    run = Run.open(run_dir)
+    session.end(run.mirror.uri if run.mirror is not None else run_dir, address)
 
 
-def make_responder(run_dir: Path, held: ExitStack) -> Any:
+def make_responder(run: str, held: ExitStack) -> Any:
     """In the session: holds the run and reports its progress."""
     from vagen.stages import progress
     from vagen.stages.executor import locked
+    from vagen.stages.mirror import is_uri, restore
     from vagen.stages.responder import Responder
+
+    run_dir = restore(run) if is_uri(run) else Path(run)
 
     held.enter_context(locked(run_dir))
     progress.configure(run_dir)

@@ -30,22 +30,54 @@ STAGES: dict[str, Callable[..., dict[str, Any]]] = {
     "register": register,
     "finalize": finalize,
 }
+APART = ("measure",)
+"""Stages beside a training that may be going on: they write one folder, which no other does."""
 RERUNNABLE = {"judge": judge, "advantage": advantage, "update": update}
 
-__all__ = ["STAGES", "evaluate_model", "execute", "rerun_stage"]
+__all__ = ["STAGES", "begin", "evaluate_model", "execute", "rerun_stage"]
 
 
 def execute(run: Run, stage: str, **kwargs: Any) -> dict[str, Any]:
     """Runs one stage of a run; returns `uri`, `sha256`, `metrics`.
 
     A pipeline has all its iterations from the start. Those after the one that ended the training
-    early pass on what that one's update left.
+    early pass on what that one's update left. Of a run in a store, the URI is one there, and what
+    the stage committed has been put there.
 
     Raises:
         ConfigError: No stage has this name.
+        StorageError: The run is in a store that cannot be used.
     """
     if stage not in STAGES:
         raise ConfigError(f"no stage is named {stage!r}: there are {', '.join(STAGES)}")
+    mirror = run.mirror
+    if mirror is None:
+        return _execute(run, stage, kwargs)
+    if stage in APART:
+        mirror.pull()
+        produced = _execute(run, stage, kwargs)
+        mirror.push_apart(Path(produced["uri"]))
+    else:
+        begin(run)
+        produced = _execute(run, stage, kwargs)
+        mirror.push()
+    return {**produced, "uri": mirror.uri_of(produced["uri"])}
+
+
+def begin(run: Run) -> None:
+    """Makes this process the newest attempt at a run in a store, with all that is there.
+
+    Raises:
+        StorageError: The store cannot be used.
+    """
+    if run.mirror is not None and run.mirror.begin():
+        run.ahead = None
+        if run.engine is not None:
+            # Its weights may bear the name of what another attempt has learnt since.
+            run.engine.version = "another attempt's"
+
+
+def _execute(run: Run, stage: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     if (over := _passed_on(run, stage, kwargs)) is not None:
         return over
     return STAGES[stage](run, **kwargs)
@@ -82,5 +114,6 @@ def rerun_stage(stage: str, run_dir: Path, batch_dir: Path, out_dir: Path) -> di
             f"stage {stage!r} does not start from a stored batch: use {', '.join(RERUNNABLE)}"
         )
     run = Run.open(run_dir)
+    run.fetch(Path(batch_dir).absolute())
     iteration = TrajectoryBatch.load(batch_dir).iteration
     return RERUNNABLE[stage](run, iteration, source=Path(batch_dir), out=Path(out_dir))

@@ -124,7 +124,7 @@ def validations(run: Run, iteration: int) -> list[float]:
     for folder in run.evaluation("").glob("iteration-*"):
         place = iteration_of(folder.name)
         if place is not None and place < iteration and committed(folder) is not None:
-            found[place] = read_results(folder)["success"]
+            found[place] = read_results(run.fetch(folder))["success"]
     return [found[place] for place in sorted(found)]
 
 

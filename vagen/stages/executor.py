@@ -5,12 +5,13 @@ import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vagen.stages import progress
 from vagen.stages.session import StageError, executor_name
+from vagen.storage import StorageError, directory_digest, read_manifest
 
 if TYPE_CHECKING:
     from vagen.stages.run import Run
@@ -34,6 +35,20 @@ class OpenRun:
     def __call__(self, stage: str, **kwargs: Any) -> dict[str, Any]:
         """Executes a stage."""
         return self._execute(stage, **kwargs)
+
+    def locate(self, uri: str) -> Path:
+        """The folder that a URI of the run stands for, with its manifest."""
+        from vagen.stages.dispatch import begin
+
+        if self._run.mirror is None:
+            return Path(uri)
+        begin(self._run)
+        return self._run.mirror.folder_of(uri)
+
+    def settle(self) -> None:
+        """After a stage, when its end has been reported: puts that into the store too."""
+        if self._run.mirror is not None:
+            self._run.mirror.push_files()
 
     def close(self) -> None:
         """Lets the engine go."""
@@ -85,15 +100,28 @@ def perform(
     execute: Execute, stage: str, *, source: dict[str, str], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Executes a stage with its progress reported, after a check of what it continues from."""
-    with progress.step(stage, kwargs.get("iteration"), label=str(kwargs.get("name", ""))) as record:
-        check_source(**source)
-        result = execute(stage, **kwargs)
-        record.metrics = dict(result.get("metrics") or {})
+    settle = getattr(execute, "settle", lambda: None)
+    about = {"iteration": kwargs.get("iteration"), "label": str(kwargs.get("name", ""))}
+    try:
+        with progress.step(stage, **about) as record:
+            check_source(**source, locate=getattr(execute, "locate", Path))
+            result = execute(stage, **kwargs)
+            record.metrics = dict(result.get("metrics") or {})
+    except Exception:
+        with suppress(StorageError):  # what went wrong first is what the user needs
+            settle()
+        raise
+    settle()
     return result
 
 
-def check_source(uri: str, sha256: str) -> None:
+def check_source(uri: str, sha256: str, locate: Callable[[str], Path] = Path) -> None:
     """Refuses an artifact that is not the one the step before handed on.
+
+    Args:
+        uri: Of the artifact; empty skips the check.
+        sha256: Its digest, as handed on.
+        locate: Gives the folder of a URI.
 
     Raises:
         StageError: If the folder's digest is another.
@@ -101,9 +129,7 @@ def check_source(uri: str, sha256: str) -> None:
     """
     if not uri:
         return
-    from vagen.storage import directory_digest, read_manifest
-
-    found = directory_digest(read_manifest(Path(uri)))
+    found = directory_digest(read_manifest(locate(uri)))
     if found != sha256:
         raise StageError(
             f"{uri} is not what the step before wrote: its digest is {found}, {sha256} was handed "

@@ -43,7 +43,7 @@ def summarize(run: Run) -> dict[str, Any] | None:
     before, after = run.evaluation(WARM_START), run.evaluation(FINAL)
     if committed(before) is None or committed(after) is None:
         return None
-    start, final = read_results(before), read_results(after)
+    start, final = read_results(run.fetch(before)), read_results(run.fetch(after))
     shared = sorted(start["by_level"].keys() & final["by_level"].keys())
     paired = paired_bootstrap(
         [start["by_level"][level] for level in shared],
@@ -52,7 +52,7 @@ def summarize(run: Run) -> dict[str, Any] | None:
     )
     registration: dict[str, Any] = {}
     if committed(run.registration) is not None:
-        registration = json.loads((run.registration / "registration.json").read_text())
+        registration = json.loads((run.fetch(run.registration) / "registration.json").read_text())
     summary = {
         "experiment": run.experiment.name,
         "preset": run.experiment.preset,
@@ -116,7 +116,7 @@ def _curves(run: Run) -> Path | None:
     marks = []
     for name, place in ((WARM_START, 0), (FINAL, run.last_iteration + 1)):
         if committed(run.evaluation(name)) is not None:
-            results = read_results(run.evaluation(name))
+            results = read_results(run.fetch(run.evaluation(name)))
             ci95 = tuple(results["ci95"]) if results["ci95"] else None
             marks.append(Mark(f"test, {name}", place, results["success"], ci95))
     path = run.path / "report" / "curves.png"

@@ -22,7 +22,9 @@ def judge(
     source = source or run.step(iteration, "rollout")
     folder = out or run.step(iteration, "judge")
     if committed(folder) is None:
-        batch = TrajectoryBatch.load(source, kind="rollout", config_digest=run.config_digest)
+        batch = TrajectoryBatch.load(
+            run.fetch(source), kind="rollout", config_digest=run.config_digest
+        )
         metrics = score(run.experiment, batch.trajectories)
         replace(batch, kind="judge", metrics=metrics).save(folder, previous=source)
     return result(folder)

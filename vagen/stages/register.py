@@ -22,8 +22,8 @@ def register(run: Run) -> dict[str, Any]:
     """
     if committed(run.registration) is None:
         checkpoint = run.checkpoint(run.last_iteration)
-        verify_directory(checkpoint)
-        results = read_results(run.evaluation(FINAL))
+        verify_directory(run.fetch(checkpoint))
+        results = read_results(run.fetch(run.evaluation(FINAL)))
         tracker = tracker_of(run)
         registration = register_model(
             checkpoint / "policy",

@@ -51,11 +51,11 @@ def engine_at(run: Run, version: str) -> Engine:
         if run.engine is not None:
             run.engine.close()
             run.engine = None
-        verify_directory(run.warm_start)
+        verify_directory(run.fetch(run.warm_start))
         run.engine = make_engine(run.experiment, run.infra, run.initial_model(), version=WARM_START)
     if version != WARM_START:
         checkpoint = run.checkpoint(int(version.rpartition("-")[2]))
-        verify_directory(checkpoint)
+        verify_directory(run.fetch(checkpoint))
         run.engine.load(checkpoint, version=version)
     return run.engine
 

@@ -1,5 +1,6 @@
 """A run: one folder with its configuration and everything its steps wrote."""
 
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from vagen.config import (
     load_infra,
 )
 from vagen.config.base import ConfigError
+from vagen.stages.mirror import Mirror, is_uri, restore, scratch_of
 from vagen.stages.progress import read_events
 from vagen.storage import Manifest, read_manifest, storage_errors
 
@@ -52,6 +54,11 @@ class Run:
     """Episodes of the next iteration, if they are being played already."""
     tracker: Any = field(default=None, repr=False)
     """The open MLflow run, if any."""
+    mirror: Mirror | None = field(init=False, repr=False)
+    """The run in `infra.store`, if there is one."""
+
+    def __post_init__(self) -> None:
+        self.mirror = Mirror(self.path, self.infra) if self.infra.store else None
 
     @classmethod
     def create(
@@ -59,12 +66,14 @@ class Run:
     ) -> "Run":
         """Makes the folder `<output_dir>/<name>-<time>` with the configuration; `latest` names it.
 
+        With `infra.store` the configuration is in the store afterwards.
+
         Raises:
-            StorageError: The output folder cannot be written.
+            StorageError: The output folder or the store cannot be written.
             ConfigError: A run of this name exists.
         """
         label = name or f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        path = Path(infra.output_dir).absolute() / label
+        path = scratch_of(infra) / label
         with storage_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -77,17 +86,25 @@ class Run:
             (path / "config").mkdir()
             (path / "config" / "experiment.yaml").write_text(dump_yaml(experiment))
             (path / "config" / "infra.yaml").write_text(dump_yaml(infra))
-            _point_latest(path)
-        return cls(path, experiment, infra)
+        run = cls(path, experiment, infra)
+        if run.mirror is not None:
+            try:
+                run.mirror.create()
+            except ValueError:
+                shutil.rmtree(path)
+                raise
+        _point_latest(path)
+        return run
 
     @classmethod
     def open(cls, path: Path | str) -> "Run":
-        """Opens a run's folder.
+        """Opens a run by its folder, or by its URI in a store, for which a folder is made.
 
         Raises:
             ConfigError: There is no run, or its configuration is not readable.
+            StorageError: The store cannot be used.
         """
-        path = Path(path).absolute()
+        path = restore(path) if isinstance(path, str) and is_uri(path) else Path(path).absolute()
         experiment = path / "config" / "experiment.yaml"
         if not experiment.exists():
             raise ConfigError(f"{path} is no run: it has no config/experiment.yaml")
@@ -140,6 +157,14 @@ class Run:
         """Folder of an evaluation."""
         return self.path / "evaluations" / name
 
+    def fetch(self, folder: Path) -> Path:
+        """The committed folder with its contents, which may still be in the store only.
+
+        Raises:
+            StorageError: They cannot be had.
+        """
+        return self.mirror.fetch(folder) if self.mirror is not None else folder
+
     def iteration_metrics(self) -> list[dict[str, float]]:
         """Metrics of every finished iteration, each with its `iteration` and the steps' seconds."""
         seconds: dict[int, dict[str, float]] = {}
@@ -168,7 +193,7 @@ class Run:
         Raises:
             StorageError: The warm start is not committed.
         """
-        manifest = read_manifest(self.warm_start)
+        manifest = read_manifest(self.fetch(self.warm_start))
         return manifest.payload["model_path"] or str(self.warm_start / "policy")
 
     def newest_policy(self) -> str:
@@ -179,7 +204,7 @@ class Run:
         """
         checkpoints = sorted((self.path / "checkpoints").glob("[0-9]*/manifest.json"))
         if checkpoints:
-            return str(checkpoints[-1].parent / "policy")
+            return str(self.fetch(checkpoints[-1].parent) / "policy")
         if committed(self.warm_start) is None:
             raise ConfigError(f"{self.path} has no policy yet: its warm start is not finished")
         return self.initial_model()

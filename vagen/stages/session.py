@@ -76,7 +76,7 @@ def call(
     """Executes one stage of a run, in its session if there is one.
 
     Args:
-        run_dir: The run's folder.
+        run_dir: The run's folder, or its URI in a store: then it is taken up in a folder here.
         stage: Name of the stage.
         source_uri: Folder of the artifact the stage continues from; empty skips the check.
         source_sha256: Digest that the artifact must have.
@@ -90,6 +90,10 @@ def call(
         StageFailed: The stage broke (raised by a session).
         SessionError: The session ended before it answered.
     """
+    if "://" in run_dir:
+        from vagen.stages.mirror import restore
+
+        run_dir = str(restore(run_dir))
     source = {"uri": source_uri, "sha256": source_sha256}
     request = {"op": "execute", "stage": stage, "source": source, "kwargs": kwargs}
     if (address := cluster_address(run_dir)) is not None:

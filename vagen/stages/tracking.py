@@ -58,5 +58,6 @@ def log_evaluation(run: Run, name: str, metrics: dict[str, float]) -> None:
     elif name.startswith("iteration-"):
         step = int(name.rpartition("-")[2])
     tracker.log_metrics(metrics, step=step)
-    tracker.log_artifact(run.evaluation(name) / "report.html", f"evaluations/{name}")
-    tracker.log_artifact(run.evaluation(name) / "results.json", f"evaluations/{name}")
+    folder = run.fetch(run.evaluation(name))
+    tracker.log_artifact(folder / "report.html", f"evaluations/{name}")
+    tracker.log_artifact(folder / "results.json", f"evaluations/{name}")

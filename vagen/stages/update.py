@@ -44,7 +44,9 @@ def update(
         if out is None:
             log_iteration(run, iteration, done.payload["history"])
         return result(folder)
-    batch = TrajectoryBatch.load(source, kind="advantage", config_digest=run.config_digest)
+    batch = TrajectoryBatch.load(
+        run.fetch(source), kind="advantage", config_digest=run.config_digest
+    )
     engine = engine_at(run, version_learning(run, batch))
     if out is not None:
         metrics = _learn(run, engine, batch, iteration) | {"algorithm/kl_coef": engine.kl_coef}

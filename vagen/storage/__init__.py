@@ -1,8 +1,8 @@
 """Directories on disk: whole or absent, checked by digest, kept in stores by URI."""
 
-from vagen.storage.commit import commit_directory, reuse_file
+from vagen.storage.commit import commit_directory, publish_manifest, reuse_file
 from vagen.storage.errors import CorruptArtifact, StorageError, storage_errors
-from vagen.storage.fence import Superseded, claim
+from vagen.storage.fence import Superseded, claim, describe_attempt
 from vagen.storage.manifest import (
     MANIFEST,
     FileEntry,
@@ -12,7 +12,7 @@ from vagen.storage.manifest import (
     read_manifest,
     verify_directory,
 )
-from vagen.storage.store import LocalStore, Store, open_store
+from vagen.storage.store import LocalStore, Store, materialize, open_store
 
 __all__ = [
     "MANIFEST",
@@ -25,9 +25,12 @@ __all__ = [
     "Superseded",
     "claim",
     "commit_directory",
+    "describe_attempt",
     "directory_digest",
     "file_digest",
+    "materialize",
     "open_store",
+    "publish_manifest",
     "read_manifest",
     "reuse_file",
     "storage_errors",

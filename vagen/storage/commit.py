@@ -19,7 +19,7 @@ from typing import Any
 
 from vagen.storage.errors import StorageError, storage_errors
 from vagen.storage.fence import standing
-from vagen.storage.manifest import MANIFEST, Manifest, scan_files
+from vagen.storage.manifest import MANIFEST, Manifest, parse_manifest, scan_files
 
 
 @contextmanager
@@ -96,6 +96,22 @@ def publish(partial: Path, final: Path, *, replace: bool = False) -> None:
         else:
             partial.rename(final)
     _sync(final.parent)
+
+
+def publish_manifest(final: Path, content: bytes) -> None:
+    """Makes `final` a folder that holds a manifest alone, in the place of what was there.
+
+    It says what was committed; the files that it names are elsewhere. See
+    `vagen.storage.materialize`.
+
+    Raises:
+        StorageError: if the folder cannot be written.
+        CorruptArtifact: if the content is no manifest.
+    """
+    parse_manifest(content, str(final / MANIFEST))
+    with partial_directory(final) as partial:
+        (partial / MANIFEST).write_bytes(content)
+        publish(partial, final, replace=True)
 
 
 def remove_stale(final: Path) -> list[Path]:

@@ -44,19 +44,23 @@ def claim(folder: Path, attempt: str | None = None) -> str:
     """
     folder = Path(folder).absolute()
     attempt = attempt or uuid.uuid4().hex
-    content = {
+    with _locked(folder) as file:
+        file.truncate()
+        json.dump(describe_attempt(attempt), file)
+        file.flush()
+        os.fsync(file.fileno())
+    _claimed[folder] = attempt
+    return attempt
+
+
+def describe_attempt(attempt: str) -> dict[str, str | int]:
+    """What a claim of this process says: the attempt, and who makes it since when."""
+    return {
         "attempt": attempt,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    with _locked(folder) as file:
-        file.truncate()
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    _claimed[folder] = attempt
-    return attempt
 
 
 @contextmanager

@@ -5,13 +5,15 @@ import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
-from vagen.config.schema_store import S3Config
 from vagen.storage.commit import partial_directory, publish
 from vagen.storage.errors import StorageError, storage_errors
 from vagen.storage.manifest import MANIFEST, verify_directory
+
+if TYPE_CHECKING:
+    from vagen.config.schema_store import S3Config
 
 
 class Store(Protocol):
@@ -187,7 +189,25 @@ def nothing_there(store: str, key: str) -> StorageError:
     return StorageError(f"the store {store} has no {key!r}: see `list()` for its keys")
 
 
-def open_store(uri: str | Path, options: S3Config | None = None) -> Store:
+def materialize(store: Store, key: str, folder: Path) -> None:
+    """Fills a folder that holds a manifest alone: puts the whole directory in its place.
+
+    Raises:
+        StorageError: if the store has no such key, or by now another directory under it.
+        CorruptArtifact: if what arrived does not match its manifest.
+    """
+    wanted = (folder / MANIFEST).read_bytes()
+    with partial_directory(folder) as partial:
+        whole = store.fetch_directory(key, partial / folder.name)
+        if (whole / MANIFEST).read_bytes() != wanted:
+            raise StorageError(
+                f"{store.uri}/{key} is not what {folder} says it is: another attempt replaced it; "
+                "open the run again"
+            )
+        publish(whole, folder, replace=True)
+
+
+def open_store(uri: str | Path, options: "S3Config | None" = None) -> Store:
     """The store behind a URI: a path, `file:///path` or `s3://bucket/prefix`.
 
     Args:
@@ -209,7 +229,7 @@ def open_store(uri: str | Path, options: S3Config | None = None) -> Store:
     return SCHEMES[scheme](text, options)
 
 
-def _open_local(uri: str, options: S3Config | None) -> Store:
+def _open_local(uri: str, options: "S3Config | None") -> Store:
     parts = urlsplit(uri)
     if parts.netloc not in ("", "localhost"):
         raise StorageError(
@@ -218,14 +238,14 @@ def _open_local(uri: str, options: S3Config | None) -> Store:
     return LocalStore(Path(unquote(parts.path)))
 
 
-def _open_s3(uri: str, options: S3Config | None) -> Store:
+def _open_s3(uri: str, options: "S3Config | None") -> Store:
     # Loaded where it is used: boto3 takes long, and most steps need none.
     from vagen.storage.s3 import S3Store
 
     return S3Store(uri, options)
 
 
-SCHEMES: dict[str, Callable[[str, S3Config | None], Store]] = {
+SCHEMES: dict[str, Callable[[str, "S3Config | None"], Store]] = {
     "file": _open_local,
     "s3": _open_s3,
 }

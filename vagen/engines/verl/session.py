@@ -44,7 +44,7 @@ class _Session:
         module, _, name = responder.partition(":")
         self._held = ExitStack()
         self._responder: Responder = getattr(importlib.import_module(module), name)(
-            Path(run_dir), self._held
+            run_dir, self._held
         )
         self._responder.open()
 
@@ -63,10 +63,10 @@ def attach(
     """The session of a run; started in the cluster if there is none.
 
     Args:
-        run_dir: The run's folder, a path that every node sees.
+        run_dir: The run's folder, a path that every node sees, or its URI in a store.
         address: Of the Ray cluster.
-        responder: `module:function`, called as `function(run_dir, held)`: gives a `Responder`, and
-            puts on the `ExitStack` what has to be let go at the end.
+        responder: `module:function`, called as `function(run_dir, held)` with `run_dir` as
+            text: gives a `Responder`, and puts on the `ExitStack` what has to be let go at the end.
         environment: Variables of its process, see `vagen.engines.verl.environment`.
     """
     _connect(address)
@@ -82,7 +82,7 @@ def attach(
             max_restarts=0,
             runtime_env={"env_vars": environment},
         )
-        .remote(str(Path(run_dir).absolute()), responder)
+        .remote(_place(run_dir), responder)
     )
 
 
@@ -115,7 +115,11 @@ def _connect(address: str) -> None:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
 
 
+def _place(run_dir: str | Path) -> str:
+    return run_dir if isinstance(run_dir, str) and "://" in run_dir else os.path.abspath(run_dir)
+
+
 def _name(run_dir: str | Path) -> str:
     """Runs of one name in different places are different runs."""
-    path = os.path.abspath(run_dir)
+    path = _place(run_dir)
     return f"session-{os.path.basename(path)}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
