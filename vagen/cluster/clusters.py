@@ -1,0 +1,226 @@
+"""A run's RayCluster: made once, awaited until it is whole, taken down."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from vagen.cluster.advice import Finding, explain_cluster
+from vagen.cluster.errors import ApiError, ClusterError
+from vagen.cluster.kube import EVENTS, PODS, RAYCLUSTERS, Kube, Object, wait_until
+from vagen.cluster.names import EXPIRES_AT, RAY_CLUSTER, RUN, RUN_NAME
+from vagen.cluster.watching import follow
+
+Report = Callable[[str], Any]
+"""Takes a line for the one who waits."""
+
+
+def ensure_raycluster(kube: Kube, manifest: Object, *, deadline: float = 900.0) -> Object:
+    """The run's RayCluster: the one that exists, or a new one.
+
+    One that is being deleted is waited for, and so are the pods of one that was deleted: they
+    would hold the devices, and what they still do must not meet the new cluster's. The time of one
+    that exists is extended to the manifest's.
+
+    Args:
+        kube: The API server.
+        manifest: From `render_raycluster`.
+        deadline: Seconds for all of this.
+
+    Raises:
+        ClusterError: The name is another run's, the existing one differs, or the deadline.
+    """
+    name = manifest["metadata"]["name"]
+    end = time.monotonic() + deadline
+    while True:
+        found = kube.get(RAYCLUSTERS, name)
+        if found is None or found["metadata"].get("deletionTimestamp"):
+            await_gone(kube, name, max(0.0, end - time.monotonic()))
+            try:
+                return kube.create(RAYCLUSTERS, manifest)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+                continue  # made in between: by another launcher, or by our own lost request
+        _check_same(found, manifest)
+        expires = manifest["metadata"]["annotations"][EXPIRES_AT]
+        return kube.patch(RAYCLUSTERS, name, {"metadata": {"annotations": {EXPIRES_AT: expires}}})
+
+
+def await_raycluster(
+    kube: Kube, name: str, *, pending_deadline: float, report: Report | None = None
+) -> Object:
+    """Waits until the head and all workers are ready.
+
+    Args:
+        kube: The API server.
+        name: The RayCluster's.
+        pending_deadline: Seconds from now; time in Kueue's queue counts.
+        report: Is told what keeps the cluster from being ready, whenever that changes.
+
+    Raises:
+        ClusterError: It is gone, something final is wrong with it, or the deadline has passed;
+            with what to do.
+    """
+    end = time.monotonic() + pending_deadline
+    final_since: dict[str, float] = {}
+    told: list[Finding] = []
+    looked = 0.0
+    for cluster in follow(kube, RAYCLUSTERS, name):
+        if cluster is None or cluster["metadata"].get("deletionTimestamp"):
+            raise ClusterError(
+                f"RayCluster {name} was deleted while it was awaited: by `vagen cluster delete`, "
+                "by `make gc`, or with its owner"
+            )
+        if is_ready(cluster):
+            return cluster
+        now = time.monotonic()
+        # Status changes come in bursts; pods and events are asked for between them.
+        if now - looked < min(1.0, kube.pace.window) and now < end:
+            continue
+        looked = now
+        found = diagnose(kube, cluster)
+        if report and found != told:
+            for finding in found:
+                report(finding.text)
+        told = found
+        texts = {finding.text for finding in found if finding.final}
+        final_since = {text: final_since.get(text, now) for text in texts}
+        if any(now - since >= kube.pace.grace for since in final_since.values()) or now >= end:
+            raise ClusterError(_not_ready(cluster, found, pending_deadline, now >= end))
+    raise AssertionError("a watch does not end")
+
+
+def is_ready(cluster: Object) -> bool:
+    """Whether the head and all desired workers are ready now.
+
+    KubeRay leaves `status.state` at `ready` when pods fail later (`calculateStatus`,
+    raycluster_controller.go, v1.6), so that the counts and the head's condition decide, too.
+    """
+    status = cluster.get("status", {})
+    if cluster.get("spec", {}).get("suspend") or status.get("state") != "ready":
+        return False
+    if status.get("observedGeneration", 0) < cluster["metadata"].get("generation", 0):
+        return False
+    head = [one for one in status.get("conditions", []) if one["type"] == "HeadPodReady"]
+    if any(one["status"] != "True" for one in head):
+        return False
+    return status.get("readyWorkerReplicas", 0) >= desired_workers(cluster)
+
+
+def desired_workers(cluster: Object) -> int:
+    """Worker pods that a RayCluster asks for."""
+    groups = cluster["spec"].get("workerGroupSpecs") or []
+    return sum(group.get("replicas", 0) * group.get("numOfHosts", 1) for group in groups)
+
+
+def diagnose(kube: Kube, cluster: Object) -> list[Finding]:
+    """What keeps a RayCluster from being ready, from its pods and events."""
+    pods = cluster_pods(kube, cluster["metadata"]["name"])
+    findings = explain_cluster(cluster, pods, kube.list(EVENTS).items)
+    return [_with_log(kube, finding, pods) for finding in findings]
+
+
+def cluster_pods(kube: Kube, name: str, node_type: str = "") -> list[Object]:
+    """Pods of a RayCluster, or only its `head` or its `worker`s."""
+    selector = f"{RAY_CLUSTER}={name}" + (f",ray.io/node-type={node_type}" if node_type else "")
+    return kube.list(PODS, selector).items
+
+
+def delete_raycluster(kube: Kube, name: str, *, wait: float = 300.0) -> bool:
+    """Deletes a RayCluster, its pods first, and with it its RayJobs.
+
+    Args:
+        kube: The API server.
+        name: The RayCluster's.
+        wait: Seconds until it must be gone; 0 does not wait.
+
+    Returns:
+        False if there was none.
+
+    Raises:
+        ClusterError: It is still there after `wait`: says what holds it.
+    """
+    found = kube.delete(RAYCLUSTERS, name, foreground=True)
+    if wait > 0:
+        await_gone(kube, name, wait)
+    return found
+
+
+def await_gone(kube: Kube, name: str, seconds: float) -> None:
+    """Waits until a RayCluster and its pods are gone.
+
+    Raises:
+        ClusterError: They are not, in time.
+    """
+
+    def gone() -> bool:
+        return kube.get(RAYCLUSTERS, name) is None and not cluster_pods(kube, name)
+
+    if wait_until(gone, seconds, min(1.0, kube.pace.window)):
+        return
+    cluster = kube.get(RAYCLUSTERS, name)
+    pods = [pod["metadata"]["name"] for pod in cluster_pods(kube, name)]
+    held = (cluster or {}).get("metadata", {}).get("finalizers", [])
+    what = [f"finalizers {', '.join(held)}"] if held else []
+    what += [f"pods {', '.join(pods)}"] if pods else []
+    raise ClusterError(
+        f"RayCluster {name} is still there after {seconds:.0f} s, held by "
+        f"{' and '.join(what) or 'nothing that is visible'}: look at the pods' nodes "
+        "(`kubectl describe pod`) and at the KubeRay operator's log"
+    )
+
+
+def _check_same(found: Object, manifest: Object) -> None:
+    """Refuses a RayCluster of another run, or one that is not what the run asks for now."""
+    name = manifest["metadata"]["name"]
+    theirs = found["metadata"].get("labels", {}).get(RUN)
+    if theirs != manifest["metadata"]["labels"][RUN]:
+        owner = found["metadata"].get("annotations", {}).get(RUN_NAME, theirs)
+        whose = f"run {owner}" if owner else "no run of vagen"
+        raise ClusterError(
+            f"RayCluster {name} belongs to {whose}: choose another name for this run"
+        )
+    if _shape(found) != _shape(manifest):
+        raise ClusterError(
+            f"RayCluster {name} exists with {_shape(found)}, but this run asks for "
+            f"{_shape(manifest)}: delete it first (`vagen cluster delete`)"
+        )
+
+
+def _shape(cluster: Object) -> str:
+    """What must not change while a run uses a cluster."""
+    spec = cluster["spec"]
+    groups = [("head", 1, spec["headGroupSpec"])] + [
+        (group["groupName"], group.get("replicas", 0), group)
+        for group in spec.get("workerGroupSpecs") or []
+    ]
+    parts = []
+    for name, count, group in groups:
+        container = group["template"]["spec"]["containers"][0]
+        gpus = container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", "0")
+        parts.append(f"{count} x {name} ({container['image']}, {gpus} GPUs)")
+    return ", ".join(parts)
+
+
+def _with_log(kube: Kube, finding: Finding, pods: list[Object]) -> Finding:
+    """A finding about a container that ends again and again, with the end of its last log."""
+    if "ends again and again" not in finding.text:
+        return finding
+    pod, _, container = finding.text.partition(" ")[0].partition("/")
+    if pod not in {one["metadata"]["name"] for one in pods}:
+        return finding
+    tail = kube.log(pod, container, previous="true", tailLines="10").rstrip()
+    shown = "\n".join(f"  | {line}" for line in tail.splitlines())
+    return Finding(f"{finding.text}\n{shown}" if shown else finding.text, finding.final)
+
+
+def _not_ready(cluster: Object, found: list[Finding], deadline: float, late: bool) -> str:
+    status = cluster.get("status", {})
+    ready = f"{status.get('readyWorkerReplicas', 0)} of {desired_workers(cluster)} workers ready"
+    name = cluster["metadata"]["name"]
+    if late:
+        first = f"RayCluster {name} is not ready after {deadline:.0f} s ({ready})"
+    else:
+        first = f"RayCluster {name} cannot become ready ({ready})"
+    texts = [finding.text for finding in found] or ["nothing is reported against it: wait longer?"]
+    return "\n".join([first, *(f"- {text}" for text in texts)])

@@ -1,0 +1,198 @@
+"""The state of a run on its cluster, as data and as text."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from vagen.cluster.advice import event_time, explain_cluster, explain_pod
+from vagen.cluster.clusters import desired_workers, is_ready
+from vagen.cluster.jobs import has_succeeded
+from vagen.cluster.kube import EVENTS, PODS, RAYCLUSTERS, RAYJOBS, Kube, Object
+from vagen.cluster.names import EXPIRES_AT, RAY_NODE_TYPE, RUN, label_value, parse_time
+
+RECENT_EVENTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """A RayCluster in short."""
+
+    name: str
+    state: str
+    """`ready`, `suspended`, `deleting`, `starting`."""
+    workers: str
+    """`2/4`: ready and desired."""
+    expires_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A RayJob in short."""
+
+    name: str
+    state: str
+    message: str
+    begun: str
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """A pod in short."""
+
+    name: str
+    role: str
+    """`head`, `worker`, `step`, or `submitter`."""
+    phase: str
+    restarts: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What a run has on Kubernetes."""
+
+    run: str
+    namespace: str
+    clusters: list[ClusterState] = field(default_factory=list)
+    jobs: list[JobState] = field(default_factory=list)
+    pods: list[PodState] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    """What is not as it should be, with what to do."""
+    events: list[str] = field(default_factory=list)
+    """The latest, oldest first."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is anything of the run."""
+        return bool(self.clusters or self.jobs or self.pods)
+
+    def text(self, now: datetime | None = None) -> str:
+        """For people."""
+        return "\n".join(_text(self, now or datetime.now(UTC)))
+
+
+def describe_run(kube: Kube, run: str) -> RunState:
+    """Asks for everything that bears a run's label."""
+    selector = f"{RUN}={label_value(run)}"
+    clusters = kube.list(RAYCLUSTERS, selector).items
+    jobs = kube.list(RAYJOBS, selector).items
+    pods = kube.list(PODS, selector).items
+    names = {item["metadata"]["name"] for item in [*clusters, *jobs, *pods]}
+    prefixes = tuple(f"raycluster-{cluster['metadata']['name']}-" for cluster in clusters)
+    events = [
+        event
+        for event in kube.list(EVENTS).items
+        if event["involvedObject"].get("name") in names
+        or (prefixes and event["involvedObject"].get("name", "").startswith(prefixes))
+    ]
+    events.sort(key=event_time)
+    return RunState(
+        run=run,
+        namespace=kube.namespace,
+        clusters=[_cluster(cluster) for cluster in clusters],
+        jobs=sorted((_job(job) for job in jobs), key=lambda job: job.begun),
+        pods=sorted((_pod(pod) for pod in pods), key=lambda pod: (pod.role, pod.name)),
+        findings=_findings(clusters, pods, events),
+        events=[_event(event) for event in events[-RECENT_EVENTS:]],
+    )
+
+
+def _findings(clusters: list[Object], pods: list[Object], events: list[Object]) -> list[str]:
+    found = [finding for pod in pods for finding in explain_pod(pod, events)]
+    for cluster in clusters:
+        if not is_ready(cluster):
+            found += explain_cluster(cluster, pods, events)
+    return list(dict.fromkeys(finding.text for finding in found))
+
+
+def _cluster(cluster: Object) -> ClusterState:
+    status = cluster.get("status", {})
+    if cluster["metadata"].get("deletionTimestamp"):
+        state = "deleting"
+    elif cluster["spec"].get("suspend"):
+        state = "suspended"
+    else:
+        state = "ready" if is_ready(cluster) else "starting"
+    return ClusterState(
+        name=cluster["metadata"]["name"],
+        state=state,
+        workers=f"{status.get('readyWorkerReplicas', 0)}/{desired_workers(cluster)}",
+        expires_at=cluster["metadata"].get("annotations", {}).get(EXPIRES_AT, ""),
+    )
+
+
+def _job(job: Object) -> JobState:
+    status = job.get("status", {})
+    deployment, ray = status.get("jobDeploymentStatus") or "New", status.get("jobStatus", "")
+    state = deployment if deployment != "Running" else f"Running ({ray or 'submitting'})"
+    if status.get("reason"):
+        state = f"{state} ({status['reason']})"
+    return JobState(
+        name=job["metadata"]["name"],
+        state=state,
+        message="" if has_succeeded(job) else status.get("message", "").strip(),
+        begun=status.get("startTime") or job["metadata"].get("creationTimestamp", ""),
+        ended=status.get("endTime", ""),
+    )
+
+
+def _pod(pod: Object) -> PodState:
+    labels, status = pod["metadata"].get("labels", {}), pod.get("status", {})
+    containers = status.get("containerStatuses", [])
+    if RAY_NODE_TYPE in labels:
+        role = labels[RAY_NODE_TYPE]
+    else:
+        role = "submitter" if "batch.kubernetes.io/job-name" in labels else "step"
+    return PodState(
+        name=pod["metadata"]["name"],
+        role=role,
+        phase="Terminating"
+        if pod["metadata"].get("deletionTimestamp")
+        else status.get("phase", "Unknown"),
+        restarts=sum(container.get("restartCount", 0) for container in containers),
+        node=pod.get("spec", {}).get("nodeName", ""),
+    )
+
+
+def _event(event: Object) -> str:
+    about = event["involvedObject"]
+    return (
+        f"{event_time(event)} {event.get('reason', '')} {about.get('kind', '')} "
+        f"{about.get('name', '')}: {event.get('message', '').strip()}"
+    )
+
+
+def _text(state: RunState, now: datetime) -> Iterator[str]:
+    if not state.exists:
+        yield f"run {state.run} has nothing in namespace {state.namespace}"
+        return
+    yield f"run {state.run} in namespace {state.namespace}"
+    for cluster in state.clusters:
+        left = _left(cluster.expires_at, now)
+        yield f"  RayCluster {cluster.name}: {cluster.state}, workers {cluster.workers}{left}"
+    for job in state.jobs:
+        when = f"{job.begun} to {job.ended}" if job.ended else f"since {job.begun}"
+        yield f"  RayJob {job.name}: {job.state}, {when}"
+        if job.message:
+            yield from (f"    {line}" for line in job.message.splitlines()[-5:])
+    for pod in state.pods:
+        restarts = f", {pod.restarts} restarts" if pod.restarts else ""
+        place = f" on {pod.node}" if pod.node else ""
+        yield f"  pod {pod.name} ({pod.role}): {pod.phase}{place}{restarts}"
+    if state.findings:
+        yield "to do:"
+        yield from (f"  - {text}" for text in state.findings)
+    if state.events:
+        yield "latest events:"
+        yield from (f"  {event}" for event in state.events)
+
+
+def _left(expires_at: str, now: datetime) -> str:
+    try:
+        hours = (parse_time(expires_at) - now).total_seconds() / 3600
+    except ValueError:
+        return ""
+    if hours <= 0:
+        return ", expired: `make gc` removes it"
+    return f", may be removed in {hours:.1f} h"

@@ -1,0 +1,352 @@
+"""The API server: a connection, plain dictionaries in and out, transient faults retried.
+
+The official client brings configuration, credentials and TLS; requests go to the paths of the API
+with dictionaries, so that core objects and KubeRay's are used alike and nothing is lost in models.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import urllib3
+from kubernetes import client, config
+from kubernetes.config.config_exception import ConfigException
+from urllib3.exceptions import HTTPError, LocationParseError, SSLError
+
+from vagen.cluster.errors import ApiError, ClusterError
+from vagen.cluster.refusals import explain
+
+Object = dict[str, Any]
+"""A Kubernetes object, as in its JSON."""
+
+TRANSIENT = frozenset({429, 500, 502, 503, 504})
+PAGE = 250
+"""Objects per page of a list."""
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object, as the API's paths name it."""
+
+    group: str
+    version: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        """Value of `apiVersion`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def root(self) -> str:
+        """Path of the group and version."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    @property
+    def full_name(self) -> str:
+        """As `kubectl` names it: `rayclusters.ray.io`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+RAYCLUSTERS = Resource("ray.io", "v1", "rayclusters")
+RAYJOBS = Resource("ray.io", "v1", "rayjobs")
+PODS = Resource("", "v1", "pods")
+EVENTS = Resource("", "v1", "events")
+CONFIG_MAPS = Resource("", "v1", "configmaps")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How patient the client is; seconds."""
+
+    timeout: float = 15.0
+    """For an answer to one request."""
+    retry: float = 90.0
+    """For transient faults of one request: throttling, 5xx, lost connections."""
+    first_pause: float = 0.25
+    longest_pause: float = 10.0
+    window: float = 10.0
+    """Length of one watch; what an event does not tell is looked at between two."""
+    grace: float = 120.0
+    """How long a fault that looks final may heal by itself before it counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The objects of a list, and the version of the whole to watch from."""
+
+    items: list[Object]
+    resource_version: str
+
+
+@dataclass(eq=False)
+class Kube:
+    """An API server and the namespace that is worked in."""
+
+    api: client.ApiClient
+    namespace: str
+    pace: Pace = field(default_factory=Pace)
+
+    def get(self, resource: Resource, name: str) -> Object | None:
+        """An object, or None if there is none of this name."""
+        try:
+            return self._json("GET", resource, name)
+        except ApiError as error:
+            if error.status == 404 and error.reason == "NotFound":
+                return None
+            raise
+
+    def list(self, resource: Resource, selector: str = "", field_selector: str = "") -> Listing:
+        """All objects that match, page by page; begins anew if a page's token has expired."""
+        query = {"limit": str(PAGE), "labelSelector": selector, "fieldSelector": field_selector}
+        items: list[Object] = []
+        token = ""
+        while True:
+            try:
+                page = self._json("GET", resource, query={**query, "continue": token})
+            except ApiError as error:
+                if error.status == 410 and token:
+                    items, token = [], ""
+                    continue
+                raise
+            items += page["items"]
+            token = page["metadata"].get("continue", "")
+            if not token:
+                return Listing(items, page["metadata"]["resourceVersion"])
+
+    def create(self, resource: Resource, body: Object) -> Object:
+        """Creates an object; a field that the server does not know is an error.
+
+        Raises:
+            ApiError: With status 409 if the name is taken. That may also be the answer to the
+                second try of a request whose first was carried out but not answered.
+        """
+        return self._json("POST", resource, query={"fieldValidation": "Strict"}, body=body)
+
+    def patch(self, resource: Resource, name: str, body: Object) -> Object:
+        """Merges fields into an object (JSON merge patch, RFC 7386)."""
+        return self._json("PATCH", resource, name, body=body)
+
+    def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        foreground: bool = False,
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> bool:
+        """Asks for an object's deletion; False if it is gone already.
+
+        Args:
+            resource: Its kind.
+            name: Its name.
+            foreground: It goes after what it owns, not before.
+            uid: Only if it is still this one.
+            resource_version: Only if nobody has changed it since.
+
+        Raises:
+            ApiError: With status 409 if it is another one, or has changed.
+        """
+        preconditions = {
+            key: value
+            for key, value in (("uid", uid), ("resourceVersion", resource_version))
+            if value
+        }
+        body: Object = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Foreground" if foreground else "Background",
+        }
+        if preconditions:
+            body["preconditions"] = preconditions
+        try:
+            self._json("DELETE", resource, name, body=body)
+        except ApiError as error:
+            if error.status == 404 and error.reason == "NotFound":
+                return False
+            raise
+        return True
+
+    def log(self, pod: str, container: str, **query: str) -> str:
+        """A container's log; empty if it has not begun, or the pod is gone."""
+        try:
+            response = self.request(
+                "GET", self.path(PODS, pod) + "/log", {"container": container, **query}
+            )
+        except ApiError as error:
+            if error.status in (400, 404):
+                return ""
+            raise
+        return response.data.decode(errors="replace")
+
+    def path(self, resource: Resource, name: str = "") -> str:
+        """Path of a kind, or of one object, in this namespace."""
+        path = f"{resource.root}/namespaces/{quote(self.namespace)}/{resource.plural}"
+        return f"{path}/{quote(name)}" if name else path
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        """One request, tried again while the fault is transient and `pace.retry` has not passed.
+
+        Raises:
+            ApiError: With what was refused and why, or that there is no answer.
+        """
+        end = time.monotonic() + self.pace.retry
+        pauses = _pauses(self.pace)
+        while True:
+            pause = next(pauses)
+            try:
+                response = self._send(method, path, query or {}, body)
+            except (SSLError, LocationParseError) as error:
+                raise ApiError(f"{self.host}: {error}: check the kubeconfig's server and CA") from (
+                    error
+                )
+            except HTTPError as error:
+                fault = ApiError(
+                    f"the API server {self.host} does not answer ({_brief(error)}): check the "
+                    "network, the VPN and the kubeconfig's server"
+                )
+            else:
+                if response.status < 400:
+                    return response
+                fault = explain(response.status, response.data, method, path)
+                pause = max(pause, _retry_after(response))
+                if response.status not in TRANSIENT:
+                    raise fault
+            if time.monotonic() + pause > end:
+                raise fault
+            time.sleep(pause)
+
+    @contextmanager
+    def stream(self, path: str, query: Mapping[str, str], read_timeout: float) -> Iterator[Any]:
+        """An answer that goes on: a watch, a log that is followed. Not retried.
+
+        Raises:
+            ApiError: The server refuses.
+            urllib3.exceptions.HTTPError: The connection broke.
+        """
+        response = self._send("GET", path, query, None, stream=True, read_timeout=read_timeout)
+        try:
+            if response.status >= 400:
+                raise explain(response.status, response.read(), "GET", path)
+            yield response
+        finally:
+            response.close()
+
+    @property
+    def host(self) -> str:
+        """URL of the API server."""
+        return str(self.api.configuration.host)
+
+    def _json(
+        self,
+        method: str,
+        resource: Resource,
+        name: str = "",
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+    ) -> Object:
+        return json.loads(self.request(method, self.path(resource, name), query, body).data)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Object | None,
+        *,
+        stream: bool = False,
+        read_timeout: float | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        headers = {"Accept": "application/json", "User-Agent": "vagen"}
+        if body is not None:
+            patch = method == "PATCH"
+            headers["Content-Type"] = f"application/{'merge-patch+' if patch else ''}json"
+        # Reads a rotated service account token anew.
+        self.api.update_params_for_auth(headers, [], ["BearerToken"])
+        query = {key: value for key, value in query.items() if value}
+        return self.api.rest_client.pool_manager.request(
+            method,
+            f"{self.host}{path}" + (f"?{urlencode(query)}" if query else ""),
+            body=None if body is None else json.dumps(body),
+            headers=headers,
+            preload_content=not stream,
+            timeout=urllib3.Timeout(
+                connect=self.pace.timeout, read=read_timeout or self.pace.timeout
+            ),
+            retries=False,
+        )
+
+
+def connect(namespace: str | None = None, context: str | None = None) -> Kube:
+    """Connects with the pod's service account, or with the kubeconfig.
+
+    Args:
+        namespace: Instead of the service account's, or of the kubeconfig's context.
+        context: Of the kubeconfig, instead of the current one; no service account is looked for.
+
+    Raises:
+        ClusterError: There is neither.
+    """
+    settings: Any = client.Configuration()
+    try:
+        if context is None:
+            config.load_incluster_config(client_configuration=settings)
+            if namespace is None:
+                namespace = NAMESPACE_FILE.read_text().strip()
+            return Kube(client.ApiClient(settings), namespace)
+    except ConfigException:
+        pass
+    try:
+        config.load_kube_config(context=context, client_configuration=settings)
+        if namespace is None:
+            listed: Any = config.list_kube_config_contexts()
+            contexts, active = listed
+            chosen = next((one for one in contexts if one["name"] == context), active)
+            namespace = chosen["context"].get("namespace", "vagen")
+    except (ConfigException, OSError, TypeError, KeyError) as error:
+        raise ClusterError(
+            f"no access to a Kubernetes cluster: this is no pod with a service account, and there "
+            f"is no usable kubeconfig ({error}): set KUBECONFIG, or log in to the cluster"
+        ) from error
+    return Kube(client.ApiClient(settings), str(namespace))
+
+
+def wait_until(done: Callable[[], bool], seconds: float, pause: float = 1.0) -> bool:
+    """Asks again and again whether something is done; False if it is not in time."""
+    end = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(min(pause, max(0.0, end - time.monotonic())))
+    return True
+
+
+def _pauses(pace: Pace) -> Iterator[float]:
+    """Pauses that double, with jitter: a fleet of clients must not come back in step."""
+    pause = pace.first_pause
+    while True:
+        yield random.uniform(pause / 2, pause)
+        pause = min(2 * pause, pace.longest_pause)
+
+
+def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
+    value = response.headers.get("Retry-After", "")
+    return float(value) if value.isdigit() else 0.0
+
+
+def _brief(error: Exception) -> str:
+    return str(error).rpartition("object at 0x")[2].partition(">: ")[2] or str(error)

@@ -1,0 +1,71 @@
+"""What the API server's refusals mean."""
+
+import json
+import re
+from typing import Any
+
+from vagen.cluster.errors import ApiError
+
+_FORBIDDEN = re.compile(
+    r'User "(?P<user>[^"]+)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)"'
+    r' in API group "(?P<group>[^"]*)"(?: in the namespace "(?P<namespace>[^"]+)")?'
+)
+_ACCOUNT = "system:serviceaccount:"
+
+
+def explain(status: int, data: bytes, method: str, path: str) -> ApiError:
+    """The error for an answer of the API server, with what would be right."""
+    answer = _status(data)
+    reason = str(answer.get("reason", ""))
+    message = str(answer.get("message") or data.decode(errors="replace").strip()[:300])
+    where = f"{method} {path}"
+    if status == 401:
+        text = (
+            f"the API server does not accept the credentials ({message}): log in anew, or check "
+            "that the pod's service account exists"
+        )
+    elif status == 403:
+        text = _forbidden(message)
+    elif status == 404 and not answer.get("details", {}).get("name"):
+        text = _unknown_kind(path)
+        reason = "UnknownKind"
+    elif status in (400, 422):
+        text = f"the API server refuses it as invalid: {message}"
+    elif status == 429:
+        text = f"the API server throttles: {where}: {message}"
+    else:
+        text = f"{where}: HTTP {status}: {message}"
+    return ApiError(text, status, reason)
+
+
+def _status(data: bytes) -> dict[str, Any]:
+    """The `Status` object of an answer; proxies and unknown paths answer with other things."""
+    try:
+        answer = json.loads(data)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) and answer.get("kind") == "Status" else {}
+
+
+def _forbidden(message: str) -> str:
+    found = _FORBIDDEN.search(message)
+    if not found:  # quotas, Pod Security and other admission speak for themselves
+        return f"forbidden: {message}"
+    user = found["user"]
+    if user.startswith(_ACCOUNT):
+        user = "service account " + user.removeprefix(_ACCOUNT).replace(":", "/")
+    resource = f"{found['resource']}.{found['group']}" if found["group"] else found["resource"]
+    place = f" in namespace {found['namespace']}" if found["namespace"] else ""
+    return (
+        f"{user} may not {found['verb']} {resource}{place}: its Role must allow the verb "
+        f"`{found['verb']}` (k8s/base has the Roles)"
+    )
+
+
+def _unknown_kind(path: str) -> str:
+    if path.startswith("/apis/ray.io/"):
+        return (
+            "KubeRay is not installed on this cluster: it knows no ray.io/v1. Install the KubeRay "
+            "operator, 1.6 or newer, with its CRDs"
+        )
+    return f"the cluster does not know {path}: the extension that brings it is not installed"

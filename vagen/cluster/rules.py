@@ -1,0 +1,112 @@
+"""KubeRay's own rules that we rely on, checked before anything is sent.
+
+KubeRay accepts an object that breaks them and then never works on it (a RayCluster), or fails it (a
+RayJob). The functions named are those of KubeRay 1.6, ray-operator/controllers/ray.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from vagen.cluster.errors import ClusterError
+from vagen.cluster.names import (
+    CLUSTER_NAME_LIMIT,
+    JOB_NAME_LIMIT,
+    RAY_CLUSTER,
+    is_dns_1035,
+    label_value,
+)
+
+START_RESOURCES = ("num-cpus", "num-gpus", "memory", "resources")
+
+
+def check_raycluster(manifest: dict[str, Any]) -> None:
+    """Refuses a RayCluster that KubeRay would not work on, or that is not as our runs need it.
+
+    Raises:
+        ClusterError: With everything that is wrong.
+    """
+    _refuse("RayCluster", manifest, [*_name(manifest, CLUSTER_NAME_LIMIT), *_cluster(manifest)])
+
+
+def check_rayjob(manifest: dict[str, Any]) -> None:
+    """Refuses a RayJob on an existing cluster that KubeRay would fail.
+
+    Raises:
+        ClusterError: With everything that is wrong.
+    """
+    _refuse("RayJob", manifest, [*_name(manifest, JOB_NAME_LIMIT), *_job(manifest["spec"])])
+
+
+def _refuse(kind: str, manifest: dict[str, Any], faults: list[str]) -> None:
+    if faults:
+        name = manifest.get("metadata", {}).get("name", "?")
+        raise ClusterError(f"{kind} {name}: " + "; ".join(faults))
+
+
+def _name(manifest: dict[str, Any], limit: int) -> Iterator[str]:
+    """`ValidateRayClusterMetadata`, `ValidateRayJobMetadata` (utils/validation.go)."""
+    name = manifest.get("metadata", {}).get("name", "")
+    if len(name) > limit:
+        yield f"its name has {len(name)} characters, KubeRay takes at most {limit}"
+    if not is_dns_1035(name):
+        yield "its name must begin with a letter and have lower case letters, digits and `-` only"
+
+
+def _cluster(manifest: dict[str, Any]) -> Iterator[str]:
+    """`ValidateRayClusterSpec` (utils/validation.go), and a head that computes nothing."""
+    spec = manifest.get("spec", {})
+    head = spec.get("headGroupSpec", {})
+    if head.get("rayStartParams", {}).get("num-cpus") != "0":
+        yield (
+            'headGroupSpec.rayStartParams must have num-cpus: "0": what runs on the head competes '
+            "with Ray's own services"
+        )
+    yield from _group("headGroupSpec", head)
+    groups = spec.get("workerGroupSpecs") or []
+    names = [group.get("groupName", "") for group in groups]
+    for name in {name for name in names if names.count(name) > 1}:
+        yield f"workerGroupSpecs: two groups are named {name!r}"
+    if spec.get("enableInTreeAutoscaling"):
+        yield "enableInTreeAutoscaling must be off: a run's workers are admitted as a whole"
+    for name, group in zip(names, groups, strict=True):
+        place = f"workerGroupSpecs[{name}]"
+        if not name or label_value(name) != name:
+            yield f"{place}.groupName must be a label value of at most 63 characters"
+        if group.get("minReplicas") is None or group.get("maxReplicas") is None:
+            yield f"{place} must have minReplicas and maxReplicas, as there is no autoscaling"
+        elif not 0 <= group["minReplicas"] <= group["maxReplicas"]:
+            yield f"{place}: 0 <= minReplicas <= maxReplicas must hold"
+        if group.get("suspend"):
+            yield f"{place}.suspend needs a feature gate that is off by default"
+        yield from _group(place, group)
+
+
+def _group(place: str, group: dict[str, Any]) -> Iterator[str]:
+    """`validateRayGroupResources`, `validateRayGroupLabels`, containers (utils/validation.go)."""
+    if not group.get("template", {}).get("spec", {}).get("containers"):
+        yield f"{place}.template needs at least one container"
+    params = group.get("rayStartParams") or {}
+    for key, value in params.items():
+        if not isinstance(value, str):
+            yield f"{place}.rayStartParams.{key} must be a text: write it in quotes"
+    if group.get("resources") and any(params.get(key) for key in START_RESOURCES):
+        yield f"{place}: resources stand in rayStartParams and in resources; KubeRay takes one"
+    if "labels" in params:
+        yield f"{place}.rayStartParams.labels is refused by KubeRay: use the group's `labels`"
+
+
+def _job(spec: dict[str, Any]) -> Iterator[str]:
+    """`ValidateRayJobSpec`, `validateDeletionConfiguration` (utils/validation.go)."""
+    selector = spec.get("clusterSelector") or {}
+    if not selector.get(RAY_CLUSTER):
+        yield f"clusterSelector must have {RAY_CLUSTER}: the run's RayCluster"
+    if spec.get("suspend"):
+        yield "suspend is not supported together with clusterSelector"
+    if spec.get("backoffLimit", 0) > 0:
+        yield "backoffLimit > 0 is not supported together with clusterSelector"
+    if spec.get("submissionMode", "K8sJobMode") != "K8sJobMode":
+        yield "submissionMode must be K8sJobMode: a step follows its submitter's log"
+    if spec.get("shutdownAfterJobFinishes") or spec.get("ttlSecondsAfterFinished"):
+        yield "shutdownAfterJobFinishes and its TTL have no effect together with clusterSelector"
+    if spec.get("deletionStrategy"):
+        yield "deletionStrategy cannot delete a cluster that is chosen by clusterSelector"

@@ -1,0 +1,90 @@
+"""Watching one object: every change once, across windows, lost connections and expired versions.
+
+Source: Kubernetes API concepts, "Efficient detection of changes": a watch resumes from the last
+resource version, which bookmarks advance; 410 Gone means to list again.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+
+from urllib3.exceptions import HTTPError
+
+from vagen.cluster.errors import ApiError
+from vagen.cluster.kube import TRANSIENT, Kube, Object, Resource
+
+SLACK = 5.0
+"""Seconds that a server may take longer to end a watch than it was told."""
+
+
+def follow(kube: Kube, resource: Resource, name: str) -> Iterator[Object | None]:
+    """The states of an object, None while there is none of this name.
+
+    Yields at every change, and at least once in `pace.window`, the last state again: for what its
+    caller has to look at apart from the object. Never ends by itself.
+
+    Raises:
+        ApiError: The server refuses, or does not answer for `pace.retry`.
+    """
+    version = ""
+    state: Object | None = None
+    failed_since: float | None = None
+    while True:
+        if not version:
+            listing = kube.list(resource, field_selector=f"metadata.name={name}")
+            version = listing.resource_version
+            state = listing.items[0] if listing.items else None
+            yield state
+        begun = time.monotonic()
+        try:
+            for kind, item in _window(kube, resource, name, version):
+                version = item["metadata"]["resourceVersion"]
+                if kind != "BOOKMARK":
+                    state = None if kind == "DELETED" else item
+                    yield state
+            failed_since = None
+        except (HTTPError, ApiError) as error:
+            if isinstance(error, ApiError):
+                if error.status == 410:
+                    version = ""
+                elif error.status not in TRANSIENT:
+                    raise
+            failed_since = failed_since or begun
+            if time.monotonic() - failed_since > kube.pace.retry:
+                raise
+            # A server that drops every watch at once must not be asked without pause.
+            time.sleep(max(0.0, kube.pace.first_pause - (time.monotonic() - begun)))
+        yield state
+
+
+def _window(
+    kube: Kube, resource: Resource, name: str, version: str
+) -> Iterator[tuple[str, Object]]:
+    """The events of one watch."""
+    query = {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": version,
+        "timeoutSeconds": str(max(1, round(kube.pace.window))),
+        "fieldSelector": f"metadata.name={name}",
+    }
+    timeout = kube.pace.window + SLACK
+    with kube.stream(kube.path(resource), query, timeout) as response:
+        for line in lines(response):
+            event = json.loads(line)
+            item = event["object"]
+            if event["type"] == "ERROR":
+                raise ApiError(
+                    f"watch of {resource.full_name} {name}: {item.get('message')}",
+                    int(item.get("code", 500)),
+                    str(item.get("reason", "")),
+                )
+            yield event["type"], item
+
+
+def lines(response: object) -> Iterator[bytes]:
+    """Whole lines of a stream; what a broken connection left of a line is dropped."""
+    rest = b""
+    for chunk in response.stream(None, decode_content=True):  # type: ignore[attr-defined]
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line for line in whole if line)
