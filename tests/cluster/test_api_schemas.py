@@ -1,0 +1,123 @@
+"""The tests' description of KubeRay's API: against the released definitions, where they are."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from api_schemas import definitions, faults, set_defaults
+
+from vagen.cluster.render import render_rayjob, submitter_template
+
+CRDS = os.environ.get("KUBERAY_CRDS", "")
+IGNORED = {"description", "format", "pattern", "nullable", "maxLength", "x-kubernetes-validations"}
+
+
+def released(kind: str) -> dict[str, Any]:
+    path = Path(CRDS) / f"ray.io_{kind.lower()}s.yaml"
+    document = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    (version,) = [one for one in document["spec"]["versions"] if one["name"] == "v1"]
+    return version["schema"]["openAPIV3Schema"]
+
+
+def compare(ours: Any, theirs: dict[str, Any], place: str) -> list[str]:
+    """Differences in fields, requirements and defaults; pod templates are Kubernetes' own."""
+    reference = ours.get("$ref", "")
+    if reference.startswith("#/$defs/"):
+        ours = definitions()["$defs"][reference.rpartition("/")[2]]
+    elif reference:
+        return []
+    if place.endswith((".template", "submitterPodTemplate")) or "properties" not in ours:
+        return []
+    found = []
+    if set(ours["properties"]) != set(theirs.get("properties", {})):
+        found.append(f"{place}: {set(ours['properties']) ^ set(theirs.get('properties', {}))}")
+    if set(ours.get("required", [])) != set(theirs.get("required", [])):
+        found.append(f"{place}: required")
+    for key, part in ours["properties"].items():
+        other = theirs.get("properties", {}).get(key, {})
+        if part.get("default") != other.get("default"):
+            found.append(f"{place}.{key}: default {part.get('default')} {other.get('default')}")
+        if "items" in part:
+            found += compare(part["items"], other.get("items", {}), f"{place}.{key}[]")
+        found += compare(part, other, f"{place}.{key}")
+    return found
+
+
+@pytest.mark.skipif(not CRDS, reason="KUBERAY_CRDS names no folder with KubeRay's definitions")
+@pytest.mark.parametrize("kind", ["RayCluster", "RayJob"])
+def test_our_description_is_that_of_the_release(kind: str) -> None:
+    ours = definitions()["$defs"][kind]["properties"]
+    theirs = released(kind)["properties"]
+    assert compare(ours["spec"], theirs["spec"], "spec") == []
+    assert compare(ours["status"], theirs["status"], "status") == []
+
+
+@pytest.mark.skipif(not CRDS, reason="KUBERAY_CRDS names no folder with KubeRay's definitions")
+def test_what_is_rendered_passes_the_released_definitions(template) -> None:
+    from jsonschema import Draft202012Validator
+
+    from vagen.cluster.render import render_raycluster
+
+    cluster = render_raycluster(
+        template, name="run", run="run", workers=2, gpus_per_worker=8, ttl_hours=1, queue="vagen"
+    )
+    cluster["metadata"]["uid"] = "u"
+    job = render_rayjob(
+        cluster, task="t", run="run", entrypoint=["true"], ttl_hours=1, active_deadline=60
+    )
+    for body in (cluster, job):
+        schema = _closed(released(body["kind"]))
+        assert [error.message for error in Draft202012Validator(schema).iter_errors(body)] == []
+
+
+def _closed(schema: Any) -> Any:
+    """Refuses unknown fields, as `fieldValidation=Strict` does; defaults meet requirements."""
+    if isinstance(schema, list):
+        return [_closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: _closed(value) for key, value in schema.items()}
+    properties = closed.get("properties")
+    if isinstance(properties, dict) and closed.get("type") == "object":
+        if not closed.get("x-kubernetes-preserve-unknown-fields"):
+            closed.setdefault("additionalProperties", False)
+        if "required" in closed:
+            closed["required"] = [
+                key for key in closed["required"] if "default" not in properties.get(key, {})
+            ]
+    return closed
+
+
+def test_an_unknown_field_is_refused(template) -> None:
+    template["spec"]["headGroupSpec"]["rayStartParam"] = {}
+    template["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["imge"] = "x"
+    template["metadata"] = {"name": "x"}
+    set_defaults(template)
+    found = "\n".join(faults(template))
+    assert "rayStartParam" in found
+    assert "imge" in found
+
+
+def test_a_variable_twice_is_refused(template) -> None:
+    container = template["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    container["env"] = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
+    set_defaults(template)
+    assert "Duplicate value" in "\n".join(faults(template))
+
+
+def test_a_submitter_is_a_pod_template(template) -> None:
+    template["metadata"] = {"name": "x", "uid": "u"}
+    job = render_rayjob(
+        template,
+        task="t",
+        run="r",
+        entrypoint=["true"],
+        ttl_hours=1,
+        active_deadline=60,
+        submitter=submitter_template(template),
+    )
+    set_defaults(job)
+    assert faults(job) == []
+    assert job["spec"]["submissionMode"] == "K8sJobMode"
