@@ -14,6 +14,8 @@ from vagen.cluster import (
 from vagen.cluster.kube import RAYCLUSTERS
 from vagen.cluster.names import EXPIRES_AT
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_is_made_awaited_and_deleted(namespace, kube, manifest) -> None:
     ensure_raycluster(kube, manifest())

@@ -21,6 +21,13 @@ from vagen.cluster.watching import follow
 
 TERMINAL = ("Complete", "Failed", "ValidationFailed")
 """Values of `jobDeploymentStatus` that KubeRay does not leave, with clusterSelector."""
+_ADVICE = {
+    "DeadlineExceeded": "raise the step's time limit, or find out why it is slow; the next attempt "
+    "goes on from what is committed",
+    "SubmissionFailed": "its submitter could not reach Ray, or was ended",
+    "ValidationFailed": "KubeRay refuses its specification: is the operator 1.6 or newer?",
+    "STOPPED": "somebody has stopped it (Ray's dashboard, `ray job stop`)",
+}
 DEADLINE_SLACK = 120.0
 """Seconds after a deadline in which KubeRay should have acted on it itself."""
 
@@ -132,7 +139,9 @@ def await_rayjob(
                     name, "Deleted", "it was deleted while it ran", list(follower.tail), ""
                 )
             if job.get("status", {}).get("jobDeploymentStatus") in TERMINAL:
-                follower.finish(kube.pace.timeout)
+                # A submitter goes on if KubeRay has given up a job that runs.
+                ended = job["status"].get("jobStatus") in ENDED
+                follower.finish(kube.pace.timeout if ended else min(1.0, kube.pace.window))
                 if follower.error:
                     raise follower.error
                 return _result(kube, job, list(follower.tail))
@@ -236,15 +245,17 @@ def _result(kube: Kube, job: Object, tail: list[str]) -> Object:
         return job
     name, status = job["metadata"]["name"], job["status"]
     reason = status.get("reason") or status.get("jobStatus") or status["jobDeploymentStatus"]
-    advice = {
-        "DeadlineExceeded": "raise the step's time limit, or find out why it is slow; the next "
-        "attempt goes on from what is committed",
-        "SubmissionFailed": "its submitter could not reach Ray, or was ended: "
-        + "; ".join(finding.text for finding in submitter_findings(kube, name)),
-        "ValidationFailed": "KubeRay refuses its specification: is the operator 1.6 or newer?",
-        "STOPPED": "somebody has stopped it (Ray's dashboard, `ray job stop`)",
-    }.get(reason, "")
-    raise JobFailed(name, reason, status.get("message", "").strip(), tail, advice.rstrip(": "))
+    advice = _ADVICE.get(reason, "")
+    if reason == "SubmissionFailed":
+        found = submitter_findings(kube, name) + _head_findings(kube, status["rayClusterName"])
+        advice = "; ".join([advice, *(finding.text for finding in found)])
+    raise JobFailed(name, reason, status.get("message", "").strip(), tail, advice)
+
+
+def _head_findings(kube: Kube, cluster: str) -> list[Finding]:
+    return [
+        finding for head in cluster_pods(kube, cluster, "head") for finding in explain_pod(head)
+    ]
 
 
 def submitter_findings(kube: Kube, name: str) -> list[Finding]:
@@ -314,8 +325,7 @@ class _Vigil:
         self._headless_since = self._headless_since or now
         if now - self._headless_since < self._kube.pace.grace:
             return
-        heads = cluster_pods(self._kube, name, "head")
-        why = [finding.text for head in heads for finding in explain_pod(head)]
+        why = [finding.text for finding in _head_findings(self._kube, name)]
         raise JobFailed(
             self._name,
             "HeadLost",
