@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vagen.stages import progress
-from vagen.stages.session import Session, StageError, call
+from vagen.stages.session import StageError, call
+from vagen.stages.session_process import Session
 from vagen.storage import storage_errors
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from kfp.dsl.pipeline_task import PipelineTask
 
 from vagen.config import InfraConfig
 from vagen.config.kubernetes import ResourcesConfig, read_toleration
+from vagen.stages.routing import OWN_POD
 
-WORKS_ITSELF = frozenset({"build", "register", "measure"})
-"""Steps that never ask the Ray cluster."""
 WAITS = frozenset({"begin", "finalize"})
 """Steps that compute nothing, whatever the engine."""
 BACKOFF_SECONDS = 30
@@ -27,6 +26,8 @@ def place(task: PipelineTask, step: str, infra: InfraConfig) -> PipelineTask:
     if config.image:
         task.set_container_image(config.image)
     _size(task, resources_of(step, infra))
+    # What a step needs of the run comes from the store, and goes there.
+    kubernetes.empty_dir_mount(task, "runs", infra.output_dir)
     for key, value in config.node_selector.items():
         kubernetes.add_node_selector(task, key, value)
     for text in config.tolerations:
@@ -41,6 +42,7 @@ def place(task: PipelineTask, step: str, infra: InfraConfig) -> PipelineTask:
         task, run_as_user=config.user, run_as_group=config.user, run_as_non_root=True
     )
     kubernetes.add_pod_label(task, "app.kubernetes.io/part-of", "vagen")
+    kubernetes.add_pod_label(task, "app.kubernetes.io/component", "step")
     kubernetes.add_pod_label(task, "vagen.dev/step", step.replace("_", "-"))
     kubernetes.set_timeout(task, round(config.step_hours * 3600))
     task.set_retry(
@@ -65,7 +67,7 @@ def resources_of(step: str, infra: InfraConfig) -> ResourcesConfig:
         )
     if step in config.steps:
         return config.steps[step]
-    asks = step in WAITS or (infra.engine == "verl" and step not in WORKS_ITSELF)
+    asks = step in WAITS or (infra.engine == "verl" and step not in OWN_POD)
     return config.ask if asks else config.work
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from vagen.cli.common import RunNotFoundError, find_run, run_of
-from vagen.cli.evaluate import find_report, newest_policy
+from vagen.cli.evaluate import find_report
 from vagen.cli.main import USER_ERROR, main
 from vagen.cli.run import summary_table
+from vagen.stages.run import Run
 
 EXPERIMENT = """\
 name: lake
@@ -106,7 +107,7 @@ def test_run_rerun_eval_view_and_resume(outputs: Path, capfd: pytest.CaptureFixt
     run = find_run("one")
     assert find_run("latest") == run
     before = json.loads((run / "summary.json").read_text())
-    assert newest_policy(run) == str(run / "checkpoints" / "0000" / "policy")
+    assert Run.open(run).newest_policy() == str(run / "checkpoints" / "0000" / "policy")
 
     assert main(["run", "lake.yaml", "--name", "one"]) == USER_ERROR
     assert "vagen resume one" in capfd.readouterr().err

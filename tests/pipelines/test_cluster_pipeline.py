@@ -95,6 +95,7 @@ def test_every_executor_s_resources(tmp_path: Path, name: str, words: tuple[str,
         mounts = {
             mount["mountPath"]: mount for mount in placed(platform)[label].get("emptyDirMounts", [])
         }
+        assert "/runs" in mounts
         shm = mounts.get("/dev/shm")
         assert (shm and (shm["medium"], shm["sizeLimit"])) == (
             expected.shm and ("Memory", expected.shm)
@@ -181,7 +182,8 @@ def test_the_evaluation_is_named_by_the_pipeline_run(tmp_path: Path):
     assert set(spec["root"]["inputDefinitions"]["parameters"]) == {"run", "split", "count"}
     (container,) = executors(spec).values()
     assert container["resources"]["resourceMemoryLimit"] == "16Gi"
-    assert "emptyDirMounts" not in placed(platform)  # of the executor, not of the platform
+    (config,) = placed(platform).values()
+    assert {mount["mountPath"] for mount in config["emptyDirMounts"]} == {"/runs", "/dev/shm"}
 
 
 def test_the_image_of_the_infra_yields_to_the_command_line(tmp_path: Path):

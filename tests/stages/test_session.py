@@ -13,7 +13,8 @@ import pytest
 
 from vagen.stages import executor, session
 from vagen.stages.progress import read_events
-from vagen.stages.session import Failure, Session, SessionError, StageError, StageFailed, call
+from vagen.stages.session import Failure, SessionError, StageError, StageFailed, call
+from vagen.stages.session_process import Session
 from vagen.storage import commit_directory, directory_digest, read_manifest
 
 HERE = Path(__file__).parent
@@ -141,7 +142,7 @@ def test_an_interrupt_ends_it_without_waiting_for_the_stage(tmp_path: Path):
 def test_it_dies_with_a_parent_that_is_killed_and_the_run_can_be_taken_up_again(tmp_path: Path):
     code = """
 import sys, time
-from vagen.stages.session import Session
+from vagen.stages.session_process import Session
 with Session(sys.argv[1], executor=sys.argv[2]) as running:
     print(running.pid, flush=True)
     time.sleep(60)

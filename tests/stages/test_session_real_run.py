@@ -15,7 +15,8 @@ from vagen.config.schema import (
 )
 from vagen.stages.progress import read_events
 from vagen.stages.run import Run
-from vagen.stages.session import Session, StageError, call
+from vagen.stages.session import StageError, call
+from vagen.stages.session_process import Session
 
 
 @pytest.fixture

@@ -28,6 +28,25 @@ def load_configs(options: Namespace) -> tuple[ExperimentConfig, InfraConfig]:
     return experiment, infra
 
 
+def stored_configs(run: str, options: Namespace) -> tuple[ExperimentConfig, InfraConfig]:
+    """The experiment and the infra of a run, with a command line's overrides.
+
+    Args:
+        run: The run's folder, its name under the output folder, or its URI in a store.
+        options: Of the command line.
+
+    Raises:
+        ConfigError: If there is no such run, or it cannot be used with the overrides.
+    """
+    folder = find_run(run)
+    if options.experiment:
+        raise ConfigError(f"the experiment is that of {run}: leave out {options.experiment}")
+    experiment = load_experiment(folder / EXPERIMENT_FILE, options.overrides)
+    infra = load_infra(options.infra or folder / INFRA_FILE, options.infra_overrides)
+    check_infra(experiment, infra)
+    return experiment, infra
+
+
 def is_run(path: Path) -> bool:
     """Whether a folder is a run's."""
     return (path / EXPERIMENT_FILE).is_file()

@@ -36,6 +36,7 @@ COMMANDS = {
     "plan": Command("vagen.cli.plan:plan", "what would run: steps, sizes, memory", _WORDS),
     "doctor": Command("vagen.cli.doctor:doctor", "check this machine and this model", _WORDS),
     "compile": Command("vagen.cli.run:compile_ir", "write the pipeline as Kubeflow YAML", _WORDS),
+    "submit": Command("vagen.cli.submit:submit", "train, or evaluate a run, on Kubernetes", _WORDS),
 }
 
 
@@ -182,6 +183,26 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     "compile": [
         (("--output",), {"default": "build/pipeline.yaml", "help": "file to write"}),
         (("--image",), {"help": "container image of the steps"}),
+    ],
+    "submit": [
+        (("--name",), {"help": "name of the run instead of the experiment's"}),
+        (
+            ("--clone",),
+            {"metavar": "RUN", "help": "begin with the configuration of this run (its URI)"},
+        ),
+        (
+            ("--evaluate",),
+            {"metavar": "RUN", "help": "measure this run's newest policy (its URI) instead"},
+        ),
+        (("--cron",), {"help": "with --evaluate, when: six fields, seconds first"}),
+        (
+            ("--levels",),
+            {"choices": ["test", "val"], "default": "test", "help": "with --evaluate, which"},
+        ),
+        (("--count",), {"type": int, "help": "with --evaluate, how many (default: all)"}),
+        (("--image",), {"help": "container image of the steps"}),
+        (("--host",), {"help": "address of Kubeflow Pipelines"}),
+        (("--kfp-namespace",), {"help": "your namespace, if Kubeflow has many users"}),
     ],
 }
 

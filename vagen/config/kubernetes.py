@@ -1,7 +1,7 @@
 """Where a pipeline's steps and its Ray cluster are placed on Kubernetes."""
 
 import re
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, cast
 
 from pydantic import (
     AfterValidator,
@@ -22,13 +22,16 @@ _TAINT = re.compile(
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
+Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+
+
 class Toleration(NamedTuple):
     """A toleration, as Kubernetes names its parts."""
 
     key: str
     operator: Literal["Equal", "Exists"]
     value: str | None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+    effect: Effect
 
 
 def read_toleration(text: str) -> Toleration:
@@ -43,8 +46,9 @@ def read_toleration(text: str) -> Toleration:
             f"{text!r} is no toleration; write key=value:effect or key:effect, with the effect "
             "NoSchedule, PreferNoSchedule or NoExecute"
         )
-    value, effect = found["value"], found["effect"]
-    return Toleration(found["key"], "Exists" if value is None else "Equal", value, effect)
+    value = found["value"]
+    operator = "Exists" if value is None else "Equal"
+    return Toleration(found["key"], operator, value, cast(Effect, found["effect"]))
 
 
 def _quantity(value: object) -> str:
@@ -98,8 +102,8 @@ class KubernetesConfig(Section):
     """Config map that holds the platform's RayCluster (key `raycluster.yaml`)."""
     queue: ObjectName | None = None
     """Kueue's local queue that admits the Ray cluster as a whole; null asks for none."""
-    service_account: ObjectName = "vagen-step"
-    """Of the steps; it may create Ray clusters and jobs."""
+    service_account: ObjectName | None = None
+    """Of the steps, which create Ray clusters and jobs; null takes Kubeflow's own runner."""
     config_maps: dict[str, tuple[str, ...]] = Field(
         default={
             "vagen-site": (

@@ -464,3 +464,8 @@ class InfraConfig(Section):
     """null: an SQLite file in `output_dir`; otherwise any MLflow server."""
     kubernetes: KubernetesConfig | None = None
     """null: this machine; otherwise the cluster that `vagen submit` sends the pipeline to."""
+
+    @property
+    def has_ray_cluster(self) -> bool:
+        """Whether a run has a Ray cluster of its own on Kubernetes."""
+        return self.kubernetes is not None and self.engine == "verl"

@@ -15,8 +15,13 @@ def begin(run: str, *, experiment: str, infra: str) -> None:
 
     Raises:
         StageError: There is no such run and nothing to make it from, or it is another one.
+        ClusterError: The Ray cluster cannot be had.
     """
-    if not (Path(run) / "config" / "experiment.yaml").exists():
+    if "://" in run:
+        from vagen.stages import stored_run
+
+        stored_run.begin(run, experiment=experiment, infra=infra)
+    elif not Path(run).is_dir():
         raise StageError(f"no run at {run}: the folder does not exist")
 
 
@@ -28,4 +33,10 @@ def end(run: str, *, state: str, message: str) -> None:
         state: How the pipeline ended, in Kubeflow's words.
         message: Why, if it failed.
     """
+    if "://" in run:
+        from vagen.stages import stored_run
+
+        if not stored_run.release(run):
+            print(f"{run} was never made: there is nothing to close", flush=True)
+            return
     call(run, "finalize", state=state, message=message)

@@ -1,0 +1,211 @@
+"""Sends pipelines to Kubeflow: a training, or an evaluation now or by schedule."""
+
+import contextlib
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.compile import compile_evaluation, compile_training
+from vagen.config import ConfigError, ExperimentConfig, InfraConfig, dump_yaml
+from vagen.config.kubernetes import KubernetesConfig
+
+
+class SubmitError(RuntimeError):
+    """Kubeflow did not take the pipeline; the text says why, and what to look at."""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """What Kubeflow made of it."""
+
+    id: str
+    """Of the pipeline run, or of the schedule."""
+    url: str
+    """Of its page."""
+
+
+class Kubeflow:
+    """Kubeflow Pipelines' API.
+
+    Args:
+        host: Its address; None takes `KF_PIPELINES_ENDPOINT`, the service of the cluster that this
+            runs in, or a forwarded port by kubeconfig: as `kfp.Client` does.
+        namespace: The user's namespace, where Kubeflow is set up for many users; else None.
+    """
+
+    def __init__(self, host: str | None = None, namespace: str | None = None) -> None:
+        self._namespace = namespace
+        with _answers(host):
+            import kfp
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                self._client = kfp.Client(host=host, namespace=namespace or "kubeflow")
+            self._client.get_kfp_healthz()
+        self._host = host
+
+    def train(
+        self, experiment: ExperimentConfig, infra: InfraConfig, run: str, image: str | None = None
+    ) -> Submitted:
+        """Starts a training.
+
+        Args:
+            experiment: What is learnt.
+            infra: Where; its `kubernetes` section places the steps.
+            run: URI of the run in its store; the last part is its name. One that is there already
+                goes on from what it committed.
+            image: Container image of the steps instead of the infra's.
+        """
+        config = kubernetes_of(infra)
+        arguments = {"run": run, "experiment": dump_yaml(experiment), "infra": dump_yaml(infra)}
+        with _answers(self._host), _quietly(), tempfile.TemporaryDirectory() as folder:
+            package = compile_training(
+                Path(folder) / "vagen-train.yaml", experiment, infra, image=image
+            )
+            result = self._client.create_run_from_pipeline_package(
+                str(package),
+                arguments=arguments,
+                run_name=run.rpartition("/")[2],
+                experiment_name=experiment.trainer.project_name,
+                namespace=self._namespace,
+                enable_caching=False,
+                service_account=config.service_account,
+            )
+        return Submitted(result.run_id, self._page("runs", result.run_id))
+
+    def evaluate(
+        self,
+        experiment: ExperimentConfig,
+        infra: InfraConfig,
+        run: str,
+        *,
+        split: str,
+        count: int = 0,
+        cron: str | None = None,
+        image: str | None = None,
+    ) -> Submitted:
+        """Measures a run's newest policy, once or whenever `cron` says.
+
+        Args:
+            experiment: The run's.
+            infra: Where the step is placed.
+            run: URI of the run.
+            split: `val` or `test`.
+            count: Levels per environment; 0 takes all.
+            cron: Six fields, seconds first, as Kubeflow has them; None: once, now.
+            image: Container image of the step instead of the infra's.
+        """
+        config = kubernetes_of(infra)
+        arguments: dict[str, Any] = {"run": run, "split": split, "count": count}
+        name = f"{run.rpartition('/')[2]} on {split}"
+        with _answers(self._host), _quietly(), tempfile.TemporaryDirectory() as folder:
+            package = str(
+                compile_evaluation(Path(folder) / "vagen-evaluate.yaml", infra, image=image)
+            )
+            group = self._client.create_experiment(
+                experiment.trainer.project_name, namespace=self._namespace
+            )
+            common: dict[str, Any] = {
+                "pipeline_package_path": package,
+                "params": arguments,
+                "enable_caching": False,
+                "service_account": config.service_account,
+            }
+            if cron is None:
+                once = self._client.run_pipeline(group.experiment_id, name, **common)
+                return Submitted(once.run_id, self._page("runs", once.run_id))
+            schedule = self._client.create_recurring_run(
+                group.experiment_id,
+                name,
+                cron_expression=cron,
+                max_concurrency=1,
+                # What was missed is not made up for: the newest policy is measured anyway.
+                no_catchup=True,
+                **common,
+            )
+            identifier = schedule.recurring_run_id
+            return Submitted(identifier, self._page("recurringrun", identifier))
+
+    def _page(self, kind: str, identifier: str) -> str:
+        return f"{self._client._get_url_prefix()}/#/{kind}/details/{identifier}"
+
+
+def run_uri(infra: InfraConfig, name: str) -> str:
+    """Where a run of this name is kept.
+
+    Raises:
+        ConfigError: The infra has no store that pods reach.
+    """
+    if infra.store is None or "://" not in infra.store or infra.store.startswith("file:"):
+        raise ConfigError(
+            f"infra.store is {infra.store!r}: steps run on other machines; give "
+            "infra.store=s3://BUCKET/PREFIX"
+        )
+    return f"{infra.store.rstrip('/')}/{name}"
+
+
+def kubernetes_of(infra: InfraConfig) -> KubernetesConfig:
+    """The section that says where steps run.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if infra.kubernetes is None:
+        raise ConfigError(
+            "the infra has no `kubernetes` section, so it describes one machine: choose another, "
+            "such as --infra kubernetes-cpu, or train here with `vagen run`"
+        )
+    return infra.kubernetes
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what kfp prints: links for notebooks, warnings of every component."""
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _answers(host: str | None) -> Iterator[None]:
+    """Turns what Kubeflow's client raises into one line."""
+    import kfp_server_api
+    import urllib3
+    from kubernetes.client.exceptions import ApiException
+    from kubernetes.config import ConfigException
+
+    where = host or os.environ.get("KF_PIPELINES_ENDPOINT") or "the cluster of your kubeconfig"
+    level = logging.getLogger("urllib3").level
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    try:
+        yield
+    except (kfp_server_api.ApiException, ApiException) as error:
+        reason = _reason(error)
+        advice = {
+            401: "log in: give a token, or forward the port of ml-pipeline-ui",
+            403: "you may not do this there: ask for the namespace, or give --kfp-namespace",
+            404: "there is no Kubeflow Pipelines 2 at this address: see --host",
+        }.get(error.status or 0, "see the log of ml-pipeline")
+        raise SubmitError(f"Kubeflow at {where} refused: {reason}; {advice}") from error
+    except (urllib3.exceptions.HTTPError, ConfigException, ConnectionError, TimeoutError) as error:
+        raise SubmitError(
+            f"Kubeflow at {where} cannot be reached: {error}; give --host http://..., or forward "
+            "its port: kubectl -n kubeflow port-forward svc/ml-pipeline 8888"
+        ) from error
+    finally:
+        logging.getLogger("urllib3").setLevel(level)
+
+
+def _reason(error: Any) -> str:
+    """The first line of what the server said."""
+    text = " ".join(str(error.body or error.reason or "").split())
+    return f"{error.status} {text}"[:300]

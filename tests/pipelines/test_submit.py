@@ -1,0 +1,134 @@
+"""Submitting to Kubeflow, with its own client against a server that parses what it gets."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from kfp_api import KubeflowApi, serve
+
+from vagen.cli.main import FAILED, USER_ERROR, main
+from vagen.config import load_experiment, load_infra
+
+STORE = "infra.store=s3://bucket/runs"
+CPU = ("--infra", "kubernetes-cpu")
+
+
+@pytest.fixture
+def kubeflow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[KubeflowApi]:
+    monkeypatch.setenv("HOME", str(tmp_path))  # kfp keeps its settings there
+    with serve() as api:
+        monkeypatch.setenv("KF_PIPELINES_ENDPOINT", api.url)
+        yield api
+
+
+def test_a_training_is_sent_with_its_files(
+    kubeflow: KubeflowApi, capsys: pytest.CaptureFixture[str]
+):
+    words = ["trainer.total_training_steps=2", STORE, "infra.kubernetes.service_account=runner"]
+    assert main(["submit", "frozenlake-tiny", *CPU, "--name", "lake-1", *words]) == 0
+    ((kind, sent),) = kubeflow.posted
+    assert (kind, sent["display_name"]) == ("runs", "lake-1")
+    assert sent["service_account"] == "runner"
+    assert list(kubeflow.experiments) == ["vagen"]
+    parameters = sent["runtime_config"]["parameters"]
+    assert parameters.keys() == {"run", "experiment", "infra"}
+    assert parameters["run"] == "s3://bucket/runs/lake-1"
+    out = capsys.readouterr().out
+    assert out.splitlines()[:2] == [
+        "s3://bucket/runs/lake-1",
+        f"{kubeflow.url}/#/runs/details/runs-1",
+    ]
+
+
+def test_the_files_that_arrive_are_the_configuration(kubeflow: KubeflowApi, tmp_path: Path):
+    assert main(["submit", "frozenlake-tiny", *CPU, "algorithm.lam=0.9", STORE]) == 0
+    ((_, sent),) = kubeflow.posted
+    parameters = sent["runtime_config"]["parameters"]
+    for name in ("experiment", "infra"):
+        (tmp_path / f"{name}.yaml").write_text(parameters[name])
+    experiment = load_experiment(str(tmp_path / "experiment.yaml"), [])
+    assert experiment == load_experiment("frozenlake-tiny", ["algorithm.lam=0.9"])
+    infra = load_infra(str(tmp_path / "infra.yaml"), [])
+    assert infra == load_infra("kubernetes-cpu", ["store=s3://bucket/runs"])
+
+
+def test_a_clone_is_the_run_with_changed_overrides(kubeflow: KubeflowApi, tmp_path: Path):
+    config = tmp_path / "store" / "first" / "config"
+    config.mkdir(parents=True)
+    first = load_experiment("frozenlake-tiny", ["algorithm.lam=0.9", "seed=7"])
+    (config / "experiment.yaml").write_text(yaml.safe_dump(first.model_dump(mode="json")))
+    infra = load_infra("kubernetes-cpu", ["store=s3://bucket/runs", "threads=1"])
+    (config / "infra.yaml").write_text(yaml.safe_dump(infra.model_dump(mode="json")))
+    clone = ["submit", "--clone", str(config.parent), "--name", "second"]
+    assert main([*clone, "algorithm.lam=0.8", "infra.threads=2"]) == 0
+    ((_, sent),) = kubeflow.posted
+    parameters = sent["runtime_config"]["parameters"]
+    assert parameters["run"] == "s3://bucket/runs/second"
+    cloned = yaml.safe_load(parameters["experiment"])
+    assert (cloned["algorithm"]["lam"], cloned["seed"]) == (0.8, 7)
+    assert yaml.safe_load(parameters["infra"])["threads"] == 2
+
+
+@pytest.mark.parametrize("cron", [None, "0 0 3 * * *"])
+def test_an_evaluation_once_and_by_schedule(
+    kubeflow: KubeflowApi, tmp_path: Path, cron: str | None
+):
+    config = tmp_path / "first" / "config"
+    config.mkdir(parents=True)
+    for name, loaded in (
+        ("experiment", load_experiment("frozenlake-tiny", [])),
+        ("infra", load_infra("kubernetes-cpu", ["store=s3://bucket/runs"])),
+    ):
+        (config / f"{name}.yaml").write_text(yaml.safe_dump(loaded.model_dump(mode="json")))
+    words = ["--levels", "val", "--count", "16", *(["--cron", cron] if cron else [])]
+    assert main(["submit", "--evaluate", str(config.parent), *words]) == 0
+    ((kind, sent),) = kubeflow.posted
+    parameters = {"run": str(config.parent), "split": "val", "count": 16}
+    assert sent["runtime_config"]["parameters"] == parameters
+    assert kind == ("recurringruns" if cron else "runs")
+    if cron:
+        assert sent["trigger"]["cron_schedule"]["cron"] == cron
+        assert sent["max_concurrency"] in (1, "1")
+        assert sent["no_catchup"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the infra has no `kubernetes` section, so it describes one machine"),
+        ([*CPU], "infra.store is None: steps run on other machines"),
+        ([*CPU, "infra.store=/tmp/here"], "infra.store is '/tmp/here': steps run on other"),
+        ([*CPU, STORE, "--name", "x" * 41], "use up to 40 letters"),
+        ([*CPU, STORE, "--cron", "0 0 3 * * *"], "--cron goes with --evaluate RUN"),
+        ([*CPU, STORE, "infra.verl.ray_address=auto"], "makes the run a Ray cluster of its own"),
+        ([*CPU, STORE, "infra.device=auto"], "auto looks at this machine"),
+    ],
+)
+def test_what_cannot_be_submitted_is_refused_before_anything_is_sent(
+    kubeflow: KubeflowApi, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+):
+    assert main(["submit", "frozenlake-tiny", *words]) == USER_ERROR
+    assert message in capsys.readouterr().err
+    assert not kubeflow.posted
+
+
+def test_a_kubeflow_that_refuses_is_quoted(
+    kubeflow: KubeflowApi, capsys: pytest.CaptureFixture[str]
+):
+    kubeflow.refuse = (403, "Unauthorized access: namespace team-a")
+    assert main(["submit", "frozenlake-tiny", *CPU, STORE]) == FAILED
+    error = capsys.readouterr().err
+    assert "403" in error and "namespace team-a" in error
+    assert "give --kfp-namespace" in error
+
+
+def test_a_kubeflow_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ["--host", "http://127.0.0.1:9", *CPU, STORE]
+    assert main(["submit", "frozenlake-tiny", *words]) == FAILED
+    error = capsys.readouterr().err
+    assert "Kubeflow at http://127.0.0.1:9 cannot be reached" in error
+    assert "port-forward" in error

@@ -1,0 +1,118 @@
+"""A run's stages on Kubernetes, seen from a step's pod: RayJobs on the run's own Ray cluster.
+
+Names follow from the run, so that a pod that is started again finds what the one before it began,
+and waits for that instead of beginning a second attempt.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from vagen import cluster
+from vagen.config import InfraConfig
+from vagen.config.kubernetes import KubernetesConfig
+from vagen.stages.session import StageError, StageFailed
+from vagen.stages.step import command, name_of, read_reply, run_name
+
+
+def bring_up(run: str, infra: InfraConfig) -> cluster.Kube:
+    """Makes the run's Ray cluster if it has none, and waits until all of it is ready.
+
+    Args:
+        run: URI of the run.
+        infra: Of the run.
+
+    Raises:
+        ClusterError: It cannot be had: says why, and what to do.
+    """
+    config, name = _config(infra), run_name(run)
+    kube = cluster.connect(config.namespace)
+    manifest = cluster.render_raycluster(
+        cluster.read_template(kube, config.template),
+        name=cluster.cluster_name(name),
+        run=name,
+        workers=infra.verl.nnodes,
+        gpus_per_worker=0 if infra.device == "cpu" else infra.verl.n_gpus_per_node,
+        ttl_hours=config.ttl_hours,
+        image=config.ray_image,
+        queue=config.queue,
+    )
+    cluster.ensure_raycluster(kube, manifest)
+    cluster.await_raycluster(
+        kube,
+        cluster.cluster_name(name),
+        pending_deadline=60 * config.pending_minutes,
+        report=_say,
+    )
+    return kube
+
+
+def ask(run: str, infra: InfraConfig, stage: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Has a stage executed in the run's Ray cluster, and prints what it logs meanwhile.
+
+    Args:
+        run: URI of the run.
+        infra: Of the run.
+        stage: A stage, or `vagen.stages.step.TRAIN`.
+        arguments: Of the stage.
+
+    Returns:
+        What the stage returned.
+
+    Raises:
+        StageError: The stage refused what the user gave it.
+        StageFailed: It broke; the text ends with the last lines of its log.
+        ClusterError: The cluster cannot be had, or a deadline has passed.
+    """
+    config, name = _config(infra), run_name(run)
+    task, seconds = name_of(run, stage, arguments), 3600 * config.step_hours
+    kube = bring_up(run, infra)
+    job = cluster.ensure_rayjob(
+        kube,
+        cluster=cluster.cluster_name(name),
+        task=task,
+        run=name,
+        entrypoint=command(run, stage, arguments),
+        ttl_hours=config.ttl_hours,
+        active_deadline=seconds,
+    )
+    try:
+        cluster.await_rayjob(
+            kube,
+            job["metadata"]["name"],
+            on_log=_say,
+            pending_deadline=60 * config.pending_minutes,
+            running_deadline=seconds,
+            report=_say,
+        )
+    except cluster.JobFailed as failure:
+        reply = read_reply(run, task) or {}
+        refused = reply.get("kind") == "user"
+        text = f"{reply['message']}\n{failure}" if "message" in reply else str(failure)
+        raise (StageError if refused else StageFailed)(text) from failure
+    reply = read_reply(run, task)
+    if reply is None:
+        raise StageFailed(f"{job['metadata']['name']} has succeeded, and {run} has no reply of it")
+    return reply["result"]
+
+
+def save_logs(run: str, infra: InfraConfig, folder: Path) -> None:
+    """Writes the logs of the run's Ray cluster into a folder; says which cannot be had."""
+    kube = cluster.connect(_config(infra).namespace)
+    for missing in cluster.harvest_logs(kube, run_name(run), folder).missing:
+        _say(f"not saved: {missing}")
+
+
+def delete(run: str, infra: InfraConfig) -> None:
+    """Deletes the run's Ray cluster and jobs, whatever state they are in."""
+    kube, name = cluster.connect(_config(infra).namespace), run_name(run)
+    cluster.delete_raycluster(kube, cluster.cluster_name(name))
+    cluster.delete_rayjobs(kube, name)
+
+
+def _config(infra: InfraConfig) -> KubernetesConfig:
+    assert infra.kubernetes is not None
+    return infra.kubernetes
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
