@@ -35,6 +35,7 @@ COMMANDS = {
     "view": Command("vagen.cli.evaluate:view", "open a run's or an evaluation's report"),
     "plan": Command("vagen.cli.plan:plan", "what would run: steps, sizes, memory", _WORDS),
     "doctor": Command("vagen.cli.doctor:doctor", "check this machine and this model", _WORDS),
+    "store": Command("vagen.cli.store:store", "what is in a store: list, check, copy, tidy up"),
     "compile": Command("vagen.cli.run:compile_ir", "write the pipeline as Kubeflow YAML", _WORDS),
     "submit": Command("vagen.cli.submit:submit", "train, or evaluate a run, on Kubernetes", _WORDS),
 }
@@ -180,6 +181,24 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         (("--engine",), {"choices": ["local", "verl"], "help": "instead of infra.engine"}),
     ],
     "doctor": [],
+    "store": [
+        (
+            ("action",),
+            {
+                "choices": ["ls", "put", "fetch", "verify", "gc"],
+                "help": "list folders; put or fetch one; check all; remove what nothing refers to",
+            },
+        ),
+        (("uri",), {"help": "s3://bucket/prefix, file:///folder; of one folder for put and fetch"}),
+        (("path",), {"nargs": "?", "help": "the folder of put and fetch on this machine"}),
+        (
+            ("--older-than",),
+            {"default": "7d", "metavar": "AGE", "help": "gc: remains younger than it stay (7d)"},
+        ),
+        (("--expire",), {"metavar": "AGE", "help": "gc: also runs unchanged for that long"}),
+        (("--dry-run",), {"action": "store_true", "help": "gc: only say what would be removed"}),
+        (("--infra",), {"metavar": "FILE", "help": "whose infra.s3 says how to reach it"}),
+    ],
     "compile": [
         (("--output",), {"default": "build/pipeline.yaml", "help": "file to write"}),
         (("--image",), {"help": "container image of the steps"}),

@@ -293,10 +293,12 @@ class Mirror:
             if path.exists() and not replace:
                 continue
             content = self._store.read_file(self._key(name))
-            if content:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-                self._sent[name] = self._stamp(name)
+            # What goes on from there has been pulled before: logs and events only grow.
+            if not content or (path.exists() and path.read_bytes().startswith(content)):
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            self._sent[name] = self._stamp(name)
 
     def _files(self) -> tuple[str, ...]:
         """Loose files; the default MLflow database stays where it is, and what refers to it too."""

@@ -9,6 +9,7 @@ from vagen.storage.manifest import (
     Manifest,
     directory_digest,
     file_digest,
+    parse_manifest,
     read_manifest,
     verify_directory,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "file_digest",
     "materialize",
     "open_store",
+    "parse_manifest",
     "publish_manifest",
     "read_manifest",
     "reuse_file",
