@@ -15,12 +15,13 @@ VLLM_READY := $(VLLM_VENV)/.installed
 # `make run experiment=sokoban-tiny` and `make run EXPERIMENT=sokoban-tiny` mean the same.
 experiment ?= frozenlake-tiny
 EXPERIMENT ?= $(experiment)
+SYSTEM_PACKAGES := swift-proxy swift-account swift-container swift-object postgresql
 ARGS ?=
 RUN ?= latest
 OUTPUTS ?= outputs
 PORT ?= 5000
 
-.PHONY: help venv run resume eval view ui doctor plan compile check test test-verl test-vllm \
+.PHONY: help venv run resume eval view ui doctor plan compile check test test-verl test-vllm system-packages \
 	lint format docs hooks \
 	bench-ablation bench-advantage bench-engine bench-envs bench-learning bench-rollout \
 	bench-stability clean
@@ -79,8 +80,18 @@ compile: $(READY) ## Write the pipeline as Kubeflow IR YAML to build/pipeline.ya
 check: lint ## Lint, types, and the tests that take seconds
 	$(BIN)/python -m pytest -m "not slow"
 
-test: lint $(VERL_READY) ## Lint, types, and all tests, also those that train (minutes)
+test: lint $(VERL_READY) system-packages ## Lint, types, and all tests, also those that train (minutes)
 	$(BIN)/python -m pytest
+
+system-packages: ## Install the servers that tests of stores use: Swift, PostgreSQL (Debian, root)
+	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then exit 0; fi; \
+	sudo=; test "$$(id -u)" = 0 || sudo="sudo -n"; \
+	if ! command -v apt-get >/dev/null || ! $$sudo true 2>/dev/null; then \
+		echo "system-packages: needs apt-get and root; tests that need these are skipped:" \
+			$(SYSTEM_PACKAGES); exit 0; fi; \
+	{ $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq \
+		--no-install-recommends $(SYSTEM_PACKAGES); } >/dev/null || \
+		echo "system-packages: apt-get failed; tests that need these are skipped"
 
 test-vllm: $(VLLM_READY) ## Install vLLM for CPUs in .venv-vllm, test rollouts with it
 	$(VLLM_VENV)/bin/python -m pytest tests/engines/verl/test_verl_vllm.py

@@ -18,6 +18,14 @@ TORCH = [*VERL, "verl.rollout=torch"]
 
 CASES = [
     (OFF, [], "`rollout_manager.one_step_off`: the local engine does one thing at a time", VERL),
+    ([], ["store=outputs/store"], "`infra.store`: outputs/store is no store", ["store=s3://a"]),
+    ([], ["store=gs://bucket"], "write s3://bucket/prefix or file:///folder", ["store=s3://a/b"]),
+    (
+        [],
+        ["output_dir=/data", "store=file:///data/"],
+        "`infra.store`: it is infra.output_dir, where runs are anyway",
+        ["output_dir=/data", "store=file:///store"],
+    ),
     ([], NODES, "`infra.verl.ray_address`", [*NODES, *CLUSTER]),
     ([], [*VERL, *CLUSTER[:1]], "`infra.device`: auto looks at this machine", [*VERL, *CLUSTER]),
     (

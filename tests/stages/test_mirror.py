@@ -1,14 +1,16 @@
 """A run is in its store as it is in its folder, and can be taken up from there."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from vagen.config import ConfigError, load_infra
-from vagen.stages.executor import check_source
+from vagen.stages.executor import check_source, execute_here
 from vagen.stages.mirror import restore
 from vagen.stages.run import Run, result, stopped_at
+from vagen.stages.session import StageError, call
 from vagen.storage import (
     CorruptArtifact,
     LocalStore,
@@ -234,6 +236,50 @@ def test_uris_stand_for_folders(run):
         check_source(uri, "0" * 64, locate=run.mirror.folder_of)
     with pytest.raises(ConfigError, match="is not of the run"):
         run.mirror.folder_of(f"{run.mirror.uri}-2/levels")
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise StorageError("the store is full")
+
+
+@pytest.mark.slow
+def test_a_stage_s_result_and_events_are_in_the_store(
+    make_experiment, make_outputs, tmp_path, monkeypatch
+):
+    store = LocalStore(tmp_path / "store")
+    outputs = make_outputs()
+    run = Run.create(
+        make_experiment(),
+        load_infra(None, [f"output_dir={outputs}", f"store={store.uri}", "device=cpu"]),
+        "lake",
+    )
+    built = execute_here(str(run.path), "build", source={"uri": "", "sha256": ""}, kwargs={})
+    assert built["uri"] == f"{store.uri}/lake/levels" and store.exists("lake/levels")
+    events = (store.read_file("lake/events.jsonl") or b"").decode().splitlines()
+    assert json.loads(events[-1])["event"] == "stage_finished"
+
+    # While the store takes nothing the stage fails, but what it did is kept.
+    store.delete("lake/levels")
+    shutil.rmtree(run.levels)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "put_directory", refuse)
+        with pytest.raises(StorageError, match="the store is full"):
+            execute_here(str(run.path), "build", source={"uri": "", "sha256": ""}, kwargs={})
+    done = (run.levels / "manifest.json").read_bytes()
+    assert not store.exists("lake/levels")
+    handed = {"uri": built["uri"], "sha256": built["sha256"]}
+    with pytest.raises(StageError, match="is not what the step before wrote"):
+        wrong = handed | {"sha256": "0" * 64}
+        execute_here(str(run.path), "build", source=wrong, kwargs={})
+    assert store.manifest("lake/levels") == done
+    assert execute_here(str(run.path), "build", source=handed, kwargs={}) == built
+
+
+def test_a_step_is_given_the_run_by_its_uri(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("VAGEN_SCRATCH", str(tmp_path / "pod"))
+    monkeypatch.setenv("VAGEN_EXECUTOR", "pipeline_stages:open_run")
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "pipelines"))
+    assert call(run.mirror.uri, "build")["uri"] == str(tmp_path / "pod" / "lake" / "levels")
 
 
 def test_a_store_that_cannot_be_written_is_an_error_of_one_line(run, new_run, tmp_path):

@@ -70,6 +70,7 @@ def examine(experiment: ExperimentConfig, infra: InfraConfig) -> Findings:
     yield from doctor_machine.folders(infra)
     yield from doctor_machine.devices(infra)
     yield from doctor_machine.mlflow_store(infra)
+    yield from doctor_machine.store(infra)
     yield from doctor_model.environments(experiment)
     yield from doctor_model.model(experiment)
 

@@ -16,6 +16,7 @@ from vagen.config import InfraConfig
 
 PYTHONS = ((3, 11), (3, 12))
 PACKAGES = (
+    "boto3",
     "gymnasium",
     "jinja2",
     "kfp",
@@ -148,6 +149,20 @@ def _devices(infra: InfraConfig) -> Findings:
     else:
         chosen = names[number] if names and wanted != "cpu" else "cpu"
         yield good("device", f"{wanted}: {chosen} (torch {torch.__version__})")
+
+
+def store(infra: InfraConfig) -> Findings:
+    """Whether the store of runs answers, if there is one; nothing is written."""
+    if infra.store is not None:
+        yield from guarded("store", "set `infra.store` right, or null", lambda: _store(infra))
+
+
+def _store(infra: InfraConfig) -> Findings:
+    from vagen.storage import open_store
+
+    opened = open_store(infra.store or "", infra.s3)
+    opened.read_file("doctor")
+    yield good("store", f"{opened.uri} answers")
 
 
 def mlflow_store(infra: InfraConfig) -> Findings:

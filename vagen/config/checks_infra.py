@@ -1,6 +1,7 @@
 """What an experiment and an infra cannot do together."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from vagen.config.base import ConfigError
 from vagen.config.checks import Refusals
@@ -15,7 +16,8 @@ def check_infra(experiment: ExperimentConfig, infra: InfraConfig) -> None:
     Raises:
         ConfigError: With one line per reason.
     """
-    _refuse(_verl(experiment, infra) if infra.engine == "verl" else _local(experiment))
+    engine = _verl(experiment, infra) if infra.engine == "verl" else _local(experiment)
+    _refuse([*_store(infra), *engine])
 
 
 def check_verl(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> None:
@@ -31,6 +33,22 @@ def _refuse(refusals: Iterable[tuple[str, str]]) -> None:
     lines = [f"`{key}`: {reason}" for key, reason in refusals]
     if lines:
         raise ConfigError("\n".join(lines))
+
+
+def _store(infra: InfraConfig) -> Refusals:
+    if infra.store is None:
+        return
+    scheme, separator, place = infra.store.partition("://")
+    if not separator or scheme not in ("s3", "file") or not place.strip("/"):
+        yield (
+            "infra.store",
+            f"{infra.store} is no store; write s3://bucket/prefix or file:///folder",
+        )
+    elif infra.store.rstrip("/") == Path(infra.output_dir).absolute().as_uri():
+        yield (
+            "infra.store",
+            "it is infra.output_dir, where runs are anyway; choose another folder, or null",
+        )
 
 
 def _local(experiment: ExperimentConfig) -> Refusals:
