@@ -1,10 +1,12 @@
-"""A proxy in front of an S3 server that spoils a share of what passes."""
+"""Proxies in front of an S3 server: one spoils requests, one adds conditional writes."""
 
 import http.client
 import random
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 FAULTS = ("refused", "unavailable", "internal", "answer lost", "answer cut")
 
@@ -48,6 +50,10 @@ class FaultyProxy:
             self.faults[fault] += 1
             return fault
 
+    def intercept(self, request: Any, body: bytes) -> bool:
+        """Answers a PUT in the server's place, if it does."""
+        return False
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         proxy = self
 
@@ -63,6 +69,8 @@ class FaultyProxy:
                     self.close_connection = True
                     return
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                if self.command == "PUT" and proxy.intercept(self, body):
+                    return
                 if fault in ("unavailable", "internal"):
                     self.reply(503 if fault == "unavailable" else 500, {}, b"")
                     return
@@ -96,3 +104,38 @@ class FaultyProxy:
             do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer
 
         return Handler
+
+
+class ConditionalProxy(FaultyProxy):
+    """Gives a server that has none conditional writes: `If-None-Match: *` and `If-Match`.
+
+    Args:
+        endpoint: Of the server behind it.
+        client: Gives a client of it.
+    """
+
+    def __init__(self, endpoint: str, client: Callable[[], Any]) -> None:
+        super().__init__(endpoint, share=0)
+        self.answers: list[int] = []
+        """Statuses of conditional writes."""
+        self._client = client()
+        self._writing = threading.Lock()
+
+    def intercept(self, request: Any, body: bytes) -> bool:
+        """Looks and writes, with no other conditional write in between."""
+        wanted = request.headers.get("If-Match")
+        if wanted is None and request.headers.get("If-None-Match") is None:
+            return False
+        bucket, _, key = unquote(urlsplit(request.path).path).lstrip("/").partition("/")
+        with self._writing:
+            listed = self._client.list_objects_v2(Bucket=bucket, Prefix=key).get("Contents", ())
+            tag = next((entry["ETag"] for entry in listed if entry["Key"] == key), None)
+            if tag == wanted:
+                answer = self._client.put_object(Bucket=bucket, Key=key, Body=body)
+                status, headers, content = 200, {"ETag": answer["ETag"]}, b""
+            else:
+                status, headers = 412, {"Content-Type": "application/xml"}
+                content = b"<Error><Code>PreconditionFailed</Code><Message>no</Message></Error>"
+        self.answers.append(status)
+        request.reply(status, headers, content)
+        return True

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from s3_faults import FaultyProxy
+from s3_faults import ConditionalProxy, FaultyProxy
 
 from vagen.config.schema_store import S3Config
 from vagen.storage import (
@@ -211,6 +211,31 @@ def test_nothing_is_lost_with_a_fifth_of_all_requests_spoilt(tmp_path, swift, bu
         store.delete("runs/1")
         assert store.list() == ["runs/0", "runs/2"]
     assert all(proxy.faults.values()) and sum(proxy.faults.values()) > 30, proxy.faults
+
+
+def test_where_writes_can_be_conditional_not_even_a_lost_lock_overwrites(
+    tmp_path, swift, bucket, source
+):
+    """Another writer's manifest appears between the last look and the writing of our own."""
+    client, name = swift.client(), bucket.removeprefix("s3://")
+    other = make_directory(tmp_path / "other", {"a": b"1"})
+    theirs = (other / "manifest.json").read_bytes()
+
+    def intrude():
+        client.put_object(Bucket=name, Key="a/manifest.json", Body=theirs)
+
+    with ConditionalProxy(swift.endpoint, swift.client) as proxy:
+        store = open_store(bucket, S3Config(endpoint_url=proxy.endpoint))
+        with pytest.raises(StorageError, match="exists already"):
+            store.put_directory(source, "a", guard=intrude)
+        assert store.manifest("a") == theirs and proxy.answers == [412]
+        store.put_directory(source, "a", replace=True, guard=intrude)
+        assert proxy.answers == [412, 200]
+        store.put_directory(other, "a", replace=True)
+        assert proxy.answers == [412, 200, 200]
+        assert (store.fetch_directory("a", tmp_path / "b") / "a").read_bytes() == b"1"
+        store.put_directory(source, "b")
+        assert proxy.answers == [412, 200, 200, 200] and store.exists("b")
 
 
 WRITER = """

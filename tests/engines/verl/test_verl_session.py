@@ -1,4 +1,7 @@
-"""A session in a Ray cluster outlives those who ask it, and begins again where it was killed."""
+"""A session in a Ray cluster outlives those who ask it, and begins again where it was killed.
+
+The run is in a store, which is all that the second session has of it.
+"""
 
 import os
 import shutil
@@ -15,7 +18,7 @@ from vagen.config import load_infra
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.stages.progress import read_events
 from vagen.stages.run import Run
-from vagen.storage import read_manifest
+from vagen.storage import open_store, read_manifest
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +41,7 @@ def run(make_experiment, warm_runs, tmp_path):
     """A run in a cluster of one node, with levels and warm start."""
     with nodes(1) as settings:
         infra = [f"output_dir={tmp_path}", "engine=verl", "device=cpu", "threads=1"]
+        infra += [f"store={(tmp_path / 'store').as_uri()}"]
         infra += ["verl.rollout=torch", "verl.agent_workers=1", *settings]
         run = Run.create(make_experiment(*BEHIND), load_infra(None, infra))
         for part in ("levels", "warm_start"):
@@ -47,7 +51,7 @@ def run(make_experiment, warm_runs, tmp_path):
 
 def ask(run: Run, stage: str, iteration: int) -> subprocess.Popen:
     """A step: a process that has one stage executed."""
-    return subprocess.Popen([sys.executable, "-c", ASK, str(run.path), stage, str(iteration)])
+    return subprocess.Popen([sys.executable, "-c", ASK, run.mirror.uri, stage, str(iteration)])
 
 
 def events(run: Run, kind: str, stage: str) -> int:
@@ -88,8 +92,13 @@ def test_stages_are_executed_once_whoever_dies(run):
 
     # Iteration 1 was played while the update ran; the session that held it is ended.
     end(run.path, run.infra.verl.ray_address)
+    shutil.rmtree(run.path)
     for stage in ("rollout", "judge", "advantage", "update"):
         assert ask(run, stage, 1).wait(SECONDS) == 0
+    # Of what the first session did, the second one needed the policies alone.
+    assert not (run.step(0, "rollout") / "tokens.parquet").exists()
+    assert open_store(run.infra.store).list(f"{run.name}/checkpoints")
+    run.fetch(run.step(0, "advantage"))
     played = TrajectoryBatch.load(run.step(1, "rollout"))
     assert played.policy_version == "warm_start"  # one step off
     assert len(run.iteration_metrics()) == 2
