@@ -75,6 +75,8 @@ def test_a_room_imports_only_rooms_above_it(room: str) -> None:
         ("kfp", ("components", "pipelines")),
         ("ray", ("vagen/engines/verl", "vagen/cluster")),
         ("verl", ("vagen/engines/verl",)),
+        ("boto3", ("vagen/storage",)),
+        ("botocore", ("vagen/storage",)),
     ],
 )
 def test_a_heavy_library_is_imported_only_at_home(library: str, homes: tuple[str, ...]) -> None:

@@ -137,6 +137,22 @@ def test_elsewhere_manifests_are_there_at_once_and_contents_when_asked_for(run, 
     assert other.fetch(other.checkpoint(7)) == other.checkpoint(7)
 
 
+def test_a_part_is_fetched_alone(run, elsewhere):
+    with commit_directory(run.checkpoint(0)) as partial:
+        for name in ("policy", "actor"):
+            (partial / name).mkdir()
+            (partial / name / "weights").write_text(name)
+    run.mirror.begin()
+    other = elsewhere(run)
+    other.mirror.pull()
+    folder = other.checkpoint(0)
+    assert other.newest_policy() == str(folder / "policy")
+    assert verify_directory(folder, "policy") and not (folder / "actor").exists()
+    with pytest.raises(CorruptArtifact, match="actor/weights is missing"):
+        verify_directory(folder)
+    verify_directory(other.fetch(folder))
+
+
 def test_contents_that_changed_in_the_store_are_refused(run, elsewhere):
     commit(run.levels)
     run.mirror.begin()

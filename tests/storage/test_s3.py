@@ -60,6 +60,9 @@ def test_put_list_fetch_delete(tmp_path, swift, bucket, source):
     assert verify_directory(fetched) == read_manifest(source)
     assert (fetched / "sub" / "a b+ü.txt").read_text() == "hello"
 
+    part = store.fetch_directory("runs/a/rollout", tmp_path / "part", "sub")
+    assert verify_directory(part, "sub") and not (part / "c").exists()
+
     store.delete("runs/a/rollout")
     store.delete("runs/a/rollout")
     assert store.list() == ["runs/ab/rollout"]

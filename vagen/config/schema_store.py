@@ -17,8 +17,8 @@ class S3Config(Section):
     region: str | None = None
     """null takes `AWS_REGION`, else the profile's, else us-east-1."""
     addressing_style: Literal["auto", "path", "virtual"] = "auto"
-    """Bucket in the path or in the host name; most stores that are not AWS want `path`, and `auto`
-    takes it wherever the endpoint is an address instead of a name."""
+    """Bucket in the path or in the host name; `auto` is `virtual` at AWS and `path` at every other
+    endpoint."""
     ca_bundle: str | None = None
     """File of certificates to trust; null takes `AWS_CA_BUNDLE`, else the usual ones."""
     part_size_mib: int = Field(default=32, ge=5, le=5120)

@@ -32,7 +32,11 @@ def train(run: Run) -> None:
     config = verl_config(
         run.experiment, run.infra, run.initial_model(), cpu=cpu, environment=variables
     )
-    train(config, iterate=ITERATE, arguments={"run_dir": str(run.path)})
+    train(
+        config,
+        iterate=ITERATE,
+        arguments={"run_dir": run.mirror.uri if run.mirror else str(run.path)},
+    )
 
 
 def iterate(trainer: Any, iteration: int, *, run_dir: str) -> dict[str, float]:
@@ -43,13 +47,15 @@ def iterate(trainer: Any, iteration: int, *, run_dir: str) -> dict[str, float]:
         with progress.step(stage, iteration) as record:
             record.metrics = execute(run, stage, iteration=iteration)["metrics"]
         metrics |= record.metrics
+    if run.mirror is not None:
+        run.mirror.push_files()
     return metrics
 
 
 def _opened(trainer: Any, run_dir: str) -> Run:
     from vagen.engines.verl.engine import VerlEngine
 
-    run = _open[run_dir] = Run.open(Path(run_dir))
+    run = _open[run_dir] = Run.open(run_dir)
     claim(run.path)
     progress.configure(run.path)
     progress.describe(run.experiment.name, run.experiment.trainer.total_training_steps, done=0)

@@ -189,8 +189,12 @@ class Mirror:
             self._store.write_file(self._key(name), content)
             self._sent[name] = stamp
 
-    def fetch(self, folder: Path) -> Path:
+    def fetch(self, folder: Path, part: str = "") -> Path:
         """The folder, with its contents if the store has them and only its manifest is here.
+
+        Args:
+            folder: Of the run; others are returned as they are.
+            part: A folder in it, if no more is needed.
 
         Raises:
             StorageError: They cannot be had.
@@ -198,10 +202,10 @@ class Mirror:
         """
         if folder.is_relative_to(self._path) and (folder / MANIFEST).exists():
             manifest = read_manifest(folder)
-            if not all((folder / name).is_file() for name in manifest.files):
+            if not all((folder / name).is_file() for name in manifest.part(part)):
                 key = self._key(folder.relative_to(self._path).as_posix())
                 with progress.bar(f"{folder.name} from the store", 1) as advance:
-                    materialize(self._store, key, folder)
+                    materialize(self._store, key, folder, part)
                     advance(1)
         return folder
 

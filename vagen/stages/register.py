@@ -22,7 +22,7 @@ def register(run: Run) -> dict[str, Any]:
     """
     if committed(run.registration) is None:
         checkpoint = run.checkpoint(run.last_iteration)
-        verify_directory(run.fetch(checkpoint))
+        verify_directory(run.fetch(checkpoint, "policy"), "policy")
         results = read_results(run.fetch(run.evaluation(FINAL)))
         tracker = tracker_of(run)
         registration = register_model(

@@ -157,13 +157,17 @@ class Run:
         """Folder of an evaluation."""
         return self.path / "evaluations" / name
 
-    def fetch(self, folder: Path) -> Path:
+    def fetch(self, folder: Path, part: str = "") -> Path:
         """The committed folder with its contents, which may still be in the store only.
+
+        Args:
+            folder: Of the run.
+            part: A folder in it, if no more is needed.
 
         Raises:
             StorageError: They cannot be had.
         """
-        return self.mirror.fetch(folder) if self.mirror is not None else folder
+        return self.mirror.fetch(folder, part) if self.mirror is not None else folder
 
     def iteration_metrics(self) -> list[dict[str, float]]:
         """Metrics of every finished iteration, each with its `iteration` and the steps' seconds."""
@@ -204,7 +208,7 @@ class Run:
         """
         checkpoints = sorted((self.path / "checkpoints").glob("[0-9]*/manifest.json"))
         if checkpoints:
-            return str(self.fetch(checkpoints[-1].parent) / "policy")
+            return str(self.fetch(checkpoints[-1].parent, "policy") / "policy")
         if committed(self.warm_start) is None:
             raise ConfigError(f"{self.path} has no policy yet: its warm start is not finished")
         return self.initial_model()

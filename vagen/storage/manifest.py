@@ -38,6 +38,11 @@ class Manifest:
         """SHA-256 of everything but `created`: equal content has an equal digest."""
         return directory_digest(self)
 
+    def part(self, folder: str) -> dict[str, FileEntry]:
+        """The files in a folder of the directory; all of them if that is empty."""
+        start = f"{folder}/" if folder else ""
+        return {name: entry for name, entry in self.files.items() if name.startswith(start)}
+
     def to_json(self) -> str:
         """The text of `manifest.json`; it ends with the digest of the rest."""
         return json.dumps({**_body(self), "created": self.created, "digest": self.digest}, indent=2)
@@ -127,10 +132,14 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
     return manifest
 
 
-def verify_directory(directory: Path) -> Manifest:
+def verify_directory(directory: Path, part: str = "") -> Manifest:
     """Checks every file of a committed directory against the manifest.
 
     Files that the manifest does not name are ignored.
+
+    Args:
+        directory: the committed directory.
+        part: a folder in it: only what is in that is checked.
 
     Raises:
         StorageError: if the folder does not exist or was never committed.
@@ -139,7 +148,7 @@ def verify_directory(directory: Path) -> Manifest:
     directory = Path(directory)
     manifest = read_manifest(directory)
     with storage_errors(directory):
-        for name, entry in manifest.files.items():
+        for name, entry in manifest.part(part).items():
             path = directory / name
             if not path.is_file():
                 raise CorruptArtifact(

@@ -87,7 +87,7 @@ class S3Store:
                 pass
         return uri
 
-    def fetch_directory(self, key: str, target: Path) -> Path:
+    def fetch_directory(self, key: str, target: Path, part: str = "") -> Path:
         """See `Store.fetch_directory`."""
         target = Path(target).absolute()
         if target.exists():
@@ -97,7 +97,7 @@ class S3Store:
             for _ in range(_READS):
                 try:
                     with partial_directory(target) as partial:
-                        self._fetch(key, content, partial)
+                        self._fetch(key, content, partial, part)
                         publish(partial, target)
                     return target
                 except CorruptArtifact:
@@ -275,14 +275,14 @@ class S3Store:
         self._transfer.put(name, content)
         return True
 
-    def _fetch(self, key: str, content: bytes, folder: Path) -> None:
+    def _fetch(self, key: str, content: bytes, folder: Path, part: str) -> None:
         """Fills a folder with the files of a manifest, and checks them."""
         uri = f"{self.uri}/{key}"
         manifest = parse_manifest(content, f"{uri}/{MANIFEST}")
         (folder / MANIFEST).write_bytes(content)
         start = self._data_folder(key, content)
         files = {}
-        for name, entry in manifest.files.items():
+        for name, entry in manifest.part(part).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             files[f"{start}{name}"] = (folder / name, entry.size)
         self._download(files)

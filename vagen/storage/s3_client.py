@@ -1,5 +1,6 @@
 """The way to an S3 server: a client, and its errors in words."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -74,10 +75,15 @@ def make_client(options: S3Config) -> Any:
         return session.client(
             "s3",
             endpoint_url=options.endpoint_url,
-            region_name=options.region or session.region_name or "us-east-1",
+            region_name=_region(options, session),
             verify=options.ca_bundle,
             config=config,
         )
+
+
+def _region(options: S3Config, session: Session) -> str:
+    """Other tools than boto3 read AWS_REGION, and it is what clusters set."""
+    return options.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
 
 
 @contextmanager

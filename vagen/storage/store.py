@@ -48,8 +48,13 @@ class Store(Protocol):
         """
         ...
 
-    def fetch_directory(self, key: str, target: Path) -> Path:
+    def fetch_directory(self, key: str, target: Path, part: str = "") -> Path:
         """Copies `key` to the local folder `target`, which appears whole; returns `target`.
+
+        Args:
+            key: what to copy.
+            target: does not exist.
+            part: a folder in it: what is not in that is left out, but for the manifest.
 
         Raises:
             CorruptArtifact: if what arrived does not match its manifest.
@@ -111,11 +116,11 @@ class LocalStore:
         _copy_whole(Path(source), target, replace=replace, guard=guard)
         return target.as_uri()
 
-    def fetch_directory(self, key: str, target: Path) -> Path:
+    def fetch_directory(self, key: str, target: Path, part: str = "") -> Path:
         """See `Store.fetch_directory`."""
         if not self.exists(key):
             raise nothing_there(str(self.root), key)
-        return _copy_whole(self._path(key), Path(target))
+        return _copy_whole(self._path(key), Path(target), part=part)
 
     def manifest(self, key: str) -> bytes:
         """See `Store.manifest`."""
@@ -189,8 +194,14 @@ def nothing_there(store: str, key: str) -> StorageError:
     return StorageError(f"the store {store} has no {key!r}: see `list()` for its keys")
 
 
-def materialize(store: Store, key: str, folder: Path) -> None:
+def materialize(store: Store, key: str, folder: Path, part: str = "") -> None:
     """Fills a folder that holds a manifest alone: puts the whole directory in its place.
+
+    Args:
+        store: Has the directory.
+        key: Where it is there.
+        folder: With the directory's manifest.
+        part: A folder in it, if no more is needed.
 
     Raises:
         StorageError: if the store has no such key, or by now another directory under it.
@@ -198,7 +209,7 @@ def materialize(store: Store, key: str, folder: Path) -> None:
     """
     wanted = (folder / MANIFEST).read_bytes()
     with partial_directory(folder) as partial:
-        whole = store.fetch_directory(key, partial / folder.name)
+        whole = store.fetch_directory(key, partial / folder.name, part)
         if (whole / MANIFEST).read_bytes() != wanted:
             raise StorageError(
                 f"{store.uri}/{key} is not what {folder} says it is: another attempt replaced it; "
@@ -258,17 +269,18 @@ def _copy_whole(
     *,
     replace: bool = False,
     guard: Callable[[], None] | None = None,
+    part: str = "",
 ) -> Path:
-    """Copies a committed directory, files and manifest as they are, verified and atomically."""
-    manifest = verify_directory(source)
+    """Copies a committed directory or a part of it, as it is, verified and atomically."""
+    manifest = verify_directory(source, part)
     target = target.absolute()
     if target.exists() and not replace:
         raise StorageError(f"{target} exists already: choose another place or delete it")
     with partial_directory(target) as partial:
-        for name in (*manifest.files, MANIFEST):
+        for name in (*manifest.part(part), MANIFEST):
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / name, partial / name)
-        verify_directory(partial)
+        verify_directory(partial, part)
         if guard is not None:
             guard()
         publish(partial, target, replace=replace)
