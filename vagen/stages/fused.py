@@ -1,10 +1,9 @@
 """Iterations of a run driven by verl's own trainer loop (`vagen.engines.verl.runner.train`)."""
 
-from pathlib import Path
 from typing import Any
 
 from vagen.stages import progress
-from vagen.stages.dispatch import execute
+from vagen.stages.dispatch import begin, execute
 from vagen.stages.resident import WARM_START
 from vagen.stages.run import Run
 from vagen.stages.session import ITERATION_STAGES
@@ -32,11 +31,8 @@ def train(run: Run) -> None:
     config = verl_config(
         run.experiment, run.infra, run.initial_model(), cpu=cpu, environment=variables
     )
-    train(
-        config,
-        iterate=ITERATE,
-        arguments={"run_dir": run.mirror.uri if run.mirror else str(run.path)},
-    )
+    place = run.mirror.uri if run.mirror is not None else str(run.path)
+    train(config, iterate=ITERATE, arguments={"run_dir": place})
 
 
 def iterate(trainer: Any, iteration: int, *, run_dir: str) -> dict[str, float]:
@@ -57,6 +53,7 @@ def _opened(trainer: Any, run_dir: str) -> Run:
 
     run = _open[run_dir] = Run.open(run_dir)
     claim(run.path)
+    begin(run)
     progress.configure(run.path)
     progress.describe(run.experiment.name, run.experiment.trainer.total_training_steps, done=0)
     run.engine = VerlEngine(

@@ -369,7 +369,12 @@ def _matches(folder: Path, manifest: Manifest, name: str) -> bool:
 
 def _split(uri: str) -> tuple[str, str]:
     parts = urlsplit(uri)
-    if not parts.netloc or parts.query or parts.fragment or "@" in parts.netloc:
+    if "@" in parts.netloc:
+        raise StorageError(
+            "keys do not belong into a store's URI: set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, and write s3://bucket/prefix"
+        )
+    if not parts.netloc or parts.query or parts.fragment:
         raise StorageError(f"{uri!r} names no bucket: write s3://bucket or s3://bucket/prefix")
     prefix = parts.path.strip("/")
     return parts.netloc, check_key(prefix) if prefix else ""
