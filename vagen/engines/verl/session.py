@@ -95,7 +95,7 @@ def ask(session: ray.actor.ActorHandle, request: dict[str, Any]) -> dict[str, An
     try:
         return ray.get(session.answer.remote(request))
     except ray.exceptions.RayActorError as error:
-        raise SessionLost(str(error).strip().splitlines()[0]) from error
+        raise SessionLost(_reason(error)) from error
 
 
 def end(run_dir: str | Path, address: str) -> None:
@@ -113,6 +113,12 @@ def end(run_dir: str | Path, address: str) -> None:
 def _connect(address: str) -> None:
     if not ray.is_initialized():
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
+
+
+def _reason(error: Exception) -> str:
+    """Why a session ended, in one line; of one that could not begin, what it raised."""
+    first, *rest = str(error).strip().splitlines()
+    return rest[-1].strip() if rest and "creation task" in first else first
 
 
 def _place(run_dir: str | Path) -> str:
