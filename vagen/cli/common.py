@@ -2,11 +2,15 @@
 
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vagen.cli.main import DEFAULT_EXPERIMENT
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig, load_experiment, load_infra
 from vagen.config.checks_infra import check_infra
 from vagen.config.errors import unknown_name
+
+if TYPE_CHECKING:
+    from vagen.stages.run import Run
 
 EXPERIMENT_FILE = Path("config") / "experiment.yaml"
 INFRA_FILE = Path("config") / "infra.yaml"
@@ -78,9 +82,23 @@ def _from_store(uri: str) -> Path:
     from vagen.stages.run import Run
 
     run = Run.open(uri)
-    assert run.mirror is not None
-    run.mirror.pull()
+    pull(run)
     return run.path
+
+
+def pull(run: "Run") -> None:
+    """Brings what the run's store has, if it has one; the terminal is left as it was.
+
+    Raises:
+        StorageError: If the store cannot be used.
+    """
+    from vagen.stages.progress import close
+
+    try:
+        if run.mirror is not None:
+            run.mirror.pull()
+    finally:
+        close()
 
 
 def new_folder(path: Path) -> Path:

@@ -67,7 +67,12 @@ def evaluate(options: Namespace) -> None:
 
 def view(options: Namespace) -> None:
     """Prints where the report of a run or an evaluation is, and opens it."""
-    report = find_report(options.target)
+    from vagen.stages.progress import close
+
+    try:
+        report = find_report(options.target)
+    finally:
+        close()
     print(report)
     has_display = os.name == "nt" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if not options.no_open and (has_display or os.uname().sysname == "Darwin"):

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from vagen.cli.common import find_run, load_configs, new_folder, run_of
+from vagen.cli.common import find_run, load_configs, new_folder, pull, run_of
 from vagen.cli.main import UsageError
 from vagen.cli.model_files import check_model
 from vagen.config.schema import is_name
@@ -38,8 +38,7 @@ def resume(options: Namespace) -> None:
     from vagen.stages.run import Run
 
     run = Run.open(path)
-    if run.mirror is not None:
-        run.mirror.pull()
+    pull(run)
     execute(run)
     show_summary(path)
 

@@ -17,6 +17,7 @@ from vagen.stages.run import Run, result, stopped_at
 from vagen.stages.session import ITERATION_STAGES
 from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
+from vagen.storage import StorageError, Superseded
 
 STAGES: dict[str, Callable[..., dict[str, Any]]] = {
     "build": build,
@@ -58,7 +59,12 @@ def execute(run: Run, stage: str, **kwargs: Any) -> dict[str, Any]:
         produced = _execute(run, stage, kwargs)
         mirror.push_apart(Path(produced["uri"]))
     else:
-        begin(run)
+        try:
+            begin(run)
+        except StorageError as error:
+            if stage == "finalize" and not isinstance(error, Superseded):
+                _execute(run, stage, kwargs)  # tracking is closed all the same
+            raise
         produced = _execute(run, stage, kwargs)
         mirror.push()
     return {**produced, "uri": mirror.uri_of(produced["uri"])}

@@ -363,7 +363,9 @@ def restore(uri: str) -> Path:
         for file, content in contents.items():
             (path / file).parent.mkdir(parents=True, exist_ok=True)
             if content is not None and not (path / file).exists():
-                (path / file).write_bytes(content)
+                partial = (path / file).with_suffix(f".{uuid.uuid4().hex}")
+                partial.write_bytes(content)
+                partial.replace(path / file)
     return path
 
 
