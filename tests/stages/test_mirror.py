@@ -123,11 +123,13 @@ def test_elsewhere_manifests_are_there_at_once_and_contents_when_asked_for(run, 
         file.write('{"event": "x"}\n')
     run.mirror.push()
     other = elsewhere(run)
-    other.mirror.pull()
+    (other.path / "events.jsonl").write_text('{"event": "y"}\n')
+    for _ in range(2):
+        other.mirror.pull()
     assert other.experiment == run.experiment
     assert by(other, other.step(0, "update")) == "first"
     assert stopped_at(other.path) is None
-    assert (other.path / "events.jsonl").read_text() == '{"event": "x"}\n'
+    assert (other.path / "events.jsonl").read_text() == '{"event": "x"}\n{"event": "y"}\n'
     folder = other.checkpoint(0)
     assert [path.name for path in folder.iterdir()] == ["manifest.json"]
     with pytest.raises(CorruptArtifact, match="data is missing"):

@@ -48,7 +48,9 @@ ASIDE = "superseded"
 
 _ATTEMPTS = ".attempts"
 """File of a run's folder: the attempts that were made in it, one per line."""
-_FILES = ("events.jsonl", "summary.json", "report/curves.png", LOG, "pipeline.log")
+_GROWING = (progress.EVENTS, LOG, "pipeline.log")
+"""Files of lines."""
+_FILES = (*_GROWING, "summary.json", "report/curves.png")
 _TRACKING_FILES = ("mlflow_run_id", "tracking_pending.jsonl")
 _ORDER = ("levels", "warm_start", "iterations", "checkpoints", "evaluations", "registration")
 _LINEAGE = ("iterations", "checkpoints")
@@ -297,12 +299,15 @@ class Mirror:
             if path.exists() and not replace:
                 continue
             content = self._store.read_file(self._key(name))
-            # What goes on from there has been pulled before: logs and events only grow.
-            if not content or (path.exists() and path.read_bytes().startswith(content)):
+            if not content:
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-            self._sent[name] = self._stamp(name)
+            if name in _GROWING and path.exists():
+                # This process has begun to report already.
+                path.write_bytes(content + _lines_beside(path.read_bytes(), content))
+            else:
+                path.write_bytes(content)
+                self._sent[name] = self._stamp(name)
 
     def _files(self) -> tuple[str, ...]:
         """Loose files; the default MLflow database stays where it is, and what refers to it too."""
@@ -367,6 +372,12 @@ def restore(uri: str) -> Path:
                 partial.write_bytes(content)
                 partial.replace(path / file)
     return path
+
+
+def _lines_beside(content: bytes, other: bytes) -> bytes:
+    """The lines of a file that another does not have."""
+    known = set(other.splitlines())
+    return b"".join(line for line in content.splitlines(True) if line.rstrip(b"\n") not in known)
 
 
 def _rank(place: Path) -> tuple[Any, ...]:
