@@ -21,7 +21,8 @@ RUN ?= latest
 OUTPUTS ?= outputs
 PORT ?= 5000
 
-.PHONY: help venv run resume eval view ui doctor plan compile check test test-verl test-vllm system-packages \
+.PHONY: help venv run resume eval view ui doctor plan compile status logs gc \
+	check test test-verl test-vllm system-packages \
 	lint format docs hooks \
 	bench-ablation bench-advantage bench-engine bench-envs bench-learning bench-rollout \
 	bench-stability clean
@@ -76,6 +77,15 @@ plan: $(READY) ## Show what a run would do: steps, sizes, memory
 
 compile: $(READY) ## Write the pipeline as Kubeflow IR YAML to build/pipeline.yaml
 	@$(BIN)/vagen compile $(EXPERIMENT) --output build/pipeline.yaml $(ARGS)
+
+status: $(READY) ## Show what a run has on Kubernetes, and what is wrong there (RUN=its name)
+	@$(BIN)/vagen cluster status $(RUN) $(ARGS)
+
+logs: $(READY) ## Follow the log of a run's newest job on Kubernetes (RUN=its name)
+	@$(BIN)/vagen cluster logs $(RUN) --follow $(ARGS)
+
+gc: $(READY) ## Remove from Kubernetes what has expired (ARGS=--dry-run shows it only)
+	@$(BIN)/vagen cluster gc $(ARGS)
 
 check: lint ## Lint, types, and the tests that take seconds
 	$(BIN)/python -m pytest -m "not slow"

@@ -9,6 +9,7 @@ ROOT = Path(__file__).parent.parent
 ROOMS = [
     "config",
     "storage",
+    "cluster",
     "envs",
     "rollout",
     "judge",
@@ -77,6 +78,7 @@ def test_a_room_imports_only_rooms_above_it(room: str) -> None:
         ("verl", ("vagen/engines/verl",)),
         ("boto3", ("vagen/storage",)),
         ("botocore", ("vagen/storage",)),
+        ("kubernetes", ("vagen/cluster",)),
     ],
 )
 def test_a_heavy_library_is_imported_only_at_home(library: str, homes: tuple[str, ...]) -> None:

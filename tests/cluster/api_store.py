@@ -258,13 +258,15 @@ class Store:
             while True:
                 if version < self.oldest:
                     return None
+                # What comes while the last wait runs out belongs to the next call.
+                until = self.version
                 found = [
                     (change, copy.deepcopy(item))
                     for at, of, change, item in self.history
                     if at > version and of == kind and _selected(item, query)
                 ]
                 if found or self.closed or not self._changed.wait(max(0, end - time.monotonic())):
-                    return found, self.version
+                    return found, until
 
     def _admit(self, body: Object, strict: bool) -> None:
         if body["kind"] not in ("RayCluster", "RayJob"):

@@ -68,6 +68,7 @@ class ApiServer:
         self.token = ""
         self.denied: set[tuple[str, str]] = set()
         """Verbs on resources that the caller has no right to: `("create", "rayjobs")`."""
+        self.ray_resources = ["rayclusters", "rayclusters/status", "rayjobs", "raycronjobs"]
         self.requests: list[str] = []
         self.logs: Callable[[str, str, bool], list[tuple[str, str]] | None] = lambda *_: None
         """Lines of a container with their times: pod, container, previous."""
@@ -163,6 +164,10 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path == "/version":
             self._answer(200, {"major": "1", "minor": "33", "gitVersion": "v1.33.5"})
             return
+        if url.path == "/apis/ray.io/v1" and "ray.io" not in self.api.store.missing:
+            kinds = [{"name": name} for name in self.api.ray_resources]
+            self._answer(200, {"kind": "APIResourceList", "resources": kinds})
+            return
         found = PATH.fullmatch(url.path)
         if not found:
             raise Refusal(404, "", "404 page not found", plain=True)
@@ -198,7 +203,10 @@ class _Handler(BaseHTTPRequestHandler):
             return 201, store.create(kind, body, strict=query.get("fieldValidation") == "Strict")
         assert name
         if verb == "get":
-            return 200, store.get(kind, name)
+            found = store.get(kind, name)
+            if "PartialObjectMetadata" in self.headers.get("Accept", ""):
+                found = {"kind": "PartialObjectMetadata", "metadata": found["metadata"]}
+            return 200, found
         if verb == "delete":
             return 200, store.delete(kind, name, body or {})
         return 200, store.update(kind, name, body, sub or "", merge=verb == "patch")

@@ -56,14 +56,14 @@ def doctor(options: Namespace) -> int:
     experiment, infra = load_configs(options)
     console = Console()
     worst = 0
-    for finding in examine(experiment, infra):
+    for finding in examine(experiment, infra, cluster=options.cluster):
         console.print(_line(finding), soft_wrap=True)
         worst = max(worst, finding.verdict is Verdict.BAD)
     return worst
 
 
-def examine(experiment: ExperimentConfig, infra: InfraConfig) -> Findings:
-    """All findings, as they are made."""
+def examine(experiment: ExperimentConfig, infra: InfraConfig, *, cluster: bool = False) -> Findings:
+    """All findings, as they are made; of the cluster, too, if the run is to be on one."""
     from vagen.cli import doctor_machine, doctor_model
 
     yield from doctor_machine.versions()
@@ -73,6 +73,10 @@ def examine(experiment: ExperimentConfig, infra: InfraConfig) -> Findings:
     yield from doctor_machine.store(infra)
     yield from doctor_model.environments(experiment)
     yield from doctor_model.model(experiment)
+    if cluster or infra.kubernetes is not None:
+        from vagen.cli import doctor_cluster
+
+        yield from doctor_cluster.cluster(infra)
 
 
 def guarded(subject: str, advice: str, check: Callable[[], Findings]) -> Findings:

@@ -36,6 +36,7 @@ COMMANDS = {
     "plan": Command("vagen.cli.plan:plan", "what would run: steps, sizes, memory", _WORDS),
     "doctor": Command("vagen.cli.doctor:doctor", "check this machine and this model", _WORDS),
     "store": Command("vagen.cli.store:store", "what is in a store: list, check, copy, tidy up"),
+    "cluster": Command("vagen.cli.cluster:cluster", "runs on Kubernetes: status, logs, end"),
     "compile": Command("vagen.cli.run:compile_ir", "write the pipeline as Kubeflow YAML", _WORDS),
     "submit": Command("vagen.cli.submit:submit", "train, or evaluate a run, on Kubernetes", _WORDS),
 }
@@ -180,7 +181,6 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     "plan": [
         (("--engine",), {"choices": ["local", "verl"], "help": "instead of infra.engine"}),
     ],
-    "doctor": [],
     "store": [
         (
             ("action",),
@@ -198,6 +198,29 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         (("--expire",), {"metavar": "AGE", "help": "gc: also runs unchanged for that long"}),
         (("--dry-run",), {"action": "store_true", "help": "gc: only say what would be removed"}),
         (("--infra",), {"metavar": "FILE", "help": "whose infra.s3 says how to reach it"}),
+    ],
+    "doctor": [
+        (
+            ("--cluster",),
+            {"action": "store_true", "help": "check the Kubernetes cluster, too"},
+        ),
+    ],
+    "cluster": [
+        (
+            ("action",),
+            {
+                "choices": ["status", "logs", "delete", "gc"],
+                "help": "what to do; gc: remove what has expired, of all runs",
+            },
+        ),
+        (
+            ("run",),
+            {"nargs": "?", "default": "latest", "help": "name, path or URI (default: the newest)"},
+        ),
+        (("--follow",), {"action": "store_true", "help": "logs: until the job ends"}),
+        (("--dry-run",), {"action": "store_true", "help": "gc: say what would be removed"}),
+        (("--namespace",), {"help": "instead of the kubeconfig's"}),
+        (("--context",), {"help": "of the kubeconfig, instead of the current one"}),
     ],
     "compile": [
         (("--output",), {"default": "build/pipeline.yaml", "help": "file to write"}),

@@ -28,6 +28,7 @@ Object = dict[str, Any]
 TRANSIENT = frozenset({429, 500, 502, 503, 504})
 PAGE = 250
 """Objects per page of a list."""
+METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -60,6 +61,7 @@ RAYJOBS = Resource("ray.io", "v1", "rayjobs")
 PODS = Resource("", "v1", "pods")
 EVENTS = Resource("", "v1", "events")
 CONFIG_MAPS = Resource("", "v1", "configmaps")
+SECRETS = Resource("", "v1", "secrets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,33 @@ class Kube:
             raise
         return True
 
+    def metadata(self, resource: Resource, name: str) -> Object | None:
+        """An object's name, labels and so on without its content, or None: for secrets."""
+        try:
+            response = self.request("GET", self.path(resource, name), accept=METADATA_ONLY)
+        except ApiError as error:
+            if error.status == 404 and error.reason == "NotFound":
+                return None
+            raise
+        return json.loads(response.data)["metadata"]
+
+    def may(self, verb: str, resource: Resource, subresource: str = "") -> bool:
+        """Whether these credentials allow a verb in this namespace, as the server says itself."""
+        attributes = {
+            "namespace": self.namespace,
+            "verb": verb,
+            "group": resource.group,
+            "resource": resource.plural,
+            "subresource": subresource,
+        }
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        return bool(json.loads(self.request("POST", path, body=body).data)["status"]["allowed"])
+
     def log(self, pod: str, container: str, **query: str) -> str:
         """A container's log; empty if it has not begun, or the pod is gone."""
         try:
@@ -198,6 +227,7 @@ class Kube:
         path: str,
         query: Mapping[str, str] | None = None,
         body: Object | None = None,
+        accept: str = "application/json",
     ) -> urllib3.BaseHTTPResponse:
         """One request, tried again while the fault is transient and `pace.retry` has not passed.
 
@@ -209,7 +239,7 @@ class Kube:
         while True:
             pause = next(pauses)
             try:
-                response = self._send(method, path, query or {}, body)
+                response = self._send(method, path, query or {}, body, accept=accept)
             except (SSLError, LocationParseError) as error:
                 raise ApiError(f"{self.host}: {error}: check the kubeconfig's server and CA") from (
                     error
@@ -268,10 +298,11 @@ class Kube:
         query: Mapping[str, str],
         body: Object | None,
         *,
+        accept: str = "application/json",
         stream: bool = False,
         read_timeout: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        headers = {"Accept": "application/json", "User-Agent": "vagen"}
+        headers = {"Accept": accept, "User-Agent": "vagen"}
         if body is not None:
             patch = method == "PATCH"
             headers["Content-Type"] = f"application/{'merge-patch+' if patch else ''}json"

@@ -102,6 +102,9 @@ def render_raycluster(
         EXPIRES_AT: expiry(ttl_hours),
     }
     if owner:
+        # An owner elsewhere does not count as one, and the cluster would be collected at once; a
+        # namespace that is not the request's is refused.
+        metadata["namespace"] = owner["metadata"]["namespace"]
         metadata["ownerReferences"] = [owner_reference(owner)]
     spec = manifest.setdefault("spec", {})
     groups = spec.get("workerGroupSpecs") or []

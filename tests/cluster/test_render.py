@@ -1,0 +1,254 @@
+"""What is laid on the platform's template, and what would not be worked on."""
+
+import copy
+from datetime import UTC, datetime
+
+import pytest
+import yaml
+from api_schemas import faults, set_defaults
+from kuberay_rules import raycluster_fault, rayjob_fault
+
+from vagen.cluster import ClusterError, cluster_name, job_name, read_template, render_rayjob
+from vagen.cluster.kube import CONFIG_MAPS
+from vagen.cluster.names import expiry, label_value, parse_time
+from vagen.cluster.rules import check_raycluster, check_rayjob
+
+
+def test_nothing_of_the_template_is_dropped(template, manifest) -> None:
+    before = copy.deepcopy(template)
+    made = manifest(
+        image="registry.example/vagen/trainer:2",
+        env={"RAY_LOG": "debug", "RUN": "lake"},
+        env_from=[{"secretRef": {"name": "vagen-s3"}}],
+        labels={"cost-centre": "rl"},
+        queue="vagen",
+        service_account="vagen-ray",
+    )
+    assert template == before
+    set_defaults(made)
+    assert faults(made) == []
+
+    def covers(small, large, place=""):
+        if isinstance(small, dict):
+            return [
+                f for key in small for f in covers(small[key], large.get(key), f"{place}.{key}")
+            ]
+        if isinstance(small, list):
+            pairs = zip(small, large, strict=False)
+            return [f for one, other in pairs for f in covers(one, other, f"{place}[]")]
+        return [] if small == large else [place]
+
+    assert set(covers(before, made)) == {
+        ".spec.headGroupSpec.template.spec.containers[].image",
+        ".spec.headGroupSpec.template.spec.containers[].env[].value",
+        ".spec.workerGroupSpecs[].minReplicas",
+        ".spec.workerGroupSpecs[].maxReplicas",
+        ".spec.workerGroupSpecs[].template.spec.containers[].image",
+    }
+
+
+def test_what_differs_per_run_is_laid_on(manifest) -> None:
+    made = manifest(env={"RAY_LOG": "debug"}, queue="vagen", workers=3, gpus_per_worker=4)
+    labels = made["metadata"]["labels"]
+    assert labels["vagen.dev/run"] == labels["app.kubernetes.io/instance"] == "lake"
+    assert labels["kueue.x-k8s.io/queue-name"] == "vagen"
+    assert labels["vagen.dev/ttl"] == "true"
+    assert parse_time(made["metadata"]["annotations"]["vagen.dev/expires-at"]) > datetime.now(UTC)
+    (group,) = made["spec"]["workerGroupSpecs"]
+    assert [group[key] for key in ("replicas", "minReplicas", "maxReplicas")] == [3, 3, 3]
+    resources = group["template"]["spec"]["containers"][0]["resources"]
+    assert resources["limits"]["nvidia.com/gpu"] == resources["requests"]["nvidia.com/gpu"] == "4"
+    for part in (made["spec"]["headGroupSpec"], group):
+        container = part["template"]["spec"]["containers"][0]
+        assert container["env"] == [{"name": "RAY_LOG", "value": "debug"}]
+        assert part["template"]["metadata"]["labels"]["vagen.dev/run"] == "lake"
+
+
+def test_without_gpus_none_are_asked_for(manifest) -> None:
+    (group,) = manifest(gpus_per_worker=0)["spec"]["workerGroupSpecs"]
+    assert "nvidia.com/gpu" not in group["template"]["spec"]["containers"][0]["resources"]["limits"]
+
+
+def test_an_owner_does_not_block_and_is_in_the_same_namespace(namespace, kube, manifest) -> None:
+    owner = kube.create(CONFIG_MAPS, {"apiVersion": "v1", "metadata": {"name": "run"}})
+    made = manifest(owner=owner)
+    (reference,) = made["metadata"]["ownerReferences"]
+    assert not reference["blockOwnerDeletion"]
+    assert not reference["controller"]
+    assert made["metadata"]["namespace"] == "vagen"
+
+
+BROKEN_CLUSTERS = {
+    "name too long": ("metadata.name", "r" * 54, "at most 53"),
+    "name with capitals": ("metadata.name", "Lake", "begin with a letter"),
+    "name with a digit first": ("metadata.name", "1lake", "begin with a letter"),
+    "no head container": ("spec.headGroupSpec.template.spec.containers", [], "one container"),
+    "more at least than at most": ("spec.workerGroupSpecs.0.minReplicas", 9, "minReplicas"),
+    "suspended group": ("spec.workerGroupSpecs.0.suspend", True, "suspend"),
+    "resources twice": ("spec.headGroupSpec.resources", {"CPU": "1"}, "KubeRay takes one"),
+    "labels as parameter": (
+        "spec.workerGroupSpecs.0.rayStartParams.labels",
+        "a=b",
+        "rayStartParams.labels",
+    ),
+}
+"""Path, value, our message: what `ValidateRayClusterMetadata` and `-Spec` refuse."""
+
+BROKEN_JOBS = {
+    "name too long": ("metadata.name", "r" * 48, "at most 47"),
+    "suspend": ("spec.suspend", True, "suspend is not supported"),
+    "retries": ("spec.backoffLimit", 1, "backoffLimit > 0"),
+    "sidecar": ("spec.submissionMode", "SidecarMode", "K8sJobMode"),
+    "deletion": ("spec.deletionStrategy", {"deletionRules": []}, "deletionStrategy"),
+    "time to live": ("spec.ttlSecondsAfterFinished", 60, "shutdownAfterJobFinishes"),
+    "no cluster": ("spec.clusterSelector", {"ray.io/cluster": ""}, "must have ray.io/cluster"),
+}
+"""What `ValidateRayJobMetadata` and `ValidateRayJobSpec` refuse."""
+
+
+def put(body, path: str, value) -> None:
+    *way, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+    for key in way:
+        body = body[key]
+    body[last] = value
+
+
+@pytest.mark.parametrize("case", BROKEN_CLUSTERS)
+def test_what_kuberay_refuses_of_a_cluster_is_refused_before(manifest, case) -> None:
+    path, value, message = BROKEN_CLUSTERS[case]
+    body = manifest()
+    check_raycluster(body)
+    put(body, path, value)
+    with pytest.raises(ClusterError, match=message):
+        check_raycluster(body)
+    set_defaults(body)
+    assert raycluster_fault(body)
+
+
+@pytest.mark.parametrize("case", BROKEN_JOBS)
+def test_what_kuberay_refuses_of_a_job_is_refused_before(manifest, case) -> None:
+    path, value, message = BROKEN_JOBS[case]
+    cluster = manifest()
+    cluster["metadata"]["uid"] = "u"
+    body = render_rayjob(
+        cluster, task="t", run="lake", entrypoint=["true"], ttl_hours=1, active_deadline=60
+    )
+    set_defaults(body)
+    assert rayjob_fault(body) is None
+    put(body, path, value)
+    with pytest.raises(ClusterError, match=message):
+        check_rayjob(body)
+    assert rayjob_fault(body)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("spec.headGroupSpec.rayStartParams", {}, 'num-cpus: "0"'),
+        ("spec.headGroupSpec.rayStartParams.num-cpus", 0, "must be a text"),
+        ("spec.enableInTreeAutoscaling", True, "enableInTreeAutoscaling must be off"),
+        ("spec.workerGroupSpecs.0.groupName", "", "groupName must be a label value"),
+        ("spec.workerGroupSpecs.0.minReplicas", None, "no autoscaling"),
+    ],
+)
+def test_what_our_runs_need_of_a_cluster(manifest, path, value, message) -> None:
+    body = manifest()
+    put(body, path, value)
+    with pytest.raises(ClusterError, match=message):
+        check_raycluster(body)
+
+
+def test_a_template_without_one_worker_group_is_refused(template, manifest) -> None:
+    template["spec"]["workerGroupSpecs"] = []
+    with pytest.raises(ClusterError, match="0 worker groups"):
+        manifest()
+
+
+@pytest.mark.parametrize("word", ["a b", "$HOME", "`id`", "a;b", "", "it's", "a\nb"])
+def test_words_that_a_shell_would_change_are_refused(manifest, word) -> None:
+    cluster = manifest()
+    cluster["metadata"]["uid"] = "u"
+    arguments = {"task": "t", "run": "r", "ttl_hours": 1, "active_deadline": 60}
+    with pytest.raises(ClusterError, match="would have to be quoted"):
+        render_rayjob(cluster, entrypoint=["python", word], **arguments)
+    if "$" in word or "`" in word:
+        with pytest.raises(ClusterError, match="would expand"):
+            render_rayjob(cluster, entrypoint=["true"], env={"A": word}, **arguments)
+
+
+def test_a_submitter_is_restricted_and_like_the_head(manifest) -> None:
+    cluster = manifest()
+    cluster["metadata"]["uid"] = "u"
+    made = render_rayjob(
+        cluster, task="t", run="lake", entrypoint=["true"], ttl_hours=1, active_deadline=60
+    )
+    pod = made["spec"]["submitterPodTemplate"]["spec"]
+    (container,) = pod["containers"]
+    head = cluster["spec"]["headGroupSpec"]["template"]["spec"]
+    assert container["image"] == head["containers"][0]["image"]
+    assert pod["tolerations"] == head["tolerations"]
+    assert pod["imagePullSecrets"] == head["imagePullSecrets"]
+    # Pod Security `restricted`: https://kubernetes.io/docs/concepts/security/pod-security-standards
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["runAsUser"] == 10001
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not container["securityContext"]["allowPrivilegeEscalation"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert not pod["automountServiceAccountToken"]
+    assert all(volume.keys() == {"name", "emptyDir"} for volume in pod["volumes"])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "no ConfigMap vagen-raycluster in namespace vagen"),
+        ({}, r"has no key raycluster\.yaml"),
+        ({"raycluster.yaml": "{"}, "is no YAML"),
+        ({"raycluster.yaml": "kind: Pod"}, "is no RayCluster"),
+    ],
+)
+def test_a_template_that_cannot_be_read_is_named(namespace, kube, data, message) -> None:
+    if data is not None:
+        kube.create(CONFIG_MAPS, {"metadata": {"name": "vagen-raycluster"}, "data": data})
+    with pytest.raises(ClusterError, match=message):
+        read_template(kube)
+
+
+def test_a_template_is_read_from_its_config_map(namespace, kube, template) -> None:
+    data = {"raycluster.yaml": yaml.safe_dump(template)}
+    kube.create(CONFIG_MAPS, {"metadata": {"name": "vagen-raycluster"}, "data": data})
+    assert read_template(kube) == template
+
+
+@pytest.mark.parametrize(
+    "run",
+    ["lake", "Lake_1", "1-lake", "frozenlake-qwen25vl-3b-20261121-155243", "x" * 80, "a.b", "ü"],
+)
+def test_names_keep_kuberays_limits_and_differ(run) -> None:
+    from vagen.cluster.names import attempt_name, is_dns_1035
+
+    cluster, job = cluster_name(run), job_name(run, "warm_start", 12)
+    last = attempt_name(job, 99)
+    assert len(cluster) <= 53
+    assert len(last) <= 47
+    assert is_dns_1035(cluster)
+    assert is_dns_1035(last)
+    assert cluster != cluster_name(run + "x")
+    assert job != job_name(run, "warm_start", 13)
+    assert len(label_value(run)) <= 63
+
+
+def test_names_that_fit_are_kept() -> None:
+    assert cluster_name("lake") == "lake"
+    assert job_name("lake", "update", 7) == "lake-update-0007"
+    assert job_name("lake", "build") == "lake-build"
+
+
+def test_times_are_read_as_kubernetes_writes_them() -> None:
+    moment = datetime(2026, 11, 21, 16, 0, 0, tzinfo=UTC)
+    assert expiry(1.5, moment) == "2026-11-21T17:30:00Z"
+    assert parse_time(expiry(0, moment)) == moment
+    assert parse_time("2026-11-21T16:00:00.123456789Z") > moment
+    for text in ("", "tomorrow", "2026-11-21T16:00:00"):
+        with pytest.raises(ValueError):
+            parse_time(text)
