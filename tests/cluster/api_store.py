@@ -316,8 +316,8 @@ def _merge(target: Object, patch: Object) -> Object:
 def _selected(item: Object, query: dict[str, str]) -> bool:
     labels = item["metadata"].get("labels", {})
     for term in filter(None, query.get("labelSelector", "").split(",")):
-        key, _, value = term.partition("=")
-        if labels.get(key) != value:
+        key, equals, value = term.partition("=")
+        if key not in labels or (equals and labels[key] != value):
             return False
     for term in filter(None, query.get("fieldSelector", "").split(",")):
         path, _, value = term.partition("=")

@@ -70,6 +70,8 @@ class ApiServer:
         """Verbs on resources that the caller has no right to: `("create", "rayjobs")`."""
         self.ray_resources = ["rayclusters", "rayclusters/status", "rayjobs", "raycronjobs"]
         self.requests: list[str] = []
+        self.accepted: dict[str, str] = {}
+        """Header `Accept` of the last request to a path."""
         self.logs: Callable[[str, str, bool], list[tuple[str, str]] | None] = lambda *_: None
         """Lines of a container with their times: pod, container, previous."""
         self.writing: Callable[[str], bool] = lambda _: False
@@ -141,6 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
         self.api.requests.append(f"{method} {self.path}")
+        self.api.accepted[self.path] = self.headers.get("Accept", "")
         action, headers = self.api.fault(method, self.path)
         try:
             if action == "drop":

@@ -20,6 +20,7 @@ PACKAGES = (
     "gymnasium",
     "jinja2",
     "kfp",
+    "kubernetes",
     "matplotlib",
     "mlflow",
     "numpy",

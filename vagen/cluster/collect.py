@@ -1,5 +1,6 @@
 """Collecting what runs have left behind: the backstop to the pipeline's exit handler."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -10,6 +11,10 @@ from vagen.cluster.names import EXPIRES_AT, RAY_CLUSTER, RUN_NAME, TTL, parse_ti
 
 ORPHAN_AGE = timedelta(hours=1)
 """How long a finished RayJob whose RayCluster is gone is kept."""
+
+
+TRIES = 5
+"""How often an object is looked at again that changes while it is to be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class Leftover:
 def gc(kube: Kube, *, dry_run: bool = False, now: datetime | None = None) -> list[Leftover]:
     """Deletes RayClusters and RayJobs with the TTL label whose time is over.
 
-    What somebody changes in the meantime, as a step does that extends a cluster's time, is kept.
+    What somebody changes in the meantime is looked at again: a step may have extended its time.
 
     Args:
         kube: The API server.
@@ -39,22 +44,23 @@ def gc(kube: Kube, *, dry_run: bool = False, now: datetime | None = None) -> lis
         now: Instead of the present, for tests.
     """
     now = now or datetime.now(UTC)
-    clusters = kube.list(RAYCLUSTERS, f"{TTL}=true").items
-    found = [_collect(kube, RAYCLUSTERS, one, _overdue(one, now), dry_run) for one in clusters]
-    every = {one["metadata"]["name"] for one in kube.list(RAYCLUSTERS).items}
-    for job in kube.list(RAYJOBS, f"{TTL}=true").items:
-        why = _overdue(job, now) or _orphaned(job, every, now)
-        found.append(_collect(kube, RAYJOBS, job, why, dry_run))
-    return [leftover for leftover in found if leftover is not None]
+    label = f"{TTL}=true"
+
+    def collect(resource: Resource, why: Callable[[Object], str]) -> Iterator[Leftover]:
+        for item in kube.list(resource, label).items:
+            yield from _collect(kube, resource, item, why, dry_run)
+
+    found = list(collect(RAYCLUSTERS, lambda item: _overdue(item, now)))
+    clusters = {one["metadata"]["name"] for one in kube.list(RAYCLUSTERS).items}
+    found += collect(RAYJOBS, lambda item: _overdue(item, now) or _orphaned(item, clusters, now))
+    return found
 
 
 def _overdue(item: Object, now: datetime) -> str:
     """Why it is to go; empty if it is not."""
-    expires = item["metadata"].get("annotations", {}).get(EXPIRES_AT, "")
-    try:
-        return f"expired at {expires}" if parse_time(expires) <= now else ""
-    except ValueError:
-        return ""
+    expires = _expires(item)
+    overdue = _is_time(expires) and parse_time(expires) <= now
+    return f"expired at {expires}" if overdue else ""
 
 
 def _orphaned(job: Object, clusters: set[str], now: datetime) -> str:
@@ -69,35 +75,54 @@ def _orphaned(job: Object, clusters: set[str], now: datetime) -> str:
 
 
 def _collect(
-    kube: Kube, resource: Resource, item: Object, why: str, dry_run: bool
-) -> Leftover | None:
-    metadata = item["metadata"]
-    about = (item["kind"], metadata["name"], metadata.get("annotations", {}).get(RUN_NAME, ""))
-    if metadata.get("deletionTimestamp"):
-        return Leftover(*about, f"is being deleted since {metadata['deletionTimestamp']}", False)
-    if not why:
-        return _undated(item, about)
-    if not dry_run:
-        try:
-            kube.delete(
-                resource,
-                metadata["name"],
-                foreground=True,
-                uid=metadata["uid"],
-                resource_version=metadata["resourceVersion"],
-            )
-        except ApiError as error:
-            if error.status != 409:
-                raise
-            return Leftover(*about, "was changed meanwhile", False)
-    return Leftover(*about, why, True)
+    kube: Kube, resource: Resource, item: Object, why: Callable[[Object], str], dry_run: bool
+) -> Iterator[Leftover]:
+    """Deletes an object as it was when it was found to be overdue, and only that."""
+    kind, name = item["kind"], item["metadata"]["name"]
+    run = item["metadata"].get("annotations", {}).get(RUN_NAME, "")
+    found: Object | None = item
+    for _ in range(TRIES):
+        if found is None:
+            return
+        since, reason = found["metadata"].get("deletionTimestamp"), why(found)
+        if since:
+            yield Leftover(kind, name, run, f"is being deleted since {since}", False)
+        elif reason and (dry_run or _delete(kube, resource, found["metadata"])):
+            yield Leftover(kind, name, run, reason, True)
+        elif reason:
+            found = kube.get(resource, name)
+            continue
+        elif not _is_time(_expires(found)):
+            text = f"annotation {EXPIRES_AT} is no time: {_expires(found)!r}"
+            yield Leftover(kind, name, run, text, False)
+        return
+    yield Leftover(kind, name, run, "it changes all the time", False)
 
 
-def _undated(item: Object, about: tuple[str, str, str]) -> Leftover | None:
-    """A word on what has the label but no time that can be read."""
-    expires = item["metadata"].get("annotations", {}).get(EXPIRES_AT, "")
+def _delete(kube: Kube, resource: Resource, metadata: Object) -> bool:
+    """False if it has changed since it was read."""
     try:
-        parse_time(expires)
+        kube.delete(
+            resource,
+            metadata["name"],
+            foreground=True,
+            uid=metadata["uid"],
+            resource_version=metadata["resourceVersion"],
+        )
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return False
+    return True
+
+
+def _expires(item: Object) -> str:
+    return item["metadata"].get("annotations", {}).get(EXPIRES_AT, "")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        parse_time(text)
     except ValueError:
-        return Leftover(*about, f"annotation {EXPIRES_AT} is no time: {expires!r}", False)
-    return None
+        return False
+    return True

@@ -1,0 +1,198 @@
+"""`vagen cluster` and `vagen doctor --cluster`, with a kubeconfig, against an API server."""
+
+import threading
+import time
+
+import pytest
+import yaml
+
+from vagen.cli.doctor import Verdict
+from vagen.cli.doctor_cluster import cluster as examine
+from vagen.cli.main import main
+from vagen.cluster import await_raycluster, ensure_raycluster, ensure_rayjob
+from vagen.config import InfraConfig
+from vagen.config.kubernetes import KubernetesConfig
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def kubeconfig(namespace, monkeypatch, tmp_path):
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "tests",
+        "contexts": [
+            {"name": "tests", "context": {"cluster": "c", "user": "u", "namespace": "vagen"}}
+        ],
+        "clusters": [{"name": "c", "cluster": {"server": namespace.server.url}}],
+        "users": [{"name": "u", "user": {"token": "a-token"}}],
+    }
+    namespace.server.token = "a-token"
+    namespace.kube = namespace.connect()
+    (tmp_path / "config").write_text(yaml.safe_dump(content))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr(
+        "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config")
+    )
+    return namespace
+
+
+@pytest.fixture
+def running(kubeconfig, manifest):
+    """A run with a job that goes on until it is told to end."""
+    kube = kubeconfig.kube
+    kubeconfig.go_on = threading.Event()
+
+    def plan(driver):
+        yield "it begins"
+        while not kubeconfig.go_on.is_set() and not driver.killed.is_set():
+            time.sleep(0.01)
+        yield "it ends"
+
+    kubeconfig.operator.ray.plan = plan
+    ensure_raycluster(kube, manifest())
+    await_raycluster(kube, "lake", pending_deadline=10)
+    ensure_rayjob(
+        kube,
+        cluster="lake",
+        task="lake-update-0000",
+        run="lake",
+        entrypoint=["true"],
+        ttl_hours=1,
+        active_deadline=60,
+    )
+    while not any(
+        text == "it begins" for log in kubeconfig.operator.logs.values() for _, text in log
+    ):
+        time.sleep(0.01)
+    return kubeconfig
+
+
+@pytest.mark.parametrize("run", ["lake", "latest", "s3://bucket/runs/lake", "outputs/lake/"])
+def test_status(running, capsys, run) -> None:
+    assert main(["cluster", "status", run]) == 0
+    assert "RayJob lake-update-0000: Running (RUNNING)" in capsys.readouterr().out
+
+
+def test_nothing_is_an_answer_of_its_own(kubeconfig, capsys) -> None:
+    assert main(["cluster", "status", "sea"]) == 1
+    assert main(["cluster", "logs", "sea"]) == 1
+    assert main(["cluster", "delete", "sea"]) == 1
+    assert main(["cluster", "gc"]) == 0
+    assert "nothing to remove" in capsys.readouterr().out
+    assert main(["cluster", "status"]) == 2
+    assert "namespace vagen has no run" in capsys.readouterr().err
+
+
+def test_logs_as_they_are_and_to_their_end(running, capsys) -> None:
+    assert main(["cluster", "logs", "lake"]) == 0
+    shown = capsys.readouterr().out
+    assert "it begins" in shown
+    assert "it ends" not in shown
+    threading.Timer(0.5, running.go_on.set).start()
+    assert main(["cluster", "logs", "lake", "--follow"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("it begins") == lines.count("it ends") == 1
+
+
+def test_delete(running, capsys) -> None:
+    assert main(["cluster", "delete", "lake"]) == 0
+    shown = capsys.readouterr().out
+    assert "deleted: RayJob lake-update-0000" in shown
+    assert "deleted: RayCluster lake" in shown
+    for kind in ("RayCluster", "RayJob", "Pod"):
+        assert running.store.all(kind) == []
+
+
+def test_gc_says_first_and_does_then(kubeconfig, manifest, capsys) -> None:
+    ensure_raycluster(kubeconfig.kube, manifest(ttl_hours=-1))
+    assert main(["cluster", "gc", "--dry-run"]) == 0
+    assert "would be removed: RayCluster lake of run lake: expired" in capsys.readouterr().out
+    assert kubeconfig.store.all("RayCluster")
+    assert main(["cluster", "gc"]) == 0
+    assert capsys.readouterr().out.startswith("removed: RayCluster lake")
+
+
+def test_a_missing_right_is_the_users_to_put_right(kubeconfig, capsys) -> None:
+    kubeconfig.server.denied = {("list", "rayclusters")}
+    assert main(["cluster", "status", "lake"]) == 2
+    assert "may not list rayclusters.ray.io" in capsys.readouterr().err
+
+
+def findings(**settings):
+    infra = InfraConfig(kubernetes=KubernetesConfig(**{"queue": "vagen", **settings}))
+    return {finding.subject: finding for finding in examine(infra)}
+
+
+@pytest.fixture
+def deployed(kubeconfig, template):
+    store = kubeconfig.store
+    data = {"raycluster.yaml": yaml.safe_dump(template)}
+    store.create("ConfigMap", {"metadata": {"name": "vagen-raycluster"}, "data": data})
+    store.create("Secret", {"metadata": {"name": "vagen-s3"}, "data": {"key": "c2VjcmV0"}})
+    store.create("LocalQueue", {"metadata": {"name": "vagen"}})
+    for name, gpus in (("cpu", {}), ("gpu", {"nvidia.com/gpu": "8"})):
+        store.create("Node", {"metadata": {"name": name}, "status": {"allocatable": gpus}})
+    return kubeconfig
+
+
+def test_a_cluster_that_is_well(deployed) -> None:
+    found = findings()
+    assert {finding.verdict for finding in found.values()} == {Verdict.GOOD}
+    assert found["kubernetes"].text.startswith("v1.33.5 at http://127.0.0.1")
+    assert found["template"].text == (
+        "vagen-raycluster: Ray 2.60.0, image registry.example/vagen/trainer:1"
+    )
+    assert found["gpus"].text == "8 on 1 of 2 nodes"
+    assert found["secrets"].text == "vagen-s3"
+
+
+def test_each_fault_of_a_cluster_is_a_line(deployed) -> None:
+    deployed.store.delete("ConfigMap", "vagen-raycluster", {})
+    deployed.store.delete("Secret", "vagen-s3", {})
+    deployed.store.delete("LocalQueue", "vagen", {})
+    deployed.store.delete("Node", "gpu", {})
+    deployed.server.ray_resources.remove("raycronjobs")
+    deployed.server.denied = {("create", "rayjobs"), ("get", "pods/log")}
+    found = findings()
+    assert "no ConfigMap vagen-raycluster" in found["template"].text
+    assert found["secrets"].text == "missing: vagen-s3"
+    assert found["queue"].text == "there is no LocalQueue vagen"
+    assert found["gpus"].text == "none on 1 nodes"
+    assert "older than 1.6" in found["kuberay"].text
+    assert found["rights"].text == "may not create rayjobs.ray.io; get pods/log"
+
+
+def test_what_may_not_be_looked_at_is_no_fault(deployed) -> None:
+    deployed.server.denied = {("list", "nodes"), ("get", "secrets"), ("get", "localqueues")}
+    found = findings()
+    for subject in ("gpus", "secrets", "queue"):
+        assert found[subject].verdict is Verdict.WARNING
+        assert "may not" in found[subject].text
+
+
+def test_a_cluster_without_extensions(deployed) -> None:
+    deployed.store.missing |= {"ray.io", "kueue.x-k8s.io"}
+    found = findings()
+    assert found["kuberay"].text == "not installed"
+    assert found["queue"].text == "Kueue is not installed"
+
+
+def test_a_template_that_kuberay_would_not_work_on(deployed, template) -> None:
+    template["spec"]["headGroupSpec"]["rayStartParams"] = {}
+    data = {"raycluster.yaml": yaml.safe_dump(template)}
+    deployed.store.update("ConfigMap", "vagen-raycluster", {"data": data}, merge=True)
+    assert 'num-cpus: "0"' in findings()["template"].text
+
+
+def test_secrets_are_not_read(deployed) -> None:
+    findings()
+    accepted = deployed.server.accepted["/api/v1/namespaces/vagen/secrets/vagen-s3"]
+    assert accepted.startswith("application/json;as=PartialObjectMetadata")
+
+
+def test_a_server_that_refuses_is_one_line(deployed) -> None:
+    deployed.server.token = "another"
+    (finding,) = findings().values()
+    assert "does not accept the credentials" in finding.text
