@@ -90,7 +90,7 @@ gc: $(READY) ## Remove from Kubernetes what has expired (ARGS=--dry-run shows it
 check: lint ## Lint, types, and the tests that take seconds
 	$(BIN)/python -m pytest -m "not slow"
 
-test: lint $(VERL_READY) system-packages ## Lint, types, and all tests, also those that train (minutes)
+test: lint validate $(VERL_READY) system-packages ## Lint, types, manifests, all tests, also those that train
 	$(BIN)/python -m pytest
 
 system-packages: ## Install the servers that tests of stores use: Swift, PostgreSQL (Debian, root)
@@ -147,6 +147,8 @@ bench-rollout: $(READY) ## Measure multi-turn generation: tokens per second
 
 bench-stability: $(READY) ## Inject faults into a training, with the guard on and off: does it recover
 	$(BIN)/python benchmarks/stability.py $(ARGS)
+
+include k8s/k8s.mk
 
 clean: ## Remove build products and caches; keeps .venv and outputs
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -11,7 +11,8 @@ tool=("${CONTAINER:-podman}")
 [[ -z ${RUNTIME:-} ]] || tool+=(--runtime "$RUNTIME")
 sandbox=(run --rm --read-only --user 1000:1000 --cap-drop all --security-opt no-new-privileges
     --network "${NETWORK:-none}" --ulimit nofile=20000:20000 --ulimit nproc=30000:30000
-    --tmpfs /tmp:rw,mode=1777 --tmpfs /home/vagen:rw,mode=1777 --tmpfs /workspace/outputs:rw,mode=1777)
+    --tmpfs "/tmp:rw,mode=1777" --tmpfs "/home/vagen:rw,mode=1777"
+    --tmpfs "/workspace/outputs:rw,mode=1777")
 
 "${tool[@]}" "${sandbox[@]}" "$1" doctor
 "${tool[@]}" "${sandbox[@]}" "$1" run frozenlake-tiny --infra laptop \

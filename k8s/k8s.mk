@@ -1,0 +1,50 @@
+# Images and manifests; included from the Makefile.
+
+# Overlay under k8s/overlays, or a folder with a kustomization of your own.
+OVERLAY ?= cpu
+# Images are REGISTRY/NAME:TAG.
+REGISTRY ?= localhost/vagen
+TAG ?= 0.1.0
+IMAGE ?= $(REGISTRY)/cpu:$(TAG)
+VALIDATE_VENV := .venv-validate
+VALIDATE_READY := $(VALIDATE_VENV)/.installed
+
+.PHONY: images image-digests image-base image-cpu-local image-try sbom manifests validate deploy undeploy
+
+$(VALIDATE_READY): constraints/validate.txt
+	@test -x $(VALIDATE_VENV)/bin/python || $(PYTHON) -m venv $(VALIDATE_VENV)
+	$(VALIDATE_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) -r constraints/validate.txt
+	@touch $@
+
+images: ## Build all images with docker, podman or buildah (CONTAINER=, REGISTRY=, TAG=)
+	@for name in cpu env-service trainer judge; do \
+		images/build.sh $$name $(REGISTRY)/$$name:$(TAG) || exit 1; done
+
+image-digests: ## Write today's digests of the base images to images/bases.env
+	@images/digests.sh
+
+image-base: ## Make a base image from Debian's packages, for machines that reach no registry (root)
+	@images/base.sh
+
+image-cpu-local: image-base ## Build the CPU image on that base: REGISTRY/cpu:TAG
+	@BASE_IMAGE=localhost/debian-python:bookworm images/build.sh cpu $(IMAGE)
+
+image-try: ## Run vagen doctor and a small pipeline in IMAGE: no rights, read-only root, no network
+	@images/try.sh $(IMAGE)
+
+sbom: ## Write what IMAGE consists of to build/sbom.json (CycloneDX; by syft or cyclonedx-py)
+	@images/sbom.sh $(IMAGE) build/sbom.json
+
+manifests: ## Render OVERLAY to build/OVERLAY.yaml
+	@mkdir -p build && kubectl kustomize k8s/overlays/$(OVERLAY) > build/$(OVERLAY).yaml
+	@echo "build/$(OVERLAY).yaml: $$(grep -c '^kind:' build/$(OVERLAY).yaml) objects"
+
+validate: $(VALIDATE_READY) $(READY) ## Check manifests, images and scripts without a cluster (CRDS=folder)
+	@k8s/validate/validate.sh $(CURDIR)/$(VALIDATE_VENV)/bin
+	@$(BIN)/python -m pytest tests/k8s
+
+deploy: ## Bring OVERLAY to the cluster of kubectl, and wait until it is ready (CONTEXT=)
+	@k8s/deploy.sh deploy $(OVERLAY)
+
+undeploy: ## Remove OVERLAY; volumes and namespaces stay unless DATA=delete (asks; YES=1)
+	@k8s/deploy.sh undeploy $(OVERLAY)
