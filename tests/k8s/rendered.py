@@ -1,0 +1,131 @@
+"""The manifests as kustomize renders them, and the pods in them, for the tests beside this file."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+K8S = ROOT / "k8s"
+OVERLAYS = ("cpu", "h100", "h100-multinode")
+EVERY = "every-component"
+"""All components at once (`tests/k8s/every-component`)."""
+RENDERINGS = (*OVERLAYS, EVERY)
+TEMPLATE = "raycluster.yaml"
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+Object = dict[str, Any]
+
+
+def kustomize(folder: Path) -> str:
+    """What `kubectl kustomize` renders."""
+    if shutil.which("kubectl") is None:
+        raise AssertionError("kubectl 1.27 or newer is needed to render k8s/, and is not installed")
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def load(text: str) -> list[Object]:
+    """Objects of a rendering, the RayCluster of each template among them."""
+    found = [document for document in yaml.load_all(text, _LOADER) if document]
+    for document in list(found):
+        if document["kind"] == "ConfigMap" and TEMPLATE in document["data"]:
+            found.append(yaml.load(document["data"][TEMPLATE], _LOADER))
+    return found
+
+
+@cache
+def render(name: str) -> tuple[Object, ...]:
+    """Objects of one of `RENDERINGS`."""
+    folder = ROOT / "tests/k8s" / name if name == EVERY else K8S / "overlays" / name
+    return tuple(load(kustomize(folder)))
+
+
+def of_kind(name: str, kind: str) -> list[Object]:
+    """Objects of a kind."""
+    return [found for found in render(name) if found["kind"] == kind]
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod that something will start, with the labels that it will have."""
+
+    owner: str
+    """Kind/name of what starts it."""
+    namespace: str
+    labels: dict[str, str]
+    spec: Object
+
+    @property
+    def containers(self) -> list[Object]:
+        """All of them, those of the beginning first."""
+        return [*self.spec.get("initContainers", []), *self.spec["containers"]]
+
+
+@cache
+def pods(name: str) -> tuple[Pod, ...]:
+    """Pods of a rendering, those of its Ray clusters as KubeRay labels them."""
+    return tuple(pod for found in render(name) for pod in _pods(found))
+
+
+def _pods(found: Object) -> Iterator[Pod]:
+    namespace = found["metadata"].get("namespace", "")
+    owner = f"{found['kind']}/{found['metadata']['name']}"
+    if found["kind"] == "RayCluster":
+        head, *workers = groups(found)
+        yield from (
+            Pod(
+                f"{owner}/{kind}",
+                namespace,
+                {
+                    **group["template"]["metadata"]["labels"],
+                    "ray.io/is-ray-node": "yes",
+                    "ray.io/node-type": kind,
+                    "ray.io/cluster": found["metadata"]["name"],
+                    # The launcher's: vagen.cluster.render.
+                    "vagen.dev/run": "a-run",
+                },
+                group["template"]["spec"],
+            )
+            for kind, group in [("head", head), *(("worker", group) for group in workers)]
+        )
+    elif "template" in found.get("spec", {}):
+        template = found["spec"]["template"]
+        yield Pod(owner, namespace, template["metadata"]["labels"], template["spec"])
+
+
+def groups(cluster: Object) -> list[Object]:
+    """Head group and worker groups of a RayCluster."""
+    return [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+
+
+_UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "m": 1e-3, "": 1}
+
+
+def quantity(text: Any) -> float:
+    """Cores, bytes or a count of Kubernetes' notation."""
+    text = str(text)
+    digits = text.rstrip("KMGTim")
+    return float(digits) * _UNITS[text[len(digits) :]]
+
+
+def needs(pod: Pod, part: str, resource: str) -> float:
+    """What the scheduler counts of a pod: its containers together, or an initial one alone."""
+    amounts = [
+        quantity(container["resources"].get(part, {}).get(resource, 0))
+        for container in pod.spec["containers"]
+    ]
+    first = [
+        quantity(container["resources"].get(part, {}).get(resource, 0))
+        for container in pod.spec.get("initContainers", [])
+    ]
+    return max([sum(amounts), *first])

@@ -1,0 +1,84 @@
+"""One file per site: what is changed there is changed everywhere, and nothing else has to be."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from rendered import EVERY, K8S, ROOT, kustomize, load
+
+CHANGED = {
+    "VAGEN_IMAGE": "registry.example/a@sha256:" + "a" * 64,
+    "VAGEN_TRAINER_IMAGE": "registry.example/b@sha256:" + "b" * 64,
+    "VAGEN_JUDGE_IMAGE": "registry.example/c@sha256:" + "c" * 64,
+    "VAGEN_ENV_IMAGE": "registry.example/d@sha256:" + "d" * 64,
+    "POSTGRES_IMAGE": "registry.example/e@sha256:" + "e" * 64,
+    "S3_IMAGE": "registry.example/f@sha256:" + "f" * 64,
+    "S3_BUCKET": "a-bucket",
+    "VAGEN_STORE": "s3://a-bucket/runs",
+    "MLFLOW_ARTIFACTS_DESTINATION": "s3://a-bucket/mlflow",
+    "AWS_REGION": "eu-north-1",
+    "MLFLOW_TRACKING_URI": "https://mlflow.example",
+    "KFP_NAMESPACE": "a-profile",
+    "KFP_SERVICE_ACCOUNT": "default-editor",
+    "PROMETHEUS_NAMESPACE": "prometheus",
+    "HTTPS_CIDR": "192.0.2.0/24",
+    "KUBE_API_CIDR": "198.51.100.0/24",
+    "GPU_PRODUCT": "NVIDIA-H100-PCIe",
+    "RDMA_RESOURCE": "vpc.amazonaws.com/efa",
+    "JUDGE_MODEL": "a/model",
+    "STORAGE_CLASS": "fast",
+}
+"""Other values for everything in site.env; AWS_ENDPOINT_URL_S3 is removed, as for AWS."""
+OLD = ("registry.invalid", "chrislusf", "postgres:17", "NVIDIA-H100-80GB", "hca_shared", "Qwen/")
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory) -> Path:
+    """The manifests with another site's values."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(K8S, folder / "k8s")
+    shutil.copytree(ROOT / "tests/k8s" / EVERY, folder / "tests/k8s" / EVERY)
+    lines = [f"{key}={value}" for key, value in CHANGED.items()]
+    (folder / "k8s/site/site.env").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_every_value_is_tried() -> None:
+    lines = (K8S / "site/site.env").read_text().splitlines()
+    keys = {line.split("=")[0] for line in lines if line and not line.startswith("#")}
+    assert keys == {*CHANGED, "AWS_ENDPOINT_URL_S3"}
+
+
+@pytest.mark.parametrize("name", ["k8s/overlays/cpu", "k8s/overlays/h100-multinode", f"tests/k8s/{EVERY}"])
+def test_nothing_of_the_old_site_is_left(elsewhere: Path, name: str) -> None:
+    text = kustomize(elsewhere / name)
+    assert not [old for old in OLD if old in text]
+    assert "AWS_ENDPOINT_URL_S3" not in text
+
+
+def test_each_value_arrives(elsewhere: Path) -> None:
+    import json
+
+    wanted = {
+        f"tests/k8s/{EVERY}": set(CHANGED) - {"VAGEN_TRAINER_IMAGE", "RDMA_RESOURCE"},
+        "k8s/overlays/h100-multinode": {"VAGEN_TRAINER_IMAGE", "RDMA_RESOURCE", "GPU_PRODUCT"},
+    }
+    for name, keys in wanted.items():
+        objects = load(kustomize(elsewhere / name))
+        text = json.dumps([found for found in objects if found["kind"] != "ConfigMap"])
+        variables = json.dumps([found for found in objects if found["kind"] == "ConfigMap"])
+        for key in keys:
+            read_by_pods = key in (
+                "S3_BUCKET",
+                "VAGEN_STORE",
+                "MLFLOW_ARTIFACTS_DESTINATION",
+                "AWS_REGION",
+                "MLFLOW_TRACKING_URI",
+            )
+            assert CHANGED[key] in (variables if read_by_pods else text), key
+
+
+def test_variables_reach_the_namespace_of_kubeflow(elsewhere: Path) -> None:
+    (found,) = load(kustomize(elsewhere / "k8s/kfp"))
+    assert found["metadata"] == {**found["metadata"], "namespace": "a-profile", "name": "vagen-site"}
+    assert found["data"] == CHANGED
