@@ -130,8 +130,10 @@ def main() -> int:
                 name = document["metadata"].get("name")
                 print(f"{path}: {document['kind']} {name}: {fault}", file=sys.stderr)
     left = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items())) or "none"
-    print(f"{checked} objects against Kubernetes {arguments.kubernetes}, {failed} wrong; "
-          f"without a schema here: {left}")
+    print(
+        f"{checked} objects against Kubernetes {arguments.kubernetes}, {failed} wrong; "
+        f"without a schema here: {left}"
+    )
     return 1 if failed else 0
 
 

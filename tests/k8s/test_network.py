@@ -109,7 +109,8 @@ ALL = "every-component"
 HEAD, WORKER = pod("h100", "/head"), pod("h100", "/worker")
 SUBMITTER = Peer("vagen", {"vagen.dev/run": "a-run", "app.kubernetes.io/part-of": "vagen"})
 STEP = Peer("vagen", {"vagen.dev/run": "a-run", "app.kubernetes.io/component": "step"})
-KFP_STEP = Peer("kubeflow", {"pipelines.kubeflow.org/v2_component": "true"})
+KFP_STEP = Peer("kubeflow", {"app.kubernetes.io/part-of": "vagen"})
+KFP_OTHER = Peer("kubeflow", {"pipelines.kubeflow.org/v2_component": "true"})
 MLFLOW, DATABASE = pod("h100", "vagen-mlflow"), pod("h100", "vagen-mlflow-db")
 STORE, BUCKET = pod("h100", "StatefulSet/vagen-s3"), pod("h100", "vagen-s3-bucket")
 JUDGE, ENVIRONMENT = pod(ALL, "vagen-judge"), pod(ALL, "vagen-env")
@@ -131,6 +132,8 @@ MUST_PASS = [
     ("h100", HELM_KUBERAY, HEAD, 8265),
     ("h100", KUSTOMIZE_KUBERAY, HEAD, 8265),
     ("h100", SUBMITTER, HEAD, 8265),
+    ("h100", STEP, HEAD, 8265),
+    ("h100", KFP_STEP, HEAD, 8265),
     ("h100", WORKER, MLFLOW, 5000),
     ("h100", HEAD, MLFLOW, 5000),
     ("h100", WORKER, STORE, 8333),
@@ -162,7 +165,8 @@ MUST_NOT_PASS = [
     ("h100", STRANGER, MLFLOW, 5000),
     ("h100", STRANGER, STORE, 8333),
     ("h100", STRANGER, DATABASE, 5432),
-    ("h100", KFP_STEP, HEAD, 8265),
+    ("h100", KFP_OTHER, HEAD, 8265),
+    ("h100", KFP_STEP, HEAD, 6379),
     ("h100", KFP_STEP, DATABASE, 5432),
     ("h100", MLFLOW, HEAD, 8265),
     ("h100", WORKER, DATABASE, 5432),
@@ -198,7 +202,9 @@ def test_does_not_pass(name: str, source: Peer, target: Peer, port: int) -> None
     assert not passes(name, source, target, port)
 
 
-@pytest.mark.parametrize("subject", [HEAD, WORKER, SUBMITTER, STEP, MLFLOW, BUCKET, JUDGE], ids=told)
+@pytest.mark.parametrize(
+    "subject", [HEAD, WORKER, SUBMITTER, STEP, MLFLOW, BUCKET, JUDGE], ids=told
+)
 @pytest.mark.parametrize("protocol", ["UDP", "TCP"])
 def test_names_are_resolved(subject: Peer, protocol: str) -> None:
     assert passes(ALL, subject, DNS, 53, protocol)

@@ -1,4 +1,4 @@
-"""Pod Security `restricted`, field by field, for every pod; and what the root file system allows."""
+"""Pod Security `restricted`, field by field, for every pod; what the root file system allows."""
 
 import pytest
 from rendered import RENDERINGS, Pod, of_kind, pods

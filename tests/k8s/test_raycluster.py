@@ -49,11 +49,6 @@ def test_ray_is_the_one_of_the_images(name, cluster) -> None:
 
 
 @pytest.mark.parametrize(("name", "cluster"), CLUSTERS)
-def test_jobs_need_the_clusters_token(name, cluster) -> None:
-    assert cluster["spec"]["authOptions"] == {"mode": "token"}
-
-
-@pytest.mark.parametrize(("name", "cluster"), CLUSTERS)
 def test_the_object_store_fits_into_shared_memory(name, cluster) -> None:
     """Ray keeps it in /dev/shm, and falls back to the disk of /tmp where it does not fit."""
     for group in groups(cluster):
@@ -72,9 +67,7 @@ def test_memory_and_disk_hold_what_the_volumes_may_take(name, pod) -> None:
     assert empty_dirs(pod, "") <= disk, "empty directories count as its disk"
 
 
-@pytest.mark.parametrize(
-    ("name", "pod"), [(name, pod) for name, pod in RAY_PODS if name != "cpu"]
-)
+@pytest.mark.parametrize(("name", "pod"), [(name, pod) for name, pod in RAY_PODS if name != "cpu"])
 def test_gpu_clusters_are_guaranteed(name, pod) -> None:
     for container in (*pod.containers, {"resources": INIT}):
         requests, limits = container["resources"]["requests"], container["resources"]["limits"]
@@ -108,7 +101,7 @@ def test_rdma_and_its_settings_are_only_where_runs_span_nodes() -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_the_quota_admits_the_platform_and_a_run(name) -> None:
-    """A run: its Ray cluster, a submitter (vagen.cluster: 1 core, 1 GiB), KubeRay's init container."""
+    """A run: its Ray cluster, and a submitter of one core and 1 GiB (vagen.cluster.render)."""
     for quota in of_kind(name, "ResourceQuota"):
         namespace, hard = quota["metadata"]["namespace"], quota["spec"]["hard"]
         for key, resource in (("cpu", "cpu"), ("memory", "memory")):
@@ -141,7 +134,7 @@ def replicas(name: str, pod: Pod) -> int:
 
 
 def test_the_cpu_overlay_fits_a_node_of_four_cores_and_twelve_gib() -> None:
-    """Beside Kubernetes itself, KubeRay and Kubeflow Pipelines (about 1.5 cores, 3 GiB requested)."""
+    """Beside Kubernetes, KubeRay and Kubeflow Pipelines: about 1.5 cores and 3 GiB requested."""
     cpu = sum(needs(pod, "requests", "cpu") for pod in pods("cpu"))
     memory = sum(needs(pod, "requests", "memory") for pod in pods("cpu"))
     assert cpu <= 2.5

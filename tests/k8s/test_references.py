@@ -110,9 +110,7 @@ def test_services_select_pods_that_have_the_port(name: str) -> None:
             and service["spec"]["selector"].items() <= pod.labels.items()
         ]
         assert len(chosen) == 1, service["metadata"]["name"]
-        ports = {
-            port["name"] for found in chosen[0].containers for port in found.get("ports", [])
-        }
+        ports = {port["name"] for found in chosen[0].containers for port in found.get("ports", [])}
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
 
 
@@ -165,7 +163,9 @@ def test_mlflow_answers_to_the_name_that_clients_use() -> None:
     from fnmatch import fnmatch
 
     (deployment,) = [
-        found for found in of_kind("cpu", "Deployment") if found["metadata"]["name"] == "vagen-mlflow"
+        found
+        for found in of_kind("cpu", "Deployment")
+        if found["metadata"]["name"] == "vagen-mlflow"
     ]
     arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     (hosts,) = [text for text in arguments if text.startswith("--allowed-hosts=")]

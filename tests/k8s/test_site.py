@@ -49,7 +49,9 @@ def test_every_value_is_tried() -> None:
     assert keys == {*CHANGED, "AWS_ENDPOINT_URL_S3"}
 
 
-@pytest.mark.parametrize("name", ["k8s/overlays/cpu", "k8s/overlays/h100-multinode", f"tests/k8s/{EVERY}"])
+@pytest.mark.parametrize(
+    "name", ["k8s/overlays/cpu", "k8s/overlays/h100-multinode", f"tests/k8s/{EVERY}"]
+)
 def test_nothing_of_the_old_site_is_left(elsewhere: Path, name: str) -> None:
     text = kustomize(elsewhere / name)
     assert not [old for old in OLD if old in text]
@@ -80,5 +82,9 @@ def test_each_value_arrives(elsewhere: Path) -> None:
 
 def test_variables_reach_the_namespace_of_kubeflow(elsewhere: Path) -> None:
     (found,) = load(kustomize(elsewhere / "k8s/kfp"))
-    assert found["metadata"] == {**found["metadata"], "namespace": "a-profile", "name": "vagen-site"}
+    assert found["metadata"] == {
+        **found["metadata"],
+        "namespace": "a-profile",
+        "name": "vagen-site",
+    }
     assert found["data"] == CHANGED
