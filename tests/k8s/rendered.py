@@ -98,9 +98,15 @@ def _pods(found: Object) -> Iterator[Pod]:
             )
             for kind, group in [("head", head), *(("worker", group) for group in workers)]
         )
-    elif "template" in found.get("spec", {}):
-        template = found["spec"]["template"]
+    elif template := _template(found):
         yield Pod(owner, namespace, template["metadata"]["labels"], template["spec"])
+
+
+def _template(found: Object) -> Object | None:
+    spec = found.get("spec", {})
+    return (
+        spec["jobTemplate"]["spec"]["template"] if "jobTemplate" in spec else spec.get("template")
+    )
 
 
 def groups(cluster: Object) -> list[Object]:

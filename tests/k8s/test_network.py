@@ -108,7 +108,7 @@ def passes(name: str, source: Peer, target: Peer, port: int, protocol: str = "TC
 ALL = "every-component"
 HEAD, WORKER = pod("h100", "/head"), pod("h100", "/worker")
 SUBMITTER = Peer("vagen", {"vagen.dev/run": "a-run", "app.kubernetes.io/part-of": "vagen"})
-STEP = Peer("vagen", {"vagen.dev/run": "a-run", "app.kubernetes.io/component": "step"})
+GC = pod("h100", "CronJob/vagen-gc")
 KFP_STEP = Peer("kubeflow", {"app.kubernetes.io/part-of": "vagen"})
 KFP_OTHER = Peer("kubeflow", {"pipelines.kubeflow.org/v2_component": "true"})
 MLFLOW, DATABASE = pod("h100", "vagen-mlflow"), pod("h100", "vagen-mlflow-db")
@@ -132,16 +132,13 @@ MUST_PASS = [
     ("h100", HELM_KUBERAY, HEAD, 8265),
     ("h100", KUSTOMIZE_KUBERAY, HEAD, 8265),
     ("h100", SUBMITTER, HEAD, 8265),
-    ("h100", STEP, HEAD, 8265),
     ("h100", KFP_STEP, HEAD, 8265),
     ("h100", WORKER, MLFLOW, 5000),
     ("h100", HEAD, MLFLOW, 5000),
     ("h100", WORKER, STORE, 8333),
     ("h100", HEAD, STORE, 8333),
-    ("h100", STEP, MLFLOW, 5000),
-    ("h100", STEP, STORE, 8333),
-    ("h100", STEP, API_SERVER, 6443),
-    ("h100", STEP, API_SERVER, 443),
+    ("h100", GC, API_SERVER, 6443),
+    ("h100", GC, API_SERVER, 443),
     ("h100", KFP_STEP, MLFLOW, 5000),
     ("h100", KFP_STEP, STORE, 8333),
     ("h100", MLFLOW, DATABASE, 5432),
@@ -172,6 +169,8 @@ MUST_NOT_PASS = [
     ("h100", WORKER, DATABASE, 5432),
     ("h100", WORKER, API_SERVER, 6443),
     ("h100", WORKER, OUTSIDE, 80),
+    ("h100", GC, MLFLOW, 5000),
+    ("h100", GC, HEAD, 8265),
     ("h100", STORE, OUTSIDE, 443),
     ("h100", STORE, WORKER, 6379),
     ("h100", DATABASE, OUTSIDE, 443),
@@ -202,9 +201,7 @@ def test_does_not_pass(name: str, source: Peer, target: Peer, port: int) -> None
     assert not passes(name, source, target, port)
 
 
-@pytest.mark.parametrize(
-    "subject", [HEAD, WORKER, SUBMITTER, STEP, MLFLOW, BUCKET, JUDGE], ids=told
-)
+@pytest.mark.parametrize("subject", [HEAD, WORKER, SUBMITTER, GC, MLFLOW, BUCKET, JUDGE], ids=told)
 @pytest.mark.parametrize("protocol", ["UDP", "TCP"])
 def test_names_are_resolved(subject: Peer, protocol: str) -> None:
     assert passes(ALL, subject, DNS, 53, protocol)

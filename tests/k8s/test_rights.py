@@ -31,7 +31,7 @@ def test_the_only_role_is_the_launchers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_it_is_bound_to_steps_and_to_kubeflows_runner_in_each_namespace(name: str) -> None:
+def test_it_is_bound_in_each_namespace_to_launchers_here_and_in_kubeflows(name: str) -> None:
     for namespace in of_kind(name, "Namespace"):
         home = namespace["metadata"]["name"]
         bound = {
@@ -40,7 +40,7 @@ def test_it_is_bound_to_steps_and_to_kubeflows_runner_in_each_namespace(name: st
             if binding["metadata"]["namespace"] == home
             for subject in binding["subjects"]
         }
-        assert bound == {(home, "vagen-step"), ("kubeflow", "pipeline-runner")}
+        assert bound == {(home, "vagen-step"), ("kubeflow", "vagen-step")}
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

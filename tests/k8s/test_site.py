@@ -80,11 +80,9 @@ def test_each_value_arrives(elsewhere: Path) -> None:
             assert CHANGED[key] in (variables if read_by_pods else text), key
 
 
-def test_variables_reach_the_namespace_of_kubeflow(elsewhere: Path) -> None:
-    (found,) = load(kustomize(elsewhere / "k8s/kfp"))
-    assert found["metadata"] == {
-        **found["metadata"],
-        "namespace": "a-profile",
-        "name": "vagen-site",
-    }
-    assert found["data"] == CHANGED
+def test_variables_and_an_account_reach_the_namespace_of_kubeflow(elsewhere: Path) -> None:
+    found = {entry["kind"]: entry for entry in load(kustomize(elsewhere / "k8s/kfp"))}
+    assert found.keys() == {"ConfigMap", "ServiceAccount", "RoleBinding"}
+    assert {entry["metadata"]["namespace"] for entry in found.values()} == {"a-profile"}
+    assert found["ConfigMap"]["data"] == CHANGED
+    assert found["RoleBinding"]["subjects"][0]["namespace"] == "a-profile"
