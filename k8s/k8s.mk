@@ -23,16 +23,16 @@ images: ## Build all images with docker, podman or buildah (CONTAINER=, REGISTRY
 image-digests: ## Write today's digests of the base images to images/bases.env
 	@images/digests.sh
 
-image-base: ## Make a base image from Debian's packages, for machines that reach no registry (root)
+image-base: ## Make a base image from Debian's packages, where no registry is reached (root)
 	@images/base.sh
 
 image-cpu-local: image-base ## Build the CPU image on that base: REGISTRY/cpu:TAG
 	@BASE_IMAGE=localhost/debian-python:bookworm images/build.sh cpu $(IMAGE)
 
-image-try: ## Run vagen doctor and a small pipeline in IMAGE: no rights, read-only root, no network
+image-try: ## Run vagen doctor and a small pipeline in IMAGE: no rights, read-only, no network
 	@images/try.sh $(IMAGE)
 
-sbom: ## Write what IMAGE consists of to build/sbom.json (CycloneDX; by syft or cyclonedx-py)
+sbom: ## Write what IMAGE consists of to build/sbom.json (CycloneDX; syft or cyclonedx-py)
 	@images/sbom.sh $(IMAGE) build/sbom.json
 
 manifests: ## Render OVERLAY to build/OVERLAY.yaml

@@ -16,16 +16,22 @@ def make(*arguments: str) -> str:
     return process.stdout
 
 
-def targets() -> list[str]:
-    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+def targets(file: str = "Makefile") -> list[str]:
+    text = (ROOT / file).read_text().replace("\\\n", " ")
     found = re.search(r"^\.PHONY:(.*)$", text, re.MULTILINE)
     assert found
     return found[1].split()
 
 
+def copy_makefiles(folder: Path) -> None:
+    (folder / "k8s").mkdir()
+    for name in ("Makefile", "k8s/k8s.mk"):
+        shutil.copy(ROOT / name, folder / name)
+
+
 def test_help_explains_every_target():
     shown = dict(re.findall(r"^  ([a-z-]+) +(.+)$", make("help"), re.MULTILINE))
-    assert sorted(shown) == sorted(targets())
+    assert sorted(shown) == sorted([*targets(), *targets("k8s/k8s.mk")])
     assert all(len(text) > 10 for text in shown.values())
 
 
@@ -47,7 +53,7 @@ def test_the_experiment_can_be_chosen(word: str):
     "target", [name for name in targets() if name not in ("help", "clean", "system-packages")]
 )
 def test_every_target_sets_up_what_it_needs(target: str, tmp_path: Path):
-    shutil.copy(ROOT / "Makefile", tmp_path)
+    copy_makefiles(tmp_path)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(ROOT / "constraints", tmp_path / "constraints")
     steps = make("-n", target, "-C", str(tmp_path))
@@ -60,8 +66,8 @@ def test_a_python_that_is_too_old_is_refused(tmp_path: Path):
     old = tmp_path / "python"
     old.write_text("#!/bin/sh\nexit 1\n")
     old.chmod(0o755)
-    for name in ("Makefile", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
+    copy_makefiles(tmp_path)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "constraints").mkdir()
     (tmp_path / "constraints" / "laptop.txt").touch()
     process = subprocess.run(
