@@ -57,6 +57,11 @@ def test_config_maps_and_accounts_exist_in_the_pods_namespace(name: str) -> None
             for source in container.get("envFrom", []):
                 if "configMapRef" in source:
                     assert ("ConfigMap", pod.namespace, source["configMapRef"]["name"]) in here
+            for entry in container.get("env", []):
+                if "configMapKeyRef" in entry.get("valueFrom", {}):
+                    reference = entry["valueFrom"]["configMapKeyRef"]
+                    assert reference["name"] == "vagen-site"
+                    assert reference["key"] in site()
 
 
 def site() -> dict[str, str]:
@@ -87,11 +92,12 @@ def test_no_placeholder_is_left(name: str) -> None:
 
 
 def texts(value: object) -> Iterator[str]:
-    """Every string in an object, keys too, but names of environment variables."""
+    """Every string in an object, keys too, but names of environment variables and of keys."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield str(key)
-            if not (key == "name" and {"value", "valueFrom"} & value.keys()):
+            named = key == "name" and {"value", "valueFrom"} & value.keys()
+            if not named and key not in ("configMapKeyRef", "secretKeyRef"):
                 yield from texts(inner)
     elif isinstance(value, list):
         for inner in value:
