@@ -114,7 +114,9 @@ def test_a_checkpoint_is_there_before_the_update_that_names_it(run, monkeypatch)
     ]
 
 
-def test_elsewhere_manifests_are_there_at_once_and_contents_when_asked_for(run, elsewhere):
+def test_elsewhere_manifests_are_there_at_once_and_contents_when_asked_for(
+    run, elsewhere, tmp_path
+):
     commit(run.levels)
     run.mirror.begin()
     iteration(run, 0, stages=5)
@@ -122,6 +124,8 @@ def test_elsewhere_manifests_are_there_at_once_and_contents_when_asked_for(run, 
     with (run.path / "events.jsonl").open("a") as file:
         file.write('{"event": "x"}\n')
     run.mirror.push()
+    # What others keep beside a run's own folders is not the run's.
+    LocalStore(tmp_path / "store").put_directory(run.levels, "lake/logs/1")
     other = elsewhere(run)
     (other.path / "events.jsonl").write_text('{"event": "y"}\n')
     for _ in range(2):
@@ -130,6 +134,7 @@ def test_elsewhere_manifests_are_there_at_once_and_contents_when_asked_for(run, 
     assert by(other, other.step(0, "update")) == "first"
     assert stopped_at(other.path) is None
     assert (other.path / "events.jsonl").read_text() == '{"event": "x"}\n{"event": "y"}\n'
+    assert not (other.path / "logs").exists()
     folder = other.checkpoint(0)
     assert [path.name for path in folder.iterdir()] == ["manifest.json"]
     with pytest.raises(CorruptArtifact, match="data is missing"):

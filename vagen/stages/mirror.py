@@ -217,12 +217,13 @@ class Mirror:
         Returns:
             Whether an iteration's folder or a checkpoint is another than before.
         """
+        start = len(self._path.name) + 1
         keys = self._store.list(self._path.name)
+        keys = [key for key in keys if key[start:].partition("/")[0] in _ORDER]
         with ThreadPoolExecutor(_WORKERS) as pool:
             contents = pool.map(self._store.manifest, keys)
             self._there = {
-                key.removeprefix(f"{self._path.name}/"): content
-                for key, content in zip(keys, contents, strict=True)
+                key[start:]: content for key, content in zip(keys, contents, strict=True)
             }
         changed = False
         local = set(self._committed())
