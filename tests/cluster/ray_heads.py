@@ -55,7 +55,9 @@ class Driver:
                     break
                 self.lines.append(line)
         except RuntimeError as error:
-            final, self.message = "FAILED", str(error)
+            tail = "\n".join(self.lines)
+            final = "FAILED"
+            self.message = f"{error}, last available logs (truncated to 20,000 chars):\n{tail}"
         if self._over():
             final = "STOPPED"
         self.ended = time.monotonic()

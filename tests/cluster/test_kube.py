@@ -4,7 +4,7 @@ import time
 
 import pytest
 from apiserver import Fault
-from conftest import QUICK
+from cluster_place import QUICK
 
 from vagen.cluster import ApiError, ClusterError, connect
 from vagen.cluster.kube import CONFIG_MAPS, PODS, RAYCLUSTERS, RAYJOBS, Resource
@@ -22,6 +22,7 @@ def test_transient_faults_are_tried_again(namespace, kube, action) -> None:
     assert sum(one.startswith("GET") for one in namespace.server.requests) == 4
 
 
+@pytest.mark.slow
 def test_the_server_says_when_to_come_back(namespace, kube) -> None:
     namespace.server.faults.append(Fault("GET", "429", headers={"Retry-After": "1"}))
     begun = time.monotonic()

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 from apiserver import Fault
-from conftest import QUICK
+from cluster_place import QUICK
 
 from vagen.cluster import ApiError
 from vagen.cluster.kube import CONFIG_MAPS
 from vagen.cluster.watching import follow
+
+pytestmark = pytest.mark.slow
 
 
 def make(kube, value: int) -> None:

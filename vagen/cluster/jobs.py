@@ -249,7 +249,9 @@ def _result(kube: Kube, job: Object, tail: list[str]) -> Object:
     if reason == "SubmissionFailed":
         found = submitter_findings(kube, name) + _head_findings(kube, status["rayClusterName"])
         advice = "; ".join([advice, *(finding.text for finding in found)])
-    raise JobFailed(name, reason, status.get("message", "").strip(), tail, advice)
+    # Ray puts the end of the log into its message, which `tail` has.
+    message = status.get("message", "").partition(", last available logs")[0].strip()
+    raise JobFailed(name, reason, message, tail, advice)
 
 
 def _head_findings(kube: Kube, cluster: str) -> list[Finding]:
