@@ -78,12 +78,14 @@ def run(
     return f"{(tmp_path / 'store').as_uri()}/{RUN}"
 
 
+SMALL = [f"envs.frozenlake.{part}_size=128" for part in ("train", "val", "test")]
+
+
 def texts(run: str, *words: str) -> dict[str, str]:
-    store = run.rpartition("/")[0]
-    infra = load_infra(
-        "kubernetes-cpu", [f"store={store}", "kubernetes.pending_minutes=0.5", *words]
-    )
-    return {"experiment": dump_yaml(load_experiment("frozenlake-tiny")), "infra": dump_yaml(infra)}
+    settings = [f"store={run.rpartition('/')[0]}", "mlflow_tracking_uri=null"]
+    infra = load_infra("kubernetes-cpu", [*settings, "kubernetes.pending_minutes=0.5", *words])
+    experiment = load_experiment("frozenlake-tiny", SMALL)
+    return {"experiment": dump_yaml(experiment), "infra": dump_yaml(infra)}
 
 
 def names(namespace: Any, kind: Any) -> set[str]:
@@ -115,7 +117,7 @@ def test_the_configuration_that_arrives_is_the_run_s(run: str):
 
 def test_another_experiment_is_not_taken_for_the_run(run: str):
     lifecycle.begin(run, **texts(run))
-    other = dump_yaml(load_experiment("frozenlake-tiny", ["seed=8"]))
+    other = dump_yaml(load_experiment("frozenlake-tiny", [*SMALL, "seed=8"]))
     with pytest.raises(StageError, match="exists with another experiment: choose another name"):
         lifecycle.begin(run, **{**texts(run), "experiment": other})
 
