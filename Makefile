@@ -15,13 +15,14 @@ VLLM_READY := $(VLLM_VENV)/.installed
 # `make run experiment=sokoban-tiny` and `make run EXPERIMENT=sokoban-tiny` mean the same.
 experiment ?= frozenlake-tiny
 EXPERIMENT ?= $(experiment)
+INFRA ?= kubernetes-cpu
 SYSTEM_PACKAGES := swift-proxy swift-account swift-container swift-object postgresql
 ARGS ?=
 RUN ?= latest
 OUTPUTS ?= outputs
 PORT ?= 5000
 
-.PHONY: help venv run resume eval view ui doctor plan compile status logs gc \
+.PHONY: help venv run resume eval view ui doctor plan compile submit status logs gc \
 	check test test-verl test-vllm system-packages \
 	lint format docs hooks \
 	bench-ablation bench-advantage bench-engine bench-envs bench-learning bench-rollout \
@@ -77,6 +78,9 @@ plan: $(READY) ## Show what a run would do: steps, sizes, memory
 
 compile: $(READY) ## Write the pipeline as Kubeflow IR YAML to build/pipeline.yaml
 	@$(BIN)/vagen compile $(EXPERIMENT) --output build/pipeline.yaml $(ARGS)
+
+submit: $(READY) ## Train on Kubernetes: EXPERIMENT, INFRA (a file), ARGS="infra.store=s3://... --host ..."
+	@$(BIN)/vagen submit $(EXPERIMENT) --infra $(INFRA) $(ARGS)
 
 status: $(READY) ## Show what a run has on Kubernetes, and what is wrong there (RUN=its name)
 	@$(BIN)/vagen cluster status $(RUN) $(ARGS)

@@ -18,7 +18,7 @@ def empty_dirs(pod: Pod, medium: str) -> float:
     return sum(
         quantity(volume["emptyDir"]["sizeLimit"])
         for volume in pod.spec["volumes"]
-        if volume["emptyDir"].get("medium", "") == medium
+        if "emptyDir" in volume and volume["emptyDir"].get("medium", "") == medium
     )
 
 

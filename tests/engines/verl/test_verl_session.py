@@ -18,6 +18,7 @@ from vagen.config import load_infra
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.stages.progress import read_events
 from vagen.stages.run import Run
+from vagen.stages.step import command, name_of, read_reply
 from vagen.storage import open_store, read_manifest
 
 pytestmark = pytest.mark.slow
@@ -52,6 +53,13 @@ def run(make_experiment, warm_runs, tmp_path):
 def ask(run: Run, stage: str, iteration: int) -> subprocess.Popen:
     """A step: a process that has one stage executed."""
     return subprocess.Popen([sys.executable, "-c", ASK, run.mirror.uri, stage, str(iteration)])
+
+
+def job(run: Run, stage: str, iteration: int) -> subprocess.Popen:
+    """What a RayJob executes on a head, which Ray tells where the cluster is."""
+    words = command(run.mirror.uri, stage, {"iteration": iteration})[1:]
+    variables = {**os.environ, "RAY_ADDRESS": run.infra.verl.ray_address}
+    return subprocess.Popen([sys.executable, *words], env=variables)
 
 
 def events(run: Run, kind: str, stage: str) -> int:
@@ -94,7 +102,10 @@ def test_stages_are_executed_once_whoever_dies(run):
     end(run.path, run.infra.verl.ray_address)
     shutil.rmtree(run.path)
     for stage in ("rollout", "judge", "advantage", "update"):
-        assert ask(run, stage, 1).wait(SECONDS) == 0
+        assert job(run, stage, 1).wait(SECONDS) == 0
+        reply = read_reply(run.mirror.uri, name_of(run.mirror.uri, stage, {"iteration": 1}))
+        assert reply is not None
+        assert reply["result"]["uri"] == f"{run.mirror.uri}/iterations/0001/{stage}"
     # Of what the first session did, the second one needed the policies alone.
     assert not (run.step(0, "rollout") / "tokens.parquet").exists()
     assert open_store(run.infra.store).list(f"{run.name}/checkpoints")
