@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,10 @@ from typing import Any
 from pipelines.compile import compile_evaluation, compile_training
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig, dump_yaml
 from vagen.config.kubernetes import KubernetesConfig
+
+
+LARGE = 1 << 20
+"""Bytes of a compiled pipeline; Kubernetes takes objects of 1.5 MB."""
 
 
 class SubmitError(RuntimeError):
@@ -67,6 +72,8 @@ class Kubeflow:
             package = compile_training(
                 Path(folder) / "vagen-train.yaml", experiment, infra, image=image
             )
+            if package.stat().st_size > LARGE:
+                _warn_of_size(package)
             result = self._client.create_run_from_pipeline_package(
                 str(package),
                 arguments=arguments,
@@ -161,6 +168,14 @@ def kubernetes_of(infra: InfraConfig) -> KubernetesConfig:
             "such as --infra kubernetes-cpu, or train here with `vagen run`"
         )
     return infra.kubernetes
+
+
+def _warn_of_size(package: Path) -> None:
+    print(
+        f"the pipeline is {package.stat().st_size / 1e6:.1f} MB, and Kubernetes takes objects of "
+        "1.5 MB: infra.mode=fused with infra.iterations_per_task makes it small",
+        file=sys.stderr,
+    )
 
 
 @contextlib.contextmanager

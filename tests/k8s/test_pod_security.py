@@ -100,7 +100,7 @@ def test_root_is_read_only_and_what_is_written_has_a_volume(pod: Pod) -> None:
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         for mount in container.get("volumeMounts", []):
             volume = volumes.get(mount["name"])
-            # Others are claims of a StatefulSet, and the folder that workers of several nodes share.
+            # Others are claims: of a StatefulSet, or of workers that share a folder.
             claimed = volume is None or "persistentVolumeClaim" in volume
             assert claimed or "sizeLimit" in volume["emptyDir"]
     if pod.owner != "Job/vagen-s3-bucket":

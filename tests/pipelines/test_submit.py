@@ -53,6 +53,15 @@ def test_the_files_that_arrive_are_the_configuration(kubeflow: KubeflowApi, tmp_
     assert infra == load_infra("kubernetes-cpu", ["store=s3://bucket/runs"])
 
 
+@pytest.mark.parametrize(("mode", "warned"), [("staged", True), ("fused", False)])
+def test_a_pipeline_near_kubernetes_limit_is_warned_of(
+    kubeflow: KubeflowApi, capsys: pytest.CaptureFixture[str], mode: str, warned: bool
+):
+    words = ["trainer.total_training_steps=50", STORE, f"infra.mode={mode}"]
+    assert main(["submit", "frozenlake-tiny", *CPU, *words]) == 0
+    assert ("infra.mode=fused" in capsys.readouterr().err) is warned
+
+
 def test_a_clone_is_the_run_with_changed_overrides(kubeflow: KubeflowApi, tmp_path: Path):
     config = tmp_path / "store" / "first" / "config"
     config.mkdir(parents=True)
