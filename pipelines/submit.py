@@ -15,7 +15,6 @@ from pipelines.compile import compile_evaluation, compile_training
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig, dump_yaml
 from vagen.config.kubernetes import KubernetesConfig
 
-
 LARGE = 1 << 20
 """Bytes of a compiled pipeline; Kubernetes takes objects of 1.5 MB."""
 

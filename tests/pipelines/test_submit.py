@@ -107,7 +107,8 @@ def test_an_evaluation_once_and_by_schedule(
     [
         ([], "the infra has no `kubernetes` section, so it describes one machine"),
         ([*CPU], "infra.store is None: steps run on other machines"),
-        ([*CPU, "infra.store=/tmp/here"], "infra.store is '/tmp/here': steps run on other"),
+        ([*CPU, "infra.store=/tmp/here"], "/tmp/here is no store; write s3://bucket/prefix"),
+        ([*CPU, "infra.store=file:///tmp"], "steps run on other machines"),
         ([*CPU, STORE, "--name", "x" * 41], "use up to 40 letters"),
         ([*CPU, STORE, "--cron", "0 0 3 * * *"], "--cron goes with --evaluate RUN"),
         ([*CPU, STORE, "infra.verl.ray_address=auto"], "makes the run a Ray cluster of its own"),
