@@ -16,11 +16,10 @@ from typing import Any
 
 from api_store import Object, Refusal, Store, now
 from kuberay_rules import raycluster_fault, rayjob_fault
+from kuberay_submitters import Logs, Submitters
 from ray_heads import ENDED, Ray
 
 FINALIZER = "ray.io/rayjob-finalizer"
-BACKOFF = 2
-"""`createNewK8sJob` (rayjob_controller.go): the submitter is started three times at most."""
 
 
 class Operator:
@@ -38,10 +37,8 @@ class Operator:
         """Kueue: whether a suspended RayCluster is admitted."""
         self.grace_rounds = 2
         """Rounds that a pod takes to end."""
-        self.fail_submitters = 0
-        """So many submitters are evicted in mid-log."""
-        self.logs: dict[tuple[str, str, bool], list[tuple[str, str]]] = {}
-        self._printed: dict[str, int] = {}
+        self.logs: Logs = {}
+        self.submitters = Submitters(store, self.ray, self.logs, self._make_pod)
         self._dying: dict[str, int] = {}
         self._stop = threading.Event()
         self.error: BaseException | None = None
@@ -114,7 +111,7 @@ class Operator:
             with contextlib.suppress(Refusal):  # changed meanwhile: the next round sees it
                 self._rayjob(job)
         for job in self.store.all("Job"):
-            self._k8s_job(job)
+            self.submitters.advance(job)
 
     # Pods
 
@@ -365,73 +362,6 @@ class Operator:
             text = f"RayCluster vagen/{name} set in the clusterSelector is not found."
             self.event("RayJob", job["metadata"]["name"], "RayClusterNotFound", text)
         return found
-
-    # Submitters: the Job controller, and what BuildJobSubmitCommand (common/job.go) does
-
-    def _k8s_job(self, job: Object) -> None:
-        name = job["metadata"]["name"]
-        if job["metadata"].get("deletionTimestamp") or job["status"].get("finished"):
-            return
-        pods = self.store.all("Pod", **{"batch.kubernetes.io/job-name": name})
-        active = [pod for pod in pods if pod["status"]["phase"] in ("Pending", "Running")]
-        if active:
-            if active[0]["status"]["phase"] == "Running":
-                self._submitter(job, active[0])
-            return
-        failed = sum(pod["status"]["phase"] == "Failed" for pod in pods)
-        if any(pod["status"]["phase"] == "Succeeded" for pod in pods):
-            self.store.update("Job", name, {"status": {"finished": "Complete"}}, merge=True)
-        elif failed > BACKOFF:
-            self.store.update("Job", name, {"status": {"finished": "Failed"}}, merge=True)
-        else:
-            labels = {"batch.kubernetes.io/job-name": name, "job-name": name}
-            self._make_pod(job, "submit", job["spec"]["template"], labels)
-
-    def _submitter(self, job: Object, pod: Object) -> None:
-        """Submits if Ray does not know the job, then prints its log to its end."""
-        rayjob = self.store.objects["RayJob"].get(job["metadata"]["name"])
-        if rayjob is None:
-            return
-        status, name = rayjob["status"], pod["metadata"]["name"]
-        driver = self.ray.find(status["jobId"])
-        if driver is None:
-            heads = self.pods(status["rayClusterName"], "head")
-            head = heads[0]["metadata"]["uid"] if heads else ""
-            if head not in self.ray.heads or self._printed.get(name):
-                self._end_pod(pod, "Failed")
-                return
-            driver = self.ray.submit(head, status["jobId"], job["metadata"]["name"])
-            self._print(pod, f"Job '{status['jobId']}' submitted successfully")
-        ended = driver.status in ENDED
-        done = self._printed.get(name, 0)
-        for line in driver.lines[done:]:
-            self._print(pod, line)
-        self._printed[name] = len(driver.lines)
-        if self.fail_submitters and len(driver.lines) >= 3:
-            self.fail_submitters -= 1
-            self._end_pod(pod, "Failed")
-        elif ended and self._printed[name] == len(driver.lines):
-            # `ray job logs --follow` (Ray 2.60) ends well whatever became of the job.
-            self._print(pod, f"Job '{status['jobId']}' {driver.status.lower()}")
-            self._end_pod(pod, "Succeeded")
-
-    def _print(self, pod: Object, line: str) -> None:
-        container = pod["spec"]["containers"][0]["name"]
-        # Milliseconds: several lines have the same time.
-        stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        key = (pod["metadata"]["name"], container, False)
-        self.logs.setdefault(key, []).append((stamp, line))
-
-    def _end_pod(self, pod: Object, phase: str) -> None:
-        name = pod["metadata"]["name"]
-        code = 0 if phase == "Succeeded" else 1
-        container = {
-            "name": pod["spec"]["containers"][0]["name"],
-            "restartCount": 0,
-            "state": {"terminated": {"exitCode": code}},
-        }
-        status = {"phase": phase, "containerStatuses": [container]}
-        self.store.update("Pod", name, {**pod, "status": status})
 
 
 def _is_ready(pod: Object) -> bool:

@@ -66,6 +66,8 @@ def running(kubeconfig, manifest):
         text == "it begins" for log in kubeconfig.operator.logs.values() for _, text in log
     ):
         time.sleep(0.01)
+    while kubeconfig.store.all("RayJob")[0]["status"].get("jobStatus") != "RUNNING":
+        time.sleep(0.01)
     return kubeconfig
 
 

@@ -101,7 +101,7 @@ def test_a_second_launcher_follows_the_job_of_the_first(ready, kube) -> None:
 
 def test_a_log_loses_and_doubles_nothing_across_drops(ready, kube) -> None:
     ready.operator.ray.plan = lines_of(150)
-    ready.server.faults.append(Fault(r"GET .*/log\?", "cut", times=40))
+    ready.server.faults.append(Fault(r"GET .*/log\?", "cut", times=30))
     ready.server.faults.append(Fault(r"GET .*/log\?", "drop", times=3))
     ready.server.faults.append(Fault(r"GET .*/log\?", "500", times=3))
     ensure(kube)
@@ -113,7 +113,7 @@ def test_a_log_loses_and_doubles_nothing_across_drops(ready, kube) -> None:
 
 def test_a_submitter_that_is_evicted_doubles_nothing(ready, kube) -> None:
     ready.operator.ray.plan = lines_of(200)
-    ready.operator.fail_submitters = 2
+    ready.operator.submitters.evictions = 2
     ensure(kube)
     lines: list[str] = []
     assert has_succeeded(follow(kube, on_log=lines.append))
@@ -157,7 +157,7 @@ def hanging(driver):
 
 def test_after_its_deadline_the_driver_is_stopped_before_another_begins(ready, kube) -> None:
     ready.operator.ray.plans[TASK] = hanging
-    ensure(kube, active_deadline=1)
+    ensure(kube, active_deadline=3)
     with pytest.raises(JobFailed, match="DeadlineExceeded"):
         follow(kube)
     (driver,) = ready.operator.ray.history
@@ -171,7 +171,7 @@ def test_after_its_deadline_the_driver_is_stopped_before_another_begins(ready, k
 def test_a_driver_that_does_not_stop_keeps_another_from_beginning(ready, kube) -> None:
     ready.operator.ray.plans[TASK] = hanging
     ready.operator.ray.stubborn = True
-    ensure(kube, active_deadline=1)
+    ensure(kube, active_deadline=3)
     with pytest.raises(JobFailed):
         follow(kube)
     with pytest.raises(ClusterError, match=r"may still run.*says RUNNING.*No second attempt"):
@@ -181,7 +181,7 @@ def test_a_driver_that_does_not_stop_keeps_another_from_beginning(ready, kube) -
 
 def test_a_driver_that_nobody_can_ask_keeps_another_from_beginning(ready, kube) -> None:
     ready.operator.ray.plans[TASK] = hanging
-    ensure(kube, active_deadline=1)
+    ensure(kube, active_deadline=3)
     with pytest.raises(JobFailed):
         follow(kube)
     ready.operator.ray.reachable = False
@@ -190,6 +190,16 @@ def test_a_driver_that_nobody_can_ask_keeps_another_from_beginning(ready, kube) 
     ready.operator.ray.reachable = True
     assert ensure(kube)["metadata"]["name"] == f"{TASK}-2"
     assert not ready.operator.ray.overlaps()
+
+
+def test_a_deadline_that_passes_before_it_has_begun(namespace, kube, manifest) -> None:
+    namespace.operator.pod_status = lambda pod: {"phase": "Pending"}
+    ensure_raycluster(kube, manifest())
+    ensure(kube, active_deadline=1)
+    with pytest.raises(JobFailed, match="DeadlineExceeded"):
+        follow(kube)
+    namespace.operator.ray.reachable = False
+    assert ensure(kube)["metadata"]["name"] == f"{TASK}-2"
 
 
 def test_the_loss_of_the_cluster_is_noticed(ready, kube) -> None:

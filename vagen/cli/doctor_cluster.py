@@ -9,6 +9,7 @@ from vagen.cluster.errors import ApiError
 from vagen.cluster.kube import (
     CONFIG_MAPS,
     EVENTS,
+    JOBS,
     PODS,
     RAYCLUSTERS,
     RAYJOBS,
@@ -22,6 +23,7 @@ from vagen.config.kubernetes import KubernetesConfig
 RIGHTS: tuple[tuple[Resource, str, tuple[str, ...]], ...] = (
     (RAYCLUSTERS, "", ("get", "list", "watch", "create", "patch", "delete")),
     (RAYJOBS, "", ("get", "list", "watch", "create", "delete")),
+    (JOBS, "", ("get",)),
     (PODS, "", ("get", "list")),
     (PODS, "log", ("get",)),
     (EVENTS, "", ("list",)),

@@ -34,7 +34,7 @@ def ensure_raycluster(kube: Kube, manifest: Object, *, deadline: float = 900.0) 
     while True:
         found = kube.get(RAYCLUSTERS, name)
         if found is None or found["metadata"].get("deletionTimestamp"):
-            await_gone(kube, name, max(0.0, end - time.monotonic()))
+            await_gone(kube, name, max(0.0, end - time.monotonic()), or_made=True)
             try:
                 return kube.create(RAYCLUSTERS, manifest)
             except ApiError as error:
@@ -146,15 +146,24 @@ def delete_raycluster(kube: Kube, name: str, *, wait: float = 300.0) -> bool:
     return found
 
 
-def await_gone(kube: Kube, name: str, seconds: float) -> None:
+def await_gone(kube: Kube, name: str, seconds: float, *, or_made: bool = False) -> None:
     """Waits until a RayCluster and its pods are gone.
+
+    Args:
+        kube: The API server.
+        name: The RayCluster's.
+        seconds: For how long at most.
+        or_made: It is enough that there is one that is not being deleted: somebody has made it.
 
     Raises:
         ClusterError: They are not, in time.
     """
 
     def gone() -> bool:
-        return kube.get(RAYCLUSTERS, name) is None and not cluster_pods(kube, name)
+        found = kube.get(RAYCLUSTERS, name)
+        if found is not None:
+            return or_made and not found["metadata"].get("deletionTimestamp")
+        return not cluster_pods(kube, name)
 
     if wait_until(gone, seconds, min(1.0, kube.pace.window)):
         return

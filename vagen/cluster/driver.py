@@ -14,7 +14,7 @@ from datetime import datetime
 
 from vagen.cluster.clusters import cluster_pods
 from vagen.cluster.errors import ClusterError
-from vagen.cluster.kube import RAYCLUSTERS, Kube, Object, wait_until
+from vagen.cluster.kube import JOBS, RAYCLUSTERS, Kube, Object, wait_until
 from vagen.cluster.names import parse_time
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -51,6 +51,8 @@ def has_ended(kube: Kube, job: Object) -> bool:
     status = job.get("status", {})
     if status.get("jobDeploymentStatus") == "ValidationFailed" or not status.get("jobId"):
         return True
+    if not status.get("dashboardURL") and kube.get(JOBS, job["metadata"]["name"]) is None:
+        return True  # it has waited for its cluster, and has no submitter
     if status.get("jobStatus") in ENDED and status.get("reason") != ASSUMED:
         return True
     cluster = status.get("rayClusterName", "")

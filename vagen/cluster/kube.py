@@ -58,6 +58,7 @@ class Resource:
 
 RAYCLUSTERS = Resource("ray.io", "v1", "rayclusters")
 RAYJOBS = Resource("ray.io", "v1", "rayjobs")
+JOBS = Resource("batch", "v1", "jobs")
 PODS = Resource("", "v1", "pods")
 EVENTS = Resource("", "v1", "events")
 CONFIG_MAPS = Resource("", "v1", "configmaps")

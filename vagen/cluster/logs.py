@@ -119,29 +119,27 @@ class LogFollower(threading.Thread):
         while not self._silenced.is_set():
             ended = has_ended(pod)
             cursor.rewind()
-            query = {"timestamps": "true", "sinceTime": cursor.since}
-            if ended:
-                text = self._kube.log(name, container, **query)
-                for line in text.splitlines():
-                    self._emit(cursor.take(line.encode()), known)
+            query = {"container": container, "timestamps": "true", "sinceTime": cursor.since}
+            if not ended:
+                query["follow"] = "true"
+            whole = self._read(name, query, cursor, known)
+            if ended and whole:
                 return
-            self._follow(name, container, query, cursor, known)
             found = self._kube.get(PODS, name)
             if found is None or found["metadata"]["uid"] != pod["metadata"]["uid"]:
                 return
             pod = found
 
-    def _follow(
-        self, name: str, container: str, query: dict[str, str], cursor: Cursor, known: Counter[int]
-    ) -> None:
+    def _read(self, name: str, query: dict[str, str], cursor: Cursor, known: Counter[int]) -> bool:
+        """Reads on from the cursor; whether the connection held."""
         path = self._kube.path(PODS, name) + "/log"
-        query = {**query, "container": container, "follow": "true"}
         try:
             with self._kube.stream(path, query, SILENCE) as response:
-                for line in lines(response):
+                for line in lines(response, to_end="follow" not in query):
                     self._emit(cursor.take(line), known)
                     if self._silenced.is_set():
-                        return
+                        return False
+            return True
         except HTTPError:
             pass
         except ApiError as error:
@@ -149,6 +147,7 @@ class LogFollower(threading.Thread):
             if error.status not in (400, 404, *TRANSIENT):
                 raise
         self._silenced.wait(self._kube.pace.first_pause)
+        return False
 
     def _emit(self, text: str | None, known: Counter[int]) -> None:
         if text is None or self._silenced.is_set():

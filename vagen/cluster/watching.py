@@ -7,6 +7,7 @@ resource version, which bookmarks advance; 410 Gone means to list again.
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from urllib3.exceptions import HTTPError
 
@@ -82,9 +83,16 @@ def _window(
             yield event["type"], item
 
 
-def lines(response: object) -> Iterator[bytes]:
-    """Whole lines of a stream; what a broken connection left of a line is dropped."""
+def lines(response: Any, *, to_end: bool = False) -> Iterator[bytes]:
+    """Whole lines of a stream; what a broken connection left of a line is dropped.
+
+    Args:
+        response: The stream.
+        to_end: What follows the last line break is a line, too, if the stream ends well.
+    """
     rest = b""
-    for chunk in response.stream(None, decode_content=True):  # type: ignore[attr-defined]
+    for chunk in response.stream(None, decode_content=True):
         *whole, rest = (rest + chunk).split(b"\n")
         yield from (line for line in whole if line)
+    if rest and to_end:
+        yield rest
