@@ -86,7 +86,7 @@ deploy() {
     await_ready
     cat <<EOF
 
-ready. MLflow:  kubectl --namespace vagen port-forward service/mlflow 5000
+ready. MLflow:  kubectl --namespace vagen port-forward service/vagen-mlflow 5000
 next:  make submit EXPERIMENT=frozenlake-tiny INFRA=... (docs/kubernetes.md)
 EOF
 }

@@ -1,0 +1,99 @@
+"""What the launcher makes of each overlay's template: KubeRay and Pod Security admit it."""
+
+import sys
+
+import pytest
+from rendered import OVERLAYS, ROOT, Pod, groups, of_kind, quantity
+from test_pod_security import violations
+
+from vagen.cluster.render import render_raycluster, submitter_template
+
+sys.path.append(str(ROOT / "tests/cluster"))
+CLUSTERS = [
+    pytest.param(name, found, id=f"{name}-{found['metadata']['namespace']}")
+    for name in OVERLAYS
+    for found in of_kind(name, "RayCluster")
+]
+
+
+def launched(name: str, template: dict) -> dict:
+    """As `vagen.stages` has it rendered for a run."""
+    workers = template["spec"]["workerGroupSpecs"][0]["replicas"]
+    return render_raycluster(
+        template,
+        name="a-run",
+        run="a-run",
+        workers=workers,
+        gpus_per_worker=0 if name == "cpu" else 8,
+        ttl_hours=1,
+        queue=None if name == "cpu" else "vagen",
+    )
+
+
+@pytest.mark.parametrize(("name", "template"), CLUSTERS)
+def test_kuberays_schema_and_rules_are_kept(name: str, template: dict) -> None:
+    from api_schemas import faults
+
+    assert not faults(launched(name, template))
+
+
+@pytest.mark.parametrize(("name", "template"), CLUSTERS)
+def test_its_pods_and_submitters_are_admitted_where_they_run(name: str, template: dict) -> None:
+    cluster = launched(name, template)
+    head, *workers = groups(cluster)
+    for group in (head, *workers):
+        pod = Pod(
+            "launched", "", group["template"]["metadata"]["labels"], group["template"]["spec"]
+        )
+        root = name == "h100-multinode" and group is not head
+        assert bool(violations(pod)) == (root and template["metadata"]["namespace"] == "vagen-rdma")
+        assert pod.labels["vagen.dev/run"] == "a-run", "network policies select pods of runs by it"
+    submitter = submitter_template(cluster)
+    assert not violations(Pod("submitter", "", {}, submitter["spec"]))
+    (container,) = submitter["spec"]["containers"]
+    assert container["image"] == head["template"]["spec"]["containers"][0]["image"]
+
+
+@pytest.mark.parametrize(("name", "template"), CLUSTERS)
+def test_the_folder_of_runs_has_a_volume_of_its_own(name: str, template: dict) -> None:
+    """`output_dir` of the infra files for Kubernetes."""
+    from vagen.config import load_infra
+
+    folders = {
+        load_infra(path.stem, []).output_dir
+        for path in (ROOT / "experiments/infra").glob("kubernetes-*.yaml")
+    }
+    for group in groups(template):
+        spec = group["template"]["spec"]
+        (mount,) = [
+            mount for mount in spec["containers"][0]["volumeMounts"] if mount["name"] == "scratch"
+        ]
+        assert folders == {mount["mountPath"]}
+        (volume,) = [volume for volume in spec["volumes"] if volume["name"] == "scratch"]
+        assert quantity(volume["emptyDir"]["sizeLimit"]) >= 2 * 2**30
+
+
+def test_infra_files_name_mlflow_as_the_site_does() -> None:
+    from vagen.config import load_infra
+
+    lines = (ROOT / "k8s/site/site.env").read_text().splitlines()
+    (uri,) = [line.split("=", 1)[1] for line in lines if line.startswith("MLFLOW_TRACKING_URI=")]
+    files = (ROOT / "experiments/infra").glob("kubernetes-*.yaml")
+    assert {load_infra(path.stem, []).mlflow_tracking_uri for path in files} == {uri}
+
+
+def test_infra_files_place_ray_clusters_in_namespaces_that_have_a_template() -> None:
+    from vagen.config import load_infra
+
+    for name, overlay in {
+        "kubernetes-cpu": "cpu",
+        "kubernetes-h100x8": "h100",
+        "kubernetes-h100x8-2nodes": "h100-multinode",
+    }.items():
+        config = load_infra(name, [])
+        (template,) = [
+            found
+            for found in of_kind(overlay, "RayCluster")
+            if found["metadata"]["namespace"] == config.kubernetes.namespace
+        ]
+        assert template["spec"]["workerGroupSpecs"][0]["replicas"] == config.verl.nnodes
