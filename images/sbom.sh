@@ -13,7 +13,7 @@ if command -v syft >/dev/null; then
 else
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
-    python3 -m venv "$work/tool"
+    "${PYTHON:-python3}" -m venv "$work/tool"
     "$work/tool/bin/pip" install --quiet cyclonedx-bom==7.5.0
     # What the image has installed, as pip would print it: the tool itself stays out of the image.
     "${tool[@]}" run --rm --network none --ulimit nofile=20000:20000 --ulimit nproc=30000:30000 \
