@@ -148,6 +148,8 @@ class SwiftServer:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        # pytest keeps its folders for a while; gigabytes are not worth it.
+        shutil.rmtree(self.folder / "devices")
 
     def environment(self) -> dict[str, str]:
         """What boto3 reads: address, region and keys."""

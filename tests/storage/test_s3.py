@@ -1,6 +1,7 @@
 """The S3 store against a real server: OpenStack Swift."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -367,3 +368,7 @@ def test_a_gibibyte_is_killed_amid_its_upload_and_goes_on_with_what_the_server_h
     fetched = store.fetch_directory("checkpoints/0001", tmp_path / "fetched")
     assert (fetched / "weights").stat().st_size == 1024 * MIB
     assert verify_directory(fetched) == read_manifest(directory)
+    store.delete("checkpoints/0001")
+    assert names(swift, bucket) == []
+    for folder in (directory, fetched):  # pytest keeps its folders for a while
+        shutil.rmtree(folder)
