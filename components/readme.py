@@ -1,9 +1,13 @@
-"""Writes each component's README from its code: `python -m components.readme`."""
+"""Writes each component's README and metadata from its code: `python -m components.readme`."""
 
 import importlib
 import inspect
 import re
 from pathlib import Path
+
+import yaml
+
+from vagen.stages.routing import OWN_POD
 
 ROOT = Path(__file__).parent
 _ARGUMENT = re.compile(r"^    (\w+): (.*)$")
@@ -44,10 +48,39 @@ def readme(name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def metadata(name: str) -> str:
+    """The text of a component's `metadata.yaml`."""
+    component = getattr(importlib.import_module(f"components.{name}.component"), name)
+    summary, _ = _parse(inspect.getdoc(component.python_func) or "")
+    spec = component.component_spec
+    content = {
+        "name": name,
+        "description": summary,
+        "component": f"components.{name}.component:{name}",
+        "executed_by": _executor(name),
+        "cached": False,
+        "repeatable": True,
+        "inputs": {key: _type(part.type) for key, part in (spec.inputs or {}).items()},
+        "outputs": {key: _type(part.type) for key, part in (spec.outputs or {}).items()},
+        "dependencies": {"kubeflow_pipelines": ">=2.14", "kfp": ">=2.17,<3"},
+    }
+    return "# Written by `python -m components.readme`.\n" + yaml.safe_dump(
+        content, sort_keys=False, width=100
+    )
+
+
 def main() -> None:
     """Writes all of them."""
     for name in names():
         (ROOT / name / "README.md").write_text(readme(name))
+        (ROOT / name / "metadata.yaml").write_text(metadata(name))
+
+
+def _executor(name: str) -> str:
+    """Who does the work on Kubernetes with `infra.engine=verl`."""
+    if name in ("begin", "finalize"):
+        return "the step's pod, which waits for Kubernetes"
+    return "the step's pod" if name in OWN_POD else "a job on the run's Ray cluster"
 
 
 def _parse(doc: str) -> tuple[str, dict[str, str]]:

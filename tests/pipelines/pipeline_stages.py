@@ -15,6 +15,7 @@ FOLDERS = {
     "advantage": "iterations/{iteration:04d}/advantage",
     "update": "iterations/{iteration:04d}/update",
     "evaluate": "evaluations/{name}",
+    "measure": "evaluations/{name}",
     "register": "registration",
 }
 
