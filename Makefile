@@ -79,7 +79,7 @@ plan: $(READY) ## Show what a run would do: steps, sizes, memory
 compile: $(READY) ## Write the pipeline as Kubeflow IR YAML to build/pipeline.yaml
 	@$(BIN)/vagen compile $(EXPERIMENT) --output build/pipeline.yaml $(ARGS)
 
-submit: $(READY) ## Train on Kubernetes: EXPERIMENT, INFRA (a file), ARGS="infra.store=s3://... --host ..."
+submit: $(READY) ## Train on Kubernetes: EXPERIMENT, INFRA (a file), ARGS="infra.store=s3://..."
 	@$(BIN)/vagen submit $(EXPERIMENT) --infra $(INFRA) $(ARGS)
 
 status: $(READY) ## Show what a run has on Kubernetes, and what is wrong there (RUN=its name)
