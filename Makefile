@@ -94,7 +94,7 @@ gc: $(READY) ## Remove from Kubernetes what has expired (ARGS=--dry-run shows it
 check: lint ## Lint, types, and the tests that take seconds
 	$(BIN)/python -m pytest -m "not slow"
 
-test: lint validate $(VERL_READY) system-packages ## Lint, types, manifests, all tests, also those that train
+test: lint manifest-checks $(VERL_READY) system-packages ## Lint, types, manifests, all tests, also those that train
 	$(BIN)/python -m pytest
 
 system-packages: ## Install the servers that tests of stores use: Swift, PostgreSQL (Debian, root)

@@ -9,7 +9,8 @@ IMAGE ?= $(REGISTRY)/cpu:$(TAG)
 VALIDATE_VENV := .venv-validate
 VALIDATE_READY := $(VALIDATE_VENV)/.installed
 
-.PHONY: images image-digests image-base image-cpu-local image-try sbom manifests validate deploy undeploy
+.PHONY: images image-digests image-base image-cpu-local image-try sbom manifests validate \
+	manifest-checks deploy undeploy
 
 $(VALIDATE_READY): constraints/validate.txt
 	@test -x $(VALIDATE_VENV)/bin/python || $(PYTHON) -m venv $(VALIDATE_VENV)
@@ -39,9 +40,13 @@ manifests: ## Render OVERLAY to build/OVERLAY.yaml
 	@mkdir -p build && kubectl kustomize k8s/overlays/$(OVERLAY) > build/$(OVERLAY).yaml
 	@echo "build/$(OVERLAY).yaml: $$(grep -c '^kind:' build/$(OVERLAY).yaml) objects"
 
-validate: $(VALIDATE_READY) $(READY) ## Check manifests, images and scripts without a cluster (CRDS=folder)
+validate: manifest-checks $(READY) ## Check manifests, images and scripts without a cluster (CRDS=folder)
+	@$(BIN)/python -m pytest tests/k8s tests/pipelines
+
+manifest-checks: $(VALIDATE_READY)
+	@command -v kubectl >/dev/null || \
+		{ echo "kubectl 1.27 or newer is needed: https://kubernetes.io/docs/tasks/tools/"; exit 2; }
 	@k8s/validate/validate.sh $(CURDIR)/$(VALIDATE_VENV)/bin
-	@$(BIN)/python -m pytest tests/k8s
 
 deploy: ## Bring OVERLAY to the cluster of kubectl, and wait until it is ready (CONTEXT=)
 	@k8s/deploy.sh deploy $(OVERLAY)
