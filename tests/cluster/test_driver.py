@@ -60,9 +60,9 @@ def test_with_the_cluster_and_its_pods_it_is_gone(namespace, kube, running) -> N
     namespace.operator.grace_rounds = 10**6
     kube.delete(RAYCLUSTERS, "lake")
     assert not has_ended(kube, job(namespace, jobStatus="RUNNING")), "its pods are still there"
-    namespace.operator.grace_rounds = 1
     with pytest.raises(ClusterError, match="may still run"):
-        stop_driver(kube, job(namespace, rayClusterName="lake", jobStatus="RUNNING"), 0.0)
+        stop_driver(kube, job(namespace, jobStatus="RUNNING"), 0.0)
+    namespace.operator.grace_rounds = 1
     stop_driver(kube, job(namespace, jobStatus="RUNNING"), 5)
 
 
