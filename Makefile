@@ -92,10 +92,11 @@ gc: $(READY) ## Remove from Kubernetes what has expired (ARGS=--dry-run shows it
 	@$(BIN)/vagen cluster gc $(ARGS)
 
 check: lint ## Lint, types, and the tests that take seconds
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n auto
 
 test: lint manifest-checks $(VERL_READY) system-packages ## Lint, types, manifests, all tests, also those that train
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow" -n auto
+	$(BIN)/python -m pytest -m slow
 
 system-packages: ## Install the servers that tests of stores use: Swift, PostgreSQL (Debian, root)
 	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then exit 0; fi; \

@@ -43,7 +43,7 @@ manifests: ## Render OVERLAY to build/OVERLAY.yaml
 validate: manifest-checks $(READY) ## Check manifests, images and scripts without a cluster (CRDS=folder)
 	@$(BIN)/python -m pytest tests/k8s tests/pipelines
 
-manifest-checks: $(VALIDATE_READY)
+manifest-checks: $(VALIDATE_READY) ## The first half of validate: schemas, checkov, linters
 	@command -v kubectl >/dev/null || \
 		{ echo "kubectl 1.27 or newer is needed: https://kubernetes.io/docs/tasks/tools/"; exit 2; }
 	@k8s/validate/validate.sh $(CURDIR)/$(VALIDATE_VENV)/bin

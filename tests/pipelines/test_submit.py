@@ -11,6 +11,7 @@ from vagen.cli.main import FAILED, USER_ERROR, main
 from vagen.config import load_experiment, load_infra
 
 STORE = "infra.store=s3://bucket/runs"
+SHORT = "trainer.total_training_steps=2"
 CPU = ("--infra", "kubernetes-cpu")
 
 
@@ -25,7 +26,7 @@ def kubeflow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Kubefl
 def test_a_training_is_sent_with_its_files(
     kubeflow: KubeflowApi, capsys: pytest.CaptureFixture[str]
 ):
-    words = ["trainer.total_training_steps=2", STORE, "infra.kubernetes.service_account=runner"]
+    words = [SHORT, STORE, "infra.kubernetes.service_account=runner"]
     assert main(["submit", "frozenlake-tiny", *CPU, "--name", "lake-1", *words]) == 0
     ((kind, sent),) = kubeflow.posted
     assert (kind, sent["display_name"]) == ("runs", "lake-1")
@@ -42,17 +43,18 @@ def test_a_training_is_sent_with_its_files(
 
 
 def test_the_files_that_arrive_are_the_configuration(kubeflow: KubeflowApi, tmp_path: Path):
-    assert main(["submit", "frozenlake-tiny", *CPU, "algorithm.lam=0.9", STORE]) == 0
+    assert main(["submit", "frozenlake-tiny", *CPU, "algorithm.lam=0.9", SHORT, STORE]) == 0
     ((_, sent),) = kubeflow.posted
     parameters = sent["runtime_config"]["parameters"]
     for name in ("experiment", "infra"):
         (tmp_path / f"{name}.yaml").write_text(parameters[name])
     experiment = load_experiment(str(tmp_path / "experiment.yaml"), [])
-    assert experiment == load_experiment("frozenlake-tiny", ["algorithm.lam=0.9"])
+    assert experiment == load_experiment("frozenlake-tiny", ["algorithm.lam=0.9", SHORT])
     infra = load_infra(str(tmp_path / "infra.yaml"), [])
     assert infra == load_infra("kubernetes-cpu", ["store=s3://bucket/runs"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "warned"), [("staged", True), ("fused", False)])
 def test_a_pipeline_near_kubernetes_limit_is_warned_of(
     kubeflow: KubeflowApi, capsys: pytest.CaptureFixture[str], mode: str, warned: bool
@@ -65,7 +67,7 @@ def test_a_pipeline_near_kubernetes_limit_is_warned_of(
 def test_a_clone_is_the_run_with_changed_overrides(kubeflow: KubeflowApi, tmp_path: Path):
     config = tmp_path / "store" / "first" / "config"
     config.mkdir(parents=True)
-    first = load_experiment("frozenlake-tiny", ["algorithm.lam=0.9", "seed=7"])
+    first = load_experiment("frozenlake-tiny", ["algorithm.lam=0.9", "seed=7", SHORT])
     (config / "experiment.yaml").write_text(yaml.safe_dump(first.model_dump(mode="json")))
     infra = load_infra("kubernetes-cpu", ["store=s3://bucket/runs", "threads=1"])
     (config / "infra.yaml").write_text(yaml.safe_dump(infra.model_dump(mode="json")))
@@ -127,7 +129,7 @@ def test_a_kubeflow_that_refuses_is_quoted(
     kubeflow: KubeflowApi, capsys: pytest.CaptureFixture[str]
 ):
     kubeflow.refuse = (403, "Unauthorized access: namespace team-a")
-    assert main(["submit", "frozenlake-tiny", *CPU, STORE]) == FAILED
+    assert main(["submit", "frozenlake-tiny", *CPU, SHORT, STORE]) == FAILED
     error = capsys.readouterr().err
     assert "403" in error and "namespace team-a" in error
     assert "give --kfp-namespace" in error

@@ -14,6 +14,7 @@ from vagen.storage.fence import CLAIM
 NEWER = "import sys, vagen.stages.executor as e, pathlib; e.open_run(pathlib.Path(sys.argv[1]))"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_opened_elsewhere_since_gets_nothing_more_from_here(make_run):
     run = make_run()
     execute = open_run(run.path)
