@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from vagen.config.schema import ExperimentConfig, InfraConfig
+from vagen.config.infra import InfraConfig
+from vagen.config.schema import ExperimentConfig
 from vagen.engines.verl.table import all_settings, replaced
 
 ROOT = Path(__file__).resolve().parents[2]

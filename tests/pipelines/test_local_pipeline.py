@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from pipelines.local import LOG, PipelineFailed, execute, first_open_iteration
-from vagen.config.schema import EnvSpec, ExperimentConfig, InfraConfig, TrainerConfig
+from vagen.config.infra import InfraConfig
+from vagen.config.schema import EnvSpec, ExperimentConfig, TrainerConfig
 from vagen.stages import session
 from vagen.stages.progress import read_events
 from vagen.stages.session import StageError

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from vagen.config.infra import InfraConfig
 from vagen.config.schema import (
     ActorConfig,
     ActorRolloutRefConfig,
     DataConfig,
     EnvSpec,
     ExperimentConfig,
-    InfraConfig,
     TrainerConfig,
 )
 from vagen.stages.progress import read_events

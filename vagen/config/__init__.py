@@ -4,9 +4,10 @@
 """
 
 from vagen.config.base import ConfigError, Section
+from vagen.config.infra import InfraConfig
 from vagen.config.load import config_digest, load_experiment, load_infra
 from vagen.config.presets import PRESETS
-from vagen.config.schema import ExperimentConfig, InfraConfig
+from vagen.config.schema import ExperimentConfig
 from vagen.config.yaml_io import dump_yaml
 
 __all__ = [

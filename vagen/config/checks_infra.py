@@ -5,7 +5,8 @@ from pathlib import Path
 
 from vagen.config.base import ConfigError
 from vagen.config.checks import Refusals
-from vagen.config.schema import ExperimentConfig, InfraConfig
+from vagen.config.infra import InfraConfig
+from vagen.config.schema import ExperimentConfig
 
 
 def check_infra(experiment: ExperimentConfig, infra: InfraConfig) -> None:

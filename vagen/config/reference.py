@@ -12,8 +12,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from vagen.config.errors import ANY_KEY, section_of
+from vagen.config.infra import InfraConfig
 from vagen.config.presets import PRESETS
-from vagen.config.schema import ExperimentConfig, InfraConfig
+from vagen.config.schema import ExperimentConfig
 
 HEADER = """\
 # Configuration

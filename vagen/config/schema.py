@@ -6,8 +6,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
 from vagen.config.base import Section
-from vagen.config.kubernetes import KubernetesConfig
-from vagen.config.schema_store import S3Config
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -20,12 +18,6 @@ def is_name(text: str) -> bool:
 def _named(text: str) -> str:
     if not is_name(text):
         raise ValueError("names of files and metrics are made of it; use letters, digits, `-`, `_`")
-    return text
-
-
-def _device(text: str) -> str:
-    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
-        raise ValueError("use auto, cpu, cuda or cuda:N")
     return text
 
 
@@ -405,67 +397,3 @@ class ExperimentConfig(Section):
     critic: CriticConfig = CriticConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     trainer: TrainerConfig = TrainerConfig()
-
-
-class VerlConfig(Section):
-    """Ray and verl: how the distributed engine is laid out (`engine: verl`)."""
-
-    ray_address: str | None = None
-    """A running Ray cluster (`auto`, `ray://...`); null starts one on this machine."""
-    nnodes: PositiveInt = 1
-    """Nodes that train."""
-    n_gpus_per_node: PositiveInt = 1
-    """Ranks per node, a GPU each; on a machine without GPU, processes."""
-    rollout: Literal["vllm", "torch"] = "vllm"
-    """What generates: vLLM servers, or plain torch (small models, tests)."""
-    tensor_model_parallel_size: PositiveInt = 1
-    """Ranks that share one vLLM server."""
-    gpu_memory_utilization: Fraction = 0.5
-    """Share of a GPU's memory that vLLM may take, weights and key/value cache."""
-    attention: Literal["flash_attention_2", "sdpa"] = "flash_attention_2"
-    """Attention of actor and critic. With `flash_attention_2` rows are packed without padding."""
-    max_token_len_per_gpu: PositiveInt | None = None
-    """Tokens of a micro batch on one rank; null takes `actor.ppo_max_token_len`."""
-    gpu_memory_gib: PositiveFloat = 80.0
-    """Memory of a GPU, for `vagen plan`; an H100 has 80."""
-    gradient_checkpointing: bool = True
-    """Compute activations again in the backward pass instead of keeping them."""
-    param_offload: bool = False
-    """Keep weights in host memory while they are not used."""
-    optimizer_offload: bool = False
-    """Keep optimizer state in host memory while it is not used."""
-    agent_workers: PositiveInt = 8
-    """Processes that play episodes."""
-
-
-class InfraConfig(Section):
-    """Where it runs and on what: one YAML file under `experiments/infra/`."""
-
-    output_dir: str = "outputs"
-    """Folder that receives one folder per run."""
-    store: str | None = None
-    """Where runs are kept as well: `s3://bucket/prefix` or `file:///folder`, each under its name;
-    null keeps them in `output_dir` only."""
-    s3: S3Config = S3Config()
-    engine: Literal["local", "verl"] = "local"
-    """`local`: torch in one process; `verl`: verl on Ray, one machine or many."""
-    verl: VerlConfig = VerlConfig()
-    device: Annotated[str, AfterValidator(_device)] = "auto"
-    """`auto`, `cpu`, `cuda` or `cuda:N`."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of weights and activations."""
-    threads: PositiveInt | None = None
-    """Torch threads; null takes every core."""
-    mode: Literal["staged", "fused"] = "staged"
-    """`staged`: every step is a pipeline task; `fused`: one task runs all iterations."""
-    iterations_per_task: PositiveInt | None = None
-    """Iterations of one task with `mode: fused`; null: all up to the next validation."""
-    mlflow_tracking_uri: str | None = None
-    """null: an SQLite file in `output_dir`; otherwise any MLflow server."""
-    kubernetes: KubernetesConfig | None = None
-    """null: this machine; otherwise the cluster that `vagen submit` sends the pipeline to."""
-
-    @property
-    def has_ray_cluster(self) -> bool:
-        """Whether a run has a Ray cluster of its own on Kubernetes."""
-        return self.kubernetes is not None and self.engine == "verl"

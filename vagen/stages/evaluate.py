@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from vagen.config.base import ConfigError
-from vagen.config.schema import ExperimentConfig, InfraConfig
+from vagen.config.infra import InfraConfig
+from vagen.config.schema import ExperimentConfig
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import SCHEMA_VERSION, TrajectoryBatch
 from vagen.rollout.types import Status

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
-from vagen.config.schema_store import S3Config
+from vagen.config.s3 import S3Config
 from vagen.storage.commit import partial_directory, publish
 from vagen.storage.errors import CorruptArtifact, StorageError
 from vagen.storage.manifest import (

@@ -20,7 +20,7 @@ from botocore.exceptions import (
     SSLError,
 )
 
-from vagen.config.schema_store import S3Config
+from vagen.config.s3 import S3Config
 from vagen.storage.errors import StorageError
 
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60

@@ -12,7 +12,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
-from vagen.config.schema_store import S3Config
+from vagen.config.s3 import S3Config
 from vagen.storage.errors import StorageError
 from vagen.storage.s3_client import code_of, in_parallel
 

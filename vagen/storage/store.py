@@ -13,7 +13,7 @@ from vagen.storage.errors import StorageError, storage_errors
 from vagen.storage.manifest import MANIFEST, verify_directory
 
 if TYPE_CHECKING:
-    from vagen.config.schema_store import S3Config
+    from vagen.config.s3 import S3Config
 
 
 class Store(Protocol):

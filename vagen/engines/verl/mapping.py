@@ -18,7 +18,8 @@ from vagen.config.checks import (
     trajectories_per_iteration,
 )
 from vagen.config.checks_infra import check_verl
-from vagen.config.schema import ExperimentConfig, InfraConfig, LoraConfig, OptimConfig
+from vagen.config.infra import InfraConfig
+from vagen.config.schema import ExperimentConfig, LoraConfig, OptimConfig
 
 AGENT_LOOPS = Path(__file__).with_name("agent_loop.yaml")
 """verl's registry file of agent loops."""
