@@ -118,10 +118,8 @@ def _run_pipeline(run: "Run") -> str | None:
     if start:
         folder = _update(run.path, done - 1)
         source = Produced(str(folder), directory_digest(read_manifest(folder)))
-    # The steps are processes of this machine, whatever the infra says of another.
-    infra = run.infra.model_copy(update={"kubernetes": None})
     pipeline = training_pipeline(
-        infra,
+        run.infra,
         iterations=total,
         start=start,
         source=source,

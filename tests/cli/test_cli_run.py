@@ -78,6 +78,20 @@ def test_a_run_without_a_policy_cannot_be_evaluated(
     assert "has no policy yet" in capsys.readouterr().err
 
 
+def test_what_is_for_kubernetes_is_not_run_here(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("lake.yaml").write_text(EXPERIMENT)
+    infra = ["infra.kubernetes.namespace=vagen", "infra.store=s3://bucket/runs"]
+    assert main(["run", "lake.yaml", *infra]) == USER_ERROR
+    assert "send the training there with `vagen submit`" in capsys.readouterr().err
+    run = folder_like_a_run(outputs / "lake-1")
+    (run / "config" / "experiment.yaml").write_text(EXPERIMENT)
+    (run / "config" / "infra.yaml").write_text("kubernetes: {namespace: vagen}\n")
+    assert main(["resume", "lake-1"]) == USER_ERROR
+    assert "`vagen submit --clone lake-1 --name lake-1`" in capsys.readouterr().err
+
+
 def test_the_summary_tells_gain_and_interval(tmp_path: Path) -> None:
     from rich.console import Console
 

@@ -22,6 +22,11 @@ def run(options: Namespace) -> None:
     if options.name and not is_name(options.name):
         raise UsageError(f"--name is {options.name!r}; use letters, digits, `-`, `_`")
     experiment, infra = load_configs(options)
+    if infra.kubernetes is not None:
+        raise UsageError(
+            "this infra is a Kubernetes cluster's: send the training there with `vagen submit`, or "
+            "take another --infra"
+        )
     check_model(experiment.actor_rollout_ref.model.path)
     from pipelines.local import execute
     from vagen.stages.run import Run
@@ -38,6 +43,11 @@ def resume(options: Namespace) -> None:
     from vagen.stages.run import Run
 
     run = Run.open(path)
+    if run.infra.kubernetes is not None:
+        raise UsageError(
+            f"{run.name} is a run of a Kubernetes cluster: go on with it by `vagen submit --clone "
+            f"{options.run} --name {run.name}`"
+        )
     pull(run)
     execute(run)
     show_summary(path)

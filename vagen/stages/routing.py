@@ -24,7 +24,7 @@ def ray_jobs(run: str, run_dir: str | Path, stage: str) -> "InfraConfig | None":
         run_dir: Its folder here.
         stage: The stage, or `train`.
     """
-    if stage in OWN_POD or os.environ.get(INSIDE) == run:
+    if "://" not in run or stage in OWN_POD or os.environ.get(INSIDE) == run:
         return None
     path = _file(run_dir)
     if not (infra := _read(path)) or infra.get("kubernetes") is None or infra["engine"] != "verl":
