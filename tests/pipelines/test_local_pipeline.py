@@ -123,8 +123,13 @@ def test_a_session_that_dies_ends_the_run_with_a_message_and_closes_it(run, monk
 
 def test_an_interrupt_closes_the_run_as_cancelled(run, monkeypatch):
     monkeypatch.setenv("INTERRUPT_AT", "rollout-1")
-    with pytest.raises(KeyboardInterrupt):
-        execute(run)
+    # A shell starts what it puts into the background with interrupts ignored.
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            execute(run)
+    finally:
+        signal.signal(signal.SIGINT, earlier)
     assert closings(run) == ["CANCELLED"]
 
 
