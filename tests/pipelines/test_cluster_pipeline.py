@@ -92,7 +92,8 @@ def test_every_executor_s_resources(tmp_path: Path, name: str, words: tuple[str,
         step = step_of(label)
         seen.add(step)
         asks = step in WAITING or (step in ASKING and infra.engine == "verl")
-        expected = infra.kubernetes.ask if asks else infra.kubernetes.work
+        usual = infra.kubernetes.ask if asks else infra.kubernetes.work
+        expected = infra.kubernetes.steps.get(step, usual)
         assert expected == resources_of(step, infra)
         resources = container["resources"]
         assert resources["resourceCpuLimit"] == resources["resourceCpuRequest"] == expected.cpu
@@ -189,7 +190,8 @@ def test_the_evaluation_is_named_by_the_pipeline_run(tmp_path: Path):
     assert inputs["name"]["runtimeValue"]["constant"] == "measured-{{$.pipeline_job_uuid}}"
     assert set(spec["root"]["inputDefinitions"]["parameters"]) == {"run", "split", "count"}
     (container,) = executors(spec).values()
-    assert container["resources"]["resourceMemoryLimit"] == "16Gi"
+    assert container["resources"]["resourceMemoryLimit"] == "64Gi"
+    assert container["resources"]["accelerator"]["resourceCount"] == "1"
     (config,) = placed(platform).values()
     assert {mount["mountPath"] for mount in config["emptyDirMounts"]} == {"/runs", "/dev/shm"}
 
