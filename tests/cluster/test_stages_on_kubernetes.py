@@ -45,6 +45,7 @@ class Stages:
 def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
     found = Stages()
     monkeypatch.setattr(step, "call", found.call)
+    monkeypatch.setattr(step, "_save_ray_logs", lambda run: found.call(run, "ray-logs"))
     monkeypatch.setattr(
         step, "iterate", lambda run, start, stop: found.call(run, "train", start=start, stop=stop)
     )
@@ -103,9 +104,23 @@ def test_a_run_is_made_with_its_ray_cluster_and_let_go(namespace, run: str, monk
     assert names(namespace, RAYCLUSTERS) == set()
     assert closed == [((run, "finalize"), {"state": "SUCCEEDED", "message": ""})]
     root, _, name = run.rpartition("/")
-    (logs,) = [key for key in open_store(root).list(name) if "/logs/" in key]
+    (logs,) = [key for key in open_store(root).list(f"{name}/logs") if key.endswith("-pods")]
     folder = open_store(root).fetch_directory(logs, Path(root.removeprefix("file://")) / "fetched")
     assert (folder / "status.txt").read_text()
+
+
+def test_ray_s_own_logs_are_saved_by_a_job_and_never_hold_up_the_end(
+    namespace, run: str, monkeypatch, capsys
+):
+    def saved(_: str) -> dict[str, Any]:
+        raise StageFailed("the store is away")
+
+    monkeypatch.setattr(step, "_save_ray_logs", saved)
+    monkeypatch.setattr(lifecycle, "call", lambda *_, **__: None)
+    lifecycle.begin(run, **texts(run))
+    lifecycle.end(run, state="SUCCEEDED", message="")
+    assert f"logs of {run} are not saved: RayJob lake-ray-logs failed" in capsys.readouterr().out
+    assert names(namespace, RAYCLUSTERS) == set()
 
 
 def test_the_configuration_that_arrives_is_the_run_s(run: str):

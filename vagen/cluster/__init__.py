@@ -5,6 +5,7 @@ from vagen.cluster.clusters import (
     cluster_pods,
     delete_raycluster,
     ensure_raycluster,
+    find_raycluster,
     is_ready,
 )
 from vagen.cluster.collect import Leftover, gc
@@ -35,6 +36,7 @@ __all__ = [
     "describe_run",
     "ensure_raycluster",
     "ensure_rayjob",
+    "find_raycluster",
     "gc",
     "harvest_logs",
     "has_succeeded",

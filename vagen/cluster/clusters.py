@@ -90,6 +90,12 @@ def await_raycluster(
     raise AssertionError("a watch does not end")
 
 
+def find_raycluster(kube: Kube, name: str) -> Object | None:
+    """A RayCluster that is there and not being deleted."""
+    found = kube.get(RAYCLUSTERS, name)
+    return None if found is None or found["metadata"].get("deletionTimestamp") else found
+
+
 def is_ready(cluster: Object) -> bool:
     """Whether the head and all desired workers are ready now.
 

@@ -11,7 +11,10 @@ from vagen import cluster
 from vagen.config import InfraConfig
 from vagen.config.kubernetes import KubernetesConfig
 from vagen.stages.session import StageError, StageFailed
-from vagen.stages.step import command, name_of, read_reply, run_name
+from vagen.stages.step import RAY_LOGS, command, name_of, read_reply, run_name
+
+LOG_SECONDS = 300.0
+"""What saving logs may take: the cluster costs money meanwhile."""
 
 
 def bring_up(run: str, infra: InfraConfig) -> cluster.Kube:
@@ -93,6 +96,36 @@ def ask(run: str, infra: InfraConfig, stage: str, arguments: dict[str, Any]) -> 
     if reply is None:
         raise StageFailed(f"{job['metadata']['name']} has succeeded, and {run} has no reply of it")
     return reply["result"]
+
+
+def save_ray_logs(run: str, infra: InfraConfig) -> None:
+    """Has the Ray cluster put its own logs into the store, if it is well enough for that.
+
+    Raises:
+        ClusterError: It does not within a few minutes.
+    """
+    config, name = _config(infra), run_name(run)
+    kube = cluster.connect(config.namespace)
+    found = cluster.find_raycluster(kube, cluster.cluster_name(name))
+    if found is None or not cluster.is_ready(found):
+        _say("the Ray cluster is not well: what Ray wrote on its nodes is lost")
+        return
+    job = cluster.ensure_rayjob(
+        kube,
+        cluster=cluster.cluster_name(name),
+        task=name_of(run, RAY_LOGS, {}),
+        run=name,
+        entrypoint=command(run, RAY_LOGS, {}),
+        ttl_hours=config.ttl_hours,
+        active_deadline=LOG_SECONDS,
+    )
+    cluster.await_rayjob(
+        kube,
+        job["metadata"]["name"],
+        on_log=_say,
+        pending_deadline=LOG_SECONDS,
+        running_deadline=LOG_SECONDS,
+    )
 
 
 def save_logs(run: str, infra: InfraConfig, folder: Path) -> None:

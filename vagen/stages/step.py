@@ -10,16 +10,23 @@ for it looks. Exit codes: 0 done, 1 the stage broke, 2 it refused what the user 
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from vagen.cluster.names import job_name
 from vagen.stages.routing import INSIDE
 from vagen.stages.session import SessionError, StageError, StageFailed, call, iterate
-from vagen.storage import Store, open_store
+from vagen.storage import Store, commit_directory, open_store
 
 TRAIN = "train"
 """Not a stage: all stages of the iterations from `start` to before `stop`."""
+RAY_LOGS = "ray-logs"
+"""Not a stage: puts what Ray wrote on its nodes into the store."""
+LOGS = "logs"
+"""Folder of a run in its store: what its Ray clusters wrote, a folder each."""
 REPLIES = "replies"
 """Folder beside a run's own ones in the store."""
 _NUMBERS = ("iteration", "start", "stop")
@@ -67,12 +74,33 @@ def main(words: Sequence[str]) -> int:
 def _perform(run: str, stage: str, arguments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """Exit code and reply."""
     try:
-        result = iterate(run, **arguments) if stage == TRAIN else call(run, stage, **arguments)
+        if stage == RAY_LOGS:
+            result = _save_ray_logs(run)
+        else:
+            result = iterate(run, **arguments) if stage == TRAIN else call(run, stage, **arguments)
     except StageError as error:
         return 2, {"ok": False, "kind": "user", "message": str(error)}
     except (StageFailed, SessionError) as error:
         return 1, {"ok": False, "kind": "internal", "message": str(error)}
     return 0, {"ok": True, "result": result}
+
+
+def keep_logs(run: str, source: Path, kind: str) -> str:
+    """Puts a committed folder of logs into the store of a run; returns its URI."""
+    root, _, name = run.rstrip("/").rpartition("/")
+    stamp = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    return open_store(root).put_directory(source, f"{name}/{LOGS}/{stamp}-{kind}")
+
+
+def _save_ray_logs(run: str) -> dict[str, Any]:
+    from vagen.engines.verl import node_logs
+
+    with tempfile.TemporaryDirectory() as folder:
+        logs = Path(folder) / LOGS
+        with commit_directory(logs, kind=LOGS) as partial:
+            for line in node_logs.write("auto", partial):
+                print(f"not saved: {line}", flush=True)
+        return {"uri": keep_logs(run, logs, "ray")}
 
 
 def _place(run: str, task: str) -> tuple[Store, str]:

@@ -1,18 +1,14 @@
 """The two ends of a run in a store: made from two texts, and let go with its Ray cluster."""
 
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
 from vagen.config import InfraConfig, config_digest, load_experiment, load_infra
 from vagen.stages.mirror import CONFIG
 from vagen.stages.run import Run
 from vagen.stages.session import StageError
-from vagen.stages.step import run_name
+from vagen.stages.step import LOGS, keep_logs, run_name
 from vagen.storage import commit_directory, open_store
-
-LOGS = "logs"
-"""Folder of a run in its store: what its Ray clusters wrote, a folder each."""
 
 
 def begin(run: str, *, experiment: str, infra: str) -> None:
@@ -79,18 +75,23 @@ def _check_same(found: Run, run: str, experiment: str) -> None:
 
 
 def _end_cluster(run: str, infra: InfraConfig) -> None:
-    """Deletes the Ray cluster; its logs are in the store first, if they can be had."""
-    from vagen.stages.launcher import delete, save_logs
+    """Deletes the Ray cluster; logs of Ray and of the pods are in the store first, as far as they
+    can be had.
+    """
+    from vagen.stages import launcher
 
-    try:
+    def save_pod_logs() -> None:
         with tempfile.TemporaryDirectory() as folder:
             logs = Path(folder) / LOGS
             with commit_directory(logs, kind=LOGS) as partial:
-                save_logs(run, infra, partial)
-            root, _, name = run.rpartition("/")
-            stamp = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
-            open_store(root, infra.s3).put_directory(logs, f"{name}/{LOGS}/{stamp}")
-    except ValueError as error:
-        print(f"the logs of {run} are not saved: {error}", flush=True)
+                launcher.save_logs(run, infra, partial)
+            keep_logs(run, logs, "pods")
+
+    try:
+        for save in (lambda: launcher.save_ray_logs(run, infra), save_pod_logs):
+            try:
+                save()
+            except ValueError as error:
+                print(f"logs of {run} are not saved: {error}", flush=True)
     finally:
-        delete(run, infra)
+        launcher.delete(run, infra)

@@ -18,7 +18,7 @@ from vagen.config import load_infra
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.stages.progress import read_events
 from vagen.stages.run import Run
-from vagen.stages.step import command, name_of, read_reply
+from vagen.stages.step import RAY_LOGS, command, name_of, read_reply
 from vagen.storage import open_store, read_manifest
 
 pytestmark = pytest.mark.slow
@@ -116,3 +116,13 @@ def test_stages_are_executed_once_whoever_dies(run):
     # What corrects for it: the weights that learn are not those that played.
     assert distance(run, 0) < 1e-3 < distance(run, 1)
     end(run.path, run.infra.verl.ray_address)
+
+    # What Ray wrote on the node is saved before a cluster is let go.
+    words = command(run.mirror.uri, RAY_LOGS, {})[1:]
+    variables = {**os.environ, "RAY_ADDRESS": run.infra.verl.ray_address}
+    subprocess.run([sys.executable, *words], env=variables, check=True, timeout=SECONDS)
+    (key,) = open_store(run.infra.store).list(f"{run.name}/logs")
+    logs = open_store(run.infra.store).fetch_directory(key, run.path.parent / "logs")
+    names = [path.name for path in logs.rglob("*") if path.is_file()]
+    assert "raylet.out" in names
+    assert any(name.startswith("worker-") for name in names)
