@@ -96,7 +96,8 @@ check: lint ## Lint, types, and the tests that take seconds
 
 test: lint manifest-checks $(VERL_READY) system-packages ## Lint, types, manifests, all tests, also those that train
 	$(BIN)/python -m pytest -m "not slow" -n auto
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl
+	$(BIN)/python -m pytest -m slow tests/engines/verl
 
 system-packages: ## Install the servers that tests of stores use: Swift, PostgreSQL (Debian, root)
 	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then exit 0; fi; \
