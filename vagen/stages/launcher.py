@@ -66,27 +66,11 @@ def ask(run: str, infra: InfraConfig, stage: str, arguments: dict[str, Any]) -> 
         StageFailed: It broke; the text ends with the last lines of its log.
         ClusterError: The cluster cannot be had, or a deadline has passed.
     """
-    config, name = _config(infra), run_name(run)
-    task, seconds = name_of(run, stage, arguments), 3600 * config.step_hours
+    config, task = _config(infra), name_of(run, stage, arguments)
+    pending, seconds = 60 * config.pending_minutes, 3600 * config.step_hours
     kube = bring_up(run, infra)
-    job = cluster.ensure_rayjob(
-        kube,
-        cluster=cluster.cluster_name(name),
-        task=task,
-        run=name,
-        entrypoint=command(run, stage, arguments),
-        ttl_hours=config.ttl_hours,
-        active_deadline=seconds,
-    )
     try:
-        cluster.await_rayjob(
-            kube,
-            job["metadata"]["name"],
-            on_log=_say,
-            pending_deadline=60 * config.pending_minutes,
-            running_deadline=seconds,
-            report=_say,
-        )
+        _follow(kube, run, config, stage, arguments, pending=pending, running=seconds)
     except cluster.JobFailed as failure:
         reply = read_reply(run, task) or {}
         refused = reply.get("kind") == "user"
@@ -94,7 +78,7 @@ def ask(run: str, infra: InfraConfig, stage: str, arguments: dict[str, Any]) -> 
         raise (StageError if refused else StageFailed)(text) from failure
     reply = read_reply(run, task)
     if reply is None:
-        raise StageFailed(f"{job['metadata']['name']} has succeeded, and {run} has no reply of it")
+        raise StageFailed(f"RayJob {task} has succeeded, and {run} has no reply of it")
     return reply["result"]
 
 
@@ -110,22 +94,7 @@ def save_ray_logs(run: str, infra: InfraConfig) -> None:
     if found is None or not cluster.is_ready(found):
         _say("the Ray cluster is not well: what Ray wrote on its nodes is lost")
         return
-    job = cluster.ensure_rayjob(
-        kube,
-        cluster=cluster.cluster_name(name),
-        task=name_of(run, RAY_LOGS, {}),
-        run=name,
-        entrypoint=command(run, RAY_LOGS, {}),
-        ttl_hours=config.ttl_hours,
-        active_deadline=LOG_SECONDS,
-    )
-    cluster.await_rayjob(
-        kube,
-        job["metadata"]["name"],
-        on_log=_say,
-        pending_deadline=LOG_SECONDS,
-        running_deadline=LOG_SECONDS,
-    )
+    _follow(kube, run, config, RAY_LOGS, {}, pending=LOG_SECONDS, running=LOG_SECONDS)
 
 
 def save_logs(run: str, infra: InfraConfig, folder: Path) -> None:
@@ -140,6 +109,37 @@ def delete(run: str, infra: InfraConfig) -> None:
     kube, name = cluster.connect(_config(infra).namespace), run_name(run)
     cluster.delete_raycluster(kube, cluster.cluster_name(name))
     cluster.delete_rayjobs(kube, name)
+
+
+def _follow(
+    kube: cluster.Kube,
+    run: str,
+    config: KubernetesConfig,
+    stage: str,
+    arguments: dict[str, Any],
+    *,
+    pending: float,
+    running: float,
+) -> None:
+    """Follows the RayJob of a stage to its end, a new one if there is none; seconds."""
+    name = run_name(run)
+    job = cluster.ensure_rayjob(
+        kube,
+        cluster=cluster.cluster_name(name),
+        task=name_of(run, stage, arguments),
+        run=name,
+        entrypoint=command(run, stage, arguments),
+        ttl_hours=config.ttl_hours,
+        active_deadline=running,
+    )
+    cluster.await_rayjob(
+        kube,
+        job["metadata"]["name"],
+        on_log=_say,
+        pending_deadline=pending,
+        running_deadline=running,
+        report=_say,
+    )
 
 
 def _config(infra: InfraConfig) -> KubernetesConfig:

@@ -18,8 +18,10 @@ def begin(run: str, *, experiment: str, infra: str) -> None:
         StageError: There is no such run and nothing to make it from, or it is another one.
         ClusterError: The Ray cluster cannot be had.
     """
-    found = _opened(run) or _created(run, experiment, infra)
-    if experiment:
+    found = _opened(run)
+    if found is None:
+        found = _created(run, experiment, infra)
+    elif experiment:
         _check_same(found, run, experiment)
     if found.infra.has_ray_cluster:
         from vagen.stages.launcher import bring_up
