@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from vagen.envs.parsing import LAYOUTS, ParsedResponse, ResponseParser, Tags, write_response
+from vagen.envs.parsing import (
+    LAYOUTS,
+    ParsedResponse,
+    ResponseParser,
+    Tags,
+    named,
+    write_response,
+)
 
 ACTIONS = ("Left", "Down", "Right", "Up")
 GOOD = (
@@ -18,7 +25,7 @@ GOOD = (
 
 
 def parser(prompt_format: str = "grounding_worldmodeling", **options: Any) -> ResponseParser:
-    arguments = {"actions": ACTIONS, "separator": ",", "max_actions": 3, "tags": Tags()}
+    arguments = {"read_action": named(ACTIONS), "separator": ",", "max_actions": 3, "tags": Tags()}
     return ResponseParser(layout=LAYOUTS[prompt_format], **(arguments | options))
 
 
@@ -195,3 +202,34 @@ def test_parsing_time_grows_linearly():
     # A backtracking pattern would need hours for this.
     hostile = "<think>" * 2000 + "<" * 50_000 + "<a " * 20_000 + " " * 50_000
     assert parser().parse(hostile) == ParsedResponse(False)
+
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg"><rect width="4" height="4"/></svg>'
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        (f"<think>a square</think><answer>{SVG}</answer>", SVG),
+        (f"<think>a square</think> <answer>\n{SVG}\n</answer> ", SVG),
+        (f"<think>a square</think><answer>{SVG}</answer><answer>{SVG}</answer>", None),
+        (f"<think>a square</think><answer>{SVG}<answer>x</answer>", None),
+        (f"<think>a <b>square</b></think><answer>{SVG}</answer>", None),
+        (f"<think>a square</think><answer>{SVG}", None),
+        (f"<answer>{SVG}</answer>", None),
+        (f"{SVG}<think>a square</think><answer>{SVG}</answer>", None),
+        ("<think>a square</think><answer> </answer>", None),
+    ],
+)
+def test_a_markup_answer_is_taken_as_it_is(response, answer):
+    reader = parser("free_think", read_action=lambda text: text, separator="~~", max_actions=1)
+    assert not reader.parse(response).format_correct
+    markup = parser(
+        "free_think",
+        read_action=lambda text: text,
+        separator="~~",
+        max_actions=1,
+        markup_answer=True,
+    ).parse(response)
+    assert markup.answer == answer and markup.format_correct == (answer is not None)
+    assert markup.actions == (() if answer is None else (answer,))

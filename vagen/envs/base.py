@@ -1,11 +1,14 @@
 """The contract of an environment: a Gymnasium environment that speaks text and images."""
 
 from abc import abstractmethod
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
+
+from vagen.envs.config import EnvConfig
+from vagen.envs.levels import Level, Split, check_split
 
 IMAGE_PLACEHOLDER = "<image>"
 
@@ -40,6 +43,60 @@ class AgentEnv(gymnasium.Env[Observation, str]):
     """
 
     env_name: ClassVar[str]
+    config_class: ClassVar[type[EnvConfig]]
+    """Class of its options."""
+    needs_process: ClassVar[bool] = False
+    """Its simulator has globals or a graphics context: instances live in processes of their own."""
+
+    config: EnvConfig
+
+    def __init__(
+        self,
+        env_config: dict[str, Any] | EnvConfig | None = None,
+        *,
+        split: str = "train",
+        render_mode: Literal["rgb_array"] | None = None,
+    ) -> None:
+        """Creates the environment.
+
+        Args:
+            env_config: options, as the environment's config class or as a dict for it.
+            split: which levels `reset` draws from, unless its options say otherwise.
+            render_mode: Gymnasium's own; what observations hold is `env_config["render_mode"]`.
+        """
+        if not isinstance(env_config, self.config_class):
+            env_config = self.config_class.model_validate(env_config or {})
+        self.config = env_config
+        self.split: Split = check_split(split)
+        self.render_mode = render_mode
+
+    @classmethod
+    @abstractmethod
+    def sample_level(cls, config: Any, seed: int, split: Split) -> Level:
+        """The level that `reset(seed=seed)` loads in this split; cheap, without a simulator.
+
+        Raises:
+            LevelError: if the options have no such level.
+        """
+
+    @classmethod
+    def distance(cls, state: State) -> float | None:
+        """How far a state is from success, 0 there; None where success is out of reach.
+
+        An environment that cannot tell says None always.
+        """
+        return None
+
+    @classmethod
+    def potential(cls, state: State, start: State) -> float:
+        """Progress from `start`, in [0, 1]: `1 - d / d_start` of the distances to success.
+
+        0 at the start, farther away than it and where success is out of reach; 1 at success.
+        """
+        left, whole = cls.distance(state), cls.distance(start)
+        if left is None or not whole:
+            return 0.0
+        return min(max(1.0 - left / whole, 0.0), 1.0)
 
     @abstractmethod
     def system_prompt(self) -> str:

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from vagen.config.base import Section
-from vagen.envs.parsing import LAYOUTS, Layout, PromptFormat, Tags
+from vagen.envs.parsing import LAYOUTS, Layout, Notation, PromptFormat, Tags
 
 RewardPreset = Literal["vagen-legacy", "vagen-new"]
 
@@ -14,9 +14,11 @@ class EnvConfig(Section):
     """Options of every environment."""
 
     reward_presets: ClassVar[dict[str, dict[str, float]]] = {}
+    notations: ClassVar[tuple[Notation, ...]] = ("natural", "structured")
+    """How its state texts can be written."""
 
     render_mode: Literal["vision", "text"] = "vision"
-    """Whether observations hold pictures or the grid as text."""
+    """Whether observations hold pictures or the state as text."""
     prompt_format: PromptFormat = "grounding_worldmodeling"
     """Reasoning strategy, with suffix `_structured` or `_symbolic` for its state texts."""
     prompt_detail: Literal["full", "brief"] = "full"
@@ -28,15 +30,24 @@ class EnvConfig(Section):
     action_sep: str = ","
     """Stands between two actions of an answer."""
     max_steps: PositiveInt = 100
-    """Primitive moves after which the episode is truncated."""
-    tile_size: int = Field(32, ge=32, le=256)
-    """Side of a grid cell in pixels."""
+    """Actions after which the episode is truncated."""
     reward: RewardPreset = "vagen-legacy"
     """Reward preset."""
     reward_overrides: dict[str, float] = Field(default_factory=dict)
     """Values that replace parts of the preset, by part name."""
     expert_actions_per_turn: PositiveInt = 1
-    """Moves in one response of the expert."""
+    """Actions in one response of the expert."""
+
+    @field_validator("prompt_format")
+    @classmethod
+    def _has_notation(cls, prompt_format: PromptFormat) -> PromptFormat:
+        notation = LAYOUTS[prompt_format].notation
+        if notation not in cls.notations:
+            raise ValueError(
+                f"{prompt_format}: a state of this environment cannot be written as {notation}; "
+                f"use {prompt_format.removesuffix(f'_{notation}')}"
+            )
+        return prompt_format
 
     @field_validator("action_sep")
     @classmethod
@@ -69,3 +80,12 @@ class EnvConfig(Section):
     def reward_values(self) -> dict[str, float]:
         """The preset with the overrides applied."""
         return {**self.reward_presets[self.reward], **self.reward_overrides}
+
+
+class GridConfig(EnvConfig):
+    """Options of a grid game."""
+
+    notations: ClassVar[tuple[Notation, ...]] = ("natural", "structured", "symbolic")
+
+    tile_size: int = Field(32, ge=32, le=256)
+    """Side of a grid cell in pixels."""

@@ -5,6 +5,7 @@ the innermost ones, and nothing else: no text around the tags, no further, neste
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -29,6 +30,9 @@ PromptFormat = Literal[
 
 Notation = Literal["natural", "structured", "symbolic"]
 SectionName = Literal["think", "observation", "reasoning", "prediction", "answer"]
+
+ActionReader = Callable[[str], str | None]
+"""Canonical form of a written action, or None if it is none; never raises on any string."""
 
 _TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9_-]*\s*/?>")
 _TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -134,6 +138,12 @@ class ParsedResponse:
         return {**asdict(self), "actions": list(self.actions)}
 
 
+def named(actions: tuple[str, ...]) -> ActionReader:
+    """Reads actions by their names, whatever their case."""
+    canonical = {action.casefold(): action for action in actions}
+    return lambda text: canonical.get(text.casefold())
+
+
 class ResponseParser:
     """Parses responses of one layout and one action set; never raises on any string."""
 
@@ -142,20 +152,32 @@ class ResponseParser:
         *,
         layout: Layout,
         tags: Tags,
-        actions: tuple[str, ...],
+        read_action: ActionReader,
         separator: str,
         max_actions: int,
+        markup_answer: bool = False,
     ) -> None:
+        """Prepares a parser.
+
+        Args:
+            layout: sections of a response.
+            tags: their names.
+            read_action: reads one action, spaces around it removed.
+            separator: stands between two actions.
+            max_actions: most actions of an answer.
+            markup_answer: the answer is a document with tags of its own, taken as it is.
+        """
         self._sections = layout.sections
         self._separator = separator
         self._max_actions = max_actions
-        self._canonical = {action.casefold(): action for action in actions}
+        self._read_action = read_action
+        self._answer_tags = (f"<{tags.answer}>", f"</{tags.answer}>") if markup_answer else None
         self._tags: list[str] = _TAG.findall(write_response(layout, tags, _blank(layout)))
         opening = {f"<{getattr(tags, section)}>" for section in self._sections}
         self._holds_text = [tag in opening for tag in self._tags[:-1]]
 
     def parse(self, response: str) -> ParsedResponse:
-        """Reads `response`; action names are matched whatever their case."""
+        """Reads `response`."""
         texts = self._section_texts(response)
         if texts is None:
             return ParsedResponse(format_correct=False)
@@ -171,6 +193,17 @@ class ResponseParser:
 
     def _section_texts(self, response: str) -> dict[str, str] | None:
         """Text of each section, or None if the layout does not match."""
+        if self._answer_tags is None:
+            return self._read_layout(response)
+        opening, closing = self._answer_tags
+        head, opened, rest = response.partition(opening)
+        document, closed, tail = rest.partition(closing)
+        if not (opened and closed and document.strip()) or opening in document:
+            return None
+        texts = self._read_layout(f"{head}{opening}.{closing}{tail}")
+        return None if texts is None else {**texts, "answer": document.strip()}
+
+    def _read_layout(self, response: str) -> dict[str, str] | None:
         if _TAG.findall(response) != self._tags:
             return None
         before, *between, after = _TAG.split(response)
@@ -189,7 +222,7 @@ class ResponseParser:
         """Actions before the first invalid or surplus one, and whether all are valid."""
         actions: list[str] = []
         for name in answer.split(self._separator):
-            action = self._canonical.get(name.strip().casefold())
+            action = self._read_action(name.strip())
             if action is None or len(actions) == self._max_actions:
                 return tuple(actions), False
             actions.append(action)

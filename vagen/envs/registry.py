@@ -12,7 +12,7 @@ import gymnasium
 from vagen.envs.config import EnvConfig
 
 if TYPE_CHECKING:
-    from vagen.envs.grid import GridEnv
+    from vagen.envs.base import AgentEnv
 
 
 class UnknownEnvironmentError(ValueError):
@@ -27,7 +27,7 @@ class EnvironmentEntry:
     entry_point: str
     """`module:class`."""
 
-    def load(self) -> "type[GridEnv]":
+    def load(self) -> "type[AgentEnv]":
         """Its class."""
         module, _, attribute = self.entry_point.partition(":")
         return getattr(importlib.import_module(module), attribute)
@@ -74,7 +74,7 @@ def parse_env_config(env_name: str, env_config: dict[str, Any] | EnvConfig | Non
 
 def make(
     env_name: str, env_config: dict[str, Any] | EnvConfig | None = None, split: str = "train"
-) -> "GridEnv":
+) -> "AgentEnv":
     """Creates an environment.
 
     Args:

@@ -4,10 +4,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from vagen.envs.config import EnvConfig
+from vagen.envs.config import GridConfig
 
 
-class FrozenLakeConfig(EnvConfig):
+class FrozenLakeConfig(GridConfig):
     """Options of FrozenLake."""
 
     reward_presets: ClassVar[dict[str, dict[str, float]]] = {

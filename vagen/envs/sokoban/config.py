@@ -4,10 +4,10 @@ from typing import ClassVar
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from vagen.envs.config import EnvConfig
+from vagen.envs.config import GridConfig
 
 
-class SokobanConfig(EnvConfig):
+class SokobanConfig(GridConfig):
     """Options of Sokoban."""
 
     reward_presets: ClassVar[dict[str, dict[str, float]]] = {

@@ -1,0 +1,264 @@
+"""An environment played by written responses: prompts, parsing, rewards, limits."""
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
+from numpy.typing import NDArray
+
+from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation, State
+from vagen.envs.config import EnvConfig
+from vagen.envs.levels import Split, check_split
+from vagen.envs.parsing import ActionReader, ResponseParser, SectionName, named, write_response
+from vagen.envs.prompts import TurnPrompt, system_text
+
+TEXT_CHARACTERS = "".join(map(chr, range(32, 127))) + "\n\t√"
+
+
+class TurnEnv(AgentEnv):
+    """Reads a response, carries out its actions, and shows what came of them.
+
+    An environment adds its rules (`_load_level`, `_move`), its ground truth (`_read_state`), its
+    look (`picture`, `text_view`), its words (`state_text`, `_rules`, ...) and its best play
+    (`_plan`).
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
+
+    actions: ClassVar[tuple[str, ...]] = ()
+    """Names of the actions; an environment whose actions have arguments reads them itself."""
+    markup_answer: ClassVar[bool] = False
+    """Whether an answer is a document with tags of its own."""
+    example_state: ClassVar[State]
+    """State before the example response of the system prompt."""
+    example_actions: ClassVar[tuple[str, ...]]
+    """Legal actions from there; an example shows as many as an answer may hold."""
+
+    def __init__(
+        self,
+        env_config: dict[str, Any] | EnvConfig | None = None,
+        *,
+        split: str = "train",
+        render_mode: Literal["rgb_array"] | None = None,
+    ) -> None:
+        """Creates the environment; the arguments are those of `AgentEnv`."""
+        super().__init__(env_config, split=split, render_mode=render_mode)
+        self._rewards = self.config.reward_values
+        self._parser = ResponseParser(
+            layout=self.config.layout,
+            tags=self.config.tags,
+            read_action=self._action_reader(),
+            separator=self.config.action_sep,
+            max_actions=self.config.max_actions_per_step,
+            markup_answer=self.markup_answer,
+        )
+        self._turn_prompt = TurnPrompt(self.config)
+        frame = spaces.Box(0, 255, (*self._frame_size(), 3), np.uint8)
+        self.action_space = spaces.Text(max_length=4096, min_length=0, charset=TEXT_CHARACTERS)
+        self.observation_space: Any = spaces.Dict(
+            {
+                "text": spaces.Text(max_length=8192, min_length=0, charset=TEXT_CHARACTERS),
+                "images": spaces.Sequence(frame),
+            }
+        )
+        self._running = False
+        self._steps_taken = 0
+        self._success = False
+        self._state: State = {}
+
+    # The game, given by each environment.
+
+    @abstractmethod
+    def _frame_size(self) -> tuple[int, int]:
+        """Height and width of every picture, in pixels."""
+
+    @abstractmethod
+    def _load_level(self, level: Any, seed: int) -> None:
+        """Puts the game at the start of `level`; `seed` drives whatever chance follows."""
+
+    def _action_reader(self) -> ActionReader:
+        """What tells the canonical form of a written action, or that it is none."""
+        return named(self.actions)
+
+    @abstractmethod
+    def _move(self, action: str) -> tuple[float, bool]:
+        """Carries out one action; returns its reward and whether the game is over."""
+
+    @abstractmethod
+    def _is_won(self) -> bool:
+        """Whether the state is a success."""
+
+    @abstractmethod
+    def _read_state(self) -> State:
+        """Ground truth, built anew."""
+
+    @abstractmethod
+    def _plan(self, count: int) -> list[str]:
+        """Up to `count` best actions from the present state; at least one."""
+
+    @abstractmethod
+    def _state_after(self, actions: list[str]) -> State:
+        """The state that `actions` would lead to if every one goes as intended."""
+
+    @abstractmethod
+    def _example_after(self, actions: tuple[str, ...]) -> State:
+        """`example_state` after some of `example_actions`."""
+
+    # Its look and its words.
+
+    @abstractmethod
+    def picture(self) -> NDArray[np.uint8]:
+        """A picture of the state, uint8 [height, width, 3]; a new array each time."""
+
+    @abstractmethod
+    def text_view(self) -> str:
+        """What is shown instead of a picture if `render_mode` is `text`."""
+
+    def _shown(self) -> tuple[str, tuple[NDArray[np.uint8], ...]]:
+        """What the agent is shown now: a text with `IMAGE_PLACEHOLDER` per frame, and the frames.
+
+        An environment that says more than its picture does adds it here.
+        """
+        if self.config.render_mode == "vision":
+            return IMAGE_PLACEHOLDER, (self.picture(),)
+        return self.text_view(), ()
+
+    @abstractmethod
+    def state_text(self, state: State) -> str:
+        """A true description of `state` in the notation of the configured `prompt_format`."""
+
+    @abstractmethod
+    def _state_rule(self) -> str:
+        """How the state texts are written, for the full prompt."""
+
+    @abstractmethod
+    def _rules(self) -> str:
+        """The game in words, as configured."""
+
+    @abstractmethod
+    def _brief_rules(self) -> str:
+        """The game in at most 25 words."""
+
+    # The contract.
+
+    def system_prompt(self) -> str:
+        """Rules and response format with an example, or the rules in a few words if brief."""
+        if self.config.prompt_detail == "brief":
+            return self._brief_rules()
+        return system_text(
+            self.config,
+            rules=self._rules(),
+            state_rule=self._state_rule(),
+            example=self.example_response(),
+        )
+
+    def example_response(self) -> str:
+        """A response in the configured layout, true of `example_state`."""
+        actions = self.example_actions[: self.config.max_actions_per_step]
+        return self._write(list(actions), self.example_state, self._example_after(actions))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Starts the level of `seed` (drawn from the instance's generator if None).
+
+        Args:
+            seed: decides the level and, if the game has chance in it, every draw.
+            options: `{"split": ...}` overrides the split for this episode.
+
+        Raises:
+            LevelError: if the split or the options have no level.
+        """
+        super().reset(seed=seed)
+        split = self.split if not options else _split_option(options, self.split)
+        if seed is None:
+            seed = int(self.np_random.integers(2**31))
+        level = self.sample_level(self.config, seed, split)
+        self._load_level(level, seed)
+        self._running = True
+        self._steps_taken = 0
+        self._success = False
+        self._state = self._read_state()
+        info = {"state": self._state, "level_hash": level.level_hash}
+        return self._observe(None), info
+
+    def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Parses a response and carries out its moves until one ends the episode.
+
+        Raises:
+            ResetNeeded: if the episode is over, or none was started.
+        """
+        if not self._running:
+            raise ResetNeeded("the episode is over or was never started: call reset first")
+        parsed = self._parser.parse(action)
+        moves: list[str] = []
+        env_reward = 0.0
+        terminated = truncated = False
+        for move in parsed.actions:
+            reward, terminated = self._move(move)
+            env_reward += reward
+            self._steps_taken += 1
+            moves.append(move)
+            if terminated:
+                break
+            if self._steps_taken >= self.config.max_steps:
+                truncated = True
+                break
+        before = self._state
+        self._state = self._read_state()
+        self._success = self._is_won()
+        self._running = not (terminated or truncated)
+        format_reward = self._rewards["format"] if parsed.format_correct else 0.0
+        info = {
+            "rewards": {"env": env_reward, "format": format_reward},
+            "parsed": parsed.to_dict(),
+            "metrics": {
+                "action_is_valid": parsed.format_correct,
+                "action_is_effective": self._state != before,
+            },
+            "success": self._success,
+            "state": self._state,
+        }
+        observation = self._observe(tuple(moves))
+        return observation, env_reward + format_reward, terminated, truncated, info
+
+    def state(self) -> State:
+        """Ground truth now; to be read, not changed."""
+        return self._state
+
+    def render(self) -> NDArray[np.uint8] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """A picture of the state, uint8 [height, width, 3], if made with `render_mode`."""
+        return self.picture() if self.render_mode == "rgb_array" else None
+
+    def expert_response(self) -> str:
+        """Plays `expert_actions_per_turn` best moves and describes the state truly."""
+        actions = self._plan(self.config.expert_actions_per_turn)
+        return self._write(actions, self._state, self._state_after(actions))
+
+    def _write(self, actions: list[str], before: State, after: State) -> str:
+        config, reason = self.config, self._reason(actions)
+        texts: dict[SectionName, str] = {
+            "think": reason,
+            "observation": self.state_text(before),
+            "reasoning": reason,
+            "prediction": self.state_text(after),
+            "answer": f" {config.action_sep} ".join(actions),
+        }
+        return write_response(config.layout, config.tags, texts)
+
+    def _reason(self, actions: list[str]) -> str:
+        """The expert's reasoning in a few words."""
+        return "move " + " ".join(actions)
+
+    def _observe(self, moves: tuple[str, ...] | None) -> Observation:
+        shown, images = self._shown()
+        return Observation(text=self._turn_prompt(shown, moves), images=images)
+
+
+def _split_option(options: dict[str, Any], default: Split) -> Split:
+    unknown = sorted(set(options) - {"split"})
+    if unknown:
+        raise ValueError(f"unknown reset options {unknown}: only 'split' is known")
+    return check_split(options.get("split", default))
