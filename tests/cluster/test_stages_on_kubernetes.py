@@ -16,7 +16,7 @@ from vagen import cluster
 from vagen.cluster import ClusterError
 from vagen.cluster.kube import CONFIG_MAPS, RAYCLUSTERS, RAYJOBS
 from vagen.config import dump_yaml, load_experiment, load_infra
-from vagen.stages import launcher, lifecycle, step
+from vagen.stages import lifecycle, routing, step
 from vagen.stages.session import StageError, StageFailed, call, iterate
 from vagen.storage import open_store
 
@@ -234,4 +234,4 @@ def test_words_of_a_job_need_no_quoting():
     words = step.command("s3://bucket/a/run-1", "rollout", arguments)
     assert shlex.join(words) == " ".join(words)
     assert step.name_of("s3://b/lake", "warm_start", {}) == "lake-warm-start"
-    assert launcher.run_name("s3://b/lake/") == "lake"
+    assert routing.run_name("s3://b/lake/") == "lake"

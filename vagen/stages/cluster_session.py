@@ -47,8 +47,9 @@ def make_responder(run: str, held: ExitStack) -> Any:
     """In the session: holds the run and reports its progress."""
     from vagen.stages import progress
     from vagen.stages.executor import locked
-    from vagen.stages.mirror import is_uri, restore
+    from vagen.stages.mirror import restore
     from vagen.stages.responder import Responder
+    from vagen.stages.routing import is_uri
 
     run_dir = restore(run) if is_uri(run) else Path(run)
 

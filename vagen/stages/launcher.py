@@ -10,8 +10,9 @@ from typing import Any
 from vagen import cluster
 from vagen.config import InfraConfig
 from vagen.config.kubernetes import KubernetesConfig
+from vagen.stages.routing import run_name
 from vagen.stages.session import StageError, StageFailed
-from vagen.stages.step import RAY_LOGS, command, name_of, read_reply, run_name
+from vagen.stages.step import RAY_LOGS, command, name_of, read_reply
 
 LOG_SECONDS = 300.0
 """What saving logs may take: the cluster costs money meanwhile."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from vagen.stages.routing import is_uri
 from vagen.stages.session import StageError, call
 
 
@@ -17,7 +18,7 @@ def begin(run: str, *, experiment: str, infra: str) -> None:
         StageError: There is no such run and nothing to make it from, or it is another one.
         ClusterError: The Ray cluster cannot be had.
     """
-    if "://" in run:
+    if is_uri(run):
         from vagen.stages import stored_run
 
         stored_run.begin(run, experiment=experiment, infra=infra)
@@ -33,7 +34,7 @@ def end(run: str, *, state: str, message: str) -> None:
         state: How the pipeline ended, in Kubeflow's words.
         message: Why, if it failed.
     """
-    if "://" in run:
+    if is_uri(run):
         from vagen.stages import stored_run
 
         if not stored_run.release(run):

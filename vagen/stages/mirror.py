@@ -26,6 +26,7 @@ from typing import Any
 from vagen.config import InfraConfig, load_infra
 from vagen.config.base import ConfigError
 from vagen.stages import progress
+from vagen.stages.routing import is_uri, split_uri
 from vagen.stages.session import ITERATION_STAGES, LOG
 from vagen.storage import (
     MANIFEST,
@@ -56,11 +57,6 @@ _ORDER = ("levels", "warm_start", "iterations", "checkpoints", "evaluations", "r
 _LINEAGE = ("iterations", "checkpoints")
 """What one attempt must not have of another."""
 _WORKERS = 8
-
-
-def is_uri(run: str | Path) -> bool:
-    """Whether a run is named by its URI in a store."""
-    return isinstance(run, str) and "://" in run
 
 
 class Mirror:
@@ -344,7 +340,7 @@ def restore(uri: str) -> Path:
         ConfigError: There is no such run, or another has its place here.
         StorageError: The store cannot be used.
     """
-    root, _, name = uri.rstrip("/").rpartition("/")
+    root, name = split_uri(uri)
     store = open_store(root)
     contents = {file: store.read_file(f"{name}/{file}") for file in CONFIG}
     experiment, infra = contents.values()

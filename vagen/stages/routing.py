@@ -16,6 +16,22 @@ OWN_POD = frozenset({"build", "register", "measure", "finalize"})
 """Stages that need no Ray cluster: on Kubernetes the step's own pod executes them."""
 
 
+def is_uri(run: str | Path) -> bool:
+    """Whether a run is named by its URI in a store, and not by its folder."""
+    return isinstance(run, str) and "://" in run
+
+
+def split_uri(run: str) -> tuple[str, str]:
+    """URI of the store and name of a run, from the run's URI."""
+    store, _, name = run.rstrip("/").rpartition("/")
+    return store, name
+
+
+def run_name(run: str) -> str:
+    """Name of a run: the last part of its URI."""
+    return split_uri(run)[1]
+
+
 def ray_jobs(run: str, run_dir: str | Path, stage: str) -> "InfraConfig | None":
     """The infra of a run on Kubernetes, if a stage has to be asked for there.
 
@@ -24,7 +40,7 @@ def ray_jobs(run: str, run_dir: str | Path, stage: str) -> "InfraConfig | None":
         run_dir: Its folder here.
         stage: The stage, or `train`.
     """
-    if "://" not in run or stage in OWN_POD or os.environ.get(INSIDE) == run:
+    if not is_uri(run) or stage in OWN_POD or os.environ.get(INSIDE) == run:
         return None
     path = _file(run_dir)
     if not (infra := _read(path)) or infra.get("kubernetes") is None or infra["engine"] != "verl":

@@ -15,8 +15,9 @@ from vagen.config import (
     load_infra,
 )
 from vagen.config.base import ConfigError
-from vagen.stages.mirror import Mirror, is_uri, restore, scratch_of
+from vagen.stages.mirror import Mirror, restore, scratch_of
 from vagen.stages.progress import read_events
+from vagen.stages.routing import is_uri
 from vagen.storage import Manifest, read_manifest, storage_errors
 
 if TYPE_CHECKING:

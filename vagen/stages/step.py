@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vagen.cluster.names import job_name
-from vagen.stages.routing import INSIDE
+from vagen.stages.routing import INSIDE, run_name, split_uri
 from vagen.stages.session import SessionError, StageError, StageFailed, call, iterate
 from vagen.storage import Store, commit_directory, open_store
 
@@ -42,11 +42,6 @@ def name_of(run: str, stage: str, arguments: Mapping[str, Any]) -> str:
     """Name of the job that executes a stage, the same whoever asks."""
     label = "-".join([stage.replace("_", "-"), *filter(None, [arguments.get("name")])])
     return job_name(run_name(run), label, arguments.get("iteration", arguments.get("start")))
-
-
-def run_name(run: str) -> str:
-    """Name of a run: the last part of its URI."""
-    return run.rstrip("/").rpartition("/")[2]
 
 
 def read_reply(run: str, task: str) -> dict[str, Any] | None:
@@ -87,7 +82,7 @@ def _perform(run: str, stage: str, arguments: dict[str, Any]) -> tuple[int, dict
 
 def keep_logs(run: str, source: Path, kind: str) -> str:
     """Puts a committed folder of logs into the store of a run; returns its URI."""
-    root, _, name = run.rstrip("/").rpartition("/")
+    root, name = split_uri(run)
     stamp = f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     return open_store(root).put_directory(source, f"{name}/{LOGS}/{stamp}-{kind}")
 
@@ -104,7 +99,7 @@ def _save_ray_logs(run: str) -> dict[str, Any]:
 
 
 def _place(run: str, task: str) -> tuple[Store, str]:
-    root, _, name = run.rstrip("/").rpartition("/")
+    root, name = split_uri(run)
     return open_store(root), f"{name}/{REPLIES}/{task}.json"
 
 

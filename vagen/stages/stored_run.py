@@ -5,9 +5,10 @@ from pathlib import Path
 
 from vagen.config import InfraConfig, config_digest, load_experiment, load_infra
 from vagen.stages.mirror import CONFIG
+from vagen.stages.routing import run_name, split_uri
 from vagen.stages.run import Run
 from vagen.stages.session import StageError
-from vagen.stages.step import LOGS, keep_logs, run_name
+from vagen.stages.step import LOGS, keep_logs
 from vagen.storage import commit_directory, open_store
 
 
@@ -43,7 +44,7 @@ def release(run: str) -> bool:
 
 def _opened(run: str) -> Run | None:
     """The run, if it is in its store."""
-    root, _, name = run.rpartition("/")
+    root, name = split_uri(run)
     there = open_store(root).read_file(f"{name}/{CONFIG[0]}") is not None
     return Run.open(run) if there else None
 
