@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
 from vagen.config.base import Section
+from vagen.config.judge import JudgeConfig
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -164,19 +165,6 @@ class RolloutManagerConfig(Section):
     one_step_off: bool = False
     """Play the next iteration's episodes while this one's update runs, with the weights from before
     it. Needs the verl engine and `actor.tis_imp_ratio_cap`."""
-
-
-class JudgeConfig(Section):
-    """World-model reasoning reward."""
-
-    use_state_reward: bool = True
-    """Reward what the agent says it sees and predicts."""
-    type: Literal["rule"] = "rule"
-    """Which judge scores the statements."""
-    observation_weight: float = Field(default=0.5, ge=0.0)
-    """beta_s: reward of a fully right `<observation>`."""
-    prediction_weight: float = Field(default=0.5, ge=0.0)
-    """beta_w: reward of a fully right `<prediction>`."""
 
 
 class OptimConfig(Section):

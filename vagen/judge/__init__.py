@@ -6,7 +6,7 @@ A judge is anything with the `score` of `vagen.judge.base.Judge`; `make_judge` p
 
 from collections.abc import Mapping
 
-from vagen.config.schema import JudgeConfig
+from vagen.config.judge import JudgeConfig
 from vagen.judge.base import Judge, Verdict
 from vagen.judge.rules import REQUIRED_OBJECTS, RuleJudge
 
