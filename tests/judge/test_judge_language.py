@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vagen.judge.language import read_statement
-from vagen.judge.lexicon import LEXICON
-from vagen.judge.statement import Claim, Form
+from vagen.judge.grid.language import read_statement
+from vagen.judge.grid.lexicon import LEXICON
+from vagen.judge.grid.statement import Claim, Form
 
 A, B, L, R = -1, 1, -1, 1
 """Above, below, left, right."""

@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vagen.judge.language import read_statement
-from vagen.judge.matching import (
+from vagen.judge.grid.language import read_statement
+from vagen.judge.grid.matching import (
     _best_credit,
     merge_unique,
-    read_truth,
     score_frozenlake,
     score_sokoban,
 )
+from vagen.judge.rules.frozenlake import FrozenLakeRules
+from vagen.judge.rules.sokoban import SokobanRules
 
 LAKE = {
     "env_name": "FrozenLake",
@@ -33,14 +34,14 @@ ROOM = {
 
 
 def lake_score(text: str, *, require_holes: bool = False) -> float:
-    statement, truth = read_statement(text, "FrozenLake"), read_truth(LAKE)
+    statement, truth = read_statement(text, "FrozenLake"), FrozenLakeRules().truth(LAKE)
     claims = merge_unique(statement, truth)
     assert claims is not None
     return score_frozenlake(statement, claims, truth, require_holes=require_holes)
 
 
 def room_score(text: str) -> float:
-    statement, truth = read_statement(text, "Sokoban"), read_truth(ROOM)
+    statement, truth = read_statement(text, "Sokoban"), SokobanRules().truth(ROOM)
     claims = merge_unique(statement, truth)
     assert claims is not None
     return score_sokoban(statement, claims, truth)
@@ -140,9 +141,9 @@ def test_two_half_claims_about_the_only_target_are_one_claim() -> None:
 
 def test_two_places_of_the_only_target_contradict() -> None:
     statement = read_statement("target is below . target is above", "FrozenLake")
-    assert merge_unique(statement, read_truth(LAKE)) is None
+    assert merge_unique(statement, FrozenLakeRules().truth(LAKE)) is None
     two = "{'player': (1, 1), 'target': [(3, 2), (0, 0)]}"
-    assert merge_unique(read_statement(two, "FrozenLake"), read_truth(LAKE)) is None
+    assert merge_unique(read_statement(two, "FrozenLake"), FrozenLakeRules().truth(LAKE)) is None
 
 
 @given(

@@ -21,7 +21,9 @@ from judge_samples import (
 from vagen.config.schema import JudgeConfig
 from vagen.envs import make
 from vagen.judge import Judge, RuleJudge, Verdict, make_judge
-from vagen.judge.lexicon import LEXICON
+from vagen.judge.grid.lexicon import LEXICON
+from vagen.judge.rules.frozenlake import FrozenLakeRules
+from vagen.judge.rules.sokoban import SokobanRules
 
 LAKE = {
     "env_name": "FrozenLake",
@@ -172,7 +174,9 @@ def test_grids_that_differ_in_marks_only_are_not_the_same_text() -> None:
 def test_true_and_false_statements_are_told_apart(form: str) -> None:
     """Full score taken as `true`: precision at least .98, recall at least .95."""
     rng = Random(7)
-    judge = RuleJudge(require_holes=True)
+    judge = RuleJudge(
+        {"FrozenLake": FrozenLakeRules(require_holes=True), "Sokoban": SokobanRules()}
+    )
     write = WRITERS[form]
     hits = misses = alarms = 0
     for _ in range(600):

@@ -346,7 +346,7 @@ def _stability(config: ExperimentConfig) -> Refusals:
 
 def _state_reward(config: ExperimentConfig) -> Refusals:
     from vagen.envs.parsing import LAYOUTS
-    from vagen.judge import REQUIRED_OBJECTS
+    from vagen.judge import RULES
 
     if not config.judge.use_state_reward:
         return
@@ -359,11 +359,11 @@ def _state_reward(config: ExperimentConfig) -> Refusals:
         yield ("judge.use_state_reward", "both weights are 0; give one, or set it to false")
         return
     for env_id, spec in config.envs.items():
-        if spec.env_name not in REQUIRED_OBJECTS:
+        if spec.env_name not in RULES:
             yield (
                 "judge.use_state_reward",
                 f"the rule judge has no rules for {spec.env_name} (`envs.{env_id}`), only for "
-                f"{', '.join(REQUIRED_OBJECTS)}; set it to false",
+                f"{', '.join(RULES)}; set it to false",
             )
         prompt_format = spec.env_config.get("prompt_format", "")
         inner = LAYOUTS[prompt_format].inner

@@ -5,24 +5,30 @@ A judge is anything with the `score` of `vagen.judge.base.Judge`; `make_judge` p
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from vagen.config.judge import JudgeConfig
 from vagen.judge.base import Judge, Verdict
-from vagen.judge.rules import REQUIRED_OBJECTS, RuleJudge
+from vagen.judge.rule_judge import RuleJudge
+from vagen.judge.rules import RULES, Rules, rules_for
 
-__all__ = ["REQUIRED_OBJECTS", "Judge", "RuleJudge", "Verdict", "make_judge"]
+__all__ = ["RULES", "Judge", "RuleJudge", "Rules", "Verdict", "make_judge", "rules_for"]
 
 
 def make_judge(
-    config: JudgeConfig, *, require_holes: bool = False, prompts: Mapping[str, str] | None = None
+    config: JudgeConfig,
+    *,
+    rules: Mapping[str, Rules[Any, Any]] | None = None,
+    prompts: Mapping[str, str] | None = None,
 ) -> Judge:
     """The judge that `config` asks for.
 
     Args:
         config: `judge` section of the experiment.
-        require_holes: FrozenLake descriptions must place every hole for a full score.
+        rules: Rules by environment name, as the environments are configured; None takes the
+            defaults of all that have some.
         prompts: System prompt by environment name, so that text copied from it is refused.
     """
     match config.type:
         case "rule":
-            return RuleJudge(require_holes=require_holes, prompts=prompts)
+            return RuleJudge(rules, prompts=prompts)

@@ -1,9 +1,7 @@
 """The cheap gate before scoring: which texts are refused whatever the truth is."""
 
 import re
-
-from vagen.judge.lexicon import LEXICON
-from vagen.judge.statement import Statement
+from collections.abc import Collection
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _NOT_MARKS = re.compile(r"[^\s.,;:!]+")
@@ -29,13 +27,20 @@ _COPIED_WORDS = 5
 """Consecutive words of the prompt, words of state descriptions aside, that make a copy."""
 
 
-def text_flags(text: str, *, max_tokens: int, prompt: str | None = None) -> tuple[str, ...]:
+def text_flags(
+    text: str,
+    *,
+    max_tokens: int,
+    prompt: str | None = None,
+    vocabulary: Collection[str] = frozenset(),
+) -> tuple[str, ...]:
     """Why a text cannot be a state description, judged by its words alone.
 
     Args:
         text: What the model wrote in a state section.
         max_tokens: Most words and marks it may have.
         prompt: The system prompt, to recognise what was copied from it.
+        vocabulary: Words of state descriptions: a run of these is no copy.
 
     Returns:
         Of `empty`, `too_long`, `hedge`, `judge_directed`, `copied_prompt` those that hold.
@@ -50,7 +55,7 @@ def text_flags(text: str, *, max_tokens: int, prompt: str | None = None) -> tupl
         flags.append("hedge")
     if _JUDGE_DIRECTED.search(lower):
         flags.append("judge_directed")
-    if _INSTRUCTION.search(lower) or (prompt is not None and _is_copied(lower, prompt)):
+    if _INSTRUCTION.search(lower) or (prompt is not None and _is_copied(lower, prompt, vocabulary)):
         flags.append("copied_prompt")
     return tuple(flags)
 
@@ -60,38 +65,17 @@ def is_far_too_long(text: str, max_tokens: int) -> bool:
     return len(text) > _MOST_CHARACTERS * max_tokens
 
 
-def statement_flags(statement: Statement, required: tuple[str, ...]) -> tuple[str, ...]:
-    """Why a statement is not worth a score.
-
-    Args:
-        statement: What the text was read as.
-        required: Object classes that a description must place.
-
-    Returns:
-        Of `no_entity` (names no required object), `no_relation` (a required object is not placed),
-        `contradiction` those that hold.
-    """
-    flags = []
-    if not statement.named.intersection(required):
-        flags.append("no_entity")
-    elif not all(statement.claims.get(name) for name in required):
-        flags.append("no_relation")
-    if statement.contradiction:
-        flags.append("contradiction")
-    return tuple(flags)
-
-
 def same_words(one: str, other: str) -> bool:
     """Whether two texts have the same words, whatever their case, spaces and punctuation."""
     return one == other or _NOT_MARKS.findall(one.lower()) == _NOT_MARKS.findall(other.lower())
 
 
-def _is_copied(lower: str, prompt: str) -> bool:
+def _is_copied(lower: str, prompt: str, vocabulary: Collection[str]) -> bool:
     """Whether a run of words is the prompt's; words of state descriptions do not count as such."""
-    windows = _windows(lower)
-    return bool(windows) and not windows.isdisjoint(_windows(prompt.lower()))
+    windows = _windows(lower, vocabulary)
+    return bool(windows) and not windows.isdisjoint(_windows(prompt.lower(), vocabulary))
 
 
-def _windows(text: str) -> set[tuple[str, ...]]:
-    words = [word for word in _WORD.findall(text) if word not in LEXICON]
+def _windows(text: str, vocabulary: Collection[str]) -> set[tuple[str, ...]]:
+    words = [word for word in _WORD.findall(text) if word not in vocabulary]
     return {tuple(words[i : i + _COPIED_WORDS]) for i in range(len(words) - _COPIED_WORDS + 1)}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from vagen.config.schema import ExperimentConfig
 from vagen.envs import make, parse_env_config
-from vagen.judge import Judge, make_judge
+from vagen.judge import Judge, make_judge, rules_for
 from vagen.rollout.types import Status, Trajectory, Turn
 
 
@@ -66,8 +66,9 @@ class Scorer:
         env = make(spec.env_name, spec.env_config)
         prompts = {spec.env_name: env.system_prompt()}
         env.close()
+        rules = rules_for(spec.env_name, env_config)
         return make_judge(
             self.config.judge,
-            require_holes=getattr(env_config, "describes_holes", False),
+            rules={} if rules is None else {spec.env_name: rules},
             prompts=prompts if env_config.prompt_detail == "full" else None,
         )

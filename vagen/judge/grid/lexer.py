@@ -3,7 +3,7 @@
 import re
 from typing import Any, NamedTuple
 
-from vagen.judge.lexicon import LEXICON, OTHER, PLAYER, Word
+from vagen.judge.grid.lexicon import LEXICON, OTHER, PLAYER, Word
 
 _WORDS = re.compile(r"[a-z]+|\d+|[^\sa-z\d]|\n")
 _NOT = re.compile(r"n['’]t\b")

@@ -9,10 +9,10 @@ relative to another object, which claims nothing about the player).
 
 from dataclasses import dataclass, field
 
-from vagen.judge.formats import read_structured, read_symbolic
-from vagen.judge.lexer import Event, read_events
-from vagen.judge.lexicon import OTHER, PLAYER, Word
-from vagen.judge.statement import Claim, Form, Statement
+from vagen.judge.grid.formats import read_structured, read_symbolic
+from vagen.judge.grid.lexer import Event, read_events
+from vagen.judge.grid.lexicon import OTHER, PLAYER, Word
+from vagen.judge.grid.statement import Claim, Form, Statement
 
 
 def read_statement(text: str, env_name: str, *, coordinate_base: int = 0) -> Statement:

@@ -5,15 +5,14 @@ only counts on an axis on which the player's stated place, if any, is right too 
 place relative to the player would be wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from vagen.envs.base import State
-from vagen.judge.lexicon import BOX, HOLE, TARGET
-from vagen.judge.statement import Claim, Form, Statement
+from vagen.judge.grid.lexicon import BOX, HOLE, TARGET
+from vagen.judge.grid.statement import Claim, Form, Statement
 
 FROZENLAKE_WEIGHTS = {TARGET: 0.7, HOLE: 0.3}
 SOKOBAN_WEIGHTS = {TARGET: 0.5, BOX: 0.5}
@@ -26,17 +25,14 @@ class Truth(NamedTuple):
     objects: dict[str, tuple[Claim, ...]]
 
 
-def read_truth(state: State) -> Truth:
+def make_truth(player: Sequence[int], places: Mapping[str, Sequence[Sequence[int]]]) -> Truth:
     """The places that a state description should claim.
 
-    Raises:
-        KeyError: `state` is not one of FrozenLake or Sokoban.
+    Args:
+        player: Row and column.
+        places: Rows and columns of the objects, by class.
     """
-    if state["env_name"] == "FrozenLake":
-        places = {TARGET: (state["target"],), HOLE: state["holes"]}
-    else:
-        places = {TARGET: state["targets"], BOX: state["boxes"]}
-    player_row, player_column = state["player"]
+    player_row, player_column = player
     objects = {
         name: tuple(
             Claim(

@@ -4,8 +4,8 @@ import json
 import re
 from collections.abc import Mapping
 
-from vagen.judge.lexicon import BOX, HOLE, OBJECT_CLASSES, OTHER, PLAYER, TARGET
-from vagen.judge.statement import Claim, Form, Statement
+from vagen.judge.grid.lexicon import BOX, HOLE, OBJECT_CLASSES, OTHER, PLAYER, TARGET
+from vagen.judge.grid.statement import Claim, Form, Statement
 
 SYMBOLS: dict[str, Mapping[str, tuple[str, ...]]] = {
     "FrozenLake": {

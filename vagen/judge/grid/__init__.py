@@ -1,0 +1,1 @@
+"""The language of grid games: sentences, dicts and grids about where things are."""

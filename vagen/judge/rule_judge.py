@@ -1,0 +1,120 @@
+"""The rule judge: reads what the agent states and compares it with the truth, without a model."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from vagen.envs.base import State
+from vagen.judge.base import Verdict
+from vagen.judge.gate import is_far_too_long, same_words, text_flags
+from vagen.judge.rules import RULES, Reading, Rules
+
+
+class RuleJudge:
+    """Scores state descriptions by the rules of their environments.
+
+    A text that the gate refuses scores 0 and is flagged `<section>:<reason>`. A section that is
+    absent (None) and an environment without rules have no score, which is not 0. Texts are read
+    once: readings are kept in a cache of bounded size.
+    """
+
+    def __init__(
+        self,
+        rules: Mapping[str, Rules[Any, Any]] | None = None,
+        *,
+        max_tokens: int = 200,
+        prompts: Mapping[str, str] | None = None,
+        cache_size: int = 16_384,
+    ) -> None:
+        """Creates a judge.
+
+        Args:
+            rules: Rules by environment name; None takes the defaults of all that have some.
+            max_tokens: Most words and marks of a text.
+            prompts: System prompt by environment: text copied from it is refused.
+            cache_size: Most readings kept.
+        """
+        self._rules = {name: kind() for name, kind in RULES.items()} if rules is None else rules
+        self._max_tokens = max_tokens
+        self._prompts = dict(prompts or {})
+        self._read = lru_cache(maxsize=cache_size)(self._read_text)
+
+    async def score(
+        self,
+        *,
+        env_name: str,
+        observation: str | None,
+        prediction: str | None,
+        state: State,
+        next_state: State,
+    ) -> Verdict:
+        """`observation` against `state`, `prediction` against `next_state`."""
+        return self.score_sync(
+            env_name=env_name,
+            observation=observation,
+            prediction=prediction,
+            state=state,
+            next_state=next_state,
+        )
+
+    def score_sync(
+        self,
+        *,
+        env_name: str,
+        observation: str | None,
+        prediction: str | None,
+        state: State,
+        next_state: State,
+    ) -> Verdict:
+        """Same as `score`, for callers without an event loop."""
+        rules = self._rules.get(env_name)
+        if rules is None:
+            return Verdict(observation=None, prediction=None)
+        flags: list[str] = []
+        observation_score = prediction_score = None
+        if observation is not None:
+            truth = rules.truth(state)
+            observation_score, reasons = self._judge(env_name, observation, truth)
+            flags += [f"observation:{reason}" for reason in reasons]
+        if prediction is not None:
+            truth = rules.truth(next_state)
+            prediction_score, reasons = self._judge(env_name, prediction, truth)
+            if (
+                observation is not None
+                and not reasons
+                and same_words(observation, prediction)
+                and rules.has_changed(
+                    self._read(env_name, prediction).content, rules.truth(state), truth
+                )
+            ):
+                prediction_score, reasons = 0.0, ("copied_observation",)
+            flags += [f"prediction:{reason}" for reason in reasons]
+        return Verdict(observation_score, prediction_score, tuple(flags))
+
+    def read(self, env_name: str, text: str) -> Reading[Any]:
+        """The reading of a text, the gate's refusals among its flags; `content` is then None.
+
+        Raises:
+            KeyError: The environment has no rules.
+        """
+        if is_far_too_long(text, self._max_tokens):
+            return Reading(None, ("too_long",))
+        return self._read(env_name, text)
+
+    def _judge(self, env_name: str, text: str, truth: Any) -> tuple[float, tuple[str, ...]]:
+        reading = self.read(env_name, text)
+        if reading.flags:
+            return 0.0, reading.flags
+        if not reading.understood:
+            return 0.0, ("not_understood",)
+        return self._rules[env_name].score(reading.content, truth)
+
+    def _read_text(self, env_name: str, text: str) -> Reading[Any]:
+        rules = self._rules[env_name]
+        flags = text_flags(
+            text,
+            max_tokens=self._max_tokens,
+            prompt=self._prompts.get(env_name),
+            vocabulary=rules.vocabulary,
+        )
+        return Reading(None, flags) if flags else rules.read(text)
