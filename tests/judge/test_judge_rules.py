@@ -125,7 +125,7 @@ def test_text_copied_from_the_prompt_is_refused_but_not_its_vocabulary() -> None
     judge = RuleJudge(prompts={"FrozenLake": prompt})
     copied = "target is below and right. walk carefully across frozen water until something opens"
     assert observe(judge, copied, LAKE).flags == ("observation:copied_prompt",)
-    assert observe(RuleJudge(), copied, LAKE).flags == ()
+    assert observe(RuleJudge(), copied, LAKE).flags == ("observation:not_understood",)
     example = "target is below and right . hole is above and left . hole is same row and right"
     assert observe(judge, example, LAKE).flags == ()
 

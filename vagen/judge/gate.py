@@ -1,4 +1,10 @@
-"""The cheap gate before scoring: which texts are refused whatever the truth is."""
+"""The cheap gate before scoring: which texts are refused whatever the truth is.
+
+A state description commits itself. The gate refuses what takes a commitment back (alternatives,
+doubt, conditions, questions), what speaks to the judge instead of about the state, what was copied
+from the prompt, and characters that hide what a text says. It knows no environment; whether each
+word of a text was understood is the affair of the environment's rules.
+"""
 
 import re
 from collections.abc import Collection
@@ -7,19 +13,72 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 _NOT_MARKS = re.compile(r"[^\s.,;:!]+")
 _WORD = re.compile(r"[a-z]+")
 
+_HIDING = re.compile(r"[^\n\r\t -~‘’“”–—…•·√✓✔°×−]")
+"""Any character but printable ASCII, typographic marks and the symbols of grids: other alphabets
+look alike, and invisible ones split words."""
+_ENCODED = re.compile(
+    r"[A-Za-z0-9+/]{28,}={0,2}|\b(?:[0-9a-f]{2}[ :]?){12,}\b|\\[ux][0-9a-f]{2}"
+    r"|&#?\w+;|(?:%[0-9a-f]{2}){2}"
+    r"|\b[01]{8}\b"
+)
+
+
+def _words(text: str) -> str:
+    return "|".join(text.split())
+
+
 _HEDGE = re.compile(
-    r"\b(?:either|or|might|may|maybe|perhaps|possibly|probably|could|likely|unsure|uncertain"
-    r"|unclear|unknown|somewhere|anywhere|guess|not sure|all directions)\b"
+    rf"""\b(?:{
+        _words(
+            "either or might may maybe perhaps possibly possible potentially probably probable "
+            "could likely unlikely unsure uncertain unclear unknown undetermined unspecified "
+            "somewhere anywhere everywhere elsewhere wherever whichever whatever whoever guess "
+            "guessing seem seems seemingly appear appears apparently presumably supposedly "
+            "allegedly conceivably arguably ostensibly somehow sort "
+            "kinda sorta if unless whether when whenever suppose supposing supposed assume "
+            "assuming assumed imagine imagining pretend hypothetically hypothetical provided "
+            "otherwise else alternatively alternately instead should ought think thinks "
+            "believe believes suspect expect expected hope reckon depends depending depend "
+            "varies random randomly sometimes occasionally often usually always necessarily "
+            "vice versa eventually"
+        )
+    })\b
+    |\bnot[ ]sure\b|\ball[ ](?:directions|sides|around)\b|\b(?:one|any|some|all|none)[ ]of\b
+    |\b(?:can|would)[ ](?:have|also[ ]be)\b|\bcan(?:[ ]\w+)?[ ](?:be|lie)\b|\bwould[ ]not\b
+    |\w[ ]*/[ ]*\w|\?|~""",
+    re.VERBOSE,
 )
 _JUDGE_DIRECTED = re.compile(
-    r"\b(?:yes|correct|correctly|incorrect|accurate|accurately|judge|judges|evaluator|grader|grade"
-    r"|score|reward|verdict|full marks|matches|ignore|disregard|assistant)\b"
-    r"|\b(?:statement|description|answer|everything|all) (?:above |below )?is (?:true|right)\b"
-    r"|<\s*/?\s*[a-z|]"
+    rf"""\b(?:{
+        _words(
+            "yes correct correctly incorrect correctness accurate accurately accuracy judge "
+            "judges judging judgement judgment evaluator evaluate evaluation grader grade "
+            "graded grading score scores scored scoring reward rewards verdict matches ignore "
+            "ignored disregard forget override overrule assistant system user prompt prompts "
+            "instruction instructions developer admin approve approved accept accepted "
+            "verified verify valid validated true truth truthful truthfully false untrue fact "
+            "respond response output print return rate rated rating perfect trust confirm "
+            "confirmed agree please guaranteed guarantee sudo null json schema api ai llm gpt "
+            "model"
+        )
+    })\b
+    |\bfull[ ](?:marks|credit|points|score)\b|\b\d+[ ]?(?:/|out[ ]of)[ ]?\d+[ ]points\b|\b100[ ]?%
+    |\b(?:statement|description|answer|everything|all|above|below)\ (?:above\ |below\ )?is\ right\b
+    |\b(?:{
+        _words(
+            "correcto correcta verdadero verdad cierto ignora ignorar ignorez ignorieren "
+            "ignoriere vrai vraie exacte juste oui richtig wahr korrekt ja vero giusto "
+            "corretto verdade certo si sim pravda da hai juist goed tak ano"
+        )
+    })\b
+    |<\s*/?\s*[a-z|!]|\[/?\s*(?:inst|sys)|^\s*\#{{2,}}""",
+    re.VERBOSE | re.MULTILINE,
 )
 _INSTRUCTION = re.compile(
     r"\byour (?:response|answer|task|goal is)\b|\byou (?:can(?! see)|should|must|need|may)\b"
-    r"|\bfor example\b|\bin the format\b|\b(?:available|valid) actions?\b|\bdescribe\b|\.\.\.|…"
+    r"|\bfor example\b|\be\.g\b|\bsuch as\b|\bin the format\b|\b(?:available|valid) actions?\b"
+    r"|\bdescribe\b|\.\.\.|…"
+    r"|\b(?:observation|prediction|reasoning|think|answer|format)\s*[:=\]]"
 )
 _MOST_CHARACTERS = 20
 """Characters per token above which a text is too long without counting its tokens."""
@@ -43,7 +102,8 @@ def text_flags(
         vocabulary: Words of state descriptions: a run of these is no copy.
 
     Returns:
-        Of `empty`, `too_long`, `hedge`, `judge_directed`, `copied_prompt` those that hold.
+        Of `empty`, `too_long`, `characters` (hidden, foreign or encoded), `hedge`,
+        `judge_directed`, `copied_prompt` those that hold.
     """
     if not text.strip():
         return ("empty",)
@@ -51,6 +111,8 @@ def text_flags(
         return ("too_long",)
     lower = text.lower()
     flags = []
+    if _HIDING.search(text) or _ENCODED.search(lower):
+        flags.append("characters")
     if _HEDGE.search(lower):
         flags.append("hedge")
     if _JUDGE_DIRECTED.search(lower):

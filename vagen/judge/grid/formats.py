@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from vagen.judge.grid.lexicon import BOX, HOLE, OBJECT_CLASSES, OTHER, PLAYER, TARGET
 from vagen.judge.grid.statement import Claim, Form, Statement
@@ -52,51 +53,113 @@ def read_symbolic(text: str, env_name: str) -> Statement | None:
     return _statement(Form.SYMBOLIC, found, frozenset(found))
 
 
-def read_structured(text: str, base: int) -> Statement | None:
-    """Reads a dict from object names to grid positions, as Python or JSON writes it.
+def read_structured(text: str, base: int) -> Statement | str | None:
+    """Reads a dict of objects, as Python or JSON writes it.
 
     Nothing is evaluated: brackets and quotes are turned into JSON's and read as JSON.
 
     Args:
-        text: A dict text such as `{'player': (1, 2), 'target': (3, 0), 'holes': [(0, 1)]}`.
+        text: A dict from object to position such as `{'player': (1, 2), 'holes': [(0, 1)]}`, or
+            from object to relation such as `{'target': 'above, left'}`, or a list of
+            `{"object": "hole", "vertical": "above", "horizontal": "left"}`.
         base: What rows and columns count from.
 
     Returns:
-        None if the text is not in braces; what is malformed there claims nothing.
+        Positions as a statement, relations as sentences that say the same, None if the text is not
+        in brackets; what is malformed there claims nothing.
     """
     body = _FENCE.sub("", text.strip())
-    if not (body.startswith("{") and body.endswith("}")):
+    if not (body[:1] + body[-1:] in ("{}", "[]") and _HAS_KEY.search(body)):
         return None
     body = _BARE_KEY.sub(r'\1"\2":', _TRAILING_COMMA.sub(r"\1", body.translate(_BRACKETS)))
     try:
-        pairs = json.loads(body, object_pairs_hook=_Pairs)
+        content = json.loads(body, object_pairs_hook=_Pairs)
     except (ValueError, RecursionError):
-        return Statement(Form.STRUCTURED)
+        return Statement(Form.STRUCTURED, understood=False)
+    sentences = _sentences(content)
+    if sentences is not None:
+        return sentences
+    if not isinstance(content, _Pairs):
+        return Statement(Form.STRUCTURED, understood=False)
+    return _read_positions(content, base)
+
+
+def _read_positions(pairs: "_Pairs", base: int) -> Statement:
     found: dict[str, list[Claim]] = {}
     named: set[str] = set()
+    understood = True
     for key, value in pairs:
         object_class = _class_of_key(key)
-        if object_class is None:
+        places = _positions(value, base)
+        understood &= object_class is not None and places is not None
+        if object_class is None or object_class == OTHER:
             continue
         named.add(object_class)
-        found.setdefault(object_class, []).extend(_positions(value, base))
-    return _statement(Form.STRUCTURED, found, frozenset(named))
+        found.setdefault(object_class, []).extend(places or [])
+    statement = _statement(Form.STRUCTURED, found, frozenset(named))
+    return replace(statement, understood=understood)
 
 
 class _Pairs(list[tuple[str, object]]):
     """A JSON object as its pairs, so that a key written twice is not lost."""
 
 
+def _sentences(content: object) -> str | None:
+    """Relations as sentences; None if the content is not made of relations throughout."""
+    lines: list[str] = []
+    if isinstance(content, _Pairs):
+        for key, value in content:
+            values = value if isinstance(value, list) and not isinstance(value, _Pairs) else [value]
+            relations = [_relation(item) for item in values]
+            if not relations or None in relations:
+                return None
+            lines += [f"{key} is {relation}" for relation in relations]
+    elif isinstance(content, list):
+        for item in content:
+            if not isinstance(item, _Pairs) or not item or item[0][0].lower() not in _OBJECT_KEYS:
+                return None
+            relation = _relation(_Pairs(item[1:]))
+            if relation is None or not isinstance(item[0][1], str):
+                return None
+            lines.append(f"{item[0][1]} is {relation}")
+    return "\n".join(lines) or None
+
+
+def _relation(value: object) -> str | None:
+    """`"above, left"` or `{"vertical": "above", "horizontal": "left"}` in words."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, _Pairs) and value and all(
+        isinstance(word, str) and key.lower() in _AXES for key, word in value
+    ):  # fmt: skip
+        return " and ".join(
+            f"same {_AXES[key.lower()]}" if word.lower() == "same" else word for key, word in value
+        )
+    return None
+
+
+_OBJECT_KEYS = ("object", "name", "type")
+_AXES = {
+    "vertical": "row",
+    "vertical_relation": "row",
+    "row": "row",
+    "horizontal": "column",
+    "horizontal_relation": "column",
+    "column": "column",
+}
+_HAS_KEY = re.compile(r"[\w'\"]\s*:")
+
+
 def _class_of_key(key: str) -> str | None:
     for word in re.findall(r"[a-z]+", key.lower()):
         object_class = OBJECT_CLASSES.get(word)
-        if object_class is not None and object_class != OTHER:
+        if object_class is not None:
             return object_class
     return None
 
 
-def _positions(value: object, base: int) -> list[Claim]:
-    """`[r, c]`, `[[r, c], ...]` or `{"row": r, "column": c}`; anything else claims nothing."""
+def _positions(value: object, base: int) -> list[Claim] | None:
+    """`[r, c]`, `[[r, c], ...]` or `{"row": r, "column": c}`; None if it is nothing of these."""
     if isinstance(value, _Pairs):
         cell = {str(key).lower(): number for key, number in value}
         row, column = (
@@ -105,11 +168,12 @@ def _positions(value: object, base: int) -> list[Claim]:
         )
         value = [row, column]
     if not isinstance(value, list):
-        return []
+        return None
     cell = _cell(value, base)
     if cell is not None:
         return [cell]
-    return [cell for item in value if (cell := _cell(item, base)) is not None]
+    cells = [_cell(item, base) for item in value]
+    return None if None in cells else [cell for cell in cells if cell is not None]
 
 
 def _cell(value: object, base: int) -> Claim | None:
@@ -124,7 +188,7 @@ def _statement(form: Form, found: dict[str, list[Claim]], named: frozenset[str])
     players = found.pop(PLAYER, [])
     return Statement(
         form=form,
-        claims={name: tuple(claims) for name, claims in found.items()} if players else {},
+        claims={name: tuple(claims) for name, claims in found.items() if claims} if players else {},
         named=named,
         player=players[0] if players else None,
         contradiction=len(set(players)) > 1,

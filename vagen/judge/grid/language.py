@@ -23,11 +23,16 @@ def read_statement(text: str, env_name: str, *, coordinate_base: int = 0) -> Sta
         env_name: `FrozenLake` or `Sokoban`: its symbols are those of a grid.
         coordinate_base: What rows and columns in `text` count from.
     """
-    return (
-        read_symbolic(text, env_name)
-        or read_structured(text, coordinate_base)
-        or _read_sentences(text, coordinate_base)
-    )
+    symbolic = read_symbolic(text, env_name)
+    if symbolic is not None:
+        return symbolic
+    structured = read_structured(text, coordinate_base)
+    if isinstance(structured, Statement):
+        return structured
+    return _read_sentences(text if structured is None else structured, coordinate_base)
+
+
+PARTS = len(Claim._fields)
 
 
 class _Draft:
@@ -38,7 +43,7 @@ class _Draft:
         self.count = event.count
         self.plural = event.plural
         self.void = event.negated
-        self.claims: list[list[int | None]] = [[None] * 4]
+        self.claims: list[list[int | None]] = [[None] * PARTS]
         self.excluded: tuple[set[int], set[int]] = (set(), set())
         self.straight = False
         self.contradiction = False
@@ -54,7 +59,7 @@ class _Draft:
             said = self.claims[-1][axis]
             if said is not None and said != value:
                 if self.plural:
-                    self.claims.append([None] * 4)
+                    self.claims.append([None] * PARTS)
                 else:
                     self.contradiction = True
             self.claims[-1][axis] = value
@@ -84,6 +89,8 @@ class _Draft:
 _SAME_PLACE = Event(Word.RELATION, ((0, 0), (1, 0)))
 
 
+_COMMA_THERE = [Word.AND, Word.VERB]
+"""Of `to the left, there is a hole`."""
 _PREDICATES = ([Word.VERB], [Word.RELATION], [Word.ROW])
 """What follows a subject of its own."""
 
@@ -101,6 +108,10 @@ class _Clause:
     """Relations of the subjects whose reference is still open (the player unless it follows)."""
     pending: list[Event] = field(default_factory=list)
     """Relations that came before any object."""
+    understood: bool = True
+    """Every relation and position was said of some object."""
+    on_is_negated: bool = False
+    """Of the last `on`: where the object is not says nothing of where it is."""
 
     def read(self, events: list[Event]) -> None:
         position = 0
@@ -114,11 +125,14 @@ class _Clause:
                 case Word.RELATION:
                     position = self._relation(events, position)
                 case Word.ROW:
+                    self.understood &= bool(self.subjects)
                     for draft in self.subjects:
                         draft.add(event)
                     self.joinable = False
                 case Word.VERB:
                     self.joinable = False
+                case Word.ON:
+                    self.on_is_negated = event.negated
                 case Word.AGAIN if self.subjects:
                     self._close()
                     self._start(Event(Word.OBJECT, name=self.subjects[0].name))
@@ -126,9 +140,11 @@ class _Clause:
                     self._pronoun()
             position += 1
         self._close()
+        self.understood &= not self.pending
 
     def _object(self, event: Event, before: Word, after: Word) -> None:
         if before is Word.ON and self.subjects and not self.said:
+            self.understood &= not self.on_is_negated
             self.said.append(_SAME_PLACE)
             self._refer(event)
         elif (event.referred or before is Word.RELATION) and self._is_reference(event, after):
@@ -170,7 +186,7 @@ class _Clause:
     def _turn(self, draft: _Draft) -> None:
         """Adds to `draft` what is said of the player relative to it, seen from the player."""
         for relation in self.said:
-            turned = tuple((axis, -value) for axis, value in relation.value)
+            turned = tuple((axis, -value if axis < 2 else value) for axis, value in relation.value)
             draft.add(relation._replace(value=turned))
 
     def _pronoun(self) -> None:
@@ -188,6 +204,8 @@ class _Clause:
         while end + 1 < len(events) and events[end + 1].kind is Word.RELATION:
             end += 1
         subject = end + 1
+        if not self.subjects and [e.kind for e in events[subject : subject + 2]] == _COMMA_THERE:
+            subject += 1
         if subject < len(events) and events[subject].name == PLAYER:
             subject += 1
         kinds = [event.kind for event in events[subject : subject + 3]]
@@ -224,8 +242,11 @@ class _Clause:
 
 def _read_sentences(text: str, base: int) -> Statement:
     drafts: list[_Draft] = []
-    for events in read_events(text, base):
-        _Clause(drafts).read(events)
+    sentences, understood = read_events(text, base)
+    for events in sentences:
+        clause = _Clause(drafts)
+        clause.read(events)
+        understood &= clause.understood
     claims: dict[str, list[Claim]] = {}
     player: Claim | None = None
     contradiction = False
@@ -248,4 +269,5 @@ def _read_sentences(text: str, base: int) -> Statement:
         named=frozenset(draft.name for draft in drafts) - {OTHER},
         player=player,
         contradiction=contradiction,
+        understood=understood,
     )

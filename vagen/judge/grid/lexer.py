@@ -6,7 +6,18 @@ from typing import Any, NamedTuple
 from vagen.judge.grid.lexicon import LEXICON, OTHER, PLAYER, Word
 
 _WORDS = re.compile(r"[a-z]+|\d+|[^\sa-z\d]|\n")
-_NOT = re.compile(r"n['’]t\b")
+_SAME_MEANING = (
+    (re.compile(r"n['’]t\b"), " not"),
+    (re.compile(r"\bno longer\b"), "not"),
+    (re.compile(r"\bas well as\b"), "and"),
+    (re.compile(r"[’‘]"), "'"),
+    (re.compile(r"\b(it|that|there|here)'s\b"), r"\1 is"),
+    (re.compile(r"\bi'm\b"), "i am"),
+    (re.compile(r"\b(you|we|they)'re\b"), r"\1 are"),
+    (re.compile(r"[–—‐‑−]"), "-"),
+    (re.compile(r"[•·×]"), "*"),
+)
+"""Phrases and marks that are read as others."""
 _MOST_OBJECTS = 20
 """A count above this is not a description."""
 _UNKNOWN: tuple[Word | None, Any] = (None, None)
@@ -17,7 +28,8 @@ class Event(NamedTuple):
 
     kind: Word
     value: tuple[tuple[int, int], ...] = ()
-    """RELATION: (axis, direction) pairs; ROW: (axis 2 or 3, coordinate) pairs."""
+    """RELATION: (axis, direction) pairs, with (axis + 4, distance) where one is said; ROW: (axis 2
+    or 3, coordinate) pairs."""
     name: str = ""
     """OBJECT: its class."""
     count: int = 1
@@ -28,18 +40,25 @@ class Event(NamedTuple):
     straight: bool = False
 
 
-def read_events(text: str, base: int) -> list[list[Event]]:
+def read_events(text: str, base: int) -> tuple[list[list[Event]], bool]:
     """The sentences of a text as events.
 
     Args:
         text: Any text.
         base: What rows and columns in it count from.
+
+    Returns:
+        The sentences, and whether every word and mark of them was used.
     """
-    words = _WORDS.findall(_NOT.sub(" not", text.lower()))
+    text = text.lower()
+    for pattern, meaning in _SAME_MEANING:
+        text = pattern.sub(meaning, text)
+    words = _WORDS.findall(text)
     lexer = _Lexer(words, base)
     while lexer.position < len(words):
         lexer.step()
-    return [*lexer.sentences, lexer.events]
+    lexer.end_sentence()
+    return lexer.sentences, lexer.understood
 
 
 class _Lexer:
@@ -52,10 +71,15 @@ class _Lexer:
         self.position = 0
         self.sentences: list[list[Event]] = []
         self.events: list[Event] = []
+        self.understood = True
         self.number: int | None = None
         """Number just read, for `two boxes`."""
+        self.distance: int | None = None
+        """Number of cells just read, for `two cells below`."""
         self.ordinal = False
         self.negated = False
+        self.negation_is_open = False
+        """Nothing has been found yet that the last negation denies."""
         self.no_object = False
         self.referred = False
         self.article = False
@@ -78,12 +102,56 @@ class _Lexer:
         return self._follows(Word.AND, Word.VERB) and self.role(1) in _AFTER_ONE
 
     def emit(self, event: Event) -> None:
+        self._drop_number()
         self.events.append(event)
-        self.number, self.article, self.ordinal = None, False, False
+        self.article = False
 
     def relate(self, *value: tuple[int, int]) -> None:
+        if self.number is not None and not self.ordinal:
+            self.distance = self.number
+            self._drop_number(used=True)
+        if self.distance is not None:
+            if len(value) == 1 and value[0][1]:
+                value = (*value, (value[0][0] + 4, self.distance))
+            else:
+                self.understood = False
+            self.distance = None
         self.emit(Event(Word.RELATION, value, negated=self.negated, straight=self.straight))
-        self.straight = self.referred = self.no_object = False
+        self.straight = self.referred = self.no_object = self.negation_is_open = False
+
+    def end_sentence(self) -> None:
+        """Closes the sentence; a negation that denied nothing may deny what was said before."""
+        self._drop_number()
+        self.understood &= not self.negation_is_open
+        self.sentences.append(self.events)
+        self.events = []
+        self.negated = self.negation_is_open = self.no_object = False
+        self.referred = self.straight = self.article = False
+        self.distance = None
+
+    def _drop_number(self, *, used: bool = False) -> None:
+        """Forgets the number just read; one that nothing used is not understood."""
+        if self.number is not None and not used:
+            self.understood = False
+        self.number, self.ordinal = None, False
+
+    def _set_number(self, value: int, *, ordinal: bool = False) -> None:
+        self._drop_number()
+        if self._is_label():
+            return
+        self.number, self.ordinal = value, ordinal
+
+    def _is_label(self) -> bool:
+        """Whether a number only counts sentences or objects: `1. target`, `hole 2: above`."""
+        after, before = self.word(1), self.word(-1)
+        if not self.events and before in ("", "\n") and after in (".", ")", ":"):
+            self.position += 1
+            return True
+        return (
+            self._follows(Word.OBJECT)
+            and self.role(-1) in (Word.OBJECT, Word.NUMBER_MARK)
+            and self.role(1) in (Word.VERB, Word.RELATION, Word.ON)
+        )
 
     def step(self) -> None:
         """Consumes one phrase."""
@@ -94,10 +162,7 @@ class _Lexer:
             case Word.OBJECT:
                 self._object(*value)
             case Word.RELATION:
-                if self.word(0) == "right" and self.word(1) in _AFTER_RIGHT:
-                    self.straight = True
-                else:
-                    self.relate(*value)
+                self._directed(value)
             case Word.SAME | Word.MINE:
                 self._same()
             case Word.LEVEL:
@@ -113,35 +178,72 @@ class _Lexer:
             case Word.NUMBER if self.word(0) == "one" and self._is_another():
                 self.emit(Event(Word.AGAIN))
             case Word.NUMBER:
-                self.number = value
+                self._set_number(value)
             case Word.ORDINAL:
-                self.number, self.ordinal = value, True
+                self._set_number(value, ordinal=True)
             case Word.VERB | Word.ON | Word.AGAIN | Word.IT:
                 if role is Word.VERB:
                     self.referred = False
-                    self.negated &= not self._follows(Word.AND)
-                self.emit(Event(role))
+                    self.negated &= not self._follows(Word.AND) or self.negation_is_open
+                self.emit(Event(role, negated=role is Word.ON and self.negation_is_open))
             case Word.AND:
                 self.emit(Event(role))
                 if self.word(0) in _CONTRAST:
-                    self.negated = False
+                    self.understood &= not self.negation_is_open
+                    self.negated = self.negation_is_open = False
             case Word.END:
-                self.sentences.append(self.events)
-                self.events = []
-                self.negated = self.no_object = self.referred = self.straight = False
-            case Word.NOT:
-                self.negated = True
-            case Word.NO:
-                self.no_object = self.negated = True
+                self.end_sentence()
+            case Word.NOT | Word.NO:
+                # Two negations of one thing would have to be weighed against each other.
+                self.understood &= not self.negation_is_open
+                self.negated = self.negation_is_open = True
+                self.no_object |= role is Word.NO
             case Word.OF:
-                self.referred = True
+                self._of()
             case Word.ARTICLE:
                 self.article = True
             case Word.MOVE:
                 self._move()
-            case Word.FILLER:
-                self._filler()
+            case Word.PLACE | Word.UNIT:
+                self._unit(role)
+            case Word.OTHER_ONE:
+                self.understood &= self.role(1) in (Word.OBJECT, Word.PLACE, Word.NUMBER)
+            case Word.PLAIN | Word.NUMBER_MARK:
+                pass
+            case Word.MARK:
+                self._mark()
         self.position += 1
+
+    def _directed(self, value: tuple[tuple[int, int], ...]) -> None:
+        if self.word(0) == "right" and self.word(1) in _AFTER_RIGHT:
+            self.straight = True
+            return
+        # A `higher row` is one with a lower index to some and above to others.
+        if self.word(0) in _COMPARED and self.role(1) in (Word.ROW, Word.COLUMN):
+            self.understood = False
+        self.relate(*value)
+
+    def _of(self) -> None:
+        """`other than below`, `far from left`: only `to` may stand before a relation."""
+        self.referred = True
+        if self.word(0) != "to":
+            self.understood &= self.role(1) not in _DIRECTIONAL
+
+    def _unit(self, role: Word) -> None:
+        """`two cells` is a distance if a relation follows; `the cell is ...` speaks of a cell."""
+        if self.number is not None and not self.ordinal:
+            number = self.number
+            self._drop_number(used=True)
+            offset = 1
+            while self.role(offset) in (Word.ARTICLE, Word.PLAIN, Word.STRAIGHT, Word.OF):
+                offset += 1
+            if self.role(offset) is Word.RELATION:
+                self.distance = number
+            return
+        self._drop_number(used=self.ordinal)
+        if self.article and role is Word.PLACE and self.role(1) is Word.VERB:
+            self.emit(Event(Word.OBJECT, name=OTHER, referred=self.referred))
+            self.referred = False
 
     def _object(self, name: str, plural: bool) -> None:
         if name == PLAYER and self.word(1) in ("'", "’") and self.word(2) == "s":
@@ -153,6 +255,8 @@ class _Lexer:
         count = self.number if self.number and not self.ordinal else 1
         if self.number == 0:
             self.no_object = True
+        self._drop_number(used=True)
+        self.no_object |= self.negation_is_open
         self.emit(
             Event(
                 Word.OBJECT,
@@ -163,26 +267,26 @@ class _Lexer:
                 referred=self.referred,
             )
         )
-        self.negated = self.no_object = self.referred = False
+        self.negated = self.negation_is_open = self.no_object = self.referred = False
 
     def _unknown(self) -> None:
         word = self.word(0)
-        if word.isdecimal():
-            self.number = int(word) if len(word) < 4 else None
-            self.ordinal = False
-            if self.word(1) in ("st", "nd", "rd", "th"):
-                self.ordinal = True
-                self.position += 1
+        if _is_number(word):
+            ordinal = self.word(1) in ("st", "nd", "rd", "th")
+            self._set_number(int(word), ordinal=ordinal)
+            self.position += ordinal
             return
+        self.understood = False
+        self._drop_number(used=True)
         index = 1
-        while self.role(index) in (Word.FILLER, None) and self.word(index):
+        while self.role(index) in (Word.PLAIN, None) and self.word(index):
             index += 1
         if self.article and self.role(index) is Word.VERB:
             self.emit(Event(Word.OBJECT, name=OTHER, referred=self.referred))
             self.referred = False
 
-    def _filler(self) -> None:
-        """A position `(2, 3)`; any other mark or unit says nothing."""
+    def _mark(self) -> None:
+        """A position `(2, 3)`; any other bracket or dash says nothing."""
         opening = self.word(0)
         if opening in _CLOSING:
             row, comma, column, closing = (self.word(offset) for offset in range(1, 5))
@@ -190,17 +294,18 @@ class _Lexer:
                 _is_number(row) and comma == "," and _is_number(column)
                 and closing == _CLOSING[opening]
             ):  # fmt: skip
-                self.emit(
-                    Event(Word.ROW, ((2, int(row) - self.base), (3, int(column) - self.base)))
-                )
+                self._place((2, int(row) - self.base), (3, int(column) - self.base))
                 self.position += 4
-                return
-        self.number = None
 
     def _coordinate(self, axis: int) -> None:
-        """`row 2`, `row index 2`, `second row`; `2 rows below` is a distance and says nothing."""
+        """`row 2`, `row index 2`, `second row`; `2 rows below` is a distance."""
         if self.number is not None and self.ordinal:
-            self.emit(Event(Word.ROW, ((axis, self.number - 1),)))
+            value = self.number - 1
+            self._drop_number(used=True)
+            self._place((axis, value))
+            return
+        if self.number is not None:
+            self._unit(Word.UNIT)
             return
         offset = 1
         while self.word(offset) in _BEFORE_NUMBER:
@@ -211,9 +316,13 @@ class _Lexer:
         if spelled[0] is Word.NUMBER and word != "both":
             number = spelled[1]
         if number is not None and not self.word(0).endswith("s"):
-            self.emit(Event(Word.ROW, ((axis, number - self.base),)))
+            self._place((axis, number - self.base))
             self.position += offset
-        self.number = None
+
+    def _place(self, *value: tuple[int, int]) -> None:
+        """A position; a denied one says nothing of where the object is."""
+        self.understood &= not self.negated
+        self.emit(Event(Word.ROW, value))
 
     def _same(self) -> None:
         """`same row`, `same row and column`, `same place`, `in your row`."""
@@ -260,6 +369,7 @@ class _Lexer:
                 break
             offset += 1
         self.position += used
+        self.negated = self.negation_is_open = False
 
 
 _AFTER_RIGHT = frozenset(("above", "below", "over", "under", "underneath", "beneath"))
@@ -269,8 +379,20 @@ _CONTRAST = frozenset(("but", ",", "while", "whereas"))
 _CLOSING = {"(": ")", "[": "]"}
 _BEFORE_NUMBER = frozenset(("index", "number", "no", "#", "=", ":"))
 _BEFORE_DIRECTION = frozenset(
-    (Word.ARTICLE, Word.FILLER, Word.OBJECT, Word.OF, Word.MINE, Word.NUMBER, Word.STRAIGHT)
+    (
+        Word.ARTICLE,
+        Word.PLAIN,
+        Word.UNIT,
+        Word.PLACE,
+        Word.OBJECT,
+        Word.OF,
+        Word.MINE,
+        Word.NUMBER,
+        Word.STRAIGHT,
+    )
 )
+_DIRECTIONAL = frozenset((Word.RELATION, Word.SAME, Word.LEVEL, Word.ALIGNED, Word.HERE))
+_COMPARED = frozenset(("higher", "lower", "upper"))
 
 
 def _is_number(word: str) -> bool:

@@ -38,17 +38,26 @@ class Word(IntEnum):
     MOVE = auto()
     """The direction after it is an action's, not an object's."""
     MINE = auto()
-    FILLER = auto()
+    PLAIN = auto()
+    """Says nothing that could be wrong, and takes nothing back."""
+    UNIT = auto()
+    MARK = auto()
+    NUMBER_MARK = auto()
+    OTHER_ONE = auto()
+    """`the other hole`; without a noun it would be `anything but`."""
 
 
 PLAYER, TARGET, HOLE, BOX, OTHER = "player", "target", "hole", "box", "other"
 
 _OBJECTS = {
-    PLAYER: "player agent i me you we us myself yourself character robot elf hero explorer avatar",
-    TARGET: "target goal gift flag destination present prize treasure storage dock",
-    HOLE: "hole pit trap hazard",
-    BOX: "box crate block",
-    OTHER: "wall edge border boundary corner obstacle ice floor grid map board room lake start",
+    PLAYER: "player agent i me you we us myself yourself character robot elf hero explorer avatar "
+    "person figure man human pawn adventurer",
+    TARGET: "target goal gift flag destination present prize treasure storage dock exit finish "
+    "objective ring",
+    HOLE: "hole pit trap hazard gap chasm crevasse",
+    BOX: "box crate block cube",
+    OTHER: "wall edge border boundary corner obstacle ice floor grid map board room lake start "
+    "tree snow water brick area region quadrant part section middle center centre empty",
 }
 
 _RELATIONS: dict[str, tuple[tuple[int, int], ...]] = {
@@ -67,14 +76,13 @@ _ROLES: dict[Word, str] = {
     Word.LEVEL: "level",
     Word.ALIGNED: "aligned",
     Word.STRAIGHT: "directly straight immediately exactly vertically horizontally",
-    Word.ROW: "row rows line y",
-    Word.COLUMN: "column columns col cols x",
+    Word.ROW: "row rows line y r",
+    Word.COLUMN: "column columns col cols x c",
     Word.PLACE: "position place cell spot tile square location coordinates point",
     Word.HERE: "here",
-    Word.VERB: "is are was were be been being lies lie sits stays stay remains remain stands "
-    "becomes become : =",
+    Word.VERB: "is are be being lies lie sits stays stay remains remain stands becomes become : =",
     Word.AND: "and , & plus but while whereas also",
-    Word.END: ". ; \n",
+    Word.END: ". ; \n !",
     Word.OF: "of to from than as relative with",
     Word.ON: "on onto in into inside at upon reached reaches reach entered enters",
     Word.NOT: "not never neither nor",
@@ -85,9 +93,21 @@ _ROLES: dict[Word, str] = {
     Word.MOVE: "move moves moving moved go goes going push pushes pushing pushed slide slides "
     "turn turns walk walks head heads stepping",
     Word.MINE: "my your our his their its",
-    Word.FILLER: "there now still then currently will would should just located situated "
-    "placed position positions located cells tiles squares steps step unit units spaces space "
-    "spots away adjacent next near further far side hand direction - ' * # ( ) [ ]",
+    Word.PLAIN: "am there now still then currently will would just located situated placed "
+    "position positioned found standing sitting resting hand side direction nearby away adjacent next "
+    "near further far slightly diagonally diagonal horizontal vertical directions positions "
+    "locations see sees seeing seen spot observe observed notice view viewed shown shows show "
+    "visible displayed depicted drawn marked have has having do does can contains contain which "
+    "by for after moving take taking action actions this turn current new red green blue yellow "
+    "orange brown black white grey gray pink purple dark light pale bright golden coloured "
+    "colored sand small little big large round circular solid frozen icy wooden snowy cold disc "
+    "circle crack symbol icon image picture scene screen state environment game frozenlake "
+    "sokoban level sides total safe remaining so thus too additionally furthermore finally "
+    "again",
+    Word.UNIT: "cells tiles squares steps step unit units spaces space spots moves",
+    Word.MARK: "- ' * ( ) [ ]",
+    Word.NUMBER_MARK: "#",
+    Word.OTHER_ONE: "other",
 }
 
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -121,6 +141,9 @@ def _build() -> dict[str, tuple[Word, Any]]:
 
 LEXICON = _build()
 """Lower-case word or punctuation mark -> (role, value)."""
+
+PLAIN_WORDS = frozenset(word for word, (role, _) in LEXICON.items() if role is Word.PLAIN)
+"""Words that may stand anywhere in a description."""
 
 OBJECT_CLASSES = {word: value[0] for word, (role, value) in LEXICON.items() if role is Word.OBJECT}
 """Noun, singular or plural -> object class."""

@@ -40,6 +40,8 @@ def make_truth(player: Sequence[int], places: Mapping[str, Sequence[Sequence[int
                 (column > player_column) - (column < player_column),
                 row,
                 column,
+                abs(row - player_row),
+                abs(column - player_column),
             )
             for row, column in cells
         )
@@ -126,30 +128,26 @@ def _credits(
     player = statement.player
     row_known = player is None or player.row is None or player.row == truth.player[0]
     column_known = player is None or player.column is None or player.column == truth.player[1]
-    true = truth.objects[name]
     return [
         [
-            0.5 * _axis_is_right(claim[0], claim[2], object_[0], object_[2], row_known)
-            + 0.5 * _axis_is_right(claim[1], claim[3], object_[1], object_[3], column_known)
-            for object_ in true
+            0.5 * (row_known and _axis_is_right(claim, object_, 0))
+            + 0.5 * (column_known and _axis_is_right(claim, object_, 1))
+            for object_ in truth.objects[name]
         ]
         for claim in stated
     ]
 
 
-def _axis_is_right(
-    direction: int | None,
-    coordinate: int | None,
-    true_direction: int | None,
-    true_coordinate: int | None,
-    player_known: bool,
-) -> bool:
-    """Whether an axis is claimed, and nothing that is claimed of it is wrong."""
-    if coordinate is not None:
-        if coordinate != true_coordinate or not player_known:
-            return False
-        return direction is None or direction == true_direction
-    return direction == true_direction
+def _axis_is_right(claim: Claim, object_: Claim, axis: int) -> bool:
+    """Whether something is claimed of an axis, and nothing that is claimed of it is wrong."""
+    direction, place, distance = claim[axis::2]
+    if direction is None and place is None:
+        return False
+    return (
+        (direction is None or direction == object_[axis])
+        and (place is None or place == object_[axis + 2])
+        and (distance is None or distance == object_[axis + 4])
+    )
 
 
 def _best_credit(credits: list[list[float]]) -> float:

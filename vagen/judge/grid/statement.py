@@ -30,11 +30,15 @@ class Claim(NamedTuple):
     """Grid row, counted from 0."""
     column: int | None = None
     """Grid column, counted from 0."""
+    row_distance: int | None = None
+    """Rows between the object and the player."""
+    column_distance: int | None = None
+    """Columns between the object and the player."""
 
     @property
     def is_positional(self) -> bool:
-        """Whether a grid row or column is claimed."""
-        return self.row is not None or self.column is not None
+        """Whether a grid row or column, or a number of them, is claimed."""
+        return any(part is not None for part in self[2:])
 
     @property
     def is_empty(self) -> bool:
@@ -67,3 +71,5 @@ class Statement:
     """Where the player is said to be (`row` and `column` only)."""
     contradiction: bool = False
     """One object is said to be in two places."""
+    understood: bool = True
+    """Every word and mark that could bear on the meaning was used."""

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from vagen.envs.base import State
 from vagen.judge.grid.language import read_statement
-from vagen.judge.grid.lexicon import LEXICON, PLAYER
+from vagen.judge.grid.lexicon import LEXICON, PLAIN_WORDS, PLAYER
 from vagen.judge.grid.matching import Truth, make_truth, merge_unique
 from vagen.judge.grid.statement import Claim, Statement
 from vagen.judge.rules.base import Reading, Rules
@@ -21,7 +21,7 @@ class GridRules(Rules[Statement, Truth]):
     its state, and its score.
     """
 
-    vocabulary: ClassVar[frozenset[str]] = frozenset(LEXICON)
+    vocabulary: ClassVar[frozenset[str]] = frozenset(LEXICON) - PLAIN_WORDS
     required: ClassVar[tuple[str, ...]]
     """Object classes that a description must place."""
     state_keys: ClassVar[dict[str, str]]
@@ -38,19 +38,28 @@ class GridRules(Rules[Statement, Truth]):
     def read(self, text: str) -> Reading[Statement]:
         """The claims of a sentence, a dict or a grid of symbols."""
         statement = read_statement(text, self.env_name, coordinate_base=self.coordinate_base)
-        flags = _flags(statement, self.required)
-        return Reading(statement, flags)
+        flags = _flags(statement, self.required) if statement.understood else ()
+        return Reading(statement, flags, understood=statement.understood)
 
     def truth(self, state: State) -> Truth:
         """Places of the objects that descriptions speak of."""
         return make_truth(state["player"], self._places(state))
 
     def score(self, content: Statement, truth: Truth) -> tuple[float, tuple[str, ...]]:
-        """The game's score; two places of one object are worth none."""
+        """The game's score; two places of one object, and lists of places, are worth none."""
+        for name, stated in content.claims.items():
+            if len(stated) > self._most_claims(name, len(truth.objects.get(name, ()))):
+                return 0.0, ("listing",)
         claims = merge_unique(content, truth)
         if claims is None:
             return 0.0, ("contradiction",)
         return self._score(content, claims, truth), ()
+
+    @abstractmethod
+    def _most_claims(self, name: str, count: int) -> int:
+        """Most claims about a class of which there are `count` objects; more are a list of all
+        that could be, which is right somewhere whatever the state.
+        """
 
     @abstractmethod
     def _score(
@@ -81,7 +90,7 @@ class GridRules(Rules[Statement, Truth]):
         for name, claims in truth.objects.items():
             if not claims:
                 lines.append(f"There is no {name}.")
-            for row_direction, column_direction, row, column in claims:
+            for row_direction, column_direction, row, column, *_ in claims:
                 assert row_direction is not None and column_direction is not None
                 lines.append(
                     f"A {name} is at row {row}, column {column}: {ROWS[row_direction]} and "
