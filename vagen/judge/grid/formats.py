@@ -119,9 +119,10 @@ def _sentences(content: object) -> str | None:
             if not isinstance(item, _Pairs) or not item or item[0][0].lower() not in _OBJECT_KEYS:
                 return None
             relation = _relation(_Pairs(item[1:]))
-            if relation is None or not isinstance(item[0][1], str):
+            name = item[0][1]
+            if relation is None or not isinstance(name, str):
                 return None
-            lines.append(f"{item[0][1]} is {relation}")
+            lines.append(f"{name} is {relation}")
     return "\n".join(lines) or None
 
 
@@ -129,13 +130,15 @@ def _relation(value: object) -> str | None:
     """`"above, left"` or `{"vertical": "above", "horizontal": "left"}` in words."""
     if isinstance(value, str):
         return value
-    if isinstance(value, _Pairs) and value and all(
-        isinstance(word, str) and key.lower() in _AXES for key, word in value
-    ):  # fmt: skip
-        return " and ".join(
-            f"same {_AXES[key.lower()]}" if word.lower() == "same" else word for key, word in value
-        )
-    return None
+    if not isinstance(value, _Pairs) or not value:
+        return None
+    words = []
+    for key, word in value:
+        axis = _AXES.get(key.lower())
+        if axis is None or not isinstance(word, str):
+            return None
+        words.append(f"same {axis}" if word.lower() == "same" else word)
+    return " and ".join(words)
 
 
 _OBJECT_KEYS = ("object", "name", "type")

@@ -94,16 +94,17 @@ _ROLES: dict[Word, str] = {
     "turn turns walk walks head heads stepping",
     Word.MINE: "my your our his their its",
     Word.PLAIN: "am there now still then currently will would just located situated placed "
-    "position positioned found standing sitting resting hand side direction nearby away adjacent next "
-    "near further far slightly diagonally diagonal horizontal vertical directions positions "
-    "locations see sees seeing seen spot observe observed notice view viewed shown shows show "
-    "visible displayed depicted drawn marked have has having do does can contains contain which "
-    "by for after moving take taking action actions this turn current new red green blue yellow "
-    "orange brown black white grey gray pink purple dark light pale bright golden coloured "
-    "colored sand small little big large round circular solid frozen icy wooden snowy cold disc "
-    "circle crack symbol icon image picture scene screen state environment game frozenlake "
-    "sokoban level sides total safe remaining so thus too additionally furthermore finally "
-    "again",
+    "position positioned found standing sitting resting hand side direction nearby "
+    "away adjacent next near further far slightly diagonally diagonal horizontal "
+    "vertical directions positions locations see sees seeing seen spot observe "
+    "observed notice view viewed shown shows show visible displayed depicted drawn "
+    "marked have has having do does can contains contain which by for after moving "
+    "take taking action actions this turn current new red green blue yellow orange "
+    "brown black white grey gray pink purple dark light pale bright golden coloured "
+    "colored sand small little big large round circular solid frozen icy wooden "
+    "snowy cold disc circle crack symbol icon image picture scene screen state "
+    "environment game frozenlake sokoban level sides total safe remaining so thus "
+    "too additionally furthermore finally again",
     Word.UNIT: "cells tiles squares steps step unit units spaces space spots moves",
     Word.MARK: "- ' * ( ) [ ]",
     Word.NUMBER_MARK: "#",

@@ -34,11 +34,6 @@ class FrozenLakeRules(GridRules):
             return cls()
         return cls(require_holes=env_config.describes_holes)
 
-    def _most_claims(self, name: str, count: int) -> int:
-        if name == TARGET:
-            return 3
-        return max(2 * count, count + 2)
-
     def _score(
         self, statement: Statement, claims: dict[str, tuple[Claim, ...]], truth: Truth
     ) -> float:

@@ -46,20 +46,11 @@ class GridRules(Rules[Statement, Truth]):
         return make_truth(state["player"], self._places(state))
 
     def score(self, content: Statement, truth: Truth) -> tuple[float, tuple[str, ...]]:
-        """The game's score; two places of one object, and lists of places, are worth none."""
-        for name, stated in content.claims.items():
-            if len(stated) > self._most_claims(name, len(truth.objects.get(name, ()))):
-                return 0.0, ("listing",)
+        """The game's score; two places of one object are worth none."""
         claims = merge_unique(content, truth)
         if claims is None:
             return 0.0, ("contradiction",)
         return self._score(content, claims, truth), ()
-
-    @abstractmethod
-    def _most_claims(self, name: str, count: int) -> int:
-        """Most claims about a class of which there are `count` objects; more are a list of all
-        that could be, which is right somewhere whatever the state.
-        """
 
     @abstractmethod
     def _score(

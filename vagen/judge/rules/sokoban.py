@@ -15,10 +15,6 @@ class SokobanRules(GridRules):
     required: ClassVar[tuple[str, ...]] = (TARGET, BOX)
     state_keys: ClassVar[dict[str, str]] = {TARGET: "targets", BOX: "boxes"}
 
-    def _most_claims(self, name: str, count: int) -> int:
-        del name
-        return 3 if count == 1 else count + 1
-
     def _score(
         self, statement: Statement, claims: dict[str, tuple[Claim, ...]], truth: Truth
     ) -> float:
