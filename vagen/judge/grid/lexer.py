@@ -183,6 +183,7 @@ class _Lexer:
                 self._set_number(value, ordinal=True)
             case Word.VERB | Word.ON | Word.AGAIN | Word.IT:
                 if role is Word.VERB:
+                    self._question()
                     self.referred = False
                     self.negated &= not self._follows(Word.AND) or self.negation_is_open
                 self.emit(Event(role, negated=role is Word.ON and self.negation_is_open))
@@ -197,7 +198,7 @@ class _Lexer:
                 # Two negations of one thing would have to be weighed against each other.
                 self.understood &= not self.negation_is_open
                 self.negated = self.negation_is_open = True
-                self.no_object |= role is Word.NO
+                self.no_object |= self.word(0) == "no"
             case Word.OF:
                 self._of()
             case Word.ARTICLE:
@@ -208,11 +209,23 @@ class _Lexer:
                 self._unit(role)
             case Word.OTHER_ONE:
                 self.understood &= self.role(1) in (Word.OBJECT, Word.PLACE, Word.NUMBER)
-            case Word.PLAIN | Word.NUMBER_MARK:
+            case Word.PLAIN:
+                self._question()
+                self.understood &= (
+                    self.word(0) != "far"
+                    or self.word(1) != "from"
+                    or (self.role(2) in (Word.OBJECT, Word.ARTICLE))
+                )
+            case Word.NUMBER_MARK:
                 pass
             case Word.MARK:
                 self._mark()
         self.position += 1
+
+    def _question(self) -> None:
+        """`is the target above` and `does it lie above` ask."""
+        if self.position == 0 or self.role(-1) is Word.END:
+            self.understood &= self.word(0) not in _ASKING
 
     def _directed(self, value: tuple[tuple[int, int], ...]) -> None:
         if self.word(0) == "right" and self.word(1) in _AFTER_RIGHT:
@@ -256,6 +269,8 @@ class _Lexer:
         if self.number == 0:
             self.no_object = True
         self._drop_number(used=True)
+        # `No hole is left` speaks of holes; `not the hole is left` takes back what follows it.
+        self.understood &= self.no_object or not self.negation_is_open
         self.no_object |= self.negation_is_open
         self.emit(
             Event(
@@ -392,6 +407,8 @@ _BEFORE_DIRECTION = frozenset(
     )
 )
 _DIRECTIONAL = frozenset((Word.RELATION, Word.SAME, Word.LEVEL, Word.ALIGNED, Word.HERE))
+_ASKING = frozenset("is are be can do does has have having will would".split())
+"""First words of questions and of orders."""
 _COMPARED = frozenset(("higher", "lower", "upper"))
 
 

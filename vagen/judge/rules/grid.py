@@ -12,6 +12,8 @@ from vagen.judge.rules.base import Reading, Rules
 
 ROWS = {-1: "above", 0: "same row", 1: "below"}
 COLUMNS = {-1: "left", 0: "same column", 1: "right"}
+MOST_MENTIONS = 3
+"""How often a description may speak of the only object of its class."""
 
 
 class GridRules(Rules[Statement, Truth]):
@@ -47,6 +49,9 @@ class GridRules(Rules[Statement, Truth]):
 
     def score(self, content: Statement, truth: Truth) -> tuple[float, tuple[str, ...]]:
         """The game's score; two places of one object are worth none."""
+        for name, stated in content.claims.items():
+            if len(stated) > MOST_MENTIONS and len(truth.objects.get(name, ())) == 1:
+                return 0.0, ("repeated",)
         claims = merge_unique(content, truth)
         if claims is None:
             return 0.0, ("contradiction",)
