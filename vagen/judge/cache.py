@@ -1,0 +1,127 @@
+"""What a language model has said already: answers by content, on disk, shared by runs.
+
+One SQLite file in WAL mode: any number of processes of one machine may read and write it. Every
+answer is committed when it comes, so that a process that is killed has paid for nothing twice.
+Keys are SHA-256, values are JSON; neither holds the text that was judged, or anything of the
+endpoint's credentials.
+"""
+
+import hashlib
+import json
+import sqlite3
+import time
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+FILE = "answers.sqlite"
+_VERSION = 1
+_WAIT = 30.0
+"""Seconds to wait for another process's write."""
+_LOOK_EVERY = 256
+"""Writes of this process between two looks at the size."""
+_DROPPED = 0.1
+"""Share of the answers, the oldest, that go when the file is full."""
+_MIB = 1 << 20
+
+
+class CacheError(ValueError):
+    """The cache cannot be used: says where it is and what would help."""
+
+
+def content_key(**parts: Any) -> str:
+    """SHA-256 of named parts, JSON-able, whatever their order; 64 hex digits."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def normalized(text: str) -> str:
+    """A text without what does not matter to its meaning; texts equal in it share an answer.
+
+    Compatible characters are made one (NFKC), control and format characters go, runs of spaces
+    become one. Case goes too, except in texts of several lines: in a grid it is meaning.
+    """
+    text = unicodedata.normalize("NFKC", text)
+    text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c)[0] != "C")
+    lines = [line for raw in text.splitlines() if (line := " ".join(raw.split()))]
+    return "\n".join(lines) if len(lines) > 1 else "".join(lines).lower()
+
+
+class AnswerCache:
+    """Answers by key in one file of bounded size; the oldest go first."""
+
+    def __init__(self, folder: Path, *, max_mib: int = 512) -> None:
+        """Opens the cache, made if it is not there.
+
+        Args:
+            folder: On a disk of this machine: SQLite's locks do not reach over a network.
+            max_mib: Most MiB of answers.
+
+        Raises:
+            CacheError: The folder cannot be written, or the file is no cache.
+        """
+        self.path = folder / FILE
+        self._most = max_mib * _MIB
+        self._writes = 0
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None)
+            self._prepare()
+        except (OSError, sqlite3.Error) as error:
+            raise CacheError(
+                f"{self.path} cannot be used as the judge's cache ({error}): remove it, or choose "
+                "another folder with `infra.judge_cache`"
+            ) from None
+
+    def get(self, key: str) -> Any | None:
+        """The answer kept under `key`, or None."""
+        found = self._database.execute("SELECT value FROM answers WHERE key = ?", (key,)).fetchone()
+        if found is None:
+            return None
+        try:
+            return json.loads(found[0])
+        except json.JSONDecodeError:
+            return None
+
+    def put(self, key: str, value: Any) -> None:
+        """Keeps an answer; it is on disk when this returns. The first of equal keys stays."""
+        self._database.execute(
+            "INSERT OR IGNORE INTO answers (key, value, made) VALUES (?, ?, ?)",
+            (key, json.dumps(value, separators=(",", ":")), time.time()),
+        )
+        self._writes += 1
+        if self._writes % _LOOK_EVERY == 0:
+            self._shrink()
+
+    def __len__(self) -> int:
+        return self._database.execute("SELECT count(*) FROM answers").fetchone()[0]
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._database.close()
+
+    def _prepare(self) -> None:
+        # Another file system than a local one may not have WAL; its default journal is safe too.
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = NORMAL")
+        version = self._database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, _VERSION):
+            raise sqlite3.DatabaseError(f"it has version {version}, not {_VERSION}")
+        self._database.execute(
+            "CREATE TABLE IF NOT EXISTS answers "
+            "(number INTEGER PRIMARY KEY, key TEXT UNIQUE, value TEXT, made REAL)"
+        )
+        self._database.execute(f"PRAGMA user_version = {_VERSION}")
+
+    def _shrink(self) -> None:
+        """Drops the oldest answers if the file holds more than it may."""
+        pages, free, size = (
+            self._database.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        if (pages - free) * size > self._most:
+            self._database.execute(
+                "DELETE FROM answers WHERE number <= (SELECT min(number) + "
+                "(max(number) - min(number) + 1) * ? FROM answers)",
+                (_DROPPED,),
+            )
