@@ -64,7 +64,7 @@ def doctor(options: Namespace) -> int:
 
 def examine(experiment: ExperimentConfig, infra: InfraConfig, *, cluster: bool = False) -> Findings:
     """All findings, as they are made; of the cluster, too, if the run is to be on one."""
-    from vagen.cli import doctor_machine, doctor_model
+    from vagen.cli import doctor_judge, doctor_machine, doctor_model
 
     yield from doctor_machine.versions()
     yield from doctor_machine.folders(infra)
@@ -73,6 +73,7 @@ def examine(experiment: ExperimentConfig, infra: InfraConfig, *, cluster: bool =
     yield from doctor_machine.store(infra)
     yield from doctor_model.environments(experiment)
     yield from doctor_model.model(experiment)
+    yield from doctor_judge.judge(experiment)
     if cluster or infra.kubernetes is not None:
         from vagen.cli import doctor_cluster
 

@@ -18,6 +18,7 @@ PYTHONS = ((3, 11), (3, 12))
 PACKAGES = (
     "boto3",
     "gymnasium",
+    "httpx",
     "jinja2",
     "kfp",
     "kubernetes",

@@ -15,6 +15,7 @@ from vagen.config.checks import (
     has_reference,
     trajectories_per_iteration,
 )
+from vagen.config.judge import JudgeConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +82,7 @@ def plan_local(
 def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> "Table":
     """Which steps run, how often, with which switches."""
     algorithm, manager = experiment.algorithm, experiment.rollout_manager
-    actor, judge = experiment.actor_rollout_ref.actor, experiment.judge
+    actor = experiment.actor_rollout_ref.actor
     trajectories = trajectories_per_iteration(experiment)
     iterations = experiment.trainer.total_training_steps
     updates = -(-trajectories // actor.ppo_mini_batch_size) * actor.ppo_epochs
@@ -113,10 +114,7 @@ def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> "Table":
         f"({experiment.data.train_batch_size} levels x {manager.n_trajectory}), "
         f"up to {manager.max_turns} turns ({_context(experiment)} in the prompt), temperature "
         f"{experiment.actor_rollout_ref.rollout.temperature:g}",
-        "judge": f"{judge.type}, observation {judge.observation_weight:g}, "
-        f"prediction {judge.prediction_weight:g}"
-        if judge.use_state_reward
-        else "no state reward",
+        "judge": _judge(experiment.judge),
         "advantage": f"{algorithm.adv_estimator}, {gammas}",
         "masks": f"loss mask {_on(manager.use_loss_mask)}, "
         f"advantage mask {_on(manager.use_gae_mask)}, "
@@ -267,6 +265,28 @@ def _context(experiment: ExperimentConfig) -> str:
     if window is None:
         return "all"
     return "only the present one" if window == 1 else f"the last {window}"
+
+
+def _judge(judge: JudgeConfig) -> str:
+    if not judge.use_state_reward:
+        return "no state reward"
+    parts = [
+        judge.type,
+        f"observation {judge.observation_weight:g}",
+        f"prediction {judge.prediction_weight:g}",
+    ]
+    if judge.type != "rule":
+        parts.append(f"asks {judge.llm.model} at {judge.llm.base_url}")
+    if judge.sampling_fraction < 1:
+        parts.append(f"{judge.sampling_fraction:.0%} of the turns")
+    schedule = judge.schedule
+    if schedule.type != "constant":
+        parts.append(f"weights fall to {schedule.floor:g} of that ({schedule.type})")
+    if schedule.max_return_share is not None:
+        parts.append(f"at most {schedule.max_return_share:g} of the returns' deviation")
+    if judge.second.fraction > 0:
+        parts.append(f"second judge ({judge.second.type}) on {judge.second.fraction:.0%} of them")
+    return ", ".join(parts)
 
 
 def _on(switch: bool) -> str:

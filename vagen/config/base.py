@@ -1,6 +1,11 @@
 """What every configuration section shares: frozen, closed, documented."""
 
+from collections.abc import Iterator
+
 from pydantic import BaseModel, ConfigDict
+
+Refusals = Iterator[tuple[str, str]]
+"""Of what cannot run: dotted key and reason."""
 
 
 class ConfigError(ValueError):

@@ -3,10 +3,11 @@
 Each refusal says which keys do not go together, why, and what would.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vagen.config.base import ConfigError
+from vagen.config.base import ConfigError, Refusals
+from vagen.config.checks_judge import judge_refusals
 from vagen.config.errors import KeyPath, unknown_name, validate
 from vagen.config.schema import ExperimentConfig
 
@@ -112,7 +113,7 @@ def check_experiment(config: ExperimentConfig, place_of: PlaceOf = _nowhere) -> 
     Raises:
         ConfigError: With one line per reason.
     """
-    about = (_estimation, _scores, _rollout, _update, _adapters, _stability, _state_reward, _sizes)
+    about = (_estimation, _scores, _rollout, _update, _adapters, _stability, judge_refusals, _sizes)
     refusals = []
     for check in about:
         for path, reason in check(config):
@@ -120,10 +121,6 @@ def check_experiment(config: ExperimentConfig, place_of: PlaceOf = _nowhere) -> 
             refusals.append(f"`{path}`{f' ({place})' if place else ''}: {reason}")
     if refusals:
         raise ConfigError("\n".join(refusals))
-
-
-Refusals = Iterator[tuple[str, str]]
-"""Dotted key and reason."""
 
 
 def _estimation(config: ExperimentConfig) -> Refusals:
@@ -342,38 +339,6 @@ def _stability(config: ExperimentConfig) -> Refusals:
             "trainer.template_collapse_samples",
             "the measure compares a response's prompt with other prompts; make it at least 2",
         )
-
-
-def _state_reward(config: ExperimentConfig) -> Refusals:
-    from vagen.envs.parsing import LAYOUTS
-    from vagen.judge import RULES
-
-    if not config.judge.use_state_reward:
-        return
-    weights = {
-        "observation": config.judge.observation_weight,
-        "prediction": config.judge.prediction_weight,
-    }
-    rewarded = [section for section, weight in weights.items() if weight > 0]
-    if not rewarded:
-        yield ("judge.use_state_reward", "both weights are 0; give one, or set it to false")
-        return
-    for env_id, spec in config.envs.items():
-        if spec.env_name not in RULES:
-            yield (
-                "judge.use_state_reward",
-                f"the rule judge has no rules for {spec.env_name} (`envs.{env_id}`), only for "
-                f"{', '.join(RULES)}; set it to false",
-            )
-        prompt_format = spec.env_config.get("prompt_format", "")
-        inner = LAYOUTS[prompt_format].inner
-        if not any(section in inner for section in rewarded):
-            yield (
-                f"envs.{env_id}.env_config.prompt_format",
-                f"{prompt_format} has no {' or '.join(f'<{name}>' for name in rewarded)} section "
-                "for judge.use_state_reward to score; take grounding_worldmodeling, or set "
-                "judge.use_state_reward to false",
-            )
 
 
 def _sizes(config: ExperimentConfig) -> Refusals:

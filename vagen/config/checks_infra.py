@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from vagen.config.base import ConfigError
-from vagen.config.checks import Refusals
+from vagen.config.base import ConfigError, Refusals
 from vagen.config.infra import InfraConfig
 from vagen.config.schema import ExperimentConfig
 

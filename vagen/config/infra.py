@@ -10,6 +10,9 @@ from vagen.config.kubernetes import KubernetesConfig
 from vagen.config.s3 import S3Config
 from vagen.config.schema import Fraction
 
+SCRATCH = "VAGEN_SCRATCH"
+"""Environment variable: folder for runs of a store, instead of their `infra.output_dir`."""
+
 
 def _device(text: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
@@ -57,6 +60,9 @@ class InfraConfig(Section):
     """Where runs are kept as well: `s3://bucket/prefix` or `file:///folder`, each under its name;
     null keeps them in `output_dir` only."""
     s3: S3Config = S3Config()
+    judge_cache: str | None = None
+    """Folder for what the judge's language model has answered, shared by all runs that name it, on
+    a disk of the machine or a volume of its own; null: `judge-cache` beside the runs."""
     engine: Literal["local", "verl"] = "local"
     """`local`: torch in one process; `verl`: verl on Ray, one machine or many."""
     verl: VerlConfig = VerlConfig()

@@ -18,8 +18,9 @@ class LLMJudgeConfig(Section):
 
     base_url: str | None = None
     """Base of the API, such as `http://vagen-judge.vagen.svc:8000/v1`."""
-    model: str = "judge"
-    """Name of the model as the endpoint knows it."""
+    model: str | None = None
+    """Name of the model as the endpoint knows it; it names the cache's answers too, so that one
+    name should stand for one model."""
     api_key_env: str | None = "OPENAI_API_KEY"
     """Environment variable that holds the key; null sends none."""
     temperature: float = Field(default=0.1, ge=0.0)

@@ -9,10 +9,25 @@ from typing import Any
 
 from vagen.config.judge import JudgeConfig
 from vagen.judge.base import Judge, Verdict
+from vagen.judge.cache import AnswerCache
+from vagen.judge.cascade import CascadeJudge
+from vagen.judge.llm import ChatClient, LLMJudge
 from vagen.judge.rule_judge import RuleJudge
 from vagen.judge.rules import RULES, Rules, rules_for
 
-__all__ = ["RULES", "Judge", "RuleJudge", "Rules", "Verdict", "make_judge", "rules_for"]
+__all__ = [
+    "RULES",
+    "AnswerCache",
+    "CascadeJudge",
+    "ChatClient",
+    "Judge",
+    "LLMJudge",
+    "RuleJudge",
+    "Rules",
+    "Verdict",
+    "make_judge",
+    "rules_for",
+]
 
 
 def make_judge(
@@ -20,6 +35,8 @@ def make_judge(
     *,
     rules: Mapping[str, Rules[Any, Any]] | None = None,
     prompts: Mapping[str, str] | None = None,
+    client: ChatClient | None = None,
+    cache: AnswerCache | None = None,
 ) -> Judge:
     """The judge that `config` asks for.
 
@@ -28,7 +45,18 @@ def make_judge(
         rules: Rules by environment name, as the environments are configured; None takes the
             defaults of all that have some.
         prompts: System prompt by environment name, so that text copied from it is refused.
+        client: The endpoint of the language model, which rules alone do not need.
+        cache: Answers that were had before; None keeps none.
+
+    Raises:
+        ValueError: The judge asks a language model, and there is no client.
     """
-    match config.type:
-        case "rule":
-            return RuleJudge(rules, prompts=prompts)
+    if rules is None:
+        rules = {name: of_env() for name, of_env in RULES.items()}
+    rule_judge = RuleJudge(rules, prompts=prompts)
+    if config.type == "rule":
+        return rule_judge
+    if client is None:
+        raise ValueError(f"a judge of type {config.type} needs a client of its language model")
+    llm_judge = LLMJudge(client, rules=rules, prompts=prompts, cache=cache)
+    return llm_judge if config.type == "llm" else CascadeJudge(rule_judge, llm_judge, rules)

@@ -5,6 +5,9 @@ from typing import Protocol
 
 from vagen.envs.base import State
 
+SECTIONS = ("observation", "prediction")
+"""What is judged of a turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -16,6 +19,11 @@ class Verdict:
     """Match of the `<prediction>` text with the state after the action, in [0, 1]."""
     flags: tuple[str, ...] = field(default=())
     """Which gate refused a text, e.g. `observation:contradiction`."""
+    absent: tuple[str, ...] = field(default=())
+    """Why a score that was asked for could not be had, e.g. `prediction:timeout`."""
+    decided_by: tuple[str, ...] = field(default=())
+    """What decided where there is a choice: `gate`, `rules`, `cache` or `llm`, e.g.
+    `observation:cache`."""
 
 
 class Judge(Protocol):

@@ -1,66 +1,187 @@
 """Judging the turns of trajectories, as an experiment asks for it."""
 
-from collections.abc import Iterator
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
 
+from vagen.config.infra import SCRATCH, InfraConfig
+from vagen.config.judge import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.envs import make, parse_env_config
-from vagen.judge import Judge, make_judge, rules_for
+from vagen.judge import AnswerCache, ChatClient, Judge, Verdict, make_judge, rules_for
+from vagen.judge.base import SECTIONS
+from vagen.judge.llm import DEADLINE
 from vagen.rollout.types import Status, Trajectory, Turn
 
+_SIDE_BY_SIDE = 4
+"""Turns that are judged at once, as a multiple of the requests that may be under way."""
 
-def statements(trajectory: Trajectory) -> Iterator[Turn]:
-    """Turns whose statements are judged: those that earned the format reward."""
+
+def cache_folder(infra: InfraConfig) -> Path:
+    """Where the answers of language models are kept: beside the runs, which share them."""
+    if infra.judge_cache:
+        return Path(infra.judge_cache).absolute()
+    scratch = os.environ.get(SCRATCH) if infra.store else None
+    return Path(scratch or infra.output_dir).absolute() / "judge-cache"
+
+
+def statements(trajectory: Trajectory, config: JudgeConfig | None = None) -> Iterator[Turn]:
+    """Turns whose statements are judged: those that earned the format reward.
+
+    Args:
+        trajectory: An episode; one that failed in its environment has none.
+        config: Leaves out what `sampling_fraction` does not choose; None leaves out nothing.
+    """
     if trajectory.status is not Status.ENV_ERROR:
-        yield from (turn for turn in trajectory.turns if turn.parsed["format_correct"])
+        fraction = 1.0 if config is None else config.sampling_fraction
+        for turn in trajectory.turns:
+            if turn.parsed["format_correct"] and is_chosen(turn, "judged", fraction):
+                yield turn
+
+
+def is_chosen(turn: Turn, purpose: str, fraction: float) -> bool:
+    """Whether a turn is among a share of all turns; a function of its place and the purpose."""
+    if fraction >= 1.0:
+        return True
+    place = f"{purpose}/{turn.trajectory_id}/{turn.turn_index}"
+    digest = hashlib.sha256(place.encode()).digest()
+    return int.from_bytes(digest[:8], "big") < fraction * 2**64
 
 
 class Scorer:
-    """Sets the verdicts and judge rewards of turns, with one judge per environment."""
+    """Sets the verdicts and judge rewards of turns, with one judge per environment.
 
-    def __init__(self, config: ExperimentConfig):
+    The endpoints of language models and their limits are shared by the judges. Close it, or use it
+    in an `async with`, where it asks any.
+    """
+
+    def __init__(self, config: ExperimentConfig, *, cache: Path | None = None, share: int = 1):
         """Prepares the judges.
 
         Args:
             config: With resolved environments.
+            cache: Folder for what language models have answered; None keeps nothing.
+            share: Processes that judge side by side and share the endpoints' limits.
+
+        Raises:
+            EndpointError: The key of an endpoint is not in the environment.
+            CacheError: The folder cannot be used.
         """
         self.config = config
-        enabled = config.judge.use_state_reward
-        self._judges = {config_id: self._judge(config_id) for config_id in config.envs if enabled}
+        judge = config.judge
+        second = judge.model_copy(update={"type": judge.second.type})
+        enabled = judge.use_state_reward
+        compares = enabled and judge.second.fraction > 0
+        self._clients: list[ChatClient] = []
+        self._cache: AnswerCache | None = None
+        self._folder, self._share = cache, share
+        self._judges = self._all(judge, judge.llm, "judge.llm") if enabled else {}
+        self._seconds = self._all(second, judge.second.llm, "judge.second.llm") if compares else {}
+
+    async def __aenter__(self) -> "Scorer":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes connections and cache."""
+        for client in self._clients:
+            await client.close()
+        if self._cache is not None:
+            self._cache.close()
+
+    @property
+    def usage(self) -> dict[str, float]:
+        """What the language models of this process have been asked, as metrics."""
+        if not self._clients:
+            return {}
+        total = [client.usage for client in self._clients]
+        return {
+            "judge/llm_requests": float(sum(usage.requests for usage in total)),
+            "judge/llm_answers": float(sum(usage.answers for usage in total)),
+            "judge/llm_failures": float(sum(usage.failures.total() for usage in total)),
+            "judge/llm_prompt_tokens": float(sum(usage.prompt_tokens for usage in total)),
+            "judge/llm_completion_tokens": float(sum(usage.completion_tokens for usage in total)),
+            "judge/llm_breaks": float(sum(client.breaker.openings for client in self._clients)),
+        }
 
     async def score(self, trajectory: Trajectory) -> None:
         """Judges what has no verdict yet, in place; nothing if the experiment has no judge.
 
         A missing score stays missing: its reward part is None.
         """
-        if trajectory.config_id in self._judges:
-            for turn in statements(trajectory):
+        await self.score_all([trajectory])
+
+    async def score_all(
+        self, trajectories: list[Trajectory], on_judged: Callable[[], None] = lambda: None
+    ) -> None:
+        """Judges the statements of a batch, many at once, within its deadline.
+
+        Args:
+            trajectories: A batch.
+            on_judged: Called after each turn, those that had a verdict included.
+        """
+        turns = [
+            (trajectory, turn)
+            for trajectory in trajectories
+            if trajectory.config_id in self._judges
+            for turn in statements(trajectory, self.config.judge)
+        ]
+        if not self._clients:
+            for trajectory, turn in turns:
                 await self.score_turn(trajectory, turn)
+                on_judged()
+            return
+        judge = self.config.judge
+        gate = asyncio.Semaphore(_SIDE_BY_SIDE * max(judge.llm.concurrency, 1))
+
+        async def judged(trajectory: Trajectory, turn: Turn) -> None:
+            async with gate:
+                await self.score_turn(trajectory, turn)
+                on_judged()
+
+        before = DEADLINE.set(asyncio.get_running_loop().time() + judge.llm.deadline)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for trajectory, turn in turns:
+                    group.create_task(judged(trajectory, turn))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            DEADLINE.reset(before)
 
     async def score_turn(self, trajectory: Trajectory, turn: Turn) -> None:
-        """Judges one turn, unless it has its verdict."""
-        if turn.verdict is not None:
+        """Judges one turn, unless it has its verdict; one in which something is absent has not."""
+        if turn.verdict is not None and not turn.verdict.get("absent"):
             return
-        verdict = await self._judges[trajectory.config_id].score(
-            env_name=trajectory.env_name,
-            observation=turn.parsed["observation"],
-            prediction=turn.parsed["prediction"],
-            state=turn.state,
-            next_state=turn.next_state,
-        )
-        turn.verdict = {
-            "observation": verdict.observation,
-            "prediction": verdict.prediction,
-            "flags": list(verdict.flags),
-        }
-        weights = {
-            "observation": self.config.judge.observation_weight,
-            "prediction": self.config.judge.prediction_weight,
-        }
-        for part, weight in weights.items():
-            value = getattr(verdict, part)
-            turn.rewards[f"judge_{part}"] = None if value is None else weight * value
+        found = [await _score(self._judges[trajectory.config_id], trajectory, turn)]
+        judge = self.config.judge
+        if self._seconds and is_chosen(turn, "second", judge.second.fraction):
+            found.append(await _score(self._seconds[trajectory.config_id], trajectory, turn))
+        turn.verdict = _as_dict(*found)
+        set_rewards(judge, turn)
 
-    def _judge(self, config_id: str) -> Judge:
+    def _all(self, judge: JudgeConfig, llm: LLMJudgeConfig, key: str) -> dict[str, Judge]:
+        """A judge for each environment of the experiment, by its id."""
+        client = None
+        if judge.type != "rule":
+            client = ChatClient(llm, share=self._share, key=key)
+            self._clients.append(client)
+            if self._cache is None and self._folder is not None:
+                self._cache = AnswerCache(self._folder)
+        return {name: self._judge(judge, name, client) for name in self.config.envs}
+
+    def _judge(self, judge: JudgeConfig, config_id: str, client: ChatClient | None) -> Judge:
         spec = self.config.envs[config_id]
         env_config = parse_env_config(spec.env_name, spec.env_config)
         env = make(spec.env_name, spec.env_config)
@@ -68,7 +189,50 @@ class Scorer:
         env.close()
         rules = rules_for(spec.env_name, env_config)
         return make_judge(
-            self.config.judge,
+            judge,
             rules={} if rules is None else {spec.env_name: rules},
             prompts=prompts if env_config.prompt_detail == "full" else None,
+            client=client,
+            cache=self._cache,
         )
+
+
+def set_rewards(judge: JudgeConfig, turn: Turn, scale: float = 1.0) -> None:
+    """Sets a judged turn's rewards from its verdict; what is absent stays absent.
+
+    Args:
+        judge: The weights.
+        turn: One with a verdict.
+        scale: Factor of both weights.
+    """
+    assert turn.verdict is not None
+    weights: Mapping[str, float] = {
+        "observation": judge.observation_weight,
+        "prediction": judge.prediction_weight,
+    }
+    for section, weight in weights.items():
+        value = turn.verdict[section]
+        turn.rewards[f"judge_{section}"] = None if value is None else scale * weight * value
+
+
+async def _score(judge: Judge, trajectory: Trajectory, turn: Turn) -> Verdict:
+    return await judge.score(
+        env_name=trajectory.env_name,
+        observation=turn.parsed["observation"],
+        prediction=turn.parsed["prediction"],
+        state=turn.state,
+        next_state=turn.next_state,
+    )
+
+
+def _as_dict(verdict: Verdict, second: Verdict | None = None) -> dict[str, Any]:
+    """A verdict as a batch keeps it; without what is empty beside scores and flags."""
+    kept: dict[str, Any] = {section: getattr(verdict, section) for section in SECTIONS}
+    kept["flags"] = list(verdict.flags)
+    if verdict.absent:
+        kept["absent"] = list(verdict.absent)
+    if verdict.decided_by:
+        kept["decided_by"] = list(verdict.decided_by)
+    if second is not None:
+        kept["second"] = {section: getattr(second, section) for section in SECTIONS}
+    return kept

@@ -8,6 +8,7 @@ from typing import Any
 from vagen.config.base import ConfigError
 from vagen.config.infra import InfraConfig
 from vagen.config.schema import ExperimentConfig
+from vagen.judge.scoring import cache_folder
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import SCHEMA_VERSION, TrajectoryBatch
 from vagen.rollout.types import Status
@@ -37,7 +38,15 @@ def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
     folder = run.evaluation(name)
     if committed(folder) is None:
         engine = engine_at(run, _version(run, name))
-        play_levels(run.experiment, engine, load_levels(run), split=split, folder=folder, name=name)
+        play_levels(
+            run.experiment,
+            engine,
+            load_levels(run),
+            split=split,
+            folder=folder,
+            name=name,
+            cache=cache_folder(run.infra),
+        )
     produced = result(folder)
     log_evaluation(run, name, produced["metrics"])
     return produced
@@ -52,6 +61,7 @@ def play_levels(
     folder: Path,
     name: str,
     count: int | None = None,
+    cache: Path | None = None,
 ) -> dict[str, float]:
     """Plays levels, judges and estimates advantages, and commits batch, results and report."""
     specs = evaluation_specs(config, levels, split, count)
@@ -62,7 +72,7 @@ def play_levels(
             split=split,
             on_finish=lambda _: advance(1),
         )
-    metrics = episode_metrics(trajectories, split) | score(config, trajectories)
+    metrics = episode_metrics(trajectories, split) | score(config, trajectories, cache=cache)
     batch = TrajectoryBatch(
         trajectories=trajectories,
         images=images,
@@ -159,7 +169,15 @@ def evaluate_model(
     engine = make_engine(experiment, infra, str(model_path), version=str(model_path))
     with closing(engine):
         levels = level_sets(experiment, {split: count})
-        play_levels(experiment, engine, levels, split=split, folder=Path(out_dir), name=split)
+        play_levels(
+            experiment,
+            engine,
+            levels,
+            split=split,
+            folder=Path(out_dir),
+            name=split,
+            cache=cache_folder(infra),
+        )
     return {**result(Path(out_dir)), "results": read_results(Path(out_dir))}
 
 

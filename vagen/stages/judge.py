@@ -1,6 +1,7 @@
 """Judge: scores what the agent says it sees and predicts, turn by turn."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,60 +9,145 @@ from typing import Any
 import numpy as np
 
 from vagen.config.schema import ExperimentConfig
-from vagen.judge.scoring import Scorer, statements
+from vagen.judge.agreement import RIGHT, cohen_kappa
+from vagen.judge.base import SECTIONS
+from vagen.judge.rewards import weigh
+from vagen.judge.scoring import Scorer, cache_folder, statements
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import Trajectory, Turn
 from vagen.stages import progress
 from vagen.stages.run import Run, committed, result
 
 
+class JudgeUnavailable(ValueError):
+    """Too many verdicts could not be had; the text says how many, why, and what would help."""
+
+
 def judge(
     run: Run, iteration: int, source: Path | None = None, out: Path | None = None
 ) -> dict[str, Any]:
-    """Scores a rollout batch and commits it with verdicts and judge rewards."""
+    """Scores a rollout batch and commits it with verdicts and judge rewards.
+
+    What a language model has answered is kept as it comes: the step that is repeated after a fault
+    asks for the rest only.
+
+    Raises:
+        JudgeUnavailable: More verdicts are absent than `judge.max_absent` allows.
+    """
     source = source or run.step(iteration, "rollout")
     folder = out or run.step(iteration, "judge")
     if committed(folder) is None:
         batch = TrajectoryBatch.load(
             run.fetch(source), kind="rollout", config_digest=run.config_digest
         )
-        metrics = score(run.experiment, batch.trajectories)
+        cache = cache_folder(run.infra)
+        metrics = score(run.experiment, batch.trajectories, cache=cache, iteration=iteration)
         replace(batch, kind="judge", metrics=metrics).save(folder, previous=source)
     return result(folder)
 
 
-def score(config: ExperimentConfig, trajectories: list[Trajectory]) -> dict[str, float]:
+def score(
+    config: ExperimentConfig,
+    trajectories: list[Trajectory],
+    *,
+    cache: Path | None = None,
+    iteration: int | None = None,
+) -> dict[str, float]:
     """Sets `verdict` and judge rewards of every turn in place; returns metrics.
 
     Only turns that earned the format reward are judged, and each only once: an engine may have
     judged an episode while others were still played. A missing score stays missing: the reward part
     is None, and it is counted.
+
+    Args:
+        config: The experiment.
+        trajectories: A batch.
+        cache: Folder for what language models have answered; None keeps nothing.
+        iteration: Of a training batch, whose rewards follow `judge.schedule`; None is an
+            evaluation, whose rewards have the full weights.
+
+    Raises:
+        JudgeUnavailable: More verdicts are absent than `judge.max_absent` allows.
     """
     if not config.judge.use_state_reward:
         return {}
-    return asyncio.run(_score(config, trajectories))
+    usage = asyncio.run(_score(config, trajectories, cache))
+    judged = [turn for t in trajectories for turn in statements(t, config.judge)]
+    metrics = usage | _metrics(judged, trajectories)
+    _check_absent(config, judged)
+    if iteration is not None:
+        iterations = config.trainer.total_training_steps
+        metrics |= weigh(config.judge, trajectories, iteration=iteration, iterations=iterations)
+    return metrics
 
 
-async def _score(config: ExperimentConfig, trajectories: list[Trajectory]) -> dict[str, float]:
-    scorer = Scorer(config)
-    turns = [(t, turn) for t in trajectories for turn in statements(t)]
-    with progress.bar("statements", len(turns)) as advance:
-        for place, (trajectory, turn) in enumerate(turns):
-            await scorer.score_turn(trajectory, turn)
-            if place % 64 == 63:
-                advance(64)
-    return _metrics([turn for _, turn in turns], trajectories)
+async def _score(
+    config: ExperimentConfig, trajectories: list[Trajectory], cache: Path | None
+) -> dict[str, float]:
+    count = sum(1 for t in trajectories for _ in statements(t, config.judge))
+    async with Scorer(config, cache=cache) as scorer:
+        with progress.bar("statements", count) as advance:
+            pending = 0
+
+            def on_judged() -> None:
+                nonlocal pending
+                pending += 1
+                if pending == 64:
+                    advance(pending)
+                    pending = 0
+
+            await scorer.score_all(trajectories, on_judged)
+        return scorer.usage
 
 
 def _metrics(judged: list[Turn], trajectories: list[Trajectory]) -> dict[str, float]:
     turns = sum(len(trajectory.turns) for trajectory in trajectories)
+    verdicts = [turn.verdict for turn in judged if turn.verdict is not None]
     metrics = {"judge/judged_share": len(judged) / max(turns, 1)}
-    for part in ("observation", "prediction"):
-        verdicts = [turn.verdict[part] for turn in judged if turn.verdict is not None]
-        scores = [value for value in verdicts if value is not None]
+    for part in SECTIONS:
+        scores = [verdict[part] for verdict in verdicts if verdict[part] is not None]
         metrics[f"judge/{part}_missing"] = float(len(verdicts) - len(scores))
         if scores:
             metrics[f"judge/{part}"] = float(np.mean(scores))
-    flags = [flag for turn in judged if turn.verdict for flag in turn.verdict["flags"]]
+    flags = [flag for verdict in verdicts for flag in verdict["flags"]]
     metrics["judge/flagged"] = len(flags) / max(len(judged), 1)
-    return metrics
+    for section_and_reason, count in _absent(judged).items():
+        metrics[f"judge/absent/{section_and_reason.replace(':', '_')}"] = float(count)
+    decided = [place.partition(":")[2] for v in verdicts for place in v.get("decided_by", ())]
+    for source, count in Counter(decided).items():
+        metrics[f"judge/decided_by_{source}"] = count / len(decided)
+    return metrics | _agreement(verdicts)
+
+
+def _agreement(verdicts: list[dict[str, Any]]) -> dict[str, float]:
+    """Cohen's kappa of the two judges over the sections that both have scored."""
+    pairs = [
+        (verdict[part] >= RIGHT, verdict["second"][part] >= RIGHT)
+        for verdict in verdicts
+        for part in SECTIONS
+        if verdict[part] is not None and verdict.get("second", {}).get(part) is not None
+    ]
+    if not pairs:
+        return {}
+    metrics = {"judge/kappa_statements": float(len(pairs))}
+    kappa = cohen_kappa([a for a, _ in pairs], [b for _, b in pairs])
+    return metrics if kappa is None else metrics | {"judge/kappa": kappa}
+
+
+def _absent(judged: list[Turn]) -> Counter[str]:
+    """Scores that were asked for and could not be had, by `<section>:<reason>`."""
+    return Counter(
+        place for turn in judged if turn.verdict for place in turn.verdict.get("absent", ())
+    )
+
+
+def _check_absent(config: ExperimentConfig, judged: list[Turn]) -> None:
+    absent = _absent(judged)
+    asked = sum(turn.parsed[part] is not None for turn in judged for part in SECTIONS)
+    if absent.total() > config.judge.max_absent * asked:
+        reasons = ", ".join(f"{count} {place}" for place, count in absent.most_common())
+        raise JudgeUnavailable(
+            f"{absent.total()} of {asked} verdicts could not be had ({reasons}), more than "
+            f"`judge.max_absent` = {config.judge.max_absent:g} allows: see that "
+            f"{config.judge.llm.base_url} answers and run the step again, it asks for these only"
+        )

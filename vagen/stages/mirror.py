@@ -25,6 +25,7 @@ from typing import Any
 
 from vagen.config import InfraConfig, load_infra
 from vagen.config.base import ConfigError
+from vagen.config.infra import SCRATCH
 from vagen.stages import progress
 from vagen.stages.routing import is_uri, split_uri
 from vagen.stages.session import ITERATION_STAGES, LOG
@@ -41,8 +42,6 @@ from vagen.storage import (
 )
 
 CONFIG = ("config/experiment.yaml", "config/infra.yaml")
-SCRATCH = "VAGEN_SCRATCH"
-"""Environment variable: folder for runs of a store, instead of their `infra.output_dir`."""
 CLAIM = "attempt.json"
 ASIDE = "superseded"
 """Folder of a run for what it had and the store did not, when another attempt had gone on."""

@@ -20,10 +20,11 @@ from verl.experimental.agent_loop.agent_loop import (
 )
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
+from vagen.config.infra import InfraConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.verl.policy import ServerClient, ServerPolicy
 from vagen.engines.verl.wire import Order, pack_trajectory
-from vagen.judge.scoring import Scorer
+from vagen.judge.scoring import Scorer, cache_folder
 from vagen.learning.masks import turn_end_mask
 from vagen.learning.rewards import turn_reward
 from vagen.models.processor import load_processor
@@ -38,9 +39,16 @@ class PlayClient(ServerClient):
     @functools.cached_property
     def experiment(self) -> ExperimentConfig:
         """As `verl_config` put it into verl's configuration."""
-        rollout = self.config.actor_rollout_ref.rollout
-        custom: Any = OmegaConf.to_container(rollout.custom, resolve=True)
-        return ExperimentConfig.model_validate(custom["experiment"])
+        return ExperimentConfig.model_validate(self._custom["experiment"])
+
+    @functools.cached_property
+    def infra(self) -> InfraConfig:
+        """As `verl_config` put it into verl's configuration."""
+        return InfraConfig.model_validate(self._custom["infra"])
+
+    @functools.cached_property
+    def _custom(self) -> Any:
+        return OmegaConf.to_container(self.config.actor_rollout_ref.rollout.custom, resolve=True)
 
     @functools.cached_property
     def processor(self) -> Any:
@@ -49,8 +57,9 @@ class PlayClient(ServerClient):
 
     @functools.cached_property
     def scorer(self) -> Scorer:
-        """The experiment's judges."""
-        return Scorer(self.experiment)
+        """The experiment's judges, with a process's share of their endpoints' limits."""
+        workers = self.config.actor_rollout_ref.rollout.agent.num_workers
+        return Scorer(self.experiment, cache=cache_folder(self.infra), share=workers)
 
     @functools.cached_property
     def gate(self) -> asyncio.Semaphore:

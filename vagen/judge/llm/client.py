@@ -8,7 +8,9 @@ client is made and stands nowhere else but in the requests.
 
 import asyncio
 import email.utils
+import itertools
 import os
+import random
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,13 +20,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import httpx
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception,
-    stop_after_attempt,
-    wait_exponential_jitter,
-)
 
 from vagen.config.judge import LLMJudgeConfig
 from vagen.judge.llm.errors import RETRIED, EndpointError, NoAnswerError, Reason
@@ -91,9 +86,6 @@ class ChatClient:
         self.breaker = CircuitBreaker(
             failures=config.breaker_failures, cooldown=config.breaker_cooldown
         )
-        self._backoff = wait_exponential_jitter(
-            initial=config.backoff, max=config.max_backoff, jitter=config.backoff
-        )
         self._json_schema = config.json_schema
         self._quiet_until = 0.0
         self._http: httpx.AsyncClient | None = None
@@ -126,16 +118,15 @@ class ChatClient:
     async def _ask(
         self, question: Question, read: Callable[[str], Answer], deadline: float | None
     ) -> Answer:
-        attempts = AsyncRetrying(
-            retry=retry_if_exception(_may_pass),
-            stop=stop_after_attempt(self.config.retries + 1),
-            wait=self._wait,
-            reraise=True,
-        )
-        async for attempt in attempts:
-            with attempt:
+        for attempt in itertools.count():
+            try:
                 return await self._attempt(question, read, deadline)
-        raise AssertionError("tenacity raises what the last attempt raised")
+            except NoAnswerError as error:
+                if error.reason not in RETRIED or attempt == self.config.retries:
+                    raise
+                pause = min(self.config.backoff * 2**attempt, self.config.max_backoff)
+                await asyncio.sleep(max(pause * random.uniform(0.5, 1.5), error.retry_after or 0.0))
+        raise AssertionError("the last attempt returns or raises")
 
     async def _attempt(
         self, question: Question, read: Callable[[str], Answer], deadline: float | None
@@ -252,16 +243,6 @@ class ChatClient:
                 limits=httpx.Limits(max_connections=self.config.concurrency),
             )
         return self._http
-
-    def _wait(self, state: RetryCallState) -> float:
-        """Seconds before the next attempt."""
-        error = state.outcome.exception() if state.outcome else None
-        asked = error.retry_after if isinstance(error, NoAnswerError) else None
-        return max(self._backoff(state), asked or 0.0)
-
-
-def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, NoAnswerError) and error.reason in RETRIED
 
 
 def _part(limit: float | None, share: int) -> float | None:

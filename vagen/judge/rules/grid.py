@@ -1,13 +1,14 @@
 """What the rules of the grid games share: where objects are relative to the player."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 from vagen.envs.base import State
 from vagen.judge.grid.language import read_statement
 from vagen.judge.grid.lexicon import LEXICON, PLAIN_WORDS, PLAYER
 from vagen.judge.grid.matching import Truth, make_truth, merge_unique
-from vagen.judge.grid.statement import Claim, Statement
+from vagen.judge.grid.statement import Claim, Form, Statement
 from vagen.judge.rules.base import Reading, Rules
 
 ROWS = {-1: "above", 0: "same row", 1: "below"}
@@ -42,6 +43,11 @@ class GridRules(Rules[Statement, Truth]):
         statement = read_statement(text, self.env_name, coordinate_base=self.coordinate_base)
         flags = _flags(statement, self.required) if statement.understood else ()
         return Reading(statement, flags, understood=statement.understood)
+
+    def reading_of(self, claims: Mapping[str, tuple[Claim, ...]]) -> Reading[Statement]:
+        """The reading of a text that something else has read: its claims by object class."""
+        statement = Statement(Form.LANGUAGE, dict(claims), frozenset(claims))
+        return Reading(statement, _flags(statement, self.required))
 
     def truth(self, state: State) -> Truth:
         """Places of the objects that descriptions speak of."""

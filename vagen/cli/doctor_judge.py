@@ -1,0 +1,33 @@
+"""The doctor's checks of the judge: whether its language model answers."""
+
+import asyncio
+
+from vagen.cli.doctor import Findings, bad, good, guarded
+from vagen.config import ExperimentConfig
+from vagen.config.judge import LLMJudgeConfig
+
+
+def judge(experiment: ExperimentConfig) -> Findings:
+    """Asks each endpoint that the experiment's judges use one question."""
+    options = experiment.judge
+    if not options.use_state_reward:
+        return
+    if options.type != "rule":
+        yield from _endpoint(options.llm, "judge.llm")
+    if options.second.fraction > 0 and options.second.type == "llm":
+        yield from _endpoint(options.second.llm, "judge.second.llm")
+
+
+def _endpoint(llm: LLMJudgeConfig, key: str) -> Findings:
+    advice = f"see `{key}.base_url`, `{key}.model` and `{key}.api_key_env`"
+
+    def check() -> Findings:
+        from vagen.judge.llm.probe import probe
+
+        found = asyncio.run(probe(llm, key))
+        if found.problem:
+            yield bad("judge", f"{llm.model} at {llm.base_url}: {found.problem}", advice)
+        else:
+            yield good("judge", f"{llm.model} at {llm.base_url} answers in {found.seconds:.1f} s")
+
+    yield from guarded("judge", advice, check)

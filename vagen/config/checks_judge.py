@@ -1,0 +1,110 @@
+"""What a judge cannot do: refusals of the section `judge`."""
+
+import re
+from urllib.parse import urlsplit
+
+from vagen.config.base import Refusals
+from vagen.config.judge import JudgeConfig, LLMJudgeConfig
+from vagen.config.schema import ExperimentConfig
+
+
+def judge_refusals(config: ExperimentConfig) -> Refusals:
+    """Keys of the judge, or that it does not go with, and why. Secrets are not repeated."""
+    judge = config.judge
+    if not judge.use_state_reward:
+        return
+    weights = {"observation": judge.observation_weight, "prediction": judge.prediction_weight}
+    rewarded = [section for section, weight in weights.items() if weight > 0]
+    if not rewarded:
+        yield ("judge.use_state_reward", "both weights are 0; give one, or set it to false")
+        return
+    yield from _environments(config, rewarded)
+    if judge.type != "rule":
+        yield from _endpoint(judge.llm, "judge.llm", f"judge.type = {judge.type}")
+    if judge.second.fraction > 0:
+        yield from _second(judge)
+
+
+def _environments(config: ExperimentConfig, rewarded: list[str]) -> Refusals:
+    from vagen.envs.parsing import LAYOUTS
+    from vagen.judge.rules import RULES
+
+    judge = config.judge
+    for env_id, spec in config.envs.items():
+        without_rules = spec.env_name not in RULES
+        if judge.type == "rule" and without_rules:
+            yield (
+                "judge.use_state_reward",
+                f"the rule judge has no rules for {spec.env_name} (`envs.{env_id}`), only for "
+                f"{', '.join(RULES)}; set it to false, or judge.type to llm or cascade",
+            )
+        if judge.second.fraction > 0 and judge.second.type == "rule" and without_rules:
+            yield (
+                "judge.second.type",
+                f"the rule judge has no rules for {spec.env_name} (`envs.{env_id}`); take llm, or "
+                "set judge.second.fraction to 0",
+            )
+        prompt_format = spec.env_config.get("prompt_format", "")
+        inner = LAYOUTS[prompt_format].inner
+        if not any(section in inner for section in rewarded):
+            yield (
+                f"envs.{env_id}.env_config.prompt_format",
+                f"{prompt_format} has no {' or '.join(f'<{name}>' for name in rewarded)} section "
+                "for judge.use_state_reward to score; take grounding_worldmodeling, or set "
+                "judge.use_state_reward to false",
+            )
+
+
+def _endpoint(llm: LLMJudgeConfig, key: str, asker: str) -> Refusals:
+    if llm.base_url is None:
+        yield (
+            f"{key}.base_url",
+            f"{asker} asks a language model; set it to the base of an OpenAI-compatible API, such "
+            "as http://vagen-judge.vagen.svc:8000/v1",
+        )
+    else:
+        parts = urlsplit(llm.base_url)
+        if parts.username or parts.password or parts.query or parts.fragment:
+            yield (
+                f"{key}.base_url",
+                "it is stored with the run, no user, password or query may stand in it; the key is "
+                f"read from the environment variable that {key}.api_key_env names",
+            )
+        elif parts.scheme not in ("http", "https") or not parts.hostname:
+            yield (
+                f"{key}.base_url",
+                f"{llm.base_url} is no base of an API; write one such as http://host:8000/v1",
+            )
+    if not llm.model:
+        yield (f"{key}.model", f"{asker} asks a language model; name it as the endpoint does")
+    if llm.api_key_env is not None and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", llm.api_key_env):
+        yield (
+            f"{key}.api_key_env",
+            "this is no name of an environment variable in capitals, such as OPENAI_API_KEY; a key "
+            "itself never stands in a configuration",
+        )
+    if llm.timeout > llm.deadline:
+        yield (
+            f"{key}.timeout",
+            f"{llm.timeout:g} s for one request is more than {key}.deadline = {llm.deadline:g} s "
+            "for all of a batch; make it smaller",
+        )
+    if llm.tokens_per_minute is not None and llm.tokens_per_minute < llm.max_tokens:
+        yield (
+            f"{key}.tokens_per_minute",
+            f"{llm.tokens_per_minute:g} is less than one answer of {key}.max_tokens = "
+            f"{llm.max_tokens}; raise it, or set it to null",
+        )
+
+
+def _second(judge: JudgeConfig) -> Refusals:
+    second = judge.second
+    if second.type == "llm":
+        yield from _endpoint(second.llm, "judge.second.llm", "judge.second.type = llm")
+    same_model = (second.llm.base_url, second.llm.model) == (judge.llm.base_url, judge.llm.model)
+    if second.type == judge.type and (second.type == "rule" or same_model):
+        yield (
+            "judge.second.type",
+            "it is the first judge again, they would agree on everything; take another one, or set "
+            "judge.second.fraction to 0",
+        )

@@ -1,0 +1,42 @@
+"""One question to an endpoint, to see that it answers as a judge must."""
+
+import time
+from dataclasses import dataclass
+
+from vagen.config.judge import LLMJudgeConfig
+from vagen.judge.llm.answers import read_extraction
+from vagen.judge.llm.client import ChatClient
+from vagen.judge.llm.errors import NoAnswerError
+from vagen.judge.llm.prompts import Role, extractor
+
+_TEXT = "the target is above and left of the player"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """How an endpoint answered."""
+
+    seconds: float
+    problem: str = ""
+    """Why there was no answer; empty if there was."""
+
+
+async def probe(config: LLMJudgeConfig, key: str = "judge.llm") -> Probe:
+    """Asks once, without a second attempt.
+
+    Args:
+        config: The endpoint.
+        key: Where the section stands, for messages.
+
+    Raises:
+        EndpointError: The endpoint refuses the key or does not know the model, or there is no key.
+    """
+    client = ChatClient(config.model_copy(update={"retries": 0}), key=key)
+    start = time.monotonic()
+    try:
+        await client.ask(extractor(Role.CURRENT_EXTRACTOR, _TEXT), read_extraction)
+    except NoAnswerError as error:
+        return Probe(time.monotonic() - start, str(error))
+    finally:
+        await client.close()
+    return Probe(time.monotonic() - start)
