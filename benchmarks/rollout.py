@@ -45,6 +45,7 @@ from vagen.rollout.runner import (
     run_to_end,
 )
 from vagen.rollout.types import Sampling
+from vagen.service import LocalEnv
 from vagen.stages.build import build
 from vagen.stages.run import Run
 from vagen.stages.warm_start import warm_start
@@ -122,6 +123,10 @@ class Player:
         """A fresh environment."""
         return EndlessEnv(make("FrozenLake", self.options))
 
+    async def make_env(self, spec: EpisodeSpec) -> LocalEnv:
+        """The environment of an episode, in this process."""
+        return LocalEnv(self.environment())
+
     def cached(self, case: Case, sampling: Sampling) -> list[list[int]]:
         """Plays with our rollout; returns the ids of every conversation."""
         runner = EpisodeRunner(
@@ -138,7 +143,7 @@ class Player:
         )
         specs = [EpisodeSpec(str(i), str(i), "", "", "", i, i) for i in range(case.batch)]
         trajectories = run_to_end(
-            run_episodes(runner, specs, lambda spec: self.environment(), max_concurrency=case.batch)
+            run_episodes(runner, specs, self.make_env, max_concurrency=case.batch)
         )
         return [trajectory.rows[0].input_ids.tolist() for trajectory in trajectories]
 

@@ -11,6 +11,7 @@ ROOMS = [
     "storage",
     "cluster",
     "envs",
+    "service",
     "rollout",
     "judge",
     "advantage",

@@ -57,6 +57,7 @@ def expert_episode(experiment: ExperimentConfig, directory: str, seed: int) -> T
     from vagen.rollout.play import limits_of
     from vagen.rollout.runner import EpisodeRunner, EpisodeSpec
     from vagen.rollout.types import Sampling
+    from vagen.service import LocalEnv
 
     policy = ExpertPolicy(processor := load_processor(directory))
     runner = EpisodeRunner(
@@ -68,8 +69,8 @@ def expert_episode(experiment: ExperimentConfig, directory: str, seed: int) -> T
     )
     env = make("FrozenLake", experiment.envs["lake"].env_config)
     spec = EpisodeSpec(str(seed), str(seed), "lake", "FrozenLake", "", seed, 0)
-    policy.envs[spec.trajectory_id] = env
-    return asyncio.run(runner.run(spec, env))
+    policy.envs[spec.trajectory_id] = LocalEnv(env)
+    return asyncio.run(runner.run(spec, LocalEnv(env)))
 
 
 def test_measured_sizes_are_those_of_played_episodes(tmp_path: Path, tiny_directory: str) -> None:

@@ -8,8 +8,8 @@ import re
 import numpy as np
 
 from vagen.envs import env_config_digest, make
+from vagen.envs.images import image_digest, png_bytes
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.rollout.images import image_digest, png_bytes
 from vagen.rollout.types import CONTEXT, Status, TokenRow, Trajectory, Turn
 
 ATTACKS = (

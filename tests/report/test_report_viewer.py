@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_sample import ATTACKS, sample_batch
 
+from vagen.envs.images import decode_png
 from vagen.report import write_report
 from vagen.report.frames import fit_frames
 from vagen.report.payload import color_scales, script_safe_json, token_text, viewer_payload
 from vagen.report.summary import config_rows, summary_cards
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.rollout.images import decode_png
 from vagen.storage import StorageError
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

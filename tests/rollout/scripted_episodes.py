@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from vagen.envs import make
+from vagen.envs.images import image_digest, png_bytes
 from vagen.rollout.conversation import ChatRenderer
-from vagen.rollout.images import image_digest, png_bytes
 from vagen.rollout.runner import EpisodeLimits, EpisodeRunner, EpisodeSpec, run_to_end
 from vagen.rollout.types import Generation, Sampling, Trajectory
+from vagen.service import LocalEnv
 
 LIMITS = EpisodeLimits(
     max_turns=4, max_prompt_length=128, max_response_length=16, max_trajectory_length=400
@@ -80,4 +81,4 @@ def environment(_: EpisodeSpec | None = None, **options: Any):
 
 def play(policy: Any, limits: EpisodeLimits = LIMITS, env: Any = None) -> Trajectory:
     runner = runner_for(policy, limits)
-    return run_to_end(runner.run(spec(), env or environment()))
+    return run_to_end(runner.run(spec(), LocalEnv(env or environment())))

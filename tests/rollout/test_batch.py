@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from vagen.envs.images import decode_png, image_digest, png_bytes
 from vagen.rollout.batch import SCHEMA_VERSION, BatchError, TrajectoryBatch
-from vagen.rollout.images import decode_png, image_digest, png_bytes
 from vagen.rollout.types import CONTEXT, Status, TokenRow, Trajectory, Turn
 from vagen.storage import CorruptArtifact, StorageError, commit_directory, verify_directory
 

@@ -14,6 +14,7 @@ from vagen.envs.base import IMAGE_PLACEHOLDER
 from vagen.rollout.batch_check import BatchError, check_consistency
 from vagen.rollout.runner import MIN_NEW_TOKENS, EpisodeLimits, run_to_end
 from vagen.rollout.types import CONTEXT, Status, TokenRow, Trajectory
+from vagen.service import LocalEnv
 
 WIDE = replace(LIMITS, max_trajectory_length=4000, max_prompt_length=400)
 
@@ -50,7 +51,7 @@ def processor(vl_model):
 def consistent(policy: Any, limits: EpisodeLimits, env: Any = None) -> Trajectory:
     """Plays an episode, as a batch of its own would take it."""
     runner = runner_for(policy, limits)
-    trajectory = run_to_end(runner.run(spec(), env or environment()))
+    trajectory = run_to_end(runner.run(spec(), LocalEnv(env or environment())))
     check_consistency([trajectory], runner.images)
     return trajectory
 

@@ -15,9 +15,9 @@ from scripted_episodes import (
     spec,
 )
 
+from vagen.envs.images import image_digest
 from vagen.rollout.conversation import RenderError
 from vagen.rollout.expert import ExpertPolicy
-from vagen.rollout.images import image_digest
 from vagen.rollout.runner import (
     MIN_NEW_TOKENS,
     EpisodeSpec,
@@ -27,6 +27,7 @@ from vagen.rollout.runner import (
     turn_seed,
 )
 from vagen.rollout.types import CONTEXT, Status, Trajectory
+from vagen.service import LocalEnv
 
 
 @pytest.fixture(scope="module")
@@ -240,9 +241,9 @@ def test_one_failing_environment_does_not_hold_the_others(processor):
     envs: list[Any] = [environment(), BreakingEnv("step", 1), environment(), BreakingEnv("reset")]
     made: list[Any] = []
 
-    def make_env(episode: EpisodeSpec) -> Any:
+    async def make_env(episode: EpisodeSpec) -> LocalEnv:
         made.append(envs[int(episode.trajectory_id)])
-        return made[-1]
+        return LocalEnv(made[-1])
 
     specs = [spec(str(i), seed=i) for i in range(4)]
     finished: list[str] = []
@@ -283,15 +284,18 @@ def test_no_more_episodes_than_allowed_are_under_way(processor):
             nonlocal live
             live -= 1
 
+    async def make_env(_: EpisodeSpec) -> LocalEnv:
+        return LocalEnv(Counting())  # pyright: ignore[reportArgumentType]
+
     specs = [spec(str(i)) for i in range(7)]
     runner = runner_for(ScriptedPolicy(processor, [WALK]))
-    run_to_end(run_episodes(runner, specs, lambda _: Counting(), max_concurrency=3))
+    run_to_end(run_episodes(runner, specs, make_env, max_concurrency=3))
     assert (live, most) == (0, 3)
 
 
 def test_frames_are_kept_once_by_digest(processor):
     runner = runner_for(ScriptedPolicy(processor, ["nothing"]))
-    trajectory = run_to_end(runner.run(spec(), environment()))
+    trajectory = run_to_end(runner.run(spec(), LocalEnv(environment())))
     row = trajectory.rows[0]
     assert len(row.images) == 5 and len(set(row.images)) == 1 == len(runner.images)
     assert all(image_digest(png) == key for key, png in runner.images.items())

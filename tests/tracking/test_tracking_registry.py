@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
+from vagen.envs.images import png_bytes
 from vagen.models.tiny import build_tiny_model
-from vagen.rollout.images import png_bytes
 from vagen.tracking import (
     Example,
     RegistrationError,

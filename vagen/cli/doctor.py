@@ -65,14 +65,16 @@ def doctor(options: Namespace) -> int:
 def examine(experiment: ExperimentConfig, infra: InfraConfig, *, cluster: bool = False) -> Findings:
     """All findings, as they are made; of the cluster, too, if the run is to be on one."""
     from vagen.cli import doctor_judge, doctor_machine, doctor_model
+    from vagen.cli.sizes import environments_here
 
     yield from doctor_machine.versions()
     yield from doctor_machine.folders(infra)
     yield from doctor_machine.devices(infra)
     yield from doctor_machine.mlflow_store(infra)
     yield from doctor_machine.store(infra)
-    yield from doctor_model.environments(experiment)
-    yield from doctor_model.model(experiment)
+    yield from doctor_model.service(infra)
+    yield from doctor_model.environments(experiment, environments_here(infra))
+    yield from doctor_model.model(experiment, environments_here(infra))
     yield from doctor_judge.judge(experiment)
     if cluster or infra.kubernetes is not None:
         from vagen.cli import doctor_cluster

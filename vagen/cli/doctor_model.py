@@ -7,31 +7,53 @@ from vagen.cli.doctor import Findings, bad, good, guarded, warning
 from vagen.cli.model_files import check_model
 from vagen.cli.sizes import (
     SAMPLED_LEVELS,
+    environments_here,
     expert_turns,
     layout_tags,
     model_directory,
 )
-from vagen.config import ExperimentConfig
+from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config.environments import EnvironmentsConfig
 from vagen.models.tiny import TINY_MODELS
 
 
-def environments(experiment: ExperimentConfig) -> Findings:
+def service(infra: InfraConfig) -> Findings:
+    """The environment service, if this machine's runs use one, takes sessions."""
+    place = environments_here(infra)
+    if place is not None and place.placement == "service":
+        yield from guarded(
+            "environment service",
+            "start it (`python -m vagen.service`, docs/service.md), or set "
+            "infra.environments.placement to auto",
+            lambda: _service(place),
+        )
+
+
+def _service(place: EnvironmentsConfig) -> Findings:
+    from vagen.service.client import served
+
+    names = served(place)
+    yield good("environment service", f"{place.url} serves {', '.join(names)}")
+
+
+def environments(experiment: ExperimentConfig, place: EnvironmentsConfig | None = None) -> Findings:
     """Each environment makes a level, and an expert's response to it is read as meant."""
     for env_id, spec in experiment.envs.items():
         yield from guarded(
             "environment",
             f"check `envs.{env_id}.env_config`",
-            lambda env_id=env_id, spec=spec: _environment(env_id, spec),
+            lambda env_id=env_id, spec=spec: _environment(env_id, spec, place),
         )
 
 
-def _environment(env_id: str, spec: Any) -> Findings:
-    from vagen.envs import make
+def _environment(env_id: str, spec: Any, place: EnvironmentsConfig | None) -> Findings:
+    from vagen.service import environments_of
 
-    env = make(spec.env_name, spec.env_config)
+    env = environments_of(place).open(spec.env_name, spec.env_config)
     env.reset(seed=0)
     response = env.expert_response()
     *_, info = env.step(response)
+    env.close()
     if info["parsed"]["format_correct"]:
         yield good("environment", f"{env_id}: a level of {spec.env_name}, an expert's response")
     else:
@@ -42,7 +64,7 @@ def _environment(env_id: str, spec: Any) -> Findings:
         )
 
 
-def model(experiment: ExperimentConfig) -> Findings:
+def model(experiment: ExperimentConfig, place: EnvironmentsConfig | None = None) -> Findings:
     """The model directory is complete, and its tokenizer keeps what the parser needs."""
     path = experiment.actor_rollout_ref.model.path
     advice = "give a model directory as `save_pretrained` writes it, or a hub id"
@@ -55,7 +77,7 @@ def model(experiment: ExperimentConfig) -> Findings:
             yield finding
         if not complete:
             return
-    yield from guarded("tokenizer", advice, lambda: _tokenizer(experiment))
+    yield from guarded("tokenizer", advice, lambda: _tokenizer(experiment, place))
 
 
 def _directory(path: str) -> Findings:
@@ -73,19 +95,20 @@ def _directory(path: str) -> Findings:
         yield warning("model", f"{path}, not downloaded yet", "the run downloads it")
 
 
-def _tokenizer(experiment: ExperimentConfig) -> Findings:
-    with model_directory(experiment) as directory:
+def _tokenizer(experiment: ExperimentConfig, place: EnvironmentsConfig | None) -> Findings:
+    with model_directory(experiment, place) as directory:
         from vagen.models import load_processor
 
         processor = load_processor(directory)
     for env_id, spec in experiment.envs.items():
-        yield from _tags(env_id, spec, processor.tokenizer)
-        yield from _conversation(env_id, spec, processor)
+        yield from _tags(env_id, spec, processor.tokenizer, place)
+        yield from _conversation(env_id, spec, processor, place)
 
 
-def _tags(env_id: str, spec: Any, tokenizer: Any) -> Findings:
+def _tags(env_id: str, spec: Any, tokenizer: Any, place: EnvironmentsConfig | None) -> Findings:
     """Each tag, and a whole response, after encoding and decoding without special tokens."""
-    from vagen.envs import make, parse_env_config
+    from vagen.envs import parse_env_config
+    from vagen.service import environments_of
 
     lost = []
     for tag in layout_tags(parse_env_config(spec.env_name, spec.env_config)):
@@ -100,9 +123,10 @@ def _tags(env_id: str, spec: Any, tokenizer: Any) -> Findings:
             f"rename them in `envs.{env_id}.env_config.tags`",
         )
         return
-    env = make(spec.env_name, spec.env_config)
+    env = environments_of(place).open(spec.env_name, spec.env_config)
     env.reset(seed=0)
     response = env.expert_response()
+    env.close()
     if survives(response, tokenizer) != response:
         yield bad(
             "tags",
@@ -119,12 +143,14 @@ def survives(text: str, tokenizer: Any) -> str:
     return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
-def _conversation(env_id: str, spec: Any, processor: Any) -> Findings:
+def _conversation(
+    env_id: str, spec: Any, processor: Any, place: EnvironmentsConfig | None
+) -> Findings:
     """Parts rendered turn by turn equal the whole, on a real episode."""
-    from vagen.envs import make
     from vagen.rollout.conversation import ChatRenderer
+    from vagen.service import environments_of
 
-    env = make(spec.env_name, spec.env_config)
+    env = environments_of(place).open(spec.env_name, spec.env_config)
     episodes = ([shown for shown, _ in expert_turns(env, seed)] for seed in range(SAMPLED_LEVELS))
     observations = max(episodes, key=len)
     renderer = ChatRenderer(processor)
@@ -132,6 +158,7 @@ def _conversation(env_id: str, spec: Any, processor: Any) -> Findings:
     if len(observations) > 1:  # a context that begins with a later turn
         renderer.check(env.system_prompt(), observations[1:])
     images = sum(len(shown["images"]) for shown in observations)
+    env.close()
     yield good(
         "conversation",
         f"{env_id}: {len(observations)} turns with {images} images render token-exactly",

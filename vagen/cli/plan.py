@@ -30,15 +30,16 @@ def plan(options: Namespace) -> None:
     from rich.console import Console
 
     from vagen.cli.counting import must_estimate
-    from vagen.cli.sizes import measure, model_directory
+    from vagen.cli.sizes import environments_here, measure, model_directory
 
     if options.engine:
         options.infra_overrides.append(f"engine={options.engine}")
     experiment, infra = load_configs(options)
     console = Console()
     console.print(steps_table(experiment, infra))
-    with model_directory(experiment) as model:
-        sizes = measure(experiment, model)
+    environments = environments_here(infra)
+    with model_directory(experiment, environments) as model:
+        sizes = measure(experiment, model, environments)
         console.print(sizes_table(experiment, sizes))
         remarks = notes(experiment, sizes)
         if must_estimate(model):

@@ -5,15 +5,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vagen.cli.counting import counting_processor, must_estimate
 from vagen.cli.model_files import check_model
-from vagen.config import ExperimentConfig
+from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import EnvSpec
-from vagen.envs.base import AgentEnv, Observation
+from vagen.envs.base import Observation
 from vagen.models import Processor, load_processor
 from vagen.models.tiny import TINY_MODELS
+
+if TYPE_CHECKING:
+    from vagen.service.placement import PlacedEnv
 
 SAMPLED_LEVELS = 8
 
@@ -50,7 +54,9 @@ class ConversationSize:
 
 
 @contextmanager
-def model_directory(experiment: ExperimentConfig) -> Iterator[str]:
+def model_directory(
+    experiment: ExperimentConfig, environments: EnvironmentsConfig | None = None
+) -> Iterator[str]:
     """The experiment's model as a path that can be loaded; a tiny one is built for the moment.
 
     It is the one that a run would begin with: same tokenizer, same weights.
@@ -66,37 +72,49 @@ def model_directory(experiment: ExperimentConfig) -> Iterator[str]:
 
         logging.disable_progress_bar()
         with tempfile.TemporaryDirectory() as folder:
-            build_tiny_policy(experiment, sampled_levels(experiment), Path(folder))
+            build_tiny_policy(experiment, sampled_levels(experiment), Path(folder), environments)
             yield folder
         return
     check_model(path)
     yield path
 
 
-def measure(experiment: ExperimentConfig, model: str) -> dict[str, ConversationSize]:
+def environments_here(infra: InfraConfig) -> EnvironmentsConfig | None:
+    """Where environments run that are looked at from here: a cluster's service is not reached."""
+    return None if infra.kubernetes is not None else infra.environments
+
+
+def measure(
+    experiment: ExperimentConfig, model: str, environments: EnvironmentsConfig | None = None
+) -> dict[str, ConversationSize]:
     """Sizes by environment id.
 
     Args:
         experiment: With resolved environments.
         model: A model directory or hub id; if it is a published model that was not downloaded,
             text is counted by estimate (`vagen.cli.counting`).
+        environments: Where environments run; None is the default.
 
     Raises:
         ModelError: If tokenizer or image processor cannot be loaded.
         RenderError: If the model cannot read what an environment shows.
     """
     processor = counting_processor(model) if must_estimate(model) else load_processor(model)
-    return {env_id: _measure(spec, processor) for env_id, spec in experiment.envs.items()}
+    return {
+        env_id: _measure(spec, processor, environments) for env_id, spec in experiment.envs.items()
+    }
 
 
-def _measure(spec: EnvSpec, processor: Processor) -> ConversationSize:
+def _measure(
+    spec: EnvSpec, processor: Processor, environments: EnvironmentsConfig | None
+) -> ConversationSize:
     from PIL import Image
 
-    from vagen.envs import make
     from vagen.rollout.conversation import ChatRenderer
+    from vagen.service import environments_of
 
     renderer = ChatRenderer(processor)
-    env = make(spec.env_name, spec.env_config)
+    env = environments_of(environments).open(spec.env_name, spec.env_config)
     prompt = later_prompt = later = longest = image_tokens = patches = 0
     for seed in range(SAMPLED_LEVELS):
         for turn, (observation, response) in enumerate(expert_turns(env, seed)):
@@ -113,10 +131,11 @@ def _measure(spec: EnvSpec, processor: Processor) -> ConversationSize:
             patches = max(patches, sum(t * h * w for t, h, w in grids))
             ids = processor.tokenizer.encode(response, add_special_tokens=False)
             longest = max(longest, len(ids) + 1)
+    env.close()
     return ConversationSize(prompt, later, longest, image_tokens, patches, later_prompt)
 
 
-def expert_turns(env: AgentEnv, seed: int) -> Iterator[tuple[Observation, str]]:
+def expert_turns(env: "PlacedEnv", seed: int) -> Iterator[tuple[Observation, str]]:
     """Observation and response of each turn of an expert's episode."""
     observation, _ = env.reset(seed=seed)
     over = False

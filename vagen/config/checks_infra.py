@@ -17,7 +17,7 @@ def check_infra(experiment: ExperimentConfig, infra: InfraConfig) -> None:
         ConfigError: With one line per reason.
     """
     engine = _verl(experiment, infra) if infra.engine == "verl" else _local(experiment)
-    _refuse([*_store(infra), *engine])
+    _refuse([*_store(infra), *_environments(experiment, infra), *engine])
 
 
 def check_verl(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> None:
@@ -49,6 +49,31 @@ def _store(infra: InfraConfig) -> Refusals:
             "infra.store",
             "it is infra.output_dir, where runs are anyway; choose another folder, or null",
         )
+
+
+def _environments(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
+    placement, url = infra.environments.placement, infra.environments.url
+    if placement == "service" and url is None:
+        yield (
+            "infra.environments.url",
+            "placement: service needs the address of the service, such as "
+            "http://vagen-env.vagen.svc:8000",
+        )
+    if placement != "service" and url is not None:
+        yield (
+            "infra.environments.placement",
+            f"{placement} does not use infra.environments.url; set it to service, or url to null",
+        )
+    if placement == "process":
+        from vagen.envs.registry import get_environment
+
+        for env_id, spec in experiment.envs.items():
+            if get_environment(spec.env_name).load().needs_process:
+                yield (
+                    "infra.environments.placement",
+                    f"the simulator of {spec.env_name} (`envs.{env_id}`) has globals of its own "
+                    "and needs worker processes; set it to auto, workers or service",
+                )
 
 
 def _local(experiment: ExperimentConfig) -> Refusals:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, PositiveFloat, PositiveInt
 
 from vagen.config.base import Section
+from vagen.config.environments import EnvironmentsConfig
 from vagen.config.kubernetes import KubernetesConfig
 from vagen.config.s3 import S3Config
 from vagen.config.schema import Fraction
@@ -63,6 +64,7 @@ class InfraConfig(Section):
     judge_cache: str | None = None
     """Folder for what the judge's language model has answered, shared by all runs that name it, on
     a disk of the machine or a volume of its own; null: `judge-cache` beside the runs."""
+    environments: EnvironmentsConfig = EnvironmentsConfig()
     engine: Literal["local", "verl"] = "local"
     """`local`: torch in one process; `verl`: verl on Ray, one machine or many."""
     verl: VerlConfig = VerlConfig()

@@ -11,11 +11,12 @@ from typing import Any
 from vagen.config.infra import SCRATCH, InfraConfig
 from vagen.config.judge import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
-from vagen.envs import make, parse_env_config
+from vagen.envs import parse_env_config
 from vagen.judge import AnswerCache, ChatClient, Judge, Verdict, make_judge, rules_for
 from vagen.judge.base import SECTIONS
 from vagen.judge.llm import DEADLINE
 from vagen.rollout.types import Status, Trajectory, Turn
+from vagen.service import environments_of
 
 _SIDE_BY_SIDE = 4
 """Turns that are judged at once, as a multiple of the requests that may be under way."""
@@ -184,7 +185,7 @@ class Scorer:
     def _judge(self, judge: JudgeConfig, config_id: str, client: ChatClient | None) -> Judge:
         spec = self.config.envs[config_id]
         env_config = parse_env_config(spec.env_name, spec.env_config)
-        env = make(spec.env_name, spec.env_config)
+        env = environments_of().open(spec.env_name, spec.env_config)
         prompts = {spec.env_name: env.system_prompt()}
         env.close()
         rules = rules_for(spec.env_name, env_config)

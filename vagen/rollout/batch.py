@@ -37,7 +37,7 @@ class TrajectoryBatch:
 
     trajectories: list[Trajectory]
     images: dict[str, bytes]
-    """PNG bytes by SHA-256 (`vagen.rollout.images`)."""
+    """PNG bytes by SHA-256 (`vagen.envs.images`)."""
     policy_version: str
     """Digest or name of the weights that sampled it."""
     config_digest: str

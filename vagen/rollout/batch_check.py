@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from vagen.rollout.images import image_digest
+from vagen.envs.images import image_digest
 from vagen.rollout.types import CONTEXT, Status, TokenRow, Trajectory
 
 

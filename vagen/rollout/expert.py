@@ -2,9 +2,9 @@
 
 from PIL.Image import Image
 
-from vagen.envs.base import AgentEnv
 from vagen.rollout.conversation import ChatProcessor
 from vagen.rollout.types import Generation, Sampling
+from vagen.service.base import AsyncEnv
 
 
 class ExpertPolicy:
@@ -12,7 +12,7 @@ class ExpertPolicy:
 
     def __init__(self, processor: ChatProcessor):
         self.processor = processor
-        self.envs: dict[str, AgentEnv] = {}
+        self.envs: dict[str, AsyncEnv] = {}
         """Environment of each trajectory, by its id; set before the episode starts."""
 
     async def generate(
@@ -20,7 +20,7 @@ class ExpertPolicy:
     ) -> Generation:
         """The expert's answer, ended properly."""
         trajectory_id, _, _ = request_id.rpartition("/")
-        response = self.envs[trajectory_id].expert_response()
+        response = await self.envs[trajectory_id].expert_response()
         ids = self.processor.tokenizer.encode(response, add_special_tokens=False)
         ids.append(self.processor.eos_id)
         return Generation(ids, [0.0] * len(ids), "stop")

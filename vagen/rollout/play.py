@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from vagen.config.checks import context_window
+from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
-from vagen.envs import AgentEnv, make
+from vagen.envs.images import image_digest, png_bytes
 from vagen.rollout.conversation import ChatProcessor, ChatRenderer
-from vagen.rollout.images import image_digest, png_bytes
 from vagen.rollout.runner import (
     EpisodeLimits,
     EpisodeRunner,
@@ -17,6 +17,7 @@ from vagen.rollout.runner import (
     run_to_end,
 )
 from vagen.rollout.types import Policy, Sampling, Status, Trajectory
+from vagen.service import AsyncEnv, Environments, environments_of
 
 
 class EpisodesFailed(ValueError):
@@ -47,21 +48,25 @@ def play(
     processor: ChatProcessor,
     sampling: SamplingConfig,
     split: str,
+    environments: EnvironmentsConfig | None = None,
     on_finish: Callable[[Trajectory], None] | None = None,
 ) -> tuple[list[Trajectory], dict[str, bytes]]:
     """Plays episodes in this process; returns them in order, and every frame shown as PNG.
+
+    Environments run where `infra.environments` says, None being the default.
 
     Raises:
         RenderError: The model cannot read what an environment shows, or a prompt is too long.
         EpisodesFailed: Every episode failed in its environment.
     """
-    check_rendering(config, processor, split)
+    check_rendering(config, processor, split, environments)
+    placed = environments_of(environments)
     runner = make_runner(config, policy=policy, processor=processor, sampling=sampling)
     trajectories = run_to_end(
         run_episodes(
             runner,
             specs,
-            lambda spec: make_environment(config, spec, split),
+            lambda spec: make_environment(config, spec, split, placed),
             max_concurrency=config.actor_rollout_ref.rollout.max_concurrency,
             on_finish=on_finish,
         )
@@ -83,12 +88,19 @@ def make_runner(
     )
 
 
-def make_environment(config: ExperimentConfig, spec: EpisodeSpec, split: str) -> AgentEnv:
+async def make_environment(
+    config: ExperimentConfig, spec: EpisodeSpec, split: str, environments: Environments
+) -> AsyncEnv:
     """The environment that an episode is played in."""
-    return make(spec.env_name, config.envs[spec.config_id].env_config, split)
+    return await environments.make(spec.env_name, config.envs[spec.config_id].env_config, split)
 
 
-def check_rendering(config: ExperimentConfig, processor: ChatProcessor, split: str) -> None:
+def check_rendering(
+    config: ExperimentConfig,
+    processor: ChatProcessor,
+    split: str,
+    environments: EnvironmentsConfig | None = None,
+) -> None:
     """Start-up check: parts laid end to end equal the whole conversation.
 
     Raises:
@@ -96,7 +108,7 @@ def check_rendering(config: ExperimentConfig, processor: ChatProcessor, split: s
     """
     renderer = ChatRenderer(processor)
     for spec in config.envs.values():
-        env = make(spec.env_name, spec.env_config, split)
+        env = environments_of(environments).open(spec.env_name, spec.env_config, split)
         first, _ = env.reset(seed=0)
         second, *_ = env.step(env.expert_response())
         renderer.check(env.system_prompt(), [first, second, first])

@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from vagen.envs.base import AgentEnv, Observation
+from vagen.envs.base import Observation
 from vagen.rollout.contexts import Contexts, Prompt
 from vagen.rollout.conversation import ChatRenderer, RenderError
 from vagen.rollout.types import Policy, Sampling, Status, Trajectory, Turn
+from vagen.service.base import AsyncEnv, EnvironmentLost, EnvironmentRaised
 
 Result = TypeVar("Result")
 
@@ -78,7 +79,7 @@ class EpisodeRunner:
         self.images: dict[str, bytes] = {}
         """PNG bytes of every frame shown, by digest."""
 
-    async def run(self, spec: EpisodeSpec, env: AgentEnv) -> Trajectory:
+    async def run(self, spec: EpisodeSpec, env: AsyncEnv) -> Trajectory:
         """Runs one episode to its end.
 
         Raises:
@@ -87,14 +88,15 @@ class EpisodeRunner:
                 the episode as truncated.)
         """
         try:
-            observation, info = env.reset(seed=spec.level_seed)
+            observation, info = await env.reset(seed=spec.level_seed)
+            system_prompt = await env.system_prompt()
         except Exception as error:  # an environment may fail in any way; the batch goes on
             return _failed(spec, None, [], "", EnvironmentFailure.of(error))
         level_hash = info["level_hash"]
         contexts = Contexts(
             spec.trajectory_id,
             self.renderer,
-            system_prompt=env.system_prompt(),
+            system_prompt=system_prompt,
             window=self.limits.window,
         )
         prompt = contexts.prompt(observation)
@@ -147,7 +149,7 @@ class EpisodeRunner:
     async def _turn(
         self,
         spec: EpisodeSpec,
-        env: AgentEnv,
+        env: AsyncEnv,
         contexts: Contexts,
         observation: Observation,
         frames: list[str],
@@ -171,8 +173,8 @@ class EpisodeRunner:
         text_ids = [token for token in generation.ids if token != eos]
         response = self.renderer.tokenizer.decode(text_ids, skip_special_tokens=True)
         try:
-            before = env.state()
-            answer, _, terminated, truncated, info = env.step(response)
+            before = await env.state()
+            answer, _, terminated, truncated, info = await env.step(response)
         except Exception as error:  # an environment may fail in any way; the batch goes on
             raise EnvironmentFailure.of(error) from error
         record = Turn(
@@ -218,27 +220,42 @@ class EpisodeRunner:
 async def run_episodes(
     runner: EpisodeRunner,
     specs: Sequence[EpisodeSpec],
-    make_env: Callable[[EpisodeSpec], AgentEnv],
+    make_env: Callable[[EpisodeSpec], Awaitable[AsyncEnv]],
     *,
     max_concurrency: int,
     on_finish: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Runs all episodes, at most `max_concurrency` side by side; results as `specs` are ordered."""
+    """Runs all episodes, at most `max_concurrency` side by side; results as `specs` are ordered.
+
+    An environment that cannot be made ends its episode alone, as one that fails later does.
+    """
     gate = asyncio.Semaphore(max_concurrency)
 
     async def one(spec: EpisodeSpec) -> Trajectory:
         async with gate:
-            env = make_env(spec)
-            try:
-                trajectory = await runner.run(spec, env)
-            finally:
-                env.close()
+            trajectory = await run_episode(runner, spec, make_env)
         if on_finish is not None:
             on_finish(trajectory)
         return trajectory
 
     tasks: list[Awaitable[Trajectory]] = [asyncio.ensure_future(one(spec)) for spec in specs]
     return list(await asyncio.gather(*tasks))
+
+
+async def run_episode(
+    runner: EpisodeRunner,
+    spec: EpisodeSpec,
+    make_env: Callable[[EpisodeSpec], Awaitable[AsyncEnv]],
+) -> Trajectory:
+    """Makes an episode's environment, runs the episode and lets the environment go."""
+    try:
+        env = await make_env(spec)
+    except (EnvironmentLost, EnvironmentRaised) as error:
+        return _failed(spec, None, [], "", EnvironmentFailure.of(error))
+    try:
+        return await runner.run(spec, env)
+    finally:
+        await env.close()
 
 
 def run_to_end(coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -273,7 +290,7 @@ class EnvironmentFailure(RuntimeError):
     @classmethod
     def of(cls, error: Exception) -> "EnvironmentFailure":
         """A failure that says what the environment raised."""
-        return cls(f"{type(error).__name__}: {error}")
+        return cls(str(EnvironmentRaised.of(error)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from typing import Any
 
 from vagen.config.base import ConfigError
 from vagen.config.schema import EnvSpec, ExperimentConfig
-from vagen.envs import LevelRef, distinct_levels, env_config_digest, make
+from vagen.envs import LevelRef, distinct_levels, env_config_digest
+from vagen.service import environments_of
 from vagen.stages import progress
 from vagen.stages.run import Run, committed, result
 from vagen.stages.tracking import tracker_of
@@ -47,7 +48,7 @@ def build(run: Run) -> dict[str, Any]:
                     splits[split] = distinct_levels(spec.env_name, spec.env_config, split, size)
                     advance(1)
             assert_disjoint(config_id, splits)
-            env = make(spec.env_name, spec.env_config)
+            env = environments_of(run.infra.environments).open(spec.env_name, spec.env_config)
             env.reset(seed=splits["train"][0].seed)
             env.close()
             sets[config_id] = {

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vagen.envs import make
-from vagen.rollout.images import png_bytes
+from vagen.envs.images import png_bytes
+from vagen.service import environments_of
 from vagen.stages import progress
 from vagen.stages.evaluate import FINAL, read_results
 from vagen.stages.run import Run, committed, result
@@ -55,7 +55,7 @@ def _examples(run: Run) -> list[Example]:
     """First message of one level per environment."""
     examples = []
     for spec in run.experiment.envs.values():
-        env = make(spec.env_name, spec.env_config, "test")
+        env = environments_of(run.infra.environments).open(spec.env_name, spec.env_config, "test")
         observation, _ = env.reset(seed=0)
         examples.append(
             Example(

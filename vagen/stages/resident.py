@@ -84,6 +84,7 @@ def make_engine(
         device=device_of(infra),
         dtype=getattr(torch, infra.dtype),
         version=version,
+        environments=infra.environments,
     )
 
 

@@ -11,10 +11,10 @@ from PIL import Image
 
 from vagen.config.checks import needs_greedy_baseline, trajectories_per_iteration
 from vagen.engines.base import Engine, Images, Play
+from vagen.envs.images import decode_png
 from vagen.learning.early_stop import group_variance
 from vagen.models.processor import Processor
 from vagen.rollout.batch import BatchError, TrajectoryBatch
-from vagen.rollout.images import decode_png
 from vagen.rollout.types import Status, Trajectory
 from vagen.stages import progress
 from vagen.stages.build import load_levels

@@ -13,17 +13,19 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
-from vagen.envs import distinct_levels, env_config_digest, make, parse_env_config
+from vagen.envs import distinct_levels, env_config_digest, parse_env_config
 from vagen.models.loading import LanguageModel, load_model
 from vagen.models.lora import adapted_layers
 from vagen.models.processor import ProcessedImage, load_processor
 from vagen.models.tiny import TINY_MODELS, PixelStatistics, build_tiny_model
 from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.expert import ExpertPolicy
-from vagen.rollout.play import limits_of
+from vagen.rollout.play import check_failures, limits_of, make_environment
 from vagen.rollout.runner import EpisodeRunner, EpisodeSpec, derive_seed, run_episodes, run_to_end
 from vagen.rollout.types import Sampling, TokenRow
+from vagen.service import AsyncEnv, environments_of
 from vagen.stages import progress
 from vagen.stages.build import LevelSet, load_levels
 from vagen.stages.resident import configure_torch, device_of
@@ -54,7 +56,7 @@ def warm_start(run: Run) -> dict[str, Any]:
         source = path
         if path in TINY_MODELS:
             source = scratch
-            build_tiny_policy(config, levels, Path(scratch))
+            build_tiny_policy(config, levels, Path(scratch), run.infra.environments)
         if config.warm_start.steps == 0 and path not in TINY_MODELS:
             load_processor(path)  # the weights are checked when the engine loads them
             payload: dict[str, Any] = {"model_path": path, "metrics": {}}
@@ -68,7 +70,7 @@ def warm_start(run: Run) -> dict[str, Any]:
         payload = {"model_path": None, "metrics": {}}
         with commit_directory(run.warm_start, kind="warm_start", payload=payload) as folder:
             if config.warm_start.steps:
-                experts = _ExpertEpisodes(config, levels, language_model)
+                experts = _ExpertEpisodes(config, levels, language_model, run.infra.environments)
                 with progress.bar("expert batches", config.warm_start.steps) as advance:
                     losses = learn_from_experts(
                         language_model,
@@ -99,9 +101,14 @@ class _ExpertEpisodes:
     """Expert episodes of training levels as token rows."""
 
     def __init__(
-        self, config: ExperimentConfig, levels: list[LevelSet], language_model: LanguageModel
+        self,
+        config: ExperimentConfig,
+        levels: list[LevelSet],
+        language_model: LanguageModel,
+        environments: EnvironmentsConfig | None = None,
     ):
         self.config = config
+        self.environments = environments_of(environments)
         self.pool = [(level_set, ref) for level_set in levels for ref in level_set.splits["train"]]
         self.processor = language_model.processor
         self.renderer = ChatRenderer(self.processor)
@@ -126,8 +133,8 @@ class _ExpertEpisodes:
             frame_digest=digest_of,
         )
 
-        def environment(spec: EpisodeSpec) -> Any:
-            env = make(spec.env_name, self.config.envs[spec.config_id].env_config)
+        async def environment(spec: EpisodeSpec) -> AsyncEnv:
+            env = await make_environment(self.config, spec, "train", self.environments)
             policy.envs[spec.trajectory_id] = env
             return env
 
@@ -147,6 +154,7 @@ class _ExpertEpisodes:
         trajectories = run_to_end(
             run_episodes(runner, specs, environment, max_concurrency=len(specs))
         )
+        check_failures(trajectories)
         rows = [row for trajectory in trajectories for row in trajectory.rows]
         return [row for row in rows if row.loss_mask.any()], images
 
@@ -173,7 +181,10 @@ def sampled_levels(config: ExperimentConfig) -> list[LevelSet]:
 
 
 def build_tiny_policy(
-    config: ExperimentConfig, levels: Sequence[LevelSet], directory: Path
+    config: ExperimentConfig,
+    levels: Sequence[LevelSet],
+    directory: Path,
+    environments: EnvironmentsConfig | None = None,
 ) -> None:
     """Builds the tiny model for the texts and frames of this experiment's training levels.
 
@@ -181,6 +192,7 @@ def build_tiny_policy(
         config: The experiment; its model is a tiny one.
         levels: With a `train` split; the first `SAMPLE_EPISODES` of each are read.
         directory: Receives the model.
+        environments: Where environments run; None is the default.
     """
     texts: list[str] = []
     frames: list[np.ndarray] = []
@@ -189,7 +201,7 @@ def build_tiny_policy(
         env_config = parse_env_config(level_set.spec.env_name, level_set.spec.env_config)
         for name in env_config.tags.model_dump().values():
             tags |= {f"<{name}>", f"</{name}>"}
-        for text, shown in _expert_samples(level_set):
+        for text, shown in _expert_samples(level_set, environments):
             texts.append(text)
             frames += shown
     build_tiny_model(
@@ -202,10 +214,12 @@ def build_tiny_policy(
     )
 
 
-def _expert_samples(level_set: LevelSet) -> Iterator[tuple[str, list[np.ndarray]]]:
+def _expert_samples(
+    level_set: LevelSet, environments: EnvironmentsConfig | None
+) -> Iterator[tuple[str, list[np.ndarray]]]:
     """Texts and frames of a few expert episodes."""
     spec = level_set.spec
-    env = make(spec.env_name, spec.env_config)
+    env = environments_of(environments).open(spec.env_name, spec.env_config)
     for ref in level_set.splits["train"][:SAMPLE_EPISODES]:
         observation, _ = env.reset(seed=ref.seed)
         yield env.system_prompt(), []

@@ -55,8 +55,8 @@ class VagenModel(PythonModel):
         return list(await asyncio.gather(*tasks))
 
     async def _row(self, policy: Any, name: str, row: dict[str, Any], sampling: Any) -> str:
+        from vagen.envs.images import decode_png
         from vagen.rollout.conversation import ChatRenderer
-        from vagen.rollout.images import decode_png
 
         pngs = _given(row, "images", ())
         frames = tuple(decode_png(base64.b64decode(png, validate=True)) for png in pngs)

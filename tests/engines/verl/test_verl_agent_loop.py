@@ -12,8 +12,8 @@ from vagen.config import load_infra
 from vagen.engines.verl.agent_loop import EpisodeRow, PlayClient, VagenAgentLoop
 from vagen.engines.verl.config import verl_config
 from vagen.engines.verl.wire import Order, unpack_trajectory
+from vagen.envs import make
 from vagen.learning.rewards import turn_reward
-from vagen.rollout.play import make_environment
 from vagen.stages.build import build, load_levels
 from vagen.stages.episodes import training_specs
 from vagen.stages.judge import score
@@ -55,7 +55,7 @@ def rows_played(run, experiment) -> list[EpisodeRow]:
     infra = load_infra(None, ["device=cpu", "verl.rollout=torch", "verl.attention=sdpa"])
     client = ExpertServer(verl_config(experiment, infra, str(run.warm_start / "policy")))
     spec = training_specs(experiment, load_levels(run), 0)[0]
-    env = make_environment(experiment, spec, "train")
+    env = make(spec.env_name, experiment.envs[spec.config_id].env_config)
     env.reset(seed=spec.level_seed)
     client.answer = env.expert_response()
     order = Order(spec, experiment.actor_rollout_ref.rollout, "train")

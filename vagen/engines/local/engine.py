@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vagen.config.checks import has_reference
+from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig
 from vagen.engines.base import Images, OnProgress
 from vagen.engines.local.checkpoint import load_learner, load_module, save_learner, save_module
@@ -43,6 +44,7 @@ class LocalEngine(PpoEngine):
         device: torch.device,
         dtype: torch.dtype = torch.float32,
         version: str = "initial",
+        environments: EnvironmentsConfig | None = None,
     ):
         """Loads the policy, copies it as reference if the experiment needs one, makes a critic.
 
@@ -53,6 +55,7 @@ class LocalEngine(PpoEngine):
             device: Where all of it goes.
             dtype: Of the weights.
             version: Name of the weights.
+            environments: Where environments run; None is the default.
 
         Raises:
             ModelError: The model cannot be loaded.
@@ -60,6 +63,7 @@ class LocalEngine(PpoEngine):
         self.actor = load_model(model_path, device=device, dtype=dtype)
         super().__init__(config, self.actor.processor, version)
         self.device = device
+        self.environments = environments
         self.dtype = dtype
         self._frames = Frames(self.processor)
         # With adapters the base is frozen, and whoever else starts from it reads the same weights.
@@ -99,6 +103,7 @@ class LocalEngine(PpoEngine):
             processor=self.processor,
             sampling=sampling,
             split=split,
+            environments=self.environments,
             on_finish=on_finish,
         )
 

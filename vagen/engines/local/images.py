@@ -5,8 +5,8 @@ from weakref import WeakValueDictionary
 
 from PIL import Image
 
+from vagen.envs.images import decode_png
 from vagen.models.processor import ProcessedImage, Processor
-from vagen.rollout.images import decode_png
 from vagen.rollout.types import TokenRow
 
 

@@ -30,7 +30,9 @@ from vagen.learning.rewards import turn_reward
 from vagen.models.processor import load_processor
 from vagen.rollout.conversation import RenderError
 from vagen.rollout.play import make_environment, make_runner
+from vagen.rollout.runner import run_episode
 from vagen.rollout.types import TokenRow, Trajectory
+from vagen.service import Environments, environments_of
 
 
 class PlayClient(ServerClient):
@@ -47,7 +49,13 @@ class PlayClient(ServerClient):
         return InfraConfig.model_validate(self._custom["infra"])
 
     @functools.cached_property
+    def environments(self) -> Environments:
+        """Where environments run; their worker processes are this process's share."""
+        return environments_of(self.infra.environments, sharers=self.infra.verl.agent_workers)
+
+    @functools.cached_property
     def _custom(self) -> Any:
+        """Our part of verl's configuration."""
         return OmegaConf.to_container(self.config.actor_rollout_ref.rollout.custom, resolve=True)
 
     @functools.cached_property
@@ -78,11 +86,13 @@ class PlayClient(ServerClient):
             sampling=order.sampling,
         )
         async with self.gate:
-            env = make_environment(self.experiment, order.spec, order.split)
-            try:
-                trajectory = await runner.run(order.spec, env)
-            finally:
-                env.close()
+            trajectory = await run_episode(
+                runner,
+                order.spec,
+                lambda spec: make_environment(
+                    self.experiment, spec, order.split, self.environments
+                ),
+            )
         await self.scorer.score(trajectory)
         return trajectory, runner.images
 

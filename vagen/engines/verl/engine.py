@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from vagen.config.checks import has_reference
+from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
 from vagen.engines.base import Images, OnProgress, Play, Result
 from vagen.engines.objectives import CRITIC_MASK
@@ -72,6 +73,7 @@ class VerlEngine(PpoEngine):
         *,
         workers: Workers,
         version: str = "initial",
+        environments: EnvironmentsConfig | None = None,
         on_close: Callable[[], None] = lambda: None,
     ):
         """Takes over worker groups that hold the model at `model_path`.
@@ -81,10 +83,12 @@ class VerlEngine(PpoEngine):
             model_path: What the policy, the critic's backbone and the reference were loaded from.
             workers: The distributed parts.
             version: Name of the weights.
+            environments: Where environments run; None is the default.
             on_close: Called when the workers are gone.
         """
         super().__init__(config, load_processor(model_path), version)
         self.workers = workers
+        self._environments = environments
         self._on_close = on_close
         self.processes = Processes(workers.processes())
         self._thread = ThreadPoolExecutor(1)
@@ -108,7 +112,7 @@ class VerlEngine(PpoEngine):
         Raises:
             EngineLost: A process died or failed; so do all methods, from then on.
         """
-        check_rendering(self.config, self.processor, split)
+        check_rendering(self.config, self.processor, split, self._environments)
         self._finish_aside()
         with self.processes.watched():
             self.workers.synchronize()

@@ -57,6 +57,7 @@ def start(
         model_path,
         workers=trainer,
         version=version,
+        environments=infra.environments,
         on_close=ray.shutdown if ours else lambda: None,
     )
 

@@ -24,9 +24,9 @@ from verl.workers.engine.fsdp.transformer_impl import (
 from vagen.engines.verl.checkpoint import ShardedState, whole
 from vagen.engines.verl.environment import VENDOR
 from vagen.engines.verl.rows import FRAMES
+from vagen.envs.images import decode_png
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor, load_processor
-from vagen.rollout.images import decode_png
 
 IMPOSSIBLE = -1e9
 """Logit of a banned token. Its probability is 0; minus infinity would make entropies NaN."""

@@ -1,0 +1,85 @@
+"""Environments by number, and the calls that they answer: what a worker process does."""
+
+from collections.abc import Callable
+from typing import Any
+
+from vagen.envs import make
+from vagen.envs.base import AgentEnv
+from vagen.service.base import EnvironmentRaised
+from vagen.service.wire import Encoding, Reply, show
+
+Call = dict[str, Any]
+"""`{"op": ..., "env": number, ...}`, JSON-able."""
+
+
+class Host:
+    """Holds environments and answers calls, one after the other."""
+
+    def __init__(self) -> None:
+        self._envs: dict[int, tuple[AgentEnv, Encoding]] = {}
+        self._ops: dict[str, Callable[[Call], Reply]] = {
+            "warm_up": self._warm_up,
+            "create": self._create,
+            "reset": self._reset,
+            "step": self._step,
+            "expert": self._expert,
+            "close": self._close,
+        }
+
+    def __len__(self) -> int:
+        """Environments that are open."""
+        return len(self._envs)
+
+    def answer(self, call: Call) -> Reply:
+        """Does what a call asks for; a failure of the environment becomes `{"error": ...}`."""
+        try:
+            return self._ops[call["op"]](call)
+        except Exception as error:  # an environment may fail in any way; the others go on
+            return Reply({"error": str(EnvironmentRaised.of(error))})
+
+    def _warm_up(self, call: Call) -> Reply:
+        """Loads the simulator and draws a frame, so that no episode waits for it."""
+        env = make(call["env_name"], call["env_config"], call["split"])
+        env.reset(seed=0)
+        env.close()
+        return Reply({})
+
+    def _create(self, call: Call) -> Reply:
+        """`{env, env_name, env_config, split, encoding}` → `{system_prompt}`.
+
+        The number is the caller's choice.
+        """
+        env = make(call["env_name"], call["env_config"], call["split"])
+        self._envs[call["env"]] = (env, call["encoding"])
+        return Reply({"system_prompt": env.system_prompt()})
+
+    def _reset(self, call: Call) -> Reply:
+        """`{env, seed, options}` → `{observation, info}`."""
+        env, encoding = self._envs[call["env"]]
+        observation, info = env.reset(seed=call["seed"], options=call["options"])
+        shown, frames = show(observation, encoding)
+        return Reply({"observation": shown, "info": info}, frames)
+
+    def _step(self, call: Call) -> Reply:
+        """`{env, response}` → `{observation, reward, terminated, truncated, info}`."""
+        env, encoding = self._envs[call["env"]]
+        observation, reward, terminated, truncated, info = env.step(call["response"])
+        shown, frames = show(observation, encoding)
+        content = {
+            "observation": shown,
+            "reward": float(reward),
+            "terminated": bool(terminated),
+            "truncated": bool(truncated),
+            "info": info,
+        }
+        return Reply(content, frames)
+
+    def _expert(self, call: Call) -> Reply:
+        """`{env}` → `{response}`."""
+        return Reply({"response": self._envs[call["env"]][0].expert_response()})
+
+    def _close(self, call: Call) -> Reply:
+        """`{env}` → `{}`; an unknown number is no mistake."""
+        if (held := self._envs.pop(call["env"], None)) is not None:
+            held[0].close()
+        return Reply({})

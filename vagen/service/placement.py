@@ -1,0 +1,155 @@
+"""Where environments run: one option decides it, and whoever plays sees no difference."""
+
+import atexit
+import os
+from typing import Any, Protocol
+
+from vagen.config.environments import EnvironmentsConfig
+from vagen.envs import make, parse_env_config
+from vagen.envs.base import Observation, State
+from vagen.envs.registry import get_environment
+from vagen.service.base import AsyncEnv, LocalEnv, Stepped
+from vagen.service.pool import WorkerPool, core_count
+from vagen.service.remote import Handle, LoopThread, RemoteEnv, SyncEnv
+
+MOST_WORKERS = 8
+
+
+class PlacedEnv(Protocol):
+    """What of `AgentEnv` is there wherever the environment runs."""
+
+    def reset(
+        self, *, seed: int, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """See `AgentEnv`."""
+        ...
+
+    def step(self, response: str, /) -> Stepped:
+        """See `AgentEnv`."""
+        ...
+
+    def state(self) -> State:
+        """See `AgentEnv`."""
+        ...
+
+    def system_prompt(self) -> str:
+        """See `AgentEnv`."""
+        ...
+
+    def expert_response(self) -> str:
+        """See `AgentEnv`."""
+        ...
+
+    def close(self) -> None:
+        """See `AgentEnv`."""
+        ...
+
+
+class Environments:
+    """Makes environments where the infra wants them, from any thread and event loop.
+
+    Worker processes and connections are made when they are first needed and kept until `close`.
+    """
+
+    def __init__(self, config: EnvironmentsConfig, *, sharers: int = 1):
+        """Prepares; nothing is spawned or connected yet.
+
+        Args:
+            config: `infra.environments`.
+            sharers: Processes on this machine that make environments by the same configuration.
+        """
+        self.config = config
+        self._sharers = sharers
+        self._thread: LoopThread | None = None
+        self._pool: WorkerPool | None = None
+        self._client: Any = None
+
+    async def make(self, env_name: str, env_config: Any, split: str = "train") -> AsyncEnv:
+        """An environment for code that awaits.
+
+        Raises:
+            EnvironmentRaised: It cannot be made, elsewhere; here whatever is wrong is raised.
+            EnvironmentLost: Its process or service is not there.
+        """
+        if self._is_local(env_name):
+            return LocalEnv(make(env_name, env_config, split))
+        thread = self._running()
+        import asyncio
+
+        opening = thread.submit(self._open(env_name, env_config, split))
+        return RemoteEnv(thread, await asyncio.wrap_future(opening))
+
+    def open(self, env_name: str, env_config: Any, split: str = "train") -> PlacedEnv:
+        """An environment for code that does not await; raises as `make` does."""
+        if self._is_local(env_name):
+            return make(env_name, env_config, split)
+        thread = self._running()
+        handle = thread.submit(self._open(env_name, env_config, split)).result()
+        return SyncEnv(RemoteEnv(thread, handle), thread)
+
+    def close(self) -> None:
+        """Ends workers and connections; environments still open are lost."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        for part in (self._pool, self._client):
+            if part is not None:
+                thread.submit(part.close()).result()
+        self._pool = self._client = None
+        thread.stop()
+
+    def _is_local(self, env_name: str) -> bool:
+        placement = self.config.placement
+        if placement == "auto":
+            return not get_environment(env_name).load().needs_process
+        return placement == "process"
+
+    def _running(self) -> LoopThread:
+        if self._thread is None:
+            self._thread = LoopThread("environments")
+        return self._thread
+
+    async def _open(self, env_name: str, env_config: Any, split: str) -> Handle:
+        options = parse_env_config(env_name, env_config).model_dump(mode="json")
+        if self.config.placement == "service":
+            return await self._service().open(env_name, options, split)
+        if self._pool is None:
+            self._pool = WorkerPool(
+                self.config.workers or self._default_workers(),
+                answer_seconds=self.config.answer_seconds,
+            )
+        return await self._pool.open(env_name, options, split)
+
+    def _service(self) -> Any:
+        if self._client is None:
+            from vagen.service.client import ServiceClient
+
+            self._client = ServiceClient(self.config)
+        return self._client
+
+    def _default_workers(self) -> int:
+        return max(1, min(core_count(), MOST_WORKERS) // self._sharers)
+
+
+_made: dict[tuple[int, str, int], Environments] = {}
+
+
+def environments_of(config: EnvironmentsConfig | None = None, *, sharers: int = 1) -> Environments:
+    """The environments of a configuration (None: the default), one per process and kept to its end.
+
+    Args:
+        config: `infra.environments`.
+        sharers: See `Environments`.
+    """
+    config = config or EnvironmentsConfig()
+    key = (os.getpid(), config.model_dump_json(), sharers)
+    if key not in _made:
+        _made[key] = Environments(config, sharers=sharers)
+    return _made[key]
+
+
+@atexit.register
+def _close_all() -> None:
+    for (pid, _, _), environments in _made.items():
+        if pid == os.getpid():
+            environments.close()

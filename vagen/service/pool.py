@@ -1,0 +1,211 @@
+"""A pool of worker processes: every environment lives in one of them until it is closed."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+from vagen.service.base import EnvironmentLost, EnvironmentRaised
+from vagen.service.process import WorkerProcess
+from vagen.service.wire import Encoding, Reply
+
+HOPELESS = 5
+"""Deaths of worker processes, one after the other, after which making an environment fails."""
+_WATCH_SECONDS = 1.0
+_LONGEST_PAUSE = 30.0
+
+
+def core_count() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class PooledEnv:
+    """An environment in a worker process, by the calls that `Host` answers."""
+
+    def __init__(self, worker: WorkerProcess, number: int, system_prompt: str):
+        self.system_prompt = system_prompt
+        self._worker = worker
+        self._number = number
+        self._open = True
+
+    async def ask(self, op: str, **fields: Any) -> Reply:
+        """The environment's answer; see `WorkerProcess.ask`."""
+        return await self._worker.ask(op, env=self._number, **fields)
+
+    async def close(self) -> None:
+        """Lets it go; never fails."""
+        if self._open:
+            self._open = False
+            self._worker.drop(self._number)
+
+
+class WorkerPool:
+    """Spawns workers, spreads environments over them and replaces those that die.
+
+    Belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        answer_seconds: float = 300.0,
+        on_replace: Callable[[], None] = lambda: None,
+    ):
+        """Prepares a pool; the first environment, or `start`, spawns it.
+
+        Args:
+            workers: Processes.
+            answer_seconds: A worker that leaves a call unanswered for so long is killed.
+            on_replace: Called whenever a worker has died.
+        """
+        self._size = workers
+        self._answer_seconds = answer_seconds
+        self._on_replace = on_replace
+        self._workers: list[WorkerProcess] = []
+        self._fresh: set[WorkerProcess] = set()
+        """Workers that load simulators before they take environments."""
+        self._deaths = 0
+        self._last_cause = ""
+        self._warm: dict[str, tuple[asyncio.Task[None], dict[str, Any]]] = {}
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._starting: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers that live."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
+
+    @property
+    def ready(self) -> bool:
+        """Whether every worker lives."""
+        return len(self._workers) == self._size
+
+    async def start(self) -> None:
+        """Spawns the workers, unless that was done."""
+        if self._starting is None:
+            self._starting = self._later(self._start())
+        await asyncio.shield(self._starting)
+
+    async def open(
+        self, env_name: str, env_config: dict[str, Any], split: str, *, encoding: Encoding = "raw"
+    ) -> PooledEnv:
+        """Makes an environment in the worker that has the fewest.
+
+        The first environment of a kind is made in every worker at once, to load its simulator.
+
+        Raises:
+            EnvironmentRaised: The environment cannot be made.
+            EnvironmentLost: The worker died over it, or one worker after the other dies.
+        """
+        await self.start()
+        await self._warm_up(env_name, env_config, split)
+        worker = await self._least_busy()
+        number, system_prompt = await worker.open(
+            env_name=env_name, env_config=env_config, split=split, encoding=encoding
+        )
+        self._deaths = 0
+        return PooledEnv(worker, number, system_prompt)
+
+    async def close(self) -> None:
+        """Ends all workers and waits until they are gone."""
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        workers, self._workers = self._workers, []
+        await asyncio.gather(*(worker.close() for worker in workers))
+
+    async def _start(self) -> None:
+        self._later(self._watch())
+        await asyncio.gather(*(self._spawn() for _ in range(self._size)))
+
+    async def _spawn(self) -> None:
+        worker = WorkerProcess(self._died)
+        await worker.start()
+        self._fresh.add(worker)
+        try:
+            for _, example in list(self._warm.values()):
+                await _try(worker, example)
+        finally:
+            self._fresh.discard(worker)
+            if self._closed:
+                await worker.close()
+        if not worker.cause:
+            self._workers.append(worker)
+            self._changed.set()
+
+    async def _warm_up(self, env_name: str, env_config: dict[str, Any], split: str) -> None:
+        """Has every worker load an environment's simulator, once per kind of environment."""
+        if env_name not in self._warm:
+            example = {"env_name": env_name, "env_config": env_config, "split": split}
+            task = self._later(self._warm_all(example))
+            self._warm[env_name] = (task, example)
+        await asyncio.shield(self._warm[env_name][0])
+
+    async def _warm_all(self, example: dict[str, Any]) -> None:
+        await asyncio.gather(*(_try(worker, example) for worker in list(self._workers)))
+
+    async def _least_busy(self) -> WorkerProcess:
+        while True:
+            if self._closed:
+                raise EnvironmentLost("the worker processes were closed")
+            if self._workers:
+                return min(self._workers, key=lambda worker: worker.environments)
+            if self._deaths >= HOPELESS:
+                raise EnvironmentLost(
+                    f"{self._deaths} worker processes died one after the other; the last: "
+                    f"{self._last_cause}"
+                )
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _died(self, worker: WorkerProcess) -> None:
+        """A worker is gone: its environments are lost, and another one takes its place."""
+        if worker in self._workers:
+            self._workers.remove(worker)
+        self._on_replace()
+        self._failed(worker.cause)
+
+    def _failed(self, cause: str) -> None:
+        self._deaths += 1
+        self._last_cause = cause
+        self._changed.set()
+        if not self._closed:
+            self._later(self._replace(self._deaths))
+
+    async def _replace(self, deaths: int) -> None:
+        if deaths > 1:
+            await asyncio.sleep(min(0.25 * 2**deaths, _LONGEST_PAUSE))
+        try:
+            await self._spawn()
+        except OSError as error:
+            self._failed(f"no process can be made: {error}")
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            for worker in [*self._workers, *self._fresh]:
+                if worker.silent_seconds > self._answer_seconds:
+                    worker.kill(
+                        f"its process (pid {worker.pid}) gave no answer for "
+                        f"{self._answer_seconds:g} s"
+                    )
+
+    def _later(self, work: Any) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def _try(worker: WorkerProcess, example: dict[str, Any]) -> None:
+    """Warms a worker up; what is wrong with the environment shows when it is made in earnest."""
+    try:
+        await worker.ask("warm_up", **example)
+    except (EnvironmentRaised, EnvironmentLost):
+        return

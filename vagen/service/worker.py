@@ -1,0 +1,60 @@
+"""A worker process: `python -m vagen.service.worker <file descriptor of its socket>`.
+
+It reads lists of calls and answers them in order, until the other side is gone. Whatever an
+environment prints goes to standard error.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import orjson
+
+from vagen.service.host import Call, Host
+from vagen.service.wire import Blob, receive, send
+
+HOLD_SECONDS = 0.005
+"""Answers are sent together unless one has waited this long."""
+
+
+def serve(connection: socket.socket) -> None:
+    """Answers calls until the stream ends."""
+    host = Host()
+    while (message := receive(connection)) is not None:
+        answers: list[list[Any]] = []
+        frames: list[Blob] = []
+        held_since = time.monotonic()
+        for number, call in message["calls"]:
+            content, shown = _answer(host, call)
+            answers.append([number, content, len(shown)])
+            frames += shown
+            if time.monotonic() - held_since > HOLD_SECONDS:
+                send(connection, {"answers": answers}, frames)
+                answers, frames, held_since = [], [], time.monotonic()
+        if answers:
+            send(connection, {"answers": answers}, frames)
+
+
+def _answer(host: Host, call: Call) -> tuple[orjson.Fragment, list[Blob]]:
+    """The answer's JSON, which says so if the environment told what JSON cannot hold."""
+    reply = host.answer(call)
+    try:
+        return orjson.Fragment(orjson.dumps(reply.content)), list(reply.frames)
+    except TypeError as error:
+        text = f"TypeError: the environment's answer to {call['op']!r} is no JSON: {error}"
+        return orjson.Fragment(orjson.dumps({"error": text})), []
+
+
+def main() -> None:
+    """Runs a worker on the socket whose descriptor is the one argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes the stream
+    os.dup2(2, 1)
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        serve(connection)
+
+
+if __name__ == "__main__":
+    main()
