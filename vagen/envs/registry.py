@@ -40,7 +40,7 @@ class EnvironmentEntry:
 
 ENVIRONMENTS: dict[str, EnvironmentEntry] = {
     name: EnvironmentEntry(name, f"vagen.envs.{name.lower()}.env:{name}Env")
-    for name in ("FrozenLake", "Sokoban")
+    for name in ("FrozenLake", "Sokoban", "Navigation")
 }
 
 

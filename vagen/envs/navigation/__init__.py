@@ -1,0 +1,1 @@
+"""Navigation: find a thing in furnished rooms, seen from where one stands."""

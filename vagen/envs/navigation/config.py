@@ -1,0 +1,88 @@
+"""Options of Navigation."""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from vagen.envs.config import EnvConfig
+
+TaskStyle = Literal[
+    "base", "common_sense", "complex_instruction", "visual_appearance", "long_horizon"
+]
+
+SCALES = {"vagen-legacy": (0.5, 1.5), "vagen-new": (0.3, 1.0)}
+"""By reward preset: metres of a move, and metres from the target that are success."""
+
+
+class NavigationConfig(EnvConfig):
+    """Options of Navigation."""
+
+    reward_presets: ClassVar[dict[str, dict[str, float]]] = {
+        "vagen-legacy": {"format": 0.5, "success": 10.0, "step": 0.0},
+        "vagen-new": {"format": 0.01, "success": 1.0, "step": 0.0},
+    }
+
+    backend: Literal["miniworld", "ai2thor"] = "miniworld"
+    """Which simulator shows the rooms: MiniWorld with generated ones, or AI2-THOR."""
+    tasks: tuple[TaskStyle, ...] = ("base",)
+    """Task styles that episodes are drawn from: `base` names the target, `common_sense` its use,
+    `visual_appearance` its look, `complex_instruction` its place among others of its kind, and in
+    `long_horizon` it is not in sight at the start."""
+    max_actions_per_step: PositiveInt = 5
+    """Most actions in one response; a further one is invalid."""
+    max_steps: PositiveInt = 30
+    """Primitive moves after which the episode is truncated."""
+    step_size: float | None = Field(None, gt=0.05, le=1.0)
+    """Metres of a move; null takes the reward preset's (.5, or .3 of `vagen-new`)."""
+    success_distance: float | None = Field(None, ge=0.5, le=2.5)
+    """Metres from the target, on the floor plan, under which the episode is a success; null takes
+    the reward preset's (1.5, or 1.0 of `vagen-new`)."""
+    field_of_view: float = Field(100.0, ge=30.0, le=140.0)
+    """Angle that the square picture covers, in degrees."""
+    picture_size: int = Field(255, ge=32, le=1024)
+    """Side of the picture in pixels."""
+    state_objects: Literal["target", "all"] | None = None
+    """What state texts speak of: the target, or it and the nearest things in view; null takes
+    `target` in brief prompts and `all` in full ones."""
+    episodes: str | None = None
+    """AI2-THOR's episodes: path of a JSON file (see docs/environments.md)."""
+    gpu: int | None = Field(None, ge=0)
+    """Device that AI2-THOR renders on; null lets it choose."""
+    server_timeout: float = Field(300.0, gt=0)
+    """Seconds that AI2-THOR's simulator has to answer."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_style_is_a_list(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("tasks"), str):
+            return {**data, "tasks": [data["tasks"]]}
+        return data
+
+    @model_validator(mode="after")
+    def _back_end_has_what_it_needs(self) -> "NavigationConfig":
+        if not self.tasks or len(set(self.tasks)) < len(self.tasks):
+            raise ValueError("tasks must name one or more task styles, each once")
+        if self.backend == "ai2thor" and self.episodes is None:
+            raise ValueError(
+                "backend ai2thor needs `episodes`: the path of a JSON file of episodes"
+            )
+        if self.backend != "ai2thor" and self.episodes is not None:
+            raise ValueError("`episodes` is for backend ai2thor; MiniWorld's are made from seeds")
+        return self
+
+    @property
+    def describes_all(self) -> bool:
+        """Whether state texts speak of more than the target."""
+        return (
+            self.state_objects or ("all" if self.prompt_detail == "full" else "target")
+        ) == "all"
+
+    @property
+    def move_metres(self) -> float:
+        """Metres of a move."""
+        return self.step_size or SCALES[self.reward][0]
+
+    @property
+    def goal_metres(self) -> float:
+        """Metres from the target under which the episode is a success."""
+        return self.success_distance or SCALES[self.reward][1]

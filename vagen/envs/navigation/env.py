@@ -1,0 +1,160 @@
+"""Navigation as an environment."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vagen.envs.base import State
+from vagen.envs.levels import Split
+from vagen.envs.navigation import words
+from vagen.envs.navigation.config import NavigationConfig
+from vagen.envs.navigation.levels import NavigationLevel, sample_level
+from vagen.envs.navigation.rooms import Plan, Room, Thing
+from vagen.envs.navigation.simulator import GeneratedRooms, Simulator, View
+from vagen.envs.navigation.truth import Sighting, state_of
+from vagen.envs.navigation.world import ACTIONS, Pose, World
+from vagen.envs.turns import TurnEnv
+
+_EXAMPLE = World(
+    Plan(
+        (Room(0.0, 6.0, 0.0, 6.0, "wood", "drywall"),),
+        None,
+        (
+            Thing("sofa", "blue", 4.4, 5.6, 180, 0),
+            Thing("chair", "red", 2.5, 3.8, 180, 0),
+        ),
+    )
+)
+"""The room of the prompt's example; its sofa is the target."""
+_EXAMPLE_START = Pose(3.0, 2.0, 0)
+
+
+class NavigationEnv(TurnEnv):
+    """Walk to the thing that an instruction asks for."""
+
+    env_name: ClassVar[str] = "Navigation"
+    config_class: ClassVar[type[NavigationConfig]] = NavigationConfig
+    needs_process: ClassVar[bool] = True
+    actions: ClassVar[tuple[str, ...]] = ACTIONS
+    example_actions: ClassVar[tuple[str, ...]] = ("moveright", "moveahead", "moveahead")
+
+    config: NavigationConfig
+
+    def __init__(self, env_config: Any = None, **options: Any) -> None:
+        """Creates the environment; the arguments are those of `AgentEnv`."""
+        super().__init__(env_config, **options)
+        self._simulator = _simulator(self.config)
+        self._instruction = ""
+
+    @classmethod
+    def sample_level(cls, config: NavigationConfig, seed: int, split: Split) -> Any:
+        """The level that `reset(seed=seed)` loads in this split."""
+        if config.backend == "ai2thor":
+            from vagen.envs.navigation.episodes import sample_episode
+
+            return sample_episode(config, seed, split)
+        return sample_level(config, seed, split)
+
+    @classmethod
+    def distance(cls, state: State) -> float | None:
+        """Metres on the floor plan that are missing to success, walls between or not."""
+        return max(0.0, state["target"]["distance"] - state["goal_distance"])
+
+    @property
+    def example_state(self) -> State:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """State before the example response of the system prompt."""
+        return self._example_at(_EXAMPLE_START)
+
+    def close(self) -> None:
+        """Ends the simulator."""
+        self._simulator.close()
+        super().close()
+
+    def _frame_size(self) -> tuple[int, int]:
+        return self.config.picture_size, self.config.picture_size
+
+    def _load_level(self, level: NavigationLevel, seed: int) -> None:
+        self._instruction = level.instruction
+        self._simulator.load(level)
+
+    def _move(self, action: str) -> tuple[float, bool]:
+        self._simulator.act(action)
+        reward = self._rewards["step"]
+        if self._is_won():
+            return reward + self._rewards["success"], True
+        return reward, False
+
+    def _is_won(self) -> bool:
+        return self._simulator.target_distance() < self.config.goal_metres
+
+    def _read_state(self) -> State:
+        return self._state_at(self._simulator.view())
+
+    def _state_at(self, view: View) -> State:
+        return state_of(
+            view.pose,
+            view.sightings,
+            goal_distance=self.config.goal_metres,
+            instruction=self._instruction,
+        )
+
+    def _plan(self, count: int) -> list[str]:
+        # Only an episode that is over has no way.
+        return self._simulator.plan(count) or [ACTIONS[0]]
+
+    def _state_after(self, actions: list[str]) -> State:
+        return self._state_at(self._simulator.view_after(actions))
+
+    def _example_at(self, pose: Pose) -> State:
+        seen = _EXAMPLE.in_view(pose)
+        sightings = [
+            Sighting(t.kind, t.colour, t.x, t.z, index in seen, is_target=index == 0)
+            for index, t in enumerate(_EXAMPLE.plan.things)
+        ]
+        return state_of(
+            pose,
+            sightings,
+            goal_distance=self.config.goal_metres,
+            instruction="Go to the sofa.",
+        )
+
+    def _example_after(self, actions: tuple[str, ...]) -> State:
+        pose = _EXAMPLE_START
+        for action in actions:
+            pose = _EXAMPLE.after(pose, action, self.config.move_metres)
+        return self._example_at(pose)
+
+    def picture(self) -> NDArray[np.uint8]:
+        """What the agent sees, uint8 [side, side, 3]."""
+        return self._simulator.frame()
+
+    def text_view(self) -> str:
+        """What is in view, in words."""
+        return words.in_view(self._state)
+
+    def _shown(self) -> tuple[str, tuple[NDArray[np.uint8], ...]]:
+        shown, images = super()._shown()
+        return f"{self._instruction}\n{shown}", images
+
+    def state_text(self, state: State) -> str:
+        """A true description of `state`, distances to the nearest half metre."""
+        write = words.structured if self.config.layout.notation == "structured" else words.natural
+        return write(state, everything=self.config.describes_all)
+
+    def _state_rule(self) -> str:
+        return words.state_rule(self.config, self.state_text(self.example_state))
+
+    def _rules(self) -> str:
+        return words.rules(self.config)
+
+    def _brief_rules(self) -> str:
+        return "go where the instruction says . actions : " + " , ".join(ACTIONS)
+
+
+def _simulator(config: NavigationConfig) -> Simulator:
+    if config.backend == "ai2thor":
+        from vagen.envs.navigation.thor import ThorRooms
+
+        return ThorRooms(config)
+    return GeneratedRooms(config)

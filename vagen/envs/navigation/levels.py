@@ -1,0 +1,75 @@
+"""Levels of Navigation: made from seeds, without any simulator."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from vagen.envs.levels import LevelError, Split, content_hash, split_of
+from vagen.envs.navigation.config import NavigationConfig, TaskStyle
+from vagen.envs.navigation.planner import Planner
+from vagen.envs.navigation.rooms import Draw, Plan, draw_plan
+from vagen.envs.navigation.tasks import draw_start, draw_task
+from vagen.envs.navigation.world import Pose, World
+
+MAX_PLANS = 4_000
+"""Plans drawn for one level before its options are said to be impossible."""
+
+MOST_MOVES = 24
+"""Moves within which a target must be reachable."""
+
+
+@dataclass(frozen=True, slots=True)
+class NavigationLevel:
+    """A furnished plan, a task in it and where the agent starts."""
+
+    plan: Plan
+    style: TaskStyle
+    target: int
+    """Index of the thing to go to."""
+    instruction: str
+    start: Pose
+    level_hash: str
+
+
+def sample_level(config: NavigationConfig, seed: int, split: Split) -> NavigationLevel:
+    """The level of a seed in a split: the first candidate that satisfies all options.
+
+    Raises:
+        LevelError: if none of many candidates does.
+    """
+    draw = Draw(seed)
+    for _ in range(MAX_PLANS):
+        level = _candidate(config, draw, split)
+        if level is not None:
+            return level
+    raise LevelError(
+        f"Navigation: none of {MAX_PLANS} furnished plans has a target of "
+        f"{', '.join(config.tasks)} that moves of {config.move_metres} m bring nearer than {config.goal_metres} m, in split "
+        f"{split!r}; raise success_distance or change step_size"
+    )
+
+
+def _candidate(config: NavigationConfig, draw: Draw, split: Split) -> NavigationLevel | None:
+    style = draw.choice(config.tasks)
+    doubles = 1 if style == "complex_instruction" else draw.index(2)
+    plan = draw_plan(draw, two_rooms=style == "long_horizon", doubles=doubles)
+    task = draw_task(style, draw, plan)
+    # The plan alone decides the split: no furnished room is in two of them.
+    if task is None or split_of(content_hash(_text(asdict(plan)))) != split:
+        return None
+    world = World(plan, config.field_of_view)
+    start = draw_start(style, draw, world, task)
+    if start is None:
+        return None
+    content = [asdict(plan), style, task.target, task.instruction, asdict(start)]
+    thing = plan.things[task.target]
+    planner = Planner(world, (thing.x, thing.z), step=config.move_metres, reach=config.goal_metres)
+    most = min(MOST_MOVES, config.max_steps - 4)
+    if planner.moves_needed(start, most) is None:
+        return None
+    digest = content_hash(_text(content))
+    return NavigationLevel(plan, style, task.target, task.instruction, start, digest)
+
+
+def _text(content: Any) -> str:
+    return f"Navigation {json.dumps(content, sort_keys=True)}"

@@ -1,0 +1,231 @@
+"""Pictures of plans by MiniWorld, rendered without a display (EGL).
+
+MiniWorld keeps its textures, meshes and OpenGL context in module globals: one process has one
+renderer per picture size, which is given the plan that a picture is of. MiniWorld's x and z are
+east and south; its angles count counter-clockwise from east.
+"""
+
+import contextlib
+import functools
+import io
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vagen.envs.navigation.furniture import rgb
+from vagen.envs.navigation.rooms import (
+    CAMERA_HEIGHT,
+    DOOR_HEIGHT,
+    DOOR_WIDTH,
+    WALL_HEIGHT,
+    Plan,
+    Thing,
+)
+from vagen.envs.navigation.world import Pose, boxes_of
+
+
+class MiniWorldMissingError(RuntimeError):
+    """MiniWorld, or the libraries it draws with, cannot be loaded."""
+
+
+class Renderer:
+    """Draws plans."""
+
+    def __init__(self, side: int, field_of_view: float) -> None:
+        """Opens an OpenGL context and a frame buffer of `side` pixels.
+
+        Raises:
+            MiniWorldMissingError: with what to install.
+        """
+        world_class = _world_class()
+        # MiniWorld prints how many samples per pixel its driver has.
+        with contextlib.redirect_stdout(io.StringIO()), _explained():
+            self._world = world_class(side, field_of_view)
+
+    def first_person(self, plan: Plan, pose: Pose) -> NDArray[np.uint8]:
+        """What an agent sees, uint8 [side, side, 3]."""
+        self._world.show(plan)
+        self._world.put_agent(pose)
+        return self._world.render_obs()
+
+    def from_above(self, plan: Plan, pose: Pose) -> NDArray[np.uint8]:
+        """The plan without its ceilings, north up, the agent a red triangle; as large."""
+        self._world.show(plan, ceilings=False)
+        self._world.put_agent(pose)
+        return self._world.render_top_view()
+
+
+@functools.cache
+def renderer(side: int, field_of_view: float) -> Renderer:
+    """This process's renderer of a picture size.
+
+    Raises:
+        MiniWorldMissingError: with what to install.
+    """
+    return Renderer(side, field_of_view)
+
+
+def _missing(error: Exception) -> MiniWorldMissingError:
+    return MiniWorldMissingError(
+        f"Navigation's pictures need MiniWorld and EGL ({type(error).__name__}: {error}): "
+        f"pip install 'miniworld>=2.1,<3', and on Debian apt-get install libegl1 libglu1-mesa; "
+        f"render_mode text needs neither"
+    )
+
+
+@contextlib.contextmanager
+def _explained():
+    """Turns what a missing driver raises into an error that says what to install."""
+    import pyglet
+
+    try:
+        yield
+    except (ImportError, OSError, pyglet.window.NoSuchDisplayException) as error:
+        raise _missing(error) from error
+
+
+def _load_texture(tex_path: str) -> Any:
+    """MiniWorld's loading of a texture, two hundred times faster.
+
+    MiniWorld asks pyglet to turn RGB into RGBA, which pyglet does with a regular expression: up to
+    five seconds a texture. Here the picture is RGBA from the start.
+    """
+    import pyglet
+    from pyglet import gl
+
+    with Image.open(tex_path) as file:
+        picture = file.convert("RGBA").transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+    width, height = picture.size
+    pixels = picture.tobytes()
+    texture = pyglet.image.ImageData(width, height, "RGBA", pixels).get_texture()
+    gl.glEnable(texture.target)
+    gl.glBindTexture(texture.target, texture.id)
+    gl.glTexImage2D(
+        gl.GL_TEXTURE_2D, 0, gl.GL_RGB, width, height, 0, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, pixels
+    )
+    gl.glHint(gl.GL_GENERATE_MIPMAP_HINT, gl.GL_NICEST)
+    gl.glGenerateMipmap(gl.GL_TEXTURE_2D)
+    gl.glTexParameteri(gl.GL_TEXTURE_2D, gl.GL_TEXTURE_MAG_FILTER, gl.GL_LINEAR)
+    gl.glTexParameteri(gl.GL_TEXTURE_2D, gl.GL_TEXTURE_MIN_FILTER, gl.GL_LINEAR_MIPMAP_LINEAR)
+    gl.glBindTexture(gl.GL_TEXTURE_2D, 0)
+    return texture
+
+
+@functools.cache
+def _world_class() -> Any:
+    """The class of worlds that show plans; MiniWorld is imported here and nowhere else."""
+    try:
+        import pyglet
+
+        pyglet.options["headless"] = True
+        from miniworld.entity import Entity, MeshEnt
+        from miniworld.miniworld import MiniWorldEnv
+        from miniworld.opengl import Texture, drawBox
+        from miniworld.params import DEFAULT_PARAMS
+        from pyglet.gl import GL_TEXTURE_2D, glColor3f, glDisable
+    except (ImportError, OSError) as error:
+        raise _missing(error) from error
+
+    Texture.load = staticmethod(_load_texture)
+
+    class Boxes(Entity):
+        """A thing of boxes, drawn at its place."""
+
+        def __init__(self, thing: Thing) -> None:
+            super().__init__()
+            self.radius, self.height = thing.spec.radius, thing.spec.height
+            self._boxes = [
+                (low[0], high[0], low[1], high[1], -high[2], -low[2], rgb(colour, thing.colour))
+                for low, high, colour in boxes_of(thing)
+            ]
+
+        @property
+        def is_static(self) -> bool:
+            return True
+
+        def render(self) -> None:
+            glDisable(GL_TEXTURE_2D)
+            for *box, colour in self._boxes:
+                glColor3f(*colour)
+                drawBox(*box)
+
+    class Rooms(MiniWorldEnv):
+        """A world that shows whatever plan it is given."""
+
+        def __init__(self, side: int, field_of_view: float) -> None:
+            self._plan = Plan((), None, ())
+            self._ceilings = True
+            params = DEFAULT_PARAMS.no_random()
+            params.set("cam_fov_y", field_of_view)
+            params.set("cam_height", CAMERA_HEIGHT)
+            params.set("sky_color", [1.0, 1.0, 1.0])
+            super().__init__(
+                obs_width=side,
+                obs_height=side,
+                window_width=1,
+                window_height=1,
+                params=params,
+            )
+
+        def show(self, plan: Plan, *, ceilings: bool = True) -> None:
+            """Builds the plan, unless it is the one that is there."""
+            if plan is not self._plan or ceilings != self._ceilings:
+                self._plan, self._ceilings = plan, ceilings
+                self.reset(seed=0)
+
+        def put_agent(self, pose: Pose) -> None:
+            agent: Any = self.agent
+            agent.pos = np.array([pose.x, 0.0, -pose.z])
+            agent.dir = math.radians(90 - pose.rotation)
+            agent.cam_pitch = -pose.horizon
+
+        def _gen_world(self) -> None:
+            self._add_rooms()
+            for thing in self._plan.things:
+                entity = _entity(thing)
+                self.place_entity(
+                    entity,
+                    pos=np.array([thing.x, 0.0, -thing.z]),
+                    dir=math.radians(-thing.angle),
+                )
+            self.place_entity(self.agent, pos=np.zeros(3), dir=0.0)
+
+        def _add_rooms(self) -> None:
+            if not self._plan.rooms:  # MiniWorld builds a world as soon as it is made
+                self.add_rect_room(min_x=0, max_x=1, min_z=0, max_z=1)
+            rooms = [
+                self.add_rect_room(
+                    min_x=room.west,
+                    max_x=room.east,
+                    min_z=-room.north,
+                    max_z=-room.south,
+                    wall_height=WALL_HEIGHT,
+                    floor_tex=room.floor,
+                    wall_tex=room.wall,
+                    ceil_tex="ceiling_tile_noborder",
+                    no_ceiling=not self._ceilings,
+                )
+                for room in self._plan.rooms
+            ]
+            door, half = self._plan.door, DOOR_WIDTH / 2
+            if door is not None and door.along_x:
+                self.connect_rooms(
+                    *rooms, min_x=door.x - half, max_x=door.x + half, max_y=DOOR_HEIGHT
+                )
+            elif door is not None:
+                self.connect_rooms(
+                    *rooms, min_z=-door.z - half, max_z=-door.z + half, max_y=DOOR_HEIGHT
+                )
+
+    def _entity(thing: Thing) -> Any:
+        mesh = thing.spec.mesh
+        if mesh is None:
+            return Boxes(thing)
+        entity = MeshEnt(mesh.name.format(colour=thing.colour), mesh.height)
+        entity.radius = thing.spec.radius
+        return entity
+
+    return Rooms

@@ -1,0 +1,168 @@
+"""What the agent is asked to do: a target that the instruction singles out, and a start.
+
+Each style gives `(target, instruction)` pairs that are right for a plan: no other thing of the
+plan answers the instruction. The start is 2.51 to 3 m from the target with the target in view,
+except in `long_horizon`, where it is farther, behind a door and out of sight.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vagen.envs.navigation.config import TaskStyle
+from vagen.envs.navigation.furniture import USES
+from vagen.envs.navigation.rooms import QUARTER, Draw, Plan, Thing
+from vagen.envs.navigation.world import Pose, World
+
+START_DISTANCE = (2.51, 3.0)
+FAR_DISTANCE = (3.0, 6.5)
+"""Metres from the target at the start: of `long_horizon`, and of the other styles above."""
+
+CLEARLY = 0.7
+"""Metres by which a thing must be nearer (or farther) than the other one to be called so."""
+_STARTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A target in a plan and what is said of it."""
+
+    target: int
+    """Index of the thing."""
+    instruction: str
+
+
+def draw_task(style: TaskStyle, draw: Draw, plan: Plan) -> Task | None:
+    """A task of a style; None if the plan has none."""
+    tasks = _WRITERS[style](draw, plan)
+    return draw.choice(tasks) if tasks else None
+
+
+def draw_start(style: TaskStyle, draw: Draw, world: World, task: Task) -> Pose | None:
+    """A pose to start a task from; None if none was found."""
+    target = world.plan.things[task.target]
+    far = style == "long_horizon"
+    low, high = FAR_DISTANCE if far else START_DISTANCE
+    for _ in range(_STARTS):
+        away, angle = draw.between(low, high), math.tau * draw.between(0.0, 1.0)
+        x = round(target.x + away * math.sin(angle), 2)
+        z = round(target.z + away * math.cos(angle), 2)
+        turns = draw.shuffled(range(4))
+        if not low <= math.hypot(x - target.x, z - target.z) <= high:
+            continue
+        inside = _room_of(world.plan, x, z)
+        if inside is None or (inside == target.room) == far or not world.is_free(x, z):
+            continue
+        for turn in turns:
+            pose = Pose(x, z, QUARTER * turn)
+            if (task.target in world.in_view(pose)) != far:
+                return pose
+    return None
+
+
+def _room_of(plan: Plan, x: float, z: float) -> int | None:
+    for index, room in enumerate(plan.rooms):
+        if room.west < x < room.east and room.south < z < room.north:
+            return index
+    return None
+
+
+def _alone(plan: Plan, *, room: int | None = None) -> list[int]:
+    """Things that are the only one of their type."""
+    kinds = [thing.kind for thing in plan.things]
+    return [
+        index
+        for index, thing in enumerate(plan.things)
+        if kinds.count(thing.kind) == 1 and room in (None, thing.room)
+    ]
+
+
+def _base(draw: Draw, plan: Plan) -> list[Task]:
+    return [
+        Task(index, draw.choice(_BASE).format(plan.things[index].kind)) for index in _alone(plan)
+    ]
+
+
+def _common_sense(draw: Draw, plan: Plan) -> list[Task]:
+    tasks = []
+    for index in _alone(plan):
+        for use in plan.things[index].spec.uses:
+            fit = [
+                thing
+                for thing in plan.things
+                if use in thing.spec.uses or use in thing.spec.passes_for
+            ]
+            if len(fit) == 1:
+                tasks.append(Task(index, draw.choice(USES[use])))
+    return tasks
+
+
+def _visual_appearance(draw: Draw, plan: Plan) -> list[Task]:
+    looks = [(thing.colour, thing.spec.shape) for thing in plan.things]
+    return [
+        Task(index, draw.choice(_LOOKS).format(colour=colour, shape=shape))
+        for index, (colour, shape) in enumerate(looks)
+        if looks.count((colour, shape)) == 1
+    ]
+
+
+def _complex_instruction(draw: Draw, plan: Plan) -> list[Task]:
+    """Of two things of a type, the one that is clearly nearer to (or farther from) a third."""
+    tasks = []
+    alone = _alone(plan)
+    for one, thing in enumerate(plan.things):
+        for two, other in enumerate(plan.things):
+            if one == two or thing.kind != other.kind:
+                continue
+            for anchor in alone:
+                mark = plan.things[anchor]
+                near, away = _apart(thing, mark), _apart(other, mark)
+                if abs(near - away) < CLEARLY:
+                    continue
+                sentence = draw.choice(_NEARER if near < away else _FARTHER)
+                bystander = plan.things[draw.choice(alone)].kind
+                opening = draw.choice(_ASIDES).format(bystander)
+                tasks.append(Task(one, opening + sentence.format(thing.kind, mark.kind)))
+    return tasks
+
+
+def _long_horizon(draw: Draw, plan: Plan) -> list[Task]:
+    return [
+        Task(index, draw.choice(_SEARCH).format(plan.things[index].kind)) for index in _alone(plan)
+    ]
+
+
+def _apart(one: Thing, other: Thing) -> float:
+    return math.hypot(one.x - other.x, one.z - other.z)
+
+
+_WRITERS: dict[TaskStyle, Callable[[Draw, Plan], list[Task]]] = {
+    "base": _base,
+    "common_sense": _common_sense,
+    "visual_appearance": _visual_appearance,
+    "complex_instruction": _complex_instruction,
+    "long_horizon": _long_horizon,
+}
+
+_BASE = ("Go to the {}.", "Walk up to the {}.", "Find the {} and go to it.")
+_SEARCH = (
+    "The {} is out of sight. Look for it and go to it.",
+    "Search for the {}, which cannot be seen from here, and go to it.",
+)
+_LOOKS = (
+    "Go to the {colour} thing that is {shape}.",
+    "Find what is {colour} and {shape}, and go to it.",
+)
+_NEARER = (
+    "Of the two things called {0}, go to the one that is nearer to the {1}.",
+    "Go to the {0} that stands closest to the {1}.",
+)
+_FARTHER = (
+    "Of the two things called {0}, go to the one that is farther from the {1}.",
+    "Go to the {0} that stands farthest from the {1}.",
+)
+_ASIDES = (
+    "",
+    "I looked for my keys behind the {} and found them. ",
+    "The {} does not matter now. ",
+)

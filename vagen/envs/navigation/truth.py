@@ -1,0 +1,101 @@
+"""Where things are from the agent: distances, directions, and the state that they make up."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from vagen.envs.base import State
+from vagen.envs.navigation.world import Pose
+
+DIRECTIONS: dict[str, int] = {
+    "ahead": 0,
+    "ahead-right": 45,
+    "right": 90,
+    "behind-right": 135,
+    "behind": 180,
+    "behind-left": 225,
+    "left": 270,
+    "ahead-left": 315,
+}
+"""Names of directions, in degrees clockwise from where the agent looks."""
+
+_NAMES = list(DIRECTIONS)
+MOST_OBJECTS = 5
+"""Things in view, nearest first, that a state speaks of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A thing as the simulator knows it."""
+
+    kind: str
+    colour: str | None
+    x: float
+    z: float
+    visible: bool
+    is_target: bool = False
+
+
+def planar(pose: Pose, x: float, z: float) -> float:
+    """Metres from the agent to a point on the floor plan."""
+    return round(math.hypot(x - pose.x, z - pose.z), 4)
+
+
+def bearing(pose: Pose, x: float, z: float) -> float:
+    """Degrees clockwise from where the agent looks to a point, in (-180, 180]."""
+    angle = math.degrees(math.atan2(x - pose.x, z - pose.z)) - pose.rotation
+    return 180.0 - (180.0 - angle) % 360.0
+
+
+def direction(degrees: float) -> str:
+    """The name of the eighth that a bearing lies in."""
+    return _NAMES[math.floor((degrees + 22.5) % 360.0 / 45.0)]
+
+
+def name_of(entry: dict[str, Any]) -> str:
+    """How texts call a thing of a state: colour, if it has one, and type."""
+    return f"{entry['colour']} {entry['type']}" if entry["colour"] else entry["type"]
+
+
+def state_of(pose: Pose, sightings: list[Sighting], **more: Any) -> State:
+    """The ground truth of a pose.
+
+    Args:
+        pose: of the agent.
+        sightings: the target and at least everything in view.
+        more: further entries (`goal_distance`, `instruction`).
+
+    Returns:
+        `agent` (x, z in metres, rotation, horizon in degrees), `target`, `objects` (the nearest
+        five others in view, nearest first) and `others` (what else is in view). Each thing has
+        `type`, `colour` (None if unknown), `distance` (metres on the floor plan, to the centre),
+        `bearing` (degrees, positive to the right), `direction` and `visible`.
+    """
+    target = next(sighting for sighting in sightings if sighting.is_target)
+    seen = [s for s in sightings if s.visible and not s.is_target]
+    entries = sorted((_entry(pose, s) for s in seen), key=lambda entry: entry["distance"])
+    return {
+        "env_name": "Navigation",
+        "agent": {
+            "x": pose.x,
+            "z": pose.z,
+            "rotation": pose.rotation,
+            "horizon": pose.horizon,
+        },
+        "target": _entry(pose, target),
+        "objects": entries[:MOST_OBJECTS],
+        "others": entries[MOST_OBJECTS:],
+        **more,
+    }
+
+
+def _entry(pose: Pose, sighting: Sighting) -> dict[str, Any]:
+    angle = bearing(pose, sighting.x, sighting.z)
+    return {
+        "type": sighting.kind,
+        "colour": sighting.colour,
+        "distance": planar(pose, sighting.x, sighting.z),
+        "bearing": round(angle, 1),
+        "direction": direction(angle),
+        "visible": sighting.visible,
+    }

@@ -1,0 +1,227 @@
+"""The space of a plan: where the agent can stand, how it moves, and what it sees from there.
+
+Collisions are MiniWorld's: the agent is a circle that must not come nearer to a wall, or to the
+circle of a thing, than their radii allow. A move that would end in one, or lead through one (steps
+here are longer than MiniWorld's), is not made at all. What is seen is decided by casting a ray
+through each cell of a coarse picture: a thing is in view if some of them hit it first. No simulator
+is needed for either.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vagen.envs.navigation.rooms import (
+    AGENT_RADIUS,
+    CAMERA_HEIGHT,
+    DOOR_HEIGHT,
+    DOOR_WIDTH,
+    QUARTER,
+    WALL_HEIGHT,
+    Door,
+    Plan,
+    Thing,
+)
+
+ACTIONS = (
+    "moveahead",
+    "moveback",
+    "moveright",
+    "moveleft",
+    "rotateright",
+    "rotateleft",
+    "lookup",
+    "lookdown",
+)
+"""VAGEN's names, in its order."""
+
+BEARINGS = {"moveahead": 0, "moveright": 90, "moveback": 180, "moveleft": 270}
+"""Where a move leads, in degrees clockwise from where the agent looks."""
+TURNS = {"rotateright": QUARTER, "rotateleft": -QUARTER}
+TILT = 30
+TILTS = {"lookup": -TILT, "lookdown": TILT}
+HORIZONS = (-30, 60)
+"""Steepest looks up and down, in degrees below the horizon, as AI2-THOR has them."""
+
+RAYS = 48
+"""Rays along each side of the picture."""
+SEEN_RAYS = 4
+"""Rays that must hit a thing for it to be in view: about a six-hundredth of the picture."""
+
+_STRIDE = 0.25
+"""Metres between the points of a move that must be free: no wall or thing fits between them."""
+_WALL = 0.01
+_STEP_X, _STEP_Z = (0, 1, 0, -1), (1, 0, -1, 0)
+"""Eastward and northward part of a step at 0, 90, 180 and 270 degrees."""
+
+
+Corner = tuple[float, float, float]
+"""x, y and z in metres."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pose:
+    """Where the agent stands and looks."""
+
+    x: float
+    z: float
+    rotation: int
+    """Degrees clockwise from north: a multiple of 90."""
+    horizon: int = 0
+    """Degrees that it looks below the horizon: a multiple of 30."""
+
+
+class World:
+    """A plan as space: collisions and sight."""
+
+    def __init__(self, plan: Plan, field_of_view: float = 100.0) -> None:
+        """Prepares a plan; `field_of_view` is the angle of the picture's side, in degrees."""
+        self.plan = plan
+        self.field_of_view = field_of_view
+        self._walls = wall_segments(plan)
+        self._circles = [(thing.x, thing.z, thing.spec.radius) for thing in plan.things]
+
+    def is_free(self, x: float, z: float) -> bool:
+        """Whether the agent can stand there."""
+        if any(math.hypot(x - a, z - b) < AGENT_RADIUS + radius for a, b, radius in self._circles):
+            return False
+        return all(_distance(x, z, wall) >= AGENT_RADIUS for wall in self._walls)
+
+    def after(self, pose: Pose, action: str, step: float) -> Pose:
+        """The pose after an action: the same one where it is held back."""
+        if action in TURNS:
+            return replace(pose, rotation=(pose.rotation + TURNS[action]) % 360)
+        if action in TILTS:
+            horizon = pose.horizon + TILTS[action]
+            return replace(pose, horizon=min(max(horizon, HORIZONS[0]), HORIZONS[1]))
+        quarter = (pose.rotation + BEARINGS[action]) % 360 // QUARTER
+        pieces = math.ceil(step / _STRIDE)
+        x, z = pose.x, pose.z
+        for piece in range(1, pieces + 1):
+            x = round(pose.x + step * piece / pieces * _STEP_X[quarter], 4)
+            z = round(pose.z + step * piece / pieces * _STEP_Z[quarter], 4)
+            if not self.is_free(x, z):
+                return pose
+        return replace(pose, x=x, z=z)
+
+    @functools.cached_property
+    def _boxes(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """Low and high corners of all boxes, [boxes, 2, 3], and the thing of each (-1 a wall)."""
+        corners = [(low, high) for thing in self.plan.things for low, high, _ in boxes_of(thing)]
+        owners = [i for i, thing in enumerate(self.plan.things) for _ in thing.spec.parts]
+        for low, high in _door_walls(self.plan):
+            corners.append((low, high))
+            owners.append(-1)
+        return np.array(corners), np.array(owners)
+
+    def hits(self, pose: Pose) -> NDArray[np.intp]:
+        """What each ray of the picture hits first.
+
+        Returns:
+            Index of the thing, or -1 for a wall, floor or ceiling: [RAYS, RAYS], the top row first.
+        """
+        rays = _rays(pose.rotation, pose.horizon, self.field_of_view)  # [rays, 3]
+        boxes, owners = self._boxes
+        eye = np.array((pose.x, CAMERA_HEIGHT, pose.z))
+        # A box nearer than its farthest corner in no ray's direction is behind the agent.
+        centre = rays.mean(0)
+        ahead = (np.where(centre > 0, boxes[:, 1], boxes[:, 0]) - eye) @ centre > 0
+        if not ahead.any():
+            return np.full((RAYS, RAYS), -1)
+        boxes, owners = boxes[ahead], owners[ahead]
+        with np.errstate(divide="ignore"):
+            slope = 1.0 / rays
+        enter = np.full((len(rays), len(boxes)), 0.0)
+        leave = np.full((len(rays), len(boxes)), np.inf)
+        for axis in range(3):
+            low, high = (boxes[:, end, axis] - eye[axis] for end in (0, 1))
+            one, two = np.outer(slope[:, axis], low), np.outer(slope[:, axis], high)
+            np.maximum(enter, np.minimum(one, two), out=enter)
+            np.minimum(leave, np.maximum(one, two), out=leave)
+        enter[enter > leave] = np.inf
+        first = enter.argmin(1)
+        missed = np.isinf(enter[np.arange(len(rays)), first])
+        return np.where(missed, -1, owners[first]).reshape(RAYS, RAYS)
+
+    def in_view(self, pose: Pose) -> frozenset[int]:
+        """Indices of the things that are seen from a pose."""
+        hits = self.hits(pose)
+        counts = np.bincount(hits[hits >= 0], minlength=len(self.plan.things))
+        return frozenset(np.flatnonzero(counts >= SEEN_RAYS).tolist())
+
+
+def boxes_of(thing: Thing) -> list[tuple[Corner, Corner, str]]:
+    """The parts of a thing in the room: low corner, high corner (x, y, z) and colour of each."""
+    quarter = thing.angle // QUARTER
+    front_x, front_z = _STEP_X[quarter], _STEP_Z[quarter]
+    boxes = []
+    for part in thing.spec.parts:
+        xs, zs = [], []
+        for right, _, front in (part.low, part.high):
+            xs.append(thing.x + right * front_z + front * front_x)
+            zs.append(thing.z - right * front_x + front * front_z)
+        low = (min(xs), part.low[1], min(zs))
+        boxes.append((low, (max(xs), part.high[1], max(zs)), part.colour))
+    return boxes
+
+
+def wall_segments(plan: Plan) -> list[tuple[float, float, float, float]]:
+    """Walls as (x, z, x, z), without the door."""
+    segments = []
+    for room in plan.rooms:
+        for z in (room.south, room.north):
+            segments += _with_door((room.west, z, room.east, z), plan.door)
+        for x in (room.west, room.east):
+            segments += _with_door((x, room.south, x, room.north), plan.door)
+    return segments
+
+
+def _with_door(
+    wall: tuple[float, float, float, float], door: Door | None
+) -> list[tuple[float, float, float, float]]:
+    x0, z0, x1, z1 = wall
+    half = DOOR_WIDTH / 2
+    if door is not None and door.along_x and z0 == z1 == door.z and x0 < door.x < x1:
+        return [(x0, z0, door.x - half, z0), (door.x + half, z0, x1, z0)]
+    if door is not None and not door.along_x and x0 == x1 == door.x and z0 < door.z < z1:
+        return [(x0, z0, x0, door.z - half), (x0, door.z + half, x0, z1)]
+    return [wall]
+
+
+def _door_walls(plan: Plan) -> list[tuple[Corner, Corner]]:
+    """The wall with the door as boxes: two beside it and one above."""
+    door = plan.door
+    if door is None:
+        return []
+    half, far = DOOR_WIDTH / 2, 50.0
+    pieces = []
+    for low, high, bottom in ((-far, -half, 0.0), (half, far, 0.0), (-half, half, DOOR_HEIGHT)):
+        x = (door.x + low, door.x + high) if door.along_x else (door.x - _WALL, door.x + _WALL)
+        z = (door.z - _WALL, door.z + _WALL) if door.along_x else (door.z + low, door.z + high)
+        pieces.append(((x[0], bottom, z[0]), (x[1], WALL_HEIGHT, z[1])))
+    return pieces
+
+
+def _distance(x: float, z: float, wall: tuple[float, float, float, float]) -> float:
+    """From a point to a segment that runs along x or along z."""
+    x0, z0, x1, z1 = wall
+    return math.hypot(x - min(max(x, x0), x1), z - min(max(z, z0), z1))
+
+
+@functools.lru_cache(maxsize=64)
+def _rays(rotation: int, horizon: int, field_of_view: float) -> NDArray[np.float64]:
+    """Directions (x, y, z) through the cells of the picture, row by row from the top."""
+    half = math.tan(math.radians(field_of_view / 2))
+    offsets = ((np.arange(RAYS) + 0.5) / RAYS * 2 - 1) * half
+    right, down = np.meshgrid(offsets, offsets)
+    tilt = math.radians(horizon)
+    ahead = math.cos(tilt) - down * math.sin(tilt)
+    up = -math.sin(tilt) - down * math.cos(tilt)
+    quarter = rotation // QUARTER
+    front_x, front_z = _STEP_X[quarter], _STEP_Z[quarter]
+    x = ahead * front_x + right * front_z
+    z = ahead * front_z - right * front_x
+    return np.stack([x, up, z], -1).reshape(-1, 3)
