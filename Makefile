@@ -16,7 +16,7 @@ VLLM_READY := $(VLLM_VENV)/.installed
 experiment ?= frozenlake-tiny
 EXPERIMENT ?= $(experiment)
 INFRA ?= kubernetes-cpu
-SYSTEM_PACKAGES := swift-proxy swift-account swift-container swift-object postgresql
+SYSTEM_PACKAGES := libegl1 libglu1-mesa swift-proxy swift-account swift-container swift-object postgresql
 ARGS ?=
 RUN ?= latest
 OUTPUTS ?= outputs
@@ -101,7 +101,7 @@ test: lint $(VERL_READY) system-packages ## Lint, types, manifests, all tests, a
 	$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl
 	$(BIN)/python -m pytest -m slow tests/engines/verl
 
-system-packages: ## Install the servers that tests of stores use: Swift, PostgreSQL (Debian, root)
+system-packages: ## Install what pip cannot: GL for pictures, servers that tests use (Debian, root)
 	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then exit 0; fi; \
 	sudo=; test "$$(id -u)" = 0 || sudo="sudo -n"; \
 	if ! command -v apt-get >/dev/null || ! $$sudo true 2>/dev/null; then \

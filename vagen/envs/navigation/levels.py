@@ -44,8 +44,8 @@ def sample_level(config: NavigationConfig, seed: int, split: Split) -> Navigatio
             return level
     raise LevelError(
         f"Navigation: none of {MAX_PLANS} furnished plans has a target of "
-        f"{', '.join(config.tasks)} that moves of {config.move_metres} m bring nearer than {config.goal_metres} m, in split "
-        f"{split!r}; raise success_distance or change step_size"
+        f"{', '.join(config.tasks)} that moves of {config.move_metres} m bring nearer than "
+        f"{config.goal_metres} m, in split {split!r}; raise success_distance or change step_size"
     )
 
 

@@ -17,6 +17,7 @@ from PIL import Image
 
 from vagen.envs.navigation.furniture import rgb
 from vagen.envs.navigation.rooms import (
+    AGENT_RADIUS,
     CAMERA_HEIGHT,
     DOOR_HEIGHT,
     DOOR_WIDTH,
@@ -181,6 +182,7 @@ def _world_class() -> Any:
             agent.pos = np.array([pose.x, 0.0, -pose.z])
             agent.dir = math.radians(90 - pose.rotation)
             agent.cam_pitch = -pose.horizon
+            agent.radius = AGENT_RADIUS
 
         def _gen_world(self) -> None:
             self._add_rooms()

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from vagen.envs.navigation.furniture import KINDS, Kind
+from vagen.envs.navigation.catalogue import KINDS
+from vagen.envs.navigation.furniture import Kind
 
 AGENT_RADIUS = 0.20
 """Metres, of the circle that collides."""

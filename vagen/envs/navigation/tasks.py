@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from vagen.envs.navigation.catalogue import USES
 from vagen.envs.navigation.config import TaskStyle
-from vagen.envs.navigation.furniture import USES
 from vagen.envs.navigation.rooms import QUARTER, Draw, Plan, Thing
 from vagen.envs.navigation.world import Pose, World
 
