@@ -1,0 +1,1 @@
+"""PrimitiveSkill: a robot gripper arranges things on a table by pick, place and push."""

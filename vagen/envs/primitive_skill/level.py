@@ -1,0 +1,134 @@
+"""Levels: which things lie where at the start, drawn from a seed without any simulator."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from vagen.envs.grid import draw_index
+from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
+from vagen.envs.primitive_skill.primitives import DRAWER_CLOSED, DRAWER_TRAVEL
+from vagen.envs.primitive_skill.tasks import TARGETS, Task, are_clear
+
+COLOURS: dict[str, tuple[float, float, float]] = {
+    "red": (0.86, 0.12, 0.12),
+    "green": (0.12, 0.66, 0.2),
+    "blue": (0.1, 0.3, 0.9),
+    "yellow": (0.95, 0.8, 0.1),
+    "purple": (0.6, 0.15, 0.75),
+}
+"""Colours of cubes by name, in RGB."""
+
+CUBES = {"AlignTwoCube": 2, "PlaceTwoCube": 2, "StackThreeCube": 3, "PutAppleInDrawer": 0}
+MOST_YAW = 15
+"""Most degrees that a cube is turned at the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """A thing on the table."""
+
+    name: str
+    x: int
+    y: int
+    yaw: int = 0
+    """Degrees about the vertical."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillLevel:
+    """The start of an episode."""
+
+    task: Task
+    things: tuple[Thing, ...]
+    """By role, as the task names them."""
+    order: tuple[str, ...]
+    """Names in the order in which observations list them: says nothing of the roles."""
+    drawer: tuple[int, int] | None
+    """x and y of the tray's middle."""
+    level_hash: str
+
+
+def sample_level(task: Task, seed: int, split: Split) -> SkillLevel:
+    """The level of a seed in a split.
+
+    Raises:
+        LevelError: if many candidates do not fit, which a released version never does.
+    """
+    rng = Random(f"PrimitiveSkill {task} {seed}")
+    draw = _draw_apple if task == "PutAppleInDrawer" else _draw_cubes
+    for _ in range(MAX_CANDIDATES):
+        drawn = draw(rng, task)
+        if drawn is None:
+            continue
+        things, drawer = drawn
+        content = " ".join(f"{t.name},{t.x},{t.y},{t.yaw}" for t in things)
+        digest = content_hash(f"PrimitiveSkill {task} {content} {drawer}")
+        if split_of(digest) != split:
+            continue
+        names = [thing.name for thing in things] + ["drawer"] * (drawer is not None)
+        return SkillLevel(task, things, tuple(_shuffled(rng, names)), drawer, digest)
+    raise LevelError(f"PrimitiveSkill: no level of {task} was found for seed {seed} in {split!r}")
+
+
+Drawn = tuple[tuple[Thing, ...], tuple[int, int] | None]
+
+
+def _draw_cubes(rng: Random, task: Task) -> Drawn | None:
+    count = CUBES[task]
+    colours = _shuffled(rng, list(COLOURS))[:count]
+    places = [(_between(rng, -90, 140), _between(rng, -175, 175)) for _ in range(count)]
+    if not FITS[task](places):
+        return None
+    things = tuple(
+        Thing(f"{colour} cube", x, y, _between(rng, -MOST_YAW, MOST_YAW))
+        for colour, (x, y) in zip(colours, places, strict=True)
+    )
+    return things, None
+
+
+def _draw_apple(rng: Random, task: Task) -> Drawn | None:
+    drawer = (DRAWER_CLOSED + _between(rng, DRAWER_TRAVEL - 20, DRAWER_TRAVEL), 0)
+    drawer = (drawer[0], _between(rng, -80, 80))
+    x, y = _between(rng, -80, 140), _between(rng, -170, 170)
+    if abs(y - drawer[1]) < 145 and x < 110:
+        return None
+    return (Thing("apple", x, y),), drawer
+
+
+def _all_clear(places: list[tuple[int, int]]) -> bool:
+    return all(
+        are_clear(one, other) for i, one in enumerate(places) for other in places[i + 1 :]
+    )
+
+
+def _fits_align(places: list[tuple[int, int]]) -> bool:
+    """Both have a way to go, and straight ways to the line do not meet."""
+    return all(abs(x) >= 35 for x, _ in places) and abs(places[0][1] - places[1][1]) >= 85
+
+
+def _fits_place(places: list[tuple[int, int]]) -> bool:
+    """Neither is near a target."""
+    return _all_clear(places) and all(
+        are_clear(place, target) and abs(place[0] - target[0]) + abs(place[1] - target[1]) > 90
+        for place in places
+        for target in TARGETS
+    )
+
+
+FITS: dict[str, Callable[[list[tuple[int, int]]], bool]] = {
+    "AlignTwoCube": _fits_align,
+    "PlaceTwoCube": _fits_place,
+    "StackThreeCube": _all_clear,
+}
+
+
+def _between(rng: Random, low: int, high: int) -> int:
+    return low + draw_index(rng, high - low + 1)
+
+
+def _shuffled(rng: Random, names: list[str]) -> list[str]:
+    names = list(names)
+    for last in range(len(names) - 1, 0, -1):
+        other = draw_index(rng, last + 1)
+        names[last], names[other] = names[other], names[last]
+    return names

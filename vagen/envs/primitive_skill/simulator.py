@@ -1,0 +1,249 @@
+"""The table in MuJoCo: a scripted controller drives the gripper, physics does the rest."""
+
+import copy
+import functools
+import math
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from vagen.envs.primitive_skill.level import COLOURS, SkillLevel
+from vagen.envs.primitive_skill.primitives import (
+    APPLE,
+    CUBE,
+    DRAWER_CLOSED,
+    HOME,
+    LIFT,
+    OPENING,
+    TRAY_REST,
+    Point,
+    Primitive,
+)
+from vagen.envs.primitive_skill.scene import scene_xml
+from vagen.envs.primitive_skill.tasks import Task
+
+CARRY_SPEED, PUSH_SPEED = 0.5, 0.2
+"""Metres per second, at most."""
+CONTROL_STEPS = 5
+"""Physics steps between two set points of the controller."""
+STALLED = 0.006
+"""Metres that the gripper may lag behind its set point, at rest, before it is held to be stopped."""
+CLOSING_STEPS, OPENING_STEPS = 90, 60
+SETTLE_STEPS, MOST_SETTLE_STEPS = 25, 500
+AT_REST = 0.004
+"""Metres per second (or ten radians) below which a thing is at rest."""
+
+
+def load_mujoco() -> ModuleType:
+    """MuJoCo, set up to render without a display.
+
+    Raises:
+        ModuleNotFoundError: it is not installed; the message says how to get it.
+    """
+    if sys.platform == "linux":
+        os.environ.setdefault("MUJOCO_GL", "egl")
+    try:
+        import mujoco
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "PrimitiveSkill runs on MuJoCo, which is not installed here: pip install mujoco"
+        ) from error
+    return mujoco
+
+
+@functools.lru_cache(maxsize=16)
+def load_model(task: Task, size: int, samples: int) -> Any:
+    """The compiled scene of a task; to be copied, not changed."""
+    return load_mujoco().MjModel.from_xml_string(scene_xml(task, size=size, samples=samples))
+
+
+class Table:
+    """One table: loads levels, carries out primitives, says where things are."""
+
+    def __init__(self, task: Task, *, size: int = 300, samples: int = 0) -> None:
+        """Prepares the table of a task, for pictures of `size` pixels."""
+        self._mujoco = load_mujoco()
+        self.model = copy.copy(load_model(task, size, samples))
+        self.data = self._mujoco.MjData(self.model)
+        joints = ("x", "y", "z", "left", "right")
+        self._address = [self.model.joint(name).qposadr[0] for name in joints]
+        self._speeds = [self.model.joint(name).dofadr[0] for name in joints]
+        self._fingers = {self.model.body(name).id for name in ("left", "right")}
+        self.names: tuple[str, ...] = ()
+        self._held: str | None = None
+
+    def load(self, level: SkillLevel) -> None:
+        """Puts everything where `level` has it, at rest."""
+        mujoco, model, data = self._mujoco, self.model, self.data
+        mujoco.mj_resetData(model, data)
+        self.names = tuple(thing.name for thing in level.things)
+        self._held = None
+        for index, thing in enumerate(level.things):
+            body = model.body(f"thing{index}")
+            start = model.joint(body.jntadr[0]).qposadr[0]
+            half = (APPLE if thing.name == "apple" else CUBE) / 2000
+            yaw = math.radians(thing.yaw) / 2
+            data.qpos[start : start + 7] = (
+                thing.x / 1000, thing.y / 1000, half, math.cos(yaw), 0, 0, math.sin(yaw)
+            )  # fmt: skip
+            colour = COLOURS.get(thing.name.removesuffix(" cube"))
+            if colour is not None:
+                model.geom(f"thing{index}").rgba[:3] = colour
+        if level.drawer is not None:
+            x, y = level.drawer
+            model.body("cabinet").pos[1] = y / 1000
+            data.qpos[model.joint("drawer").qposadr[0]] = (x - DRAWER_CLOSED) / 1000
+        self._jump(HOME)
+        mujoco.mj_forward(model, data)
+
+    def execute(self, action: Primitive) -> None:
+        """Carries out a primitive and waits until everything is at rest."""
+        if action.kind == "pick":
+            self._pick(action.start)
+        elif action.kind == "place":
+            self._place(action.start)
+        else:
+            assert action.end is not None
+            self._push(action.start, action.end)
+        self._settle()
+
+    @property
+    def held(self) -> str | None:
+        """What the fingers hold."""
+        return self._held
+
+    @property
+    def gripper(self) -> list[int]:
+        """Middle between the finger tips, in mm."""
+        return [round(1000 * self.data.qpos[address]) for address in self._address[:3]]
+
+    def positions(self) -> dict[str, list[int]]:
+        """Middles of all things in mm, by role, with the drawer if there is one."""
+        places = {
+            name: [round(1000 * value) for value in self.data.body(f"thing{index}").xpos]
+            for index, name in enumerate(self.names)
+        }
+        if self.names == ("apple",):
+            x, y, _ = self.data.body("drawer").xpos
+            places["drawer"] = [round(1000 * x), round(1000 * y), TRAY_REST]
+        return places
+
+    # Primitives.
+
+    def _pick(self, point: Point) -> None:
+        if self._held is not None:
+            self._open()
+        self._jump((point[0], point[1], LIFT))
+        self._open()
+        self._move(point)
+        self._grip(0.0)
+        self._steps(CLOSING_STEPS)
+        self._held = self._between_fingers()
+        self._rise()
+        self._held = self._between_fingers()
+        self._retreat()
+
+    def _place(self, point: Point) -> None:
+        if self._held is None:
+            return
+        self._move((point[0], point[1], LIFT))
+        self._move(point)
+        self._open()
+        self._held = None
+        self._rise()
+        self._retreat()
+
+    def _push(self, start: Point, end: Point) -> None:
+        if self._held is not None:
+            self._move((start[0], start[1], LIFT))
+        else:
+            self._jump((start[0], start[1], LIFT))
+            self._grip(0.0)
+        self._move(start)
+        self._move(end, speed=PUSH_SPEED)
+        self._rise()
+        self._held = self._between_fingers() if self._held is not None else None
+        self._retreat()
+
+    def _retreat(self) -> None:
+        if self._held is None:
+            self._jump(HOME)
+
+    # The controller.
+
+    def _jump(self, point: Point) -> None:
+        """Puts the empty gripper above the things in no time: on its way it would meet nothing."""
+        for index, value in enumerate(point):
+            self.data.qpos[self._address[index]] = self.data.ctrl[index] = value / 1000
+        for address, speed in zip(self._address[3:], self._speeds[3:], strict=True):
+            self.data.qpos[address] = 0.0
+            self.data.qvel[speed] = 0.0
+        self._grip(0.0)
+        for speed in self._speeds:
+            self.data.qvel[speed] = 0.0
+        self._mujoco.mj_forward(self.model, self.data)
+
+    def _open(self) -> None:
+        self._grip(OPENING / 1000)
+        self._steps(OPENING_STEPS)
+
+    def _grip(self, width: float) -> None:
+        self.data.ctrl[3:5] = width
+
+    def _rise(self) -> None:
+        x, y, _ = self.data.ctrl[:3]
+        self._move((1000 * x, 1000 * y, LIFT))
+
+    def _move(self, point: tuple[float, float, float], speed: float = CARRY_SPEED) -> None:
+        """Moves on a straight line, at rest at both ends; stops where something stands in the way.
+
+        The set point then stays where the gripper stopped.
+        """
+        data = self.data
+        start = data.ctrl[:3].copy()
+        way = np.array(point) / 1000 - start
+        seconds = 1.5 * float(np.linalg.norm(way)) / speed
+        count = max(math.ceil(seconds / (CONTROL_STEPS * self.model.opt.timestep)), 1)
+        for index in range(1, count + 1):
+            share = index / count
+            data.ctrl[:3] = start + way * (share * share * (3 - 2 * share))
+            self._steps(CONTROL_STEPS)
+            if self._lag() > 4 * STALLED:
+                break
+        for _ in range(8):
+            self._steps(CONTROL_STEPS)
+            if self._lag() < STALLED / 8:
+                return
+        if self._lag() > STALLED:
+            data.ctrl[:3] = [data.qpos[address] for address in self._address[:3]]
+
+    def _lag(self) -> float:
+        here = [self.data.qpos[address] for address in self._address[:3]]
+        return float(np.abs(self.data.ctrl[:3] - here).max())
+
+    def _steps(self, count: int) -> None:
+        self._mujoco.mj_step(self.model, self.data, count)
+
+    def _settle(self) -> None:
+        """Lets physics go on until nothing moves."""
+        for _ in range(0, MOST_SETTLE_STEPS, SETTLE_STEPS):
+            self._steps(SETTLE_STEPS)
+            if np.abs(self.data.qvel).max() < AT_REST:
+                return
+
+    def _between_fingers(self) -> str | None:
+        """The thing that both fingers touch."""
+        touched: dict[int, set[int]] = {}
+        geoms, bodies = self.data.contact.geom, self.model.geom_bodyid
+        for one, other in geoms:
+            pair = bodies[one], bodies[other]
+            for finger, thing in (pair, pair[::-1]):
+                if finger in self._fingers:
+                    touched.setdefault(int(thing), set()).add(int(finger))
+        for index, name in enumerate(self.names):
+            if touched.get(self.model.body(f"thing{index}").id) == self._fingers:
+                return name
+        return None
