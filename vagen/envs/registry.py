@@ -39,8 +39,13 @@ class EnvironmentEntry:
 
 
 ENVIRONMENTS: dict[str, EnvironmentEntry] = {
-    name: EnvironmentEntry(name, f"vagen.envs.{name.lower()}.env:{name}Env")
-    for name in ("FrozenLake", "Sokoban", "Navigation")
+    name: EnvironmentEntry(name, f"vagen.envs.{package}.env:{name}Env")
+    for name, package in {
+        "FrozenLake": "frozenlake",
+        "Sokoban": "sokoban",
+        "Navigation": "navigation",
+        "PrimitiveSkill": "primitive_skill",
+    }.items()
 }
 
 

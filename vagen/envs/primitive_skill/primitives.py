@@ -26,7 +26,7 @@ CUBE = 40
 """Side of a cube."""
 APPLE = 48
 """Height and width of the apple."""
-HOME: Point = (-150, 0, 250)
+HOME: Point = (-150, 0, 225)
 """Where the gripper waits with nothing in it: behind the workspace, out of the camera's way."""
 LIFT = 200
 """Height at which the gripper carries."""

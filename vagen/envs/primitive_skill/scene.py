@@ -12,7 +12,6 @@ from vagen.envs.primitive_skill.primitives import (
     DRAWER_CLOSED,
     DRAWER_TRAVEL,
     FINGER,
-    HOME,
     OPENING,
 )
 from vagen.envs.primitive_skill.tasks import TARGET_RADIUS, TARGETS, Task
@@ -26,10 +25,11 @@ _HEAD = f"""
         noslip_iterations="3"/>
 <visual>
   <global offwidth="{{size}}" offheight="{{size}}"/>
-  <quality offsamples="{{samples}}" shadowsize="0"/>
+  <quality offsamples="4" shadowsize="0"/>
   <headlight ambient=".42 .42 .42" diffuse=".35 .35 .35" specular="0 0 0"/>
 </visual>
 <asset>
+  <texture name="sky" type="skybox" builtin="flat" rgb1=".6 .66 .72" width="8" height="48"/>
   <texture name="squares" type="2d" builtin="checker" rgb1=".84 .82 .78" rgb2=".77 .75 .71"
            width="64" height="64"/>
   <material name="table" texture="squares" texrepeat="8 8" specular="0" shininess="0"/>
@@ -43,9 +43,15 @@ _HEAD = f"""
 
 _TABLE = f"""
 <light pos=".3 -.5 1.2" dir="-.2 .4 -1" diffuse=".5 .5 .5" specular="0 0 0" castshadow="false"/>
-<camera name="{CAMERA}" pos=".60 0 .50" xyaxes="0 1 0 -.644 0 .765" fovy="40"/>
+<camera name="{CAMERA}" pos=".66 0 .58" xyaxes="0 1 0 -.6115 0 .791" fovy="37"/>
 <geom name="table" type="box" pos="0 0 -.02" size=".4 .4 .02" material="table"/>
 """
+_FENCE = "".join(
+    f'<geom type="box" pos="{x} {y} .3" size="{0.35 if y else 0.02} {0.35 if x else 0.02} .32" '
+    f'rgba="0 0 0 0" friction=".1 .01 .001"/>'
+    for x, y in ((-0.36, 0), (0.36, 0), (0, -0.36), (0, 0.36))
+)
+"""Nobody sees it; nothing that is struck leaves the table."""
 
 _GRIPPER = f"""
 <body name="gripper" pos="0 0 0" gravcomp="1">
@@ -72,32 +78,30 @@ _GRIPPER = f"""
 
 _ACTUATORS = """
 <actuator>
-  <position name="x" joint="x" kp="4000" kv="120" forcerange="-40 40"/>
-  <position name="y" joint="y" kp="4000" kv="120" forcerange="-40 40"/>
-  <position name="z" joint="z" kp="4000" kv="120" forcerange="-25 25"/>
-  <position name="left" joint="left" kp="600" kv="8" forcerange="-8 8"/>
-  <position name="right" joint="right" kp="600" kv="8" forcerange="-8 8"/>
+  <position name="x" joint="x" kp="4000" kv="120" forcerange="-15 15"/>
+  <position name="y" joint="y" kp="4000" kv="120" forcerange="-15 15"/>
+  <position name="z" joint="z" kp="4000" kv="120" forcerange="-12 12"/>
+  <position name="left" joint="left" kp="600" kv="8" forcerange="-6 6"/>
+  <position name="right" joint="right" kp="600" kv="8" forcerange="-6 6"/>
 </actuator>
 <equality><joint joint1="left" joint2="right" solref=".004 1"/></equality>
 """
 
 
-def scene_xml(task: Task, *, size: int, samples: int) -> str:
+def scene_xml(task: Task, size: int) -> str:
     """The scene of a task, as MJCF.
 
     Args:
         task: Decides the things: bodies `thing0`, `thing1`, ... by role, and `drawer`.
         size: Side of the picture in pixels.
-        samples: Samples per pixel; 0 does not smooth edges and is fastest.
     """
     things = "".join(_cube(index) for index in range(CUBES[task]))
     extra = ""
     if task == "PutAppleInDrawer":
         things, extra = _apple() + _drawer(), _DRAWER_EXTRA
     return (
-        f"<mujoco>{_HEAD.format(size=size, samples=samples)}<worldbody>{_TABLE}{_marks(task)}"
-        f"{_GRIPPER}{things}</worldbody>{_ACTUATORS}{extra}"
-        f'<keyframe><key name="home"/></keyframe></mujoco>'
+        f"<mujoco>{_HEAD.format(size=size)}<worldbody>{_TABLE}{_FENCE}{_marks(task)}"
+        f"{_GRIPPER}{things}</worldbody>{_ACTUATORS}{extra}</mujoco>"
     )
 
 
@@ -169,4 +173,3 @@ _DRAWER_EXTRA = (
     '<contact><exclude body1="cabinet" body2="drawer"/><exclude body1="world" body2="drawer"/>'
     "</contact>"
 )
-assert HOME[0] < DRAWER_CLOSED

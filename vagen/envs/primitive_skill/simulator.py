@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vagen.envs.primitive_skill.level import COLOURS, SkillLevel
 from vagen.envs.primitive_skill.primitives import (
@@ -55,18 +56,19 @@ def load_mujoco() -> ModuleType:
 
 
 @functools.lru_cache(maxsize=16)
-def load_model(task: Task, size: int, samples: int) -> Any:
-    """The compiled scene of a task; to be copied, not changed."""
-    return load_mujoco().MjModel.from_xml_string(scene_xml(task, size=size, samples=samples))
+def load_model(task: Task, size: int) -> Any:
+    """The compiled scene of a task, for pictures of `size` pixels; to be copied, not changed."""
+    return load_mujoco().MjModel.from_xml_string(scene_xml(task, size))
 
 
 class Table:
     """One table: loads levels, carries out primitives, says where things are."""
 
-    def __init__(self, task: Task, *, size: int = 300, samples: int = 0) -> None:
+    def __init__(self, task: Task, size: int) -> None:
         """Prepares the table of a task, for pictures of `size` pixels."""
         self._mujoco = load_mujoco()
-        self.model = copy.copy(load_model(task, size, samples))
+        self._task, self._size = task, size
+        self.model = copy.copy(load_model(task, size))
         self.data = self._mujoco.MjData(self.model)
         joints = ("x", "y", "z", "left", "right")
         self._address = [self.model.joint(name).qposadr[0] for name in joints]
@@ -130,6 +132,15 @@ class Table:
             x, y, _ = self.data.body("drawer").xpos
             places["drawer"] = [round(1000 * x), round(1000 * y), TRAY_REST]
         return places
+
+    def picture(self) -> NDArray[np.uint8]:
+        """The table as it is, uint8 [size, size, 3]."""
+        from vagen.envs.primitive_skill.camera import camera
+
+        return camera(self._task, self._size).picture(self)
+
+    def close(self) -> None:
+        """Nothing is to be given back: the graphics context is the thread's."""
 
     # Primitives.
 

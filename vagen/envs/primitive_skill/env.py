@@ -1,0 +1,266 @@
+"""PrimitiveSkill as an environment."""
+
+import json
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vagen.envs.base import IMAGE_PLACEHOLDER, State
+from vagen.envs.levels import Split
+from vagen.envs.parsing import ActionReader
+from vagen.envs.primitive_skill import tasks
+from vagen.envs.primitive_skill.config import PrimitiveSkillConfig
+from vagen.envs.primitive_skill.level import SkillLevel, sample_level
+from vagen.envs.primitive_skill.primitives import (
+    APPLE,
+    CUBE,
+    DRAWER_FRONT,
+    HOME,
+    WORKSPACE,
+    Primitive,
+    nominal,
+    read_primitive,
+)
+from vagen.envs.turns import TurnEnv
+
+
+class SkillTable(Protocol):
+    """A simulated table. All lengths are millimetres in the frame of `primitives`."""
+
+    def load(self, level: SkillLevel) -> None:
+        """Puts everything where `level` has it, at rest."""
+        ...
+
+    def execute(self, action: Primitive) -> None:
+        """Carries out a primitive and waits until everything is at rest."""
+        ...
+
+    @property
+    def held(self) -> str | None:
+        """What the fingers hold."""
+        ...
+
+    @property
+    def gripper(self) -> list[int]:
+        """Middle between the finger tips."""
+        ...
+
+    def positions(self) -> dict[str, list[int]]:
+        """Middles of all things, with the drawer if there is one."""
+        ...
+
+    def picture(self) -> NDArray[np.uint8]:
+        """The table as it is, uint8 [size, size, 3]."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what the simulator holds."""
+        ...
+
+
+class PrimitiveSkillEnv(TurnEnv):
+    """Arrange things on a table with a two-finger gripper, by primitives in millimetres."""
+
+    env_name: ClassVar[str] = "PrimitiveSkill"
+    config_class: ClassVar[type[PrimitiveSkillConfig]] = PrimitiveSkillConfig
+    needs_process: ClassVar[bool] = True
+    example_state: ClassVar[State] = {
+        "env_name": "PrimitiveSkill",
+        "task": "AlignTwoCube",
+        "goal": ["red cube", "green cube"],
+        "objects": {"green cube": [60, 110, 20], "red cube": [-70, -40, 20]},
+        "held": None,
+        "gripper": list(HOME),
+    }
+    example_actions: ClassVar[tuple[str, ...]] = ("pick(-70,-40,20)", "place(0,-40,20)")
+
+    config: PrimitiveSkillConfig
+
+    def __init__(
+        self,
+        env_config: dict[str, Any] | PrimitiveSkillConfig | None = None,
+        *,
+        split: str = "train",
+        render_mode: Literal["rgb_array"] | None = None,
+    ) -> None:
+        """Creates the environment; the simulator is made at the first reset."""
+        super().__init__(env_config, split=split, render_mode=render_mode)
+        self._table: SkillTable | None = None
+        self._paid = 0.0
+
+    @classmethod
+    def sample_level(cls, config: PrimitiveSkillConfig, seed: int, split: Split) -> SkillLevel:
+        """The level that `reset(seed=seed)` loads in this split."""
+        return sample_level(config.task, seed, split)
+
+    def close(self) -> None:
+        """Gives back what the simulator holds."""
+        if self._table is not None:
+            self._table.close()
+            self._table = None
+
+    def _frame_size(self) -> tuple[int, int]:
+        return self.config.image_size, self.config.image_size
+
+    def _action_reader(self) -> ActionReader:
+        def read(text: str) -> str | None:
+            action = read_primitive(text)
+            return None if action is None else str(action)
+
+        return read
+
+    # The game.
+
+    def _load_level(self, level: SkillLevel, seed: int) -> None:
+        if self._table is None:
+            self._table = _make_table(self.config)
+        self._level = level
+        self._table.load(level)
+        self._paid = self._worth(self._read_state())
+
+    def _move(self, action: str) -> tuple[float, bool]:
+        primitive = read_primitive(action)
+        assert primitive is not None and self._table is not None
+        self._table.execute(primitive)
+        state = self._read_state()
+        # What was paid once is not paid again when it is undone and done anew.
+        gain = max(self._worth(state) - self._paid, 0.0)
+        self._paid += gain
+        return self._rewards["step"] + gain, tasks.is_solved(state)
+
+    def _worth(self, state: State) -> float:
+        """Reward for what a state has reached, whenever it was reached."""
+        stage, success = self._rewards["stage"], self._rewards["success"]
+        if not tasks.is_solved(state):
+            return stage * tasks.stages(state)
+        if self.config.success_includes_stages:
+            return success
+        return success + max(self._paid, 0.0)
+
+    def _is_won(self) -> bool:
+        return tasks.is_solved(self._state)
+
+    def _read_state(self) -> State:
+        assert self._table is not None
+        places, level = self._table.positions(), self._level
+        return {
+            "env_name": self.env_name,
+            "task": level.task,
+            "goal": [thing.name for thing in level.things],
+            "objects": {name: places[name] for name in level.order},
+            "held": self._table.held,
+            "gripper": self._table.gripper,
+        }
+
+    @classmethod
+    def distance(cls, state: State) -> float | None:
+        """Primitives that the task still takes."""
+        return tasks.primitives_left(state)
+
+    def _plan(self, count: int) -> list[str]:
+        return [str(action) for action in tasks.plan(self._state, count)]
+
+    def _state_after(self, actions: list[str]) -> State:
+        return _nominal_after(self._state, actions)
+
+    def _example_after(self, actions: tuple[str, ...]) -> State:
+        return _nominal_after(self.example_state, actions)
+
+    def _reason(self, actions: list[str]) -> str:
+        return " then ".join(actions)
+
+    # Its look and its words.
+
+    def picture(self) -> NDArray[np.uint8]:
+        """The table from the front, uint8 [size, size, 3]."""
+        assert self._table is not None, "call reset first"
+        return self._table.picture()
+
+    def text_view(self) -> str:
+        """Every thing with its coordinates."""
+        return _natural(self._state)
+
+    def _shown(self) -> tuple[str, tuple[NDArray[np.uint8], ...]]:
+        asked = f"Task: {tasks.instruction(self._state['task'], self._state['goal'])}"
+        if self.config.render_mode == "text":
+            return f"{asked}\n{self.text_view()}", ()
+        lines = [asked, IMAGE_PLACEHOLDER]
+        if not self.config.vision_only:
+            places = " ".join(map(_point, self._state["objects"].values()))
+            lines.append(f"Things are at, in no particular order: {places}")
+        return "\n".join(lines), (self.picture(),)
+
+    def state_text(self, state: State) -> str:
+        """`state` in the notation of the configured `prompt_format`."""
+        if self.config.layout.notation == "structured":
+            return json.dumps({**state["objects"], "held": state["held"]})
+        return _natural(state)
+
+    def _state_rule(self) -> str:
+        example = self.state_text(self.example_state)
+        if self.config.layout.notation == "structured":
+            return (
+                "Write a state as each thing's position [x, y, z] in millimetres, and the thing "
+                f"that the gripper holds, or null, such as {example}."
+            )
+        return (
+            "Describe a state by where the middle of each thing is, (x, y, z) in millimetres, and "
+            f"by what the gripper holds, if anything; such as: {example}"
+        )
+
+    def _rules(self) -> str:
+        (x0, x1), (y0, y1), (z0, z1) = WORKSPACE
+        things = f"A cube has a side of {CUBE} mm."
+        if self.config.task == "PutAppleInDrawer":
+            things = (
+                f"The apple is {APPLE} mm high. A drawer's position is the middle of its tray, "
+                f"where the apple goes; its front is {DRAWER_FRONT} mm nearer to the camera. Push "
+                f"the front away from the camera to close it."
+            )
+        elif self.config.task == "AlignTwoCube":
+            things += " The dark line on the table is x = 0; a cube is aligned within 10 mm of it."
+        elif self.config.task == "PlaceTwoCube":
+            things += " The two discs on the table are the targets."
+        return (
+            "You control a robot gripper with two fingers over a table, seen from the front.\n"
+            "x grows towards the camera, y to the right of the picture, z upwards; the table is "
+            "z = 0 and its squares are 50 mm wide. All numbers are whole millimetres; what is "
+            f"outside x {x0} to {x1}, y {y0} to {y1}, z {z0} to {z1} is clipped.\n"
+            f"{things}\n"
+            "Actions: pick(x,y,z) grips the thing whose middle is there and lifts it; "
+            "place(x,y,z) puts what is held there and lets go; push(x1,y1,z1,x2,y2,z2) moves the "
+            "closed fingers from the first point straight to the second."
+        )
+
+    def _brief_rules(self) -> str:
+        return "move things . actions : pick(x,y,z) , place(x,y,z) , push(x1,y1,z1,x2,y2,z2)"
+
+
+def _make_table(config: PrimitiveSkillConfig) -> SkillTable:
+    if config.backend == "maniskill":
+        from vagen.envs.primitive_skill.maniskill import ManiSkillTable
+
+        return ManiSkillTable(config.task, config.image_size)
+    from vagen.envs.primitive_skill.simulator import Table
+
+    return Table(config.task, config.image_size)
+
+
+def _nominal_after(state: State, actions: list[str] | tuple[str, ...]) -> State:
+    for text in actions:
+        action = read_primitive(text)
+        assert action is not None
+        state = nominal(state, action)
+    return state
+
+
+def _natural(state: State) -> str:
+    return " . ".join(
+        f"{name} {'held ' if name == state['held'] else ''}at {_point(place)}"
+        for name, place in state["objects"].items()
+    )
+
+
+def _point(place: list[int]) -> str:
+    return f"({', '.join(map(str, place))})"
