@@ -96,9 +96,7 @@ def _draw_apple(rng: Random, task: Task) -> Drawn | None:
 
 
 def _all_clear(places: list[tuple[int, int]]) -> bool:
-    return all(
-        are_clear(one, other) for i, one in enumerate(places) for other in places[i + 1 :]
-    )
+    return all(are_clear(one, other) for i, one in enumerate(places) for other in places[i + 1 :])
 
 
 def _fits_align(places: list[tuple[int, int]]) -> bool:

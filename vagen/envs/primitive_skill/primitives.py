@@ -47,6 +47,8 @@ DRAWER_CLOSED = -110
 """x of the tray's middle with the drawer closed."""
 DRAWER_TRAVEL = 105
 """How far the drawer opens."""
+CABINET_TOP = 104
+"""Height of the cabinet."""
 TRAY_FLOOR = 10
 """Height of the tray's inner floor."""
 TRAY_REST = TRAY_FLOOR + APPLE // 2
@@ -105,10 +107,12 @@ def nominal(state: State, action: Primitive) -> State:
 def resting_on(state: State, name: str) -> str | None:
     """What lies on the thing `name`; None if nothing does."""
     x, y, z = state["objects"][name]
+    reach = CUBE * 3 // 4
     for other, (ox, oy, oz) in state["objects"].items():
-        if other not in (name, "drawer", state["held"]) and oz - z > CUBE // 2:
-            if abs(ox - x) < CUBE * 3 // 4 and abs(oy - y) < CUBE * 3 // 4:
-                return other
+        if other in (name, "drawer", state["held"]) or oz - z <= CUBE // 2:
+            continue
+        if abs(ox - x) < reach and abs(oy - y) < reach:
+            return other
     return None
 
 
@@ -193,8 +197,10 @@ def _nominal_push(state: State, start: Point, end: Point) -> None:
         reach = half_height(name) + FINGER
         dx, dy = place[0] - start[0], place[1] - start[1]
         along, aside = dx * ux + dy * uy, dy * ux - dx * uy
-        if 0 < along < length + reach and abs(aside) < half_height(name) and (
-            abs(place[2] - start[2]) < half_height(name)
+        if (
+            0 < along < length + reach
+            and abs(aside) < half_height(name)
+            and (abs(place[2] - start[2]) < half_height(name))
         ):
             step = length + reach - along
             place[0], place[1] = round(place[0] + ux * step), round(place[1] + uy * step)
@@ -209,8 +215,10 @@ def _push_drawer(state: State, start: Point, end: Point) -> bool:
         return False
     moved = max(end[0] - DRAWER_FRONT - FINGER, DRAWER_CLOSED) - drawer[0]
     for name, (x, y, _) in state["objects"].items():
-        if name != "drawer" and abs(x - drawer[0]) < DRAWER_HALF and (
-            abs(y - drawer[1]) < DRAWER_WIDTH
+        if (
+            name != "drawer"
+            and abs(x - drawer[0]) < DRAWER_HALF
+            and (abs(y - drawer[1]) < DRAWER_WIDTH)
         ):
             state["objects"][name][0] += moved
     drawer[0] += moved

@@ -16,7 +16,7 @@ from vagen.envs.primitive_skill.primitives import (
 )
 from vagen.envs.primitive_skill.tasks import TARGET_RADIUS, TARGETS, Task
 
-TIMESTEP = 0.002
+TIMESTEP = 0.004
 """Seconds of a physics step."""
 CAMERA = "front"
 
@@ -35,7 +35,7 @@ _HEAD = f"""
   <material name="table" texture="squares" texrepeat="8 8" specular="0" shininess="0"/>
 </asset>
 <default>
-  <geom condim="4" friction="1 .02 .001" solref=".006 1"/>
+  <geom condim="4" friction="1 .02 .001" solref=".01 1"/>
   <default class="look"><geom contype="0" conaffinity="0" group="1"/></default>
   <default class="pad"><geom friction="1.6 .05 .001" solimp=".95 .99 .001"/></default>
 </default>

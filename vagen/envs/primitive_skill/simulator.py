@@ -5,6 +5,7 @@ import functools
 import math
 import os
 import sys
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from vagen.envs.primitive_skill.level import COLOURS, SkillLevel
 from vagen.envs.primitive_skill.primitives import (
     APPLE,
+    CABINET_TOP,
     CUBE,
     DRAWER_CLOSED,
     HOME,
@@ -28,12 +30,12 @@ from vagen.envs.primitive_skill.tasks import Task
 
 CARRY_SPEED, PUSH_SPEED = 0.5, 0.2
 """Metres per second, at most."""
-CONTROL_STEPS = 5
+CONTROL_STEPS = 3
 """Physics steps between two set points of the controller."""
 STALLED = 0.006
-"""Metres that the gripper may lag behind its set point, at rest, before it is held to be stopped."""
-CLOSING_STEPS, OPENING_STEPS = 90, 60
-SETTLE_STEPS, MOST_SETTLE_STEPS = 25, 500
+"""Metres that the gripper may lag behind its set point before it is held to be stopped."""
+CLOSING_STEPS, OPENING_STEPS = 45, 30
+SETTLE_STEPS, MOST_SETTLE_STEPS = 12, 250
 AT_REST = 0.004
 """Metres per second (or ten radians) below which a thing is at rest."""
 
@@ -147,14 +149,14 @@ class Table:
     def _pick(self, point: Point) -> None:
         if self._held is not None:
             self._open()
-        self._jump((point[0], point[1], LIFT))
-        self._open()
+        self._jump(self._above(point), width=OPENING)
         self._move(point)
         self._grip(0.0)
         self._steps(CLOSING_STEPS)
         self._held = self._between_fingers()
-        self._rise()
-        self._held = self._between_fingers()
+        if self._held is not None:
+            self._rise(LIFT)
+            self._held = self._between_fingers()
         self._retreat()
 
     def _place(self, point: Point) -> None:
@@ -164,37 +166,45 @@ class Table:
         self._move(point)
         self._open()
         self._held = None
-        self._rise()
         self._retreat()
 
     def _push(self, start: Point, end: Point) -> None:
         if self._held is not None:
             self._move((start[0], start[1], LIFT))
         else:
-            self._jump((start[0], start[1], LIFT))
-            self._grip(0.0)
+            self._jump(self._above(start))
         self._move(start)
         self._move(end, speed=PUSH_SPEED)
-        self._rise()
-        self._held = self._between_fingers() if self._held is not None else None
+        if self._held is not None:
+            self._rise(LIFT)
+            self._held = self._between_fingers()
         self._retreat()
 
     def _retreat(self) -> None:
+        """Leaves the things to themselves, if nothing is held."""
         if self._held is None:
+            self._rise(self._above(self.gripper)[2])
             self._jump(HOME)
+
+    def _above(self, point: Sequence[int]) -> Point:
+        """The nearest place above `point` from which the gripper, open, meets nothing."""
+        x, y, z = point
+        height = 0.0 if self.names != ("apple",) else CABINET_TOP
+        for index in range(len(self.names)):
+            there = 1000 * self.data.body(f"thing{index}").xpos
+            if abs(there[0] - x) < 60 and abs(there[1] - y) < 100:
+                height = max(height, there[2] + CUBE)
+        return x, y, round(min(max(height + 10, z), LIFT))
 
     # The controller.
 
-    def _jump(self, point: Point) -> None:
+    def _jump(self, point: Point, width: int = 0) -> None:
         """Puts the empty gripper above the things in no time: on its way it would meet nothing."""
+        self._grip(width / 1000)
         for index, value in enumerate(point):
-            self.data.qpos[self._address[index]] = self.data.ctrl[index] = value / 1000
-        for address, speed in zip(self._address[3:], self._speeds[3:], strict=True):
-            self.data.qpos[address] = 0.0
-            self.data.qvel[speed] = 0.0
-        self._grip(0.0)
-        for speed in self._speeds:
-            self.data.qvel[speed] = 0.0
+            self.data.ctrl[index] = value / 1000
+        for address, speed, value in zip(self._address, self._speeds, self.data.ctrl, strict=True):
+            self.data.qpos[address], self.data.qvel[speed] = value, 0.0
         self._mujoco.mj_forward(self.model, self.data)
 
     def _open(self) -> None:
@@ -204,9 +214,9 @@ class Table:
     def _grip(self, width: float) -> None:
         self.data.ctrl[3:5] = width
 
-    def _rise(self) -> None:
+    def _rise(self, height: int) -> None:
         x, y, _ = self.data.ctrl[:3]
-        self._move((1000 * x, 1000 * y, LIFT))
+        self._move((1000 * x, 1000 * y, height))
 
     def _move(self, point: tuple[float, float, float], speed: float = CARRY_SPEED) -> None:
         """Moves on a straight line, at rest at both ends; stops where something stands in the way.

@@ -5,6 +5,7 @@ the expert, its predictions and the potential.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from math import hypot
 from typing import Literal, get_args
 
@@ -79,7 +80,7 @@ def subgoals(state: State) -> list[bool]:
     if task == "StackThreeCube":
         return [
             held not in (lower, upper) and _is_on(places[upper], places[lower])
-            for lower, upper in zip(names, names[1:], strict=False)
+            for lower, upper in pairwise(names)
         ]
     inside = held != "apple" and _is_inside(places["apple"], places["drawer"])
     return [inside, inside and places["drawer"][0] <= DRAWER_CLOSED + CLOSED_WITHIN]
