@@ -45,6 +45,7 @@ ENVIRONMENTS: dict[str, EnvironmentEntry] = {
         "Sokoban": "sokoban",
         "Navigation": "navigation",
         "PrimitiveSkill": "primitive_skill",
+        "SVG": "svg",
     }.items()
 }
 

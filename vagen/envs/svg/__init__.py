@@ -1,0 +1,1 @@
+"""SVG: draw a picture that is shown as one SVG document."""

@@ -1,0 +1,228 @@
+"""SVG as an environment: a picture is shown, an answer is a document that draws it."""
+
+import hashlib
+import json
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vagen.envs.base import IMAGE_PLACEHOLDER, Observation, State
+from vagen.envs.levels import Split
+from vagen.envs.parsing import ActionReader
+from vagen.envs.svg.config import Part, SVGConfig
+from vagen.envs.svg.features import load_scorer
+from vagen.envs.svg.icons import Icon, sample_icon
+from vagen.envs.svg.raster import RasterError, rasteriser
+from vagen.envs.svg.safety import ELEMENTS, UnsafeSVG, colours_and_shapes, read_document
+from vagen.envs.turns import TurnEnv
+
+EXAMPLE = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 256 256">'
+    '<rect x="64" y="80" width="96" height="128" fill="red"/></svg>'
+)
+WHITE = 255
+
+
+class SVGEnv(TurnEnv):
+    """Draw the target; each answer is a new drawing, scored by how alike the two pictures are.
+
+    The agent sees the target and, after its first drawing, what it drew last. An episode ends when
+    a drawing is alike enough.
+    """
+
+    env_name: ClassVar[str] = "SVG"
+    config_class: ClassVar[type[SVGConfig]] = SVGConfig
+    markup_answer: ClassVar[bool] = True
+    example_state: ClassVar[State] = {
+        "env_name": "SVG",
+        "target": EXAMPLE,
+        "drawing": None,
+        "shapes": [],
+        "scores": {},
+        "score": 0.0,
+        "best": 0.0,
+    }
+    example_actions: ClassVar[tuple[str, ...]] = (EXAMPLE,)
+
+    config: SVGConfig
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Creates the environment; the arguments are those of `TurnEnv`.
+
+        Raises:
+            ScorerError: If the directory of a configured scorer is missing.
+            ImportError: If resvg_py or scikit-image is not installed.
+        """
+        super().__init__(*args, **kwargs)
+        config = self.config
+        self._raster = rasteriser(config.side)
+        self._weights = {part: weight for part, weight in config.part_weights.items() if weight}
+        folders = {"dino": config.dino_path, "dreamsim": config.dreamsim_path}
+        self._models = {
+            part: load_scorer(part, str(folder))
+            for part, folder in folders.items()
+            if part in self._weights
+        }
+
+    @classmethod
+    def sample_level(cls, config: SVGConfig, seed: int, split: Split) -> Icon:
+        """The icon that `reset(seed=seed)` shows in this split."""
+        return sample_icon(config.difficulty, seed, split)
+
+    @classmethod
+    def distance(cls, state: State) -> float | None:
+        """What the drawing's score lacks of 1."""
+        return 1.0 - state["score"]
+
+    def _frame_size(self) -> tuple[int, int]:
+        return self.config.side, self.config.side
+
+    def _load_level(self, level: Icon, seed: int) -> None:
+        from vagen.envs.svg.score import Target
+
+        self._icon = level
+        self._target = Target.of(self._raster.draw(level.document))
+        self._drawing: NDArray[np.uint8] | None = None
+        self._document: str | None = None
+        self._scores: dict[str, float] = {}
+        self._score = self._best = 0.0
+
+    def _action_reader(self) -> ActionReader:
+        return _checked
+
+    def _move(self, action: str) -> tuple[float, bool]:
+        try:
+            drawing = self._raster.draw(action)
+        except (UnsafeSVG, RasterError):  # within the lists, but beyond the limits of drawing
+            drawing = np.full((*self._frame_size(), 3), WHITE, np.uint8)
+        self._drawing, self._document = drawing, action
+        self._scores, self._score = self._compare(drawing)
+        gained = max(self._score - self._best, 0.0)
+        self._best += gained
+        reward = self._rewards["score"] * self._score + self._rewards["improvement"] * gained
+        return max(reward, 0.0), self._is_won()
+
+    def _compare(self, drawing: NDArray[np.uint8]) -> tuple[dict[str, float], float]:
+        """Scores by part, and their weighted mean."""
+        from vagen.envs.svg.score import compare
+
+        target = self._target
+        scores: dict[str, float] = {}
+        if len(self._models) < len(self._weights):
+            scores |= compare(target, drawing)
+        for part, model in self._models.items():
+            scores[part] = model.score(target.picture, drawing)
+        weights: dict[Part, float] = self._weights
+        mean = sum(weight * scores[part] for part, weight in weights.items())
+        mean /= sum(weights.values())
+        # Rounded: the last bits differ between processors, and states are compared.
+        return {part: round(scores[part], 6) for part in weights}, round(mean, 6)
+
+    def _is_won(self) -> bool:
+        return self._document is not None and self._score >= self.config.success_score
+
+    def _read_state(self) -> State:
+        return self._state_of(self._document, self._scores, self._score, self._best)
+
+    def _state_of(
+        self, document: str | None, scores: dict[str, float], score: float, best: float
+    ) -> State:
+        return {
+            "env_name": self.env_name,
+            "target": self._icon.document,
+            "drawing": None if document is None else _digest(document),
+            "shapes": [] if document is None else colours_and_shapes(read_document(document)),
+            "scores": scores,
+            "score": score,
+            "best": best,
+        }
+
+    def _plan(self, count: int) -> list[str]:
+        return [self._icon.document]
+
+    def _state_after(self, actions: list[str]) -> State:
+        scores, score = self._compare(self._raster.draw(actions[-1]))
+        return self._state_of(actions[-1], scores, score, max(score, self._best))
+
+    def _example_after(self, actions: tuple[str, ...]) -> State:
+        document = actions[-1]
+        return {
+            **self.example_state,
+            "drawing": _digest(document),
+            "shapes": colours_and_shapes(read_document(document)),
+            "score": 1.0,
+            "best": 1.0,
+        }
+
+    def picture(self) -> NDArray[np.uint8]:
+        """The last drawing; the target before the first one."""
+        drawing = self._target.picture if self._drawing is None else self._drawing
+        return drawing.copy()
+
+    def text_view(self) -> str:
+        """The target's source: copying it is a task for text-only models and quick tests."""
+        return self._icon.document
+
+    def _shown(self) -> tuple[str, tuple[NDArray[np.uint8], ...]]:
+        if self.config.render_mode == "text":
+            return self.text_view(), ()
+        target = self._target.picture.copy()
+        if self._drawing is None:
+            return f"target : {IMAGE_PLACEHOLDER}", (target,)
+        return (
+            f"target : {IMAGE_PLACEHOLDER}\ndrawing : {IMAGE_PLACEHOLDER}",
+            (target, self._drawing.copy()),
+        )
+
+    def _observe(self, moves: tuple[str, ...] | None) -> Observation:
+        # The document is in the response already; what it gave is shown.
+        return super()._observe(("your document",) if moves else moves)
+
+    def state_text(self, state: State) -> str:
+        """What the target and the drawing show, by colour and shape."""
+        target = colours_and_shapes(read_document(state["target"]))
+        if self.config.layout.notation == "structured":
+            return json.dumps({"target": target, "drawing": state["shapes"]})
+        return f"target shows {_listed(target)} . drawing shows {_listed(state['shapes'])}"
+
+    def _reason(self, actions: list[str]) -> str:
+        return f"draw {_listed(colours_and_shapes(read_document(actions[-1])))}"
+
+    def _state_rule(self) -> str:
+        return (
+            "Describe a state by what the target and the drawing show, colour and shape in the "
+            f"order in which they are drawn, such as: {self.state_text(self.example_state)}"
+        )
+
+    def _rules(self) -> str:
+        side = self.config.side
+        shown = "picture" if self.config.render_mode == "vision" else "document"
+        return (
+            f"You draw: a target {shown} is shown, and you write one SVG document that looks the "
+            f"same on a white sheet of {side} by {side} pixels. Afterwards your drawing is shown "
+            "beside the target, and you may draw it anew.\n"
+            "An action is one whole document, from <svg ...> to </svg>. It may hold the elements "
+            f"{', '.join(sorted(ELEMENTS - {'svg'}))}. Nothing outside the document may be "
+            "referred to; text, style sheets, scripts, filters and images are not drawn."
+        )
+
+    def _brief_rules(self) -> str:
+        return "draw the target as one svg document"
+
+
+def _checked(text: str) -> str | None:
+    """The document, if it may be drawn."""
+    try:
+        read_document(text)
+    except UnsafeSVG:
+        return None
+    return text
+
+
+def _digest(document: str) -> str:
+    return hashlib.sha256(document.encode()).hexdigest()
+
+
+def _listed(shapes: list[list[str]]) -> str:
+    return " , ".join(" ".join(shape) for shape in shapes) or "nothing"

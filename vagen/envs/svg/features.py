@@ -1,0 +1,198 @@
+"""Scores by pretrained vision transformers that load from a local directory.
+
+- `DinoScorer`: cosine of DINOv2's pooled features; the directory is a Transformers model directory
+  (`config.json`, `model.safetensors`), such as a copy of `facebook/dinov2-base`.
+- `DreamSimScorer`: 1 - DreamSim's distance (Fu et al. 2023) for its single-backbone models: the
+  backbone as a Transformers model directory and, in a folder of it, DreamSim's adapter as its
+  release has it (`dinov2_vitb14_single_lora/` or `dino_vitb16_single_lora/`, each with
+  `adapter_config.json` and `adapter_model.safetensors` or `.bin`). The adapter's low-rank update of
+  the fused `qkv` projection is added to the three projections that Transformers keeps apart.
+"""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Picture = NDArray[np.uint8]
+"""uint8 [side, side, 3]."""
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet, as both backbones were trained with."""
+ADAPTERS = ("dinov2_vitb14_single_lora", "dino_vitb16_single_lora")
+
+
+class ScorerError(ValueError):
+    """A scorer whose files are missing or are not what they should be."""
+
+
+class FeatureScorer(Protocol):
+    """Scores how alike two pictures are, in [0, 1]."""
+
+    def score(self, target: Picture, picture: Picture) -> float:
+        """1 for equal pictures."""
+        ...
+
+
+class DinoScorer:
+    """Cosine of DINOv2's pooled features, floor 0."""
+
+    def __init__(self, folder: Path) -> None:
+        """Loads the model.
+
+        Raises:
+            ScorerError: If `folder` is no model directory.
+        """
+        self._model = _load_backbone(folder, "DINOv2", ("dinov2", "dinov2_with_registers"))
+        self._embed = functools.lru_cache(maxsize=256)(self._embed_bytes)
+
+    def score(self, target: Picture, picture: Picture) -> float:
+        """Cosine of the two feature vectors, floor 0."""
+        one, other = (self._embed(p.tobytes(), p.shape[0]) for p in (target, picture))
+        return max(float(one @ other), 0.0)
+
+    def _embed_bytes(self, data: bytes, side: int) -> NDArray[np.float32]:
+        import torch
+
+        with torch.inference_mode():
+            output = self._model(pixel_values=_pixels(data, side, self._model.config.image_size))
+        return _unit(output.pooler_output[0].numpy())
+
+
+class DreamSimScorer:
+    """1 - DreamSim's distance, floor 0."""
+
+    def __init__(self, folder: Path) -> None:
+        """Loads the backbone and adds DreamSim's adapter to it.
+
+        Raises:
+            ScorerError: If the backbone or the adapter is missing, or they do not fit.
+        """
+        self._model = _load_backbone(folder, "DreamSim's backbone", ("dinov2", "vit"))
+        adapter = next((folder / name for name in ADAPTERS if (folder / name).is_dir()), None)
+        if adapter is None:
+            raise ScorerError(
+                f"no DreamSim adapter in {folder}: put the release's folder "
+                f"{' or '.join(ADAPTERS)} there"
+            )
+        _merge_adapter(self._model, adapter)
+        self._embed = functools.lru_cache(maxsize=256)(self._embed_bytes)
+
+    def score(self, target: Picture, picture: Picture) -> float:
+        """Cosine of the two embeddings, floor 0."""
+        one, other = (self._embed(p.tobytes(), p.shape[0]) for p in (target, picture))
+        return max(float(one @ other), 0.0)
+
+    def _embed_bytes(self, data: bytes, side: int) -> NDArray[np.float32]:
+        """The class token after the last block, centred, of length 1."""
+        import torch
+
+        resizes = self._model.config.model_type == "vit"  # DINOv2 does so unasked
+        options = {"interpolate_pos_encoding": True} if resizes else {}
+        # DreamSim reads what the last block gives, before the model's final layer norm.
+        with torch.inference_mode():
+            output = self._model(
+                pixel_values=_pixels(data, side, 224),
+                output_hidden_states=True,
+                **(
+                    {"interpolate_pos_encoding": True}
+                    if self._model.config.model_type == "vit"
+                    else {}
+                ),
+            )
+        token = output.hidden_states[-1][0, 0].numpy()
+        return _unit(token - token.mean())
+
+
+@functools.cache
+def load_scorer(kind: str, folder: str) -> FeatureScorer:
+    """The scorer of a directory, loaded once per process.
+
+    Args:
+        kind: `dino` or `dreamsim`.
+        folder: The model directory.
+
+    Raises:
+        ScorerError: If the directory is missing, or holds something else.
+    """
+    return {"dino": DinoScorer, "dreamsim": DreamSimScorer}[kind](Path(folder))
+
+
+def _load_backbone(folder: Path, what: str, model_types: tuple[str, ...]) -> Any:
+    if not (folder / "config.json").is_file():
+        raise ScorerError(
+            f"{what} is not in {folder}: copy a Transformers model directory there (config.json "
+            "and model.safetensors), and name it in env_config.dino_path or dreamsim_path"
+        )
+    from transformers import AutoModel
+
+    found = json.loads((folder / "config.json").read_text()).get("model_type")
+    if found not in model_types:
+        raise ScorerError(
+            f"{folder} holds a model of type {found!r}; {what} is of type "
+            f"{' or '.join(model_types)}"
+        )
+    try:
+        model = AutoModel.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ScorerError(f"{what} cannot be loaded from {folder}: {error}") from error
+    return model.eval().requires_grad_(False)
+
+
+def _pixels(data: bytes, side: int, model_side: int) -> Any:
+    """A picture as the backbone reads it, float32 [1, 3, model_side, model_side]."""
+    import torch
+    from PIL import Image
+
+    image = Image.frombytes("RGB", (side, side), data)
+    image = image.resize((model_side, model_side), Image.Resampling.BICUBIC)
+    values = np.asarray(image, np.float32) / 255.0
+    values = (values - np.float32(MEAN)) / np.float32(STD)
+    return torch.from_numpy(values.transpose(2, 0, 1).copy())[None]
+
+
+def _merge_adapter(model: Any, folder: Path) -> None:
+    """Adds alpha / r * B @ A of each block's fused query, key and value projection."""
+    import torch
+
+    try:
+        options = json.loads((folder / "adapter_config.json").read_text())
+        scale = options["lora_alpha"] / options["r"]
+        weights = _adapter_weights(folder)
+    except (OSError, KeyError, ValueError) as error:
+        raise ScorerError(f"no DreamSim adapter can be read from {folder}: {error}") from error
+    layers = model.encoder.layer
+    for index, layer in enumerate(layers):
+        key = f".blocks.{index}.attn.qkv.lora_"
+        found = {name.split(key)[1][0]: value for name, value in weights.items() if key in name}
+        if set(found) != {"A", "B"}:
+            raise ScorerError(f"{folder} has no update of block {index} of {len(layers)}")
+        update = (scale * (found["B"].float() @ found["A"].float())).chunk(3)
+        attention = layer.attention.attention
+        for part, change in zip(
+            (attention.query, attention.key, attention.value), update, strict=True
+        ):
+            if part.weight.shape != change.shape:
+                raise ScorerError(
+                    f"the adapter in {folder} is for weights of shape {tuple(change.shape)}, the "
+                    f"backbone has {tuple(part.weight.shape)}"
+                )
+            with torch.no_grad():
+                part.weight += change
+
+
+def _adapter_weights(folder: Path) -> dict[str, Any]:
+    if (folder / "adapter_model.safetensors").is_file():
+        from safetensors.torch import load_file
+
+        return load_file(folder / "adapter_model.safetensors")
+    import torch
+
+    return torch.load(folder / "adapter_model.bin", map_location="cpu", weights_only=True)
+
+
+def _unit(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    return vector / max(float(np.linalg.norm(vector)), 1e-12)

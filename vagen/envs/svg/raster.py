@@ -1,0 +1,168 @@
+"""Documents to pixels, in a worker process with limits of time and memory."""
+
+import atexit
+import functools
+import hashlib
+import importlib.util
+import io
+import os
+import select
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vagen.envs.svg.safety import safe_document
+
+LENGTH = struct.Struct(">I")
+"""Stands before each message to and from the worker."""
+MEMORY_BYTES = 1 << 30
+"""Address space of the worker."""
+CPU_SECONDS = 2
+"""Of one document."""
+WALL_SECONDS = 5.0
+"""Of one document; also holds where the worker waits for something."""
+KEPT_PICTURES = 256
+"""Pictures kept by content: an episode shows its target in every turn."""
+
+
+class RasterError(ValueError):
+    """A document that could not be drawn within the limits."""
+
+
+class Rasteriser:
+    """Draws checked documents; a worker that dies or is too slow is replaced.
+
+    Safe in threads (one document at a time) and after a fork (the child starts its own worker).
+    """
+
+    def __init__(
+        self,
+        side: int,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        cpu_seconds: int = CPU_SECONDS,
+        wall_seconds: float = WALL_SECONDS,
+    ) -> None:
+        """Creates a rasteriser; its worker starts with the first document.
+
+        Args:
+            side: Of the pictures, pixels.
+            memory_bytes: Address space of the worker.
+            cpu_seconds: CPU time of one document.
+            wall_seconds: Time of one document by the clock.
+
+        Raises:
+            ImportError: If resvg_py is not installed.
+        """
+        if importlib.util.find_spec("resvg_py") is None:
+            raise ImportError("the SVG environment draws with resvg: pip install resvg_py")
+        self.side = side
+        self.restarts = 0
+        """Workers that had to be replaced."""
+        self._limits = (memory_bytes, cpu_seconds, wall_seconds)
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, NDArray[np.uint8]] = OrderedDict()
+        atexit.register(self.close)
+
+    def draw(self, text: str) -> NDArray[np.uint8]:
+        """The picture of an SVG document.
+
+        Returns:
+            uint8 [side, side, 3] on white; not to be written to.
+
+        Raises:
+            UnsafeSVG: If the document is refused.
+            RasterError: If it could not be drawn within the limits.
+        """
+        document = safe_document(text, self.side).encode()
+        digest = hashlib.sha256(document).digest()
+        with self._lock:
+            if digest in self._kept:
+                self._kept.move_to_end(digest)
+                return self._kept[digest]
+            picture = self._decoded(self._ask(document))
+            self._kept[digest] = picture
+            if len(self._kept) > KEPT_PICTURES:
+                self._kept.popitem(last=False)
+        return picture
+
+    def close(self) -> None:
+        """Ends the worker; a later document starts another."""
+        if self._worker is not None and self._owner == os.getpid():
+            self._worker.kill()
+            self._worker.communicate()
+        self._worker = None
+
+    def _ask(self, document: bytes) -> bytes:
+        worker = self._running()
+        assert worker.stdin is not None and worker.stdout is not None
+        deadline = time.monotonic() + self._limits[2]
+        try:
+            worker.stdin.write(LENGTH.pack(len(document)) + document)
+            worker.stdin.flush()
+            header = _read(worker.stdout.fileno(), 1 + LENGTH.size, deadline)
+            body = _read(worker.stdout.fileno(), LENGTH.unpack(header[1:])[0], deadline)
+        except (OSError, EOFError, TimeoutError) as error:
+            self.close()
+            self.restarts += 1
+            reason = "was too slow" if isinstance(error, TimeoutError) else "exceeded its limits"
+            raise RasterError(f"drawing the document {reason}") from None
+        if header[:1] != b"1":
+            raise RasterError(f"not drawable: {body.decode(errors='replace')}")
+        return body
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._owner != os.getpid():  # after a fork the worker is the parent's
+            self._worker = None
+        if self._worker is None or self._worker.poll() is not None:
+            memory, seconds, _ = self._limits
+            self._owner = os.getpid()
+            self._worker = subprocess.Popen(
+                [
+                    *(sys.executable, "-s", str(Path(__file__).with_name("worker.py"))),
+                    *map(str, (self.side, memory, seconds)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        return self._worker
+
+    def _decoded(self, png: bytes) -> NDArray[np.uint8]:
+        with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
+            if image.size != (self.side, self.side):
+                raise RasterError(f"the worker drew {image.size} instead of {self.side} pixels")
+            picture = np.asarray(image.convert("RGB"))
+        picture.flags.writeable = False
+        return picture
+
+
+@functools.cache
+def rasteriser(side: int) -> Rasteriser:
+    """The rasteriser that all environments of a process share."""
+    return Rasteriser(side)
+
+
+def _read(descriptor: int, count: int, deadline: float) -> bytes:
+    """Exactly `count` bytes of a pipe."""
+    data = b""
+    while len(data) < count:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            raise TimeoutError
+        chunk = os.read(descriptor, count - len(data))
+        if not chunk:
+            raise EOFError
+        data += chunk
+    return data
