@@ -46,6 +46,7 @@ ENVIRONMENTS: dict[str, EnvironmentEntry] = {
         "Navigation": "navigation",
         "PrimitiveSkill": "primitive_skill",
         "SVG": "svg",
+        "Blackjack": "blackjack",
     }.items()
 }
 

@@ -1,0 +1,209 @@
+"""Blackjack: the rules against Gymnasium's, the value of the best play, pictures and texts."""
+
+import json
+import subprocess
+import sys
+from random import Random
+
+import numpy as np
+import pytest
+from gymnasium.envs.toy_text.blackjack import BlackjackEnv as GymnasiumBlackjack
+
+from vagen import envs
+from vagen.envs.blackjack.cards import table
+from vagen.envs.blackjack.game import (
+    ACTIONS,
+    RANKS,
+    SUITS,
+    Blackjack,
+    BlackjackLevel,
+    Hand,
+    best_action,
+    dealer_totals,
+    optimal_value,
+    outcome_of,
+    sample_level,
+    value_of,
+)
+from vagen.envs.levels import split_of
+
+
+def cards(text):
+    return [(rank, "spades") for rank in text.split()]
+
+
+class Dealt:
+    """Stands for Gymnasium's generator: gives the cards of a deck, in its order of drawing."""
+
+    def __init__(self, deck):
+        self.values = [value_of(rank) for rank, _ in deck]
+
+    def choice(self, _):
+        return self.values.pop(0)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_hands_end_as_in_gymnasium(seed):
+    level = sample_level(seed, "train")
+    oracle = GymnasiumBlackjack(sab=True)
+    # Gymnasium deals the dealer first and draws more dealer cards after the player's.
+    deck = list(level.deck)
+    oracle.np_random = Dealt(deck[4:])
+    oracle.dealer = [value_of(rank) for rank, _ in deck[2:4]]
+    oracle.player = [value_of(rank) for rank, _ in deck[:2]]
+    game, rng = Blackjack(level), Random(seed)
+    while game.outcome is None:
+        action = (
+            rng.choice(ACTIONS)
+            if seed % 2
+            else best_action(Hand.of(game.player), value_of(game.dealer[0][0]))
+        )
+        (game.hit if action == "Hit" else game.stand)()
+        observed, reward, over, _, _ = oracle.step(int(action == "Hit"))
+        hand = Hand.of(game.player)
+        assert observed == (hand.total, value_of(game.dealer[0][0]), int(hand.usable_ace))
+        assert over == (game.outcome is not None)
+    assert reward == {"win": 1.0, "natural": 1.0, "draw": 0.0, "loss": -1.0}[game.outcome]
+    assert oracle.dealer == [value_of(rank) for rank, _ in game.dealer]
+
+
+@pytest.mark.parametrize(
+    ("player", "dealer", "outcome"),
+    [
+        ("A K", "10 9", "natural"),
+        ("A K", "A J", "draw"),
+        ("A K", "7 7 7", "natural"),
+        ("A K", "10 6 9", "natural"),
+        ("7 7 7", "A Q", "loss"),
+        ("7 7 7", "5 6 J", "draw"),
+        ("A 5 5", "10 10", "win"),
+        ("10 8", "10 9", "loss"),
+        ("2 2", "10 6 6", "win"),
+        ("A A 9", "K Q", "win"),
+    ],
+)
+def test_naturals_and_comparisons(player, dealer, outcome):
+    assert outcome_of(cards(player), cards(dealer)) == outcome
+
+
+def test_the_best_play_is_basic_strategy_and_worth_what_is_known():
+    """Hit and stand by total and dealer's card, as published for a shoe without doubling."""
+    shown = [2, 3, 4, 5, 6, 7, 8, 9, 10, 1]
+
+    def row(total, usable):
+        return "".join(best_action(Hand(total, usable), card)[0] for card in shown)
+
+    assert row(11, False) == "H" * 10 and row(12, False) == "HHSSSHHHHH"
+    assert {row(total, False) for total in range(13, 17)} == {"SSSSSHHHHH"}
+    assert {row(total, False) for total in range(17, 22)} == {"S" * 10}
+    assert row(17, True) == "H" * 10 and row(18, True) == "SSSSSSSHHH"
+    assert row(19, True) == "S" * 10
+    assert optimal_value() == pytest.approx(-0.0468, abs=1e-4)
+    assert optimal_value(1.5) > optimal_value()
+    assert sum(dealer_totals(1).values()) == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+def test_the_expert_wins_what_the_best_play_is_worth_and_chance_far_less():
+    env = envs.make("Blackjack", {"render_mode": "text", "prompt_format": "no_think"})
+    returns = {"expert": [], "random": []}
+    rng = Random(0)
+    for seed in range(6000):
+        for player, total in returns.items():
+            env.reset(seed=seed)
+            over, total_reward = False, 0.0
+            while not over:
+                response = (
+                    env.expert_response()
+                    if player == "expert"
+                    else f"<answer>{rng.choice(ACTIONS)}</answer>"
+                )
+                _, _, over, _, info = env.step(response)
+                total_reward += info["rewards"]["env"]
+            total.append(total_reward)
+    deviation = np.std(returns["expert"]) / 6000**0.5
+    assert abs(np.mean(returns["expert"]) - optimal_value()) < 3 * deviation
+    assert np.mean(returns["random"]) < -0.35
+
+
+def test_a_natural_is_paid_by_its_own_part():
+    deck = (*cards("A K 9 9"), *cards("2 " * 36))
+    env = envs.make("Blackjack", {"prompt_format": "no_think", "reward": "vagen-new"})
+    env.reset(seed=0)
+    env._load_level(BlackjackLevel(tuple(deck), ""), 0)
+    env._state = env._read_state()
+    *_, terminated, truncated, info = env.step("<answer>stand</answer>")
+    assert (terminated, truncated, info["success"]) == (True, False, True)
+    assert info["state"]["outcome"] == "natural"
+    assert info["rewards"] == {"env": 1.5, "format": 0.1}
+
+
+def test_an_invalid_response_costs_a_little_and_changes_nothing():
+    env = envs.make("Blackjack", {"prompt_format": "no_think"})
+    _, before = env.reset(seed=1)
+    _, reward, terminated, truncated, info = env.step("<answer>Double</answer>")
+    assert (reward, terminated, truncated) == (-0.1, False, False)
+    assert info["rewards"] == {"env": -0.1, "format": 0.0}
+    assert info["state"] == before["state"] and not info["metrics"]["action_is_effective"]
+
+
+def test_observations_are_true_and_predictions_are_the_most_probable():
+    env = envs.make("Blackjack", {"render_mode": "text"})
+    for seed in range(60):
+        _, info = env.reset(seed=seed)
+        over = False
+        while not over:
+            before = info["state"]
+            _, _, over, _, info = env.step(env.expert_response())
+            parsed, after = info["parsed"], info["state"]
+            assert parsed["observation"] == env.state_text(before)
+            if parsed["actions"] == ["Stand"]:
+                assert parsed["prediction"] == env.state_text(after)
+            else:
+                low = before["sum"] - 10 * before["usable_ace"]
+                expected = Hand.counting(low + 10, before["usable_ace"])
+                assert f"sum is {expected.total} " in parsed["prediction"]
+            assert json.loads(json.dumps(after)) == after
+
+
+def test_the_hidden_card_is_neither_shown_nor_in_the_state_before_the_end():
+    for seed in range(20):
+        env = envs.make("Blackjack", {"prompt_format": "no_think"})
+        observation, info = env.reset(seed=seed)
+        game = env._game
+        hidden = game.dealer[1]
+        assert len(info["state"]["dealer"]) == 1
+        game.dealer[1] = RANKS[(RANKS.index(hidden[0]) + 1) % 13], hidden[1]
+        assert np.array_equal(env.picture(), observation["images"][0])
+        game.dealer[1] = hidden
+        shown, *_, after = env.step("<answer>Stand</answer>")
+        assert len(after["state"]["dealer"]) >= 2
+        assert not np.array_equal(shown["images"][0], observation["images"][0])
+
+
+def test_every_card_looks_different_and_many_fit():
+    deck = [(rank, suit) for rank in RANKS for suit in SUITS]
+    for side in (96, 300):
+        pictures = {table([card, card], [None], side).tobytes() for card in deck}
+        assert len(pictures) == 52
+    assert table(cards("A " * 21), cards("2 2 2 2"), 300).shape == (300, 300, 3)
+
+
+def test_decks_are_in_their_split_and_the_same_in_another_process():
+    code = (
+        "from vagen import envs; env = envs.make('Blackjack', {});\n"
+        "import hashlib\n"
+        "for seed in range(5):\n"
+        "    shown, info = env.reset(seed=seed)\n"
+        "    print(info['level_hash'], hashlib.sha256(shown['images'][0].tobytes()).hexdigest())"
+    )
+    here = []
+    env = envs.make("Blackjack", {})
+    for seed in range(5):
+        here.append(env.reset(seed=seed)[1]["level_hash"])
+    there = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert there.split()[::2] == here
+    for split in envs.SPLITS:
+        assert all(split_of(sample_level(seed, split).level_hash) == split for seed in range(20))

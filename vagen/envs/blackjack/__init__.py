@@ -1,0 +1,1 @@
+"""Blackjack: draw cards up to 21, then the dealer draws."""
