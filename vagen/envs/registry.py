@@ -47,6 +47,7 @@ ENVIRONMENTS: dict[str, EnvironmentEntry] = {
         "PrimitiveSkill": "primitive_skill",
         "SVG": "svg",
         "Blackjack": "blackjack",
+        "Household": "household",
     }.items()
 }
 

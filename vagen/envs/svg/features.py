@@ -97,11 +97,7 @@ class DreamSimScorer:
             output = self._model(
                 pixel_values=_pixels(data, side, 224),
                 output_hidden_states=True,
-                **(
-                    {"interpolate_pos_encoding": True}
-                    if self._model.config.model_type == "vit"
-                    else {}
-                ),
+                **options,
             )
         token = output.hidden_states[-1][0, 0].numpy()
         return _unit(token - token.mean())

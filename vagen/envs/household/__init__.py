@@ -1,0 +1,1 @@
+"""Household: tasks in a home that is known by words only."""

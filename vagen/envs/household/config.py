@@ -1,0 +1,40 @@
+"""Options of Household."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, PositiveInt, field_validator
+
+from vagen.envs.config import EnvConfig
+
+TaskKind = Literal["put", "clean", "heat", "cool", "examine", "two"]
+
+
+class HouseholdConfig(EnvConfig):
+    """Options of Household."""
+
+    reward_presets: ClassVar[dict[str, dict[str, float]]] = {
+        "vagen-legacy": {"format": 0.5, "success": 10.0, "step": 0.0},
+        "vagen-new": {"format": 0.02, "success": 1.0, "step": 0.0},
+    }
+
+    render_mode: Literal["text"] = "text"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Always `text`: there are no pictures of this home."""
+    max_actions_per_step: PositiveInt = 1
+    """Most actions in one response."""
+    max_steps: PositiveInt = 50
+    """Actions after which the episode is truncated."""
+    rooms: int = Field(4, ge=1, le=4)
+    """Rooms of the home, the kitchen always among them."""
+    objects: int = Field(20, ge=4, le=40)
+    """Things that lie about, those of the task included."""
+    tasks: tuple[TaskKind, ...] = ("put", "clean", "heat", "cool", "examine", "two")
+    """Kinds of tasks that are drawn from, each as likely."""
+    show_commands: bool = False
+    """Whether each observation lists the commands that have an effect."""
+
+    @field_validator("tasks")
+    @classmethod
+    def _some_task(cls, tasks: tuple[TaskKind, ...]) -> tuple[TaskKind, ...]:
+        if not tasks or len(set(tasks)) < len(tasks):
+            raise ValueError("names each kind of task once, and at least one")
+        return tasks

@@ -1,0 +1,221 @@
+"""Household as an environment."""
+
+import json
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from vagen.envs.base import State
+from vagen.envs.household.config import HouseholdConfig
+from vagen.envs.household.expert import plan, remaining
+from vagen.envs.household.homes import HouseholdLevel, sample_level
+from vagen.envs.household.things import is_openable, kind_of, preposition
+from vagen.envs.household.world import HALL, World, read_command
+from vagen.envs.levels import Split
+from vagen.envs.parsing import ActionReader
+from vagen.envs.turns import TurnEnv
+
+PAGE = (256, 512)
+"""Height and width of the page that `render` writes, in pixels."""
+
+
+class HouseholdEnv(TurnEnv):
+    """Do a task in a home: find things, heat, cool or clean them, put them somewhere.
+
+    Only what lies at the agent's own place is seen, and nothing of what is closed.
+    """
+
+    env_name: ClassVar[str] = "Household"
+    config_class: ClassVar[type[HouseholdConfig]] = HouseholdConfig
+    example_state: ClassVar[State] = {
+        "env_name": "Household",
+        "goal": {"task": "heat", "object": "mug", "place": "diningtable"},
+        "rooms": {"kitchen": ["countertop 1", "fridge 1", "microwave 1", "diningtable 1"]},
+        "at": "countertop 1",
+        "holding": None,
+        "where": {"apple 1": "fridge 1", "mug 1": "countertop 1"},
+        "open": [],
+        "conditions": {},
+        "lamps": {"desklamp 1": "countertop 1"},
+        "lit": [],
+        "seen": ["countertop 1"],
+    }
+    example_actions: ClassVar[tuple[str, ...]] = (
+        "take mug 1 from countertop 1",
+        "go to microwave 1",
+        "heat mug 1 with microwave 1",
+    )
+
+    config: HouseholdConfig
+    _world: World
+
+    @classmethod
+    def sample_level(cls, config: HouseholdConfig, seed: int, split: Split) -> HouseholdLevel:
+        """The home that `reset(seed=seed)` loads in this split."""
+        return sample_level(config, seed, split)
+
+    @classmethod
+    def distance(cls, state: State) -> float | None:
+        """Actions to success for one who knows where everything is."""
+        return remaining(_world_of(state))
+
+    def _frame_size(self) -> tuple[int, int]:
+        return PAGE
+
+    def _load_level(self, level: HouseholdLevel, seed: int) -> None:
+        self._world = World.from_state(level.state)
+        self._answer = ""
+
+    def _action_reader(self) -> ActionReader:
+        return read_command
+
+    def _move(self, action: str) -> tuple[float, bool]:
+        places = action == "look" or self._world.at == HALL
+        done = self._world.do(action)
+        self._answer = "" if done else "Nothing happens.\n"
+        if done and action == "look" and places:
+            self._answer = self._places()
+        reward = self._rewards["step"]
+        if self._world.is_done():
+            return reward + self._rewards["success"], True
+        return reward, False
+
+    def _is_won(self) -> bool:
+        return self._world.is_done()
+
+    def _read_state(self) -> State:
+        return {"env_name": self.env_name, **self._world.to_state()}
+
+    def _plan(self, count: int) -> list[str]:
+        return plan(self._world, count)
+
+    def _state_after(self, actions: list[str]) -> State:
+        return _foreseen(self._world, actions)
+
+    def _example_after(self, actions: tuple[str, ...]) -> State:
+        return _foreseen(_world_of(self.example_state), list(actions))
+
+    def picture(self) -> NDArray[np.uint8]:
+        """The text view as a page, uint8 [256, 512, 3]."""
+        image = Image.new("RGB", PAGE[::-1], "white")
+        font = ImageFont.load_default(13)
+        ImageDraw.Draw(image).multiline_text((8, 8), _folded(self.text_view()), "black", font)
+        return np.asarray(image).copy()
+
+    def text_view(self) -> str:
+        """What the last action gave, the place, what lies there, what is held, and the task."""
+        world = self._world
+        answer = self._answer if self._steps_taken else self._places()
+        held = world.holding or "nothing"
+        if world.holding is not None and world.conditions.get(world.holding):
+            held += f" ({', '.join(sorted(world.conditions[world.holding]))})"
+        lines = [
+            f"{answer}You are {_at(world.at)}.{self._seen_here()}",
+            f"You hold {held}.",
+            f"Task: {world.goal.text()}.",
+        ]
+        if self.config.show_commands:
+            lines.append(f"Commands: {', '.join(world.commands())}.")
+        return "\n".join(lines)
+
+    def _places(self) -> str:
+        rooms = self._world.rooms.items()
+        return "".join(f"In the {room}: {', '.join(places)}.\n" for room, places in rooms)
+
+    def _seen_here(self) -> str:
+        world, here = self._world, self._world.at
+        if here == HALL:
+            return ""
+        if world.is_closed(here):
+            return f" {here} is closed."
+        state = f" {here} is open." if is_openable(here) else ""
+        lamps = [
+            f"{lamp} ({'on' if lamp in world.lit else 'off'})"
+            for lamp, place in world.lamps.items()
+            if place == here
+        ]
+        things = [self._described(name) for name in world.visible()]
+        listed = ", ".join(things + lamps) or "nothing"
+        return f"{state} {preposition(here).capitalize()} it: {listed}."
+
+    def _described(self, name: str) -> str:
+        conditions = sorted(self._world.conditions.get(name, ()))
+        return f"{name} ({', '.join(conditions)})" if conditions else name
+
+    def state_text(self, state: State) -> str:
+        """Where the agent is, what it holds, and where it has seen the task's objects."""
+        known = _known(state)
+        here, held = state["at"], state["holding"]
+        if self.config.layout.notation == "structured":
+            return json.dumps({"at": here, "holding": held, "known": known})
+        parts = [f"i am {_at(here)}"]
+        if here != HALL and is_openable(here):
+            parts.append(f"{here} is {'open' if here in state['open'] else 'closed'}")
+        parts.append(f"i hold {held or 'nothing'}")
+        parts += [f"{held} is {found}" for found in state["conditions"].get(held, ())]
+        parts += [f"{name} is {preposition(place)} {place}" for name, place in known.items()]
+        return " . ".join(parts)
+
+    def _reason(self, actions: list[str]) -> str:
+        return " then ".join(actions)
+
+    def _state_rule(self) -> str:
+        return (
+            "Describe a state by where you are, whether it is open or closed, what you hold (and "
+            "whether that is hot, cold or clean), and where you have seen things of the task, "
+            f"such as: {self.state_text(self.example_state)}"
+        )
+
+    def _rules(self) -> str:
+        return (
+            "You do a task in a home. You see what lies at the place where you are, but nothing of "
+            "what is closed; you can hold one thing.\n"
+            "Actions, with the names of things as they are shown: go to PLACE, open PLACE, close "
+            "PLACE, take THING from PLACE, put THING in/on PLACE, heat THING with microwave 1, "
+            "cool THING with fridge 1, clean THING with sink 1, use desklamp 1, look. You must be "
+            "at the place that an action names; heating, cooling and cleaning are done with the "
+            "thing in your hand. look lists all places. To look at a thing under the lamp, hold it "
+            "and use the lamp where it stands."
+        )
+
+    def _brief_rules(self) -> str:
+        return (
+            "do the task . actions : go to , open , close , take from , put in , heat with , "
+            "cool with , clean with , use , look"
+        )
+
+
+def _world_of(state: State) -> World:
+    return World.from_state({key: value for key, value in state.items() if key != "env_name"})
+
+
+def _foreseen(world: World, actions: list[str]) -> State:
+    """The state after `actions`; what has not been seen yet stays unseen."""
+    world = world.copy()
+    seen = set(world.seen)
+    for action in actions:
+        world.do(action)
+    world.seen = seen
+    return {"env_name": HouseholdEnv.env_name, **world.to_state()}
+
+
+def _known(state: State) -> dict[str, str]:
+    """Places of the task's objects, as far as they have been seen."""
+    kind, seen = state["goal"]["object"], set(state["seen"])
+    return {
+        name: place
+        for name, place in state["where"].items()
+        if kind_of(name) == kind and place in seen
+    }
+
+
+def _at(place: str) -> str:
+    return "in the hall" if place == HALL else f"at {place}"
+
+
+def _folded(text: str, width: int = 72) -> str:
+    import textwrap
+
+    return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, width))

@@ -1,0 +1,295 @@
+"""The home itself: where things are, what an action does, when the task is done.
+
+Places and objects are named by kind and number, such as `fridge 1`. The agent is at one place, or
+in the hall at the start; it sees what lies at its place unless that is closed.
+"""
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vagen.envs.household.config import TaskKind
+from vagen.envs.household.things import (
+    CLEANER,
+    COOLER,
+    HEATER,
+    LAMP,
+    OBJECTS,
+    PLACES,
+    is_openable,
+    kind_of,
+    preposition,
+)
+
+HALL = "hall"
+CONDITIONS: dict[TaskKind, str] = {"clean": "clean", "heat": "hot", "cool": "cold"}
+"""What a task asks its object to be."""
+APPLIANCES = {"hot": HEATER, "cold": COOLER, "clean": CLEANER}
+"""Kind of place that gives a condition."""
+_VERBS = {"heat": "hot", "cool": "cold", "clean": "clean"}
+
+_NAME = r"([a-z]+ [1-9]\d?)"
+_COMMANDS = {
+    "look": re.compile(r"look"),
+    "go": re.compile(f"go to {_NAME}"),
+    "open": re.compile(f"open {_NAME}"),
+    "close": re.compile(f"close {_NAME}"),
+    "take": re.compile(f"take {_NAME} from {_NAME}"),
+    "put": re.compile(f"put {_NAME} (?:in|on|in/on) {_NAME}"),
+    "heat": re.compile(f"heat {_NAME} with {_NAME}"),
+    "cool": re.compile(f"cool {_NAME} with {_NAME}"),
+    "clean": re.compile(f"clean {_NAME} with {_NAME}"),
+    "use": re.compile(f"use {_NAME}"),
+}
+VERBS = tuple(_COMMANDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is to be done."""
+
+    task: TaskKind
+    object: str
+    """Kind of the object."""
+    place: str
+    """Kind of the place it goes to; the lamp's kind for `examine`."""
+
+    @property
+    def count(self) -> int:
+        """How many objects."""
+        return 2 if self.task == "two" else 1
+
+    @property
+    def condition(self) -> str | None:
+        """What the object is to be: `hot`, `cold` or `clean`."""
+        return CONDITIONS.get(self.task)
+
+    def text(self) -> str:
+        """The task in words."""
+        if self.task == "examine":
+            return f"look at a {self.object} under the {LAMP}"
+        what = f"two {self.object}s" if self.count == 2 else f"a {self.object}"
+        if self.condition is not None:
+            what = f"a {self.condition} {self.object}"
+        return f"put {what} {PLACES[self.place].preposition} a {self.place}"
+
+
+def read_command(text: str) -> str | None:
+    """The canonical form of a command of things that exist somewhere; None if it is none."""
+    plain = " ".join(text.lower().split())
+    if len(plain) > 80:
+        return None
+    for verb, pattern in _COMMANDS.items():
+        match = pattern.fullmatch(plain)
+        if match is None:
+            continue
+        names = match.groups()
+        kinds: tuple[Any, ...] = (OBJECTS, PLACES) if len(names) == 2 else (PLACES,)
+        if verb == "use":
+            kinds = ({LAMP},)
+        # `look` names nothing.
+        if all(kind_of(name) in known for name, known in zip(names, kinds, strict=False)):
+            return put_command(*names) if verb == "put" else plain
+        return None
+    return None
+
+
+def put_command(thing: str, place: str) -> str:
+    """`put mug 1 on desk 1`."""
+    return f"put {thing} {preposition(place)} {place}"
+
+
+@dataclass(slots=True)
+class World:
+    """A state of a home."""
+
+    goal: Goal
+    rooms: dict[str, list[str]]
+    """Places by room."""
+    where: dict[str, str]
+    """Place of each object that is not held."""
+    lamps: dict[str, str]
+    """Place of each lamp."""
+    at: str = HALL
+    holding: str | None = None
+    opened: set[str] = field(default_factory=set)
+    conditions: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Of each object that has any: `hot` or `cold`, and `clean`."""
+    lit: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
+    """Places whose contents the agent has seen."""
+
+    def copy(self) -> "World":
+        """A world of its own."""
+        return replace(
+            self,
+            where=dict(self.where),
+            opened=set(self.opened),
+            conditions=dict(self.conditions),
+            lit=set(self.lit),
+            seen=set(self.seen),
+        )
+
+    @property
+    def places(self) -> list[str]:
+        """All places."""
+        return [place for places in self.rooms.values() for place in places]
+
+    def is_closed(self, place: str) -> bool:
+        """Whether a place is to be opened first."""
+        return is_openable(place) and place not in self.opened
+
+    def contents(self, place: str) -> list[str]:
+        """Objects at a place, closed or not."""
+        return sorted(name for name, where in self.where.items() if where == place)
+
+    def visible(self) -> list[str]:
+        """Objects that are seen where the agent is."""
+        return [] if self.at == HALL or self.is_closed(self.at) else self.contents(self.at)
+
+    def has(self, name: str, condition: str) -> bool:
+        """Whether an object is hot, cold or clean."""
+        return condition in self.conditions.get(name, ())
+
+    def is_done(self) -> bool:
+        """Whether the task is fulfilled."""
+        goal = self.goal
+        if goal.task == "examine":
+            held = self.holding is not None and kind_of(self.holding) == goal.object
+            return held and any(self.lamps[lamp] == self.at for lamp in self.lit)
+        return sum(map(self.is_placed, self.where)) >= goal.count
+
+    def is_placed(self, name: str) -> bool:
+        """Whether an object is where and what the task asks for."""
+        goal = self.goal
+        return (
+            kind_of(name) == goal.object
+            and kind_of(self.where.get(name, " ")) == goal.place
+            and (goal.condition is None or self.has(name, goal.condition))
+        )
+
+    def do(self, command: str) -> bool:
+        """Carries out a canonical command; returns whether it did anything."""
+        verb = command.split(" ", 1)[0]
+        match = _COMMANDS[verb].fullmatch(command)
+        assert match is not None, command
+        names = match.groups()
+        done = verb == "look" or getattr(self, f"_{verb}")(*names)
+        if done and self.at != HALL and not self.is_closed(self.at):
+            self.seen.add(self.at)
+        return done
+
+    def commands(self) -> list[str]:
+        """Every command that has an effect now."""
+        found = [f"go to {place}" for place in self.places if place != self.at]
+        if self.at == HALL:
+            return [*found, "look"]
+        here, held = self.at, self.holding
+        if is_openable(here):
+            found.append(f"{'open' if self.is_closed(here) else 'close'} {here}")
+        if held is None:
+            found += [f"take {name} from {here}" for name in self.visible()]
+        else:
+            if not self.is_closed(here):
+                found.append(put_command(held, here))
+            found += [
+                f"{verb} {held} with {here}"
+                for verb, condition in _VERBS.items()
+                if self._can_treat(held, here, condition)
+            ]
+        found += [f"use {lamp}" for lamp, place in self.lamps.items() if place == here]
+        return [*found, "look"]
+
+    def _go(self, place: str) -> bool:
+        if place not in self.places or place == self.at:
+            return False
+        self.at = place
+        return True
+
+    def _open(self, place: str) -> bool:
+        if place != self.at or not self.is_closed(place):
+            return False
+        self.opened.add(place)
+        return True
+
+    def _close(self, place: str) -> bool:
+        if place != self.at or place not in self.opened:
+            return False
+        self.opened.discard(place)
+        return True
+
+    def _take(self, name: str, place: str) -> bool:
+        if place != self.at or self.holding is not None or name not in self.visible():
+            return False
+        del self.where[name]
+        self.holding = name
+        return True
+
+    def _put(self, name: str, place: str) -> bool:
+        if place != self.at or self.holding != name or self.is_closed(place):
+            return False
+        self.where[name] = place
+        self.holding = None
+        return True
+
+    def _heat(self, name: str, place: str) -> bool:
+        return self._treat(name, place, "hot")
+
+    def _cool(self, name: str, place: str) -> bool:
+        return self._treat(name, place, "cold")
+
+    def _clean(self, name: str, place: str) -> bool:
+        return self._treat(name, place, "clean")
+
+    def _can_treat(self, name: str, place: str, condition: str) -> bool:
+        kind = OBJECTS[kind_of(name)]
+        able = {"hot": kind.heatable, "cold": kind.coolable, "clean": kind.cleanable}[condition]
+        here = place == self.at and self.holding == name
+        return able and here and kind_of(place) == APPLIANCES[condition]
+
+    def _treat(self, name: str, place: str, condition: str) -> bool:
+        if not self._can_treat(name, place, condition):
+            return False
+        kept = self.conditions.get(name, frozenset())
+        if condition != "clean":
+            kept = kept - {"hot", "cold"}
+        self.conditions[name] = kept | {condition}
+        return True
+
+    def _use(self, lamp: str) -> bool:
+        if self.lamps.get(lamp) != self.at:
+            return False
+        self.lit ^= {lamp}
+        return True
+
+    def to_state(self) -> dict[str, Any]:
+        """JSON-able ground truth."""
+        goal = self.goal
+        return {
+            "goal": {"task": goal.task, "object": goal.object, "place": goal.place},
+            "rooms": self.rooms,
+            "at": self.at,
+            "holding": self.holding,
+            "where": dict(sorted(self.where.items())),
+            "open": sorted(self.opened),
+            "conditions": {name: sorted(found) for name, found in sorted(self.conditions.items())},
+            "lamps": self.lamps,
+            "lit": sorted(self.lit),
+            "seen": sorted(self.seen),
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "World":
+        """The world of a ground truth."""
+        return cls(
+            goal=Goal(**state["goal"]),
+            rooms=state["rooms"],
+            where=dict(state["where"]),
+            lamps=state["lamps"],
+            at=state["at"],
+            holding=state["holding"],
+            opened=set(state["open"]),
+            conditions={name: frozenset(found) for name, found in state["conditions"].items()},
+            lit=set(state["lit"]),
+            seen=set(state["seen"]),
+        )
