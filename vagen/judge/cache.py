@@ -11,6 +11,8 @@ import json
 import sqlite3
 import time
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ _LOOK_EVERY = 256
 _DROPPED = 0.1
 """Share of the answers, the oldest, that go when the file is full."""
 _MIB = 1 << 20
+_SELECT = "SELECT value FROM answers WHERE key = ?"
+_INSERT = "INSERT OR IGNORE INTO answers (key, value, made) VALUES (?, ?, ?)"
 
 
 class CacheError(ValueError):
@@ -63,19 +67,19 @@ class AnswerCache:
         self.path = folder / FILE
         self._most = max_mib * _MIB
         self._writes = 0
-        try:
+        with self._errors():
             folder.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None)
             self._prepare()
-        except (OSError, sqlite3.Error) as error:
-            raise CacheError(
-                f"{self.path} cannot be used as the judge's cache ({error}): remove it, or choose "
-                "another folder with `infra.judge_cache`"
-            ) from None
 
     def get(self, key: str) -> Any | None:
-        """The answer kept under `key`, or None."""
-        found = self._database.execute("SELECT value FROM answers WHERE key = ?", (key,)).fetchone()
+        """The answer kept under `key`, or None.
+
+        Raises:
+            CacheError: The file cannot be read.
+        """
+        with self._errors():
+            found = self._database.execute(_SELECT, (key,)).fetchone()
         if found is None:
             return None
         try:
@@ -84,14 +88,21 @@ class AnswerCache:
             return None
 
     def put(self, key: str, value: Any) -> None:
-        """Keeps an answer; it is on disk when this returns. The first of equal keys stays."""
-        self._database.execute(
-            "INSERT OR IGNORE INTO answers (key, value, made) VALUES (?, ?, ?)",
-            (key, json.dumps(value, separators=(",", ":")), time.time()),
-        )
-        self._writes += 1
-        if self._writes % _LOOK_EVERY == 0:
-            self._shrink()
+        """Keeps an answer; it outlives this process when this returns. Of equal keys the first stays.
+
+        Args:
+            key: As `content_key` makes it.
+            value: JSON-able.
+
+        Raises:
+            CacheError: The file cannot be written.
+        """
+        row = (key, json.dumps(value, separators=(",", ":")), time.time())
+        with self._errors():
+            self._database.execute(_INSERT, row)
+            self._writes += 1
+            if self._writes % _LOOK_EVERY == 0:
+                self._shrink()
 
     def __len__(self) -> int:
         return self._database.execute("SELECT count(*) FROM answers").fetchone()[0]
@@ -100,9 +111,18 @@ class AnswerCache:
         """Closes the file."""
         self._database.close()
 
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            raise CacheError(
+                f"{self.path} cannot be used as the judge's cache ({error}): remove it, or choose "
+                "another folder with `infra.judge_cache`"
+            ) from None
+
     def _prepare(self) -> None:
-        # Another file system than a local one may not have WAL; its default journal is safe too.
-        self._database.execute("PRAGMA journal_mode = WAL")
+        self._use_wal()
         self._database.execute("PRAGMA synchronous = NORMAL")
         version = self._database.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, _VERSION):
@@ -113,15 +133,35 @@ class AnswerCache:
         )
         self._database.execute(f"PRAGMA user_version = {_VERSION}")
 
+    def _use_wal(self) -> None:
+        """Has readers and writers not wait for each other, where the file system can do that.
+
+        SQLite does not wait for a lock here as it does elsewhere, and the processes of a run open
+        the file at the same time.
+        """
+        end = time.monotonic() + _WAIT
+        while True:
+            try:
+                self._database.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
+
     def _shrink(self) -> None:
-        """Drops the oldest answers if the file holds more than it may."""
-        pages, free, size = (
-            self._database.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("page_count", "freelist_count", "page_size")
-        )
-        if (pages - free) * size > self._most:
+        """Drops the oldest answers while the file holds more than it may."""
+        while self._size() > self._most:
             self._database.execute(
                 "DELETE FROM answers WHERE number <= (SELECT min(number) + "
                 "(max(number) - min(number) + 1) * ? FROM answers)",
                 (_DROPPED,),
             )
+
+    def _size(self) -> int:
+        """Bytes in use; pages that answers were dropped from are used again."""
+        pages, free, size = (
+            self._database.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * size

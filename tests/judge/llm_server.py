@@ -1,0 +1,196 @@
+"""A server with OpenAI's chat-completions protocol that answers by content, and fails on demand.
+
+An extraction is read off the statement by the rules' own reader, a verification is looked up in the
+truth. So what a judge makes of the answers can be compared with the truth itself.
+"""
+
+import asyncio
+import json
+import random
+import re
+import socket
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+
+from vagen.judge.grid.language import read_statement
+
+FAULTS = ("timeout", "rate_limited", "server_error", "broken", "truncated", "slow")
+MODEL = "scripted"
+_VERTICAL = {-1: "above", 0: "same", 1: "below", None: "unstated"}
+_HORIZONTAL = {-1: "left", 0: "same", 1: "right", None: "unstated"}
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request that came in."""
+
+    at: float
+    role: str
+    """`extraction` or `verification`, with `current` or `next`."""
+    document: dict[str, Any]
+    """The user message."""
+    structured: bool
+    """Whether a JSON schema was asked for."""
+    authorization: str | None
+    ending: str = ""
+    """A fault, or `answered`."""
+
+    @property
+    def question(self) -> str:
+        return json.dumps([self.role, self.document], sort_keys=True)
+
+
+@dataclass(slots=True)
+class Behaviour:
+    """What the server does from now on."""
+
+    fault_share: float = 0.0
+    faults: tuple[str, ...] = FAULTS
+    hang: float = 0.6
+    """Seconds of a `timeout`."""
+    slow: float = 0.05
+    retry_after: str = "0.05"
+    status: int | None = None
+    """Of every answer, if given."""
+    takes_schema: bool = True
+    key: str | None = None
+    """The only key that is let in."""
+    delay: float = 0.0
+    """Seconds before any answer."""
+    wrap: str = "{}"
+    """Put around the JSON of an answer."""
+
+
+class ScriptedServer:
+    """Runs inside the `with` block; `base_url` is its address."""
+
+    def __init__(self, *, seed: int = 0, **behaviour: Any) -> None:
+        self.behaviour = Behaviour(**behaviour)
+        self.asked: list[Asked] = []
+        self._rng = random.Random(seed)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
+        config = uvicorn.Config(self._app(), log_level="critical", lifespan="off")
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
+        )
+
+    def __enter__(self) -> "ScriptedServer":
+        self._thread.start()
+        while not self._server.started:
+            time.sleep(0.005)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._server.force_exit = True
+        self._thread.join()
+
+    @property
+    def endings(self) -> Counter[str]:
+        return Counter(asked.ending for asked in self.asked)
+
+    def _app(self) -> FastAPI:
+        app = FastAPI()
+
+        @app.post("/v1/chat/completions")
+        async def complete(request: Request) -> Response:
+            body = await request.json()
+            asked = _asked(body, request.headers.get("authorization"))
+            self.asked.append(asked)
+            return await self._respond(asked, body)
+
+        return app
+
+    async def _respond(self, asked: Asked, body: dict[str, Any]) -> Response:
+        behaviour = self.behaviour
+        asked.ending = fault = self._draw()
+        await asyncio.sleep(behaviour.delay)
+        if behaviour.key is not None and asked.authorization != f"Bearer {behaviour.key}":
+            asked.ending = "refused"
+            return _error(401, f"bad key: {asked.authorization}")
+        if body["model"] != MODEL:
+            asked.ending = "refused"
+            return _error(404, f"no model {body['model']}")
+        if asked.structured and not behaviour.takes_schema:
+            asked.ending = "no schema"
+            return _error(400, "response_format is not supported")
+        if behaviour.status is not None:
+            asked.ending = str(behaviour.status)
+            return _error(behaviour.status, f"as told; you sent {asked.authorization}")
+        if fault == "timeout":
+            await asyncio.sleep(behaviour.hang)
+        if fault == "slow":
+            await asyncio.sleep(behaviour.slow)
+        if fault == "rate_limited":
+            return _error(429, "too many", {"Retry-After": behaviour.retry_after})
+        if fault == "server_error":
+            return _error(500, f"you sent {asked.authorization}")
+        text = behaviour.wrap.replace("{}", json.dumps(answer_to(asked)))
+        if fault == "broken":
+            text = self._rng.choice((text[:-2] + "~", "I think so.", '{"verdict": "PERHAPS"}'))
+        if fault == "truncated":
+            text = text[: len(text) // 2]
+        return Response(_completion(text, cut=fault == "truncated"), media_type="application/json")
+
+    def _draw(self) -> str:
+        if self._rng.random() >= self.behaviour.fault_share:
+            return "answered"
+        return self._rng.choice(self.behaviour.faults)
+
+
+def answer_to(asked: Asked) -> dict[str, Any]:
+    """The right answer to a question."""
+    statement = asked.document["statement"]
+    if asked.role.startswith("extraction"):
+        read = read_statement(statement, "FrozenLake")
+        return {
+            "relations": [
+                {
+                    "object": name,
+                    "vertical": _VERTICAL[claim.row_direction],
+                    "horizontal": _HORIZONTAL[claim.column_direction],
+                }
+                for name, claims in read.claims.items()
+                for claim in claims
+            ]
+        }
+    truth = json.loads(asked.document["truth"])
+    said = re.findall(r"(\w+) is (\w+)", statement)
+    is_true = bool(said) and all(truth.get(name) == place for name, place in said)
+    return {"reasoning": "looked up", "verdict": "YES" if is_true else "NO"}
+
+
+def _asked(body: dict[str, Any], authorization: str | None) -> Asked:
+    system, user = (message["content"] for message in body["messages"])
+    kind = "verification" if "whether a statement about a scene is true" in system else "extraction"
+    tense = "next" if "expects after its action" in system else "current"
+    return Asked(
+        at=time.monotonic(),
+        role=f"{kind} {tense}",
+        document=json.loads(user),
+        structured="response_format" in body,
+        authorization=authorization,
+    )
+
+
+def _completion(text: str, *, cut: bool) -> str:
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": "length" if cut else "stop",
+    }
+    usage = {"prompt_tokens": 300, "completion_tokens": 40, "total_tokens": 340}
+    return json.dumps({"object": "chat.completion", "choices": [choice], "usage": usage})
+
+
+def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    body = json.dumps({"error": {"message": message}})
+    return Response(body, status, headers, media_type="application/json")
