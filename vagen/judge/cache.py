@@ -88,7 +88,7 @@ class AnswerCache:
             return None
 
     def put(self, key: str, value: Any) -> None:
-        """Keeps an answer; it outlives this process when this returns. Of equal keys the first stays.
+        """Keeps an answer, past the end of this process; of equal keys the first stays.
 
         Args:
             key: As `content_key` makes it.
