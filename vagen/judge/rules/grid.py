@@ -49,11 +49,6 @@ class GridRules(Rules[Statement, Truth]):
         statement = Statement(Form.LANGUAGE, dict(claims), frozenset(claims))
         return Reading(statement, _flags(statement, self.required))
 
-    def reading_of(self, claims: Mapping[str, tuple[Claim, ...]]) -> Reading[Statement]:
-        """The reading of a text that something else has read: its claims by object class."""
-        statement = Statement(Form.LANGUAGE, dict(claims), frozenset(claims))
-        return Reading(statement, _flags(statement, self.required))
-
     def truth(self, state: State) -> Truth:
         """Places of the objects that descriptions speak of."""
         return make_truth(state["player"], self._places(state))
