@@ -9,7 +9,8 @@ word of a text was understood is the affair of the environment's rules.
 import re
 from collections.abc import Collection
 
-_TOKEN = re.compile(r"\w+|[^\w\s]")
+_TOKEN = re.compile(r"\w+|[^\w\s\"'{}()\[\],:]")
+"""What counts towards a text's length: the brackets of a dict are not what makes it long."""
 _NOT_MARKS = re.compile(r"[^\s.,;:!]+")
 _WORD = re.compile(r"[a-z]+")
 
@@ -71,7 +72,7 @@ _JUDGE_DIRECTED = re.compile(
             "corretto verdade certo si sim pravda da hai juist goed tak ano"
         )
     })\b
-    |<\s*/?\s*[a-z|!]|\[/?\s*(?:inst|sys)|^\s*\#{{2,}}""",
+    |<\s*/?\s*[a-z|!]|\[/?\s*(?:inst|sys)|^\s*\#{{2,}}\s*[a-z]""",
     re.VERBOSE | re.MULTILINE,
 )
 _INSTRUCTION = re.compile(

@@ -1,8 +1,8 @@
 """Texts that try to be paid without saying what is the case: for every environment with words.
 
-Each pattern is a text with `{truth}` (a description that is right), `{lie}` (one of another state),
-`{thing}` (an object that has to be described) in it. Most say the truth and take it back, hide it or sell it: paying them would pay for
-texts that commit themselves to nothing.
+Each pattern is a text with `{truth}` (a description that is right), `{lie}` (one of another state)
+and `{thing}` (an object that has to be described) in it. Most say the truth and take it back, hide
+it or sell it: paying them would pay for texts that commit themselves to nothing.
 """
 
 import base64
@@ -224,7 +224,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
 
 
 def _homoglyphs(text: str) -> str:
-    return text.translate(str.maketrans("aeopc", "аеорс"))  # noqa: RUF001
+    return text.translate(str.maketrans("aeopc", "аеорс"))
 
 
 def _full_width(text: str) -> str:

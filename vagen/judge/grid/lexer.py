@@ -407,7 +407,7 @@ _BEFORE_DIRECTION = frozenset(
     )
 )
 _DIRECTIONAL = frozenset((Word.RELATION, Word.SAME, Word.LEVEL, Word.ALIGNED, Word.HERE))
-_ASKING = frozenset("is are be can do does has have having will would".split())
+_ASKING = frozenset(("is", "are", "be", "can", "do", "does", "has", "have", "will", "would"))
 """First words of questions and of orders."""
 _COMPARED = frozenset(("higher", "lower", "upper"))
 

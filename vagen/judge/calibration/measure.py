@@ -1,0 +1,253 @@
+"""Measures a judge on statements of known worth."""
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from vagen.judge.base import Judge
+from vagen.judge.calibration.samples import Sample
+from vagen.judge.calibration.writer import Kind
+
+CLEAR = (Kind.TRUE, Kind.FALSE, Kind.PARTIAL)
+"""Kinds that have one right answer to whether they are right and complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A statement with its verdict."""
+
+    sample: Sample
+    score: float | None
+    flags: tuple[str, ...]
+    information: float | None = None
+    """Score minus the mean score of the same text against states of other episodes."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the judge takes it for right and complete."""
+        return self.score is not None and self.score >= THRESHOLD
+
+    @property
+    def is_mistake(self) -> bool:
+        """Whether the judge and the truth disagree."""
+        return (
+            self.score is not None
+            and self.sample.kind is not Kind.TEMPLATE
+            and self.accepted != (self.sample.kind is Kind.TRUE)
+        )
+
+
+THRESHOLD = 0.99
+"""Score from which on a judge is said to accept a statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Quality of a judge on one environment."""
+
+    env_name: str
+    statements: int
+    absent: int
+    """Statements without a verdict; they count in nothing else."""
+    precision: float
+    """Part of the accepted statements that are right and complete; of any kind but templates, which
+    are right by chance."""
+    recall: float
+    """Part of the right and complete statements that are accepted."""
+    kappa: float
+    """Cohen's kappa of acceptance against the truth, on true, false and partial statements."""
+    chance: float
+    """Mean score of a right description of one state against another: what a guess earns."""
+    mean_scores: dict[str, float]
+    """By kind."""
+    information: dict[str, float]
+    """Mean information score by kind."""
+    refused: float
+    """Part of the adversarial statements that are flagged."""
+    worst_attack: tuple[str, float]
+    """The adversarial pattern with the largest mean score."""
+    attack_patterns: int
+    recall_by_wording: dict[str, float]
+    flags: dict[str, int]
+    """How often each refusal was given."""
+    cost: dict[str, float]
+    """`seconds` and, of a judge that counts them, its `calls` and tokens."""
+    judged: list[Judged] = field(default_factory=list, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is written to `calibration.json`: everything but the statements."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "judged"}
+
+
+def measure(
+    judge: Judge,
+    env_name: str,
+    samples: Sequence[Sample],
+    *,
+    information_texts: int = 500,
+    information_states: int = 12,
+) -> Calibration:
+    """Has every statement judged and compares the verdicts with the truth.
+
+    Args:
+        judge: Any judge; it may hold on to what it was asked before.
+        env_name: Environment of the statements.
+        samples: Statements of all kinds.
+        information_texts: Of how many true, vague and template texts each the information score is
+            measured; 0 leaves it out, since every one takes `information_states` further verdicts.
+        information_states: States of other episodes that a text is compared with.
+    """
+    return asyncio.run(_measure(judge, env_name, samples, information_texts, information_states))
+
+
+async def _measure(
+    judge: Judge,
+    env_name: str,
+    samples: Sequence[Sample],
+    information_texts: int,
+    information_states: int,
+) -> Calibration:
+    before = dict(getattr(judge, "usage", {}))
+    start = time.perf_counter()
+    verdicts = await asyncio.gather(
+        *(_score(judge, env_name, sample, sample.scene.state) for sample in samples)
+    )
+    seconds = time.perf_counter() - start
+    usage = {name: n - before.get(name, 0) for name, n in getattr(judge, "usage", {}).items()}
+    judged = [
+        Judged(sample, score, flags)
+        for sample, (score, flags) in zip(samples, verdicts, strict=True)
+    ]
+    judged = await _informed(judge, env_name, judged, information_texts, information_states)
+    chance = await _chance(judge, env_name, samples, information_texts)
+    return _summary(env_name, judged, chance, {"seconds": round(seconds, 3), **usage})
+
+
+async def _score(
+    judge: Judge, env_name: str, sample: Sample, state: Any
+) -> tuple[float | None, tuple[str, ...]]:
+    """A prediction is judged against the state as the next one."""
+    observed = sample.section == "observation"
+    verdict = await judge.score(
+        env_name=env_name,
+        observation=sample.text if observed else None,
+        prediction=None if observed else sample.text,
+        state=state,
+        next_state=state,
+    )
+    return verdict.observation if observed else verdict.prediction, verdict.flags
+
+
+async def _informed(
+    judge: Judge, env_name: str, judged: list[Judged], texts: int, states: int
+) -> list[Judged]:
+    """Adds information scores to the first `texts` of each kind that has them."""
+    rng, done = Random("information"), Counter[Kind]()
+    scenes = [each.sample.scene for each in judged]
+    result: list[Judged] = []
+    for each in judged:
+        kind = each.sample.kind
+        if (
+            kind not in (Kind.TRUE, Kind.VAGUE, Kind.TEMPLATE)
+            or done[kind] >= texts
+            or each.score is None
+        ):
+            result.append(each)
+            continue
+        done[kind] += 1
+        own = each.sample.scene
+        pool = [
+            scene
+            for scene in rng.sample(scenes, min(4 * states, len(scenes)))
+            if scene.seed != own.seed and scene.env_config == own.env_config
+        ][:states]
+        others = await asyncio.gather(
+            *(_score(judge, env_name, each.sample, scene.state) for scene in pool)
+        )
+        scores = [score for score, _ in others if score is not None]
+        information = each.score - float(np.mean(scores)) if scores else None
+        result.append(Judged(each.sample, each.score, each.flags, information))
+    return result
+
+
+async def _chance(judge: Judge, env_name: str, samples: Sequence[Sample], count: int) -> float:
+    """Mean score of right descriptions against states of other episodes of the same variant."""
+    rng = Random("chance")
+    true = [sample for sample in samples if sample.kind is Kind.TRUE][: max(count, 200)]
+    scores: list[float] = []
+    for sample in true:
+        scene = rng.choice(true).scene
+        if scene.env_config != sample.scene.env_config or scene.seed == sample.scene.seed:
+            continue
+        score, _ = await _score(judge, env_name, sample, scene.state)
+        scores += [] if score is None else [score]
+    return float(np.mean(scores)) if scores else 0.0
+
+
+def _summary(
+    env_name: str, judged: list[Judged], chance: float, cost: dict[str, float]
+) -> Calibration:
+    present = [each for each in judged if each.score is not None]
+    accepted = [each for each in present if each.accepted and each.sample.kind is not Kind.TEMPLATE]
+    right = [each for each in present if each.sample.kind is Kind.TRUE]
+    hits = sum(each.accepted for each in right)
+    attacks = _mean_scores(
+        (each.sample.wording, each) for each in present if each.sample.kind is Kind.ADVERSARIAL
+    )
+    adversarial = [each for each in present if each.sample.kind is Kind.ADVERSARIAL]
+    information: dict[str, list[float]] = defaultdict(list)
+    for each in judged:
+        if each.information is not None:
+            information[each.sample.kind].append(each.information)
+    means = {name: float(np.mean(values)) for name, values in information.items()}
+    by_wording: dict[str, list[bool]] = defaultdict(list)
+    for each in right:
+        by_wording[each.sample.wording].append(each.accepted)
+    flags = Counter(flag.partition(":")[2] for each in judged for flag in each.flags)
+    return Calibration(
+        env_name=env_name,
+        statements=len(judged),
+        absent=len(judged) - len(present),
+        precision=hits / len(accepted) if accepted else 0.0,
+        recall=hits / len(right) if right else 0.0,
+        kappa=cohen_kappa(
+            [each.accepted for each in present if each.sample.kind in CLEAR],
+            [each.sample.kind is Kind.TRUE for each in present if each.sample.kind in CLEAR],
+        ),
+        chance=chance,
+        mean_scores=_mean_scores((str(each.sample.kind), each) for each in present),
+        information={name: round(value, 4) for name, value in sorted(means.items())},
+        refused=float(np.mean([bool(each.flags) for each in adversarial])) if adversarial else 0.0,
+        worst_attack=max(attacks.items(), key=lambda item: item[1], default=("", 0.0)),
+        attack_patterns=len(attacks),
+        recall_by_wording={
+            name: round(float(np.mean(values)), 4) for name, values in sorted(by_wording.items())
+        },
+        flags=dict(flags.most_common()),
+        cost=cost,
+        judged=judged,
+    )
+
+
+def _mean_scores(named: Any) -> dict[str, float]:
+    scores: dict[str, list[float]] = defaultdict(list)
+    for name, each in named:
+        scores[name].append(each.score)
+    return {name: round(float(np.mean(values)), 4) for name, values in sorted(scores.items())}
+
+
+def cohen_kappa(one: Sequence[bool], other: Sequence[bool]) -> float:
+    """Agreement of two yes-or-no judges beyond chance (Cohen 1960); 1 if neither ever differs."""
+    if not one:
+        return 0.0
+    first, second = np.asarray(one, float), np.asarray(other, float)
+    observed = float(np.mean(first == second))
+    yes, no = first.mean() * second.mean(), (1 - first.mean()) * (1 - second.mean())
+    expected = float(yes + no)
+    return 1.0 if expected == 1.0 else (observed - expected) / (1 - expected)

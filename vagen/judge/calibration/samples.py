@@ -1,0 +1,96 @@
+"""The statements of a calibration: texts of every kind about states of real episodes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Literal
+
+from vagen.envs import parse_env_config
+from vagen.judge.calibration.attacks import attacks
+from vagen.judge.calibration.writer import Kind, Scene, Text, Writer, sample_scenes
+
+SHARES = {
+    Kind.TRUE: 0.4,
+    Kind.FALSE: 0.25,
+    Kind.PARTIAL: 0.1,
+    Kind.VAGUE: 0.05,
+    Kind.TEMPLATE: 0.05,
+    Kind.ADVERSARIAL: 0.15,
+}
+"""Parts of a calibration's statements."""
+_TRIES = 100
+"""States looked at for one that a statement is false of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One statement with what it is worth."""
+
+    kind: Kind
+    text: str
+    wording: str
+    scene: Scene
+    section: Literal["observation", "prediction"]
+    """Which part of a turn it is judged as; for a prediction the state is the next one."""
+
+
+def sample_statements(
+    writer_class: type[Writer], env_configs: Sequence[dict[str, Any]], count: int, seed: int
+) -> list[Sample]:
+    """Statements about states of an environment, of all kinds, in random order.
+
+    Args:
+        writer_class: Of the environment.
+        env_configs: Variants of the environment.
+        count: How many statements.
+        seed: Decides states and texts.
+    """
+    rng = Random(f"statements {seed}")
+    name = writer_class.env_name
+    scenes = sample_scenes(name, env_configs, max(count // 4, 2 * len(env_configs)), seed)
+    writers = [writer_class(parse_env_config(name, env_config)) for env_config in env_configs]
+    pools = [[scene for scene in scenes if scene.env_config == config] for config in env_configs]
+    samples: list[Sample] = []
+    for kind, share in SHARES.items():
+        for number in range(round(share * count)):
+            variant = number % len(writers)
+            writer, scene = writers[variant], rng.choice(pools[variant])
+            text = _write(writer, kind, number // len(writers), scene, pools[variant], rng)
+            if text is not None:
+                section = "prediction" if rng.random() < 0.5 else "observation"
+                samples.append(Sample(kind, text.text, text.wording, scene, section))
+    rng.shuffle(samples)
+    return samples
+
+
+def _write(
+    writer: Writer, kind: Kind, number: int, scene: Scene, pool: list[Scene], rng: Random
+) -> Text | None:
+    state = scene.state
+    match kind:
+        case Kind.TRUE:
+            return writer.true(rng, state)
+        case Kind.FALSE:
+            for _ in range(_TRIES):
+                other = rng.choice(pool).state
+                text = writer.true(rng, other)
+                if writer.differs(text, state, other):
+                    return text
+            return None
+        case Kind.PARTIAL:
+            return writer.partial(rng, state)
+        case Kind.VAGUE:
+            return writer.vague(rng, state)
+        case Kind.TEMPLATE:
+            place = number % len(writer.templates)
+            return Text(writer.templates[place], f"template {place + 1}")
+    for _ in range(_TRIES):
+        other = rng.choice(pool).state
+        if writer.differs(Text("", "sentences"), state, other):
+            break
+    else:
+        return None
+    texts = attacks(writer.plain(state), writer.plain(other), writer.thing)
+    texts |= {f"own/{name}": text for name, text in writer.attacks(state, other).items()}
+    wording = list(texts)[number % len(texts)]
+    return Text(texts[wording], wording)
