@@ -9,7 +9,10 @@ from vagen.config.schema import ExperimentConfig
 
 
 def judge_refusals(config: ExperimentConfig) -> Refusals:
-    """Keys of the judge, or that it does not go with, and why. Secrets are not repeated."""
+    """Keys of the judge, or that it does not go with, and why.
+
+    What may be a secret is named by its section: of a key, the override that set it is repeated.
+    """
     judge = config.judge
     if not judge.use_state_reward:
         return
@@ -66,9 +69,9 @@ def _endpoint(llm: LLMJudgeConfig, key: str, asker: str) -> Refusals:
         parts = urlsplit(llm.base_url)
         if parts.username or parts.password or parts.query or parts.fragment:
             yield (
-                f"{key}.base_url",
-                "it is stored with the run, no user, password or query may stand in it; the key is "
-                f"read from the environment variable that {key}.api_key_env names",
+                key,
+                "base_url is stored with the run, no user, password or query may stand in it; the "
+                f"key is read from the environment variable that {key}.api_key_env names",
             )
         elif parts.scheme not in ("http", "https") or not parts.hostname:
             yield (
@@ -79,9 +82,9 @@ def _endpoint(llm: LLMJudgeConfig, key: str, asker: str) -> Refusals:
         yield (f"{key}.model", f"{asker} asks a language model; name it as the endpoint does")
     if llm.api_key_env is not None and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", llm.api_key_env):
         yield (
-            f"{key}.api_key_env",
-            "this is no name of an environment variable in capitals, such as OPENAI_API_KEY; a key "
-            "itself never stands in a configuration",
+            key,
+            "api_key_env is no name of an environment variable in capitals, such as "
+            "OPENAI_API_KEY; a key itself never stands in a configuration",
         )
     if llm.timeout > llm.deadline:
         yield (

@@ -112,8 +112,9 @@ _EXTRACTOR = (
     "below, west is left, east is right. Where it says that the player is left of an object, the "
     "object is right of the player. Where it gives rows and columns of both the player and an "
     "object, compare them: rows grow downwards, columns to the right. Several objects of a kind "
-    "are several relations. Add nothing that the statement does not say; an object without a "
-    "place is left out.\n"
+    "are several relations. Add nothing that the statement does not say: an object without a "
+    "place is left out, and so is a place that is denied, asked about, conditional, one of several "
+    "possibilities, or said of another moment than this.\n"
     'Answer with one JSON object: {{"relations": [{{"object": ..., "vertical": ..., '
     '"horizontal": ...}}, ...]}}.'
 )

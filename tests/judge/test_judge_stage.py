@@ -1,0 +1,287 @@
+"""The judge step: what it pays, what it counts, and that it never pays twice."""
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from judged_batches import batch, trajectories
+from llm_server import MODEL, ScriptedServer
+
+from vagen.config import ConfigError
+from vagen.config.judge import JudgeConfig
+from vagen.judge.agreement import cohen_kappa
+from vagen.judge.rewards import cap_factor, schedule_factor, weigh
+from vagen.judge.scoring import is_chosen, statements
+from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.types import Status
+from vagen.stages.judge import JudgeUnavailable, judge, score
+from vagen.stages.run import Run
+
+KEY = "sk-0b1d-not-to-be-seen"
+GROUNDED = {"prompt_format": "grounding_worldmodeling"}
+RULES = ("judge.use_state_reward=true",)
+REWARDS = ("judge_observation", "judge_prediction")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    with ScriptedServer(key=KEY) as running:
+        yield running
+
+
+def asking(server: ScriptedServer, kind: str = "llm") -> tuple[str, ...]:
+    return (
+        *RULES,
+        f"judge.type={kind}",
+        f"judge.llm.base_url={server.base_url}",
+        f"judge.llm.model={MODEL}",
+        "judge.llm.api_key_env=JUDGE_KEY",
+        "judge.llm.backoff=0.01",
+        "judge.llm.requests_per_second=null",
+    )
+
+
+def test_the_cascade_asks_the_model_what_the_rules_leave_open(
+    server: ScriptedServer, make_experiment: Any, tmp_path: Path
+) -> None:
+    experiment = make_experiment(*asking(server, "cascade"), **GROUNDED)
+    made = trajectories(20, unread=0.2)
+    metrics = score(experiment, made, cache=tmp_path)
+    by_rules = trajectories(20, unread=0.2)
+    score(make_experiment(*RULES, **GROUNDED), by_rules)
+    asked = 0
+    for ours, theirs in zip(made, by_rules, strict=True):
+        for turn, ruled in zip(ours.turns, theirs.turns, strict=True):
+            for section in ("observation", "prediction"):
+                decided = dict(place.split(":") for place in turn.verdict["decided_by"])[section]
+                if "frozen thing" in turn.parsed[section]:
+                    asked += 1
+                    assert decided == "llm" and turn.verdict[section] == 0.0
+                else:
+                    assert decided == "rules"
+                    assert turn.verdict[section] == ruled.verdict[section]
+    assert 0 < asked == len(server.asked) == metrics["judge/llm_requests"] < 30
+    assert metrics["judge/decided_by_llm"] == pytest.approx(asked / 80)
+
+
+def test_absent_verdicts_are_absent_and_counted(
+    server: ScriptedServer, make_experiment: Any
+) -> None:
+    server.behaviour.fault_share, server.behaviour.faults = 0.3, ("server_error",)
+    experiment = make_experiment(*asking(server), "judge.llm.retries=0", **GROUNDED)
+    made = trajectories(15)
+    metrics = score(experiment, made, iteration=0)
+    absent = 0
+    for turn in (turn for t in made for turn in t.turns):
+        for section in ("observation", "prediction"):
+            value = turn.verdict[section]
+            reward = turn.rewards[f"judge_{section}"]
+            if value is None:
+                absent += 1
+                assert reward is None and f"{section}:server_error" in turn.verdict["absent"]
+            else:
+                assert reward == 0.5 * value
+    counted = metrics["judge/observation_missing"] + metrics["judge/prediction_missing"]
+    by_reason = [metrics[f"judge/absent/{s}_server_error"] for s in ("observation", "prediction")]
+    assert 0 < absent == counted == sum(by_reason)
+    server.behaviour.fault_share = 0.0
+    before = len(server.asked)
+    score(experiment, made)
+    assert not any(turn.verdict.get("absent") for t in made for turn in t.turns)
+    assert len(server.asked) > before
+
+
+def test_a_judge_that_is_not_there_fails_the_step(
+    server: ScriptedServer, make_experiment: Any, tmp_path: Path
+) -> None:
+    server.behaviour.status = 500
+    off = ("judge.llm.retries=0", "judge.llm.deadline=1", "judge.llm.timeout=1")
+    experiment = make_experiment(*asking(server), *off, **GROUNDED)
+    with pytest.raises(JudgeUnavailable, match=r"of 24 verdicts could not be had .*server_error"):
+        score(experiment, trajectories(6), cache=tmp_path)
+    server.behaviour.status = None
+    score(experiment, trajectories(6), cache=tmp_path)
+
+
+def test_sampling_judges_its_share_of_turns_and_always_the_same(make_experiment: Any) -> None:
+    experiment = make_experiment(*RULES, "judge.sampling_fraction=0.3", **GROUNDED)
+    made, again = trajectories(200), trajectories(200)
+    metrics = score(experiment, made)
+    score(experiment, again)
+    judged = [turn.verdict is not None for t in made for turn in t.turns]
+    assert judged == [turn.verdict is not None for t in again for turn in t.turns]
+    assert metrics["judge/judged_share"] == np.mean(judged) == pytest.approx(0.3, abs=0.07)
+    for turn in (turn for t in made for turn in t.turns if turn.verdict is None):
+        assert [turn.rewards[part] for part in REWARDS] == [None, None]
+    assert sum(1 for t in made for _ in statements(t)) == 400
+
+
+def test_only_turns_with_the_format_reward_are_judged(make_experiment: Any) -> None:
+    experiment = make_experiment(*RULES, **GROUNDED)
+    made = trajectories(3)
+    made[0].turns[0].parsed["format_correct"] = False
+    made[1].status = Status.ENV_ERROR
+    score(experiment, made)
+    judged = [[turn.verdict is not None for turn in t.turns] for t in made]
+    assert judged == [[False, True], [False, False], [True, True]]
+
+
+@pytest.mark.parametrize(
+    ("options", "factors"),
+    [
+        ({}, [1, 1, 1, 1]),
+        ({"type": "linear"}, [1, 0.75, 0.5, 0]),
+        ({"type": "linear", "floor": 0.2}, [1, 0.8, 0.6, 0.2]),
+        ({"type": "cosine"}, [1, 0.853553, 0.5, 0]),
+        ({"type": "linear", "iterations": 2}, [1, 0.5, 0, 0]),
+    ],
+)
+def test_the_schedule(options: dict[str, Any], factors: list[float]) -> None:
+    config = JudgeConfig.model_validate({"schedule": options})
+    found = [schedule_factor(config, iteration, 4) for iteration in (0, 1, 2, 4)]
+    assert found == pytest.approx(factors, abs=1e-6)
+
+
+def test_schedule_and_cap_scale_what_is_paid(make_experiment: Any) -> None:
+    late = make_experiment(
+        *RULES,
+        "judge.schedule.type=linear",
+        "trainer.total_training_steps=4",
+        "judge.schedule.max_return_share=0.1",
+        **GROUNDED,
+    )
+    made = trajectories(40)
+    metrics = score(late, made, iteration=1)
+    of_judge = [sum(t.rewards[p] or 0 for t in x.turns for p in REWARDS) for x in made]
+    others = [sum(t.rewards[p] for t in x.turns for p in ("env", "format")) for x in made]
+    assert np.std(of_judge) == pytest.approx(0.1 * np.std(others))
+    factor = metrics["judge/weight_factor"]
+    assert 0 < factor < 0.75
+    for turn in (turn for t in made for turn in t.turns):
+        for section in ("observation", "prediction"):
+            expected = factor * 0.5 * turn.verdict[section]
+            assert turn.rewards[f"judge_{section}"] == pytest.approx(expected)
+    evaluated = trajectories(40)
+    score(late, evaluated)
+    assert max(t.rewards["judge_observation"] for x in evaluated for t in x.turns) == 0.5
+
+
+def test_the_cap_leaves_what_is_below_it_and_stops_what_has_nothing_beside_it() -> None:
+    made = trajectories(10)
+    for t in made:
+        for turn in t.turns:
+            turn.rewards |= {"env": float(t.seed), "judge_observation": 0.1 * (t.seed % 2)}
+    assert cap_factor(made, None) == cap_factor(made, 0.5) == 1
+    for t in made:
+        for turn in t.turns:
+            turn.rewards["env"] = 1.0
+    assert cap_factor(made, 0.5) == 0
+    assert cap_factor([], 0.5) == 1
+    weigh(JudgeConfig(), made, iteration=0, iterations=1)
+
+
+def test_a_second_judge_is_compared_with(server: ScriptedServer, make_experiment: Any) -> None:
+    endpoint = [text.replace("judge.llm", "judge.second.llm") for text in asking(server)[2:]]
+    second = ("judge.second.type=llm", "judge.second.fraction=0.5", *endpoint)
+    experiment = make_experiment(*RULES, *second, **GROUNDED)
+    made = trajectories(30)
+    metrics = score(experiment, made)
+    compared = [turn for t in made for turn in t.turns if "second" in turn.verdict]
+    assert [is_chosen(turn, "second", 0.5) for turn in compared] == [True] * len(compared)
+    assert metrics["judge/kappa_statements"] == 2 * len(compared) and 15 < len(compared) < 45
+    assert metrics["judge/kappa"] > 0.9, "the server reads by the same rules"
+
+
+def test_kappa() -> None:
+    assert cohen_kappa([True, False] * 4, [True, False] * 4) == 1
+    assert cohen_kappa([True, False] * 4, [False, True] * 4) == -1
+    assert cohen_kappa([True, True, False, False], [True, False, True, False]) == 0
+    # Cohen's own kind of example: 20 + 15 of 50 agree, 25 and 30 say yes.
+    first = [True] * 25 + [False] * 25
+    second = [True] * 20 + [False] * 5 + [True] * 10 + [False] * 15
+    assert cohen_kappa(first, second) == pytest.approx(0.4)
+    assert cohen_kappa([True], [True]) is None and cohen_kappa([], []) is None
+
+
+def test_impossible_judges_are_refused_without_repeating_secrets(make_experiment: Any) -> None:
+    def refusal(*overrides: str) -> str:
+        with pytest.raises(ConfigError) as error:
+            make_experiment(*RULES, *overrides, **GROUNDED)
+        return str(error.value)
+
+    named = ("judge.llm.base_url=http://h/v1", "judge.llm.model=m")
+    assert "judge.type = llm asks a language model" in refusal("judge.type=llm")
+    secret = refusal("judge.type=llm", "judge.llm.base_url=http://me:pa55@h/v1")
+    assert "no user, password" in secret and "pa55" not in secret
+    secret = refusal("judge.type=cascade", *named, "judge.llm.api_key_env=sk-pa55")
+    assert "environment variable" in secret and "pa55" not in secret
+    assert "no base of an API" in refusal("judge.type=llm", "judge.llm.base_url=h:8000")
+    assert "deadline" in refusal("judge.type=llm", *named, "judge.llm.deadline=1")
+    assert "one answer" in refusal("judge.type=llm", *named, "judge.llm.tokens_per_minute=9")
+    assert "agree on everything" in refusal("judge.second.fraction=0.1")
+    make_experiment(*RULES, "judge.type=llm", *named, **GROUNDED)
+
+
+def judged_run(make_run: Any, server: ScriptedServer, count: int = 12) -> Run:
+    """A run whose first iteration is played and not judged."""
+    run = make_run(*asking(server), **GROUNDED)
+    batch(trajectories(count), run.config_digest).save(run.step(0, "rollout"))
+    return run
+
+
+def judge_in_process(path: Path) -> None:
+    judge(Run.open(path), 0)
+
+
+@pytest.mark.slow
+def test_a_step_that_was_killed_goes_on_without_paying_twice(
+    server: ScriptedServer, make_run: Any
+) -> None:
+    run = judged_run(make_run, server)
+    server.behaviour.delay = 0.3
+    process = multiprocessing.get_context("spawn").Process(
+        target=judge_in_process, args=(run.path,)
+    )
+    process.start()
+    cache = run.path.parent / "judge-cache"
+    while len(server.asked) < 40:
+        assert process.is_alive()
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert not run.step(0, "judge").exists() and cache.exists()
+    server.behaviour.delay = 0.0
+    time.sleep(0.5)
+    before = list(server.asked)
+    judge(run, 0)
+    later = server.asked[len(before) :]
+    questions = {asked.question for asked in server.asked}
+    had = len(questions) - len(later)
+    assert 0 < had < len(questions) and len(later) < len(questions)
+    assert len({asked.question for asked in later}) == len(later)
+    found = TrajectoryBatch.load(run.step(0, "judge"), kind="judge")
+    assert all(turn.verdict for t in found.trajectories for turn in t.turns)
+    assert [t.trajectory_id for t in found.trajectories] == [f"game-{i}" for i in range(12)]
+    asked = len(server.asked)
+    judge(run, 0, source=run.step(0, "rollout"), out=run.path / "again")
+    assert len(server.asked) == asked, "the same batch again costs nothing"
+
+
+@pytest.mark.slow
+def test_the_key_is_in_nothing_a_run_wrote(server: ScriptedServer, make_run: Any) -> None:
+    run = judged_run(make_run, server, count=4)
+    judge(run, 0)
+    assert server.asked and all(KEY in (asked.authorization or "") for asked in server.asked)
+    written = [path for path in run.path.parent.rglob("*") if path.is_file()]
+    assert len(written) > 5
+    assert not any(KEY.encode() in path.read_bytes() for path in written)
+    text = json.dumps(run.experiment.model_dump(mode="json"))
+    assert KEY not in text and "JUDGE_KEY" in text
