@@ -9,13 +9,10 @@ from vagen.config.judge import LLMJudgeConfig
 
 def judge(experiment: ExperimentConfig) -> Findings:
     """Asks each endpoint that the experiment's judges use one question."""
-    options = experiment.judge
-    if not options.use_state_reward:
-        return
-    if options.type != "rule":
-        yield from _endpoint(options.llm, "judge.llm")
-    if options.second.fraction > 0 and options.second.type == "llm":
-        yield from _endpoint(options.second.llm, "judge.second.llm")
+    from vagen.judge.llm.probe import endpoints
+
+    for key, llm in endpoints(experiment.judge).items():
+        yield from _endpoint(llm, key)
 
 
 def _endpoint(llm: LLMJudgeConfig, key: str) -> Findings:

@@ -17,7 +17,8 @@ def check_infra(experiment: ExperimentConfig, infra: InfraConfig) -> None:
         ConfigError: With one line per reason.
     """
     engine = _verl(experiment, infra) if infra.engine == "verl" else _local(experiment)
-    _refuse([*_store(infra), *_environments(experiment, infra), *engine])
+    parts = (_store(infra), _environments(experiment, infra), _judge(experiment, infra), engine)
+    _refuse(reason for part in parts for reason in part)
 
 
 def check_verl(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> None:
@@ -74,6 +75,27 @@ def _environments(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
                     f"the simulator of {spec.env_name} (`envs.{env_id}`) has globals of its own "
                     "and needs worker processes; set it to auto, workers or service",
                 )
+
+
+def _judge(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
+    """The steps themselves judge where there is no Ray cluster, whose pods have secrets anyway."""
+    judge, cluster = experiment.judge, infra.kubernetes
+    if cluster is None or infra.has_ray_cluster or not judge.use_state_reward:
+        return
+    given = {key for keys in cluster.secrets.values() for key in keys}
+    asked = {
+        "judge.llm": judge.llm if judge.type != "rule" else None,
+        "judge.second.llm": judge.second.llm
+        if judge.second.fraction > 0 and judge.second.type == "llm"
+        else None,
+    }
+    for key, llm in asked.items():
+        if llm is not None and llm.api_key_env is not None and llm.api_key_env not in given:
+            yield (
+                "infra.kubernetes.secrets",
+                f"no secret gives the steps {llm.api_key_env}, which {key}.api_key_env names; add "
+                f"one, such as `vagen-judge: [{llm.api_key_env}]`, or set that to null",
+            )
 
 
 def _local(experiment: ExperimentConfig) -> Refusals:

@@ -9,6 +9,7 @@ from vagen.config.schema import EnvSpec, ExperimentConfig
 from vagen.envs import LevelRef, distinct_levels, env_config_digest
 from vagen.service import environments_of
 from vagen.stages import progress
+from vagen.stages.judge import check_endpoints
 from vagen.stages.run import Run, committed, result
 from vagen.stages.tracking import tracker_of
 from vagen.storage import commit_directory, verify_directory
@@ -29,15 +30,18 @@ class LevelSet:
 def build(run: Run) -> dict[str, Any]:
     """Draws distinct levels per split and proves that no level is in two of them.
 
-    MLflow is opened first: what cannot be recorded fails before anything is computed.
+    MLflow is opened first, and the judge's language model asked something: what cannot be recorded
+    or judged fails before anything is computed.
 
     Raises:
         TrackingError: MLflow cannot be reached.
+        JudgeUnavailable, EndpointError: The judge's language model does not answer.
         LevelError: A split has fewer distinct levels than asked for.
         ConfigError: Two splits share a level.
     """
     tracker_of(run)
     if committed(run.levels) is None:
+        check_endpoints(run)
         sets: dict[str, dict[str, Any]] = {}
         metrics: dict[str, float] = {}
         for config_id, spec in run.experiment.envs.items():

@@ -11,12 +11,15 @@ import numpy as np
 from vagen.config.schema import ExperimentConfig
 from vagen.judge.agreement import RIGHT, cohen_kappa
 from vagen.judge.base import SECTIONS
+from vagen.judge.llm.probe import endpoints, probe
 from vagen.judge.rewards import weigh
 from vagen.judge.scoring import Scorer, cache_folder, statements
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import Trajectory, Turn
 from vagen.stages import progress
 from vagen.stages.run import Run, committed, result
+
+_PROBE_SECONDS = 60.0
 
 
 class JudgeUnavailable(ValueError):
@@ -44,6 +47,26 @@ def judge(
         metrics = score(run.experiment, batch.trajectories, cache=cache, iteration=iteration)
         replace(batch, kind="judge", metrics=metrics).save(folder, previous=source)
     return result(folder)
+
+
+def check_endpoints(run: Run) -> None:
+    """Refuses a run whose language models do not answer, before anything is computed.
+
+    Where the run's Ray cluster judges, it is the one that has to reach them, and it is not asked.
+
+    Raises:
+        JudgeUnavailable: An endpoint has not answered a question within a minute.
+        EndpointError: It refuses the key or does not know the model, or there is no key.
+    """
+    if run.infra.has_ray_cluster:
+        return
+    for key, llm in endpoints(run.experiment.judge).items():
+        found = asyncio.run(probe(llm, key, seconds=_PROBE_SECONDS))
+        if found.problem:
+            raise JudgeUnavailable(
+                f"`{key}.base_url`: {llm.model} at {llm.base_url} did not answer ({found.problem}); "
+                "start it, or see that it can be reached from here"
+            )
 
 
 def score(

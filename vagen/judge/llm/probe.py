@@ -1,11 +1,12 @@
 """One question to an endpoint, to see that it answers as a judge must."""
 
+import asyncio
 import time
 from dataclasses import dataclass
 
-from vagen.config.judge import LLMJudgeConfig
+from vagen.config.judge import JudgeConfig, LLMJudgeConfig
 from vagen.judge.llm.answers import read_extraction
-from vagen.judge.llm.client import ChatClient
+from vagen.judge.llm.client import DEADLINE, ChatClient
 from vagen.judge.llm.errors import NoAnswerError
 from vagen.judge.llm.prompts import Role, extractor
 
@@ -21,18 +22,24 @@ class Probe:
     """Why there was no answer; empty if there was."""
 
 
-async def probe(config: LLMJudgeConfig, key: str = "judge.llm") -> Probe:
-    """Asks once, without a second attempt.
+async def probe(
+    config: LLMJudgeConfig, key: str = "judge.llm", *, seconds: float | None = None
+) -> Probe:
+    """Asks one question.
 
     Args:
         config: The endpoint.
         key: Where the section stands, for messages.
+        seconds: For all attempts that `config` allows; None makes one attempt.
 
     Raises:
         EndpointError: The endpoint refuses the key or does not know the model, or there is no key.
     """
-    client = ChatClient(config.model_copy(update={"retries": 0}), key=key)
+    once = config if seconds is not None else config.model_copy(update={"retries": 0})
+    client = ChatClient(once, key=key)
     start = time.monotonic()
+    if seconds is not None:
+        DEADLINE.set(asyncio.get_running_loop().time() + seconds)
     try:
         await client.ask(extractor(Role.CURRENT_EXTRACTOR, _TEXT), read_extraction)
     except NoAnswerError as error:
@@ -40,3 +47,13 @@ async def probe(config: LLMJudgeConfig, key: str = "judge.llm") -> Probe:
     finally:
         await client.close()
     return Probe(time.monotonic() - start)
+
+
+def endpoints(judge: JudgeConfig) -> dict[str, LLMJudgeConfig]:
+    """The endpoints that a judge asks, by where they stand in the configuration."""
+    found = {}
+    if judge.use_state_reward and judge.type != "rule":
+        found["judge.llm"] = judge.llm
+    if judge.use_state_reward and judge.second.fraction > 0 and judge.second.type == "llm":
+        found["judge.second.llm"] = judge.second.llm
+    return found

@@ -1,0 +1,71 @@
+"""A whole run that is judged by the cascade, against a server that fails now and then."""
+
+import json
+from pathlib import Path
+
+import pytest
+from llm_server import MODEL, ScriptedServer
+
+from vagen.cli.main import USER_ERROR, main
+from vagen.rollout.batch import TrajectoryBatch
+from vagen.stages.judge import judge
+from vagen.stages.run import Run
+
+KEY = "sk-51c2-not-to-be-seen"
+SMALL = (
+    "envs.frozenlake.train_size=32",
+    "envs.frozenlake.val_size=4",
+    "envs.frozenlake.test_size=4",
+    "data.train_batch_size=8",
+    "rollout_manager.max_turns=2",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+    "critic.ppo_mini_batch_size=8",
+    "warm_start.steps=60",
+    "warm_start.batch_size=8",
+    "trainer.total_training_steps=1",
+    "infra.threads=1",
+)
+
+
+@pytest.mark.slow
+def test_frozenlake_tiny_with_the_cascade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    with ScriptedServer(key=KEY, fault_share=0.2, hang=3.0, seed=1) as server:
+        overrides = [
+            *SMALL,
+            "judge.type=cascade",
+            f"judge.llm.base_url={server.base_url}",
+            f"judge.llm.model={MODEL}",
+            "judge.llm.api_key_env=JUDGE_KEY",
+            "judge.llm.timeout=2",
+            "judge.llm.backoff=0.05",
+            "judge.second.fraction=1",
+            "judge.schedule.max_return_share=0.5",
+        ]
+        assert main(["run", "frozenlake-tiny", "--name", "one", *overrides]) == 0
+        run = Run.open(tmp_path / "outputs" / "one")
+        found = TrajectoryBatch.load(run.step(0, "judge"), kind="judge")
+        judged = [t for x in found.trajectories for t in x.turns if t.verdict is not None]
+        assert judged and not any(turn.verdict.get("absent") for turn in judged)
+        sources = {p.partition(":")[2] for t in judged for p in t.verdict["decided_by"]}
+        assert sources <= {"gate", "rules", "llm", "cache"} and "rules" in sources
+        manifest = json.loads((run.step(0, "judge") / "manifest.json").read_text())
+        assert manifest["payload"]["metrics"]["judge/llm_requests"] <= len(server.asked)
+        before = len(server.asked)
+        again = judge(run, 0, source=run.step(0, "rollout"), out=tmp_path / "again")["metrics"]
+        assert len(server.asked) == before and again["judge/llm_requests"] == 0
+        written = [path for path in (tmp_path / "outputs").rglob("*") if path.is_file()]
+        assert any(path.name == "mlflow.db" for path in written)
+        assert not any(KEY.encode() in path.read_bytes() for path in written)
+        assert KEY not in "".join(capfd.readouterr())
+
+        assert main(["doctor", "frozenlake-tiny", *overrides]) in (0, 1)
+        assert f"{MODEL} at {server.base_url}" in capfd.readouterr().out
+        assert main(["plan", "frozenlake-tiny", *overrides]) == 0
+        assert "cascade" in capfd.readouterr().out
+    monkeypatch.delenv("JUDGE_KEY")
+    assert main(["run", "frozenlake-tiny", "--name", "two", *overrides]) == USER_ERROR
+    assert "JUDGE_KEY is not set" in capfd.readouterr().err
