@@ -76,7 +76,7 @@ def test_sampling_is_seeded_per_turn_and_bounded(processor):
 def test_the_environments_end_terminates(processor):
     env = environment()
     policy = ExpertPolicy(processor)
-    policy.envs["e"] = env
+    policy.envs["e"] = LocalEnv(env)
     trajectory = play(policy, replace(LIMITS, max_turns=9, max_trajectory_length=2000), env)
     assert trajectory.success and trajectory.terminated and not trajectory.truncated
     assert trajectory.rows[0].input_ids[-1] == processor.eos_id
@@ -88,7 +88,7 @@ def test_the_environments_end_terminates(processor):
 def test_the_last_turn_that_terminates_is_not_truncated(processor):
     env = environment(size=2, min_distance=1, max_distance=1)
     policy = ExpertPolicy(processor)
-    policy.envs["e"] = env
+    policy.envs["e"] = LocalEnv(env)
     trajectory = play(policy, replace(LIMITS, max_turns=1), env)
     assert trajectory.terminated and not trajectory.truncated
 

@@ -30,7 +30,7 @@ class EnvironmentsConfig(Section):
     """Of the service. If its name has several addresses, sessions are spread over them."""
     token_env: str = "VAGEN_ENV_TOKEN"
     """Environment variable that holds the service's token; unset: none is sent."""
-    batch: int = Field(64, ge=1, le=1024)
+    batch: Annotated[int, Field(ge=1, le=1024)] = 64
     """Most sessions in one request to the service."""
     requests: PositiveInt = 8
     """Most requests to one address of the service at a time; what comes meanwhile goes together."""

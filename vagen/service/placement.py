@@ -1,5 +1,6 @@
 """Where environments run: one option decides it, and whoever plays sees no difference."""
 
+import asyncio
 import atexit
 import os
 from typing import Any, Protocol
@@ -8,7 +9,7 @@ from vagen.config.environments import EnvironmentsConfig
 from vagen.envs import make, parse_env_config
 from vagen.envs.base import Observation, State
 from vagen.envs.registry import get_environment
-from vagen.service.base import AsyncEnv, LocalEnv, Stepped
+from vagen.service.base import AsyncEnv, LocalEnv
 from vagen.service.pool import WorkerPool, core_count
 from vagen.service.remote import Handle, LoopThread, RemoteEnv, SyncEnv
 
@@ -24,7 +25,7 @@ class PlacedEnv(Protocol):
         """See `AgentEnv`."""
         ...
 
-    def step(self, response: str, /) -> Stepped:
+    def step(self, response: str, /) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
         """See `AgentEnv`."""
         ...
 
@@ -74,8 +75,6 @@ class Environments:
         if self._is_local(env_name):
             return LocalEnv(make(env_name, env_config, split))
         thread = self._running()
-        import asyncio
-
         opening = thread.submit(self._open(env_name, env_config, split))
         return RemoteEnv(thread, await asyncio.wrap_future(opening))
 

@@ -90,7 +90,7 @@ def show(observation: Observation, encoding: Encoding) -> tuple[dict[str, Any], 
     if encoding == "png":
         return {"text": observation["text"]}, [png_bytes(frame) for frame in frames]
     shapes = [list(frame.shape) for frame in frames]
-    blobs: list[Blob] = [memoryview(np.ascontiguousarray(frame)).cast("B") for frame in frames]
+    blobs: list[Blob] = [np.ascontiguousarray(frame).data.cast("B") for frame in frames]
     return {"text": observation["text"], "shapes": shapes}, blobs
 
 

@@ -1,0 +1,84 @@
+"""`python -m vagen.service`: serves environments over HTTP until it is told to end."""
+
+import socket
+import sys
+import time
+from types import FrameType
+
+import uvicorn
+from pydantic import ValidationError
+
+from vagen.service.app import Service, make_app
+from vagen.service.settings import ServiceSettings, read_settings
+from vagen.service.tokens import TokenError
+
+
+class DrainingServer(uvicorn.Server):
+    """Ends in two steps: no new sessions, and when those that are open are closed, the end."""
+
+    def __init__(self, config: uvicorn.Config, service: Service):
+        super().__init__(config)
+        self._service = service
+        self._deadline: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal begins to drain, the second ends at once."""
+        if self._service.draining:
+            super().handle_exit(sig, frame)
+            return
+        self._service.draining = True
+        self._deadline = time.monotonic() + self._service.settings.drain_seconds
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ends when the last session is closed, or time is up."""
+        if self._deadline is not None and (
+            not len(self._service.sessions) or time.monotonic() > self._deadline
+        ):
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def serve(settings: ServiceSettings) -> None:
+    """Serves until SIGTERM or SIGINT, and then until the open sessions are closed."""
+    app = make_app(settings)
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=120,
+    )
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    address = (settings.host, settings.port)
+    with socket.create_server(address, family=family, backlog=config.backlog) as listener:
+        print(f"environments at http://{settings.host}:{listener.getsockname()[1]}", flush=True)
+        DrainingServer(config, app.state.service).run(sockets=[listener])
+
+
+def main() -> int:
+    """Reads the settings and serves; 2 if they cannot be served."""
+    try:
+        settings = read_settings()
+        if settings.tokens_file is None and not settings.open and not settings.is_loopback:
+            print(
+                f"whoever reaches {settings.host} could use the service: give --tokens-file, or "
+                "--open to allow it",
+                file=sys.stderr,
+            )
+            return 2
+        serve(settings)
+    except ValidationError as error:
+        for mistake in error.errors(include_url=False):
+            name = str(mistake["loc"][0]).replace("_", "-")
+            print(f"--{name}: {mistake['msg']}", file=sys.stderr)
+        return 2
+    except (TokenError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,280 @@
+"""The HTTP interface of environments: typed, in batches, for several clients."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Annotated, Any
+
+import orjson
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from vagen.envs.registry import ENVIRONMENTS
+from vagen.service import messages as m
+from vagen.service.backend import Backend
+from vagen.service.body import BodyLimit
+from vagen.service.metrics import Metrics
+from vagen.service.sessions import Answer, Failed, Sessions, failure
+from vagen.service.settings import ServiceSettings
+from vagen.service.tokens import Tokens
+
+RUNS_CLIENTS_CODE = frozenset({"Gymnasium", "GymImageEnv"})
+"""Environments whose options name code to import: served only if they are asked for by name."""
+_SWEEP_SECONDS = 5.0
+_RETRY_SECONDS = 1
+
+_refusals: dict[int | str, dict[str, Any]] = {
+    400: {"model": m.Problem, "description": "The body is no JSON."},
+    401: {"model": m.Problem, "description": "No valid token."},
+    413: {"model": m.Problem, "description": "Too large, or too many sessions in one request."},
+    422: {"model": m.Problem, "description": "The request is not as described."},
+    503: {"model": m.Problem, "description": "Busy or draining: try again after `Retry-After`."},
+}
+
+
+class Service:
+    """What the application's routes share."""
+
+    def __init__(self, settings: ServiceSettings):
+        """Prepares; nothing is spawned yet.
+
+        Raises:
+            TokenError: The file of tokens cannot be used.
+        """
+        self.settings = settings
+        self.tokens = Tokens(settings.tokens_file)
+        self.metrics = Metrics()
+        self.backend = Backend(settings, on_replace=self.metrics.worker_deaths.inc)
+        self.sessions = Sessions(settings, self.backend, self.metrics)
+        self.draining = False
+        self.started = False
+        known = [name for name in ENVIRONMENTS if name not in RUNS_CLIENTS_CODE]
+        self.served = tuple(settings.environments or known)
+        self.metrics.pending.set_function(lambda: self.sessions.pending)
+
+    @asynccontextmanager
+    async def running(self, _: FastAPI) -> AsyncIterator[None]:
+        """The application's life."""
+        await self.backend.start()
+        sweeping = asyncio.ensure_future(self._sweep())
+        self.started = True
+        yield
+        sweeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await sweeping
+        await self.sessions.close_all()
+        await self.backend.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(min(_SWEEP_SECONDS, self.settings.idle_seconds / 4))
+            await self.sessions.sweep()
+
+    def admit(self, operation: str, count: int) -> None:
+        """Lets a request of so many sessions in.
+
+        Raises:
+            HTTPException: It is too large, or there is too much to do already.
+        """
+        if count > self.settings.max_batch:
+            self.metrics.refused.labels("batch").inc()
+            raise HTTPException(
+                413, f"a request may hold {self.settings.max_batch} sessions, not {count}"
+            )
+        if self.sessions.pending + count > max(self.settings.max_pending, count):
+            raise self._later("busy", f"{self.sessions.pending} calls wait already")
+        if self.draining and operation == "create":
+            raise self._later("draining", "the service is about to end: open sessions elsewhere")
+
+    def _later(self, reason: str, text: str) -> HTTPException:
+        self.metrics.refused.labels(reason).inc()
+        return HTTPException(503, text, headers={"Retry-After": str(_RETRY_SECONDS)})
+
+    async def batch(
+        self, operation: str, calls: Sequence[tuple[str, Callable[[], Awaitable[Answer]]]]
+    ) -> Response:
+        """Carries out a request's calls side by side; answers in their order."""
+        self.admit(operation, len(calls))
+        begun = time.perf_counter()
+        results = await asyncio.gather(*(_answered(key, call) for key, call in calls))
+        self.metrics.requests.labels(operation).observe(time.perf_counter() - begun)
+        # Answers are dictionaries of what JSON knows: building the models again would cost more
+        # than all the rest.
+        return Response(orjson.dumps({"results": results}), media_type="application/json")
+
+
+async def _answered(key: str, call: Callable[[], Awaitable[Answer]]) -> Answer:
+    try:
+        return await call()
+    except Failed as error:
+        return failure(key, error.kind, str(error))
+
+
+def make_app(settings: ServiceSettings) -> FastAPI:
+    """The application.
+
+    Raises:
+        TokenError: The file of tokens cannot be used.
+    """
+    service = Service(settings)
+    app = FastAPI(
+        title="VAGEN environments",
+        version="1",
+        description="Environments of vision-language agents: text in, text and pictures out.",
+        lifespan=service.running,
+        docs_url="/docs",
+        redoc_url=None,
+    )
+    app.state.service = service
+    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    app.add_exception_handler(RequestValidationError, _refuse_invalid)
+    _add_sessions(app, service)
+    _add_state(app, service)
+    return app
+
+
+def _client_of(service: Service) -> Callable[..., str]:
+    scheme = HTTPBearer(auto_error=False, description="The client's token.")
+
+    async def client(
+        request: Request,
+        _: Annotated[HTTPAuthorizationCredentials | None, Depends(scheme)],
+    ) -> str:
+        name = service.tokens.client(request.headers.get("authorization"))
+        if name is None:
+            service.metrics.refused.labels("token").inc()
+            raise HTTPException(
+                401,
+                "a valid token is needed: `Authorization: Bearer ...`",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return name
+
+    return client  # pyright: ignore[reportReturnType]
+
+
+def _add_sessions(app: FastAPI, service: Service) -> None:
+    caller = Depends(_client_of(service))
+    sessions = service.sessions
+
+    @app.post("/v1/sessions", response_model=m.CreateResponse, responses=_refusals)
+    async def create(request: m.CreateRequest, client: str = caller) -> Response:
+        """Opens sessions; one that is open already stays as it is."""
+
+        async def one(order: m.SessionOrder) -> Answer:
+            if order.env_name not in service.served:
+                raise Failed(
+                    "invalid",
+                    f"{order.env_name!r} is not served here: {', '.join(service.served)} are",
+                )
+            return await sessions.create(client, order)
+
+        return await service.batch(
+            "create", [(o.session, lambda o=o: one(o)) for o in request.sessions]
+        )
+
+    @app.post("/v1/sessions/reset", response_model=m.ResetResponse, responses=_refusals)
+    async def reset(request: m.ResetRequest, client: str = caller) -> Response:
+        """Begins episodes."""
+        return await service.batch(
+            "reset",
+            [
+                (
+                    o.session,
+                    lambda o=o: sessions.advance(
+                        client, o.session, o.sequence, "reset", seed=o.seed, options=o.options
+                    ),
+                )
+                for o in request.resets
+            ],
+        )
+
+    @app.post("/v1/sessions/step", response_model=m.StepResponse, responses=_refusals)
+    async def step(request: m.StepRequest, client: str = caller) -> Response:
+        """Carries out responses of the model."""
+        return await service.batch(
+            "step",
+            [
+                (
+                    o.session,
+                    lambda o=o: sessions.advance(
+                        client, o.session, o.sequence, "step", response=o.response
+                    ),
+                )
+                for o in request.steps
+            ],
+        )
+
+    @app.post("/v1/sessions/expert", response_model=m.ExpertResponse, responses=_refusals)
+    async def expert(request: m.SessionsRequest, client: str = caller) -> Response:
+        """Optimal responses to what sessions show."""
+        return await service.batch(
+            "expert",
+            [(key, lambda key=key: sessions.expert(client, key)) for key in request.sessions],
+        )
+
+    @app.post("/v1/sessions/close", response_model=m.CloseResponse, responses=_refusals)
+    async def close(request: m.SessionsRequest, client: str = caller) -> Response:
+        """Closes sessions; one that is not open is no mistake."""
+
+        async def one(key: str) -> Answer:
+            await sessions.close(client, key)
+            return {"session": key}
+
+        return await service.batch(
+            "close", [(key, lambda key=key: one(key)) for key in request.sessions]
+        )
+
+    @app.get("/v1/sessions", responses={401: _refusals[401]})
+    async def list_sessions(client: str = caller) -> m.SessionList:
+        """The client's sessions: what it may take up again after a loss of connection."""
+        return m.SessionList(sessions=sessions.of(client))
+
+    @app.get("/v1/environments", responses={401: _refusals[401]})
+    async def list_environments(client: str = caller) -> m.EnvironmentList:
+        """What is served, and the options of each."""
+        return m.EnvironmentList(
+            environments=[
+                m.EnvironmentInfo(
+                    env_name=name, options=ENVIRONMENTS[name].config_class.model_json_schema()
+                )
+                for name in service.served
+                if name in ENVIRONMENTS
+            ]
+        )
+
+
+def _add_state(app: FastAPI, service: Service) -> None:
+    @app.get("/healthz")
+    async def healthz() -> m.Health:
+        """Whether the process answers."""
+        return m.Health(status="draining" if service.draining else "ok")
+
+    @app.get("/readyz", responses={503: {"model": m.Health, "description": "Not ready."}})
+    async def readyz(response: Response) -> m.Health:
+        """Whether new sessions can be opened."""
+        if service.draining:
+            response.status_code = 503
+            return m.Health(status="draining")
+        if not service.started or not service.backend.ready:
+            response.status_code = 503
+            return m.Health(status="starting")
+        return m.Health(status="ok")
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """For Prometheus."""
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+async def _refuse_invalid(_: Request, error: Exception) -> Response:
+    """What is wrong with a request, without repeating it: it may hold what JSON cannot."""
+    assert isinstance(error, RequestValidationError)
+    lines = [
+        f"{'.'.join(str(part) for part in mistake['loc'])}: {mistake['msg']}"
+        for mistake in error.errors()[:10]
+    ]
+    text = "; ".join(lines).encode("utf-8", "replace").decode()
+    return Response(orjson.dumps({"detail": text}), 422, media_type="application/json")

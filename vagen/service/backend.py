@@ -1,0 +1,94 @@
+"""Where the service's environments live: worker processes, or the serving process itself."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from vagen.envs import parse_env_config
+from vagen.envs.registry import get_environment
+from vagen.service.base import EnvironmentRaised
+from vagen.service.host import Host
+from vagen.service.pool import WorkerPool, core_count
+from vagen.service.remote import Handle
+from vagen.service.settings import ServiceSettings
+from vagen.service.wire import Reply
+
+
+class InlineEnv:
+    """An environment in the serving process; implements `Handle`."""
+
+    def __init__(self, host: Host, number: int, system_prompt: str):
+        self.system_prompt = system_prompt
+        self._host = host
+        self._number = number
+
+    async def ask(self, op: str, **fields: Any) -> Reply:
+        """See `Handle`."""
+        return _checked(self._host.answer({"op": op, "env": self._number, **fields}))
+
+    async def close(self) -> None:
+        """See `Handle`."""
+        self._host.answer({"op": "close", "env": self._number})
+
+
+class Backend:
+    """Makes the service's environments, whose frames come as PNG."""
+
+    def __init__(self, settings: ServiceSettings, on_replace: Callable[[], None]):
+        """Prepares; `start` spawns the workers.
+
+        Args:
+            settings: Of the service.
+            on_replace: Called whenever a worker process has died.
+        """
+        self._settings = settings
+        self._host = Host()
+        self._numbers = itertools.count()
+        inline = settings.workers == 0
+        size = 1 if inline else settings.workers or core_count()
+        self._inline = inline
+        self._pool = WorkerPool(size, answer_seconds=settings.answer_seconds, on_replace=on_replace)
+
+    async def start(self) -> None:
+        """Spawns workers and loads what is to be loaded before the first session.
+
+        Raises:
+            EnvironmentRaised: An environment of `warm_up` cannot be made.
+            EnvironmentLost: Workers die over it.
+        """
+        if not self._inline:
+            await self._pool.start()
+        for env_name in self._settings.warm_up:
+            env = await self.open(env_name, {}, "train")
+            await env.close()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a process for new environments."""
+        return self._inline or self._pool.ready
+
+    async def open(self, env_name: str, env_config: dict[str, Any], split: str) -> Handle:
+        """Makes an environment.
+
+        Raises:
+            pydantic.ValidationError: An option is wrong.
+            EnvironmentRaised: It cannot be made.
+            EnvironmentLost: Its process died over it.
+        """
+        options = parse_env_config(env_name, env_config).model_dump(mode="json")
+        if not self._inline or get_environment(env_name).load().needs_process:
+            return await self._pool.open(env_name, options, split, encoding="png")
+        number = next(self._numbers)
+        order = {"env_name": env_name, "env_config": options, "split": split, "encoding": "png"}
+        reply = _checked(self._host.answer({"op": "create", "env": number, **order}))
+        return InlineEnv(self._host, number, reply.content["system_prompt"])
+
+    async def close(self) -> None:
+        """Ends the workers."""
+        await self._pool.close()
+
+
+def _checked(reply: Reply) -> Reply:
+    if "error" in reply.content:
+        raise EnvironmentRaised(reply.content["error"])
+    return reply

@@ -1,0 +1,311 @@
+"""The client of the environment service: sessions that outlive lost connections.
+
+Calls made while requests are under way go together in the next one. A request that fails or is
+turned away is repeated: opening and closing a session changes nothing the second time, and resets
+and steps carry a sequence number by which the service knows what it has done already.
+"""
+
+import asyncio
+import base64
+import itertools
+import os
+import random
+import time
+import uuid
+from collections import defaultdict, deque
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+
+from vagen.config.environments import EnvironmentsConfig
+from vagen.service.base import EnvironmentLost, EnvironmentRaised
+from vagen.service.wire import Reply
+
+_REPEATED = frozenset({429, 502, 503, 504})
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_LOOK_UP_SECONDS = 15.0
+_FIELDS = {
+    "create": "sessions",
+    "reset": "resets",
+    "step": "steps",
+    "expert": "sessions",
+    "close": "sessions",
+}
+"""Key of a request's list."""
+_PATHS = {
+    "create": "/v1/sessions",
+    "reset": "/v1/sessions/reset",
+    "step": "/v1/sessions/step",
+    "expert": "/v1/sessions/expert",
+    "close": "/v1/sessions/close",
+}
+
+_Call = tuple[Any, "asyncio.Future[dict[str, Any]]"]
+
+
+class ServiceClient:
+    """Opens sessions at a service, at each of its addresses in turn. Belongs to one event loop."""
+
+    def __init__(self, config: EnvironmentsConfig):
+        """Prepares; nothing is connected yet.
+
+        Args:
+            config: With `url`.
+        """
+        assert config.url is not None
+        self._config = config
+        self._url = config.url
+        self._http: aiohttp.ClientSession | None = None
+        self._addresses: dict[str, _Address] = {}
+        self._current: list[_Address] = []
+        self._looked_up = float("-inf")
+
+    async def open(self, env_name: str, env_config: dict[str, Any], split: str) -> "SessionEnv":
+        """Opens a session.
+
+        Raises:
+            EnvironmentRaised: The environment cannot be made.
+            EnvironmentLost: The service is away or refuses the client.
+        """
+        await self._look_up()
+        address = min(self._current, key=lambda address: address.sessions)
+        key = uuid.uuid4().hex
+        address.sessions += 1
+        try:
+            created = await address.call(
+                "create",
+                {"session": key, "env_name": env_name, "env_config": env_config, "split": split},
+            )
+        except BaseException:
+            address.sessions -= 1
+            raise
+        return SessionEnv(address, key, created["system_prompt"])
+
+    async def environments(self) -> list[str]:
+        """Names of what is served.
+
+        Raises:
+            EnvironmentLost: The service is away or refuses the client.
+        """
+        await self._look_up()
+        answer = await self._current[0].get("/v1/environments")
+        return [entry["env_name"] for entry in answer["environments"]]
+
+    async def close(self) -> None:
+        """Ends the connections."""
+        for address in self._addresses.values():
+            await address.close()
+        if self._http is not None:
+            await self._http.close()
+
+    async def _look_up(self) -> None:
+        """Finds the service's addresses; those of a headless Kubernetes service are its pods'."""
+        now = time.monotonic()
+        if now - self._looked_up < _LOOK_UP_SECONDS and self._current:
+            return
+        self._looked_up = now
+        if self._http is None:
+            self._http = self._connect()
+        urls = await _addresses_of(self._url)
+        for url in urls:
+            if url not in self._addresses:
+                self._addresses[url] = _Address(url, self._http, self._config)
+        self._current = [self._addresses[url] for url in urls]
+
+    def _connect(self) -> aiohttp.ClientSession:
+        token = os.environ.get(self._config.token_env)
+        headers = {"Content-Type": "application/json", "Host": urlsplit(self._url).netloc}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        return aiohttp.ClientSession(
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=self._config.answer_seconds, sock_connect=10),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            trust_env=True,
+        )
+
+
+class SessionEnv:
+    """A session; implements `vagen.service.remote.Handle`."""
+
+    def __init__(self, address: "_Address", key: str, system_prompt: str):
+        self.system_prompt = system_prompt
+        self._address = address
+        self._key = key
+        self._sequence = itertools.count(1)
+        self._open = True
+
+    async def ask(self, op: str, **fields: Any) -> Reply:
+        """See `Handle`."""
+        if op == "expert":
+            return Reply(await self._address.call("expert", self._key))
+        order = {"session": self._key, "sequence": next(self._sequence), **fields}
+        answer = await self._address.call(op, order)
+        images = answer["observation"].pop("images")
+        return Reply(answer, [base64.b64decode(image) for image in images])
+
+    async def close(self) -> None:
+        """See `Handle`; a service that is away closes the session when it is idle."""
+        if not self._open:
+            return
+        self._open = False
+        self._address.sessions -= 1
+        self._address.post("close", self._key)
+
+
+class _Address:
+    """One server: calls wait here until a request takes them along."""
+
+    def __init__(self, url: str, http: aiohttp.ClientSession, config: EnvironmentsConfig):
+        self.sessions = 0
+        """Open ones of this client."""
+        self._url = url
+        self._http = http
+        self._config = config
+        self._waiting: dict[str, deque[_Call]] = defaultdict(deque)
+        self._under_way = 0
+        self._due = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def call(self, operation: str, order: Any) -> dict[str, Any]:
+        """A session's answer.
+
+        Raises:
+            EnvironmentRaised: The environment failed.
+            EnvironmentLost: The session is gone, or the service is away.
+        """
+        for turn in itertools.count():
+            answer = await self.post(operation, order)
+            error = answer.get("error")
+            if not error:
+                return answer
+            if error["kind"] == "full":  # sessions are freed as episodes end
+                await asyncio.sleep(_pause(turn))
+            elif error["kind"] in ("environment", "invalid"):
+                raise EnvironmentRaised(error["message"])
+            else:
+                raise EnvironmentLost(error["message"])
+        raise AssertionError
+
+    def post(self, operation: str, order: Any) -> "asyncio.Future[dict[str, Any]]":
+        """Puts a call among those of the next request; its answer comes as the service gave it."""
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[operation].append((order, answer))
+        self._wake()
+        return answer
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """The answer to a GET request; raises `EnvironmentLost`."""
+        return await self._request("GET", path, b"")
+
+    async def close(self) -> None:
+        """Sends what is left, such as the closing of sessions, and waits for it."""
+        while self._tasks or self._due:
+            await asyncio.sleep(0)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _wake(self) -> None:
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._take)
+
+    def _take(self) -> None:
+        """Starts requests for what waits, as many as may be under way."""
+        self._due = False
+        for operation, waiting in self._waiting.items():
+            while waiting and self._under_way < self._config.requests:
+                count = min(len(waiting), self._config.batch)
+                calls = [waiting.popleft() for _ in range(count)]
+                self._under_way += 1
+                task = asyncio.ensure_future(self._send(operation, calls))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, operation: str, calls: list[_Call]) -> None:
+        body = orjson.dumps({_FIELDS[operation]: [order for order, _ in calls]})
+        try:
+            answers = (await self._request("POST", _PATHS[operation], body))["results"]
+        except EnvironmentLost as error:
+            answers = [{"error": {"kind": "lost", "message": str(error)}}] * len(calls)
+        finally:
+            self._under_way -= 1
+            self._wake()
+        for (_, waiter), answer in zip(calls, answers, strict=True):
+            if not waiter.done():
+                waiter.set_result(answer)
+
+    async def _request(self, method: str, path: str, body: bytes) -> dict[str, Any]:
+        """The answer to a request, repeated while the service is away or busy.
+
+        Raises:
+            EnvironmentLost: It stays so, or the service refuses.
+        """
+        deadline = time.monotonic() + self._config.retry_seconds
+        for turn in itertools.count():
+            pause = _pause(turn)
+            try:
+                async with self._http.request(method, self._url + path, data=body) as response:
+                    content = await response.read()
+                    if response.status == 200:
+                        return orjson.loads(content)
+                    trouble = f"{response.status}: {_detail(content)}"
+                    if response.status not in _REPEATED:
+                        raise EnvironmentLost(f"{self._url}{path} refuses with {trouble}")
+                    after = response.headers.get("Retry-After", "")
+                    pause = max(pause, float(after) if after.isdigit() else 0.0)
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                trouble = f"{type(error).__name__}: {error}"
+            if time.monotonic() + pause > deadline:
+                raise EnvironmentLost(
+                    f"the environment service {self._url} gave no answer for "
+                    f"{self._config.retry_seconds:g} s: {trouble}"
+                )
+            await asyncio.sleep(pause)
+        raise AssertionError
+
+
+def served(config: EnvironmentsConfig) -> list[str]:
+    """Names of the environments that a service has; for code that does not await.
+
+    Raises:
+        EnvironmentLost: It is away or refuses the client.
+    """
+
+    async def ask() -> list[str]:
+        client = ServiceClient(config.model_copy(update={"retry_seconds": 0.0}))
+        try:
+            return await client.environments()
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
+
+
+async def _addresses_of(url: str) -> list[str]:
+    """The URL by each address of its host, or as it is where there is one, or a certificate."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or parts.hostname is None:
+        return [url]
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(parts.hostname, parts.port or 80, type=1)
+    except OSError:
+        return [url]  # connecting will tell what is wrong, and try again
+    hosts = sorted({str(entry[4][0]) for entry in found if entry[0].name == "AF_INET"})
+    if len(hosts) < 2:
+        return [url]
+    return [f"http://{host}:{parts.port or 80}{parts.path}" for host in hosts]
+
+
+def _pause(turn: int) -> float:
+    """Seconds before the next attempt: growing, and not the same for all who wait."""
+    return min(_FIRST_PAUSE * 2 ** min(turn, 10), _LONGEST_PAUSE) * random.uniform(0.5, 1.0)
+
+
+def _detail(content: bytes) -> str:
+    try:
+        return str(orjson.loads(content)["detail"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return content[:200].decode("utf-8", "replace")

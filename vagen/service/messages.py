@@ -1,0 +1,204 @@
+"""Requests and answers of the HTTP interface, as OpenAPI shows them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+SessionKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{16,64}$")]
+"""Chosen by the client, at random: whoever knows it and the token may use the session."""
+Sequence = Annotated[int, Field(ge=1, lt=2**53)]
+Kind = Literal["invalid", "environment", "lost", "unknown", "conflict", "full"]
+"""`invalid`: no such environment or option; `environment`: it raised; `lost`: its process died;
+`unknown`: no such session of this client, or no longer; `conflict`: the sequence number is neither
+the last one nor the next; `full`: no session is free, try again later."""
+
+
+class Message(BaseModel):
+    """A part of a request; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class SessionOrder(Message):
+    """A session to open."""
+
+    session: SessionKey
+    """Key of the new session; opening one that is open again changes nothing."""
+    env_name: Annotated[str, Field(min_length=1, max_length=200)]
+    """Name of the environment."""
+    env_config: dict[str, JsonValue] = {}
+    """Its options."""
+    split: Literal["train", "val", "test"] = "train"
+    """Which levels it draws from."""
+
+
+class ResetOrder(Message):
+    """An episode to begin."""
+
+    session: SessionKey
+    sequence: Sequence
+    """1 for the session's first reset or step, then one more each time. The last one may be
+    repeated: it is answered again and not carried out twice."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    """Decides the level."""
+    options: dict[str, JsonValue] | None = None
+
+
+class StepOrder(Message):
+    """A response to carry out."""
+
+    session: SessionKey
+    sequence: Sequence
+    """See `ResetOrder`."""
+    response: str
+    """Of the model."""
+
+
+class CreateRequest(Message):
+    """Sessions to open."""
+
+    sessions: Annotated[list[SessionOrder], Field(min_length=1)]
+
+
+class ResetRequest(Message):
+    """Episodes to begin."""
+
+    resets: Annotated[list[ResetOrder], Field(min_length=1)]
+
+
+class StepRequest(Message):
+    """Responses to carry out, each in a session of its own."""
+
+    steps: Annotated[list[StepOrder], Field(min_length=1)]
+
+
+class SessionsRequest(Message):
+    """Sessions that are meant."""
+
+    sessions: Annotated[list[SessionKey], Field(min_length=1)]
+
+
+class Failure(BaseModel):
+    """Why a session gave no answer."""
+
+    kind: Kind
+    message: str
+
+
+class Answer(BaseModel):
+    """What a session answered, or why not."""
+
+    session: str
+    error: Failure | None = None
+
+
+class Observation(BaseModel):
+    """What the agent is shown."""
+
+    text: str
+    """Holds `<image>` once per image."""
+    images: list[str]
+    """PNG in base64."""
+
+
+class Created(Answer):
+    """A session that is open."""
+
+    system_prompt: str | None = None
+
+
+class ResetAnswer(Answer):
+    """The beginning of an episode."""
+
+    observation: Observation | None = None
+    info: dict[str, Any] | None = None
+    """`state` and `level_hash`."""
+
+
+class StepAnswer(Answer):
+    """What came of a response."""
+
+    observation: Observation | None = None
+    reward: float | None = None
+    terminated: bool | None = None
+    truncated: bool | None = None
+    info: dict[str, Any] | None = None
+    """`rewards`, `parsed`, `metrics`, `success`, `state`."""
+
+
+class ExpertAnswer(Answer):
+    """An optimal response."""
+
+    response: str | None = None
+
+
+class CreateResponse(BaseModel):
+    """In the order of the request."""
+
+    results: list[Created]
+
+
+class ResetResponse(BaseModel):
+    """In the order of the request."""
+
+    results: list[ResetAnswer]
+
+
+class StepResponse(BaseModel):
+    """In the order of the request."""
+
+    results: list[StepAnswer]
+
+
+class ExpertResponse(BaseModel):
+    """In the order of the request."""
+
+    results: list[ExpertAnswer]
+
+
+class CloseResponse(BaseModel):
+    """In the order of the request; a session that was not open is no mistake."""
+
+    results: list[Answer]
+
+
+class SessionState(BaseModel):
+    """A session that is open."""
+
+    session: str
+    env_name: str
+    sequence: int
+    """Of the last reset or step; 0 before the first."""
+    idle_seconds: float
+
+
+class SessionList(BaseModel):
+    """The client's sessions."""
+
+    sessions: list[SessionState]
+
+
+class EnvironmentInfo(BaseModel):
+    """An environment that is served."""
+
+    env_name: str
+    options: dict[str, Any]
+    """JSON schema of `env_config`."""
+
+
+class EnvironmentList(BaseModel):
+    """What is served."""
+
+    environments: list[EnvironmentInfo]
+
+
+class Health(BaseModel):
+    """How the service is."""
+
+    status: Literal["ok", "starting", "draining"]
+
+
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    detail: str
