@@ -9,6 +9,9 @@ from vagen.envs.navigation.truth import DIRECTIONS, MOST_OBJECTS, name_of
 from vagen.envs.navigation.world import ACTIONS, QUARTER, TILT
 
 
+NOT_IN_VIEW = "not in view"
+
+
 def half_metres(metres: float) -> str:
     """A distance as texts give it: to the nearest half metre."""
     return f"{round(2 * metres) / 2:.1f}"
@@ -87,13 +90,13 @@ def _unseen_name(entry: dict[str, Any], state: State) -> str:
 
 def _sentence(entry: dict[str, Any], state: State) -> str:
     if not entry["visible"]:
-        return f"{_unseen_name(entry, state)} is not in view"
+        return f"{_unseen_name(entry, state)} is {NOT_IN_VIEW}"
     return f"{name_of(entry)} is {entry['direction']} at {half_metres(entry['distance'])} m"
 
 
 def _record(entry: dict[str, Any], state: State) -> dict[str, Any]:
     if not entry["visible"]:
-        return {"name": _unseen_name(entry, state), "visible": False}
+        return {"name": _unseen_name(entry, state), "direction": NOT_IN_VIEW}
     return {
         "name": name_of(entry),
         "direction": entry["direction"],

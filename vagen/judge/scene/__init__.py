@@ -1,0 +1,1 @@
+"""Language about what is around: things, directions from where one looks, distances."""
