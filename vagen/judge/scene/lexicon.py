@@ -22,6 +22,8 @@ class Role(IntEnum):
     HALF = auto()
     UNIT = auto()
     """Value: how many metres it is."""
+    LENGTH = auto()
+    """A distance in one piece, such as `half a metre`. Value: metres."""
     DEGREES = auto()
     SEEN = auto()
     UNSEEN = auto()
@@ -37,6 +39,7 @@ class Role(IntEnum):
     AND = auto()
     BREAK = auto()
     """Ends a clause; value: whether it ends a sentence."""
+    ARTICLE = auto()
     FILLER = auto()
     UNKNOWN = auto()
 
@@ -93,7 +96,7 @@ _WAYS = {
 }
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _ROLES: dict[Role, str] = {
-    Role.SLIGHTLY: "slightly somewhat",
+    Role.SLIGHTLY: "slightly somewhat little bit",
     Role.SEEN: "visible seen see view sight",
     Role.UNSEEN: "hidden invisible unseen",
     Role.NOT: "not cannot never isn't can't don't aren't",
@@ -104,12 +107,12 @@ _ROLES: dict[Role, str] = {
     "walking go going",
     Role.AND: "and plus",
     Role.HALF: "half",
-    Role.DEGREES: "degree degrees deg",
-    Role.FILLER: "a an the is are was be will am can now there here it its it's this that which "
-    "to at on in my your about roughly approximately around circa away distance side hand "
-    "standing stands stand sits lies located placed with still then by s m' "
-    "directly just near out room floor also currently after once corner part "
-    "looking facing look - ' * ( ) him having been at",
+    Role.DEGREES: "degree degrees deg °",
+    Role.ARTICLE: "a an the another",
+    Role.FILLER: "is are was be will am becomes become remains remain stays stay can now there here it its this that which to at on in "
+    "my your about roughly approximately around circa away far distance direction side hand "
+    "standing stands stand sits lies located placed with still then by directly just near "
+    "room floor also currently after once corner part looking facing look - ' * ( )",
 }
 _BREAKS = {".": True, ";": True, "\n": True, ",": False, ":": False, "while": False, "but": False}
 
@@ -134,6 +137,10 @@ def _build() -> dict[tuple[str, ...], Token]:
         lexicon[(unit,)] = Token(Role.UNIT, 1.0)
     for unit in ("cm", "centimetre", "centimetres", "centimeter", "centimeters"):
         lexicon[(unit,)] = Token(Role.UNIT, 0.01)
+    for words, metres in (("a metre", 1.0), ("a meter", 1.0), ("half a metre", 0.5)):
+        lexicon[tuple(words.split())] = Token(Role.LENGTH, metres)
+    for words in ("out of sight", "out of view"):
+        lexicon[tuple(words.split())] = Token(Role.UNSEEN)
     for colour in COLOURS:
         lexicon[(colour,)] = Token(Role.COLOUR, colour)
     lexicon["gray",] = Token(Role.COLOUR, "grey")
@@ -157,7 +164,7 @@ _HYPHENS = re.compile(r"(?<=[a-z])-(?=[a-z])")
 
 def tokens_of(text: str) -> list[Token]:
     """The words of a text with their roles; what is in no lexicon is `UNKNOWN`."""
-    lower = _HYPHENS.sub(" ", text.lower().replace("’", "'"))
+    lower = _HYPHENS.sub(" ", text.lower().replace("’", "'").replace("'s ", " "))
     words = _PIECES.findall(lower)
     tokens: list[Token] = []
     position = 0
