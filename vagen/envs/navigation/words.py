@@ -8,7 +8,6 @@ from vagen.envs.navigation.config import NavigationConfig
 from vagen.envs.navigation.truth import DIRECTIONS, MOST_OBJECTS, name_of
 from vagen.envs.navigation.world import ACTIONS, QUARTER, TILT
 
-
 NOT_IN_VIEW = "not in view"
 
 

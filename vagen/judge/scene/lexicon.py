@@ -109,10 +109,11 @@ _ROLES: dict[Role, str] = {
     Role.HALF: "half",
     Role.DEGREES: "degree degrees deg °",
     Role.ARTICLE: "a an the another",
-    Role.FILLER: "is are was be will am becomes become remains remain stays stay can now there here it its this that which to at on in "
-    "my your about roughly approximately around circa away far distance direction side hand "
-    "standing stands stand sits lies located placed with still then by directly just near "
-    "room floor also currently after once corner part looking facing look - ' * ( )",
+    Role.FILLER: "is are was be will am becomes become remains remain stays stay can now there "
+    "here it its this that which to at on in my your about roughly approximately around away far "
+    "distance direction side hand standing stands stand sits lies located placed with still then "
+    "by directly just near room floor also currently after once corner part looking facing look "
+    "- ' * ( )",
 }
 _BREAKS = {".": True, ";": True, "\n": True, ",": False, ":": False, "while": False, "but": False}
 
