@@ -194,15 +194,15 @@ class PrimitiveSkillEnv(TurnEnv):
     def state_text(self, state: State) -> str:
         """`state` in the notation of the configured `prompt_format`."""
         if self.config.layout.notation == "structured":
-            return json.dumps({**state["objects"], "held": state["held"]})
+            return json.dumps({**state["objects"], "held": state["held"] or "nothing"})
         return _natural(state)
 
     def _state_rule(self) -> str:
         example = self.state_text(self.example_state)
         if self.config.layout.notation == "structured":
             return (
-                "Write a state as each thing's position [x, y, z] in millimetres, and the thing "
-                f"that the gripper holds, or null, such as {example}."
+                "Write a state as each thing's position [x, y, z] in millimetres, and what the "
+                f"gripper holds, such as {example}."
             )
         return (
             "Describe a state by where the middle of each thing is, (x, y, z) in millimetres, and "

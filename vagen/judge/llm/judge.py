@@ -195,9 +195,7 @@ class LLMJudge:
         task.add_done_callback(lambda _: self._under_way.pop(key, None))
         return await asyncio.shield(task), "llm"
 
-    async def _fetch(
-        self, key: str, question: Question, read: Callable[[str], AnswerT]
-    ) -> AnswerT:
+    async def _fetch(self, key: str, question: Question, read: Callable[[str], AnswerT]) -> AnswerT:
         answer = await self.client.ask(question, read)
         if self._cache is not None:
             self._cache.put(key, answer.model_dump(mode="json"))

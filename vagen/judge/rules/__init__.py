@@ -6,12 +6,14 @@ from vagen.envs.config import EnvConfig
 from vagen.judge.rules.base import Reading, Rules
 from vagen.judge.rules.frozenlake import FrozenLakeRules
 from vagen.judge.rules.navigation import NavigationRules
+from vagen.judge.rules.primitive_skill import PrimitiveSkillRules
 from vagen.judge.rules.sokoban import SokobanRules
 
 __all__ = ["RULES", "Reading", "Rules", "rules_for"]
 
 RULES: dict[str, type[Rules[Any, Any]]] = {
-    rules.env_name: rules for rules in (FrozenLakeRules, NavigationRules, SokobanRules)
+    rules.env_name: rules
+    for rules in (FrozenLakeRules, NavigationRules, PrimitiveSkillRules, SokobanRules)
 }
 """By environment name; an environment that is not here is not judged by rules."""
 

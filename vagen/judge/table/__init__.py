@@ -1,0 +1,1 @@
+"""Descriptions of things on a table, read into statements."""
