@@ -1,4 +1,4 @@
-"""PrimitiveSkill: its actions, levels, success tests, rewards and texts; physics where it is cheap."""
+"""PrimitiveSkill: its actions, levels, success tests, rewards, texts, physics and pictures."""
 
 import hashlib
 import json

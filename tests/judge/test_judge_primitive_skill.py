@@ -1,4 +1,4 @@
-"""Rules of PrimitiveSkill: readings of sentences and dicts, scores within the tolerance, refusals."""
+"""Rules of PrimitiveSkill: readings of sentences and dicts, scores, refusals."""
 
 import json
 from random import Random

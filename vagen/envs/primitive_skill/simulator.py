@@ -69,7 +69,8 @@ class Table:
     def __init__(self, task: Task, size: int) -> None:
         """Prepares the table of a task, for pictures of `size` pixels."""
         self._mujoco = load_mujoco()
-        self._task, self._size = task, size
+        self._task: Task = task
+        self._size = size
         self.model = copy.copy(load_model(task, size))
         self.data = self._mujoco.MjData(self.model)
         joints = ("x", "y", "z", "left", "right")

@@ -62,7 +62,9 @@ class Statement:
         return self
 
 
-COLOURS = ["red", "green", "blue", "yellow", "purple", "orange", "pink", "white", "black", "grey", "gray", "brown", "cyan"]
+COLOURS = tuple(
+    "red green blue yellow purple orange pink white black grey gray brown cyan".split(" ")
+)
 _NOUNS = "cube block apple drawer"
 _NUMBER = r"[+-]?\d{1,4}(?:\.\d{1,3})?"
 _POSITION = re.compile(
