@@ -47,6 +47,7 @@ def environments(experiment: ExperimentConfig, place: EnvironmentsConfig | None 
 
 
 def _environment(env_id: str, spec: Any, place: EnvironmentsConfig | None) -> Findings:
+    from vagen.envs import get_environment
     from vagen.service import environments_of
 
     env = environments_of(place).open(spec.env_name, spec.env_config)
@@ -54,7 +55,9 @@ def _environment(env_id: str, spec: Any, place: EnvironmentsConfig | None) -> Fi
     response = env.expert_response()
     *_, info = env.step(response)
     env.close()
-    if info["parsed"]["format_correct"]:
+    if not get_environment(spec.env_name).load().has_expert:
+        yield good("environment", f"{env_id}: a level of {spec.env_name}; it has no expert")
+    elif info["parsed"]["format_correct"]:
         yield good("environment", f"{env_id}: a level of {spec.env_name}, an expert's response")
     else:
         yield bad(

@@ -76,20 +76,30 @@ def resolve_environments(
     Raises:
         ConfigError: For an unknown environment or option, or an impossible value.
     """
-    from vagen.envs.registry import ENVIRONMENTS, get_environment
+    from vagen.envs.registry import (
+        ADAPTERS,
+        ENVIRONMENTS,
+        UnknownEnvironmentError,
+        get_environment,
+    )
 
     if not config.envs:
         raise ConfigError("`envs` is empty; name at least one environment, e.g. FrozenLake")
     resolved = {}
     mistakes = []
     for env_id, spec in config.envs.items():
-        if spec.env_name not in ENVIRONMENTS:
-            sentence = unknown_name("environment", spec.env_name, ENVIRONMENTS)
+        try:
+            config_class = get_environment(spec.env_name).config_class
+        except UnknownEnvironmentError as error:
+            sentence = str(error)
+            if ":" not in spec.env_name:
+                known = (*ENVIRONMENTS, *ADAPTERS)
+                sentence = unknown_name("environment", spec.env_name, known)
             mistakes.append(f"`envs.{env_id}.env_name`: {sentence}")
             continue
         try:
             options = validate(
-                get_environment(spec.env_name).config_class,
+                config_class,
                 spec.env_config,
                 place_of,
                 ("envs", env_id, "env_config"),
@@ -113,7 +123,17 @@ def check_experiment(config: ExperimentConfig, place_of: PlaceOf = _nowhere) -> 
     Raises:
         ConfigError: With one line per reason.
     """
-    about = (_estimation, _scores, _rollout, _update, _adapters, _stability, judge_refusals, _sizes)
+    about = (
+        _estimation,
+        _scores,
+        _rollout,
+        _update,
+        _adapters,
+        _stability,
+        judge_refusals,
+        _sizes,
+        _experts,
+    )
     refusals = []
     for check in about:
         for path, reason in check(config):
@@ -356,3 +376,18 @@ def _sizes(config: ExperimentConfig) -> Refusals:
             f"{data.max_trajectory_length} cannot hold the first turn: data.max_prompt_length + "
             f"data.max_response_length = {first_turn}",
         )
+
+
+def _experts(config: ExperimentConfig) -> Refusals:
+    from vagen.envs.registry import get_environment
+
+    if not config.warm_start.steps:
+        return
+    for env_id, spec in config.envs.items():
+        if not get_environment(spec.env_name).load().has_expert:
+            yield (
+                "warm_start.steps",
+                f"{spec.env_name} (`envs.{env_id}`) has no expert to learn from; set it to 0 and "
+                "start from a model that can follow the prompt, or write an environment of your "
+                "own with an expert_response",
+            )

@@ -34,14 +34,14 @@ key, the file and line or the override that set it, and what would be right.
 def render() -> str:
     """The whole reference."""
     from vagen.envs.config import EnvConfig
-    from vagen.envs.registry import ENVIRONMENTS
+    from vagen.envs.registry import ADAPTERS, ENVIRONMENTS
 
     options = ("envs", ANY_KEY, "env_config")
     parts = [HEADER, "## Experiment", *_sections(ExperimentConfig, ())]
     parts += ["## Infra", *_sections(InfraConfig, ())]
     parts += ["## Options of every environment", *_sections(EnvConfig, options, title=False)]
     common = EnvConfig.model_fields
-    for name, entry in ENVIRONMENTS.items():
+    for name, entry in (ENVIRONMENTS | ADAPTERS).items():
         own = entry.config_class
         changed = {
             key: field

@@ -47,6 +47,9 @@ class AgentEnv(gymnasium.Env[Observation, str]):
     """Class of its options."""
     needs_process: ClassVar[bool] = False
     """Its simulator has globals or a graphics context: instances live in processes of their own."""
+    has_expert: ClassVar[bool] = True
+    """Whether `expert_response` plays well. If not, there is nothing to warm-start from, and it
+    only gives some response, for checks of prompts and sizes."""
 
     config: EnvConfig
 

@@ -3,6 +3,7 @@
 import difflib
 import hashlib
 import importlib
+import importlib.metadata
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,9 +29,15 @@ class EnvironmentEntry:
     """`module:class`."""
 
     def load(self) -> "type[AgentEnv]":
-        """Its class."""
+        """Its class.
+
+        Raises:
+            UnknownEnvironmentError: If an environment that is not built in cannot be imported.
+        """
         module, _, attribute = self.entry_point.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        if self.name in ENVIRONMENTS or self.name in ADAPTERS:
+            return getattr(importlib.import_module(module), attribute)
+        return _load_foreign(self.name, module, attribute)
 
     @property
     def config_class(self) -> type[EnvConfig]:
@@ -50,22 +57,58 @@ ENVIRONMENTS: dict[str, EnvironmentEntry] = {
         "Household": "household",
     }.items()
 }
+"""What comes with the package."""
+
+ADAPTERS: dict[str, EnvironmentEntry] = {
+    "Gymnasium": EnvironmentEntry("Gymnasium", "vagen.envs.adapters.gymnasium:GymnasiumEnv"),
+    "GymImageEnv": EnvironmentEntry("GymImageEnv", "vagen.envs.adapters.gym_image:GymImageAdapter"),
+}
+"""Names that run somebody else's environment, which their options name."""
+
+ENTRY_POINTS = "vagen.environments"
+"""Group in which an installed package may give its environments names."""
 
 
 def get_environment(env_name: str) -> EnvironmentEntry:
-    """The entry of a name.
+    """The entry of a name: of `ENVIRONMENTS`, of `ADAPTERS`, `module:Class`, or an entry point.
 
     Raises:
         UnknownEnvironmentError: with the nearest known name.
     """
-    if env_name in ENVIRONMENTS:
-        return ENVIRONMENTS[env_name]
-    lowered = {name.lower(): name for name in ENVIRONMENTS}
+    known = {**ENVIRONMENTS, **ADAPTERS}
+    if env_name in known:
+        return known[env_name]
+    if ":" in env_name:
+        return EnvironmentEntry(env_name, env_name)
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS, name=env_name):
+        return EnvironmentEntry(env_name, point.value)
+    lowered = {name.lower(): name for name in known}
     near = difflib.get_close_matches(env_name.lower(), lowered, n=1)
     hint = f"did you mean {lowered[near[0]]!r}? " if near else ""
     raise UnknownEnvironmentError(
-        f"no environment is named {env_name!r}: {hint}known are {', '.join(ENVIRONMENTS)}"
+        f"no environment is named {env_name!r}: {hint}known are {', '.join(known)}, and any "
+        "module:Class of your own"
     )
+
+
+def _load_foreign(name: str, module: str, attribute: str) -> "type[AgentEnv]":
+    from vagen.envs.base import AgentEnv
+
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise UnknownEnvironmentError(
+            f"the environment {name!r} cannot be loaded: {error}; it is written module:Class, and "
+            "its module must be installed or on PYTHONPATH"
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, AgentEnv)):
+        raise UnknownEnvironmentError(
+            f"the environment {name!r} is no class that derives from vagen.envs.AgentEnv; one "
+            "written for GymImageEnv or Gymnasium runs by env_name: GymImageEnv or Gymnasium"
+        )
+    return found
 
 
 def parse_env_config(env_name: str, env_config: dict[str, Any] | EnvConfig | None) -> Any:
@@ -86,7 +129,7 @@ def make(
     """Creates an environment.
 
     Args:
-        env_name: a name of `ENVIRONMENTS`.
+        env_name: as `get_environment` takes it.
         env_config: its options.
         split: which levels `reset` draws from: `train`, `val` or `test`.
 
