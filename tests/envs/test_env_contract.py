@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import gymnasium
 import numpy as np
 import pytest
+from env_cases import CASES, GRIDS, MODES, NAMES
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from pydantic import ValidationError
@@ -13,9 +14,17 @@ from pydantic import ValidationError
 from vagen import envs
 from vagen.envs.base import IMAGE_PLACEHOLDER
 
-NAMES = sorted(envs.ENVIRONMENTS)
-MODES = ["vision", "text"]
 VAIN = "<think>x</think><answer>Jump</answer>"
+
+
+def make(name, **options):
+    """An environment of the fast set, with the options that keep its tests quick."""
+    return envs.make(name, {**CASES[name].options, **options})
+
+
+def test_every_environment_is_held_to_this_or_needs_a_simulator():
+    others = set(envs.ENVIRONMENTS) - set(NAMES)
+    assert all(envs.get_environment(name).load().needs_process for name in others)
 
 
 def play(env, seed, responses=None, limit=200):
@@ -43,11 +52,12 @@ def same(left, right):
     return left == right
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "mode"), MODES)
 def test_gymnasium_finds_nothing_to_complain_about(name, mode, recwarn):
     env = gymnasium.make(
-        f"vagen/{name}-v0", render_mode="rgb_array", env_config={"render_mode": mode}
+        f"vagen/{name}-v0",
+        render_mode="rgb_array",
+        env_config={**CASES[name].options, "render_mode": mode},
     )
     check_env(env.unwrapped)
     observation, _ = env.reset(seed=3)
@@ -58,20 +68,22 @@ def test_gymnasium_finds_nothing_to_complain_about(name, mode, recwarn):
     assert [str(warning.message) for warning in recwarn] == []
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "mode"), MODES)
 def test_observations_hold_a_placeholder_per_image_and_no_reward(name, mode):
-    env = envs.make(name, {"render_mode": mode, "expert_actions_per_turn": 2})
+    env = make(name, render_mode=mode, **CASES[name].several(2))
     for observation, *_ in play(env, seed=5):
         text, images = observation["text"], observation["images"]
-        assert text.count(IMAGE_PLACEHOLDER) == len(images) == (mode == "vision")
+        assert text.count(IMAGE_PLACEHOLDER) == len(images)
+        assert bool(images) == (mode == "vision")
         assert all(image.dtype == np.uint8 and image.ndim == 3 for image in images)
-        assert "reward" not in text.lower() and "10" not in text and "0.5" not in text
+        assert "reward" not in text.lower() and "score" not in text.lower()
+        if name in GRIDS:
+            assert "10" not in text and "0.5" not in text
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_step_info_is_complete_and_sums_up(name):
-    env = envs.make(name, {"render_mode": "text"})
+    env = make(name, render_mode="text")
     _, *steps = play(env, seed=11)
     for _, reward, _, _, info in steps:
         assert set(info) == {"rewards", "parsed", "metrics", "success", "state"}
@@ -80,13 +92,14 @@ def test_step_info_is_complete_and_sums_up(name):
         assert set(info["metrics"]) == {"action_is_valid", "action_is_effective"}
         assert info["state"]["env_name"] == name
         assert json.loads(json.dumps(info)) == info
-    assert steps[-1][2:4] == (True, False) and info["success"]
+    assert steps[-1][2:4] == (True, False)
+    assert info["success"] or not CASES[name].is_certain
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_expert_always_succeeds_and_its_texts_are_true(name):
-    env = envs.make(name, {"render_mode": "text"})
-    for seed in range(40):
+    env = make(name, render_mode="text", prompt_format="grounding_worldmodeling")
+    for seed in range(CASES[name].seeds):
         _, info = env.reset(seed=seed)
         over = False
         while not over:
@@ -95,34 +108,33 @@ def test_the_expert_always_succeeds_and_its_texts_are_true(name):
             over = terminated or truncated
             assert info["parsed"]["format_correct"] and info["metrics"]["action_is_effective"]
             assert info["parsed"]["observation"] == env.state_text(before)
-            assert info["parsed"]["prediction"] == env.state_text(info["state"])
-        assert info["success"]
+            if CASES[name].predicts_all:
+                assert info["parsed"]["prediction"] == env.state_text(info["state"])
+        assert info["success"] or not CASES[name].is_certain
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_and_responses_give_the_same_episode(name):
-    config = {"expert_actions_per_turn": 3}
-    first = play(envs.make(name, config), seed=23)
-    assert same(first, play(envs.make(name, config), seed=23))
-    other = play(envs.make(name, config), seed=24)
+    several = CASES[name].several(3)
+    first = play(make(name, **several), seed=23)
+    assert same(first, play(make(name, **several), seed=23))
+    other = play(make(name, **several), seed=24)
     assert first[0][1]["level_hash"] != other[0][1]["level_hash"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_episode_that_was_played_before_leaves_no_trace(name):
-    env = envs.make(name, {})
+    env = make(name)
     play(env, seed=1)
-    assert same(play(env, seed=2), play(envs.make(name, {}), seed=2))
+    assert same(play(env, seed=2), play(make(name), seed=2))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_resets_in_threads_equal_resets_one_by_one(name):
-    config = {"render_mode": "text"}
-    if name == "Sokoban":
-        config |= {"dim_room": [7, 7], "num_boxes": 2}
+    options = {"dim_room": [7, 7], "num_boxes": 2} if name == "Sokoban" else {}
 
     def level(seed):
-        return envs.make(name, config).reset(seed=seed)
+        return make(name, render_mode="text", **options).reset(seed=seed)
 
     with ThreadPoolExecutor(16) as pool:
         threaded = list(pool.map(level, range(64)))
@@ -132,7 +144,7 @@ def test_resets_in_threads_equal_resets_one_by_one(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_reset_without_a_seed_goes_on_from_the_seed_before(name):
     def hashes():
-        env = envs.make(name, {"render_mode": "text"})
+        env = make(name, render_mode="text")
         env.reset(seed=9)
         return [env.reset()[1]["level_hash"] for _ in range(5)]
 
@@ -142,17 +154,21 @@ def test_a_reset_without_a_seed_goes_on_from_the_seed_before(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_move_limit_truncates_and_does_not_terminate(name):
-    env = envs.make(name, {"render_mode": "text", "prompt_format": "no_think", "max_steps": 4})
-    move = {"FrozenLake": "<answer>Left</answer>", "Sokoban": "<answer>Up</answer>"}[name]
+    case = CASES[name]
+    env = make(name, render_mode="text", prompt_format="no_think", max_steps=case.limit)
+    move = f"<answer>{case.idle}</answer>"
     for seed in range(100):
-        log = play(env, seed, [move] * 4)
-        if len(log) == 5 and not log[-1][2]:  # the repeated move did not end this game
+        log = play(env, seed, [move] * case.limit)
+        if len(log) == case.limit + 1 and not log[-1][2]:  # the move did not end this game
             break
-    assert [step[2:4] for step in log[1:]] == [(False, False)] * 3 + [(False, True)]
+    ends = [step[2:4] for step in log[1:]]
+    assert ends == [(False, False)] * (case.limit - 1) + [(False, True)]
     assert not log[-1][4]["success"]
+    if env.config.max_actions_per_step < 3:
+        return
 
     # A limit reached inside an answer cuts the rest of it.
-    three = move.replace("</", f",{move[8:-9]},{move[8:-9]}</")
+    three = f"<answer>{case.idle},{case.idle},{case.idle}</answer>"
     longer = play(env, seed, [three] * 3)
     assert [step[2:4] for step in longer[1:]] == [(False, False), (False, True)]
     assert longer[-1][4]["state"] == log[-1][4]["state"]
@@ -160,15 +176,15 @@ def test_the_move_limit_truncates_and_does_not_terminate(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ending_on_the_last_allowed_move_terminates(name):
-    free = envs.make(name, {"render_mode": "text"})
+    free = make(name, render_mode="text")
     moves = len(play(free, seed=4)) - 1
-    exact = envs.make(name, {"render_mode": "text", "max_steps": moves})
+    exact = make(name, render_mode="text", max_steps=moves)
     assert play(exact, seed=4)[-1][2:4] == (True, False)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_happens_after_the_end_or_before_the_start(name):
-    env = envs.make(name, {"render_mode": "text"})
+    env = make(name, render_mode="text")
     with pytest.raises(ResetNeeded):
         env.step(VAIN)
     play(env, seed=0)
@@ -176,7 +192,7 @@ def test_nothing_happens_after_the_end_or_before_the_start(name):
         env.step(VAIN)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", GRIDS)
 def test_moves_after_the_end_of_the_game_are_not_carried_out(name):
     env = envs.make(name, {"render_mode": "text", "prompt_format": "no_think"})
     for seed in range(40):
@@ -196,17 +212,21 @@ def test_moves_after_the_end_of_the_game_are_not_carried_out(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_format_is_not_rewarded_and_does_not_move(name):
-    env = envs.make(name, {"render_mode": "text", "prompt_format": "free_think"})
+    env = make(name, render_mode="text", prompt_format="free_think")
     _, before = env.reset(seed=2)
-    _, reward, terminated, truncated, info = env.step("so: <think>x</think><answer>Up</answer>")
-    assert (reward, terminated, truncated) == (0.0, False, False)
+    right = f"<think>x</think><answer>{CASES[name].idle}</answer>"
+    assert env._parser.parse(right).format_correct
+    _, reward, terminated, truncated, info = env.step(f"so: {right}")
+    assert (reward, terminated, truncated) == (CASES[name].invalid, False, False)
     assert info["state"] == before["state"]
     assert info["metrics"] == {"action_is_valid": False, "action_is_effective": False}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_invalid_action_costs_the_format_reward_but_those_before_it_count(name):
-    env = envs.make(name, {"render_mode": "text", "prompt_format": "no_think"})
+    env = make(name, render_mode="text", prompt_format="no_think", **CASES[name].several(1))
+    if env.config.max_actions_per_step == 1:
+        pytest.skip("an answer holds one action only")
     env.reset(seed=6)
     action = env.expert_response().removeprefix("<answer>").removesuffix("</answer>")
     *_, whole = env.step(f"<answer>{action}</answer>")
@@ -236,10 +256,10 @@ def test_reward_presets(name, preset, format_reward, success):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reward_parts_can_be_overridden(name):
-    env = envs.make(name, {"render_mode": "text", "reward_overrides": {"format": 2, "step": -1}})
+    env = make(name, render_mode="text", reward_overrides={"format": 2})
     first = play(env, seed=8)[1]
     assert first[4]["rewards"]["format"] == 2.0
-    with pytest.raises(ValidationError, match=r"no part 'bonus'.*format, success"):
+    with pytest.raises(ValidationError, match=r"no part 'bonus'.*format"):
         envs.make(name, {"reward_overrides": {"bonus": 1.0}})
 
 
@@ -275,9 +295,10 @@ def test_unknown_names_are_refused_with_the_nearest_one():
 @pytest.mark.parametrize("name", NAMES)
 def test_the_config_digest_is_that_of_the_resolved_options(name):
     digest = envs.env_config_digest(name, {})
-    assert digest == envs.env_config_digest(name, {"tile_size": 32, "tags": {"think": "think"}})
-    assert digest != envs.env_config_digest(name, {"tile_size": 33})
-    parts = {"format": 1.0, "step": -1.0}
+    assert digest == envs.env_config_digest(name, {"tags": {"think": "think"}})
+    assert digest != envs.env_config_digest(name, {"max_steps": 33})
+    paid = [part for part in envs.parse_env_config(name, {}).reward_values if part != "format"]
+    parts = {"format": 1.0, paid[0]: -1.0}
     assert envs.env_config_digest(name, {"reward_overrides": parts}) == envs.env_config_digest(
         name, {"reward_overrides": dict(reversed(parts.items()))}
     )
@@ -287,7 +308,9 @@ def test_the_config_digest_is_that_of_the_resolved_options(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_potential_rises_from_start_to_success(name):
     """Along the expert's path, by the share of the way that is done."""
-    env = envs.make(name, {"max_actions_per_step": 1, "expert_actions_per_turn": 1})
+    if not CASES[name].is_certain:
+        pytest.skip("success is a matter of chance")
+    env = make(name, max_actions_per_step=1, expert_actions_per_turn=1)
     for seed in range(5):
         log = play(env, seed)
         states = [log[0][1]["state"], *(step[4]["state"] for step in log[1:])]

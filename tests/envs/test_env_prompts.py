@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from env_cases import CASES, GRIDS, MODES, NAMES
 
 from vagen import envs
 from vagen.envs.frozenlake.env import FrozenLakeEnv
@@ -11,8 +12,17 @@ from vagen.envs.parsing import LAYOUTS
 from vagen.envs.sokoban.env import SokobanEnv
 from vagen.envs.sokoban.game import Room, Sokoban, SokobanLevel
 
-NAMES = sorted(envs.ENVIRONMENTS)
 FORMATS = sorted(LAYOUTS)
+
+
+def formats(names=NAMES):
+    """Environments with each prompt format that they can be asked in."""
+    return [
+        (name, prompt_format)
+        for name in names
+        for prompt_format in FORMATS
+        if LAYOUTS[prompt_format].notation in envs.get_environment(name).config_class.notations
+    ]
 
 
 def cells(positions, columns):
@@ -33,9 +43,21 @@ def game_at(env):
     return Sokoban(SokobanLevel.create(room, cells(state["boxes"], columns), player, None))
 
 
+@pytest.mark.parametrize(("name", "prompt_format"), formats())
+def test_the_example_parses_and_says_the_state(name, prompt_format):
+    env = envs.make(name, {**CASES[name].options, "prompt_format": prompt_format})
+    example = env.example_response()
+    assert example in env.system_prompt()
+    parsed = env._parser.parse(example)
+    assert parsed.format_correct
+    assert parsed.actions == env.example_actions[: env.config.max_actions_per_step]
+    if parsed.observation is not None:
+        assert parsed.observation == env.state_text(env.example_state)
+        assert env.config.layout.notation == "symbolic" or parsed.observation in env._state_rule()
+
+
 @pytest.mark.parametrize("most", [1, 2, 3])
-@pytest.mark.parametrize("prompt_format", FORMATS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "prompt_format"), formats(GRIDS))
 def test_the_example_parses_and_is_legal_and_true(name, prompt_format, most):
     options = {"prompt_format": prompt_format, "max_actions_per_step": most}
     env = envs.make(name, options)
@@ -65,13 +87,14 @@ def test_the_example_parses_and_is_legal_and_true(name, prompt_format, most):
 
 
 @pytest.mark.parametrize("detail", ["full", "brief"])
-@pytest.mark.parametrize("mode", ["vision", "text"])
-@pytest.mark.parametrize("prompt_format", FORMATS)
-@pytest.mark.parametrize("name", NAMES)
-def test_prompts_have_no_doubled_braces_and_name_the_answer_tag(name, prompt_format, mode, detail):
-    env = envs.make(
-        name, {"prompt_format": prompt_format, "render_mode": mode, "prompt_detail": detail}
-    )
+@pytest.mark.parametrize(("name", "prompt_format"), formats())
+def test_prompts_have_no_doubled_braces_and_name_the_answer_tag(name, prompt_format, detail):
+    for mode in CASES[name].modes:
+        options = {"prompt_format": prompt_format, "render_mode": mode, "prompt_detail": detail}
+        check_braces_and_tags(envs.make(name, {**CASES[name].options, **options}), detail)
+
+
+def check_braces_and_tags(env, detail):
     observation, _ = env.reset(seed=0)
     for text in (env.system_prompt(), observation["text"], env.expert_response()):
         assert "{{" not in text and "}}" not in text
@@ -83,7 +106,7 @@ def test_prompts_have_no_doubled_braces_and_name_the_answer_tag(name, prompt_for
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_turn_prompt_repeats_the_format_without_the_example(name):
-    env = envs.make(name, {})
+    env = envs.make(name, {"prompt_format": "grounding_worldmodeling"})
     observation, _ = env.reset(seed=0)
     later, *_ = env.step(env.expert_response())
     for text in (observation["text"], later["text"]):
@@ -100,18 +123,18 @@ def test_renamed_tags_reach_every_text(name):
         assert "<think>" not in text and "answer>" not in text
 
 
-@pytest.mark.parametrize("mode", ["vision", "text"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "mode"), MODES)
 def test_brief_prompts_are_brief(name, mode):
     env = envs.make(name, {"prompt_detail": "brief", "render_mode": mode})
     words = [word for word in env.system_prompt().split() if word not in ".,:"]
     assert len(words) <= 25
     assert all(action in words for action in env.actions)
     observation, _ = env.reset(seed=0)
-    shown = "<image>" if mode == "vision" else env.grid_text(env.state())
-    assert len(observation["text"].replace(shown, "").split()) <= 5
+    assert observation["text"] == env._shown()[0]
+    if mode == "vision":
+        assert len(observation["text"].replace("<image>", "").split()) <= 5
     later, *_ = env.step(env.expert_response())
-    assert later["text"] == ("<image>" if mode == "vision" else env.grid_text(env.state()))
+    assert later["text"] == env._shown()[0]
 
 
 def test_only_a_slippery_lake_is_called_slippery():
@@ -120,7 +143,7 @@ def test_only_a_slippery_lake_is_called_slippery():
     assert "slippery" in slippery.system_prompt() and "0.70" in slippery.system_prompt()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", GRIDS)
 def test_text_mode_explains_symbols_and_vision_mode_pictures(name):
     vision = envs.make(name, {}).system_prompt()
     text = envs.make(name, {"render_mode": "text"}).system_prompt()
@@ -138,7 +161,7 @@ def test_natural_state_texts_are_regular_words():
     pattern = re.compile(
         r"(box|target|hole) is (above|below|same row) and (left|right|same column)"
     )
-    for name in NAMES:
+    for name in GRIDS:
         env = envs.make(name, {})
         for seed in range(30):
             _, info = env.reset(seed=seed)

@@ -149,7 +149,7 @@ class HouseholdEnv(TurnEnv):
         known = _known(state)
         here, held = state["at"], state["holding"]
         if self.config.layout.notation == "structured":
-            return json.dumps({"at": here, "holding": held, "known": known})
+            return json.dumps({"at": here, "holding": held, **known})
         parts = [f"i am {_at(here)}"]
         if here != HALL and is_openable(here):
             parts.append(f"{here} is {'open' if here in state['open'] else 'closed'}")

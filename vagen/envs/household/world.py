@@ -267,13 +267,13 @@ class World:
         goal = self.goal
         return {
             "goal": {"task": goal.task, "object": goal.object, "place": goal.place},
-            "rooms": self.rooms,
+            "rooms": {room: list(places) for room, places in self.rooms.items()},
             "at": self.at,
             "holding": self.holding,
             "where": dict(sorted(self.where.items())),
             "open": sorted(self.opened),
             "conditions": {name: sorted(found) for name, found in sorted(self.conditions.items())},
-            "lamps": self.lamps,
+            "lamps": dict(self.lamps),
             "lit": sorted(self.lit),
             "seen": sorted(self.seen),
         }

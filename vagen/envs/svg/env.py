@@ -133,7 +133,7 @@ class SVGEnv(TurnEnv):
             "target": self._icon.document,
             "drawing": None if document is None else _digest(document),
             "shapes": [] if document is None else colours_and_shapes(read_document(document)),
-            "scores": scores,
+            "scores": dict(scores),
             "score": score,
             "best": best,
         }
