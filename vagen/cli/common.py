@@ -108,7 +108,7 @@ def new_folder(path: Path) -> Path:
         ConfigError: If there is something already: a result is never mixed with another's.
     """
     if path.exists():
-        raise ConfigError(f"{path} exists already: choose another --to")
+        raise ConfigError(f"{path} exists already: choose another folder")
     return path
 
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "view": Command("vagen.cli.evaluate:view", "open a run's or an evaluation's report"),
     "plan": Command("vagen.cli.plan:plan", "what would run: steps, sizes, memory", _WORDS),
     "doctor": Command("vagen.cli.doctor:doctor", "check this machine and this model", _WORDS),
+    "judge": Command("vagen.cli.judge:judge", "measure how good a judge is", _WORDS),
     "store": Command("vagen.cli.store:store", "what is in a store: list, check, copy, tidy up"),
     "cluster": Command("vagen.cli.cluster:cluster", "runs on Kubernetes: status, logs, end"),
     "compile": Command("vagen.cli.run:compile_ir", "write the pipeline as Kubeflow YAML", _WORDS),
@@ -180,6 +181,19 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     ],
     "plan": [
         (("--engine",), {"choices": ["local", "verl"], "help": "instead of infra.engine"}),
+    ],
+    "judge": [
+        (
+            ("action",),
+            {"choices": ["calibrate"], "help": "judge generated statements of known worth"},
+        ),
+        (("--env",), {"metavar": "NAME", "help": "this environment instead of an experiment's"}),
+        (
+            ("--statements",),
+            {"type": int, "default": 5000, "help": "for each environment (5000)"},
+        ),
+        (("--seed",), {"type": int, "default": 0, "help": "decides states and texts (0)"}),
+        (("--out",), {"required": True, "metavar": "DIR", "help": "folder for the report"}),
     ],
     "store": [
         (

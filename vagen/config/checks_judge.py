@@ -22,6 +22,7 @@ def judge_refusals(config: ExperimentConfig) -> Refusals:
         yield ("judge.use_state_reward", "both weights are 0; give one, or set it to false")
         return
     yield from _environments(config, rewarded)
+    yield from _defences(config)
     if judge.type != "rule":
         yield from _endpoint(judge.llm, "judge.llm", f"judge.type = {judge.type}")
     if judge.second.fraction > 0:
@@ -56,6 +57,33 @@ def _environments(config: ExperimentConfig, rewarded: list[str]) -> Refusals:
                 "for judge.use_state_reward to score; take grounding_worldmodeling, or set "
                 "judge.use_state_reward to false",
             )
+
+
+def _defences(config: ExperimentConfig) -> Refusals:
+    from vagen.judge.rules import RULES
+
+    judge = config.judge
+    if not judge.gate and judge.type != "rule":
+        yield (
+            "judge.gate",
+            f"texts go to a language model ungated with judge.type = {judge.type}; set it to true",
+        )
+    for name in ("information", "repetition"):
+        if not getattr(judge, name).enable:
+            continue
+        if judge.type == "llm":
+            yield (
+                f"judge.{name}.enable",
+                "texts are compared with other states by rules; take judge.type = rule or cascade, "
+                "or set it to false",
+            )
+        for env_id, spec in config.envs.items():
+            if spec.env_name not in RULES:
+                yield (
+                    f"judge.{name}.enable",
+                    f"there are no rules to compare texts of {spec.env_name} (`envs.{env_id}`) "
+                    "with other states; set it to false",
+                )
 
 
 def _endpoint(llm: LLMJudgeConfig, key: str, asker: str) -> Refusals:

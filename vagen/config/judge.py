@@ -76,6 +76,56 @@ class ScheduleConfig(Section):
     other rewards (.1 is strict); above it all of a batch are scaled down. null is no cap."""
 
 
+class InformationConfig(Section):
+    """Pay a text for what it says about its own state: its score minus its mean score against
+    states of other episodes of the batch. A text that fits every state earns nothing.
+    """
+
+    enable: bool = False
+    """Deduct that mean in training; needs rules for every environment."""
+    states: PositiveInt = 16
+    """States of other episodes that every text is compared with."""
+
+
+class RepetitionConfig(Section):
+    """Charge for texts that come more often than the states they are right in: the share of near
+    duplicates in the batch minus the share of states that the text fits, where that is positive.
+    """
+
+    enable: bool = False
+    """Deduct the charge in training."""
+    weight: float = Field(default=0.5, ge=0.0)
+    """Deduction from the score, per share."""
+    similarity: Share = 0.7
+    """Share of words that near duplicates have in common; numbers and directions all are."""
+
+
+class AlarmConfig(Section):
+    """Sound the alarm where the judge's scores rise while success falls: `judge/alarm`."""
+
+    enable: bool = True
+    """Compare the two over the run; the alarm changes nothing."""
+    window: Annotated[int, Field(ge=4)] = 20
+    """Iterations that are compared, their later half with their earlier; fewer sound none."""
+    min_rise: float = Field(default=0.05, ge=0.0)
+    """Least rise of the mean score between the halves."""
+    min_fall: float = Field(default=0.05, ge=0.0)
+    """Least fall of success between the halves."""
+
+
+class CalibrationConfig(Section):
+    """How good the judge has to have been measured to be for a run to start."""
+
+    path: str | None = None
+    """`calibration.json` that `vagen judge calibrate` wrote of this judge; null asks for none."""
+    min_precision: Share = 0.98
+    """Least share of right statements among those that it accepts, in every environment."""
+    min_recall: Share = 0.95
+    """Least share of right statements that it accepts, in every environment."""
+    on_failure: Literal["refuse", "warn"] = "refuse"
+    """What to do about a judge that falls short."""
+
+
 class JudgeConfig(Section):
     """World-model reasoning reward."""
 
@@ -94,6 +144,17 @@ class JudgeConfig(Section):
     max_absent: Share = 0.5
     """A batch in which a larger share of the verdicts asked for could not be had fails its step,
     which can be repeated; verdicts that were had are kept."""
+    gate: bool = True
+    """Refuse texts that hedge, contradict themselves, speak to the judge, ... Without it, rules
+    also pay for recall alone, whatever else is claimed: a judge to study how it is satisfied
+    without being told anything; not to train with."""
+    coordinate_base: Literal[0, 1] = 0
+    """What rows and columns in texts count from, as the prompt says; the environments' own prompts
+    count from 0."""
     schedule: ScheduleConfig = ScheduleConfig()
+    information: InformationConfig = InformationConfig()
+    repetition: RepetitionConfig = RepetitionConfig()
+    alarm: AlarmConfig = AlarmConfig()
+    calibration: CalibrationConfig = CalibrationConfig()
     llm: LLMJudgeConfig = LLMJudgeConfig()
     second: SecondJudgeConfig = SecondJudgeConfig()

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -20,6 +20,7 @@ from vagen.config.presets import PRESETS, preset_values
 from vagen.config.schema import ExperimentConfig
 from vagen.config.yaml_io import Document, read_yaml
 
+S = TypeVar("S", bound=BaseModel)
 _SUFFIXES = (".yaml", ".yml")
 
 
@@ -70,6 +71,26 @@ def load_infra(
     for text in overrides:
         layers.lay(parse_override(text))
     return validate(InfraConfig, layers.tree, layers.place_of)
+
+
+def load_section(model: type[S], name: str, overrides: Sequence[str] = ()) -> S:
+    """One section with its defaults and overrides, for what needs no whole experiment.
+
+    Args:
+        model: The section's class.
+        name: Its key, which the overrides begin with, e.g. `judge` of `judge.type=llm`.
+        overrides: Dotted assignments.
+
+    Raises:
+        ConfigError: As for `load_experiment`, or for an override of another section.
+    """
+    layers = Layers(_defaults(model))
+    for text in overrides:
+        key, dot, rest = text.partition(".")
+        if key != name or not dot:
+            raise ConfigError(f"{text}: only {name}.<key>=<value> can be given here")
+        layers.lay(parse_override(rest))
+    return validate(model, layers.tree, layers.place_of)
 
 
 def find_file(path_or_name: str | Path, folder: str) -> Path:

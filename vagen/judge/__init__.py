@@ -53,7 +53,7 @@ def make_judge(
     """
     if rules is None:
         rules = {name: of_env() for name, of_env in RULES.items()}
-    rule_judge = RuleJudge(rules, prompts=prompts)
+    rule_judge = RuleJudge(rules, prompts=prompts, gate=config.gate)
     if config.type == "rule":
         return rule_judge
     if client is None:

@@ -25,7 +25,7 @@ class CascadeJudge:
         self, rule_judge: RuleJudge, llm_judge: LLMJudge, rules: Mapping[str, Rules[Any, Any]]
     ) -> None:
         """Creates a judge of two that know the same `rules`, by environment name, and prompts."""
-        self._reader = rule_judge
+        self.reader = rule_judge
         self._llm = llm_judge
         self._rules = rules
 
@@ -54,7 +54,7 @@ class CascadeJudge:
         rules = self._rules.get(env_name)
         if rules is None:
             return await self._llm.score_section(section, env_name, text, state)
-        reading = self._reader.read(env_name, text)
+        reading = self.reader.read(env_name, text)
         if reading.content is None:
             return SectionVerdict(0.0, reading.flags, decided_by="gate")
         if not reading.understood and _UNREAD.issuperset(reading.flags):

@@ -72,7 +72,7 @@ _JUDGE_DIRECTED = re.compile(
             "corretto verdade certo si sim pravda da hai juist goed tak ano"
         )
     })\b
-    |<\s*/?\s*[a-z|!]|\[/?\s*(?:inst|sys)|^\s*\#{{2,}}\s*[a-z]""",
+    |<\s*/?\s*[a-z|!]|\[/?\s*(?:inst|sys)|^\s*\#{{2,}}[ ]+[a-z]{{2,}}""",
     re.VERBOSE | re.MULTILINE,
 )
 _INSTRUCTION = re.compile(

@@ -1,8 +1,11 @@
 """The rule judge: reads what the agent states and compares it with the truth, without a model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vagen.envs.base import State
 from vagen.judge.base import Verdict
@@ -25,6 +28,7 @@ class RuleJudge:
         max_tokens: int = 200,
         prompts: Mapping[str, str] | None = None,
         cache_size: int = 16_384,
+        gate: bool = True,
     ) -> None:
         """Creates a judge.
 
@@ -33,10 +37,12 @@ class RuleJudge:
             max_tokens: Most words and marks of a text.
             prompts: System prompt by environment: text copied from it is refused.
             cache_size: Most readings kept.
+            gate: False refuses nothing and pays for recall alone (`judge.gate`).
         """
         self._rules = {name: kind() for name, kind in RULES.items()} if rules is None else rules
         self._max_tokens = max_tokens
         self._prompts = dict(prompts or {})
+        self._gate = gate
         self._read = lru_cache(maxsize=cache_size)(self._read_text)
 
     async def score(
@@ -82,6 +88,7 @@ class RuleJudge:
             if (
                 observation is not None
                 and not reasons
+                and self._gate
                 and same_words(observation, prediction)
                 and rules.has_changed(
                     self._read(env_name, prediction).content, rules.truth(state), truth
@@ -90,6 +97,21 @@ class RuleJudge:
                 prediction_score, reasons = 0.0, ("copied_observation",)
             flags += [f"prediction:{reason}" for reason in reasons]
         return Verdict(observation_score, prediction_score, tuple(flags))
+
+    def scores(self, env_name: str, text: str, truths: Sequence[Any]) -> NDArray[np.float64] | None:
+        """Scores of one text against many truths (`Rules.truth`), float64 [len(truths)].
+
+        Returns:
+            None where the text is not understood: rules cannot say how it compares.
+        """
+        reading = self.read(env_name, text)
+        if self._gate and not reading.understood and not reading.flags:
+            return None
+        return np.array([self._compare(env_name, reading, truth)[0] for truth in truths])
+
+    def rules(self, env_name: str) -> Rules[Any, Any] | None:
+        """The rules of an environment, if it has any."""
+        return self._rules.get(env_name)
 
     def read(self, env_name: str, text: str) -> Reading[Any]:
         """The reading of a text, the gate's refusals among its flags; `content` is then None.
@@ -102,7 +124,14 @@ class RuleJudge:
         return self._read(env_name, text)
 
     def _judge(self, env_name: str, text: str, truth: Any) -> tuple[float, tuple[str, ...]]:
-        reading = self.read(env_name, text)
+        return self._compare(env_name, self.read(env_name, text), truth)
+
+    def _compare(
+        self, env_name: str, reading: Reading[Any], truth: Any
+    ) -> tuple[float, tuple[str, ...]]:
+        if not self._gate:
+            content = reading.content
+            return 0.0 if content is None else self._rules[env_name].recall(content, truth), ()
         if reading.flags:
             return 0.0, reading.flags
         if not reading.understood:
@@ -111,10 +140,14 @@ class RuleJudge:
 
     def _read_text(self, env_name: str, text: str) -> Reading[Any]:
         rules = self._rules[env_name]
-        flags = text_flags(
-            text,
-            max_tokens=self._max_tokens,
-            prompt=self._prompts.get(env_name),
-            vocabulary=rules.vocabulary,
+        flags = (
+            ()
+            if not self._gate
+            else text_flags(
+                text,
+                max_tokens=self._max_tokens,
+                prompt=self._prompts.get(env_name),
+                vocabulary=rules.vocabulary,
+            )
         )
         return Reading(None, flags) if flags else rules.read(text)

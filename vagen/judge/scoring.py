@@ -12,7 +12,15 @@ from vagen.config.infra import SCRATCH, InfraConfig
 from vagen.config.judge import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.envs import parse_env_config
-from vagen.judge import AnswerCache, ChatClient, Judge, Verdict, make_judge, rules_for
+from vagen.judge import (
+    AnswerCache,
+    ChatClient,
+    Judge,
+    RuleJudge,
+    Verdict,
+    make_judge,
+    rules_for,
+)
 from vagen.judge.base import SECTIONS
 from vagen.judge.llm import DEADLINE
 from vagen.rollout.types import Status, Trajectory, Turn
@@ -184,22 +192,49 @@ class Scorer:
 
     def _judge(self, judge: JudgeConfig, config_id: str, client: ChatClient | None) -> Judge:
         spec = self.config.envs[config_id]
-        env_config = parse_env_config(spec.env_name, spec.env_config)
-        env = environments_of().open(spec.env_name, spec.env_config)
-        prompts = {spec.env_name: env.system_prompt()}
-        env.close()
-        rules = rules_for(spec.env_name, env_config)
-        return make_judge(
-            judge,
-            rules={} if rules is None else {spec.env_name: rules},
-            prompts=prompts if env_config.prompt_detail == "full" else None,
-            client=client,
-            cache=self._cache,
-        )
+        return judge_of(judge, spec.env_name, spec.env_config, client=client, cache=self._cache)
+
+    @property
+    def readers(self) -> dict[str, RuleJudge]:
+        """The judges of rules, by environment id, where there are any."""
+        found = {name: getattr(judge, "reader", judge) for name, judge in self._judges.items()}
+        return {name: judge for name, judge in found.items() if isinstance(judge, RuleJudge)}
+
+
+def judge_of(
+    judge: JudgeConfig,
+    env_name: str,
+    env_config: dict[str, Any],
+    *,
+    client: ChatClient | None = None,
+    cache: AnswerCache | None = None,
+) -> Judge:
+    """The judge of one environment, which knows its rules and its prompt.
+
+    Args:
+        judge: `judge` section of the experiment.
+        env_name: Name of the environment.
+        env_config: Its options.
+        client: The endpoint of the language model, if the judge asks one.
+        cache: Answers that were had before; None keeps none.
+    """
+    options = parse_env_config(env_name, env_config)
+    env = environments_of().open(env_name, env_config)
+    prompts = {env_name: env.system_prompt()}
+    env.close()
+    rules = rules_for(env_name, options, coordinate_base=judge.coordinate_base)
+    return make_judge(
+        judge,
+        rules={} if rules is None else {env_name: rules},
+        prompts=prompts if options.prompt_detail == "full" else None,
+        client=client,
+        cache=cache,
+    )
 
 
 def set_rewards(judge: JudgeConfig, turn: Turn, scale: float = 1.0) -> None:
-    """Sets a judged turn's rewards from its verdict; what is absent stays absent.
+    """Sets a judged turn's rewards from its verdict, less what `vagen.judge.deductions` found;
+    what is absent stays absent.
 
     Args:
         judge: The weights.
@@ -213,7 +248,9 @@ def set_rewards(judge: JudgeConfig, turn: Turn, scale: float = 1.0) -> None:
     }
     for section, weight in weights.items():
         value = turn.verdict[section]
-        turn.rewards[f"judge_{section}"] = None if value is None else scale * weight * value
+        if value is not None:
+            value = scale * weight * (value - turn.verdict.get("deducted", {}).get(section, 0.0))
+        turn.rewards[f"judge_{section}"] = value
 
 
 async def _score(judge: Judge, trajectory: Trajectory, turn: Turn) -> Verdict:

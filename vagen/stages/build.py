@@ -7,6 +7,7 @@ from typing import Any
 from vagen.config.base import ConfigError
 from vagen.config.schema import EnvSpec, ExperimentConfig
 from vagen.envs import LevelRef, distinct_levels, env_config_digest
+from vagen.judge.calibration.run import shortcomings
 from vagen.service import environments_of
 from vagen.stages import progress
 from vagen.stages.judge import check_endpoints
@@ -37,9 +38,11 @@ def build(run: Run) -> dict[str, Any]:
         TrackingError: MLflow cannot be reached.
         JudgeUnavailable, EndpointError: The judge's language model does not answer.
         LevelError: A split has fewer distinct levels than asked for.
-        ConfigError: Two splits share a level.
+        ConfigError: Two splits share a level, or the judge is not as good as its calibration has
+            to be.
     """
     tracker_of(run)
+    _check_calibration(run.experiment)
     if committed(run.levels) is None:
         check_endpoints(run)
         sets: dict[str, dict[str, Any]] = {}
@@ -69,6 +72,19 @@ def build(run: Run) -> dict[str, Any]:
         with commit_directory(run.levels, kind="levels", payload=payload) as folder:
             (folder / "levels.json").write_text(json.dumps(sets))
     return result(run.levels)
+
+
+def _check_calibration(experiment: ExperimentConfig) -> None:
+    found = shortcomings(experiment)
+    if not found:
+        return
+    if experiment.judge.calibration.on_failure == "refuse":
+        raise ConfigError(
+            f"the judge is not good enough to start: {'; '.join(found)}. Calibrate it anew with "
+            "`vagen judge calibrate`, or set judge.calibration.on_failure=warn"
+        )
+    for text in found:
+        progress.note(f"calibration of the judge: {text}")
 
 
 def assert_disjoint(config_id: str, splits: dict[str, list[LevelRef]]) -> None:

@@ -10,11 +10,14 @@ import numpy as np
 
 from vagen.config.schema import ExperimentConfig
 from vagen.judge.agreement import RIGHT, cohen_kappa
+from vagen.judge.alarm import watch
 from vagen.judge.base import SECTIONS
+from vagen.judge.deductions import deduct
 from vagen.judge.llm.probe import endpoints, probe
 from vagen.judge.rewards import weigh
 from vagen.judge.scoring import Scorer, cache_folder, statements
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.runner import derive_seed
 from vagen.rollout.types import Trajectory, Turn
 from vagen.stages import progress
 from vagen.stages.run import Run, committed, result
@@ -45,6 +48,7 @@ def judge(
         )
         cache = cache_folder(run.infra)
         metrics = score(run.experiment, batch.trajectories, cache=cache, iteration=iteration)
+        metrics |= _watch(run, iteration, batch.metrics | metrics)
         replace(batch, kind="judge", metrics=metrics).save(folder, previous=source)
     return result(folder)
 
@@ -67,6 +71,20 @@ def check_endpoints(run: Run) -> None:
                 f"`{key}.base_url`: {llm.model} at {llm.base_url} did not answer ({found.problem}); "
                 "start it, or see that it can be reached from here"
             )
+
+
+def _watch(run: Run, iteration: int, metrics: dict[str, float]) -> dict[str, float]:
+    """Sounds the alarm on a judge that is satisfied while success falls; returns its metrics."""
+    if not run.experiment.judge.use_state_reward:
+        return {}
+    alarm = watch(run.experiment.judge.alarm, [*run.iteration_metrics()[:iteration], metrics])
+    if alarm is None:
+        return {}
+    if alarm.sounds:
+        found = {"rise": alarm.rise, "fall": alarm.fall, "correlation": alarm.correlation}
+        progress.event("judge_alarm", iteration=iteration, **found)
+        progress.note(f"iteration {iteration + 1}: {alarm.message}")
+    return alarm.metrics()
 
 
 def score(
@@ -94,7 +112,7 @@ def score(
     """
     if not config.judge.use_state_reward:
         return {}
-    usage = asyncio.run(_score(config, trajectories, cache))
+    usage = asyncio.run(_score(config, trajectories, cache, iteration))
     judged = [turn for t in trajectories for turn in statements(t, config.judge)]
     metrics = usage | _metrics(judged, trajectories)
     _check_absent(config, judged)
@@ -105,7 +123,10 @@ def score(
 
 
 async def _score(
-    config: ExperimentConfig, trajectories: list[Trajectory], cache: Path | None
+    config: ExperimentConfig,
+    trajectories: list[Trajectory],
+    cache: Path | None,
+    iteration: int | None,
 ) -> dict[str, float]:
     count = sum(1 for t in trajectories for _ in statements(t, config.judge))
     async with Scorer(config, cache=cache) as scorer:
@@ -120,7 +141,10 @@ async def _score(
                     pending = 0
 
             await scorer.score_all(trajectories, on_judged)
-        return scorer.usage
+        if iteration is None:
+            return scorer.usage
+        seed = derive_seed(config.seed, "judge", iteration)
+        return scorer.usage | deduct(config.judge, scorer.readers, trajectories, seed=seed)
 
 
 def _metrics(judged: list[Turn], trajectories: list[Trajectory]) -> dict[str, float]:

@@ -134,14 +134,13 @@ class GridWriter(Writer):
             for key, value in positions.items()
             if value
         }
-        return {
+        texts = {
             "list/every pair": " . ".join(f"{name} is {pair}" for pair in pairs),
             "list/plural": f"the {name}s are " + " and ".join(pairs),
             "list/one and another": f"one {name} is {pairs[0]}"
             + "".join(f", another is {pair}" for pair in pairs[1:]),
             "list/counted": f"twenty {name}s are above, 20 {name}s are below",
             "list/not the others": f"{name} is not {pairs[0]}, not {pairs[4]}",
-            "list/every cell": json.dumps({**listed, "player": player}),
             "list/every player": json.dumps({**positions, "player": cells}),
             "list/key twice": json.dumps(positions)[:-1]
             + ", "
@@ -157,8 +156,11 @@ class GridWriter(Writer):
             "dict/comment": json.dumps(positions) + " // YES",
             "dict/expression": str(positions).replace("[", "list([", 1).replace("]", "])", 1),
             "dict/alternatives": json.dumps({"a": positions, "b": self.positions(other)}),
-            "dict/hedge": json.dumps({f"{name}": "perhaps " + pairs[0]}),
+            "dict/hedge": json.dumps({name: f"perhaps {pairs[0]}"}),
         }
+        if listed != positions:
+            texts["list/every cell"] = json.dumps({**listed, "player": player})
+        return texts
 
     def _structured(self, rng: Random, state: State) -> Text:
         if rng.random() < 0.2:
@@ -209,8 +211,8 @@ def _words(offsets: tuple[int, int]) -> tuple[str, str]:
     return VERTICAL[sign(offsets[0])][0], HORIZONTAL[sign(offsets[1])][0]
 
 
-def _relations(state: State, described: list[Place]) -> list[tuple[str, int, int]]:
-    return sorted((name, *map(sign, offset(state, place))) for name, place in described)
+def _relations(state: State, described: list[Place]) -> list[tuple[str, tuple[str, str]]]:
+    return sorted((name, _words(offset(state, place))) for name, place in described)
 
 
 def _canonical(rng: Random, noun: str, rows: int, columns: int) -> str:
@@ -270,7 +272,8 @@ def _compass(rng: Random, noun: str, rows: int, columns: int) -> str:
     direction = COMPASS.get((sign(rows), sign(columns)))
     if direction is None:
         return _straight(rng, noun, rows, columns)
-    return f"The {noun} is {rng.choice(('to the', 'at the', 'in the direction'))} {rng.choice(direction)}"
+    where = rng.choice(("to the", "at the", "in the direction"))
+    return f"The {noun} is {where} {rng.choice(direction)}"
 
 
 def _straight(rng: Random, noun: str, rows: int, columns: int) -> str:
@@ -278,7 +281,8 @@ def _straight(rng: Random, noun: str, rows: int, columns: int) -> str:
         return _synonyms(rng, noun, rows, columns)
     adverb = rng.choice(("directly", "straight", "exactly", "immediately"))
     if rows:
-        return f"the {noun} is {adverb} {VERTICAL[sign(rows)][0]} {rng.choice(('me', 'the player', 'you'))}"
+        reference = rng.choice(("me", "the player", "you"))
+        return f"the {noun} is {adverb} {VERTICAL[sign(rows)][0]} {reference}"
     return f"the {noun} is {adverb} to the {HORIZONTAL[sign(columns)][0]}"
 
 

@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import numpy as np
 
+from vagen.judge.agreement import cohen_kappa
 from vagen.judge.base import Judge
 from vagen.judge.calibration.samples import Sample
 from vagen.judge.calibration.writer import Kind
@@ -60,7 +61,7 @@ class Calibration:
     are right by chance."""
     recall: float
     """Part of the right and complete statements that are accepted."""
-    kappa: float
+    kappa: float | None
     """Cohen's kappa of acceptance against the truth, on true, false and partial statements."""
     chance: float
     """Mean score of a right description of one state against another: what a guess earns."""
@@ -85,56 +86,48 @@ class Calibration:
         return {name: getattr(self, name) for name in self.__slots__ if name != "judged"}
 
 
-def measure(
-    judge: Judge,
+async def measure(
+    judges: Sequence[Judge],
     env_name: str,
     samples: Sequence[Sample],
     *,
     information_texts: int = 500,
     information_states: int = 12,
+    usage: Callable[[], Mapping[str, float]] = dict,
 ) -> Calibration:
     """Has every statement judged and compares the verdicts with the truth.
 
     Args:
-        judge: Any judge; it may hold on to what it was asked before.
+        judges: Any judges, one for each configuration of the environment.
         env_name: Environment of the statements.
         samples: Statements of all kinds.
         information_texts: Of how many true, vague and template texts each the information score is
             measured; 0 leaves it out, since every one takes `information_states` further verdicts.
         information_states: States of other episodes that a text is compared with.
+        usage: What the judges have spent so far, such as calls and tokens.
     """
-    return asyncio.run(_measure(judge, env_name, samples, information_texts, information_states))
-
-
-async def _measure(
-    judge: Judge,
-    env_name: str,
-    samples: Sequence[Sample],
-    information_texts: int,
-    information_states: int,
-) -> Calibration:
-    before = dict(getattr(judge, "usage", {}))
+    before = dict(usage())
     start = time.perf_counter()
     verdicts = await asyncio.gather(
-        *(_score(judge, env_name, sample, sample.scene.state) for sample in samples)
+        *(_score(judges, env_name, sample, sample.scene.state) for sample in samples)
     )
     seconds = time.perf_counter() - start
-    usage = {name: n - before.get(name, 0) for name, n in getattr(judge, "usage", {}).items()}
+    spent = {name: n - before.get(name, 0) for name, n in usage().items()}
     judged = [
         Judged(sample, score, flags)
         for sample, (score, flags) in zip(samples, verdicts, strict=True)
     ]
-    judged = await _informed(judge, env_name, judged, information_texts, information_states)
-    chance = await _chance(judge, env_name, samples, information_texts)
-    return _summary(env_name, judged, chance, {"seconds": round(seconds, 3), **usage})
+    judged = await _informed(judges, env_name, judged, information_texts, information_states)
+    chance = await _chance(judges, env_name, samples, information_texts)
+    return _summary(env_name, judged, chance, {"seconds": round(seconds, 3), **spent})
 
 
 async def _score(
-    judge: Judge, env_name: str, sample: Sample, state: Any
+    judges: Sequence[Judge], env_name: str, sample: Sample, state: Any
 ) -> tuple[float | None, tuple[str, ...]]:
     """A prediction is judged against the state as the next one."""
     observed = sample.section == "observation"
-    verdict = await judge.score(
+    verdict = await judges[sample.scene.variant].score(
         env_name=env_name,
         observation=sample.text if observed else None,
         prediction=None if observed else sample.text,
@@ -145,7 +138,7 @@ async def _score(
 
 
 async def _informed(
-    judge: Judge, env_name: str, judged: list[Judged], texts: int, states: int
+    judges: Sequence[Judge], env_name: str, judged: list[Judged], texts: int, states: int
 ) -> list[Judged]:
     """Adds information scores to the first `texts` of each kind that has them."""
     rng, done = Random("information"), Counter[Kind]()
@@ -165,10 +158,10 @@ async def _informed(
         pool = [
             scene
             for scene in rng.sample(scenes, min(4 * states, len(scenes)))
-            if scene.seed != own.seed and scene.env_config == own.env_config
+            if scene.seed != own.seed and scene.variant == own.variant
         ][:states]
         others = await asyncio.gather(
-            *(_score(judge, env_name, each.sample, scene.state) for scene in pool)
+            *(_score(judges, env_name, each.sample, scene.state) for scene in pool)
         )
         scores = [score for score, _ in others if score is not None]
         information = each.score - float(np.mean(scores)) if scores else None
@@ -176,16 +169,18 @@ async def _informed(
     return result
 
 
-async def _chance(judge: Judge, env_name: str, samples: Sequence[Sample], count: int) -> float:
+async def _chance(
+    judges: Sequence[Judge], env_name: str, samples: Sequence[Sample], count: int
+) -> float:
     """Mean score of right descriptions against states of other episodes of the same variant."""
     rng = Random("chance")
     true = [sample for sample in samples if sample.kind is Kind.TRUE][: max(count, 200)]
     scores: list[float] = []
     for sample in true:
         scene = rng.choice(true).scene
-        if scene.env_config != sample.scene.env_config or scene.seed == sample.scene.seed:
+        if scene.variant != sample.scene.variant or scene.seed == sample.scene.seed:
             continue
-        score, _ = await _score(judge, env_name, sample, scene.state)
+        score, _ = await _score(judges, env_name, sample, scene.state)
         scores += [] if score is None else [score]
     return float(np.mean(scores)) if scores else 0.0
 
@@ -240,14 +235,3 @@ def _mean_scores(named: Any) -> dict[str, float]:
     for name, each in named:
         scores[name].append(each.score)
     return {name: round(float(np.mean(values)), 4) for name, values in sorted(scores.items())}
-
-
-def cohen_kappa(one: Sequence[bool], other: Sequence[bool]) -> float:
-    """Agreement of two yes-or-no judges beyond chance (Cohen 1960); 1 if neither ever differs."""
-    if not one:
-        return 0.0
-    first, second = np.asarray(one, float), np.asarray(other, float)
-    observed = float(np.mean(first == second))
-    yes, no = first.mean() * second.mean(), (1 - first.mean()) * (1 - second.mean())
-    expected = float(yes + no)
-    return 1.0 if expected == 1.0 else (observed - expected) / (1 - expected)

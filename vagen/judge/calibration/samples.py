@@ -49,7 +49,7 @@ def sample_statements(
     name = writer_class.env_name
     scenes = sample_scenes(name, env_configs, max(count // 4, 2 * len(env_configs)), seed)
     writers = [writer_class(parse_env_config(name, env_config)) for env_config in env_configs]
-    pools = [[scene for scene in scenes if scene.env_config == config] for config in env_configs]
+    pools = [[scene for scene in scenes if scene.variant == n] for n in range(len(writers))]
     samples: list[Sample] = []
     for kind, share in SHARES.items():
         for number in range(round(share * count)):

@@ -14,6 +14,9 @@ from vagen.envs import make
 from vagen.envs.base import AgentEnv, State
 from vagen.envs.config import EnvConfig
 
+SHARE_KEPT = 0.4
+"""Part of an episode's states that become scenes."""
+
 
 class Kind(StrEnum):
     """What a text is worth."""
@@ -44,6 +47,8 @@ class Text(NamedTuple):
 class Scene:
     """A state that an episode comes through, and how to come there again."""
 
+    variant: int
+    """Index of the environment's configuration among those that are calibrated."""
     env_config: dict[str, Any]
     seed: int
     turns: int
@@ -110,7 +115,7 @@ class Writer(ABC):
 def sample_scenes(
     env_name: str, env_configs: Sequence[dict[str, Any]], count: int, seed: int
 ) -> list[Scene]:
-    """States from episodes of the expert: every third turn or so, from the start to the end.
+    """States from episodes of the expert, from the start to the end.
 
     Args:
         env_name: A registered environment.
@@ -121,25 +126,29 @@ def sample_scenes(
     rng = Random(f"scenes {seed}")
     scenes: list[Scene] = []
     share = -(-count // len(env_configs))
-    for env_config in env_configs:
+    for variant, env_config in enumerate(env_configs):
         env = make(env_name, env_config)
         found: list[Scene] = []
         while len(found) < share:
             level_seed = rng.randrange(2**31)
-            found += _episode(env, env_config, level_seed, rng)
+            found += [
+                Scene(variant, env_config, level_seed, turns, state)
+                for turns, state in _episode(env, level_seed, rng)
+            ]
         env.close()
         scenes += found[:share]
     rng.shuffle(scenes)
     return scenes[:count]
 
 
-def _episode(env: AgentEnv, env_config: dict[str, Any], seed: int, rng: Random) -> list[Scene]:
+def _episode(env: AgentEnv, seed: int, rng: Random) -> list[tuple[int, State]]:
+    """Some states of one episode, with the number of turns before them."""
     _, info = env.reset(seed=seed)
-    scenes, turns, over = [], 0, False
+    found, turns, over = [], 0, False
     while not over:
-        if rng.random() < 0.4:
-            scenes.append(Scene(env_config, seed, turns, info["state"]))
+        if rng.random() < SHARE_KEPT:
+            found.append((turns, info["state"]))
         *_, terminated, truncated, info = env.step(env.expert_response())
         turns += 1
         over = terminated or truncated
-    return scenes
+    return found

@@ -116,6 +116,8 @@ class _Lexer:
             else:
                 self.understood = False
             self.distance = None
+        # `Not above and left` may deny both or the one that is not said: it says nothing.
+        self.understood &= not self.negated or (self.negation_is_open and len(value) == 1)
         self.emit(Event(Word.RELATION, value, negated=self.negated, straight=self.straight))
         self.straight = self.referred = self.no_object = self.negation_is_open = False
 

@@ -97,9 +97,7 @@ def score_frozenlake(
         stated, true = claims.get(name, ()), truth.objects[name]
         if name == HOLE and not holes and (not exhaustive or not true):
             continue
-        # A list of all places there can be is right somewhere whatever the state: no credit.
-        is_list = len(stated) > max(2 * len(true), len(true) + 2)
-        credit = 0.0 if is_list else _best_credit(_credits(statement, stated, truth, name))
+        credit = _best_credit(_credits(statement, stated, truth, name))
         expected = len(true) if name == TARGET or exhaustive else len(stated)
         score += weight * 2 * credit / (len(stated) + expected)
         total += weight
@@ -117,8 +115,7 @@ def score_sokoban(
     score = 0.0
     for name, weight in SOKOBAN_WEIGHTS.items():
         stated, true = claims.get(name, ()), truth.objects[name]
-        is_list = len(stated) > len(true) + 1
-        credits = [] if is_list else _credits(statement, stated, truth, name)
+        credits = _credits(statement, stated, truth, name)
         exact = [[float(credit == 1.0) for credit in row] for row in credits]
         size = len(stated) + len(true)
         score += weight * 2 * _best_credit(exact) / size if size else weight

@@ -18,7 +18,18 @@ RULES: dict[str, type[Rules[Any, Any]]] = {
 """By environment name; an environment that is not here is not judged by rules."""
 
 
-def rules_for(env_name: str, env_config: EnvConfig | None = None) -> Rules[Any, Any] | None:
-    """The rules of an environment as configured; None if it has none."""
+def rules_for(
+    env_name: str, env_config: EnvConfig | None = None, *, coordinate_base: int = 0
+) -> Rules[Any, Any] | None:
+    """The rules of an environment as configured; None if it has none.
+
+    Args:
+        env_name: Name of the environment.
+        env_config: Its options; None stands for the defaults.
+        coordinate_base: What rows and columns in texts count from, 0 or 1.
+    """
     rules = RULES.get(env_name)
-    return None if rules is None else rules.from_config(env_config)
+    if rules is None:
+        return None
+    configured = rules.from_config(env_config)
+    return configured.counting_from(coordinate_base) if coordinate_base else configured

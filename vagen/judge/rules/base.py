@@ -42,6 +42,11 @@ class Rules(ABC, Generic[ContentT, TruthT]):
         del env_config
         return cls()
 
+    def counting_from(self, base: int) -> "Rules[ContentT, TruthT]":
+        """The rules for texts whose rows and columns count from `base`, where texts have any."""
+        del base
+        return self
+
     @abstractmethod
     def read(self, text: str) -> Reading[ContentT]:
         """What `text` claims; never raises, whatever the text is."""
@@ -58,6 +63,13 @@ class Rules(ABC, Generic[ContentT, TruthT]):
             A score in [0, 1], and why it is 0 where the truth shows that the text is worth none
             (e.g. two places of an object of which there is only one).
         """
+
+    def recall(self, content: ContentT, truth: TruthT) -> float:
+        """How much of the truth a text claims, whatever else it claims, in [0, 1].
+
+        What a judge without a gate pays for (`judge.gate`); by default the same as `score`.
+        """
+        return self.score(content, truth)[0]
 
     @abstractmethod
     def has_changed(self, content: ContentT, before: TruthT, after: TruthT) -> bool:

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from copy import copy
 from typing import ClassVar
 
 from vagen.envs.base import State
@@ -38,6 +39,12 @@ class GridRules(Rules[Statement, Truth]):
         """
         self.coordinate_base = coordinate_base
 
+    def counting_from(self, base: int) -> "GridRules":
+        """A copy with another `coordinate_base`."""
+        rules = copy(self)
+        rules.coordinate_base = base
+        return rules
+
     def read(self, text: str) -> Reading[Statement]:
         """The claims of a sentence, a dict or a grid of symbols."""
         statement = read_statement(text, self.env_name, coordinate_base=self.coordinate_base)
@@ -54,19 +61,40 @@ class GridRules(Rules[Statement, Truth]):
         return make_truth(state["player"], self._places(state))
 
     def score(self, content: Statement, truth: Truth) -> tuple[float, tuple[str, ...]]:
-        """The game's score; two places of one object are worth none."""
+        """The game's score. Two places of one object are worth none, nor is a text that speaks of
+        far more objects than there are: a list of all places is right somewhere in any state.
+        """
         for name, stated in content.claims.items():
-            if len(stated) > MOST_MENTIONS and len(truth.objects.get(name, ())) == 1:
-                return 0.0, ("repeated",)
+            if len(stated) > self._most_claims(name, len(truth.objects.get(name, ()))):
+                return 0.0, ("listing",)
         claims = merge_unique(content, truth)
         if claims is None:
             return 0.0, ("contradiction",)
         return self._score(content, claims, truth), ()
 
+    def _most_claims(self, name: str, count: int) -> int:
+        """Most claims about a class of which there are `count` objects.
+
+        The only object may be spoken of again; of several, one may be miscounted.
+        """
+        del name
+        return MOST_MENTIONS if count == 1 else count + 1
+
     @abstractmethod
     def _score(
         self, statement: Statement, claims: dict[str, tuple[Claim, ...]], truth: Truth
     ) -> float: ...
+
+    def recall(self, content: Statement, truth: Truth) -> float:
+        """Mean over the required objects of the axes that some claim has right."""
+        found: list[float] = []
+        for name in self.required:
+            claims = content.claims.get(name, ())
+            for object_ in truth.objects[name]:
+                axes = (0, 1)
+                right = [any(claim[a] == object_[a] for claim in claims) for a in axes]
+                found.append(sum(right) / len(axes))
+        return sum(found) / len(found) if found else 0.0
 
     def has_changed(self, content: Statement, before: Truth, after: Truth) -> bool:
         """Relations of the objects that are named if relations are stated; positions, the player's

@@ -63,7 +63,21 @@ class Statement:
 
 
 COLOURS = tuple(
-    "red green blue yellow purple orange pink white black grey gray brown cyan".split(" ")
+    [
+        "red",
+        "green",
+        "blue",
+        "yellow",
+        "purple",
+        "orange",
+        "pink",
+        "white",
+        "black",
+        "grey",
+        "gray",
+        "brown",
+        "cyan",
+    ]
 )
 _NOUNS = "cube block apple drawer"
 _NUMBER = r"[+-]?\d{1,4}(?:\.\d{1,3})?"

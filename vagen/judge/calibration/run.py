@@ -1,0 +1,243 @@
+"""Calibrates the judge that a configuration asks for, and checks what was found against a run's."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from vagen.config.base import ConfigError
+from vagen.config.judge import JudgeConfig, LLMJudgeConfig
+from vagen.config.schema import ExperimentConfig
+from vagen.judge.cache import AnswerCache
+from vagen.judge.calibration import WRITERS
+from vagen.judge.calibration.measure import Calibration, measure
+from vagen.judge.calibration.samples import sample_statements
+from vagen.judge.llm import PROMPT_VERSION, ChatClient
+from vagen.judge.rules import RULES
+from vagen.judge.scoring import judge_of
+
+RULES_VERSION = 1
+"""Raised by every change of what rules read and pay: a calibration of others does not count."""
+FILE = "calibration.json"
+_LLM_INFORMATION = 50
+"""Texts of a kind whose information score is measured where a language model is asked: every one
+takes twelve further verdicts."""
+
+
+class NoWriterError(ConfigError):
+    """An environment that no statements can be written for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One environment in all configurations that are calibrated."""
+
+    name: str
+    """Of the result: the environment's id in the experiment, or its name."""
+    env_name: str
+    env_configs: tuple[dict[str, Any], ...]
+
+
+def subjects_of(experiment: ExperimentConfig) -> list[Subject]:
+    """The environments of an experiment, as it configures them.
+
+    Raises:
+        NoWriterError: One of them has no statements to be measured with.
+    """
+    for env_id, spec in experiment.envs.items():
+        _check_writer(spec.env_name, f" (`envs.{env_id}`)")
+    return [
+        Subject(env_id, spec.env_name, (spec.env_config,))
+        for env_id, spec in experiment.envs.items()
+    ]
+
+
+def subject_named(env_name: str) -> Subject:
+    """An environment in the variants that its writer names.
+
+    Raises:
+        NoWriterError: It has no statements to be measured with.
+    """
+    _check_writer(env_name, "")
+    return Subject(env_name, env_name, WRITERS[env_name].env_configs)
+
+
+def calibrate(
+    judge: JudgeConfig,
+    subjects: Sequence[Subject],
+    *,
+    statements: int,
+    seed: int = 0,
+    cache: Path | None = None,
+) -> dict[str, Calibration]:
+    """Measures a judge on generated statements about states of each environment.
+
+    Args:
+        judge: `judge` section of an experiment.
+        subjects: What to measure it on.
+        statements: How many statements for each of them.
+        seed: Decides states and texts.
+        cache: Folder for what a language model has answered; None keeps nothing.
+
+    Raises:
+        EndpointError: The key of an endpoint is not in the environment.
+        ConfigError: The judge cannot judge one of the environments.
+    """
+    for subject in subjects:
+        if judge.type == "rule" and subject.env_name not in RULES:
+            raise ConfigError(
+                f"the rule judge has no rules for {subject.env_name}, only for "
+                f"{', '.join(RULES)}; calibrate judge.type=llm or cascade"
+            )
+    return asyncio.run(_calibrate(judge, subjects, statements, seed, cache))
+
+
+async def _calibrate(
+    judge: JudgeConfig, subjects: Sequence[Subject], statements: int, seed: int, cache: Path | None
+) -> dict[str, Calibration]:
+    asks = judge.type != "rule"
+    client = ChatClient(judge.llm) if asks else None
+    answers = AnswerCache(cache) if asks and cache is not None else None
+    found: dict[str, Calibration] = {}
+    try:
+        for subject in subjects:
+            judges = [
+                judge_of(judge, subject.env_name, env_config, client=client, cache=answers)
+                for env_config in subject.env_configs
+            ]
+            writer = WRITERS[subject.env_name]
+            samples = sample_statements(writer, subject.env_configs, statements, seed)
+            found[subject.name] = await measure(
+                judges,
+                subject.env_name,
+                samples,
+                information_texts=_LLM_INFORMATION if asks else 500,
+                usage=lambda: {} if client is None else _usage(client),
+            )
+    finally:
+        if client is not None:
+            await client.close()
+        if answers is not None:
+            answers.close()
+    return found
+
+
+def _usage(client: ChatClient) -> dict[str, float]:
+    usage = client.usage
+    return {
+        "calls": float(usage.requests),
+        "prompt_tokens": float(usage.prompt_tokens),
+        "completion_tokens": float(usage.completion_tokens),
+    }
+
+
+def judge_digest(judge: JudgeConfig) -> str:
+    """SHA-256 of what decides a judge's verdicts; hexadecimal.
+
+    Where the endpoint is, how fast it may be asked and what the verdicts are worth does not.
+    """
+    content: dict[str, Any] = {
+        "type": judge.type,
+        "gate": judge.gate,
+        "coordinate_base": judge.coordinate_base,
+        "rules": RULES_VERSION,
+    }
+    if judge.type != "rule":
+        content["llm"] = _model(judge.llm)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _model(llm: LLMJudgeConfig) -> dict[str, Any]:
+    return {
+        "model": llm.model,
+        "temperature": llm.temperature,
+        "max_tokens": llm.max_tokens,
+        "prompts": PROMPT_VERSION,
+    }
+
+
+def write_json(
+    folder: Path, judge: JudgeConfig, found: Mapping[str, Calibration], *, seed: int
+) -> Path:
+    """Writes `calibration.json`; returns its path."""
+    content = {
+        "judge_digest": judge_digest(judge),
+        "judge": {"type": judge.type, "model": None if judge.type == "rule" else judge.llm.model},
+        "seed": seed,
+        "environments": {name: calibration.to_dict() for name, calibration in found.items()},
+    }
+    path = folder / FILE
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    return path
+
+
+def shortcomings(experiment: ExperimentConfig) -> list[str]:
+    """Why the calibration that an experiment names does not speak for its judge; empty if it does.
+
+    Raises:
+        ConfigError: There is no such file, or it is none of a calibration.
+    """
+    judge = experiment.judge
+    gate = judge.calibration
+    if not judge.use_state_reward or gate.path is None:
+        return []
+    content = _read(Path(gate.path))
+    if content["judge_digest"] != judge_digest(judge):
+        return [f"{gate.path} is of another judge ({content['judge']}), or of an older version"]
+    found: list[str] = []
+    for env_id, spec in experiment.envs.items():
+        entries = [e for e in content["environments"].values() if e["env_name"] == spec.env_name]
+        if not entries:
+            found.append(f"{gate.path} does not speak of {spec.env_name} (`envs.{env_id}`)")
+        for entry in entries:
+            for measure_name, least in (
+                ("precision", gate.min_precision),
+                ("recall", gate.min_recall),
+            ):
+                if entry[measure_name] < least:
+                    found.append(
+                        f"{measure_name} on {spec.env_name} is {entry[measure_name]:.3f}, below "
+                        f"judge.calibration.min_{measure_name} = {least:g}"
+                    )
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ConfigError(
+            f"judge.calibration.path: there is no file {path}; `vagen judge calibrate EXPERIMENT "
+            f"--out {path.parent}` writes it, or set it to null"
+        )
+    try:
+        return _Stored.model_validate_json(path.read_text()).model_dump()
+    except ValueError:
+        raise ConfigError(
+            f"judge.calibration.path: {path} is no file that `vagen judge calibrate` wrote"
+        ) from None
+
+
+class _Measured(BaseModel):
+    env_name: str
+    precision: float
+    recall: float
+
+
+class _Stored(BaseModel):
+    """What the gate reads of `calibration.json`."""
+
+    judge_digest: str
+    judge: dict[str, str | None]
+    environments: dict[str, _Measured]
+
+
+def _check_writer(env_name: str, where: str) -> None:
+    if env_name not in WRITERS:
+        raise NoWriterError(
+            f"no statements can be written for {env_name!r}{where}: a judge can be calibrated on "
+            f"{', '.join(WRITERS)}"
+        )

@@ -1,0 +1,142 @@
+"""What a batch as a whole takes off its scores: what texts earn anywhere, and their repetition.
+
+Both compare texts with the other states of the batch, and so with a sample of what the environment
+shows; they are found when all of the batch is judged, by rules, which have read every text already.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vagen.config.judge import JudgeConfig
+from vagen.judge.base import SECTIONS
+from vagen.judge.repetition import clusters
+from vagen.judge.rule_judge import RuleJudge
+from vagen.rollout.types import Trajectory, Turn
+
+FITS = 0.99
+"""Score from which on a text fits a state."""
+
+
+class Stated(NamedTuple):
+    """One judged text."""
+
+    turn: Turn
+    section: str
+    text: str
+    score: float
+
+
+def deduct(
+    judge: JudgeConfig,
+    readers: Mapping[str, RuleJudge],
+    trajectories: Sequence[Trajectory],
+    *,
+    seed: int,
+) -> dict[str, float]:
+    """Writes into each verdict what is deducted from its scores (`deducted`); returns metrics.
+
+    Args:
+        judge: Its `information` and `repetition`.
+        readers: Judges of rules by environment id.
+        trajectories: A judged batch.
+        seed: Draws the states that texts are compared with: the same for the same batch.
+    """
+    options = judge.information, judge.repetition
+    if not any(option.enable for option in options):
+        return {}
+    information: list[float] = []
+    charges: list[float] = []
+    unread = 0
+    for config_id, reader in readers.items():
+        batch = [t for t in trajectories if t.config_id == config_id]
+        for section in SECTIONS:
+            stated = _stated(batch, section)
+            if not stated:
+                continue
+            others = _elsewhere(reader, batch, stated, judge.information.states, seed)
+            repeated = _repeated(stated, others, judge.repetition.similarity)
+            for each, fits, share in zip(stated, others, repeated, strict=True):
+                unread += fits is None
+                taken = 0.0
+                if fits is not None and judge.information.enable:
+                    mean = float(fits.mean()) if fits.size else 0.0
+                    information.append(each.score - mean)
+                    taken += mean
+                if judge.repetition.enable:
+                    charges.append(judge.repetition.weight * share)
+                    taken += charges[-1]
+                assert each.turn.verdict is not None
+                each.turn.verdict.setdefault("deducted", {})[section] = taken
+    metrics = {"judge/not_compared": float(unread)}
+    if information:
+        metrics["judge/information"] = float(np.mean(information))
+    if charges:
+        metrics["judge/repetition_charge"] = float(np.mean(charges))
+    return metrics
+
+
+def _stated(batch: Sequence[Trajectory], section: str) -> list[Stated]:
+    return [
+        Stated(turn, section, turn.parsed[section], turn.verdict[section])
+        for trajectory in batch
+        for turn in trajectory.turns
+        if turn.verdict is not None and turn.verdict[section] is not None
+    ]
+
+
+def _elsewhere(
+    reader: RuleJudge, batch: Sequence[Trajectory], stated: list[Stated], count: int, seed: int
+) -> list[NDArray[np.float64] | None]:
+    """Scores of each text against states of other episodes; None where rules cannot tell.
+
+    One sample of states serves all texts, each of which leaves out those of its own episode: a text
+    is compared once however often it is said.
+    """
+    env_name = batch[0].env_name
+    rules = reader.rules(env_name)
+    if rules is None:
+        return [None] * len(stated)
+    section = stated[0].section
+    states = [
+        (trajectory.trajectory_id, turn.state if section == "observation" else turn.next_state)
+        for trajectory in batch
+        for turn in trajectory.turns
+    ]
+    rng = Random(f"information {seed} {section}")
+    sample = rng.sample(states, min(2 * count, len(states)))
+    episodes = np.array([episode for episode, _ in sample])
+    truths = [rules.truth(state) for _, state in sample]
+    known: dict[str, NDArray[np.float64] | None] = {}
+    found: list[NDArray[np.float64] | None] = []
+    for each in stated:
+        if each.text not in known:
+            known[each.text] = reader.scores(env_name, each.text, truths)
+        scores = known[each.text]
+        if scores is not None:
+            scores = scores[episodes != each.turn.trajectory_id][:count]
+        found.append(scores)
+    return found
+
+
+def _repeated(
+    stated: list[Stated], others: list[NDArray[np.float64] | None], similarity: float
+) -> list[float]:
+    """Share of each text's cluster in the batch less the share of states that the text fits."""
+    numbers = clusters([each.text for each in stated], similarity=similarity)
+    sizes = Counter(numbers)
+    fitting: dict[int, list[Any]] = defaultdict(list)
+    for number, scores in zip(numbers, others, strict=True):
+        if scores is not None and scores.size:
+            fitting[number].append(float((scores >= FITS).mean()))
+    shares: list[float] = []
+    for number in numbers:
+        fits = float(np.mean(fitting[number])) if fitting[number] else 0.0
+        # One text of its own is no repetition, however seldom its state is.
+        share = (sizes[number] - 1) / max(len(numbers) - 1, 1)
+        shares.append(max(share - fits, 0.0))
+    return shares
