@@ -63,21 +63,7 @@ class Statement:
 
 
 COLOURS = tuple(
-    [
-        "red",
-        "green",
-        "blue",
-        "yellow",
-        "purple",
-        "orange",
-        "pink",
-        "white",
-        "black",
-        "grey",
-        "gray",
-        "brown",
-        "cyan",
-    ]
+    "red green blue yellow purple orange pink white black grey gray brown cyan".split(" ")
 )
 _NOUNS = "cube block apple drawer"
 _NUMBER = r"[+-]?\d{1,4}(?:\.\d{1,3})?"
