@@ -98,6 +98,14 @@ class GridWriter(Writer):
             return self.drawing(state) != self.drawing(other)
         return self.positions(state) != self.positions(other)
 
+    def opposes(self, state: State, other: State) -> bool:
+        """The objects that have to be described are elsewhere."""
+        one, two = (
+            {pair for name, pair in _relations(each, self.described(each)) if name == self.thing}
+            for each in (state, other)
+        )
+        return one.isdisjoint(two)
+
     def partial(self, rng: Random, state: State) -> Text:
         """One object on the wrong side, or the first one left out or half described."""
         described = self.described(state)

@@ -86,7 +86,7 @@ def _write(
             return Text(writer.templates[place], f"template {place + 1}")
     for _ in range(_TRIES):
         other = rng.choice(pool).state
-        if writer.differs(Text("", "sentences"), state, other):
+        if writer.opposes(state, other):
             break
     else:
         return None

@@ -106,6 +106,10 @@ class Writer(ABC):
     def vague(self, rng: Random, state: State) -> Text:
         """A description that says nothing specific."""
 
+    def opposes(self, state: State, other: State) -> bool:
+        """Whether plain descriptions of the two states cannot both be right of one."""
+        return self.differs(Text("", "sentences"), state, other)
+
     def attacks(self, state: State, other: State) -> dict[str, str]:
         """Attacks of this environment's own, by `kind/name`."""
         del state, other

@@ -1,0 +1,184 @@
+"""Calibration: the rule judge is as good as it has to be, a bad judge is found out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vagen.cli.main import USER_ERROR, main
+from vagen.config import ConfigError
+from vagen.config.judge import JudgeConfig
+from vagen.judge.calibration import WRITERS, Kind
+from vagen.judge.calibration.attacks import ATTACKS, DISGUISES, attacks
+from vagen.judge.calibration.report import disagreements, write_report
+from vagen.judge.calibration.run import (
+    calibrate,
+    judge_digest,
+    shortcomings,
+    subject_named,
+    write_json,
+)
+from vagen.judge.calibration.samples import sample_statements
+from vagen.stages.build import build
+
+GROUNDED = {"prompt_format": "grounding_worldmodeling"}
+GRIDS = ("FrozenLake", "Sokoban")
+STORED = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_name", GRIDS)
+def test_rule_judge_on_five_thousand_statements(env_name: str) -> None:
+    found = calibrate(JudgeConfig(), [subject_named(env_name)], statements=5000, seed=1)[env_name]
+    assert found.statements >= 4990
+    assert found.absent == 0
+    assert found.precision >= 0.98
+    assert found.recall >= 0.95
+    assert found.kappa is not None and found.kappa >= 0.95
+    assert min(found.recall_by_wording.values()) >= 0.9
+    assert found.information["vague"] <= 0.05
+    assert found.information["template"] <= 0.05
+    assert found.information["true"] >= 0.5
+    assert found.attack_patterns >= 150
+    name, worst = found.worst_attack
+    assert worst <= found.chance, name
+    assert found.refused >= 0.98
+
+
+@pytest.mark.parametrize("env_name", GRIDS)
+def test_stored_calibration_is_of_this_judge_and_good_enough(env_name: str) -> None:
+    path = STORED / f"judge-calibration-{env_name.lower()}.json"
+    stored = json.loads(path.read_text())
+    assert stored["judge_digest"] == judge_digest(JudgeConfig())
+    (measured,) = stored["environments"].values()
+    assert measured["statements"] >= 4990
+    assert measured["precision"] >= 0.98
+    assert measured["recall"] >= 0.95
+
+
+def test_a_judge_without_a_gate_falls_short_and_its_mistakes_are_shown(tmp_path: Path) -> None:
+    subject = subject_named("FrozenLake")
+    found = calibrate(JudgeConfig(gate=False), [subject], statements=300)
+    lake = found["FrozenLake"]
+    assert lake.precision < 0.9
+    assert lake.worst_attack[1] > lake.chance
+    shown = disagreements(lake.judged)
+    assert shown and all(each.is_mistake for each in shown)
+    markdown, page = write_report(tmp_path, "A judge", found)
+    assert shown[0].sample.text.splitlines()[0] in markdown.read_text()
+    assert "data:image/png" in page.read_text()
+    assert list((tmp_path / "pictures").glob("FrozenLake-*.png"))
+
+
+@pytest.mark.parametrize("env_name", GRIDS)
+def test_statements_are_a_function_of_the_seed_and_of_every_kind(env_name: str) -> None:
+    writer = WRITERS[env_name]
+    one = sample_statements(writer, writer.env_configs, 200, 3)
+    assert one == sample_statements(writer, writer.env_configs, 200, 3)
+    assert one != sample_statements(writer, writer.env_configs, 200, 4)
+    assert {sample.kind for sample in one} == set(Kind)
+    assert {sample.section for sample in one} == {"observation", "prediction"}
+
+
+def test_false_statements_are_true_of_another_state() -> None:
+    """What is called false is false: none is what the writer could say of the state itself."""
+    writer_class = WRITERS["FrozenLake"]
+    samples = sample_statements(writer_class, ({"prompt_detail": "brief"},), 400, 0)
+    for sample in samples:
+        if sample.kind is Kind.FALSE and sample.wording == "sentences/canonical":
+            state = sample.scene.state
+            rows, columns = (
+                there - here for there, here in zip(state["target"], state["player"], strict=True)
+            )
+            vertical = "below" if rows > 0 else "above" if rows < 0 else "same row"
+            horizontal = "right" if columns > 0 else "left" if columns < 0 else "same column"
+            assert not (vertical in sample.text and horizontal in sample.text), sample.text
+
+
+def test_there_are_many_different_attacks() -> None:
+    texts = attacks("target is below and right", "target is above and left", "target")
+    assert len(texts) == sum(map(len, ATTACKS.values())) + len(DISGUISES) >= 200
+    assert len(set(texts.values())) == len(texts)
+
+
+def test_a_scene_is_drawn_as_it_was_described() -> None:
+    sample = sample_statements(WRITERS["Sokoban"], ({},), 100, 0)[0]
+    picture = sample.scene.picture("Sokoban")
+    assert picture is not None and picture.shape == (192, 192, 3)
+
+
+def test_command_line_writes_the_report(tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "calibration"
+    command = ["judge", "calibrate", "--env", "Sokoban", "--statements", "100", "--out", str(out)]
+    assert main(command) == 0
+    assert "Sokoban: precision 1.0000" in capsys.readouterr().out
+    stored = json.loads((out / "calibration.json").read_text())
+    assert stored["judge_digest"] == judge_digest(JudgeConfig())
+    assert (out / "calibration.html").is_file() and (out / "calibration.md").is_file()
+    assert main(command) == USER_ERROR
+    assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--env", "Chess"], "can be calibrated on FrozenLake"),
+        (["--env", "FrozenLake", "trainer.total_training_steps=3"], "only judge.<key>=<value>"),
+        (["--env", "FrozenLake", "judge.tpye=llm"], "tpye"),
+        (["--env", "FrozenLake", "frozenlake-tiny"], "an experiment, or --env, not both"),
+        (["--env", "FrozenLake", "--statements", "3"], "must be at least 100"),
+        (["frozenlake-tiny", "judge.use_state_reward=false"], "has no judge"),
+    ],
+)
+def test_command_line_refuses(words: list[str], message: str, tmp_path: Path, capsys: Any) -> None:
+    assert main(["judge", "calibrate", *words, "--out", str(tmp_path / "x")]) == USER_ERROR
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    judge = JudgeConfig()
+    found = calibrate(judge, [subject_named("FrozenLake")], statements=100)
+    return write_json(tmp_path, judge, found, seed=0)
+
+
+RULE = ("judge.use_state_reward=true",)
+
+
+def test_a_run_starts_with_a_judge_that_is_good_enough(
+    measured: Path, make_experiment: Any
+) -> None:
+    named = f"judge.calibration.path={measured}"
+    assert shortcomings(make_experiment(*RULE, **GROUNDED)) == []
+    assert shortcomings(make_experiment(*RULE, named, **GROUNDED)) == []
+    (other,) = shortcomings(make_experiment(*RULE, named, "judge.gate=false", **GROUNDED))
+    assert "is of another judge" in other
+    stored = json.loads(measured.read_text())
+    stored["environments"]["FrozenLake"]["recall"] = 0.5
+    measured.write_text(json.dumps(stored))
+    (low,) = shortcomings(make_experiment(*RULE, named, **GROUNDED))
+    assert low == "recall on FrozenLake is 0.500, below judge.calibration.min_recall = 0.95"
+    stored["environments"]["FrozenLake"]["env_name"] = "Sokoban"
+    measured.write_text(json.dumps(stored))
+    (missing,) = shortcomings(make_experiment(*RULE, named, **GROUNDED))
+    assert "does not speak of FrozenLake" in missing
+    measured.write_text("{}")
+    with pytest.raises(ConfigError, match="is no file that `vagen judge calibrate` wrote"):
+        shortcomings(make_experiment(*RULE, named, **GROUNDED))
+    measured.unlink()
+    with pytest.raises(ConfigError, match=r"there is no file .*vagen judge calibrate EXPERIMENT"):
+        shortcomings(make_experiment(*RULE, named, **GROUNDED))
+
+
+@pytest.mark.slow
+def test_the_build_step_refuses_or_warns(measured: Path, make_run: Any) -> None:
+    stored = json.loads(measured.read_text())
+    stored["environments"]["FrozenLake"]["precision"] = 0.5
+    measured.write_text(json.dumps(stored))
+    options = (*RULE, f"judge.calibration.path={measured}")
+    with pytest.raises(ConfigError, match=r"not good enough to start: precision on FrozenLake"):
+        build(make_run(*options, **GROUNDED))
+    run = make_run(*options, "judge.calibration.on_failure=warn", **GROUNDED)
+    assert build(run)["metrics"]
