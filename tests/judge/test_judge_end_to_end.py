@@ -20,7 +20,7 @@ SMALL = (
     "rollout_manager.max_turns=2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=8",
     "critic.ppo_mini_batch_size=8",
-    "warm_start.steps=60",
+    "warm_start.steps=40",
     "warm_start.batch_size=8",
     "trainer.total_training_steps=1",
     "infra.threads=1",
@@ -34,15 +34,19 @@ def test_frozenlake_tiny_with_the_cascade(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JUDGE_KEY", KEY)
     with ScriptedServer(key=KEY, fault_share=0.2, hang=3.0, seed=1) as server:
+        endpoint = (
+            f"base_url={server.base_url}",
+            f"model={MODEL}",
+            "api_key_env=JUDGE_KEY",
+            "timeout=2",
+            "backoff=0.05",
+        )
         overrides = [
             *SMALL,
             "judge.type=cascade",
-            f"judge.llm.base_url={server.base_url}",
-            f"judge.llm.model={MODEL}",
-            "judge.llm.api_key_env=JUDGE_KEY",
-            "judge.llm.timeout=2",
-            "judge.llm.backoff=0.05",
+            "judge.second.type=llm",
             "judge.second.fraction=1",
+            *(f"judge.{part}.{option}" for part in ("llm", "second.llm") for option in endpoint),
             "judge.schedule.max_return_share=0.5",
         ]
         assert main(["run", "frozenlake-tiny", "--name", "one", *overrides]) == 0
@@ -50,10 +54,11 @@ def test_frozenlake_tiny_with_the_cascade(
         found = TrajectoryBatch.load(run.step(0, "judge"), kind="judge")
         judged = [t for x in found.trajectories for t in x.turns if t.verdict is not None]
         assert judged and not any(turn.verdict.get("absent") for turn in judged)
+        assert all(None not in turn.verdict["second"].values() for turn in judged)
         sources = {p.partition(":")[2] for t in judged for p in t.verdict["decided_by"]}
         assert sources <= {"gate", "rules", "llm", "cache"} and "rules" in sources
         manifest = json.loads((run.step(0, "judge") / "manifest.json").read_text())
-        assert manifest["payload"]["metrics"]["judge/llm_requests"] <= len(server.asked)
+        assert 0 < manifest["payload"]["metrics"]["judge/llm_requests"] <= len(server.asked)
         before = len(server.asked)
         again = judge(run, 0, source=run.step(0, "rollout"), out=tmp_path / "again")["metrics"]
         assert len(server.asked) == before and again["judge/llm_requests"] == 0
@@ -61,11 +66,6 @@ def test_frozenlake_tiny_with_the_cascade(
         assert any(path.name == "mlflow.db" for path in written)
         assert not any(KEY.encode() in path.read_bytes() for path in written)
         assert KEY not in "".join(capfd.readouterr())
-
-        assert main(["doctor", "frozenlake-tiny", *overrides]) in (0, 1)
-        assert f"{MODEL} at {server.base_url}" in capfd.readouterr().out
-        assert main(["plan", "frozenlake-tiny", *overrides]) == 0
-        assert "cascade" in capfd.readouterr().out
     monkeypatch.delenv("JUDGE_KEY")
     assert main(["run", "frozenlake-tiny", "--name", "two", *overrides]) == USER_ERROR
     assert "JUDGE_KEY is not set" in capfd.readouterr().err

@@ -247,21 +247,19 @@ def test_retry_after_is_kept_by_all_requests(server: ScriptedServer) -> None:
 
 @pytest.mark.parametrize("limit", ["requests", "tokens"])
 def test_throughput_is_bounded_by_the_limit(server: ScriptedServer, limit: str) -> None:
-    rate = 20
+    rate, count = 12, 28
     changed: dict[str, Any] = {"requests_per_second": rate}
     if limit == "tokens":
         question = verifier(Role.CURRENT_VERIFIER, "Room", "the bed is left", json.dumps(ROOM))
         tokens = 400 + (len(question.system) + len(question.user)) / 3
         changed = {"tokens_per_minute": 60 * rate * tokens * 1.02}
-    said = [("the bed is left", None, ROOM | {"n": i}, ROOM) for i in range(36)]
-    judge_all(options(server, **changed), said, env_name="Room")
-    times = sorted(asked.at for asked in server.asked)
-    assert len(times) == 36
-    for i, start in enumerate(times):
-        for j in range(i, len(times)):
-            most = rate * (times[j] - start + 1.3) + 2  # requests under way may arrive together
-            assert j - i <= most, "more than the limit in a span"
-    assert times[-1] - times[0] >= 0.5 * (36 - rate) / rate
+    said = [("the bed is left", None, ROOM | {"n": i}, ROOM) for i in range(count)]
+    start = time.monotonic()
+    verdicts, _ = judge_all(options(server, **changed), said, env_name="Room")
+    assert [v.observation for v in verdicts] == [1.0] * count
+    for sent, at in enumerate(sorted(asked.at - start for asked in server.asked), 1):
+        assert sent <= rate * (at + 1.0) + 1, "more than the limit since the start"
+    assert time.monotonic() - start >= (count - rate - 1) / rate
 
 
 def test_processes_that_share_a_limit_take_their_part() -> None:

@@ -285,3 +285,39 @@ def test_the_key_is_in_nothing_a_run_wrote(server: ScriptedServer, make_run: Any
     assert not any(KEY.encode() in path.read_bytes() for path in written)
     text = json.dumps(run.experiment.model_dump(mode="json"))
     assert KEY not in text and "JUDGE_KEY" in text
+
+
+def test_the_plan_names_the_judge_and_the_doctor_asks_it(
+    server: ScriptedServer, make_experiment: Any
+) -> None:
+    from vagen.cli.doctor import Verdict
+    from vagen.cli.doctor_judge import judge as examine
+    from vagen.cli.plan import judge_text
+
+    experiment = make_experiment(*asking(server, "cascade"), **GROUNDED)
+    plan = judge_text(experiment.judge)
+    assert f"asks {MODEL} at {server.base_url}" in plan and plan.startswith("cascade")
+    [finding] = examine(experiment)
+    assert finding.verdict is Verdict.GOOD and "answers in" in finding.text
+    server.behaviour.status = 500
+    [finding] = examine(experiment)
+    assert finding.verdict is Verdict.BAD and "server_error" in finding.text
+    server.behaviour.status, server.behaviour.key = None, "another"
+    [finding] = examine(experiment)
+    assert finding.verdict is Verdict.BAD and "refuses the key" in finding.text
+    assert KEY not in f"{plan}{finding}"
+    assert not list(examine(make_experiment(*RULES, **GROUNDED)))
+
+
+def test_steps_on_kubernetes_need_the_key(make_experiment: Any) -> None:
+    from vagen.config import load_infra
+    from vagen.config.checks_infra import check_infra
+
+    named = ("judge.type=llm", "judge.llm.base_url=http://h/v1", "judge.llm.model=m")
+    experiment = make_experiment(*RULES, *named, **GROUNDED)
+    cluster = "kubernetes.image=registry/vagen:1"
+    with pytest.raises(ConfigError, match=r"`vagen-judge: \[OPENAI_API_KEY\]`"):
+        check_infra(experiment, load_infra(None, [cluster]))
+    given = "kubernetes.secrets={vagen-judge: [OPENAI_API_KEY]}"
+    check_infra(experiment, load_infra(None, [cluster, given]))
+    check_infra(experiment, load_infra(None, []))

@@ -9,9 +9,7 @@ from vagen.config.judge import LLMJudgeConfig
 
 def judge(experiment: ExperimentConfig) -> Findings:
     """Asks each endpoint that the experiment's judges use one question."""
-    from vagen.judge.llm.probe import endpoints
-
-    for key, llm in endpoints(experiment.judge).items():
+    for key, llm in experiment.judge.endpoints().items():
         yield from _endpoint(llm, key)
 
 

@@ -115,7 +115,7 @@ def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> "Table":
         f"({experiment.data.train_batch_size} levels x {manager.n_trajectory}), "
         f"up to {manager.max_turns} turns ({_context(experiment)} in the prompt), temperature "
         f"{experiment.actor_rollout_ref.rollout.temperature:g}",
-        "judge": _judge(experiment.judge),
+        "judge": judge_text(experiment.judge),
         "advantage": f"{algorithm.adv_estimator}, {gammas}",
         "masks": f"loss mask {_on(manager.use_loss_mask)}, "
         f"advantage mask {_on(manager.use_gae_mask)}, "
@@ -268,7 +268,8 @@ def _context(experiment: ExperimentConfig) -> str:
     return "only the present one" if window == 1 else f"the last {window}"
 
 
-def _judge(judge: JudgeConfig) -> str:
+def judge_text(judge: JudgeConfig) -> str:
+    """Which judge scores what, asking whom, on one line."""
     if not judge.use_state_reward:
         return "no state reward"
     parts = [

@@ -79,18 +79,12 @@ def _environments(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
 
 def _judge(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
     """The steps themselves judge where there is no Ray cluster, whose pods have secrets anyway."""
-    judge, cluster = experiment.judge, infra.kubernetes
-    if cluster is None or infra.has_ray_cluster or not judge.use_state_reward:
+    cluster = infra.kubernetes
+    if cluster is None or infra.has_ray_cluster:
         return
     given = {key for keys in cluster.secrets.values() for key in keys}
-    asked = {
-        "judge.llm": judge.llm if judge.type != "rule" else None,
-        "judge.second.llm": judge.second.llm
-        if judge.second.fraction > 0 and judge.second.type == "llm"
-        else None,
-    }
-    for key, llm in asked.items():
-        if llm is not None and llm.api_key_env is not None and llm.api_key_env not in given:
+    for key, llm in experiment.judge.endpoints().items():
+        if llm.api_key_env is not None and llm.api_key_env not in given:
             yield (
                 "infra.kubernetes.secrets",
                 f"no secret gives the steps {llm.api_key_env}, which {key}.api_key_env names; add "

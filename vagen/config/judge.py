@@ -158,3 +158,12 @@ class JudgeConfig(Section):
     calibration: CalibrationConfig = CalibrationConfig()
     llm: LLMJudgeConfig = LLMJudgeConfig()
     second: SecondJudgeConfig = SecondJudgeConfig()
+
+    def endpoints(self) -> dict[str, LLMJudgeConfig]:
+        """The endpoints that the judges ask, by where they stand in the configuration."""
+        found = {}
+        if self.use_state_reward and self.type != "rule":
+            found["judge.llm"] = self.llm
+        if self.use_state_reward and self.second.fraction > 0 and self.second.type == "llm":
+            found["judge.second.llm"] = self.second.llm
+        return found

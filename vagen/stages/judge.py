@@ -13,7 +13,7 @@ from vagen.judge.agreement import RIGHT, cohen_kappa
 from vagen.judge.alarm import watch
 from vagen.judge.base import SECTIONS
 from vagen.judge.deductions import deduct
-from vagen.judge.llm.probe import endpoints, probe
+from vagen.judge.llm.probe import probe
 from vagen.judge.rewards import weigh
 from vagen.judge.scoring import Scorer, cache_folder, statements
 from vagen.rollout.batch import TrajectoryBatch
@@ -64,12 +64,12 @@ def check_endpoints(run: Run) -> None:
     """
     if run.infra.has_ray_cluster:
         return
-    for key, llm in endpoints(run.experiment.judge).items():
+    for key, llm in run.experiment.judge.endpoints().items():
         found = asyncio.run(probe(llm, key, seconds=_PROBE_SECONDS))
         if found.problem:
             raise JudgeUnavailable(
-                f"`{key}.base_url`: {llm.model} at {llm.base_url} did not answer ({found.problem}); "
-                "start it, or see that it can be reached from here"
+                f"`{key}.base_url`: {llm.model} at {llm.base_url} did not answer "
+                f"({found.problem}); start it, or see that it can be reached from here"
             )
 
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from vagen.config.judge import JudgeConfig, LLMJudgeConfig
+from vagen.config.judge import LLMJudgeConfig
 from vagen.judge.llm.answers import read_extraction
 from vagen.judge.llm.client import DEADLINE, ChatClient
 from vagen.judge.llm.errors import NoAnswerError
@@ -47,13 +47,3 @@ async def probe(
     finally:
         await client.close()
     return Probe(time.monotonic() - start)
-
-
-def endpoints(judge: JudgeConfig) -> dict[str, LLMJudgeConfig]:
-    """The endpoints that a judge asks, by where they stand in the configuration."""
-    found = {}
-    if judge.use_state_reward and judge.type != "rule":
-        found["judge.llm"] = judge.llm
-    if judge.use_state_reward and judge.second.fraction > 0 and judge.second.type == "llm":
-        found["judge.second.llm"] = judge.second.llm
-    return found
