@@ -167,10 +167,14 @@ def test_under_faults_every_verdict_is_had_or_explicitly_absent(tmp_path: Path) 
             assert not verdict.absent
         assert len(server.endings) == 7, "every fault was injected"
         finished: set[str] = set()
+        repeats = 0
         for request in asked:
-            assert request.question not in finished, "what had succeeded was asked again"
+            repeats += request.question in finished
             if request.ending in ("answered", "slow"):
                 finished.add(request.question)
+        # On a busy machine an answer may be later than the client waits, which is a time-out to it.
+        late = client.usage.failures["timeout"] - server.endings["timeout"]
+        assert repeats <= late, "what had succeeded was asked again"
         assert client.usage.answers == len(finished)
         again, repeated = judge_all(config, said, cache=tmp_path)
         assert [v.observation for v in again] == [v.observation for v in verdicts]
@@ -235,7 +239,8 @@ def test_retry_after_is_kept_by_all_requests(server: ScriptedServer) -> None:
         judge = LLMJudge(client)
         text = "the target is below and right"
         first = asyncio.create_task(judge.ask("observation", "FrozenLake", text, LAKE))
-        await asyncio.sleep(0.15)
+        while not client.usage.failures["rate_limited"]:
+            await asyncio.sleep(0.005)
         server.behaviour.fault_share = 0.0
         await asyncio.gather(first, judge.ask("prediction", "FrozenLake", text, LAKE))
         await client.close()
@@ -388,7 +393,8 @@ def test_the_breaker_opens_and_closes(server: ScriptedServer) -> None:
             )
             for i in range(30)
         ]
-        await asyncio.sleep(0.8)
+        while client.breaker.openings < 3:
+            await asyncio.sleep(0.005)
         during = len(server.asked)
         assert client.breaker.is_open
         server.behaviour.status = None
@@ -398,8 +404,8 @@ def test_the_breaker_opens_and_closes(server: ScriptedServer) -> None:
 
     verdicts, client, during = asyncio.run(run())
     assert [v.observation for v in verdicts] == [1.0] * 30
-    assert during <= 4 + 3 + 4, "those under way, and one per cool-down of .15, .3, .6 seconds"
-    assert client.breaker.openings >= 2 and not client.breaker.is_open
+    assert during <= 4 + 4 + 2, "those under way, and one after each of two cool-downs"
+    assert client.breaker.openings >= 3 and not client.breaker.is_open
 
 
 def test_an_endpoint_that_stays_down_is_given_up_at_the_deadline(server: ScriptedServer) -> None:
