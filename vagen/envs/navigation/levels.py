@@ -8,14 +8,14 @@ from vagen.envs.levels import LevelError, Split, content_hash, split_of
 from vagen.envs.navigation.config import NavigationConfig, TaskStyle
 from vagen.envs.navigation.planner import Planner
 from vagen.envs.navigation.rooms import Draw, Plan, draw_plan
-from vagen.envs.navigation.tasks import draw_start, draw_task
+from vagen.envs.navigation.tasks import START_DISTANCE, draw_start, draw_task
 from vagen.envs.navigation.world import Pose, World
 
-MAX_PLANS = 4_000
+MAX_PLANS = 2_000
 """Plans drawn for one level before its options are said to be impossible."""
 
 MOST_MOVES = 24
-"""Moves within which a target must be reachable."""
+"""Moves within which a target must be reachable; `max_steps` leaves four more for turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,23 @@ def sample_level(config: NavigationConfig, seed: int, split: Split) -> Navigatio
         LevelError: if none of many candidates does.
     """
     draw = Draw(seed)
-    for _ in range(MAX_PLANS):
-        level = _candidate(config, draw, split)
+    most = min(MOST_MOVES, config.max_steps - 4)
+    in_reach = most * config.move_metres + config.goal_metres > START_DISTANCE[0]
+    for _ in range(MAX_PLANS if in_reach else 0):
+        level = _candidate(config, draw, split, most)
         if level is not None:
             return level
     raise LevelError(
         f"Navigation: none of {MAX_PLANS} furnished plans has a target of "
         f"{', '.join(config.tasks)} that moves of {config.move_metres} m bring nearer than "
-        f"{config.goal_metres} m, in split {split!r}; raise success_distance or change step_size"
+        f"{config.goal_metres} m, in split {split!r}; raise success_distance, step_size or "
+        f"max_steps"
     )
 
 
-def _candidate(config: NavigationConfig, draw: Draw, split: Split) -> NavigationLevel | None:
+def _candidate(
+    config: NavigationConfig, draw: Draw, split: Split, most: int
+) -> NavigationLevel | None:
     style = draw.choice(config.tasks)
     doubles = 1 if style == "complex_instruction" else draw.index(2)
     plan = draw_plan(draw, two_rooms=style == "long_horizon", doubles=doubles)
@@ -64,7 +69,6 @@ def _candidate(config: NavigationConfig, draw: Draw, split: Split) -> Navigation
     content = [asdict(plan), style, task.target, task.instruction, asdict(start)]
     thing = plan.things[task.target]
     planner = Planner(world, (thing.x, thing.z), step=config.move_metres, reach=config.goal_metres)
-    most = min(MOST_MOVES, config.max_steps - 4)
     if planner.moves_needed(start, most) is None:
         return None
     digest = content_hash(_text(content))

@@ -11,15 +11,14 @@ from vagen.envs.navigation.world import BEARINGS, QUARTER, TURNS, Pose
 
 COSTS = {
     "moveahead": 4,
-    "moveright": 5,
-    "moveleft": 5,
-    "moveback": 13,
+    "moveright": 7,
+    "moveleft": 7,
+    "moveback": 11,
     "rotateright": 4,
     "rotateleft": 4,
 }
-"""What an action counts in the search for the best way. A step back is only taken where turning
-round would cost more: the expert looks where it goes. Aside counts a little more than ahead, so
-that of two ways with as many actions the one is taken that the agent can see."""
+"""What an action counts in the search for the best way: the expert takes few actions, but looks
+where it goes. One step aside is nearer than a turn and a step, two are farther."""
 
 _NONE = math.inf
 

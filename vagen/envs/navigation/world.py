@@ -123,22 +123,21 @@ class World:
         Returns:
             Index of the thing, or -1 for a wall, floor or ceiling: [RAYS, RAYS], the top row first.
         """
-        rays = _rays(pose.rotation, pose.horizon, self.field_of_view)  # [rays, 3]
+        rays, sides = _rays(pose.rotation, pose.horizon, self.field_of_view)
         boxes, owners = self._boxes
-        eye = np.array((pose.x, CAMERA_HEIGHT, pose.z))
-        # A box nearer than its farthest corner in no ray's direction is behind the agent.
-        centre = rays.mean(0)
-        ahead = (np.where(centre > 0, boxes[:, 1], boxes[:, 0]) - eye) @ centre > 0
-        if not ahead.any():
+        boxes = boxes - np.array((pose.x, CAMERA_HEIGHT, pose.z))
+        # A box whose farthest corner is outside of one side of the picture is not in it.
+        farthest = np.where(sides[:, None] > 0, boxes[:, 1], boxes[:, 0])  # [sides, boxes, 3]
+        inside = (np.einsum("sbx,sx->sb", farthest, sides) > 0).all(0)
+        if not inside.any():
             return np.full((RAYS, RAYS), -1)
-        boxes, owners = boxes[ahead], owners[ahead]
+        boxes, owners = boxes[inside].astype(np.float32), owners[inside]
         with np.errstate(divide="ignore"):
             slope = 1.0 / rays
-        enter = np.full((len(rays), len(boxes)), 0.0)
-        leave = np.full((len(rays), len(boxes)), np.inf)
+        enter = np.zeros((len(rays), len(boxes)), np.float32)
+        leave = np.full_like(enter, np.inf)
         for axis in range(3):
-            low, high = (boxes[:, end, axis] - eye[axis] for end in (0, 1))
-            one, two = np.outer(slope[:, axis], low), np.outer(slope[:, axis], high)
+            one, two = (np.outer(slope[:, axis], boxes[:, end, axis]) for end in (0, 1))
             np.maximum(enter, np.minimum(one, two), out=enter)
             np.minimum(leave, np.maximum(one, two), out=leave)
         enter[enter > leave] = np.inf
@@ -212,16 +211,29 @@ def _distance(x: float, z: float, wall: tuple[float, float, float, float]) -> fl
 
 
 @functools.lru_cache(maxsize=64)
-def _rays(rotation: int, horizon: int, field_of_view: float) -> NDArray[np.float64]:
-    """Directions (x, y, z) through the cells of the picture, row by row from the top."""
+def _rays(
+    rotation: int, horizon: int, field_of_view: float
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Directions through the cells of the picture, and its four sides.
+
+    Returns:
+        Rays (x, y, z), row by row from the top, [RAYS * RAYS, 3]; and of each side of the pyramid
+        that the picture covers a normal that points into it, [4, 3].
+    """
     half = math.tan(math.radians(field_of_view / 2))
     offsets = ((np.arange(RAYS) + 0.5) / RAYS * 2 - 1) * half
-    right, down = np.meshgrid(offsets, offsets)
-    tilt = math.radians(horizon)
-    ahead = math.cos(tilt) - down * math.sin(tilt)
-    up = -math.sin(tilt) - down * math.cos(tilt)
-    quarter = rotation // QUARTER
+    tilt, quarter = math.radians(horizon), rotation // QUARTER
     front_x, front_z = _STEP_X[quarter], _STEP_Z[quarter]
-    x = ahead * front_x + right * front_z
-    z = ahead * front_z - right * front_x
-    return np.stack([x, up, z], -1).reshape(-1, 3)
+
+    def directions(right: NDArray[np.float64], down: NDArray[np.float64]) -> NDArray[np.float64]:
+        ahead = math.cos(tilt) - down * math.sin(tilt)
+        up = -math.sin(tilt) - down * math.cos(tilt)
+        x = ahead * front_x + right * front_z
+        z = ahead * front_z - right * front_x
+        return np.stack([x, up, z], -1)
+
+    corners = directions(np.array([-half, half, half, -half]), np.array([-half, -half, half, half]))
+    sides = np.cross(corners, np.roll(corners, -1, 0))
+    sides *= np.sign(sides @ corners.mean(0))[:, None]
+    right, down = np.meshgrid(offsets, offsets)
+    return directions(right, down).reshape(-1, 3).astype(np.float32), sides
