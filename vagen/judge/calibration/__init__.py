@@ -1,12 +1,13 @@
 """How good a judge is, as numbers: generated statements against the simulators' truth."""
 
 from vagen.judge.calibration.frozenlake import FrozenLakeWriter
+from vagen.judge.calibration.navigation import NavigationWriter
 from vagen.judge.calibration.sokoban import SokobanWriter
 from vagen.judge.calibration.writer import Kind, Scene, Text, Writer
 
 __all__ = ["WRITERS", "Kind", "Scene", "Text", "Writer"]
 
 WRITERS: dict[str, type[Writer]] = {
-    writer.env_name: writer for writer in (FrozenLakeWriter, SokobanWriter)
+    writer.env_name: writer for writer in (FrozenLakeWriter, NavigationWriter, SokobanWriter)
 }
 """By environment name; an environment that is not here cannot be calibrated."""

@@ -9,10 +9,14 @@ from vagen.envs.navigation.config import NavigationConfig
 from vagen.judge.rules.base import Reading, Rules
 from vagen.judge.scene.language import Description, read_description
 from vagen.judge.scene.lexicon import VOCABULARY
-from vagen.judge.scene.matching import Scene, has_changed, scene_of, score_scene
+from vagen.judge.scene.matching import Scene, has_changed, refusal_of, scene_of, score_scene
 
 MOST_CLAIMS = 8
 """Things that a description may speak of: a state has six, and a list of all there are is none."""
+
+
+MOST_MENTIONS = 3
+"""How often a description may speak of one thing."""
 
 
 class NavigationRules(Rules[Description, Scene]):
@@ -45,7 +49,7 @@ class NavigationRules(Rules[Description, Scene]):
             for claim in description.claims
         ):
             flags.append("no_relation")
-        if len(description.claims) > MOST_CLAIMS:
+        if len(description.claims) > MOST_CLAIMS or description.mentions > MOST_MENTIONS:
             flags.append("repeated")
         if description.contradiction:
             flags.append("contradiction")
@@ -56,9 +60,11 @@ class NavigationRules(Rules[Description, Scene]):
         return scene_of(state)
 
     def score(self, content: Description, truth: Scene) -> tuple[float, tuple[str, ...]]:
-        """Credit of the target and F1 of the other things."""
-        score = score_scene(content.claims, truth, all_required=self.all_required)
-        return (0.0, ("contradiction",)) if score is None else (score, ())
+        """Credit of the target and F1 of the other things; 0 where what is named is not there."""
+        refusal = refusal_of(content.claims, truth)
+        if refusal is not None:
+            return 0.0, (refusal,)
+        return score_scene(content.claims, truth, all_required=self.all_required), ()
 
     def has_changed(self, content: Description, before: Scene, after: Scene) -> bool:
         """Directions, distances and sight of the things that are spoken of."""

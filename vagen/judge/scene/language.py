@@ -50,6 +50,8 @@ class Description:
     claims: tuple[Claim, ...] = ()
     contradiction: bool = False
     """One thing is said to be left and right, near and far, ..."""
+    mentions: int = 0
+    """How often the thing is spoken of that is spoken of most."""
     understood: bool = True
 
 
@@ -79,6 +81,7 @@ class _Draft:
     excluded: list[float] = field(default_factory=list)
     metres: set[float] = field(default_factory=set)
     in_view: set[bool] = field(default_factory=set)
+    mentions: int = 1
     prefixed: bool = False
     denied: bool = False
     """There is none: `no chair is visible`."""
@@ -152,15 +155,21 @@ class _Reader:
         """Of each draft, whether `and` and nothing else stands before its clause."""
 
     def read(self, tokens: list[Token]) -> Description:
-        joined = False
+        joined = named = False
         clause: list[Token] = []
         for token in [*_with_halves(tokens), Token(Role.BREAK, True)]:
-            if token.role in (Role.AND, Role.BREAK):
+            if token.role not in (Role.AND, Role.BREAK):
+                clause.append(token)
+                continue
+            ends = token.role is Role.BREAK and token.value
+            names_a_thing = any(part.role is Role.THING for part in clause)
+            if names_a_thing or named or ends:
                 self._clause(clause, joined=joined)
                 joined = token.role is Role.AND or (joined and not clause)
                 clause = []
-            else:
-                clause.append(token)
+            else:  # `to my left, 2 m away, is a chair`: it is said of the first thing to come
+                clause = _without_moves(clause)
+            named = not ends and (named or names_a_thing)
         self._share()
         drafts: list[_Draft] = []
         for draft in self._drafts:
@@ -169,14 +178,20 @@ class _Reader:
                 drafts.append(draft)
             else:
                 known.colour = known.colour or draft.colour
+                known.mentions += 1
                 known.take(draft)
         if any(draft.kind != TARGET for draft in drafts):  # `the target is the sofa: ...`
             drafts = [draft for draft in drafts if draft.kind != TARGET or not draft.is_bare]
         claims = tuple(draft.finished() for draft in drafts)
-        return Description(claims, any(draft.contradicts_itself for draft in drafts))
+        return Description(
+            claims,
+            any(draft.contradicts_itself for draft in drafts),
+            max((draft.mentions for draft in drafts), default=0),
+        )
 
     def _clause(self, tokens: list[Token], *, joined: bool) -> None:
         names_a_thing = any(token.role is Role.THING for token in tokens)
+        tokens = tokens if names_a_thing else _without_moves(tokens)
         before = _Draft("") if names_a_thing or not self._drafts else None
         said = before or self._drafts[-1]
         position, colour, moving = 0, None, False
@@ -215,6 +230,12 @@ class _Reader:
             if self._after_and[index] and two.is_bare and not two.in_view and one.prefixed:
                 two.take(one)
                 two.prefixed = True
+
+
+def _without_moves(tokens: list[Token]) -> list[Token]:
+    """A clause without a thing, up to where somebody moves."""
+    moves = (index for index, token in enumerate(tokens) if token.role is Role.MOVE)
+    return tokens[: next(moves, len(tokens))]
 
 
 def _modify(said: _Draft, tokens: list[Token], position: int) -> int:

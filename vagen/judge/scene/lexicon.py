@@ -110,7 +110,7 @@ _ROLES: dict[Role, str] = {
     Role.DEGREES: "degree degrees deg °",
     Role.ARTICLE: "a an the another",
     Role.FILLER: "is are was be will am becomes become remains remain stays stay can now there "
-    "here it its this that which to at on in my your about roughly approximately around away far "
+    "here it its this that which to at on in my your about roughly approximately around away "
     "distance direction side hand standing stands stand sits lies located placed with still then "
     "by directly just near room floor also currently after once corner part looking facing look "
     "- ' * ( )",
@@ -142,6 +142,7 @@ def _build() -> dict[tuple[str, ...], Token]:
         lexicon[tuple(words.split())] = Token(Role.LENGTH, metres)
     for words in ("out of sight", "out of view"):
         lexicon[tuple(words.split())] = Token(Role.UNSEEN)
+    lexicon["far", "away"] = Token(Role.FILLER)
     for colour in COLOURS:
         lexicon[(colour,)] = Token(Role.COLOUR, colour)
     lexicon["gray",] = Token(Role.COLOUR, "grey")

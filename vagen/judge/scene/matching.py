@@ -14,6 +14,10 @@ LEEWAY = 12.5
 METRES, SHARE = 0.5, 0.2
 """A distance may be wrong by so many metres, or by this share of itself if that is more."""
 
+OUT_OF_PICTURE = 80.0
+"""Bearing, in degrees, from which on a thing can be spoken of without being shown: the truth holds
+only what is in view, so that it says nothing for or against."""
+
 TARGET_WEIGHT = 0.7
 """Of the target in a score; the other things have the rest."""
 PLACED, MEASURED, NOTICED = 0.6, 0.3, 0.1
@@ -57,21 +61,42 @@ def _entry(entry: dict[str, Any]) -> Entry:
     )
 
 
-def score_scene(claims: Sequence[Claim], scene: Scene, *, all_required: bool) -> float | None:
+def refusal_of(claims: Sequence[Claim], scene: Scene) -> str | None:
+    """Why claims are worth nothing in a scene, if they are.
+
+    Returns:
+        `contradiction` if the target is put in two places though there is one thing of its type,
+        `sight` if something is said to be in view that is not - by itself, or by placing it where
+        the picture would show it - or the other way round; None otherwise.
+    """
+    of_target = sum(_names_target(claim, scene) for claim in claims)
+    if of_target > 1 and not _has_double(scene, scene.target):
+        return "contradiction"
+    shown = [e for e in (scene.target, *scene.objects, *scene.others) if e.visible]
+    for claim in claims:
+        in_view = any(_names(claim, entry) for entry in shown) or (
+            claim.kind == TARGET and scene.target.visible
+        )
+        if claim.in_view is not None and claim.in_view != in_view:
+            return "sight"
+        is_placed = claim.bearing is not None and abs(claim.bearing) >= OUT_OF_PICTURE
+        if not (in_view or is_placed or claim.in_view is False or _names_target(claim, scene)):
+            return "sight"
+    return None
+
+
+def score_scene(claims: Sequence[Claim], scene: Scene, *, all_required: bool) -> float:
     """How well claims describe a scene.
 
     The target has `TARGET_WEIGHT` of the score, the F1 of the claims about other things the rest;
     without such claims, where they are not required, the target has all of it. A claim with a
-    wrong part earns nothing. Claims about things in view beyond the nearest five are neither asked
-    for nor held against the text, if they are right.
+    wrong part earns nothing. Right claims about things in view beyond the nearest five, and claims
+    about things beside or behind the agent, are neither asked for nor held against the text.
 
     Returns:
-        A score in [0, 1]; None if the text places the target, or any thing of which there is one,
-        twice in ways that exclude each other.
+        A score in [0, 1].
     """
     of_target = [claim for claim in claims if _names_target(claim, scene)]
-    if len(of_target) > 1 and not _has_double(scene, scene.target):
-        return None
     target_credit, used = 0.0, -1
     for index, claim in enumerate(claims):
         credit = credit_of(claim, scene.target) if _names_target(claim, scene) else 0.0
@@ -94,8 +119,7 @@ def _match(claims: Sequence[Claim], scene: Scene) -> tuple[float, int, int]:
     beyond = list(scene.others)
     found, stated = 0.0, 0
     for claim in claims:
-        if claim.in_view is False:  # right or wrong, there is no thing in view that it is about
-            stated += any(_names(claim, entry) for entry in (*scene.objects, *scene.others))
+        if claim.in_view is False:  # there is no thing in view that it is about
             continue
         best = max(left, key=lambda entry: _fit(claim, entry), default=None)
         if best is not None and _fit(claim, best) > 0:
@@ -106,8 +130,8 @@ def _match(claims: Sequence[Claim], scene: Scene) -> tuple[float, int, int]:
         further = next((entry for entry in beyond if _fit(claim, entry) > 0), None)
         if further is not None:
             beyond.remove(further)
-        else:
-            stated += 1
+        elif any(_names(claim, entry) for entry in (*scene.objects, *scene.others, scene.target)):
+            stated += 1  # a thing in view is put where it is not
     return found, len(scene.objects), stated
 
 
