@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from vagen.envs.config import EnvConfig
 from vagen.envs.primitive_skill.tasks import Task
@@ -31,6 +31,15 @@ class PrimitiveSkillConfig(EnvConfig):
     """Stands between two primitives of an answer."""
     max_steps: PositiveInt = 10
     """Primitives after which the episode is truncated."""
+
+    @model_validator(mode="after")
+    def _has_its_things(self) -> "PrimitiveSkillConfig":
+        if self.backend == "maniskill" and self.task == "PutAppleInDrawer":
+            raise ValueError(
+                "backend maniskill has no PutAppleInDrawer, whose drawer ManiSkill would have to "
+                "download: use backend mujoco"
+            )
+        return self
 
     @property
     def success_includes_stages(self) -> bool:

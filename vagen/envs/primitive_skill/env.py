@@ -221,11 +221,12 @@ class PrimitiveSkillEnv(TurnEnv):
         elif self.config.task == "AlignTwoCube":
             things += " The dark line on the table is x = 0; a cube is aligned within 10 mm of it."
         elif self.config.task == "PlaceTwoCube":
-            things += " The two discs on the table are the targets."
+            things += " The two marks on the table are the targets."
+        squares = " and its squares are 50 mm wide" if self.config.backend == "mujoco" else ""
         return (
             "You control a robot gripper with two fingers over a table, seen from the front.\n"
             "x grows towards the camera, y to the right of the picture, z upwards; the table is "
-            "z = 0 and its squares are 50 mm wide. All numbers are whole millimetres; what is "
+            f"z = 0{squares}. All numbers are whole millimetres; what is "
             f"outside x {x0} to {x1}, y {y0} to {y1}, z {z0} to {z1} is clipped.\n"
             f"{things}\n"
             "Actions: pick(x,y,z) grips the thing whose middle is there and lifts it; "

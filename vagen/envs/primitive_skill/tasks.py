@@ -192,7 +192,7 @@ def _spots(state: State, name: str) -> Iterator[tuple[int, int]]:
 def _is_free(state: State, name: str, spot: tuple[int, int]) -> bool:
     """Whether the gripper can put a thing there: upon what is there, and clear of the rest."""
     return all(
-        are_clear(spot, (x, y)) or (abs(x - spot[0]) < 3 and abs(y - spot[1]) < 3)
+        are_clear(spot, (x, y)) or max(abs(x - spot[0]), abs(y - spot[1])) < CUBE // 2
         for other, (x, y, _) in state["objects"].items()
         if other not in (name, "drawer")
     )
