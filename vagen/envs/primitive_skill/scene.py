@@ -44,12 +44,12 @@ _HEAD = f"""
 _TABLE = f"""
 <light pos=".3 -.5 1.2" dir="-.2 .4 -1" diffuse=".5 .5 .5" specular="0 0 0" castshadow="false"/>
 <camera name="{CAMERA}" pos=".66 0 .58" xyaxes="0 1 0 -.6115 0 .791" fovy="37"/>
-<geom name="table" type="box" pos="0 0 -.02" size=".4 .4 .02" material="table"/>
+<geom name="table" type="plane" size=".4 .4 .02" material="table"/>
 """
 _FENCE = "".join(
-    f'<geom type="box" pos="{x} {y} .3" size="{0.35 if y else 0.02} {0.35 if x else 0.02} .32" '
+    f'<geom type="plane" pos="{-0.34 * x} {-0.34 * y} 0" zaxis="{x} {y} 0" size=".4 .4 .02" '
     f'rgba="0 0 0 0" friction=".1 .01 .001"/>'
-    for x, y in ((-0.36, 0), (0.36, 0), (0, -0.36), (0, 0.36))
+    for x, y in ((1, 0), (-1, 0), (0, 1), (0, -1))
 )
 """Nobody sees it; nothing that is struck leaves the table."""
 

@@ -62,8 +62,9 @@ class Statement:
         return self
 
 
-COLOURS = tuple(
-    "red green blue yellow purple orange pink white black grey gray brown cyan".split(" ")
+COLOURS = (
+    *("red", "green", "blue", "yellow", "purple", "orange", "pink"),
+    *("white", "black", "grey", "gray", "brown", "cyan"),
 )
 _NOUNS = "cube block apple drawer"
 _NUMBER = r"[+-]?\d{1,4}(?:\.\d{1,3})?"
@@ -83,7 +84,8 @@ _IS = (
 )
 _AT = (
     "at|located at|positioned at|placed at|found at|lying at|sitting at|resting at|situated at|"
-    "at position|at coordinates|at point|at location|position|in position|on table at"
+    "at position|at coordinates|at point|at location|position|in position|on table at|"
+    "has coordinates|has position"
 )
 _HELD = (
     "held|gripped|grasped|carried|lifted|picked up|held up|in gripper|in hand|in grip|"
@@ -119,7 +121,8 @@ _SENTENCES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "nothing",
             rf"(?:nothing|no cube|no thing|no object) (?:is|will be) (?:{_HELD}){_BY}"
             rf"|(?:{_HOLDER}) (?:is|will be|stays|remains) (?:empty|open)|(?:{_HOLDER}) "
-            rf"(?:{_HOLDS}) (?:nothing|no cube|no object)|gripper empty|held nothing",
+            rf"(?:{_HOLDS}) (?:nothing|no cube|no object)|gripper empty|held nothing"
+            rf"|(?:{_HOLDER}) (?:is not holding|does not hold) (?:anything|any cube)",
         ),
         ("drawer", r"drawer (?:is |stays |remains |will be )?(?P<how>open|opened|closed|shut)"),
         (
@@ -130,6 +133,7 @@ _SENTENCES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     )
 )
 _FILLERS = re.compile(r"\b(?:there (?:is|are)|the|a|an|currently|i see|i observe)\b")
+_BULLET = re.compile(r"^[-*•] ")
 _ENDS = re.compile(r"[;\n!]|\.(?!\d)|, and\b|,|\band\b(?! at\b)|\bwhile\b|\bwhereas\b|\bbut\b")
 
 VOCABULARY = frozenset(
@@ -155,7 +159,7 @@ def read_statement(text: str) -> Statement | None:
     lower = re.sub(rf"[:=,–—>-]+ *(?={_MARK})", " ", lower)
     statement, left = Statement(), iter(places)
     for clause in _ENDS.split(_FILLERS.sub(" ", lower)):
-        words = " ".join(clause.split())
+        words = _BULLET.sub("", " ".join(clause.split()))
         if words and not _read_clause(words, statement, left):
             return None
     return statement.check()
