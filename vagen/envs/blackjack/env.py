@@ -124,7 +124,9 @@ class BlackjackEnv(TurnEnv):
     def state_text(self, state: State) -> str:
         """The hand's sum, whether it has a usable ace, and the card that the dealer shows."""
         if self.config.layout.notation == "structured":
-            return json.dumps({key: state[key] for key in ("sum", "usable_ace", "dealer_shows")})
+            ace = "usable" if state["usable_ace"] else "none"
+            shown = state["dealer_shows"]
+            return json.dumps({"sum": state["sum"], "ace": ace, "dealer_shows": shown})
         ace = "a" if state["usable_ace"] else "no"
         return f"sum is {state['sum']} with {ace} usable ace . dealer shows {state['dealer_shows']}"
 

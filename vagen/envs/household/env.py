@@ -148,13 +148,17 @@ class HouseholdEnv(TurnEnv):
         """Where the agent is, what it holds, and where it has seen the task's objects."""
         known = _known(state)
         here, held = state["at"], state["holding"]
-        if self.config.layout.notation == "structured":
-            return json.dumps({"at": here, "holding": held, **known})
-        parts = [f"i am {_at(here)}"]
+        door = {}
         if here != HALL and is_openable(here):
-            parts.append(f"{here} is {'open' if here in state['open'] else 'closed'}")
+            door = {here: "open" if here in state["open"] else "closed"}
+        conditions = state["conditions"].get(held, ())
+        if self.config.layout.notation == "structured":
+            are = {held: " and ".join(conditions)} if conditions else {}
+            return json.dumps({"at": here, **door, "holding": held or "nothing", **are, **known})
+        parts = [f"i am {_at(here)}"]
+        parts += [f"{place} is {said}" for place, said in door.items()]
         parts.append(f"i hold {held or 'nothing'}")
-        parts += [f"{held} is {found}" for found in state["conditions"].get(held, ())]
+        parts += [f"{held} is {condition}" for condition in conditions]
         parts += [f"{name} is {preposition(place)} {place}" for name, place in known.items()]
         return " . ".join(parts)
 

@@ -4,7 +4,9 @@ from typing import Any
 
 from vagen.envs.config import EnvConfig
 from vagen.judge.rules.base import Reading, Rules
+from vagen.judge.rules.blackjack import BlackjackRules
 from vagen.judge.rules.frozenlake import FrozenLakeRules
+from vagen.judge.rules.household import HouseholdRules
 from vagen.judge.rules.navigation import NavigationRules
 from vagen.judge.rules.primitive_skill import PrimitiveSkillRules
 from vagen.judge.rules.sokoban import SokobanRules
@@ -13,7 +15,14 @@ __all__ = ["RULES", "Reading", "Rules", "rules_for"]
 
 RULES: dict[str, type[Rules[Any, Any]]] = {
     rules.env_name: rules
-    for rules in (FrozenLakeRules, NavigationRules, PrimitiveSkillRules, SokobanRules)
+    for rules in (
+        BlackjackRules,
+        FrozenLakeRules,
+        HouseholdRules,
+        NavigationRules,
+        PrimitiveSkillRules,
+        SokobanRules,
+    )
 }
 """By environment name; an environment that is not here is not judged by rules."""
 
