@@ -4,10 +4,12 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import orjson
+
 from vagen.envs import parse_env_config
 from vagen.envs.registry import get_environment
 from vagen.service.base import EnvironmentRaised
-from vagen.service.host import Host
+from vagen.service.host import Call, Host
 from vagen.service.pool import WorkerPool, core_count
 from vagen.service.remote import Handle
 from vagen.service.settings import ServiceSettings
@@ -24,7 +26,7 @@ class InlineEnv:
 
     async def ask(self, op: str, **fields: Any) -> Reply:
         """See `Handle`."""
-        return _checked(self._host.answer({"op": op, "env": self._number, **fields}))
+        return _answered(self._host, {"op": op, "env": self._number, **fields})
 
     async def close(self) -> None:
         """See `Handle`."""
@@ -80,7 +82,7 @@ class Backend:
             return await self._pool.open(env_name, options, split, encoding="png")
         number = next(self._numbers)
         order = {"env_name": env_name, "env_config": options, "split": split, "encoding": "png"}
-        reply = _checked(self._host.answer({"op": "create", "env": number, **order}))
+        reply = _answered(self._host, {"op": "create", "env": number, **order})
         return InlineEnv(self._host, number, reply.content["system_prompt"])
 
     async def close(self) -> None:
@@ -88,7 +90,10 @@ class Backend:
         await self._pool.close()
 
 
-def _checked(reply: Reply) -> Reply:
+def _answered(host: Host, call: Call) -> Reply:
+    """The host's answer as a worker process would give it."""
+    content, frames = host.answer_json(call)
+    reply = Reply(orjson.loads(content), frames)
     if "error" in reply.content:
         raise EnvironmentRaised(reply.content["error"])
     return reply

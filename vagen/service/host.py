@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+import orjson
+
 from vagen.envs import make
 from vagen.envs.base import AgentEnv
 from vagen.service.base import EnvironmentRaised
-from vagen.service.wire import Encoding, Reply, show
+from vagen.service.wire import Blob, Encoding, Reply, show
 
 Call = dict[str, Any]
 """`{"op": ..., "env": number, ...}`, JSON-able."""
@@ -36,6 +38,15 @@ class Host:
             return self._ops[call["op"]](call)
         except Exception as error:  # an environment may fail in any way; the others go on
             return Reply({"error": str(EnvironmentRaised.of(error))})
+
+    def answer_json(self, call: Call) -> tuple[bytes, list[Blob]]:
+        """`answer` with its content as JSON; says so if the environment told what JSON cannot."""
+        reply = self.answer(call)
+        try:
+            return orjson.dumps(reply.content), list(reply.frames)
+        except TypeError as error:
+            text = f"TypeError: the environment's answer to {call['op']!r} is no JSON: {error}"
+            return orjson.dumps({"error": text}), []
 
     def _warm_up(self, call: Call) -> Reply:
         """Loads the simulator and draws a frame, so that no episode waits for it."""

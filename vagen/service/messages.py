@@ -2,7 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+
+from vagen.service.wire import whole_text
 
 SessionKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{16,64}$")]
 """Chosen by the client, at random: whoever knows it and the token may use the session."""
@@ -50,7 +52,7 @@ class StepOrder(Message):
     session: SessionKey
     sequence: Sequence
     """See `ResetOrder`."""
-    response: str
+    response: Annotated[str, AfterValidator(whole_text)]
     """Of the model."""
 
 

@@ -6,6 +6,8 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
+import uvloop
+
 from vagen.envs.base import Observation, State
 from vagen.service.base import Stepped
 from vagen.service.wire import Reply, read_observation, whole_text
@@ -36,7 +38,7 @@ class LoopThread:
     """An event loop in a thread of its own: connections outlive the loops of those who play."""
 
     def __init__(self, name: str):
-        self.loop = asyncio.new_event_loop()
+        self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
 

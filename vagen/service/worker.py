@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from vagen.service.host import Call, Host
+from vagen.service.host import Host
 from vagen.service.wire import Blob, receive, send
 
 HOLD_SECONDS = 0.005
@@ -28,24 +28,14 @@ def serve(connection: socket.socket) -> None:
         frames: list[Blob] = []
         held_since = time.monotonic()
         for number, call in message["calls"]:
-            content, shown = _answer(host, call)
-            answers.append([number, content, len(shown)])
+            content, shown = host.answer_json(call)
+            answers.append([number, orjson.Fragment(content), len(shown)])
             frames += shown
             if time.monotonic() - held_since > HOLD_SECONDS:
                 send(connection, {"answers": answers}, frames)
                 answers, frames, held_since = [], [], time.monotonic()
         if answers:
             send(connection, {"answers": answers}, frames)
-
-
-def _answer(host: Host, call: Call) -> tuple[orjson.Fragment, list[Blob]]:
-    """The answer's JSON, which says so if the environment told what JSON cannot hold."""
-    reply = host.answer(call)
-    try:
-        return orjson.Fragment(orjson.dumps(reply.content)), list(reply.frames)
-    except TypeError as error:
-        text = f"TypeError: the environment's answer to {call['op']!r} is no JSON: {error}"
-        return orjson.Fragment(orjson.dumps({"error": text})), []
 
 
 def main() -> None:
