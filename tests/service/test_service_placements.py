@@ -136,13 +136,16 @@ def test_a_worker_killed_in_an_episode_makes_env_errors(make_experiment, vl_mode
     config = experiment(make_experiment)
     environments = Environments(EnvironmentsConfig(placement="workers", workers=2))
 
+    begun: set[str] = set()
+
     class Killing(SeededPolicy):
-        turns = 0
+        killed = False
 
         async def generate(self, **request: Any) -> Generation:
-            self.turns += 1
-            if self.turns == 5:
+            if len(begun) == 6 and not self.killed:
+                self.killed = True
                 os.kill(environments._pool.pids[0], signal.SIGKILL)
+            begun.add(request["request_id"])
             return await super().generate(**request)
 
     trajectories = play_with(

@@ -42,7 +42,7 @@ _PATHS = {
     "close": "/v1/sessions/close",
 }
 
-_Call = tuple[Any, "asyncio.Future[dict[str, Any]]"]
+_Call = tuple[orjson.Fragment, "asyncio.Future[dict[str, Any]]"]
 
 
 class ServiceClient:
@@ -70,16 +70,16 @@ class ServiceClient:
             EnvironmentLost: The service is away or refuses the client.
         """
         await self._look_up()
-        address = min(self._current, key=lambda address: address.sessions)
+        address = min(self._current, key=lambda address: len(address.sessions))
         key = uuid.uuid4().hex
-        address.sessions += 1
+        address.sessions.add(key)
         try:
             created = await address.call(
                 "create",
                 {"session": key, "env_name": env_name, "env_config": env_config, "split": split},
             )
         except BaseException:
-            address.sessions -= 1
+            address.sessions.discard(key)
             raise
         return SessionEnv(address, key, created["system_prompt"])
 
@@ -94,7 +94,7 @@ class ServiceClient:
         return [entry["env_name"] for entry in answer["environments"]]
 
     async def close(self) -> None:
-        """Ends the connections."""
+        """Closes the sessions that are open, if the service is there, and the connections."""
         for address in self._addresses.values():
             await address.close()
         if self._http is not None:
@@ -135,7 +135,6 @@ class SessionEnv:
         self._address = address
         self._key = key
         self._sequence = itertools.count(1)
-        self._open = True
 
     async def ask(self, op: str, **fields: Any) -> Reply:
         """See `Handle`."""
@@ -148,22 +147,21 @@ class SessionEnv:
 
     async def close(self) -> None:
         """See `Handle`; a service that is away closes the session when it is idle."""
-        if not self._open:
-            return
-        self._open = False
-        self._address.sessions -= 1
-        self._address.post("close", self._key)
+        if self._key in self._address.sessions:
+            self._address.sessions.discard(self._key)
+            self._address.post("close", self._key)
 
 
 class _Address:
     """One server: calls wait here until a request takes them along."""
 
     def __init__(self, url: str, http: aiohttp.ClientSession, config: EnvironmentsConfig):
-        self.sessions = 0
-        """Open ones of this client."""
+        self.sessions: set[str] = set()
+        """Keys of those that are open."""
         self._url = url
         self._http = http
         self._config = config
+        self._patience = config.retry_seconds
         self._waiting: dict[str, deque[_Call]] = defaultdict(deque)
         self._under_way = 0
         self._due = False
@@ -190,9 +188,17 @@ class _Address:
         raise AssertionError
 
     def post(self, operation: str, order: Any) -> "asyncio.Future[dict[str, Any]]":
-        """Puts a call among those of the next request; its answer comes as the service gave it."""
+        """Puts a call among those of the next request; its answer comes as the service gave it.
+
+        Raises:
+            EnvironmentRaised: JSON cannot hold the call, such as a very large number.
+        """
+        try:
+            content = orjson.Fragment(orjson.dumps(order))
+        except TypeError as error:
+            raise EnvironmentRaised.of(error) from None
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting[operation].append((order, answer))
+        self._waiting[operation].append((content, answer))
         self._wake()
         return answer
 
@@ -201,7 +207,10 @@ class _Address:
         return await self._request("GET", path, b"")
 
     async def close(self) -> None:
-        """Sends what is left, such as the closing of sessions, and waits for it."""
+        """Closes all sessions and waits until what is left is sent; repeats nothing any more."""
+        self._patience = 0.0
+        for key in self.sessions:
+            self.post("close", key)
         while self._tasks or self._due:
             await asyncio.sleep(0)
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -242,7 +251,7 @@ class _Address:
         Raises:
             EnvironmentLost: It stays so, or the service refuses.
         """
-        deadline = time.monotonic() + self._config.retry_seconds
+        begun = time.monotonic()
         for turn in itertools.count():
             pause = _pause(turn)
             try:
@@ -257,7 +266,7 @@ class _Address:
                     pause = max(pause, float(after) if after.isdigit() else 0.0)
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 trouble = f"{type(error).__name__}: {error}"
-            if time.monotonic() + pause > deadline:
+            if time.monotonic() + pause > begun + self._patience:
                 raise EnvironmentLost(
                     f"the environment service {self._url} gave no answer for "
                     f"{self._config.retry_seconds:g} s: {trouble}"

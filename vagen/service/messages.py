@@ -8,7 +8,7 @@ from vagen.service.wire import whole_text
 
 SessionKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{16,64}$")]
 """Chosen by the client, at random: whoever knows it and the token may use the session."""
-Sequence = Annotated[int, Field(ge=1, lt=2**53)]
+Sequence = Annotated[int, Field(ge=1, le=2**53 - 1)]
 Kind = Literal["invalid", "environment", "lost", "unknown", "conflict", "full"]
 """`invalid`: no such environment or option; `environment`: it raised; `lost`: its process died;
 `unknown`: no such session of this client, or no longer; `conflict`: the sequence number is neither
@@ -41,7 +41,7 @@ class ResetOrder(Message):
     sequence: Sequence
     """1 for the session's first reset or step, then one more each time. The last one may be
     repeated: it is answered again and not carried out twice."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    seed: Annotated[int, Field(ge=0, le=2**53 - 1)]
     """Decides the level."""
     options: dict[str, JsonValue] | None = None
 

@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import orjson
+
 from vagen.service.base import EnvironmentLost, EnvironmentRaised
 from vagen.service.host import Call
 from vagen.service.wire import BrokenStream, Reply, pack, receive_from
 
 _BUFFER = 1 << 22
+_LOOK_SECONDS = 0.01
 _ENDING_SECONDS = 5.0
 """How long a process may take to end once its stream is closed."""
 
@@ -40,7 +43,7 @@ class WorkerProcess:
         self._calls = itertools.count()
         self._environments = itertools.count()
         self._pending: dict[int, asyncio.Future[Reply]] = {}
-        self._outbox: list[tuple[int, Call]] = []
+        self._outbox: list[tuple[int, orjson.Fragment]] = []
         self._heard = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -84,7 +87,10 @@ class WorkerProcess:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         if not self._pending:
             self._heard = time.monotonic()
-        number = self._post({"op": op, **fields})
+        try:
+            number = self._post({"op": op, **fields})
+        except TypeError as error:  # such as a number that JSON has no room for
+            raise EnvironmentRaised.of(error) from None
         self._pending[number] = answer
         try:
             reply = await answer
@@ -133,14 +139,15 @@ class WorkerProcess:
             return
         self._writer.close()
         self._fail_pending()
-        await asyncio.to_thread(_end, process)
+        await _end(process)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _post(self, call: Call) -> int:
+        content = orjson.Fragment(orjson.dumps(call))
         number = next(self._calls)
         if not self._outbox:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._outbox.append((number, call))
+        self._outbox.append((number, content))
         return number
 
     def _flush(self) -> None:
@@ -162,7 +169,7 @@ class WorkerProcess:
                     start += count
         except (asyncio.IncompleteReadError, ConnectionError, BrokenStream):
             if not self.cause:
-                await asyncio.to_thread(_end, self._process)
+                await _end(self._process)
                 self._gone(f"its process (pid {self.pid}) {_ending(self._process.returncode)}")
 
     def _gone(self, cause: str) -> None:
@@ -172,7 +179,7 @@ class WorkerProcess:
         self._process.kill()
         self._writer.close()
         self._fail_pending()
-        self._later(asyncio.to_thread(_end, self._process))
+        self._later(_end(self._process))
         self._on_death(self)
 
     def _fail_pending(self) -> None:
@@ -186,13 +193,16 @@ class WorkerProcess:
         task.add_done_callback(self._tasks.discard)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Waits for a process whose stream is closed; kills it if it does not end."""
-    try:
-        process.wait(_ENDING_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    """Waits for a process whose stream is closed; kills it if it does not end.
+
+    Asks for it again and again: at the end of the interpreter no thread can wait.
+    """
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while process.poll() is None:
+        if time.monotonic() > deadline:
+            process.kill()
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _ending(code: int) -> str:

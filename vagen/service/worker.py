@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -42,7 +43,10 @@ def main() -> None:
     """Runs a worker on the socket whose descriptor is the one argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes the stream
     os.dup2(2, 1)
-    with socket.socket(fileno=int(sys.argv[1])) as connection:
+    with (
+        socket.socket(fileno=int(sys.argv[1])) as connection,
+        suppress(BrokenPipeError, ConnectionResetError),  # nobody waits for the answer any more
+    ):
         serve(connection)
 
 
