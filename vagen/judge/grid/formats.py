@@ -154,11 +154,17 @@ _HAS_KEY = re.compile(r"[\w'\"]\s*:")
 
 
 def _class_of_key(key: str) -> str | None:
-    for word in re.findall(r"[a-z]+", key.lower()):
-        object_class = OBJECT_CLASSES.get(word)
-        if object_class is not None:
-            return object_class
-    return None
+    """The class that a key names; None if it names none, or says more than a name."""
+    words = re.findall(r"[a-z]+|[^a-z\s_]", key.lower())
+    classes = [OBJECT_CLASSES[word] for word in words if word in OBJECT_CLASSES]
+    others = [word for word in words if word not in OBJECT_CLASSES and word not in _KEY_WORDS]
+    return None if others or len(set(classes)) != 1 else classes[0]
+
+
+_KEY_WORDS = frozenset(
+    ("position", "positions", "pos", "location", "locations", "loc", "coordinate", "coordinates",
+     "cell", "cells", "list", "at", "the", "my", "s", "-", ".")
+)  # fmt: skip
 
 
 def _positions(value: object, base: int) -> list[Claim] | None:

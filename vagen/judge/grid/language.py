@@ -46,11 +46,13 @@ class _Draft:
         self.claims: list[list[int | None]] = [[None] * PARTS]
         self.excluded: tuple[set[int], set[int]] = (set(), set())
         self.straight = False
+        self.is_related = False
         self.contradiction = False
         self.same_place_as: str | None = None
 
     def add(self, relation: Event) -> None:
         self.straight |= relation.straight
+        self.is_related = True
         for axis, value in relation.value:
             if relation.negated:
                 if axis < 2:
@@ -73,6 +75,12 @@ class _Draft:
         if self.plural and len(self.claims) == 1:
             return claims * max(self.count, 2)
         return claims * self.count
+
+    def denies(self, claim: Claim) -> bool:
+        """Whether it only says where the object is not, and that is where `claim` has it."""
+        return any(
+            self.claims[0][axis] is None and claim[axis] in self.excluded[axis] for axis in (0, 1)
+        )
 
     def _conclude(self, parts: list[int | None]) -> None:
         """Adds what follows from negations and from `directly`."""
@@ -152,10 +160,17 @@ class _Clause:
         elif before is Word.AND and self.joinable and self.subjects:
             self._start(event, join=True)
         else:
+            self.understood &= not (before is Word.VERB and self._equates(event))
             self._close()
             self._start(event)
             if before is Word.VERB and self.pending:
                 self.said, self.pending = self.pending, []
+
+    def _equates(self, event: Event) -> bool:
+        """Whether one thing is called another: `the target is a hole`."""
+        names = {draft.name for draft in self.subjects} - {PLAYER, OTHER}
+        said = self.said or self.pending or any(draft.is_related for draft in self.subjects)
+        return bool(names) and not said and event.name not in (*names, PLAYER, OTHER)
 
     def _is_reference(self, event: Event, after: Word) -> bool:
         if not (self.said or self.pending):
@@ -260,6 +275,12 @@ def _read_sentences(text: str, base: int) -> Statement:
                 player = merged or player
         elif found and draft.name != OTHER:
             claims.setdefault(draft.name, []).extend(found)
+    counts: dict[str, int] = {}
+    for draft in drafts:
+        counts[draft.name] = max(counts.get(draft.name, 1), draft.count)
+        for claim in claims.get(draft.name, ()):
+            # `There are no targets` and `it is not left` deny what is said elsewhere.
+            contradiction |= draft.denies(claim) or (draft.void and not draft.is_related)
     for draft in drafts:
         if draft.same_place_as in claims and draft.name not in claims:
             claims[draft.name] = claims[draft.same_place_as][:1]
@@ -268,6 +289,7 @@ def _read_sentences(text: str, base: int) -> Statement:
         claims={name: tuple(found) for name, found in claims.items()},
         named=frozenset(draft.name for draft in drafts) - {OTHER},
         player=player,
+        counts=counts,
         contradiction=contradiction,
         understood=understood,
     )

@@ -254,6 +254,8 @@ class _Lexer:
                 offset += 1
             if self.role(offset) is Word.RELATION:
                 self.distance = number
+            else:  # what is not said of a direction cannot be checked
+                self.understood = False
             return
         self._drop_number(used=self.ordinal)
         if self.article and role is Word.PLACE and self.role(1) is Word.VERB:

@@ -67,6 +67,8 @@ class Statement:
     """Claims in the order of the text; an object named without any claim adds none."""
     named: frozenset[str] = frozenset()
     """Object classes that the text names, the player included."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Most objects of a class that are spoken of together, as in `two holes are above`."""
     player: Claim | None = None
     """Where the player is said to be (`row` and `column` only)."""
     contradiction: bool = False

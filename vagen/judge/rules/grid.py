@@ -65,6 +65,8 @@ class GridRules(Rules[Statement, Truth]):
         far more objects than there are: a list of all places is right somewhere in any state.
         """
         for name, stated in content.claims.items():
+            if content.counts.get(name, 1) > max(len(truth.objects.get(name, ())), 1):
+                return 0.0, ("contradiction",)
             if len(stated) > self._most_claims(name, len(truth.objects.get(name, ()))):
                 return 0.0, ("listing",)
         claims = merge_unique(content, truth)
