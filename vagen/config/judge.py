@@ -84,7 +84,8 @@ class InformationConfig(Section):
     enable: bool = False
     """Deduct that mean in training; needs rules for every environment."""
     states: PositiveInt = 16
-    """States of other episodes that every text is compared with."""
+    """Least number of states of other episodes that every text is compared with; more where the
+    batch has few texts."""
 
 
 class RepetitionConfig(Section):

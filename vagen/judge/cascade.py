@@ -26,7 +26,7 @@ class CascadeJudge:
     ) -> None:
         """Creates a judge of two that know the same `rules`, by environment name, and prompts."""
         self.reader = rule_judge
-        self._llm = llm_judge
+        self.llm = llm_judge
         self._rules = rules
 
     async def score(
@@ -41,7 +41,7 @@ class CascadeJudge:
         """`observation` against `state`, `prediction` against `next_state`."""
         return await score_sections(
             self.score_section,
-            lambda found: self._llm.is_copied(env_name, found, state, next_state),
+            lambda found: self.llm.is_copied(env_name, found, state, next_state),
             env_name=env_name,
             texts=(observation, prediction),
             states=(state, next_state),
@@ -53,12 +53,12 @@ class CascadeJudge:
         """Scores one text by the first that can."""
         rules = self._rules.get(env_name)
         if rules is None:
-            return await self._llm.score_section(section, env_name, text, state)
+            return await self.llm.score_section(section, env_name, text, state)
         reading = self.reader.read(env_name, text)
         if reading.content is None:
             return SectionVerdict(0.0, reading.flags, decided_by="gate")
         if not reading.understood and _UNREAD.issuperset(reading.flags):
-            return await self._llm.ask(section, env_name, text, state)
+            return await self.llm.ask(section, env_name, text, state)
         if reading.flags:
             return SectionVerdict(0.0, reading.flags, decided_by="rules")
         score, flags = rules.score(reading.content, rules.truth(state))

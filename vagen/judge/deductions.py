@@ -20,6 +20,9 @@ from vagen.rollout.types import Trajectory, Turn
 
 FITS = 0.99
 """Score from which on a text fits a state."""
+_COMPARISONS = 20_000
+"""Scores of texts against states that a batch's section may cost."""
+_MOST_STATES = 256
 
 
 class Stated(NamedTuple):
@@ -108,7 +111,11 @@ def _elsewhere(
         for turn in trajectory.turns
     ]
     rng = Random(f"information {seed} {section}")
-    sample = rng.sample(states, min(2 * count, len(states)))
+    distinct = len({each.text for each in stated})
+    # The fewer texts there are, the more the chance of the sample would count: all of a batch may
+    # say the same.
+    size = min(max(count, _COMPARISONS // distinct), _MOST_STATES, len(states))
+    sample = rng.sample(states, size)
     episodes = np.array([episode for episode, _ in sample])
     truths = [rules.truth(state) for _, state in sample]
     known: dict[str, NDArray[np.float64] | None] = {}
@@ -118,7 +125,7 @@ def _elsewhere(
             known[each.text] = reader.scores(env_name, each.text, truths)
         scores = known[each.text]
         if scores is not None:
-            scores = scores[episodes != each.turn.trajectory_id][:count]
+            scores = scores[episodes != each.turn.trajectory_id]
         found.append(scores)
     return found
 

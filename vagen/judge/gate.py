@@ -8,6 +8,7 @@ word of a text was understood is the affair of the environment's rules.
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _BRACKET = re.compile(r"[\"'{}()\[\],:]")
@@ -139,7 +140,13 @@ def same_words(one: str, other: str) -> bool:
 def _is_copied(lower: str, prompt: str, vocabulary: Collection[str]) -> bool:
     """Whether a run of words is the prompt's; words of state descriptions do not count as such."""
     windows = _windows(lower, vocabulary)
-    return bool(windows) and not windows.isdisjoint(_windows(prompt.lower(), vocabulary))
+    return bool(windows) and not windows.isdisjoint(_prompt_windows(prompt, frozenset(vocabulary)))
+
+
+@lru_cache(maxsize=256)
+def _prompt_windows(prompt: str, vocabulary: frozenset[str]) -> set[tuple[str, ...]]:
+    """Those of a prompt, with which every text is compared."""
+    return _windows(prompt.lower(), vocabulary)
 
 
 def _windows(text: str, vocabulary: Collection[str]) -> set[tuple[str, ...]]:

@@ -20,6 +20,12 @@ _KEPT = frozenset(word for word, (role, _) in LEXICON.items() if role in _ROLES)
     _BEYOND_GRIDS
 )
 """Words that tell states apart: two texts that differ in one are no duplicates."""
+_EMPTY = frozenset(
+    word
+    for word, (role, _) in LEXICON.items()
+    if role in (Word.ARTICLE, Word.VERB, Word.AND, Word.OF, Word.PLAIN, Word.MINE, Word.IT)
+)
+"""Words that make no difference."""
 
 
 def clusters(texts: Sequence[str], *, similarity: float = 0.7) -> list[int]:
@@ -58,7 +64,7 @@ def _signature(text: str) -> tuple[tuple[str, ...], frozenset[str]]:
     if not words or max(map(len, words)) == 1:  # a grid of symbols is all signature
         return tuple(text.split()), frozenset()
     kept = tuple(word for word in words if word in _KEPT or word.isdigit())
-    return kept, frozenset(words).difference(kept)
+    return kept, frozenset(words).difference(kept, _EMPTY)
 
 
 def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
