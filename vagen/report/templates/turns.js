@@ -125,6 +125,7 @@ function judgement(turn) {
   else {
     line.append(meter("observation", turn.verdict.observation), meter("prediction", turn.verdict.prediction));
     for (const flag of turn.verdict.flags || []) line.append(badge("⚑ " + flag, "warn wrap"));
+    for (const place of turn.verdict.absent || []) line.append(badge("no verdict: " + place, "warn wrap"));
   }
   return line;
 }
