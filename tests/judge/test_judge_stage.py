@@ -14,14 +14,17 @@ import pytest
 from judged_batches import batch, trajectories
 from llm_server import MODEL, ScriptedServer
 
-from vagen.config import ConfigError
+from vagen.config import ConfigError, load_infra
 from vagen.config.judge import JudgeConfig
 from vagen.judge.agreement import cohen_kappa
 from vagen.judge.rewards import cap_factor, schedule_factor, weigh
 from vagen.judge.scoring import is_chosen, statements
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import Status
+from vagen.stages import answers
+from vagen.stages.dispatch import begin
 from vagen.stages.judge import JudgeUnavailable, judge, score
+from vagen.stages.mirror import ANSWERS
 from vagen.stages.run import Run
 
 KEY = "sk-0b1d-not-to-be-seen"
@@ -310,7 +313,6 @@ def test_the_plan_names_the_judge_and_the_doctor_asks_it(
 
 
 def test_steps_on_kubernetes_need_the_key(make_experiment: Any) -> None:
-    from vagen.config import load_infra
     from vagen.config.checks_infra import check_infra
 
     named = ("judge.type=llm", "judge.llm.base_url=http://h/v1", "judge.llm.model=m")
@@ -321,3 +323,37 @@ def test_steps_on_kubernetes_need_the_key(make_experiment: Any) -> None:
     given = "kubernetes.secrets={vagen-judge: [OPENAI_API_KEY]}"
     check_infra(experiment, load_infra(None, [cluster, given]))
     check_infra(experiment, load_infra(None, []))
+
+
+def test_of_a_run_in_a_store_another_pod_goes_on_without_paying_twice(
+    server: ScriptedServer, make_experiment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first pod's disk is gone with its cache; what it was answered is in the store."""
+    monkeypatch.setattr(answers, "_EVERY", 0.0)
+    monkeypatch.setenv("VAGEN_SCRATCH", str(tmp_path / "pod-1"))
+    infra = load_infra(None, [f"store={(tmp_path / 'store').as_uri()}", "device=cpu"])
+    options = ("judge.llm.retries=0", "judge.max_absent=0")
+    first = Run.create(make_experiment(*asking(server), *options, **GROUNDED), infra)
+    begin(first)
+    batch(trajectories(8), first.config_digest).save(first.step(0, "rollout"))
+    first.mirror.push()
+    server.behaviour.fault_share, server.behaviour.faults = 0.4, ("server_error",)
+    with pytest.raises(JudgeUnavailable):
+        judge(first, 0)
+    had = {asked.question for asked in server.asked if asked.ending == "answered"}
+    assert 5 < len(had) < 32
+
+    monkeypatch.setenv("VAGEN_SCRATCH", str(tmp_path / "pod-2"))
+    server.behaviour.fault_share = 0.0
+    before = len(server.asked)
+    second = Run.open(first.mirror.uri)
+    begin(second)
+    assert second.path != first.path and (second.path / ANSWERS).exists()
+    judge(second, 0)
+    assert second.step(0, "judge").exists() and not (second.path / ANSWERS).exists()
+    later = {asked.question for asked in server.asked[before:]}
+    assert later and len(later) == len(server.asked) - before
+    assert len(later & had) <= 1, "the last answers may have come after the last copy"
+    second.mirror.push()
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(KEY.encode() in path.read_bytes() for path in written)

@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,8 @@ class AnswerCache:
         self.path = folder / FILE
         self._most = max_mib * _MIB
         self._writes = 0
+        self.on_put: Callable[[str, Any], None] | None = None
+        """Called with each answer that is kept."""
         with self._errors():
             folder.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None)
@@ -103,6 +105,8 @@ class AnswerCache:
             self._writes += 1
             if self._writes % _LOOK_EVERY == 0:
                 self._shrink()
+        if self.on_put is not None:
+            self.on_put(key, value)
 
     def __len__(self) -> int:
         return self._database.execute("SELECT count(*) FROM answers").fetchone()[0]

@@ -86,7 +86,8 @@ class Scorer:
         enabled = judge.use_state_reward
         compares = enabled and judge.second.fraction > 0
         self._clients: list[ChatClient] = []
-        self._cache: AnswerCache | None = None
+        self.cache: AnswerCache | None = None
+        """What language models have answered, if any is asked."""
         self._folder, self._share = cache, share
         self._judges = self._all(judge, judge.llm, "judge.llm") if enabled else {}
         self._seconds = self._all(second, judge.second.llm, "judge.second.llm") if compares else {}
@@ -106,8 +107,8 @@ class Scorer:
         """Closes connections and cache."""
         for client in self._clients:
             await client.close()
-        if self._cache is not None:
-            self._cache.close()
+        if self.cache is not None:
+            self.cache.close()
 
     @property
     def usage(self) -> dict[str, float]:
@@ -186,13 +187,13 @@ class Scorer:
         if judge.type != "rule":
             client = ChatClient(llm, share=self._share, key=key)
             self._clients.append(client)
-            if self._cache is None and self._folder is not None:
-                self._cache = AnswerCache(self._folder)
+            if self.cache is None and self._folder is not None:
+                self.cache = AnswerCache(self._folder)
         return {name: self._judge(judge, name, client) for name in self.config.envs}
 
     def _judge(self, judge: JudgeConfig, config_id: str, client: ChatClient | None) -> Judge:
         spec = self.config.envs[config_id]
-        return judge_of(judge, spec.env_name, spec.env_config, client=client, cache=self._cache)
+        return judge_of(judge, spec.env_name, spec.env_config, client=client, cache=self.cache)
 
     @property
     def readers(self) -> dict[str, RuleJudge]:

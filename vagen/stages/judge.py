@@ -20,6 +20,7 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.runner import derive_seed
 from vagen.rollout.types import Trajectory, Turn
 from vagen.stages import progress
+from vagen.stages.answers import AnswerJournal
 from vagen.stages.run import Run, committed, result
 
 _PROBE_SECONDS = 60.0
@@ -46,10 +47,18 @@ def judge(
         batch = TrajectoryBatch.load(
             run.fetch(source), kind="rollout", config_digest=run.config_digest
         )
-        cache = cache_folder(run.infra)
-        metrics = score(run.experiment, batch.trajectories, cache=cache, iteration=iteration)
+        journal = AnswerJournal(run.path, run.mirror) if run.mirror is not None else None
+        metrics = score(
+            run.experiment,
+            batch.trajectories,
+            cache=cache_folder(run.infra),
+            iteration=iteration,
+            journal=journal,
+        )
         metrics |= _watch(run, iteration, batch.metrics | metrics)
         replace(batch, kind="judge", metrics=metrics).save(folder, previous=source)
+        if journal is not None:
+            journal.clear()
     return result(folder)
 
 
@@ -93,6 +102,7 @@ def score(
     *,
     cache: Path | None = None,
     iteration: int | None = None,
+    journal: AnswerJournal | None = None,
 ) -> dict[str, float]:
     """Sets `verdict` and judge rewards of every turn in place; returns metrics.
 
@@ -106,13 +116,14 @@ def score(
         cache: Folder for what language models have answered; None keeps nothing.
         iteration: Of a training batch, whose rewards follow `judge.schedule`; None is an
             evaluation, whose rewards have the full weights.
+        journal: Keeps what is answered in the run's store as well.
 
     Raises:
         JudgeUnavailable: More verdicts are absent than `judge.max_absent` allows.
     """
     if not config.judge.use_state_reward:
         return {}
-    usage = asyncio.run(_score(config, trajectories, cache, iteration))
+    usage = asyncio.run(_score(config, trajectories, cache, iteration, journal))
     judged = [turn for t in trajectories for turn in statements(t, config.judge)]
     metrics = usage | _metrics(judged, trajectories)
     _check_absent(config, judged)
@@ -127,11 +138,14 @@ async def _score(
     trajectories: list[Trajectory],
     cache: Path | None,
     iteration: int | None,
+    journal: AnswerJournal | None,
 ) -> dict[str, float]:
     count = sum(1 for t in trajectories for _ in statements(t, config.judge))
     async with Scorer(config, cache=cache) as scorer:
         with progress.bar("statements", count) as advance:
             pending = 0
+            if journal is not None and scorer.cache is not None:
+                journal.attach(scorer.cache)
 
             def on_judged() -> None:
                 nonlocal pending
@@ -139,6 +153,8 @@ async def _score(
                 if pending == 64:
                     advance(pending)
                     pending = 0
+                if journal is not None:
+                    journal.save_if_due()
 
             await scorer.score_all(trajectories, on_judged)
         if iteration is None:

@@ -48,7 +48,9 @@ ASIDE = "superseded"
 
 _ATTEMPTS = ".attempts"
 """File of a run's folder: the attempts that were made in it, one per line."""
-_GROWING = (progress.EVENTS, LOG, "pipeline.log")
+ANSWERS = "judge_answers.jsonl"
+"""What the judge's language model has answered in a step that is not committed."""
+_GROWING = (progress.EVENTS, LOG, "pipeline.log", ANSWERS)
 """Files of lines."""
 _FILES = (*_GROWING, "summary.json", "report/curves.png")
 _TRACKING_FILES = ("mlflow_run_id", "tracking_pending.jsonl")
