@@ -325,6 +325,7 @@ def test_steps_on_kubernetes_need_the_key(make_experiment: Any) -> None:
     check_infra(experiment, load_infra(None, []))
 
 
+@pytest.mark.slow
 def test_of_a_run_in_a_store_another_pod_goes_on_without_paying_twice(
     server: ScriptedServer, make_experiment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
