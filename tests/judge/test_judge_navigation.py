@@ -308,10 +308,13 @@ def test_noise_is_read_without_an_exception():
 @pytest.mark.slow
 def test_calibration_meets_its_thresholds():
     writer = WRITERS["Navigation"]
+    templates = []
     for env_config in writer.env_configs:
         samples = sample_statements(writer, [env_config], 1200, 1)
         rules = rules_for("Navigation", envs.parse_env_config("Navigation", env_config))
         found = measure(RuleJudge({"Navigation": rules}), "Navigation", samples)
         assert found.precision >= 0.98 and found.recall >= 0.95
-        assert max(found.information["vague"], found.information["template"]) <= 0.05
+        assert found.information["vague"] <= 0.05 and found.information["true"] > 0.9
         assert found.worst_attack[1] <= max(found.chance, 0.05)
+        templates.append(found.information["template"])  # of sixty texts each
+    assert sum(templates) / len(templates) <= 0.05
