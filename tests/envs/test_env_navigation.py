@@ -396,3 +396,29 @@ def test_five_actions_a_turn_and_thirty_an_episode():
         *_, terminated, truncated, info = env.step(answer(*["rotateleft"] * 5))
         assert (terminated, truncated) == (False, turn == 4)
     assert not info["success"]
+
+
+@pytest.mark.slow
+def test_malformed_answers_raise_nothing_and_earn_nothing():
+    env = make(prompt_format="free_think", max_steps=30)
+    env.reset(seed=0)
+    rng = Random(7)
+    pieces = [
+        *("<think>", "</think>", "<answer>", "</answer>", "<image>", "<|im_end|>", "{{", "\0"),
+        *("moveahead", "moveahead(1)", "move ahead", "rotateright", ",", ";", "|", "\n", "-1"),
+        *("𝔪oveahead", "moveahead\u200b", "лево", "🛋️", "\ud800", "9" * 400, "<answer/>"),
+    ]
+    for _ in range(10_000):
+        text = "".join(rng.choices(pieces, k=rng.randrange(9)))
+        if rng.random() < 0.2:
+            text = rng.randbytes(rng.randrange(60)).decode("utf-8", "surrogateescape")
+        elif rng.random() < 0.3:
+            text = f"<think>x</think><answer>{text}</answer>"
+        _, reward, terminated, truncated, info = env.step(text)
+        if not info["parsed"]["format_correct"]:
+            assert info["rewards"]["format"] == 0.0
+            assert reward == info["rewards"]["env"]
+        else:
+            assert set(info["parsed"]["actions"]) <= set(ACTIONS)
+        if terminated or truncated:
+            env.reset(seed=0)
