@@ -80,6 +80,9 @@ def test_a_room_imports_only_rooms_above_it(room: str) -> None:
         ("boto3", ("vagen/storage",)),
         ("botocore", ("vagen/storage",)),
         ("kubernetes", ("vagen/cluster", "pipelines/submit.py")),
+        ("miniworld", ("vagen/envs/navigation/miniworld.py",)),
+        ("pyglet", ("vagen/envs/navigation/miniworld.py",)),
+        ("ai2thor", ("vagen/envs/navigation/thor.py",)),
     ],
 )
 def test_a_heavy_library_is_imported_only_at_home(library: str, homes: tuple[str, ...]) -> None:
