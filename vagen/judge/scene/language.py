@@ -156,9 +156,13 @@ class _Reader:
 
     def read(self, tokens: list[Token]) -> Description:
         joined = named = False
+        begins = True
         clause: list[Token] = []
         for token in [*_with_halves(tokens), Token(Role.BREAK, True)]:
             if token.role not in (Role.AND, Role.BREAK):
+                if begins and token.role is Role.VERB:
+                    raise _NotUnderstoodError
+                begins = False
                 clause.append(token)
                 continue
             ends = token.role is Role.BREAK and token.value
@@ -170,6 +174,7 @@ class _Reader:
             else:  # `to my left, 2 m away, is a chair`: it is said of the first thing to come
                 clause = _without_moves(clause)
             named = not ends and (named or names_a_thing)
+            begins = begins or ends
         self._share()
         drafts: list[_Draft] = []
         for draft in self._drafts:
@@ -211,7 +216,7 @@ class _Reader:
                 colour = value
             elif role is Role.MOVE:
                 moving = True
-            elif role is Role.UNKNOWN or _refers_to_a_thing(tokens, position):
+            elif _plays_no_part(tokens, position):
                 raise _NotUnderstoodError
             elif not moving:
                 position += _modify(said, tokens, position)
@@ -233,9 +238,21 @@ class _Reader:
 
 
 def _without_moves(tokens: list[Token]) -> list[Token]:
-    """A clause without a thing, up to where somebody moves."""
-    moves = (index for index, token in enumerate(tokens) if token.role is Role.MOVE)
-    return tokens[: next(moves, len(tokens))]
+    """A clause without a thing, up to where somebody moves: `after turning right, ...`."""
+    for index, token in enumerate(tokens):
+        if token.role is Role.MOVE or (
+            token.role is Role.AFTER and _moves_first(tokens[index + 1 :])
+        ):
+            return tokens[:index]
+    return tokens
+
+
+def _plays_no_part(tokens: list[Token], position: int) -> bool:
+    """Whether the token is unknown, or opens what only looks like a description."""
+    role = tokens[position].role
+    if role is Role.AFTER:
+        return not _moves_first(tokens[position + 1 :])
+    return role is Role.UNKNOWN or _refers_to_a_thing(tokens, position)
 
 
 def _modify(said: _Draft, tokens: list[Token], position: int) -> int:
@@ -288,7 +305,7 @@ def _negate(said: _Draft, tokens: list[Token], position: int) -> int:
             signs[value[0]] = value[1]
             said.excluded.append(_CENTRES[signs[0], signs[1]])
             return used
-        if role not in (Role.FILLER, Role.ARTICLE, Role.ME):
+        if role not in (Role.FILLER, Role.VERB, Role.ARTICLE, Role.ME):
             break
         used += 1
     raise _NotUnderstoodError
@@ -303,6 +320,12 @@ def _refers_to_a_thing(tokens: list[Token], position: int) -> bool:
             return False
         return _next_is(following, Role.THING, Role.COLOUR)
     return False
+
+
+def _moves_first(tokens: list[Token]) -> bool:
+    """Whether somebody moves before a thing is named."""
+    roles = (token.role for token in tokens)
+    return next((role for role in roles if role in (Role.MOVE, Role.THING)), None) is Role.MOVE
 
 
 def _next_is(tokens: list[Token], *roles: Role) -> bool:
@@ -329,7 +352,7 @@ _KEYS = {"name", "type", "colour", "color", "direction", "distance"}
 def _read_json(text: str) -> Description:
     """`{"target": {"name", "direction", "distance"}, "objects": [...]}`."""
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:
         raise _NotUnderstoodError from error
     if not isinstance(content, dict) or set(content) - {"target", "objects"}:
@@ -347,6 +370,12 @@ def _read_json(text: str) -> Description:
         claims += part.claims
         contradiction |= part.contradiction
     return Description(tuple(claims), contradiction)
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise _NotUnderstoodError
+    return dict(pairs)
 
 
 def _sentence(record: Any) -> str:

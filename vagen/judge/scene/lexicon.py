@@ -36,6 +36,10 @@ class Role(IntEnum):
     """What a direction is relative to follows."""
     MOVE = auto()
     """What follows is where somebody goes, up to the next comma."""
+    AFTER = auto()
+    """When something is so; only where somebody moves then."""
+    VERB = auto()
+    """A sentence that begins with one asks or orders."""
     AND = auto()
     BREAK = auto()
     """Ends a clause; value: whether it ends a sentence."""
@@ -101,19 +105,19 @@ _ROLES: dict[Role, str] = {
     Role.UNSEEN: "hidden invisible unseen",
     Role.NOT: "not cannot never isn't can't don't aren't",
     Role.NO: "no",
-    Role.ME: "me i you myself agent we us camera",
+    Role.ME: "me i i'm you myself agent we us camera",
     Role.OF: "of from",
     Role.MOVE: "move moving moved turn turning turned rotate rotating rotated step stepping walk "
-    "walking go going",
+    "walking go going look looking face facing",
+    Role.AFTER: "after once by then",
+    Role.VERB: "is are am be will becomes become remains remain stays stay",
     Role.AND: "and plus",
     Role.HALF: "half",
     Role.DEGREES: "degree degrees deg °",
     Role.ARTICLE: "a an the another",
-    Role.FILLER: "is are was be will am becomes become remains remain stays stay can now there "
-    "here it its this that which to at on in my your about roughly approximately around away "
-    "distance direction side hand standing stands stand sits lies located placed with still then "
-    "by directly just near room floor also currently after once corner part looking facing look "
-    "- ' * ( )",
+    Role.FILLER: "now there here it its this that to at on in my your about roughly approximately "
+    "around away distance direction side hand standing stands stand sits lies located placed with "
+    "still directly just near room floor also currently - ( )",
 }
 _BREAKS = {".": True, ";": True, "\n": True, ",": False, ":": False, "while": False, "but": False}
 
@@ -143,6 +147,8 @@ def _build() -> dict[tuple[str, ...], Token]:
     for words in ("out of sight", "out of view"):
         lexicon[tuple(words.split())] = Token(Role.UNSEEN)
     lexicon["far", "away"] = Token(Role.FILLER)
+    lexicon["can", "see"] = Token(Role.SEEN)
+    lexicon["can", "be", "seen"] = Token(Role.SEEN)
     for colour in COLOURS:
         lexicon[(colour,)] = Token(Role.COLOUR, colour)
     lexicon["gray",] = Token(Role.COLOUR, "grey")
