@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -132,11 +133,25 @@ def test_frames_are_the_same_in_another_process():
     assert printed() == printed()
 
 
+def test_a_machine_without_a_driver_is_told_what_to_install():
+    program = "from vagen import envs\nenvs.make('Navigation', {}).reset(seed=0)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "__EGL_VENDOR_LIBRARY_FILENAMES": "/nonexistent"},
+        capture_output=True,
+        text=True,
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert "MiniWorldMissingError: Navigation's pictures need MiniWorld and EGL" in last
+
+
 def test_what_is_missing_is_said(monkeypatch):
     from vagen.envs.navigation import miniworld
 
     monkeypatch.setitem(sys.modules, "miniworld.miniworld", None)
     miniworld._world_class.cache_clear()
-    with pytest.raises(miniworld.MiniWorldMissingError, match="libegl1 libglu1-mesa"):
+    with pytest.raises(
+        miniworld.MiniWorldMissingError, match="libegl1 libgl1-mesa-dri libglu1-mesa"
+    ):
         miniworld.Renderer(64, 100.0)
     miniworld._world_class.cache_clear()

@@ -72,7 +72,8 @@ def renderer(side: int, field_of_view: float) -> Renderer:
 def _missing(error: Exception) -> MiniWorldMissingError:
     return MiniWorldMissingError(
         f"Navigation's pictures need MiniWorld and EGL ({type(error).__name__}: {error}): "
-        f"pip install 'miniworld>=2.1,<3', and on Debian apt-get install libegl1 libglu1-mesa; "
+        f"pip install 'miniworld>=2.1,<3', and on Debian apt-get install libegl1 libgl1-mesa-dri "
+        f"libglu1-mesa; "
         f"render_mode text needs neither"
     )
 
@@ -80,11 +81,12 @@ def _missing(error: Exception) -> MiniWorldMissingError:
 @contextlib.contextmanager
 def _explained():
     """Turns what a missing driver raises into an error that says what to install."""
-    import pyglet
+    import pyglet.gl
+    import pyglet.window
 
     try:
         yield
-    except (ImportError, OSError, pyglet.window.NoSuchDisplayException) as error:
+    except (OSError, pyglet.window.WindowException, pyglet.gl.ContextException) as error:
         raise _missing(error) from error
 
 
@@ -122,6 +124,7 @@ def _world_class() -> Any:
         import pyglet
 
         pyglet.options["headless"] = True
+        pyglet.options["shadow_window"] = False  # it would be opened by the import, unexplained
         from miniworld.entity import Entity, MeshEnt
         from miniworld.miniworld import MiniWorldEnv
         from miniworld.opengl import Texture, drawBox
