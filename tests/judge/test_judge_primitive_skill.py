@@ -1,16 +1,19 @@
 """Rules of PrimitiveSkill: readings of sentences and dicts, scores, refusals."""
 
 import json
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from vagen import envs
+from vagen.config.judge import JudgeConfig
 from vagen.envs.primitive_skill.level import sample_level
 from vagen.envs.primitive_skill.primitives import HOME
 from vagen.envs.primitive_skill.tasks import TASKS
 from vagen.judge import RuleJudge
 from vagen.judge.calibration.attacks import attacks
+from vagen.judge.calibration.run import calibrate, judge_digest, subject_named
 from vagen.judge.rules import RULES, rules_for
 
 STATE = {
@@ -222,3 +225,25 @@ def test_the_truth_in_words_and_as_a_key():
     shuffled = {**STATE, "objects": dict(reversed(STATE["objects"].items())), "gripper": [0, 0, 0]}
     assert rules.canonical(shuffled) == rules.canonical(STATE) != rules.canonical(HELD)
     assert json.loads(rules.canonical(HELD))[1] == "green cube"
+
+
+def is_good_enough(figures, statements):
+    assert figures["statements"] >= statements and figures["absent"] == 0
+    assert figures["precision"] >= 0.98 and figures["recall"] >= 0.95
+    assert min(figures["recall_by_wording"].values()) >= 0.9
+    assert max(figures["information"][kind] for kind in ("vague", "template")) <= 0.05
+    assert figures["worst_attack"][1] <= figures["chance"]
+
+
+def test_the_stored_calibration_is_of_this_judge_and_good_enough():
+    path = Path(__file__).parents[2] / "benchmarks/results/judge-calibration-primitiveskill.json"
+    stored = json.loads(path.read_text())
+    assert stored["judge_digest"] == judge_digest(JudgeConfig())
+    is_good_enough(stored["environments"]["PrimitiveSkill"], 4990)
+    assert stored["environments"]["PrimitiveSkill"]["attack_patterns"] >= 200
+
+
+@pytest.mark.slow
+def test_the_judge_on_statements_about_simulated_states():
+    found = calibrate(JudgeConfig(), [subject_named("PrimitiveSkill")], statements=1000, seed=3)
+    is_good_enough(found["PrimitiveSkill"].to_dict(), 990)

@@ -1,0 +1,43 @@
+"""primitive-skill-tiny with small numbers: one iteration of the whole pipeline."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vagen.cli.main import main
+from vagen.rollout.batch import TrajectoryBatch
+from vagen.stages.run import Run
+
+SMALL = (
+    "envs.align.train_size=24",
+    "envs.align.val_size=2",
+    "envs.align.test_size=2",
+    "envs.align.env_config.image_size=96",
+    "data.train_batch_size=6",
+    "rollout_manager.max_turns=2",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=6",
+    "critic.ppo_mini_batch_size=6",
+    "warm_start.steps=30",
+    "warm_start.batch_size=6",
+    "trainer.total_training_steps=1",
+    "infra.threads=1",
+)
+
+
+@pytest.mark.slow
+def test_primitive_skill_tiny_completes_an_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "primitive-skill-tiny", "--name", "one", *SMALL]) == 0
+    run = Run.open(tmp_path / "outputs" / "one")
+    batch = TrajectoryBatch.load(run.step(0, "judge"), kind="judge")
+    turns = [turn for trajectory in batch.trajectories for turn in trajectory.turns]
+    assert len(batch.trajectories) == 6
+    assert all(turn.state["task"] == "AlignTwoCube" for turn in turns)
+    judged = [turn for turn in turns if turn.parsed["format_correct"]]
+    assert all(turn.verdict is not None for turn in judged)
+    rewards = [turn.rewards["env"] for turn in turns]
+    assert np.isfinite(rewards).all()
+    assert (run.path / "evaluations" / "final" / "report.html").is_file()
