@@ -240,7 +240,7 @@ def test_the_stored_calibration_is_of_this_judge_and_good_enough():
     stored = json.loads(path.read_text())
     assert stored["judge_digest"] == judge_digest(JudgeConfig())
     is_good_enough(stored["environments"]["PrimitiveSkill"], 4990)
-    assert stored["environments"]["PrimitiveSkill"]["attack_patterns"] >= 200
+    assert stored["environments"]["PrimitiveSkill"]["attack_patterns"] >= 180
 
 
 @pytest.mark.slow

@@ -46,8 +46,8 @@ def load_mujoco() -> ModuleType:
     Raises:
         ModuleNotFoundError: it is not installed; the message says how to get it.
     """
-    if sys.platform == "linux":
-        os.environ.setdefault("MUJOCO_GL", "egl")
+    if sys.platform == "linux" and not os.environ.get("MUJOCO_GL"):
+        os.environ["MUJOCO_GL"] = "egl"
     try:
         import mujoco
     except ModuleNotFoundError as error:
