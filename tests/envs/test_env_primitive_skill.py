@@ -446,12 +446,12 @@ def test_the_truth_agrees_with_the_picture():
 @pytest.mark.parametrize("task", TASKS)
 def test_the_expert_solves_its_levels_and_chance_does_not(task):
     env = make(task, expert_actions_per_turn=2)
-    logs = [play(env, seed) for seed in range(50)]
+    logs = [play(env, seed) for seed in range(30)]
     solved = [log[-1][2]["success"] for log in logs]
     predicted = [is_near(predicted, info["state"]) for log in logs for _, predicted, info in log]
     assert np.mean(solved) >= 0.95 and np.mean(predicted) >= 0.95
     rng, wins = Random(5), 0
-    for seed in range(25):
+    for seed in range(12):
         env.reset(seed=seed)
         over = False
         while not over:
@@ -461,7 +461,7 @@ def test_the_expert_solves_its_levels_and_chance_does_not(task):
             )
             over = terminated or truncated
         wins += info["success"]
-    assert wins <= 2
+    assert wins <= 1
 
 
 @pytest.mark.slow
