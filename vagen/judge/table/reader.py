@@ -79,14 +79,17 @@ _MARK = "@"
 """Stands for a position that was read; the gate lets no text write it unnoticed."""
 _THING = rf"(?:(?:{'|'.join(COLOURS)}) (?:cube|block)|(?:red )?apple|(?:wooden )?drawer)"
 _IS = (
-    "is|are|lies|sits|rests|stands|stays|remains|will be|will lie|will stay|will remain|ends up|"
-    "will end up|will sit|will rest"
+    "is|are|lies|sits|rests|stands|stays|remains|has been|will be|will lie|will stay|will remain|"
+    "ends up|will end up|will sit|will rest|moves to|moved to|will move to|is moved to|"
+    "has moved to|has been moved to|will be moved to"
 )
-_AT = (
-    "at|located at|positioned at|placed at|found at|lying at|sitting at|resting at|situated at|"
-    "at position|at coordinates|at point|at location|position|in position|on table at|"
-    "has coordinates|has position"
+_STANDING = (
+    "located|positioned|placed|found|lying|sitting|resting|situated|standing|stacked|put|"
+    "stay|remain"
 )
+_POINT = "position|coordinates|coordinate|location|point"
+_WHERE = rf"(?: (?:{_STANDING}))*(?: on table)?(?: (?:at|in|has|with))?(?: (?:{_POINT}))?(?: of)?"
+"""What may stand between a thing's verb and its place."""
 _HELD = (
     "held|gripped|grasped|carried|lifted|picked up|held up|in gripper|in hand|in grip|"
     "between fingers|in its fingers"
@@ -102,45 +105,48 @@ _SENTENCES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     for kind, pattern in (
         (
             "place",
-            rf"(?:(?:position|location|coordinates) of )?(?P<thing>{_THING})"
-            rf"(?:(?:'s)? (?:position|location|coordinates))?(?: (?:{_IS}))?(?: still| now)?"
-            rf"(?: (?:{_AT}))? {_MARK}",
+            rf"(?:(?:{_POINT}|middle|center|centre) of )?(?P<thing>{_THING})"
+            rf"(?:(?:['’]s)? (?:{_POINT}|middle|center|centre))?(?: (?:{_IS}))?{_WHERE} {_MARK}",
         ),
         (
             "held",
-            rf"(?P<thing>{_THING})(?: (?:{_IS}))?(?: still| now)? (?:being )?(?:{_HELD}){_BY}"
-            rf"(?: (?:and )?(?:{_AT}) (?P<at>{_MARK})| (?P<at2>{_MARK}))?",
+            rf"(?P<thing>{_THING})(?: (?:{_IS}))? (?:being )?(?:{_HELD}){_BY}"
+            rf"(?:(?: and)?{_WHERE} {_MARK})?",
         ),
         (
             "held",
-            rf"(?:{_HOLDER})(?: still| now)? (?:{_HOLDS}) (?P<thing>{_THING})"
-            rf"(?: (?:{_AT}) (?P<at>{_MARK}))?",
+            rf"(?:{_HOLDER}) (?:{_HOLDS}) (?P<thing>{_THING})"
+            rf"(?:{_WHERE} {_MARK})?",
         ),
         ("not_held", rf"(?P<thing>{_THING}) (?:is|will be) (?:not|no longer) (?:{_HELD}){_BY}"),
         (
             "nothing",
-            rf"(?:nothing|no cube|no thing|no object) (?:is|will be) (?:{_HELD}){_BY}"
+            rf"(?:nothing|no cube|no thing|no object)(?: is| will be)? (?:{_HELD}){_BY}"
             rf"|(?:{_HOLDER}) (?:is|will be|stays|remains) (?:empty|open)|(?:{_HOLDER}) "
-            rf"(?:{_HOLDS}) (?:nothing|no cube|no object)|gripper empty|held nothing"
+            rf"(?:{_HOLDS}) (?:nothing|no cube|no object)|gripper:? empty|held:? nothing"
             rf"|(?:{_HOLDER}) (?:is not holding|does not hold) (?:anything|any cube)",
         ),
         ("drawer", r"drawer (?:is |stays |remains |will be )?(?P<how>open|opened|closed|shut)"),
         (
             "on",
             rf"(?P<thing>{_THING})(?: (?:{_IS}))?(?: stacked| lying| sitting| placed)? "
-            rf"(?:on|on top of|in|inside|upon) (?P<lower>{_THING})",
+            rf"(?:on|on top of|in|inside|upon) (?P<lower>{_THING})(?:{_WHERE} {_MARK})?",
         ),
+        ("neutral", r"after (?:that|this|(?:my |these |both )?actions?)|then|now"),
     )
 )
-_FILLERS = re.compile(r"\b(?:there (?:is|are)|the|a|an|currently|i see|i observe)\b")
+_FILLERS = re.compile(r"\b(?:there (?:is|are)|the|a|an|currently|still|now|then|i see|i observe)\b")
+_OPENING = re.compile(
+    rf"^(?:(?:current )?(?:{_POINT}|positions|locations|objects|things|state)(?: are| is)?:)"
+)
 _BULLET = re.compile(r"^[-*•] ")
 _ENDS = re.compile(r"[;\n!]|\.(?!\d)|, and\b|,|\band\b(?! at\b)|\bwhile\b|\bwhereas\b|\bbut\b")
 
 VOCABULARY = frozenset(
     re.findall(
         r"[a-z]+",
-        " ".join([*COLOURS, _NOUNS, _IS, _AT, _HELD, _HOLDER, _HOLDS])
-        + " the a an and mm x y z fingers by nothing empty open closed on top of in",
+        " ".join([*COLOURS, _NOUNS, _IS, _STANDING, _POINT, _HELD, _HOLDER, _HOLDS])
+        + " the a an and mm x y z at fingers by nothing empty open closed on top of in",
     )
 )
 """Words of these sentences."""
@@ -156,9 +162,10 @@ def read_statement(text: str) -> Statement | None:
         return None
     places = [_place(match) for match in _POSITION.finditer(lower)]
     lower = _POSITION.sub(f" {_MARK} ", lower)
-    lower = re.sub(rf"[:=,–—>-]+ *(?={_MARK})", " ", lower)
+    # A dash with a space on both sides; a minus sign before brackets is no dash.
+    lower = re.sub(rf"(?:->|[:=,–—]|-(?=  ))+ *(?={_MARK})", " ", lower)
     statement, left = Statement(), iter(places)
-    for clause in _ENDS.split(_FILLERS.sub(" ", lower)):
+    for clause in _ENDS.split(_OPENING.sub(" ", _FILLERS.sub(" ", lower).strip())):
         words = _BULLET.sub("", " ".join(clause.split()))
         if words and not _read_clause(words, statement, left):
             return None
