@@ -1,21 +1,26 @@
-"""Speed of the environments: resets and steps per CPU-second, text and image.
+"""Speed of the environments: resets and steps per CPU-second, text and image; success of experts.
 
 A step is one model turn of k actions, parsing and the next observation included. The figures of
-VAGEN's own environments were measured in the same unit on a shared 2-core machine.
+VAGEN's own environments were measured in the same unit on a shared 2-core machine. Grid games are
+measured by random moves, the others by the turns of their experts; the time of processes that an
+environment starts counts.
 
-    python benchmarks/envs.py [--repeats 7] [--output benchmarks/results/envs.json]
+    python benchmarks/envs.py [--repeats 7] [--only SVG] [--output benchmarks/results/envs.json]
+
+With `--only` the results of the other environments stay as they are in the file.
 """
 
 import argparse
 import datetime
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 import numpy as np
@@ -63,6 +68,112 @@ CASES = [
         IMAGE_STEPS,
     ),
 ]  # fmt: skip
+
+
+GRIDS = {case.env_name for case in CASES}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "SVG": {"difficulty": [1, 5]},
+    "Blackjack": {},
+    "Household": {},
+}
+"""Options with which an environment that is no grid game is measured; its defaults if not here."""
+TURNS = 200
+"""Expert turns of one repeat; a repeat is less for an environment that takes a second for ten."""
+EXPERT_SEEDS = 200
+
+
+def children_seconds() -> float:
+    """CPU time of the processes that this one has started and that still run."""
+    ticks, open_processes = 0, [os.getpid()]
+    while open_processes:
+        process = open_processes.pop()
+        try:
+            if process != os.getpid():
+                fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+            for task in Path(f"/proc/{process}/task").iterdir():
+                open_processes += map(int, (task / "children").read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def timed(action: Callable[[], Any]) -> tuple[Any, float]:
+    """What an action returns, and the CPU time it took, that of other processes included."""
+    before = children_seconds()
+    start = time.process_time()
+    result = action()
+    own = time.process_time() - start
+    return result, own + children_seconds() - before
+
+
+def render_modes(env_name: str) -> tuple[str, ...]:
+    """What observations of an environment can hold."""
+    annotation = envs.get_environment(env_name).config_class.model_fields["render_mode"].annotation
+    return get_args(annotation)
+
+
+def expert_rates(env_name: str, mode: str, repeats: int) -> list[dict[str, Any]]:
+    """Resets and steps of an environment under its expert, per CPU-second."""
+    env = envs.make(env_name, {**OPTIONS.get(env_name, {}), "render_mode": mode})
+    env.reset(seed=0)
+    env.step(env.expert_response())  # loads what is loaded late
+    rates: dict[str, list[float]] = {"reset": [], "step": []}
+    seed, turns = 1, TURNS
+    for repeat in range(repeats):
+        spent, done = {"reset": 0.0, "step": 0.0}, {"reset": 0, "step": 0}
+        while done["step"] < turns:
+            _, seconds = timed(lambda seed=seed: env.reset(seed=seed))
+            spent["reset"] += seconds
+            done["reset"] += 1
+            seed, over = seed + 1, False
+            while not over:
+                response = env.expert_response()
+                result, seconds = timed(lambda response=response: env.step(response))
+                spent["step"] += seconds
+                done["step"] += 1
+                _, _, terminated, truncated, _ = result
+                over = terminated or truncated
+        for what, seconds in spent.items():
+            rates[what].append(done[what] / max(seconds, 1e-3))
+        if repeat == 0 and done["step"] / max(spent["step"], 1e-3) < 20:
+            turns = TURNS // 5
+    env.close()
+    return [
+        {
+            "case": f"{env_name} {what}",
+            "mode": mode,
+            "per_cpu_second": round(statistics.median(found), 1),
+            "slowest_repeat": round(min(found), 1),
+            "fastest_repeat": round(max(found), 1),
+        }
+        for what, found in rates.items()
+    ]
+
+
+def expert_play(env_name: str) -> dict[str, Any]:
+    """How often the expert succeeds on held-out levels, and in how many turns."""
+    options = OPTIONS.get(env_name, {})
+    modes = render_modes(env_name)
+    env = envs.make(env_name, {**options, "render_mode": modes[-1]}, "test")
+    solved, turns, paid = 0, 0, 0.0
+    for seed in range(EXPERT_SEEDS):
+        _, info = env.reset(seed=seed)
+        over = False
+        while not over:
+            _, _, terminated, truncated, info = env.step(env.expert_response())
+            over = terminated or truncated
+            turns += 1
+            paid += info["rewards"]["env"]
+        solved += info["success"]
+    env.close()
+    return {
+        "environment": env_name,
+        "seeds": EXPERT_SEEDS,
+        "expert_success": solved / EXPERT_SEEDS,
+        "expert_turns": round(turns / EXPERT_SEEDS, 2),
+        "expert_return": round(paid / EXPERT_SEEDS, 3),
+    }
 
 
 def resets(case: Case, mode: str) -> Callable[[int], float]:
@@ -128,34 +239,56 @@ def rate(case: Case, mode: str, repeats: int) -> dict[str, Any]:
     }
 
 
+def grid_results(env_name: str, repeats: int) -> list[dict[str, Any]]:
+    """Every case of a grid game."""
+    results = []
+    for case in (case for case in CASES if case.env_name == env_name):
+        for mode in ("text", "vision"):
+            result = rate(case, mode, repeats)
+            ratio, aim = result["times_vagen_2025"], result["aim"]
+            met = "" if aim is None else f"(aim {aim:g}x: {'met' if ratio >= aim else 'MISSED'})"
+            show(result, f"{ratio:>7,.1f}x {met}")
+            results.append(result)
+    return results
+
+
+def show(result: dict[str, Any], remark: str = "") -> None:
+    figure = f"{result['per_cpu_second']:>10,.0f} /s"
+    print(f"{result['case']:38} {result['mode']:7} {figure}  {remark}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--only", nargs="+", choices=list(envs.ENVIRONMENTS), metavar="NAME")
     default = Path(__file__).parent / "results" / "envs.json"
     parser.add_argument("--output", type=Path, default=default)
     arguments = parser.parse_args()
 
-    load = describe_machine(numpy=np.__version__, gymnasium=gymnasium.__version__)
-    results = []
-    for case in CASES:
-        for mode in ("text", "vision"):
-            result = rate(case, mode, arguments.repeats)
-            results.append(result)
-            ratio, aim = result["times_vagen_2025"], result["aim"]
-            verdict = (
-                "" if aim is None else f"(aim {aim:g}x: {'met' if ratio >= aim else 'MISSED'})"
-            )
-            print(
-                f"{case.name:38} {mode:7} {result['per_cpu_second']:>10,.0f} /s  "
-                f"{ratio:>7,.1f}x {verdict}",
-                flush=True,
-            )
-    report = {
+    chosen = arguments.only or list(envs.ENVIRONMENTS)
+    report: dict[str, Any] = {}
+    if arguments.output.exists() and arguments.only:
+        report = json.loads(arguments.output.read_text())
+    results = [r for r in report.get("results", []) if r["case"].split(" ")[0] not in chosen]
+    experts = [r for r in report.get("experts", []) if r["environment"] not in chosen]
+    for name in chosen:
+        if name in GRIDS:
+            results += grid_results(name, arguments.repeats)
+        else:
+            for mode in render_modes(name):
+                found = expert_rates(name, mode, arguments.repeats)
+                results += found
+                for result in found:
+                    show(result)
+        experts.append(expert_play(name))
+        print(f"{name}: {experts[-1]}", flush=True)
+    report |= {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": load,
-        "unit": "per CPU-second of one process, median of the repeats",
+        "machine": describe_machine(numpy=np.__version__, gymnasium=gymnasium.__version__),
+        "unit": "per CPU-second of all its processes, median of the repeats",
         "repeats": arguments.repeats,
         "results": results,
+        "experts": experts,
     }
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(report, indent=2) + "\n")
