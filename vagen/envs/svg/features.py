@@ -146,7 +146,7 @@ def _pixels(data: bytes, side: int, model_side: int) -> Any:
     image = Image.frombytes("RGB", (side, side), data)
     image = image.resize((model_side, model_side), Image.Resampling.BICUBIC)
     values = np.asarray(image, np.float32) / 255.0
-    values = (values - np.float32(MEAN)) / np.float32(STD)
+    values = (values - np.asarray(MEAN, np.float32)) / np.asarray(STD, np.float32)
     return torch.from_numpy(values.transpose(2, 0, 1).copy())[None]
 
 

@@ -89,7 +89,8 @@ class Element:
 
     def walk(self) -> "list[Element]":
         """The element and everything in it, in document order."""
-        found, open_elements = [], [self]
+        found: list[Element] = []
+        open_elements: list[Element] = [self]
         while open_elements:
             element = open_elements.pop()
             found.append(element)
