@@ -258,6 +258,9 @@ def grid_results(env_name: str, repeats: int) -> list[dict[str, Any]]:
 
 
 def show(result: dict[str, Any], remark: str = "") -> None:
+    """Prints a result and notes when, and beside how much else, it was measured."""
+    result["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes")
+    result["load_average"] = round(os.getloadavg()[0], 1)
     figure = f"{result['per_cpu_second']:>10,.0f} /s"
     print(f"{result['case']:38} {result['mode']:7} {figure}  {remark}", flush=True)
 

@@ -42,8 +42,12 @@ class Dealt:
         return self.values.pop(0)
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_hands_end_as_in_gymnasium(seed):
+def test_hands_end_as_in_gymnasium():
+    for seed in range(300):
+        check_hand(seed)
+
+
+def check_hand(seed):
     level = sample_level(seed, "train")
     oracle = GymnasiumBlackjack(sab=True)
     # Gymnasium deals the dealer first and draws more dealer cards after the player's.
@@ -189,6 +193,7 @@ def test_every_card_looks_different_and_many_fit():
     assert table(cards("A " * 21), cards("2 2 2 2"), 300).shape == (300, 300, 3)
 
 
+@pytest.mark.slow
 def test_decks_are_in_their_split_and_the_same_in_another_process():
     code = (
         "from vagen import envs; env = envs.make('Blackjack', {});\n"

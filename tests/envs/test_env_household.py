@@ -318,6 +318,7 @@ def test_everything_expected_somewhere_has_a_place():
         assert kind.places and set(kind.places) <= set(PLACES)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_home_in_another_process():
     code = (
         "from vagen import envs; env = envs.make('Household', {});\n"
