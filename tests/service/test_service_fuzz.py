@@ -22,7 +22,7 @@ def test_no_request_makes_a_server_error(tmp_path) -> None:
     for operation in schema.get_all_operations():
 
         @given(case=operation.ok().as_strategy())
-        @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
         def answered_as_described(case: schemathesis.Case) -> None:
             case.call_and_validate(headers={"Authorization": f"Bearer {TOKEN}"})
 
