@@ -11,12 +11,16 @@ SECRETS = {
     "vagen-mlflow": {"MLFLOW_BACKEND_STORE_URI", "POSTGRES_PASSWORD"},
     "vagen-judge": {"OPENAI_API_KEY"},
     "vagen-hf": {"HF_TOKEN"},
+    "vagen-env": {"VAGEN_ENV_TOKEN", "tokens"},
 }
 """Secrets that docs/kubernetes.md tells to make, with their keys."""
 
 
 def referred_secrets(pod: Pod) -> Iterator[tuple[str, str | None]]:
-    """Secrets that a pod's containers take variables from, with the key if it is one."""
+    """Secrets that a pod's containers take variables or files from, with the key if it is one."""
+    for volume in pod.spec.get("volumes", []):
+        for item in volume.get("secret", {}).get("items", []):
+            yield volume["secret"]["secretName"], item["key"]
     for container in pod.containers:
         for source in container.get("envFrom", []):
             if "secretRef" in source:
