@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from vagen.envs.registry import ENVIRONMENTS
+from vagen.envs.registry import ENVIRONMENTS, get_environment
 from vagen.service import messages as m
 from vagen.service.backend import Backend
 from vagen.service.body import BodyLimit
@@ -20,8 +20,6 @@ from vagen.service.sessions import Answer, Failed, Sessions, failure
 from vagen.service.settings import ServiceSettings
 from vagen.service.tokens import Tokens
 
-RUNS_CLIENTS_CODE = frozenset({"Gymnasium", "GymImageEnv"})
-"""Environments whose options name code to import: served only if they are asked for by name."""
 _SWEEP_SECONDS = 5.0
 _RETRY_SECONDS = 1
 
@@ -50,8 +48,8 @@ class Service:
         self.sessions = Sessions(settings, self.backend, self.metrics)
         self.draining = False
         self.started = False
-        known = [name for name in ENVIRONMENTS if name not in RUNS_CLIENTS_CODE]
-        self.served = tuple(settings.environments or known)
+        # Adapters import what a client names: served only if they are asked for.
+        self.served = settings.environments or tuple(ENVIRONMENTS)
         self.metrics.pending.set_function(lambda: self.sessions.pending)
 
     @asynccontextmanager
@@ -238,10 +236,9 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
         return m.EnvironmentList(
             environments=[
                 m.EnvironmentInfo(
-                    env_name=name, options=ENVIRONMENTS[name].config_class.model_json_schema()
+                    env_name=name, options=get_environment(name).config_class.model_json_schema()
                 )
                 for name in service.served
-                if name in ENVIRONMENTS
             ]
         )
 
