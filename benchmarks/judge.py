@@ -1,6 +1,7 @@
 """Speed of the rule judge, and the calls of a language model that it saves.
 
-Speed is counted in scored texts per second on one core. *Cold*: every text is new and has to be
+Speed is counted in scored texts per second of processor time, on one core. *Cold*: every text is
+new and has to be
 read; *warm*: texts come again, as they do in training, where thousands of turns share some hundred
 sentences. The states are real, each verdict is asked through `score_sync` as the judge step does,
 observation and prediction together.
@@ -10,7 +11,8 @@ its cache. Without all this every text takes one call. Two batches: the statemen
 of which many are odd on purpose, each once and then, as a step that is repeated, again; and the
 turns of stored rollouts, if any are given.
 
-    python benchmarks/judge.py [--texts 4000] [--seconds 2] [--rollout RUN/iterations/0000/rollout ...] [--output results/judge.json]
+    python benchmarks/judge.py [--texts 4000] [--seconds 2] [--output results/judge.json]
+        [--rollout RUN/iterations/0000/rollout ...]
 """
 
 import argparse
@@ -49,7 +51,7 @@ def main() -> None:
     result: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "machine": describe_machine(),
-        "unit": "scored texts per second, one core",
+        "unit": "scored texts per second of processor time, one core",
         "aim": {"warm": 20_000, "calls_saved": 0.9},
     }
     result["speed"] = {name: speed(name, options.texts, options.seconds) for name in ENVIRONMENTS}
@@ -88,10 +90,10 @@ def _cold(env_name: str, config: dict[str, Any], samples: list[Sample]) -> float
     judge = judge_of(JudgeConfig(), env_name, config)
     assert isinstance(judge, RuleJudge)
     texts = {sample.text: sample for sample in samples}.values()
-    start = time.perf_counter()
+    start = time.process_time()
     for sample in texts:
         _score(judge, env_name, sample)
-    return 2 * len(texts) / (time.perf_counter() - start)
+    return 2 * len(texts) / (time.process_time() - start)
 
 
 def _warm(env_name: str, config: dict[str, Any], samples: list[Sample], seconds: float) -> float:
@@ -99,12 +101,12 @@ def _warm(env_name: str, config: dict[str, Any], samples: list[Sample], seconds:
     assert isinstance(judge, RuleJudge)
     for sample in samples:
         _score(judge, env_name, sample)
-    done, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
+    done, start = 0, time.process_time()
+    while time.process_time() - start < seconds:
         for sample in samples:
             _score(judge, env_name, sample)
         done += 2 * len(samples)
-    return done / (time.perf_counter() - start)
+    return done / (time.process_time() - start)
 
 
 def _score(judge: RuleJudge, env_name: str, sample: Sample) -> None:
