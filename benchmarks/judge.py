@@ -30,7 +30,7 @@ from machine import describe_machine
 
 from vagen.config.judge import JudgeConfig, LLMJudgeConfig
 from vagen.envs import parse_env_config
-from vagen.judge import AnswerCache, CascadeJudge, RuleJudge
+from vagen.judge import AnswerCache, CascadeJudge, ChatClient, RuleJudge
 from vagen.judge.calibration import WRITERS, Kind
 from vagen.judge.calibration.samples import Sample, sample_statements
 from vagen.judge.calibration.writer import sample_scenes
@@ -124,25 +124,26 @@ def _median(values: list[float]) -> float:
     return statistics.median(values)
 
 
-class CountingClient:
+class CountingClient(ChatClient):
     """Answers at once that nothing is stated, and counts how often it is asked."""
 
-    config = LLMJudgeConfig(model="counting")
-
     def __init__(self) -> None:
+        super().__init__(
+            LLMJudgeConfig(base_url="http://localhost/v1", model="counting", api_key_env=None)
+        )
         self.calls = 0
 
     async def ask(self, question: Any, read: Callable[[str], Any]) -> Any:
-        """Reads the empty answer of the question's kind."""
+        """Reads the empty answer of an extraction."""
         self.calls += 1
         return read('{"relations": []}')
 
 
-def cascade(env_name: str, config: dict[str, Any], cache: AnswerCache) -> CascadeJudge:
-    """A cascade of one environment that asks a counting client."""
-    judge = judge_of(
-        JudgeConfig(type="cascade"), env_name, config, client=CountingClient(), cache=cache
-    )
+def cascade(
+    env_name: str, config: dict[str, Any], client: ChatClient, cache: AnswerCache
+) -> CascadeJudge:
+    """A cascade of one environment."""
+    judge = judge_of(JudgeConfig(type="cascade"), env_name, config, client=client, cache=cache)
     assert isinstance(judge, CascadeJudge)
     return judge
 
@@ -155,7 +156,8 @@ async def calls(env_name: str, count: int) -> dict[str, float]:
         cache = AnswerCache(Path(folder))
         spent = []
         for _ in range(2):
-            judge = cascade(env_name, config, cache)
+            client = CountingClient()
+            judge = cascade(env_name, config, client, cache)
             for sample in samples:
                 await judge.score(
                     env_name=env_name,
@@ -164,7 +166,7 @@ async def calls(env_name: str, count: int) -> dict[str, float]:
                     state=sample.scene.state,
                     next_state=sample.scene.state,
                 )
-            spent.append(judge.llm.client.calls)
+            spent.append(client.calls)
         cache.close()
     first, again = spent
     return {
@@ -177,7 +179,7 @@ async def calls(env_name: str, count: int) -> dict[str, float]:
 
 async def rollout_calls(folders: list[Path]) -> dict[str, float]:
     """Calls for the texts of stored batches, one iteration after the other, with one cache."""
-    texts = asked = 0
+    texts, client = 0, CountingClient()
     with tempfile.TemporaryDirectory() as folder:
         cache = AnswerCache(Path(folder))
         for path in folders:
@@ -185,7 +187,9 @@ async def rollout_calls(folders: list[Path]) -> dict[str, float]:
             judges: dict[str, CascadeJudge] = {}
             for trajectory in batch.trajectories:
                 name = trajectory.env_name
-                judge = judges.setdefault(name, cascade(name, {"prompt_detail": "brief"}, cache))
+                if name not in judges:
+                    judges[name] = cascade(name, {"prompt_detail": "brief"}, client, cache)
+                judge = judges[name]
                 for turn in statements(trajectory):
                     said = turn.parsed["observation"], turn.parsed["prediction"]
                     texts += sum(text is not None for text in said)
@@ -196,9 +200,9 @@ async def rollout_calls(folders: list[Path]) -> dict[str, float]:
                         state=turn.state,
                         next_state=turn.next_state,
                     )
-            asked += sum(judge.llm.client.calls for judge in judges.values())
         cache.close()
-    return {"texts": texts, "calls": asked, "saved": round(1 - asked / max(texts, 1), 4)}
+    saved = round(1 - client.calls / max(texts, 1), 4)
+    return {"texts": texts, "calls": client.calls, "saved": saved}
 
 
 if __name__ == "__main__":

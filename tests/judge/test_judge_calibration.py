@@ -123,7 +123,7 @@ def test_command_line_writes_the_report(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--env", "Chess"], "can be calibrated on FrozenLake"),
+        (["--env", "Chess"], "a judge can be calibrated on"),
         (["--env", "FrozenLake", "trainer.total_training_steps=3"], "only judge.<key>=<value>"),
         (["--env", "FrozenLake", "judge.tpye=llm"], "tpye"),
         (["--env", "FrozenLake", "frozenlake-tiny"], "an experiment, or --env, not both"),
