@@ -1,8 +1,11 @@
 """The language-model judge against a server with the real protocol and the real faults."""
 
 import asyncio
+import contextlib
 import json
 import logging
+import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +13,17 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from judge_samples import frozenlake_state, language
 from llm_server import MODEL, ScriptedServer
 
 from vagen.config.judge import LLMJudgeConfig
 from vagen.judge import AnswerCache, ChatClient, LLMJudge, RuleJudge
 from vagen.judge.base import Verdict
+from vagen.judge.cache import normalized
 from vagen.judge.llm import DEADLINE, EndpointError, NoAnswerError, Reason
-from vagen.judge.llm.answers import read_verification
+from vagen.judge.llm.answers import read_extraction, read_verification
 from vagen.judge.llm.limits import CircuitBreaker, RateLimit
 from vagen.judge.llm.prompts import Role, verifier
 
@@ -462,3 +468,70 @@ def test_one_request_goes_first_after_a_break() -> None:
     most = asyncio.run(run())
     assert most[:2] == [1, 1], "the probe that failed, and the next one, were alone"
     assert max(most) > 1
+
+
+@given(st.text(), st.text())
+def test_any_text_stays_in_its_field(text: str, truth: str) -> None:
+    text = normalized(text)
+    question = verifier(Role.CURRENT_VERIFIER, "Room", text, truth)
+    assert json.loads(question.user) == {"truth": truth, "statement": text}
+    inside = question.user[1:-1]
+    assert not any(mark in inside for mark in "<>{}[]|`&#") and "\n" not in inside
+
+
+@given(st.text() | st.text('{}[]":, \\YESNO verdictreasoning', max_size=60))
+def test_any_answer_is_read_or_none(content: str) -> None:
+    for read in (read_verification, read_extraction):
+        with contextlib.suppress(NoAnswerError):
+            read(content)
+
+
+def test_an_endless_answer_is_none_at_once() -> None:
+    start = time.monotonic()
+    for content in ("[" * 100_000, '{"a":' * 100_000, "<think>" * 50_000, "[{" * 50_000):
+        with pytest.raises(NoAnswerError):
+            read_extraction(content)
+    assert time.monotonic() - start < 5
+
+
+def test_what_a_cache_should_not_hold_is_asked_again(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    said = [("the target is below and right", None, LAKE, LAKE)]
+    judge_all(options(server), said, cache=tmp_path)
+    cache = AnswerCache(tmp_path)
+    cache._database.execute("UPDATE answers SET value = ?", ('{"verdict": 7}',))
+    cache.close()
+    for requests in (2, 2):
+        [verdict], _ = judge_all(options(server), said, cache=tmp_path)
+        assert verdict.observation == 1.0 and len(server.asked) == requests
+
+
+def judge_in_process(base_url: str, folder: Path, results: Any) -> None:
+    os.environ["JUDGE_KEY"] = KEY
+    config = LLMJudgeConfig(
+        base_url=base_url, model=MODEL, api_key_env="JUDGE_KEY", backoff=0.05, timeout=5
+    )
+    verdicts, client = judge_all(config, lake_statements(40), cache=folder)
+    results.put(([v.observation for v in verdicts], client.usage.answers))
+
+
+@pytest.mark.slow
+def test_processes_that_judge_the_same_share_what_they_are_answered(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    with ScriptedServer(fault_share=0.2, hang=6.0, seed=5, delay=0.05) as server:
+        arguments = (server.base_url, tmp_path, results)
+        processes = [context.Process(target=judge_in_process, args=arguments) for _ in range(3)]
+        for process in processes:
+            process.start()
+        found = [results.get(timeout=120) for _ in processes]
+        for process in processes:
+            process.join()
+        scores, answers = zip(*found, strict=True)
+        questions = {asked.question for asked in server.asked}
+        assert all(of_one == scores[0] for of_one in scores) and None not in scores[0]
+        assert len(questions) <= sum(answers) <= 3 * len(questions)
+        before = len(server.asked)
+        judge_all(options(server), lake_statements(40), cache=tmp_path)
+        assert len(server.asked) == before

@@ -26,6 +26,7 @@ _DROPPED = 0.1
 """Share of the answers, the oldest, that go when the file is full."""
 _MIB = 1 << 20
 _SELECT = "SELECT value FROM answers WHERE key = ?"
+_DELETE = "DELETE FROM answers WHERE key = ?"
 _INSERT = "INSERT OR IGNORE INTO answers (key, value, made) VALUES (?, ?, ?)"
 
 
@@ -107,6 +108,15 @@ class AnswerCache:
                 self._shrink()
         if self.on_put is not None:
             self.on_put(key, value)
+
+    def drop(self, key: str) -> None:
+        """Forgets what is kept under `key`.
+
+        Raises:
+            CacheError: The file cannot be written.
+        """
+        with self._errors():
+            self._database.execute(_DELETE, (key,))
 
     def __len__(self) -> int:
         return self._database.execute("SELECT count(*) FROM answers").fetchone()[0]

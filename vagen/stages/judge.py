@@ -205,12 +205,17 @@ def _absent(judged: list[Turn]) -> Counter[str]:
 
 
 def _check_absent(config: ExperimentConfig, judged: list[Turn]) -> None:
+    """Says what is absent; refuses more than `judge.max_absent`."""
     absent = _absent(judged)
+    if not absent:
+        return
     asked = sum(turn.parsed[part] is not None for turn in judged for part in SECTIONS)
+    reasons = ", ".join(f"{count} {place}" for place, count in absent.most_common())
+    message = f"{absent.total()} of {asked} verdicts could not be had ({reasons})"
     if absent.total() > config.judge.max_absent * asked:
-        reasons = ", ".join(f"{count} {place}" for place, count in absent.most_common())
         raise JudgeUnavailable(
-            f"{absent.total()} of {asked} verdicts could not be had ({reasons}), more than "
-            f"`judge.max_absent` = {config.judge.max_absent:g} allows: see that "
-            f"{config.judge.llm.base_url} answers and run the step again, it asks for these only"
+            f"{message}, more than `judge.max_absent` = {config.judge.max_absent:g} allows: see "
+            f"that {config.judge.llm.base_url} answers and run the step again, it asks for these "
+            "only"
         )
+    progress.note(f"judge: {message}")

@@ -61,7 +61,9 @@ def _json_values(text: str) -> Iterator[Any]:
     while opening := _OPENING.search(text, position):
         try:
             value, position = decoder.raw_decode(text, opening.start())
-        except (json.JSONDecodeError, RecursionError):
+        except RecursionError:
+            return
+        except json.JSONDecodeError:
             position = opening.start() + 1
         else:
             yield value

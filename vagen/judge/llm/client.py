@@ -9,6 +9,7 @@ client is made and stands nowhere else but in the requests.
 import asyncio
 import email.utils
 import itertools
+import math
 import os
 import random
 import time
@@ -32,6 +33,8 @@ DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 _CHARACTERS_PER_TOKEN = 3
 """A careful guess, for the limit of tokens."""
+_LONGEST_WAIT = 600.0
+"""Seconds that an endpoint can make us wait by `Retry-After`."""
 _MOST_DETAIL = 200
 """Characters of an endpoint's own words that are passed on."""
 
@@ -265,8 +268,12 @@ def _retry_after(value: str | None) -> float | None:
     """Seconds of a `Retry-After` header, which is a number or a date."""
     if value is None:
         return None
+    seconds = None
     with suppress(ValueError):
-        return max(0.0, float(value))
-    with suppress(ValueError):
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    return None
+        seconds = float(value)
+    if seconds is None:
+        with suppress(ValueError):
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+    if seconds is None or math.isnan(seconds):
+        return None
+    return min(max(seconds, 0.0), _LONGEST_WAIT)

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
 from vagen.envs.base import State
 from vagen.judge.base import SECTIONS, Verdict
 from vagen.judge.cache import AnswerCache, content_key, normalized
@@ -185,15 +187,25 @@ class LLMJudge:
         read: Callable[[str], AnswerT],
     ) -> tuple[AnswerT, str]:
         """The answer to a question, and whether it came from the cache or the model."""
-        kept = self._cache.get(key) if self._cache is not None else None
-        if kept is not None:
-            return kind.model_validate(kept), "cache"
+        if (kept := self._kept(key, kind)) is not None:
+            return kept, "cache"
         if (task := self._under_way.get(key)) is not None:
             return await asyncio.shield(task), "cache"
         task = asyncio.create_task(self._fetch(key, question, read))
         self._under_way[key] = task
         task.add_done_callback(lambda _: self._under_way.pop(key, None))
         return await asyncio.shield(task), "llm"
+
+    def _kept(self, key: str, kind: type[AnswerT]) -> AnswerT | None:
+        """The answer in the cache; what is there and is none is dropped."""
+        value = self._cache.get(key) if self._cache is not None else None
+        if self._cache is None or value is None:
+            return None
+        try:
+            return kind.model_validate(value)
+        except ValidationError:
+            self._cache.drop(key)
+            return None
 
     async def _fetch(self, key: str, question: Question, read: Callable[[str], AnswerT]) -> AnswerT:
         answer = await self.client.ask(question, read)
