@@ -152,15 +152,16 @@ class Scorer:
                 await self.score_turn(trajectory, turn)
                 on_judged()
             return
-        judge = self.config.judge
-        gate = asyncio.Semaphore(_SIDE_BY_SIDE * max(judge.llm.concurrency, 1))
+        asked = self.config.judge.endpoints().values()
+        gate = asyncio.Semaphore(_SIDE_BY_SIDE * max(llm.concurrency for llm in asked))
 
         async def judged(trajectory: Trajectory, turn: Turn) -> None:
             async with gate:
                 await self.score_turn(trajectory, turn)
                 on_judged()
 
-        before = DEADLINE.set(asyncio.get_running_loop().time() + judge.llm.deadline)
+        longest = max(llm.deadline for llm in asked)
+        before = DEADLINE.set(asyncio.get_running_loop().time() + longest)
         try:
             async with asyncio.TaskGroup() as group:
                 for trajectory, turn in turns:
