@@ -91,12 +91,13 @@ def claims(text):
         ("the sofa is ahead. The sofa is 2 m away.", [(None, "sofa", 0, 2.0, None)]),
         ("the coffee machine is behind me", [(None, "coffee machine", 180, None, None)]),
         (
-            '{"target": {"name": "sofa", "direction": "behind-right", "distance": 3.0}}',
+            '{"target": "sofa", "direction": "behind-right", "distance": 3.0}',
             [(None, "sofa", 135, 3.0, None)],
         ),
         (
-            '{"target": {"name": "sofa", "direction": "not in view"}, "objects": []}',
-            [(None, "sofa", None, None, False)],
+            '{"target": "sofa", "direction": "not in view", "objects": [{"name": "red bed",'
+            ' "direction": "ahead", "distance": 2}]}',
+            [(None, "sofa", None, None, False), ("red", "bed", 0, 2.0, None)],
         ),
     ],
 )
@@ -124,12 +125,14 @@ def test_descriptions_are_read(text, expected):
         "the sofa was ahead-left at 2.5 m",
         "'the sofa is ahead-left at 2.5 m'",
         "far from it that the sofa is ahead-left at 2.5 m",
-        '{"target": {"name": "sofa", "direction": "left", "direction": "ahead-left"}}',
-        '{"target": {"name": "sofa"}, "target": {"name": "sofa", "direction": "ahead-left"}}',
+        '{"target": "sofa", "direction": "left", "direction": "ahead-left"}',
+        '{"objects": [{"name": "sofa", "direction": "left", "direction": "ahead-left"}]}',
         '{"target": ["sofa", "ahead"]}',
-        '{"target": {"name": "sofa", "direction": ["ahead", "left"]}}',
+        '{"target": "sofa", "direction": ["ahead", "left"]}',
         '{"sofa": "ahead"}',
-        '{"target": {"name": "sofa"',
+        '{"target": "sofa"',
+        '{"target": "sofa", "direction": "ahead-left", "distance": 2.5, "verdict": "right"}',
+        '{"direction": "ahead-left", "distance": 2.5}',
         "{" * 5000,
     ],
 )

@@ -15,7 +15,7 @@ MAX_PLANS = 2_000
 """Plans drawn for one level before its options are said to be impossible."""
 
 MOST_MOVES = 24
-"""Moves within which a target must be reachable; `max_steps` leaves four more for turns."""
+"""Moves within which a target must be reachable: of thirty actions some are turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +38,20 @@ def sample_level(config: NavigationConfig, seed: int, split: Split) -> Navigatio
         LevelError: if none of many candidates does.
     """
     draw = Draw(seed)
-    most = min(MOST_MOVES, config.max_steps - 4)
-    in_reach = most * config.move_metres + config.goal_metres > START_DISTANCE[0]
+    in_reach = MOST_MOVES * config.move_metres + config.goal_metres > START_DISTANCE[0]
     for _ in range(MAX_PLANS if in_reach else 0):
-        level = _candidate(config, draw, split, most)
+        level = _candidate(config, draw, split)
         if level is not None:
             return level
     raise LevelError(
         f"Navigation: none of {MAX_PLANS} furnished plans has a target of "
         f"{', '.join(config.tasks)} that moves of {config.move_metres} m bring nearer than "
-        f"{config.goal_metres} m, in split {split!r}; raise success_distance, step_size or "
-        f"max_steps"
+        f"{config.goal_metres} m, in split {split!r}; raise success_distance "
+        f"or step_size"
     )
 
 
-def _candidate(
-    config: NavigationConfig, draw: Draw, split: Split, most: int
-) -> NavigationLevel | None:
+def _candidate(config: NavigationConfig, draw: Draw, split: Split) -> NavigationLevel | None:
     style = draw.choice(config.tasks)
     doubles = 1 if style == "complex_instruction" else draw.index(2)
     plan = draw_plan(draw, two_rooms=style == "long_horizon", doubles=doubles)
@@ -69,7 +66,7 @@ def _candidate(
     content = [asdict(plan), style, task.target, task.instruction, asdict(start)]
     thing = plan.things[task.target]
     planner = Planner(world, (thing.x, thing.z), step=config.move_metres, reach=config.goal_metres)
-    if planner.moves_needed(start, most) is None:
+    if planner.moves_needed(start, MOST_MOVES) is None:
         return None
     digest = content_hash(_text(content))
     return NavigationLevel(plan, style, task.target, task.instruction, start, digest)

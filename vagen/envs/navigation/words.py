@@ -29,9 +29,9 @@ def natural(state: State, *, everything: bool) -> str:
 
 def structured(state: State, *, everything: bool) -> str:
     """A state as JSON."""
-    entries = described(state, everything=everything)
-    target, *objects = [_record(entry, state) for entry in entries]
-    return json.dumps({"target": target, **({"objects": objects} if everything else {})})
+    target, *objects = [_record(entry, state) for entry in described(state, everything=everything)]
+    flat = {"target": target.pop("name"), **target}
+    return json.dumps({**flat, "objects": objects} if everything else flat)
 
 
 def in_view(state: State) -> str:

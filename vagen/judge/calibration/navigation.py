@@ -94,7 +94,7 @@ class NavigationWriter(Writer):
         "sofa is ahead-left at 2.5 m . table is ahead-right at 3.0 m",
         "the chair is straight ahead, 2 metres away",
         "the target is not in view",
-        '{"target": {"name": "lamp", "direction": "ahead", "distance": 2.5}}',
+        '{"target": "lamp", "direction": "ahead", "distance": 2.5, "objects": []}',
         "the ball is ahead, about 3 m away, and the bed is to my left",
     )
 
@@ -186,8 +186,8 @@ class NavigationWriter(Writer):
                     ]
                 }
             ),
-            "json/list of ways": json.dumps({"target": {"name": name, "direction": list(WAYS)}}),
-            "json/judge": json.dumps({"target": {"name": name, "verdict": "YES"}}),
+            "json/list of ways": json.dumps({"target": name, "direction": list(WAYS)}),
+            "json/judge": json.dumps({"target": name, "verdict": "YES"}),
             "json/not a scene": json.dumps([name, "ahead", distance]),
         }
 
@@ -282,4 +282,6 @@ def _json(rng: Random, state: State, entries: list[Entry]) -> str:
         else:
             record["direction"] = "not in view"
         records.append(record)
-    return json.dumps({"target": records[0], "objects": records[1:]})
+    target, *objects = records
+    name = target.pop("name", None) or target.pop("type")
+    return json.dumps({"target": name, **target, "objects": objects})

@@ -350,20 +350,23 @@ _KEYS = {"name", "type", "colour", "color", "direction", "distance"}
 
 
 def _read_json(text: str) -> Description:
-    """`{"target": {"name", "direction", "distance"}, "objects": [...]}`."""
+    """`{"target": name, "direction": ..., "distance": ..., "objects": [{"name": ...}, ...]}`."""
     try:
         content = json.loads(text, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:
         raise _NotUnderstoodError from error
-    if not isinstance(content, dict) or set(content) - {"target", "objects"}:
+    if not isinstance(content, dict):
         raise _NotUnderstoodError
-    records = [content["target"]] if "target" in content else []
-    objects = content.get("objects", [])
+    objects = content.pop("objects", [])
     if not isinstance(objects, list):
+        raise _NotUnderstoodError
+    if "target" in content:
+        objects = [{"name": content.pop("target"), **content}, *objects]
+    elif content:
         raise _NotUnderstoodError
     claims: list[Claim] = []
     contradiction = False
-    for record in [*records, *objects]:
+    for record in objects:
         part = _Reader().read(tokens_of(_sentence(record)))
         if len(part.claims) != 1:
             raise _NotUnderstoodError
