@@ -23,6 +23,7 @@ STATE = state_of(
         Sighting("chair", "red", 0.1, 1.5, True),
         Sighting("chair", "white", 1.5, 2.5, True),
         Sighting("traffic cone", "orange", 0.0, 4.0, True),
+        Sighting("table", "brown", 0.0, -2.0, False),
     ],
     goal_distance=1.5,
     instruction="Go to the sofa.",
@@ -159,7 +160,9 @@ def test_what_is_not_understood_claims_nothing(text):
         ("sofa is ahead-left at 2.5 m . red chair is ahead at 1.5 m", 1.0),
         ("sofa is ahead-left at 2.5 m . red chair is behind me at 1.5 m", 0.7),
         ("sofa is ahead-left at 2.5 m . white chair is ahead at 1.5 m", 0.7),
-        ("sofa is ahead-left at 2.5 m . a table is behind me", 1.0),  # out of the picture
+        ("sofa is ahead-left at 2.5 m . a table is behind me", 1.0),  # right, not asked for
+        ("sofa is ahead-left at 2.5 m . a table is behind me at 4 m", 0.0),
+        ("sofa is ahead-left at 2.5 m . a fridge is behind me", 0.0),
         ("sofa is ahead-left at 2.5 m . no table is in view", 1.0),
         ("sofa is ahead-left at 2.5 m . no chair is in view", 0.0),
     ],

@@ -20,7 +20,7 @@ class View:
 
     pose: Pose
     sightings: list[Sighting]
-    """The target and at least everything in view."""
+    """Everything, the target among it."""
 
 
 class Simulator(ABC):

@@ -112,7 +112,6 @@ class ThorRooms(Simulator):
                 is_target=thing["objectId"] == self._target_id,
             )
             for thing in self._things()
-            if thing["visible"] or thing["objectId"] == self._target_id
         ]
         return View(self._pose(), sightings)
 

@@ -22,6 +22,8 @@ DIRECTIONS: dict[str, int] = {
 _NAMES = list(DIRECTIONS)
 MOST_OBJECTS = 5
 """Things in view, nearest first, that a state speaks of."""
+MOST_HIDDEN = 10
+"""Things out of view, nearest first, that a state knows of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +64,21 @@ def state_of(pose: Pose, sightings: list[Sighting], **more: Any) -> State:
 
     Args:
         pose: of the agent.
-        sightings: the target and at least everything in view.
+        sightings: everything, the target among it.
         more: further entries (`goal_distance`, `instruction`).
 
     Returns:
         `agent` (x, z in metres, rotation, horizon in degrees), `target`, `objects` (the nearest
-        five others in view, nearest first) and `others` (what else is in view). Each thing has
+        five others in view, nearest first), `others` (what else is in view) and `hidden` (the
+        nearest ten that are not in view). Each thing has
         `type`, `colour` (None if unknown), `distance` (metres on the floor plan, to the centre),
         `bearing` (degrees, positive to the right), `direction` and `visible`.
     """
     target = next(sighting for sighting in sightings if sighting.is_target)
-    seen = [s for s in sightings if s.visible and not s.is_target]
-    entries = sorted((_entry(pose, s) for s in seen), key=lambda entry: entry["distance"])
+    entries = [_entry(pose, sighting) for sighting in sightings if not sighting.is_target]
+    entries.sort(key=lambda entry: entry["distance"])
+    seen = [entry for entry in entries if entry["visible"]]
+    hidden = [entry for entry in entries if not entry["visible"]]
     return {
         "env_name": "Navigation",
         "agent": {
@@ -83,8 +88,9 @@ def state_of(pose: Pose, sightings: list[Sighting], **more: Any) -> State:
             "horizon": pose.horizon,
         },
         "target": _entry(pose, target),
-        "objects": entries[:MOST_OBJECTS],
-        "others": entries[MOST_OBJECTS:],
+        "objects": seen[:MOST_OBJECTS],
+        "others": seen[MOST_OBJECTS:],
+        "hidden": hidden[:MOST_HIDDEN],
         **more,
     }
 

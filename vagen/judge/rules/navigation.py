@@ -71,7 +71,7 @@ class NavigationRules(Rules[Description, Scene]):
         return has_changed(content.claims, before, after)
 
     def describe(self, state: State) -> str:
-        """Direction and distance of the target and of all that is in view."""
+        """Direction and distance of the target and of the things around."""
         lines = [
             "Directions are relative to where the agent looks, distances are metres on the floor.",
             f"The target is the {_where(state['target'])}.",
@@ -80,11 +80,14 @@ class NavigationRules(Rules[Description, Scene]):
             lines.append("It is not in view.")
         seen = [*state["objects"], *state["others"]]
         lines += [f"In view is a {_where(entry)}." for entry in seen]
+        lines += [f"Not in view is a {_where(entry)}." for entry in state["hidden"]]
         return "\n".join(lines)
 
     def canonical(self, state: State) -> str:
-        """Target and things in view; the agent's place itself is not spoken of."""
-        return json.dumps([state[key] for key in ("target", "objects", "others")], sort_keys=True)
+        """Target and things around; the agent's place itself is not spoken of."""
+        return json.dumps(
+            [state[key] for key in ("target", "objects", "others", "hidden")], sort_keys=True
+        )
 
 
 def _where(entry: dict) -> str:

@@ -15,8 +15,7 @@ METRES, SHARE = 0.5, 0.2
 """A distance may be wrong by so many metres, or by this share of itself if that is more."""
 
 OUT_OF_PICTURE = 80.0
-"""Bearing, in degrees, from which on a thing can be spoken of without being shown: the truth holds
-only what is in view, so that it says nothing for or against."""
+"""Bearing, in degrees, from which on a thing can be spoken of without being shown."""
 
 TARGET_WEIGHT = 0.7
 """Of the target in a score; the other things have the rest."""
@@ -44,6 +43,8 @@ class Scene(NamedTuple):
     """The nearest other things in view."""
     others: tuple[Entry, ...]
     """What else is in view."""
+    hidden: tuple[Entry, ...] = ()
+    """Things that are not in view."""
 
 
 def scene_of(state: State) -> Scene:
@@ -52,6 +53,7 @@ def scene_of(state: State) -> Scene:
         _entry(state["target"]),
         tuple(map(_entry, state["objects"])),
         tuple(map(_entry, state["others"])),
+        tuple(map(_entry, state["hidden"])),
     )
 
 
@@ -67,7 +69,8 @@ def refusal_of(claims: Sequence[Claim], scene: Scene) -> str | None:
     Returns:
         `contradiction` if the target is put in two places though there is one thing of its type,
         `sight` if something is said to be in view that is not - by itself, or by placing it where
-        the picture would show it - or the other way round; None otherwise.
+        the picture would show it - or the other way round, or if a thing that is not in view is put
+        where it is not; None otherwise.
     """
     of_target = sum(_names_target(claim, scene) for claim in claims)
     if of_target > 1 and not _has_double(scene, scene.target):
@@ -79,8 +82,10 @@ def refusal_of(claims: Sequence[Claim], scene: Scene) -> str | None:
         )
         if claim.in_view is not None and claim.in_view != in_view:
             return "sight"
-        is_placed = claim.bearing is not None and abs(claim.bearing) >= OUT_OF_PICTURE
-        if not (in_view or is_placed or claim.in_view is False or _names_target(claim, scene)):
+        if in_view or claim.in_view is False or _names_target(claim, scene):
+            continue
+        is_aside = claim.bearing is not None and abs(claim.bearing) >= OUT_OF_PICTURE
+        if not (is_aside and any(_fit(claim, entry) for entry in scene.hidden)):
             return "sight"
     return None
 
