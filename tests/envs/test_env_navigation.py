@@ -286,16 +286,16 @@ def test_gymnasium_finds_nothing_to_complain_about(mode, recwarn):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
-def test_the_expert_arrives_from_two_hundred_starts(style):
+def test_the_expert_arrives_from_forty_starts_of_each_style(style):
     env, arrived = make(tasks=style), 0
-    for seed in range(200):
+    for seed in range(40):
         env.reset(seed=seed)
         over = False
         while not over:
             _, _, terminated, truncated, info = env.step(env.expert_response())
             over = terminated or truncated
         arrived += info["success"]
-    assert arrived >= 190
+    assert arrived >= 38  # benchmarks/navigation.py takes two hundred of each
 
 
 @pytest.mark.parametrize("reward", ["vagen-legacy", "vagen-new"])
@@ -409,7 +409,7 @@ def test_malformed_answers_raise_nothing_and_earn_nothing():
         *("moveahead", "moveahead(1)", "move ahead", "rotateright", ",", ";", "|", "\n", "-1"),
         *("𝔪oveahead", "moveahead\u200b", "лево", "🛋️", "\ud800", "9" * 400, "<answer/>"),
     ]
-    for _ in range(10_000):
+    for _ in range(3_000):
         text = "".join(rng.choices(pieces, k=rng.randrange(9)))
         if rng.random() < 0.2:
             text = rng.randbytes(rng.randrange(60)).decode("utf-8", "surrogateescape")

@@ -325,11 +325,11 @@ def test_calibration_meets_its_thresholds():
     writer = WRITERS["Navigation"]
     templates = []
     for env_config in writer.env_configs:
-        samples = sample_statements(writer, [env_config], 1200, 1)
+        samples = sample_statements(writer, [env_config], 900, 1)
         rules = rules_for("Navigation", envs.parse_env_config("Navigation", env_config))
         found = measure(RuleJudge({"Navigation": rules}), "Navigation", samples)
         assert found.precision >= 0.98 and found.recall >= 0.95
         assert found.information["vague"] <= 0.05 and found.information["true"] > 0.9
         assert found.worst_attack[1] <= max(found.chance, 0.05)
-        templates.append(found.information["template"])  # of sixty texts each
+        templates.append(found.information["template"])  # of 45 texts each
     assert sum(templates) / len(templates) <= 0.05

@@ -9,7 +9,7 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.stages.run import Run
 
 SMALL = (
-    "envs.rooms.train_size=24",
+    "envs.rooms.train_size=12",
     "envs.rooms.val_size=2",
     "envs.rooms.test_size=2",
     "envs.rooms.env_config.picture_size=64",
@@ -17,7 +17,7 @@ SMALL = (
     "rollout_manager.max_turns=2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=6",
     "critic.ppo_mini_batch_size=6",
-    "warm_start.steps=30",
+    "warm_start.steps=12",
     "warm_start.batch_size=6",
     "trainer.total_training_steps=1",
     "infra.threads=1",

@@ -67,7 +67,7 @@ def refusal_of(claims: Sequence[Claim], scene: Scene) -> str | None:
     """Why claims are worth nothing in a scene, if they are.
 
     Returns:
-        `contradiction` if the target is put in two places though there is one thing of its type,
+        `contradiction` if the target is put in two places though nothing else is of its type,
         `sight` if something is said to be in view that is not - by itself, or by placing it where
         the picture would show it - or the other way round, or if a thing that is not in view is put
         where it is not; None otherwise.
@@ -157,7 +157,8 @@ def _names_target(claim: Claim, scene: Scene) -> bool:
 
 
 def _has_double(scene: Scene, entry: Entry) -> bool:
-    return any(other.kind == entry.kind for other in (*scene.objects, *scene.others))
+    others = (*scene.objects, *scene.others, *scene.hidden)
+    return any(other.kind == entry.kind for other in others)
 
 
 def credit_of(claim: Claim, entry: Entry) -> float:
