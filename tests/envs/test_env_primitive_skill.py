@@ -482,3 +482,31 @@ def test_the_same_seed_gives_the_same_episode_in_another_process():
         for seed in ("1", "2")
     }  # fmt: skip
     assert len(outputs) == 1 and len(outputs.pop().strip()) == len(hashlib.sha256().hexdigest())
+
+
+@pytest.mark.slow
+def test_text_mode_needs_no_graphics_library_and_pictures_say_what_is_missing():
+    code = (
+        "import ctypes, ctypes.util\n"
+        "load, find = ctypes.CDLL.__init__, ctypes.util.find_library\n"
+        "def refuse(self, name=None, *rest, **options):\n"
+        "    if name and ('EGL' in str(name) or 'OSMesa' in str(name) or 'GL.' in str(name)):\n"
+        "        raise OSError(f'{name}: not here')\n"
+        "    load(self, name, *rest, **options)\n"
+        "ctypes.CDLL.__init__ = refuse\n"
+        "ctypes.util.find_library = lambda n: None if 'GL' in n or 'OSM' in n else find(n)\n"
+        "from vagen import envs\n"
+        "env = envs.make('PrimitiveSkill', {'render_mode': 'text'})\n"
+        "env.reset(seed=0)\n"
+        "print(env.step(env.expert_response())[4]['state']['held'])\n"
+        "try:\n"
+        "    envs.make('PrimitiveSkill', {}).reset(seed=0)\n"
+        "except RuntimeError as error:\n"
+        "    print(error)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    held, error = done.stdout.splitlines()
+    assert held.endswith("cube") and "install EGL" in error

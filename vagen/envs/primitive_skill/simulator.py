@@ -1,11 +1,13 @@
 """The table in MuJoCo: a scripted controller drives the gripper, physics does the rest."""
 
 import copy
+import ctypes
 import functools
 import math
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -47,7 +49,7 @@ def load_mujoco() -> ModuleType:
         ModuleNotFoundError: it is not installed; the message says how to get it.
     """
     if sys.platform == "linux" and not os.environ.get("MUJOCO_GL"):
-        os.environ["MUJOCO_GL"] = "egl"
+        os.environ["MUJOCO_GL"] = _graphics()
     try:
         import mujoco
     except ModuleNotFoundError as error:
@@ -55,6 +57,15 @@ def load_mujoco() -> ModuleType:
             "PrimitiveSkill runs on MuJoCo, which is not installed here: pip install mujoco"
         ) from error
     return mujoco
+
+
+def _graphics() -> str:
+    """What MuJoCo can draw with here; text mode needs nothing, and MuJoCo must load without it."""
+    for name, library in (("egl", "libEGL.so.1"), ("osmesa", "libOSMesa.so.8")):
+        with suppress(OSError):
+            ctypes.CDLL(library)
+            return name
+    return "disable"
 
 
 @functools.lru_cache(maxsize=16)
