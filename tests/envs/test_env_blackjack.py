@@ -185,6 +185,21 @@ def test_the_hidden_card_is_neither_shown_nor_in_the_state_before_the_end():
         assert not np.array_equal(shown["images"][0], observation["images"][0])
 
 
+def test_the_picture_shows_the_cards_of_the_state():
+    env = envs.make("Blackjack", {"prompt_format": "no_think"})
+    for seed in range(10):
+        observation, info = env.reset(seed=seed)
+        over = False
+        while not over:
+            state = info["state"]
+            player, shown = [tuple(card) for card in state["player"]], tuple(state["dealer"][0])
+            expected = table(player, [shown, None], 300)
+            assert np.array_equal(observation["images"][0], expected)
+            observation, _, over, _, info = env.step(env.expert_response())
+        hands = ([tuple(card) for card in info["state"][who]] for who in ("player", "dealer"))
+        assert np.array_equal(observation["images"][0], table(*hands, 300))
+
+
 def test_every_card_looks_different_and_many_fit():
     deck = [(rank, suit) for rank in RANKS for suit in SUITS]
     for side in (96, 300):

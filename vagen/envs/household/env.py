@@ -1,6 +1,7 @@
 """Household as an environment."""
 
 import json
+import textwrap
 from typing import ClassVar
 
 import numpy as np
@@ -99,7 +100,7 @@ class HouseholdEnv(TurnEnv):
 
     def picture(self) -> NDArray[np.uint8]:
         """The text view as a page, uint8 [256, 512, 3]."""
-        image = Image.new("RGB", PAGE[::-1], "white")
+        image = Image.new("RGB", (PAGE[1], PAGE[0]), "white")
         font = ImageFont.load_default(13)
         ImageDraw.Draw(image).multiline_text((8, 8), _folded(self.text_view()), "black", font)
         return np.asarray(image).copy()
@@ -220,6 +221,4 @@ def _at(place: str) -> str:
 
 
 def _folded(text: str, width: int = 72) -> str:
-    import textwrap
-
     return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, width))

@@ -61,7 +61,8 @@ class SVGConfig(EnvConfig):
         weights = self.part_weights
         if min(weights.values(), default=0.0) < 0 or sum(weights.values()) <= 0:
             raise ValueError("score_weights needs at least one weight above 0, and none below")
-        for part, folder in (("dino", self.dino_path), ("dreamsim", self.dreamsim_path)):
+        folders: dict[Part, str | None] = {"dino": self.dino_path, "dreamsim": self.dreamsim_path}
+        for part, folder in folders.items():
             if weights.get(part, 0.0) > 0 and folder is None:
                 raise ValueError(f"{part} is scored by a model: name its directory in {part}_path")
         return self

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vagen.envs.base import IMAGE_PLACEHOLDER, Observation, State
 from vagen.envs.levels import Split
 from vagen.envs.parsing import ActionReader
-from vagen.envs.svg.config import Part, SVGConfig
+from vagen.envs.svg.config import SVGConfig
 from vagen.envs.svg.features import load_scorer
 from vagen.envs.svg.icons import Icon, sample_icon
 from vagen.envs.svg.raster import RasterError, rasteriser
@@ -57,7 +57,9 @@ class SVGEnv(TurnEnv):
         super().__init__(*args, **kwargs)
         config = self.config
         self._raster = rasteriser(config.side)
-        self._weights = {part: weight for part, weight in config.part_weights.items() if weight}
+        self._weights: dict[str, float] = {
+            part: weight for part, weight in config.part_weights.items() if weight
+        }
         folders = {"dino": config.dino_path, "dreamsim": config.dreamsim_path}
         self._models = {
             part: load_scorer(part, str(folder))
@@ -113,7 +115,7 @@ class SVGEnv(TurnEnv):
             scores |= compare(target, drawing)
         for part, model in self._models.items():
             scores[part] = model.score(target.picture, drawing)
-        weights: dict[Part, float] = self._weights
+        weights = self._weights
         mean = sum(weight * scores[part] for part, weight in weights.items())
         mean /= sum(weights.values())
         # Rounded: the last bits differ between processors, and states are compared.
