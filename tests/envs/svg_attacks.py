@@ -61,6 +61,8 @@ REFUSED: dict[str, str] = {
     "fill by http": svg('<rect width="9" height="9" fill="url(http://127.0.0.1/x#g)"/>'),
     "fill by file": svg('<rect width="9" height="9" fill="url(file:///etc/passwd)"/>'),
     "fill by quoted file": svg("<rect width='9' height='9' fill='url(\"/etc/passwd\")'/>"),
+    "fill by upper case": svg('<rect width="9" height="9" fill="URL(//127.0.0.1/x)"/>'),
+    "fill with a second source": svg('<rect width="9" fill="url(#a) url(//127.0.0.1/x)"/>'),
     "stroke in style by http": svg('<path d="M0 0 L9 9" style="stroke:url(//127.0.0.1/x#g)"/>'),
     "filter by http": svg('<rect width="9" height="9" filter="url(http://127.0.0.1/f#f)"/>'),
     "css import": svg("<style>@import url(http://127.0.0.1/x.css);</style>" + RECT),
@@ -121,6 +123,9 @@ REFUSED: dict[str, str] = {
     "fine dashes in style": svg(
         '<path d="M0 0 L99999 9" stroke="red" style="stroke-dasharray:0.0001"/>'
     ),
+    "much space": svg(f'<rect width="1{" " * 30_000}!" height="9"/>'),
+    "much space in style": svg(f'<rect style="width:1{" " * 30_000}!" height="9"/>'),
+    "long number": svg(f'<rect width="{"9" * 30_000}" height="9"/>'),
     "many attributes": svg(
         "<rect " + " ".join(f'data-a{i}="1"' for i in range(200)) + ' width="9"/>'
     ),
@@ -169,5 +174,7 @@ HEAVY: dict[str, str] = {
             for i in range(130)
         )
     ),
+    "tiny view box": f'{HEAD}viewBox="0 0 1e-300 1e-300">{RECT}</svg>',
+    "tiny number": svg(f'<rect width="0.{"0" * 30_000}1" height="9"/>'),
     "missing references": svg('<use href="#none"/><rect width="9" height="9" fill="url(#no)"/>'),
 }

@@ -171,7 +171,8 @@ class GymnasiumEnv(TurnEnv):
         frame = _frame(self.inner)
         if self.config.frame_size is None or frame.shape[:2] == self.config.frame_size:
             return frame.copy()
-        image = Image.fromarray(frame).resize(self.config.frame_size[::-1])
+        height, width = self.config.frame_size
+        image = Image.fromarray(frame).resize((width, height))
         return np.asarray(image).copy()
 
     def text_view(self) -> str:

@@ -27,8 +27,10 @@ MEMORY_BYTES = 1 << 30
 """Address space of the worker."""
 CPU_SECONDS = 2
 """Of one document."""
-WALL_SECONDS = 5.0
+WALL_SECONDS = 10.0
 """Of one document; also holds where the worker waits for something."""
+START_SECONDS = 60.0
+"""Until a worker is ready, on however busy a machine."""
 KEPT_PICTURES = 256
 """Pictures kept by content: an episode shows its target in every turn."""
 
@@ -104,20 +106,19 @@ class Rasteriser:
         self._worker = None
 
     def _ask(self, document: bytes) -> bytes:
-        worker = self._running()
-        assert worker.stdin is not None and worker.stdout is not None
-        deadline = time.monotonic() + self._limits[2]
         try:
+            worker = self._running()
+            assert worker.stdin is not None
+            deadline = time.monotonic() + self._limits[2]
             worker.stdin.write(LENGTH.pack(len(document)) + document)
             worker.stdin.flush()
-            header = _read(worker.stdout.fileno(), 1 + LENGTH.size, deadline)
-            body = _read(worker.stdout.fileno(), LENGTH.unpack(header[1:])[0], deadline)
+            status, body = _read_answer(worker, deadline)
         except (OSError, EOFError, TimeoutError) as error:
             self.close()
             self.restarts += 1
             reason = "was too slow" if isinstance(error, TimeoutError) else "exceeded its limits"
             raise RasterError(f"drawing the document {reason}") from None
-        if header[:1] != b"1":
+        if status != b"1":
             raise RasterError(f"not drawable: {body.decode(errors='replace')}")
         return body
 
@@ -137,6 +138,7 @@ class Rasteriser:
                 stderr=subprocess.DEVNULL,
                 env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
+            _read_answer(self._worker, time.monotonic() + START_SECONDS)
         return self._worker
 
     def _decoded(self, png: bytes) -> NDArray[np.uint8]:
@@ -152,6 +154,13 @@ class Rasteriser:
 def rasteriser(side: int) -> Rasteriser:
     """The rasteriser that all environments of a process share."""
     return Rasteriser(side)
+
+
+def _read_answer(worker: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
+    """Status and body of the worker's next answer."""
+    assert worker.stdout is not None
+    header = _read(worker.stdout.fileno(), 1 + LENGTH.size, deadline)
+    return header[:1], _read(worker.stdout.fileno(), LENGTH.unpack(header[1:])[0], deadline)
 
 
 def _read(descriptor: int, count: int, deadline: float) -> bytes:

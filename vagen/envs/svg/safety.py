@@ -214,7 +214,7 @@ class _Reader:
                 self._check(element, key, part)
                 element.attributes[key] = part
             return
-        value = value.strip()
+        value = " ".join(value.split())  # patterns need not run over much space
         self._check(element, name, value)
         element.attributes.setdefault(name, value)
 
@@ -229,7 +229,9 @@ class _Reader:
                 _refuse("an id is a letter, then letters, digits, '_', '.' or '-'")
         elif name in _MEASURED:
             self._measure(name, value)
-        elif not (_URL.fullmatch(value) or (_PAINT.fullmatch(value) and "url" not in value)):
+        elif not (
+            _URL.fullmatch(value) or (_PAINT.fullmatch(value) and "url" not in value.lower())
+        ):
             _refuse(f"the value of {name!r} is not allowed")
 
     def _measure(self, name: str, value: str) -> None:
@@ -256,7 +258,7 @@ def _declarations(style: str) -> list[tuple[str, str]]:
     for part in style.split(";"):
         if not part.strip():
             continue
-        name, colon, value = (piece.strip() for piece in part.partition(":"))
+        name, colon, value = (" ".join(piece.split()) for piece in part.partition(":"))
         if not colon or name not in ATTRIBUTES or name in ("style", "href", "id", "class"):
             _refuse(f"the style {part.strip()[:40]!r} is not allowed")
         found.append((name, value))

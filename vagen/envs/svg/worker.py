@@ -2,8 +2,9 @@
 
 Run as a file, with nothing of VAGEN imported: `python worker.py SIDE MEMORY_BYTES CPU_SECONDS`.
 A message is a 4-byte length (big-endian) and so many bytes; an answer is one status byte (`1` for a
-PNG, `0` for an error text) before them. Memory is limited for good, CPU time anew for each
-document; whoever exceeds a limit is killed by the kernel. The process can open no file any more.
+PNG, `0` for an error text) before them, and the first answer, an empty one, says that it is ready.
+Memory is limited for good, CPU time anew for each document; whoever exceeds a limit is killed by
+the kernel. The process can open no file any more.
 """
 
 import resource
@@ -26,6 +27,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+    answer(answers, b"1", b"")
     while document := read(requests):
         used = resource.getrusage(resource.RUSAGE_SELF)
         spent = int(used.ru_utime + used.ru_stime) + 1
@@ -35,8 +37,7 @@ def main() -> None:
             status, body = b"1", render(document.decode(), side)
         except Exception as error:
             status, body = b"0", str(error)[:200].encode()
-        answers.write(status + LENGTH.pack(len(body)) + body)
-        answers.flush()
+        answer(answers, status, body)
 
 
 def render(document: str, side: int) -> bytes:
@@ -44,6 +45,12 @@ def render(document: str, side: int) -> bytes:
     return resvg_py.svg_to_bytes(
         svg_string=document, width=side, height=side, background="white", skip_system_fonts=True
     )
+
+
+def answer(stream: BinaryIO, status: bytes, body: bytes) -> None:
+    """Writes an answer."""
+    stream.write(status + LENGTH.pack(len(body)) + body)
+    stream.flush()
 
 
 def read(stream: BinaryIO) -> bytes:
