@@ -6,7 +6,7 @@ the innermost ones, and nothing else: no text around the tags, no further, neste
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from pydantic import field_validator, model_validator
@@ -135,7 +135,14 @@ class ParsedResponse:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form."""
-        return {**asdict(self), "actions": list(self.actions)}
+        return {
+            "format_correct": self.format_correct,
+            "actions": list(self.actions),
+            "observation": self.observation,
+            "reasoning": self.reasoning,
+            "prediction": self.prediction,
+            "answer": self.answer,
+        }
 
 
 def named(actions: tuple[str, ...]) -> ActionReader:
