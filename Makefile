@@ -26,7 +26,7 @@ PORT ?= 5000
 	check test test-verl test-vllm system-packages \
 	lint format docs hooks \
 	bench-ablation bench-advantage bench-engine bench-envs bench-learning bench-rollout \
-	bench-stability clean
+	bench-service bench-stability clean
 
 help: ## Show this list
 	@echo "Usage: make TARGET [EXPERIMENT=frozenlake-tiny] [ARGS=\"key=value ...\"] [RUN=latest]"
@@ -149,6 +149,10 @@ bench-learning: $(READY) ## Train EXPERIMENT with three seeds: success before an
 
 bench-ablation: $(READY) ## Train five presets with three seeds each on EXPERIMENT (an hour or more)
 	$(BIN)/python benchmarks/ablation.py --experiment $(EXPERIMENT) $(ARGS)
+
+bench-service: $(READY) ## Measure environments in process, workers, behind HTTP; soak the service
+	$(BIN)/python benchmarks/env_service.py
+	$(BIN)/python benchmarks/service_soak.py $(ARGS)
 
 bench-rollout: $(READY) ## Measure multi-turn generation: tokens per second
 	$(BIN)/python benchmarks/rollout.py $(ARGS)

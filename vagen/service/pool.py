@@ -12,6 +12,7 @@ from vagen.service.wire import Encoding, Reply
 HOPELESS = 5
 """Deaths of worker processes, one after the other, after which making an environment fails."""
 _WATCH_SECONDS = 1.0
+_STARTING_SECONDS = 120.0
 _LONGEST_PAUSE = 30.0
 
 
@@ -190,11 +191,11 @@ class WorkerPool:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             for worker in [*self._workers, *self._fresh]:
-                if worker.silent_seconds > self._answer_seconds:
-                    worker.kill(
-                        f"its process (pid {worker.pid}) gave no answer for "
-                        f"{self._answer_seconds:g} s"
-                    )
+                patience = self._answer_seconds
+                if not worker.has_answered:
+                    patience = max(patience, _STARTING_SECONDS)
+                if worker.silent_seconds > patience:
+                    worker.kill(f"its process (pid {worker.pid}) gave no answer for {patience:g} s")
 
     def _later(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)

@@ -37,6 +37,8 @@ class WorkerProcess:
         """
         self.environments = 0
         """Environments that live in it."""
+        self.has_answered = False
+        """Whether it has come up: the first answer waits for what is imported."""
         self.cause = ""
         """Why it is gone; empty while it lives."""
         self._on_death = on_death
@@ -160,7 +162,7 @@ class WorkerProcess:
         try:
             while True:
                 message, blobs = await receive_from(reader)
-                self._heard = time.monotonic()
+                self._heard, self.has_answered = time.monotonic(), True
                 start = 0
                 for number, content, count in message["answers"]:
                     answer = self._pending.get(number)
