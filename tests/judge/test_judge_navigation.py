@@ -2,6 +2,7 @@
 
 import functools
 import json
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -193,6 +194,8 @@ def test_all_that_is_near_is_required_where_the_prompt_asks_for_it():
     [
         ("the sofa is left and right", "contradiction"),
         ("sofa is ahead-left at 2.5 m . sofa is behind at 2.5 m", "contradiction"),
+        ("chair is ahead . chair is ahead-right . chair is behind", "contradiction"),
+        ("red chair is ahead . red chair is ahead-right", "contradiction"),
         ("sofa is ahead-left at 2.5 m . fridge is ahead at 2 m", "sight"),
         ("I see a fridge . sofa is ahead-left at 2.5 m", "sight"),
         ("I see the sofa", "no_relation"),
@@ -335,3 +338,14 @@ def test_calibration_meets_its_thresholds():
         assert found.worst_attack[1] <= max(found.chance, 0.05)
         templates.append(found.information["template"])  # of 45 texts each
     assert sum(templates) / len(templates) <= 0.05
+
+
+def test_the_stored_calibration_is_good_enough():
+    path = (
+        Path(__file__).parents[2] / "benchmarks" / "results" / "judge-calibration-navigation.json"
+    )
+    found = json.loads(path.read_text())["environments"]["Navigation"]
+    assert found["statements"] >= 5000
+    assert found["precision"] >= 0.98 and found["recall"] >= 0.95
+    assert max(found["information"]["vague"], found["information"]["template"]) <= 0.05
+    assert found["worst_attack"][1] <= found["chance"]

@@ -1,6 +1,7 @@
 """Compares what is claimed with what is around."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from vagen.envs.base import State
@@ -67,13 +68,12 @@ def refusal_of(claims: Sequence[Claim], scene: Scene) -> str | None:
     """Why claims are worth nothing in a scene, if they are.
 
     Returns:
-        `contradiction` if the target is put in two places though nothing else is of its type,
+        `contradiction` if more things of a name are put somewhere than there are,
         `sight` if something is said to be in view that is not - by itself, or by placing it where
         the picture would show it - or the other way round, or if a thing that is not in view is put
         where it is not; None otherwise.
     """
-    of_target = sum(_names_target(claim, scene) for claim in claims)
-    if of_target > 1 and not _has_double(scene, scene.target):
+    if any(_are_too_many(claim, claims, scene) for claim in claims):
         return "contradiction"
     shown = [e for e in (scene.target, *scene.objects, *scene.others) if e.visible]
     for claim in claims:
@@ -156,9 +156,16 @@ def _names_target(claim: Claim, scene: Scene) -> bool:
     return claim.kind == TARGET or _names(claim, scene.target)
 
 
-def _has_double(scene: Scene, entry: Entry) -> bool:
-    others = (*scene.objects, *scene.others, *scene.hidden)
-    return any(other.kind == entry.kind for other in others)
+def _are_too_many(claim: Claim, claims: Sequence[Claim], scene: Scene) -> bool:
+    """Whether more claims are about things of one type, or type and colour, than there are."""
+    things = (scene.target, *scene.objects, *scene.others, *scene.hidden)
+    known = [entry for entry in things if _names(replace(claim, colour=None), entry)]
+    stated = [other for other in claims if other.kind == claim.kind]
+    if claim.kind != TARGET and claim.colour is not None:
+        alike = [other for other in stated if other.colour == claim.colour]
+        if len(alike) > max(1, sum(_names(claim, entry) for entry in known)):
+            return True
+    return len(stated) > max(1, len(known))
 
 
 def credit_of(claim: Claim, entry: Entry) -> float:
