@@ -286,6 +286,28 @@ def test_dreamsim_is_its_backbone_with_the_adapter_of_its_release(dino_folder, t
 
 
 @pytest.mark.slow
+def test_dreamsim_on_the_first_dino(tmp_path):
+    import torch
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=96,
+        patch_size=16,
+        image_size=64,
+    )
+    ViTModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    write_adapter(tmp_path / ADAPTERS[1], blocks=2, hidden=48)
+    scorer = load_scorer("dreamsim", str(tmp_path))
+    picture = rasteriser(64).draw(svg('<circle cx="99" cy="99" r="70" fill="green"/>'))
+    assert scorer.score(picture, picture.copy()) == pytest.approx(1.0, abs=1e-5)
+    assert scorer.score(picture, np.full_like(picture, 255)) < 0.9999
+
+
+@pytest.mark.slow
 def test_scorers_say_what_is_missing(dino_folder, tmp_path):
     with pytest.raises(ScorerError, match=r"DINOv2 is not in .*config\.json.*dino_path"):
         envs.make("SVG", {"scorer": "dino", "dino_path": str(tmp_path / "nowhere")})

@@ -22,7 +22,10 @@ Picture = NDArray[np.uint8]
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet, as both backbones were trained with."""
+PROJECTIONS = (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))
+"""Names of the three projections of a block, in the order in which `qkv` holds them."""
 ADAPTERS = ("dinov2_vitb14_single_lora", "dino_vitb16_single_lora")
+"""Folders of DreamSim's releases for DINOv2 and for the first DINO."""
 
 
 class ScorerError(ValueError):
@@ -72,11 +75,11 @@ class DreamSimScorer:
             ScorerError: If the backbone or the adapter is missing, or they do not fit.
         """
         self._model = _load_backbone(folder, "DreamSim's backbone", ("dinov2", "vit"))
-        adapter = next((folder / name for name in ADAPTERS if (folder / name).is_dir()), None)
-        if adapter is None:
+        name = ADAPTERS[0] if self._model.config.model_type == "dinov2" else ADAPTERS[1]
+        adapter = folder / name
+        if not adapter.is_dir():
             raise ScorerError(
-                f"no DreamSim adapter in {folder}: put the release's folder "
-                f"{' or '.join(ADAPTERS)} there"
+                f"no DreamSim adapter in {folder}: put the release's folder {name} there"
             )
         _merge_adapter(self._model, adapter)
         self._embed = functools.lru_cache(maxsize=256)(self._embed_bytes)
@@ -160,17 +163,14 @@ def _merge_adapter(model: Any, folder: Path) -> None:
         weights = _adapter_weights(folder)
     except (OSError, KeyError, ValueError) as error:
         raise ScorerError(f"no DreamSim adapter can be read from {folder}: {error}") from error
-    layers = model.encoder.layer
-    for index, layer in enumerate(layers):
+    blocks = list(zip(*(_projections(model, names) for names in PROJECTIONS), strict=True))
+    for index, parts in enumerate(blocks):
         key = f".blocks.{index}.attn.qkv.lora_"
         found = {name.split(key)[1][0]: value for name, value in weights.items() if key in name}
         if set(found) != {"A", "B"}:
-            raise ScorerError(f"{folder} has no update of block {index} of {len(layers)}")
+            raise ScorerError(f"{folder} has no update of block {index} of {len(blocks)}")
         update = (scale * (found["B"].float() @ found["A"].float())).chunk(3)
-        attention = layer.attention.attention
-        for part, change in zip(
-            (attention.query, attention.key, attention.value), update, strict=True
-        ):
+        for part, change in zip(parts, update, strict=True):
             if part.weight.shape != change.shape:
                 raise ScorerError(
                     f"the adapter in {folder} is for weights of shape {tuple(change.shape)}, the "
@@ -178,6 +178,11 @@ def _merge_adapter(model: Any, folder: Path) -> None:
                 )
             with torch.no_grad():
                 part.weight += change
+
+
+def _projections(model: Any, names: tuple[str, ...]) -> list[Any]:
+    """The layers of a name, block by block; Transformers has renamed them."""
+    return [module for name, module in model.named_modules() if name.rpartition(".")[2] in names]
 
 
 def _adapter_weights(folder: Path) -> dict[str, Any]:
