@@ -1,16 +1,19 @@
 """Rules of Blackjack and Household: what texts claim, scores, calibration."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from vagen import envs
+from vagen.config.judge import JudgeConfig
 from vagen.judge import RuleJudge
-from vagen.judge.calibration import WRITERS, Kind
-from vagen.judge.calibration.measure import measure
-from vagen.judge.calibration.samples import sample_statements
+from vagen.judge.calibration.run import calibrate, judge_digest, subject_named
 from vagen.judge.rules import rules_for
 from vagen.judge.rules.blackjack import BlackjackRules
 from vagen.judge.rules.household import HouseholdRules
 
+STORED = Path(__file__).parents[2] / "benchmarks" / "results"
 HAND = {
     "env_name": "Blackjack",
     "player": [["9", "spades"], ["7", "hearts"]],
@@ -150,12 +153,22 @@ def test_truth_in_words_and_cache_keys(name):
     assert rules.canonical(dict(info["state"])) == key
 
 
+@pytest.mark.parametrize("name", ["Blackjack", "Household"])
+def test_the_stored_calibration_is_of_this_judge_and_good_enough(name):
+    stored = json.loads((STORED / f"judge-calibration-{name.lower()}.json").read_text())
+    assert stored["judge_digest"] == judge_digest(JudgeConfig())
+    (measured,) = stored["environments"].values()
+    assert measured["statements"] >= 4990
+    assert measured["precision"] >= 0.98 and measured["recall"] >= 0.95
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Blackjack", "Household"])
 def test_calibration(name):
-    samples = sample_statements(WRITERS[name], WRITERS[name].env_configs, 5000, seed=0)
-    found = measure(RuleJudge({name: rules_for(name)}), name, samples)
-    assert found.statements >= 4_900 and found.absent == 0
+    found = calibrate(JudgeConfig(), [subject_named(name)], statements=5000, seed=1)[name]
+    assert found.statements >= 4990 and found.absent == 0
     assert found.precision >= 0.98 and found.recall >= 0.95
-    assert found.information[Kind.VAGUE] <= 0.05 and found.information[Kind.TEMPLATE] <= 0.05
+    assert min(found.recall_by_wording.values()) >= 0.9
+    assert found.information["vague"] <= 0.05 and found.information["template"] <= 0.05
     assert found.attack_patterns >= 150 and found.worst_attack[1] <= found.chance
+    assert found.refused >= 0.98
