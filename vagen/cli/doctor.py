@@ -86,7 +86,7 @@ def guarded(subject: str, advice: str, check: Callable[[], Findings]) -> Finding
     """The findings of a check; an error that it raises is a bad one."""
     try:
         yield from check()
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
         yield bad(subject, f"{type(error).__name__}: {reason}", advice)
 

@@ -22,7 +22,7 @@ def service(infra: InfraConfig) -> Findings:
     place = environments_here(infra)
     if place is not None and place.placement == "service":
         yield from guarded(
-            "environment service",
+            "service",
             "start it (`python -m vagen.service`, docs/service.md), or set "
             "infra.environments.placement to auto",
             lambda: _service(place),
@@ -33,7 +33,7 @@ def _service(place: EnvironmentsConfig) -> Findings:
     from vagen.service.client import served
 
     names = served(place)
-    yield good("environment service", f"{place.url} serves {', '.join(names)}")
+    yield good("service", f"{place.url} serves environments: {', '.join(names)}")
 
 
 def environments(experiment: ExperimentConfig, place: EnvironmentsConfig | None = None) -> Findings:

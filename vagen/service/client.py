@@ -123,7 +123,6 @@ class ServiceClient:
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=self._config.answer_seconds, sock_connect=10),
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
-            trust_env=True,
         )
 
 
