@@ -139,13 +139,16 @@ def test_a_worker_killed_in_an_episode_makes_env_errors(make_experiment, vl_mode
     begun: set[str] = set()
 
     class Killing(SeededPolicy):
-        killed = False
+        """Kills a worker when all episodes are in their first turn."""
+
+        killed = asyncio.Event()
 
         async def generate(self, **request: Any) -> Generation:
-            if len(begun) == 6 and not self.killed:
-                self.killed = True
-                os.kill(environments._pool.pids[0], signal.SIGKILL)
             begun.add(request["request_id"])
+            if len(begun) == 6 and not self.killed.is_set():
+                os.kill(environments._pool.pids[0], signal.SIGKILL)
+                self.killed.set()
+            await self.killed.wait()
             return await super().generate(**request)
 
     trajectories = play_with(
