@@ -25,8 +25,8 @@ PORT ?= 5000
 .PHONY: help venv run resume eval view ui doctor plan compile submit status logs gc \
 	check test test-verl test-vllm system-packages \
 	lint format docs hooks \
-	bench-ablation bench-advantage bench-engine bench-envs bench-learning bench-rollout \
-	bench-service bench-stability clean
+	bench-ablation bench-advantage bench-engine bench-envs bench-judge bench-judge-hacking \
+	bench-learning bench-rollout bench-service bench-stability clean
 
 help: ## Show this list
 	@echo "Usage: make TARGET [EXPERIMENT=frozenlake-tiny] [ARGS=\"key=value ...\"] [RUN=latest]"
@@ -143,6 +143,12 @@ bench-engine: $(READY) ## Measure one training iteration: seconds per phase
 
 bench-envs: $(READY) ## Measure environments: resets and steps per second
 	$(BIN)/python benchmarks/envs.py $(ARGS)
+
+bench-judge: $(READY) ## Measure the rule judge: texts per second, calls of a language model saved
+	$(BIN)/python benchmarks/judge.py $(ARGS)
+
+bench-judge-hacking: $(READY) ## Train with a judge that can be hacked and with one that cannot
+	$(BIN)/python benchmarks/judge_hacking.py $(ARGS)
 
 bench-learning: $(READY) ## Train EXPERIMENT with three seeds: success before and after
 	$(BIN)/python benchmarks/learning.py --experiment $(EXPERIMENT) $(ARGS)

@@ -43,7 +43,7 @@ class Alarm:
         return (
             f"the judge's mean score rose by {self.rise:.3f} while success fell by "
             f"{self.fall:.3f}: look at what the agent writes, it may satisfy the judge whatever "
-            "the state (docs/judge.md, Defences)"
+            "the state (docs/judge.md)"
         )
 
 
