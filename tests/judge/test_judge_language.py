@@ -85,9 +85,63 @@ def test_sentence_is_read_as_relations(text: str) -> None:
     assert found == SENTENCES[text]
 
 
+UNDERSTOOD = """target is 2 rows below and 1 column to the right
+the goal is 2 rows down, 1 column right
+1. target is below and right
+**target is below and right**
+There is a hole to the north and a hole to the west. The goal is south and east of me.
+To the right and below, there is a target
+the target is not left but right, and below
+The target lies to the south, neither east nor west
+I'm at (1,1) and the goal is at (3,2).
+My position: row 1, column 1. Target: row 3, column 2.
+The red ring is to the right of the player, on the same row
+{"target": "below and right"}
+[{"object": "target", "vertical": "below", "horizontal": "right"}]""".splitlines()
+NOT_UNDERSTOOD = """target is below and right, and it is not
+it is false that target is below and right
+target is not above and left
+target is not north-west
+not not below. target is right
+is the target below and right
+does the target lie below and right
+the target was below and right
+target is far from below and right
+target is more below than right
+target is below and right other than left
+the hole, not the target, is below and right
+the target is a hole. target is below and right
+target is below and right (50%)
+target is below and right, 2 cells away
+target is at rows 2 and 3
+the target is at -1, 3
+every target is below and right
+t4rget is below and right
+"target is below and right"
+below is not the target
+{"target": "below", "score": 1}
+{"player": [1, 1], "not_target": [3, 2]}
+{"player": [1, 1], "target": [3, 2, 1]}""".splitlines()
+
+
+@pytest.mark.parametrize("text", UNDERSTOOD)
+def test_every_word_of_a_description_is_used(text: str) -> None:
+    statement = read_statement(text, "FrozenLake")
+    assert statement.understood and not statement.contradiction
+    assert statement.claims["target"]
+
+
+@pytest.mark.parametrize("text", NOT_UNDERSTOOD)
+def test_what_could_take_a_claim_back_is_not_understood(text: str) -> None:
+    assert not read_statement(text, "FrozenLake").understood
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        "target is below. target is not below",
+        "there are no targets. target is below",
+        "{'player': (0, 0), 'player': (1, 1), 'target': (3, 2)}",
         "the target is left and right",
         "target is above and below",
         "target is same row and above",

@@ -135,6 +135,17 @@ def test_sokoban_worked_examples(text: str, score: float) -> None:
     assert room_score(text) == pytest.approx(score)
 
 
+def test_a_distance_that_is_wrong_makes_its_axis_wrong() -> None:
+    assert lake_score("target is 2 rows below and 1 column right") == 1
+    assert lake_score("target is 2 rows below and 3 columns right") == 0.5
+    assert lake_score("target is 9 rows below and 3 columns right") == 0
+
+
+def test_a_player_that_is_elsewhere_makes_relations_wrong_too() -> None:
+    assert lake_score("I am at (1, 1). target is below and right") == 1
+    assert lake_score("I am at (0, 1). target is below and right") == 0.5
+
+
 def test_two_half_claims_about_the_only_target_are_one_claim() -> None:
     assert lake_score("target is below . target is right") == 1
 

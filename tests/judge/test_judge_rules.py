@@ -101,6 +101,13 @@ def test_configured_judge_scores_prediction_against_next_state() -> None:
         ("the target is below the hole", "no_relation"),
         ("{'target': (3, 2)}", "no_relation"),
         ("target is below and above and right", "contradiction"),
+        ("two targets are below and right", "contradiction"),
+        ("target is below and right . " * 4, "listing"),
+        ("target is below and right . " + "hole is above . " * 5, "listing"),
+        ("target is below and right\u200b", "characters"),
+        ("t\u0430rget is below and right", "characters"),
+        ("target is below and right?", "hedge"),
+        ("target is below and right, just kidding", "not_understood"),
         ("target is below and right . target is above and right", "contradiction"),
     ],
 )

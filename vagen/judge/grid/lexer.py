@@ -250,7 +250,7 @@ class _Lexer:
             number = self.number
             self._drop_number(used=True)
             offset = 1
-            while self.role(offset) in (Word.ARTICLE, Word.PLAIN, Word.STRAIGHT, Word.OF):
+            while self.role(offset) in _BEFORE_RELATION:
                 offset += 1
             if self.role(offset) is Word.RELATION:
                 self.distance = number
@@ -345,6 +345,11 @@ class _Lexer:
 
     def _same(self) -> None:
         """`same row`, `same row and column`, `same place`, `in your row`."""
+        mine = self.word(0) in ("my", "your")
+        if mine and self.role(1) is Word.PLACE and self.role(2) is Word.VERB:
+            self.emit(Event(Word.OBJECT, name=PLAYER))  # `my position is row 1, column 2`
+            self.position += 1
+            return
         value: list[tuple[int, int]] = []
         offset = used = 1
         while True:
@@ -410,6 +415,7 @@ _BEFORE_DIRECTION = frozenset(
         Word.STRAIGHT,
     )
 )
+_BEFORE_RELATION = frozenset((Word.ARTICLE, Word.PLAIN, Word.STRAIGHT, Word.OF, Word.MINE))
 _DIRECTIONAL = frozenset((Word.RELATION, Word.SAME, Word.LEVEL, Word.ALIGNED, Word.HERE))
 _ASKING = frozenset(("is", "are", "be", "can", "do", "does", "has", "have", "will", "would"))
 """First words of questions and of orders."""
