@@ -86,7 +86,29 @@ class Calibration:
         return {name: getattr(self, name) for name in self.__slots__ if name != "judged"}
 
 
-async def measure(
+def measure(
+    judges: Judge | Sequence[Judge],
+    env_name: str,
+    samples: Sequence[Sample],
+    *,
+    information_texts: int = 500,
+    information_states: int = 12,
+) -> Calibration:
+    """As `measure_async` without an event loop; one judge may serve all configurations."""
+    if not isinstance(judges, Sequence):
+        judges = [judges] * (1 + max((sample.scene.variant for sample in samples), default=0))
+    return asyncio.run(
+        measure_async(
+            judges,
+            env_name,
+            samples,
+            information_texts=information_texts,
+            information_states=information_states,
+        )
+    )
+
+
+async def measure_async(
     judges: Sequence[Judge],
     env_name: str,
     samples: Sequence[Sample],

@@ -15,7 +15,7 @@ from vagen.config.judge import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.judge.cache import AnswerCache
 from vagen.judge.calibration import WRITERS
-from vagen.judge.calibration.measure import Calibration, measure
+from vagen.judge.calibration.measure import Calibration, measure_async
 from vagen.judge.calibration.samples import sample_statements
 from vagen.judge.llm import PROMPT_VERSION, ChatClient
 from vagen.judge.rules import RULES
@@ -112,7 +112,7 @@ async def _calibrate(
             ]
             writer = WRITERS[subject.env_name]
             samples = sample_statements(writer, subject.env_configs, statements, seed)
-            found[subject.name] = await measure(
+            found[subject.name] = await measure_async(
                 judges,
                 subject.env_name,
                 samples,
