@@ -259,6 +259,7 @@ def test_retry_after_is_kept_by_all_requests(server: ScriptedServer) -> None:
 @pytest.mark.parametrize("limit", ["requests", "tokens"])
 def test_throughput_is_bounded_by_the_limit(server: ScriptedServer, limit: str) -> None:
     rate, count = 12, 28
+    most = 1.1 * rate  # tokens are estimated
     changed: dict[str, Any] = {"requests_per_second": rate}
     if limit == "tokens":
         question = verifier(Role.CURRENT_VERIFIER, "Room", "the bed is left", json.dumps(ROOM))
@@ -269,8 +270,8 @@ def test_throughput_is_bounded_by_the_limit(server: ScriptedServer, limit: str) 
     verdicts, _ = judge_all(options(server, **changed), said, env_name="Room")
     assert [v.observation for v in verdicts] == [1.0] * count
     for sent, at in enumerate(sorted(asked.at - start for asked in server.asked), 1):
-        assert sent <= rate * (at + 1.0) + 1, "more than the limit since the start"
-    assert time.monotonic() - start >= (count - rate - 1) / rate
+        assert sent <= most * (at + 1.0) + 1, "more than the limit since the start"
+    assert time.monotonic() - start >= (count - rate - 1) / most
 
 
 def test_processes_that_share_a_limit_take_their_part() -> None:

@@ -7,6 +7,7 @@ import pytest
 from vagen.engines.local.generation import LocalPolicy
 from vagen.rollout import play as play_module
 from vagen.rollout.play import EpisodesFailed, play
+from vagen.service import placement
 from vagen.stages.build import LevelSet, load_levels
 from vagen.stages.episodes import evaluation_specs, greedy_specs, training_specs
 
@@ -103,7 +104,7 @@ class _NoEnv:
 def test_a_batch_without_a_single_episode_is_refused(run, levels, vl_model, monkeypatch):
     """As when an environment's service is not there."""
     monkeypatch.setattr(play_module, "check_rendering", lambda *_: None)
-    monkeypatch.setattr(play_module, "make", lambda *_: _NoEnv())
+    monkeypatch.setattr(placement, "make", lambda *_: _NoEnv())
     with pytest.raises(EpisodesFailed, match=r"all 6 .* first with ConnectionError: service is"):
         play(
             run.experiment,

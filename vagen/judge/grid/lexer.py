@@ -20,6 +20,8 @@ _SAME_MEANING = (
 """Phrases and marks that are read as others."""
 _MOST_OBJECTS = 20
 """A count above this is not a description."""
+_LONGEST_NAME = 8
+"""Words between an article and a verb that may name something unknown."""
 _UNKNOWN: tuple[Word | None, Any] = (None, None)
 
 
@@ -298,7 +300,7 @@ class _Lexer:
         self.understood = False
         self._drop_number(used=True)
         index = 1
-        while self.role(index) in (Word.PLAIN, None) and self.word(index):
+        while index < _LONGEST_NAME and self.role(index) in (Word.PLAIN, None) and self.word(index):
             index += 1
         if self.article and self.role(index) is Word.VERB:
             self.emit(Event(Word.OBJECT, name=OTHER, referred=self.referred))
