@@ -21,6 +21,7 @@ import datetime
 import json
 import statistics
 import tempfile
+from collections import Counter
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -177,23 +178,23 @@ async def calls(env_name: str, count: int) -> dict[str, float]:
     }
 
 
-async def rollout_calls(folders: list[Path]) -> dict[str, float]:
-    """Calls for the texts of stored batches, one iteration after the other, with one cache."""
-    texts, client = 0, CountingClient()
+async def rollout_calls(folders: list[Path]) -> dict[str, dict[str, float]]:
+    """Calls for the texts of stored batches, one after the other with one cache; by environment."""
+    texts: Counter[str] = Counter()
+    clients: dict[str, CountingClient] = {}
+    judges: dict[str, CascadeJudge] = {}
     with tempfile.TemporaryDirectory() as folder:
         cache = AnswerCache(Path(folder))
         for path in folders:
-            batch = TrajectoryBatch.load(path, kind="rollout")
-            judges: dict[str, CascadeJudge] = {}
-            for trajectory in batch.trajectories:
+            for trajectory in TrajectoryBatch.load(path, kind="rollout").trajectories:
                 name = trajectory.env_name
                 if name not in judges:
-                    judges[name] = cascade(name, {"prompt_detail": "brief"}, client, cache)
-                judge = judges[name]
+                    clients[name] = CountingClient()
+                    judges[name] = cascade(name, {"prompt_detail": "brief"}, clients[name], cache)
                 for turn in statements(trajectory):
                     said = turn.parsed["observation"], turn.parsed["prediction"]
-                    texts += sum(text is not None for text in said)
-                    await judge.score(
+                    texts[name] += sum(text is not None for text in said)
+                    await judges[name].score(
                         env_name=name,
                         observation=said[0],
                         prediction=said[1],
@@ -201,8 +202,14 @@ async def rollout_calls(folders: list[Path]) -> dict[str, float]:
                         next_state=turn.next_state,
                     )
         cache.close()
-    saved = round(1 - client.calls / max(texts, 1), 4)
-    return {"texts": texts, "calls": client.calls, "saved": saved}
+    return {
+        name: {
+            "texts": texts[name],
+            "calls": client.calls,
+            "saved": round(1 - client.calls / max(texts[name], 1), 4),
+        }
+        for name, client in clients.items()
+    }
 
 
 if __name__ == "__main__":
