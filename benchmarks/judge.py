@@ -21,8 +21,8 @@ import datetime
 import json
 import statistics
 import tempfile
-from collections import Counter
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
