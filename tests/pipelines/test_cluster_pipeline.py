@@ -61,6 +61,7 @@ def placed(platform: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [CPU, H100, NODES])
 def test_what_is_compiled_fits_the_schemas(tmp_path: Path, name: str):
     spec, platform = documents(tmp_path, load_infra(name, []))
@@ -80,6 +81,7 @@ def test_compiled_for_a_cluster_it_is_the_golden_file(tmp_path: Path, name: str)
     assert found == golden.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"), [(CPU, ()), (H100, ()), (H100, LOCAL), (NODES, ("mode=staged",))]
 )
@@ -119,6 +121,7 @@ def test_resources_of_one_step():
     assert resources_of("update", infra).memory == "1Gi"
 
 
+@pytest.mark.slow
 def test_every_executor_s_nodes_secrets_time_and_identity(tmp_path: Path):
     words = [
         "kubernetes.node_selector={pool: steps}",
@@ -177,6 +180,7 @@ def test_parameters_are_the_run_and_two_files(tmp_path: Path):
     assert set(begin["inputs"]["parameters"]) == {"run", "experiment", "infra"}
 
 
+@pytest.mark.slow
 def test_no_secret_value_is_in_a_compiled_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-to-be-seen")
     pipeline = training_pipeline(load_infra(CPU, []), iterations=1)

@@ -42,6 +42,7 @@ def test_a_training_is_sent_with_its_files(
     ]
 
 
+@pytest.mark.slow
 def test_the_files_that_arrive_are_the_configuration(kubeflow: KubeflowApi, tmp_path: Path):
     assert main(["submit", "frozenlake-tiny", *CPU, "algorithm.lam=0.9", SHORT, STORE]) == 0
     ((_, sent),) = kubeflow.posted
@@ -64,6 +65,7 @@ def test_a_pipeline_near_kubernetes_limit_is_warned_of(
     assert ("infra.mode=fused" in capsys.readouterr().err) is warned
 
 
+@pytest.mark.slow
 def test_a_clone_is_the_run_with_changed_overrides(kubeflow: KubeflowApi, tmp_path: Path):
     config = tmp_path / "store" / "first" / "config"
     config.mkdir(parents=True)

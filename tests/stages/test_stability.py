@@ -200,6 +200,7 @@ def test_a_good_run_is_the_same_with_and_without_the_guard(make_guarded):
     assert digests(guarded, 1) == digests(plain, 1)
 
 
+@pytest.mark.slow
 def test_too_many_rollbacks_end_the_run_with_a_reason(make_guarded, spikes):
     run = make_guarded("trainer.guard.max_rollbacks=1")
     spikes.update((0, 1))
