@@ -149,6 +149,7 @@ bench-judge: $(READY) ## Measure the rule judge: texts per second, calls of a la
 
 bench-judge-hacking: $(READY) ## Train with a judge that can be hacked and with one that cannot
 	$(BIN)/python benchmarks/judge_hacking.py $(ARGS)
+	$(BIN)/python benchmarks/judge_hacking_model.py
 
 bench-learning: $(READY) ## Train EXPERIMENT with three seeds: success before and after
 	$(BIN)/python benchmarks/learning.py --experiment $(EXPERIMENT) $(ARGS)

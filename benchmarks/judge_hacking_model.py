@@ -37,7 +37,6 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.stages.advantage import advantage
 from vagen.stages.build import build
 from vagen.stages.judge import judge
-from vagen.stages.progress import read_events
 from vagen.stages.rollout import rollout
 from vagen.stages.run import Run
 from vagen.stages.update import update
@@ -219,12 +218,11 @@ def main() -> None:
         "runs": {
             name: {
                 "alarms": int(sum(curve["alarm"])),
-                "alarm_events": sum(e["event"] == "judge_alarm" for e in read_events(run.path)),
                 **{f"{key}_first_5": round(float(np.mean(curve[key][:5])), 3) for key in curve},
                 **{f"{key}_last_5": round(float(np.mean(curve[key][-5:])), 3) for key in curve},
                 "curves": {k: [round(v, 4) for v in values] for k, values in curve.items()},
             }
-            for (name, curve), run in zip(found.items(), runs.values(), strict=True)
+            for name, curve in found.items()
         },
     }
     (ROOT / "benchmarks/results/judge_hacking_model.json").write_text(
