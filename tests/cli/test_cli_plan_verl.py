@@ -217,6 +217,7 @@ def test_what_never_fits_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.strip().endswith("take a smaller model")
 
 
+@pytest.mark.slow
 def test_the_engine_can_be_chosen_for_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "frozenlake-tiny", "--engine", "verl", "infra.device=cpu"]) == 0
     out = capsys.readouterr().out

@@ -164,6 +164,7 @@ def test_a_checkpoint_holds_the_merged_model(make_engine, batch_dirs, tmp_path, 
         np.testing.assert_allclose(a, b, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_going_on_from_disk_is_going_on(make_engine, batch, tmp_path):
     """Merged weights would not tell the adapters to the last bit; they are stored themselves."""
     rows = rows_of(batch)[:4]
@@ -179,6 +180,7 @@ def test_going_on_from_disk_is_going_on(make_engine, batch, tmp_path):
     assert len(resumed.actor_optimizer.state) == len(straight.actor_optimizer.state) > 0
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_its_adapters(make_started_run):
     """Another process finds the warm start below and the adapters in the checkpoint."""
     from vagen.stages.advantage import advantage

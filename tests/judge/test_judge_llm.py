@@ -154,6 +154,7 @@ def test_a_prediction_copied_from_the_observation_scores_nothing_if_the_state_ch
     assert verdict.flags == ("prediction:copied_observation",)
 
 
+@pytest.mark.slow
 def test_under_faults_every_verdict_is_had_or_explicitly_absent(tmp_path: Path) -> None:
     said = lake_statements(80)
     with ScriptedServer(fault_share=0.2, seed=3, hang=2.0) as server:
@@ -256,6 +257,7 @@ def test_retry_after_is_kept_by_all_requests(server: ScriptedServer) -> None:
     assert len(others) == 2 and all(at - first >= 0.39 for at in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["requests", "tokens"])
 def test_throughput_is_bounded_by_the_limit(server: ScriptedServer, limit: str) -> None:
     rate, count = 12, 28

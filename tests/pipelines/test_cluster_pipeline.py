@@ -72,7 +72,7 @@ def test_what_is_compiled_fits_the_schemas(tmp_path: Path, name: str):
     assert placed(platform).keys() == executors(spec).keys()
 
 
-@pytest.mark.parametrize("name", [CPU, H100])
+@pytest.mark.parametrize("name", [CPU, pytest.param(H100, marks=pytest.mark.slow)])
 def test_compiled_for_a_cluster_it_is_the_golden_file(tmp_path: Path, name: str):
     found = yaml.safe_dump_all(documents(tmp_path, load_infra(name, [])), sort_keys=True, width=100)
     golden = DATA / f"training-{name}.yaml"
@@ -200,6 +200,7 @@ def test_the_evaluation_is_named_by_the_pipeline_run(tmp_path: Path):
     assert {mount["mountPath"] for mount in config["emptyDirMounts"]} == {"/runs", "/dev/shm"}
 
 
+@pytest.mark.slow
 def test_the_image_of_the_infra_yields_to_the_command_line(tmp_path: Path):
     infra = load_infra(CPU, ["kubernetes.image=example.org/a:1"])
     spec, _ = documents(tmp_path, infra)

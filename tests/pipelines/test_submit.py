@@ -127,6 +127,7 @@ def test_what_cannot_be_submitted_is_refused_before_anything_is_sent(
     assert not kubeflow.posted
 
 
+@pytest.mark.slow
 def test_a_kubeflow_that_refuses_is_quoted(
     kubeflow: KubeflowApi, capsys: pytest.CaptureFixture[str]
 ):

@@ -106,6 +106,7 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
     assert [name for name in a if not torch.equal(a[name], b[name])] == []
 
 
+@pytest.mark.slow
 def test_a_spike_is_undone_bit_by_bit_and_training_goes_on_with_smaller_rates(make_guarded, spikes):
     run = make_guarded()
     spikes.add(1)
