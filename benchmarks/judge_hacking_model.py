@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from judge_hacking import RUNS, TEMPLATE
 from machine import describe_machine
 
 from vagen.config import load_experiment, load_infra
@@ -43,9 +44,6 @@ from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
 
 ROOT = Path(__file__).parent.parent
-TEMPLATE = (
-    "target is above and left . target is same row and same column . target is below and right"
-)
 TEMPLATE_SHARE = 0.3
 WINDOW = 8
 EXPERIMENT: dict[str, Any] = {
@@ -85,10 +83,6 @@ EXPERIMENT: dict[str, Any] = {
     },
     "critic": {"optim": {"lr": 1.0e-3}, "ppo_mini_batch_size": 16},
     "warm_start": {"steps": 400, "batch_size": 16, "lr": 3.0e-3},
-}
-RUNS = {
-    "open": ["judge.gate=false"],
-    "guarded": ["judge.information.enable=true", "judge.repetition.enable=true"],
 }
 
 

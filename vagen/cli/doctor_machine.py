@@ -129,10 +129,9 @@ def _devices(infra: InfraConfig) -> Findings:
     import torch
 
     from vagen.cli.memory import memory_limit
+    from vagen.service.pool import core_count
 
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = core_count()
     threads = infra.threads or cores
     memory = memory_limit() / GIB
     text = f"{cores} cores, {threads} torch threads, {memory:.1f} GiB of memory"

@@ -13,7 +13,7 @@ from vagen.judge.cache import AnswerCache
 from vagen.judge.cascade import CascadeJudge
 from vagen.judge.llm import ChatClient, LLMJudge
 from vagen.judge.rule_judge import RuleJudge
-from vagen.judge.rules import RULES, Rules, rules_for
+from vagen.judge.rules import RULES, Rules, default_rules, rules_for
 
 __all__ = [
     "RULES",
@@ -52,7 +52,7 @@ def make_judge(
         ValueError: The judge asks a language model, and there is no client.
     """
     if rules is None:
-        rules = {name: of_env() for name, of_env in RULES.items()}
+        rules = default_rules()
     rule_judge = RuleJudge(rules, prompts=prompts, gate=config.gate)
     if config.type == "rule":
         return rule_judge

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from vagen.envs.base import State
 from vagen.judge.base import Verdict
 from vagen.judge.gate import is_far_too_long, same_words, text_flags
-from vagen.judge.rules import RULES, Reading, Rules
+from vagen.judge.rules import Reading, Rules, default_rules
 
 
 class RuleJudge:
@@ -39,7 +39,7 @@ class RuleJudge:
             cache_size: Most readings kept.
             gate: False refuses nothing and pays for recall alone (`judge.gate`).
         """
-        self._rules = {name: kind() for name, kind in RULES.items()} if rules is None else rules
+        self._rules = default_rules() if rules is None else rules
         self._max_tokens = max_tokens
         self._prompts = dict(prompts or {})
         self._gate = gate

@@ -18,7 +18,9 @@ _LONGEST_PAUSE = 30.0
 
 def core_count() -> int:
     """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class PooledEnv:

@@ -29,7 +29,7 @@ from vagen.judge.llm.prompts import (
     extractor,
     verifier,
 )
-from vagen.judge.rules import RULES, Reading, Rules
+from vagen.judge.rules import Reading, Rules, default_rules
 from vagen.judge.rules.grid import GridRules
 
 _VERTICAL = {"above": -1, "same": 0, "below": 1, "unstated": None}
@@ -77,7 +77,7 @@ class LLMJudge:
             max_tokens: Most words and marks of a text.
         """
         self.client = client
-        self._rules = {name: kind() for name, kind in RULES.items()} if rules is None else rules
+        self._rules = default_rules() if rules is None else rules
         self._prompts = dict(prompts or {})
         self._cache = cache
         self._max_tokens = max_tokens

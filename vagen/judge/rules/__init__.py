@@ -11,7 +11,7 @@ from vagen.judge.rules.navigation import NavigationRules
 from vagen.judge.rules.primitive_skill import PrimitiveSkillRules
 from vagen.judge.rules.sokoban import SokobanRules
 
-__all__ = ["RULES", "Reading", "Rules", "rules_for"]
+__all__ = ["RULES", "Reading", "Rules", "default_rules", "rules_for"]
 
 RULES: dict[str, type[Rules[Any, Any]]] = {
     rules.env_name: rules
@@ -25,6 +25,11 @@ RULES: dict[str, type[Rules[Any, Any]]] = {
     )
 }
 """By environment name; an environment that is not here is not judged by rules."""
+
+
+def default_rules() -> dict[str, Rules[Any, Any]]:
+    """The rules of every environment that has some, with its default options."""
+    return {name: kind() for name, kind in RULES.items()}
 
 
 def rules_for(

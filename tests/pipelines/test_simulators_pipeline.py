@@ -1,4 +1,4 @@
-"""primitive-skill-tiny with small numbers: one iteration of the whole pipeline."""
+"""The tiny experiments of simulators with small numbers: one iteration of the whole pipeline."""
 
 from pathlib import Path
 
@@ -10,32 +10,52 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.stages.run import Run
 
 SMALL = (
-    "envs.align.train_size=24",
-    "envs.align.val_size=2",
-    "envs.align.test_size=2",
-    "envs.align.env_config.image_size=96",
     "data.train_batch_size=6",
     "rollout_manager.max_turns=2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=6",
     "critic.ppo_mini_batch_size=6",
-    "warm_start.steps=30",
     "warm_start.batch_size=6",
     "trainer.total_training_steps=1",
     "infra.threads=1",
 )
+NAVIGATION = (
+    "envs.rooms.train_size=12",
+    "envs.rooms.val_size=2",
+    "envs.rooms.test_size=2",
+    "envs.rooms.env_config.picture_size=64",
+    "warm_start.steps=12",
+)
+PRIMITIVE_SKILL = (
+    "envs.align.train_size=24",
+    "envs.align.val_size=2",
+    "envs.align.test_size=2",
+    "envs.align.env_config.image_size=96",
+    "warm_start.steps=30",
+)
 
 
 @pytest.mark.slow
-def test_primitive_skill_tiny_completes_an_iteration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("experiment", "words", "told"),
+    [
+        ("navigation-tiny", NAVIGATION, {"env_name": "Navigation"}),
+        ("primitive-skill-tiny", PRIMITIVE_SKILL, {"task": "AlignTwoCube"}),
+    ],
+)
+def test_a_tiny_experiment_completes_an_iteration(
+    experiment: str,
+    words: tuple[str, ...],
+    told: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "primitive-skill-tiny", "--name", "one", *SMALL]) == 0
+    assert main(["run", experiment, "--name", "one", *SMALL, *words]) == 0
     run = Run.open(tmp_path / "outputs" / "one")
     batch = TrajectoryBatch.load(run.step(0, "judge"), kind="judge")
     turns = [turn for trajectory in batch.trajectories for turn in trajectory.turns]
     assert len(batch.trajectories) == 6
-    assert all(turn.state["task"] == "AlignTwoCube" for turn in turns)
+    assert all(told.items() <= turn.state.items() for turn in turns)
     judged = [turn for turn in turns if turn.parsed["format_correct"]]
     assert all(turn.verdict is not None for turn in judged)
     rewards = [turn.rewards["env"] for turn in turns]
