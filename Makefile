@@ -22,11 +22,12 @@ RUN ?= latest
 OUTPUTS ?= outputs
 PORT ?= 5000
 
-.PHONY: help venv run resume eval view ui doctor plan compile submit status logs gc \
-	check test test-verl test-vllm system-packages \
+.PHONY: help venv run pipeline resume eval view ui doctor plan compile submit status logs gc \
+	check test test-cluster test-verl test-vllm system-packages \
 	lint format docs hooks \
 	bench-ablation bench-advantage bench-engine bench-envs bench-judge bench-judge-hacking \
-	bench-learning bench-rollout bench-service bench-stability clean
+	bench-learning bench-rollout bench-service bench-stability \
+	bench-startup bench-structure clean
 
 help: ## Show this list
 	@echo "Usage: make TARGET [EXPERIMENT=frozenlake-tiny] [ARGS=\"key=value ...\"] [RUN=latest]"
@@ -56,6 +57,9 @@ venv: $(READY) ## Create .venv with everything (PIP_FLAGS="--extra-index-url ...
 run: $(READY) ## Train: EXPERIMENT names a file under experiments/, ARGS are dotted overrides
 	@$(BIN)/vagen run $(EXPERIMENT) $(ARGS)
 
+pipeline: $(READY) ## Train as the Kubeflow pipeline, here: each step a process of its own
+	@$(BIN)/vagen run $(EXPERIMENT) --pipeline $(ARGS)
+
 resume: $(READY) ## Go on with a run that stopped: RUN=name of its folder
 	@$(BIN)/vagen resume $(RUN) $(ARGS)
 
@@ -80,7 +84,7 @@ compile: $(READY) ## Write the pipeline as Kubeflow IR YAML to build/pipeline.ya
 	@$(BIN)/vagen compile $(EXPERIMENT) --output build/pipeline.yaml $(ARGS)
 
 submit: $(READY) ## Train on Kubernetes: EXPERIMENT, INFRA (a file), ARGS="infra.store=s3://..."
-	@$(BIN)/vagen submit $(EXPERIMENT) --infra $(INFRA) $(ARGS)
+	@VAGEN_IMAGE=$(VAGEN_IMAGE) $(BIN)/vagen submit $(EXPERIMENT) --infra $(INFRA) $(ARGS)
 
 status: $(READY) ## Show what a run has on Kubernetes, and what is wrong there (RUN=its name)
 	@$(BIN)/vagen cluster status $(RUN) $(ARGS)
@@ -98,8 +102,10 @@ test: lint $(VERL_READY) system-packages ## Lint, types, manifests, all tests, a
 	@if command -v kubectl >/dev/null; then $(MAKE) manifest-checks; else \
 		echo "no kubectl here: manifests are not checked (make validate says what is needed)"; fi
 	$(BIN)/python -m pytest -m "not slow" -n auto
-	$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl
-	$(BIN)/python -m pytest -m slow tests/engines/verl
+	$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl --ignore=tests/launch
+	@# Ray's tests mostly wait: the two rooms that use it side by side, each in one process.
+	$(BIN)/python -m pytest -m slow tests/launch & launch=$$!; \
+		$(BIN)/python -m pytest -m slow tests/engines/verl; verl=$$?; wait $$launch && exit $$verl
 
 system-packages: ## Install what pip cannot: GL for pictures, servers that tests use (Debian, root)
 	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then exit 0; fi; \
@@ -115,7 +121,10 @@ test-vllm: $(VLLM_READY) ## Install vLLM for CPUs in .venv-vllm, test rollouts w
 	$(VLLM_VENV)/bin/python -m pytest tests/engines/verl/test_verl_vllm.py
 
 test-verl: $(VERL_READY) ## Install verl and Ray, test the distributed engine on this machine's CPU
-	$(BIN)/python -m pytest tests/engines/verl
+	$(BIN)/python -m pytest tests/engines/verl tests/launch
+
+test-cluster: $(READY) ## Train on the cluster of kubectl's context, with faults (docs/kubernetes.md)
+	VAGEN_CLUSTER=1 $(BIN)/python -m pytest tests/e2e --timeout=7200 -v $(ARGS)
 
 lint: $(READY) ## Lint, formatting and types, without tests
 	$(BIN)/ruff check .
@@ -126,11 +135,12 @@ format: $(READY) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## Write the generated documents anew: options, presets, components
+docs: $(READY) ## Write the generated documents anew: options, presets, metrics, components
 	$(BIN)/python -m components.readme
 	$(BIN)/python -m vagen.config.reference docs/configuration.md
 	$(BIN)/python -m vagen.config.preset_table docs/algorithms.md
 	$(BIN)/python -m vagen.engines.verl.table docs/verl.md
+	$(BIN)/python -m vagen.metrics docs/metrics.md
 
 hooks: $(READY) ## Install the git hooks (format and lint at every commit)
 	$(BIN)/pre-commit install
@@ -145,7 +155,7 @@ bench-envs: $(READY) ## Measure environments: resets and steps per second
 	$(BIN)/python benchmarks/envs.py $(ARGS)
 
 bench-judge: $(READY) ## Measure the rule judge: texts per second, calls of a language model saved
-	$(BIN)/python benchmarks/judge.py $(ARGS)
+	$(BIN)/python benchmarks/judge_speed.py $(ARGS)
 
 bench-judge-hacking: $(READY) ## Train with a judge that can be hacked and with one that cannot
 	$(BIN)/python benchmarks/judge_hacking.py $(ARGS)
@@ -166,6 +176,12 @@ bench-rollout: $(READY) ## Measure multi-turn generation: tokens per second
 
 bench-stability: $(READY) ## Inject faults into a training, with the guard on and off: does it recover
 	$(BIN)/python benchmarks/stability.py $(ARGS)
+
+bench-startup: $(READY) ## Measure seconds from vagen run to the first rollout (ARGS="--other CHECKOUT")
+	$(BIN)/python benchmarks/startup.py $(ARGS)
+
+bench-structure: $(READY) ## Measure the code: modules per iteration, circles of imports, lines
+	$(BIN)/python benchmarks/structure.py $(ARGS)
 
 include k8s/k8s.mk
 

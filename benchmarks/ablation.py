@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 from machine import describe_machine
 
-from vagen.config import PRESETS, load_experiment, load_infra
+from vagen.config import PRESETS
+from vagen.config.load import load_experiment, load_infra
 from vagen.report import write_comparison_curve
+from vagen.run.run import Run
 from vagen.stages.build import build
 from vagen.stages.evaluate import read_results
-from vagen.stages.run import Run
 from vagen.stages.warm_start import warm_start
 from vagen.tracking import git_commit, package_versions, paired_bootstrap
 

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,15 @@ import torch
 import transformers
 from machine import describe_machine
 
-from vagen.config import load_experiment, load_infra
+from vagen.config.load import load_experiment, load_infra
 from vagen.engines.local.engine import LocalEngine
 from vagen.rollout.play import play
 from vagen.rollout.types import Trajectory
+from vagen.run.run import Run
 from vagen.stages.advantage import add_columns
-from vagen.stages.build import build, load_levels
+from vagen.stages.build import build
 from vagen.stages.episodes import training_specs
-from vagen.stages.run import Run
+from vagen.stages.levels import load_levels
 from vagen.stages.warm_start import warm_start
 
 ROOT = Path(__file__).parent.parent
@@ -88,7 +90,7 @@ def iteration(run: Run, engine: LocalEngine, clock: Clock) -> list[Trajectory]:
             engine.values(rows, images)
     for trajectory in trajectories:  # what the judge would say changes no time
         for turn in trajectory.turns:
-            turn.rewards |= {"judge_observation": 0.0, "judge_prediction": 0.0}
+            turn.rewards = replace(turn.rewards, judge_observation=0.0, judge_prediction=0.0)
     with clock.phase("advantage"):
         add_columns(config, engine, trajectories, images)
     rows = [row for row in rows if row.loss_mask.any()]

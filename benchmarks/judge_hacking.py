@@ -31,11 +31,12 @@ import numpy as np
 import yaml
 from machine import describe_machine
 
-from vagen.config import ExperimentConfig, load_experiment
+from vagen.config import ExperimentConfig
+from vagen.config.load import load_experiment
 from vagen.envs import make
-from vagen.envs.parsing import write_response
+from vagen.envs.parsing import ParsedResponse, write_response
 from vagen.judge.alarm import watch
-from vagen.rollout.types import Status, Trajectory, Turn
+from vagen.rollout.types import Status, Trajectory, Turn, TurnMetrics, TurnRewards
 from vagen.stages.judge import score
 
 ROOT = Path(__file__).parent.parent
@@ -170,9 +171,9 @@ def play(agent: Agent, env: Any, number: int, seed: int) -> tuple[Trajectory, li
                 trajectory_id=str(number),
                 turn_index=len(turns),
                 response_text=response,
-                parsed=info["parsed"],
-                rewards={**info["rewards"], "judge_observation": None, "judge_prediction": None},
-                metrics=info["metrics"],
+                parsed=ParsedResponse.from_dict(info["parsed"]),
+                rewards=TurnRewards(**info["rewards"]),
+                metrics=TurnMetrics(**info["metrics"]),
                 state=state,
                 next_state=info["state"],
             )
@@ -211,15 +212,12 @@ def train(config: ExperimentConfig, iterations: int, seed: int) -> dict[str, lis
         success = float(np.mean([trajectory.success for trajectory in trajectories]))
         history.append({**metrics, "train/success": success})
         alarm = watch(config.judge.alarm, history)
-        texts = [turn.parsed["observation"] for t in trajectories for turn in t.turns]
+        texts = [turn.parsed.observation for t in trajectories for turn in t.turns]
         curves["judge"].append((metrics["judge/observation"] + metrics["judge/prediction"]) / 2)
         curves["success"].append(success)
         curves["template"].append(float(np.mean([text == TEMPLATE for text in texts])))
         curves["alarm"].append(float(alarm is not None and alarm.sounds))
-        rewards = [
-            [sum(value or 0.0 for value in turn.rewards.values()) for turn in t.turns]
-            for t in trajectories
-        ]
+        rewards = [[turn.rewards.total for turn in t.turns] for t in trajectories]
         agent.learn([chosen for _, chosen in played], rewards)
     env.close()
     return curves

@@ -31,15 +31,15 @@ import yaml
 from judge_hacking import RUNS, TEMPLATE
 from machine import describe_machine
 
-from vagen.config import load_experiment, load_infra
+from vagen.config.load import load_experiment, load_infra
 from vagen.envs.base import State
 from vagen.envs.frozenlake.env import FrozenLakeEnv
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.run.run import Run
 from vagen.stages.advantage import advantage
 from vagen.stages.build import build
 from vagen.stages.judge import judge
 from vagen.stages.rollout import rollout
-from vagen.stages.run import Run
 from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
 
@@ -143,7 +143,7 @@ def curves(run: Run, iterations: int) -> dict[str, list[float]]:
     for iteration in range(iterations):
         batch = TrajectoryBatch.load(run.step(iteration, "judge"), kind="judge")
         texts = [
-            turn.parsed[part]
+            getattr(turn.parsed, part)
             for trajectory in batch.trajectories
             for turn in trajectory.turns
             if turn.verdict is not None

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from vagen.report import Mark, write_comparison_curve
-from vagen.stages.run import Run
+from vagen.run.run import Run
 from vagen.tracking import git_commit, package_versions
 
 ROOT = Path(__file__).parent.parent

@@ -30,7 +30,7 @@ import torch
 import transformers
 from machine import describe_machine
 
-from vagen.config import load_experiment, load_infra
+from vagen.config.load import load_experiment, load_infra
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.local.generation import LocalPolicy
 from vagen.envs import make
@@ -45,9 +45,9 @@ from vagen.rollout.runner import (
     run_to_end,
 )
 from vagen.rollout.types import Sampling
+from vagen.run.run import Run
 from vagen.service import LocalEnv
 from vagen.stages.build import build
-from vagen.stages.run import Run
 from vagen.stages.warm_start import warm_start
 
 ROOT = Path(__file__).parent.parent

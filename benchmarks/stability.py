@@ -33,16 +33,20 @@ from typing import Any
 
 from machine import describe_machine
 
-from vagen.config import load_experiment, load_infra
+from vagen import progress
+from vagen.config.load import load_experiment, load_infra
 from vagen.engines.local.engine import LocalEngine
 from vagen.report import write_comparison_curve
-from vagen.stages import execute, progress
-from vagen.stages.evaluate import FINAL, read_results
-from vagen.stages.resident import WARM_START
-from vagen.stages.run import Run, committed
-from vagen.stages.session import ITERATION_STAGES
+from vagen.run.layout import FINAL, WARM_START
+from vagen.run.run import Run, committed
+from vagen.stages.build import build
+from vagen.stages.evaluate import evaluate, read_results
+from vagen.stages.execute import execute
+from vagen.stages.finalize import finalize
+from vagen.stages.warm_start import warm_start
 from vagen.storage import read_manifest
 from vagen.tracking import git_commit, package_versions, paired_bootstrap
+from vagen.train import iterate
 
 ROOT = Path(__file__).parent.parent
 UNTOUCHED = "untouched"
@@ -187,28 +191,25 @@ def branch_off(plan: Plan, seed: int, branch: str, guard: bool, trunk: Run) -> R
 
 
 def train(run: Run, start: int, stop: int, injection: Injection | None = None) -> None:
-    """Trains some iterations, the first ones with an injection."""
-    progress.configure(run.path)
+    """Trains some iterations, the updates of the first ones with an injection."""
+    progress.configure(run.events)
     progress.describe(run.name, run.experiment.trainer.total_training_steps, done=start)
-    for iteration in range(start, stop):
-        for stage in ITERATION_STAGES:
-            wrong = stage == "update" and injection and iteration < start + injection.updates
-            with progress.step(stage, iteration) as record:
-                if wrong:
-                    with injected(injection):
-                        record.metrics = execute(run, stage, iteration=iteration)["metrics"]
-                else:
-                    record.metrics = execute(run, stage, iteration=iteration)["metrics"]
+    cut = start
+    if injection:
+        cut = min(start + injection.updates, stop)
+        with injected(injection):
+            iterate(run, start, cut)
+    iterate(run, cut, stop)
 
 
 def train_seed(plan: Plan, seed: int) -> None:
     """Trains all branches of a seed."""
     trunk = new_run(plan, seed, UNTOUCHED, guard=False)
     (trunk.path / "begun").touch()
-    progress.configure(trunk.path)
-    for stage in ("build", "warm_start"):
-        execute(trunk, stage)
-    execute(trunk, "evaluate", name=WARM_START, split="test")
+    progress.configure(trunk.events)
+    execute(trunk, build)
+    execute(trunk, warm_start)
+    execute(trunk, evaluate, name=WARM_START, split="test")
     train(trunk, 0, plan.at)
     runs = {
         branch: branch_off(plan, seed, branch, guard, trunk)
@@ -218,8 +219,8 @@ def train_seed(plan: Plan, seed: int) -> None:
     for branch, injection, _ in plan.branches():
         run = runs.get(branch, trunk)
         train(run, plan.at, plan.iterations, INJECTIONS[injection] if injection else None)
-        execute(run, "evaluate", name=FINAL, split="test")
-        execute(run, "finalize")
+        execute(run, evaluate, name=FINAL, split="test")
+        execute(run, finalize)
         run.engine = None
     progress.close()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from vagen.stages.routing import OWN_POD
+from vagen.launch.step import OWN_POD
 
 ROOT = Path(__file__).parent
 _ARGUMENT = re.compile(r"^    (\w+): (.*)$")
@@ -35,13 +35,12 @@ def readme(name: str) -> str:
         *(f"| `{key}` | {_type(spec.type)} | {arguments[key]} |" for key, spec in inputs.items()),
     ]
     if outputs:
-        produced = {"uri": "Folder of what was written.", "sha256": "Its SHA-256."}
         lines += [
             "",
             "| output | type | |",
             "|---|---|---|",
             *(
-                f"| `{key}` | {_type(spec.type)} | {(arguments | produced)[key]} |"
+                f"| `{key}` | {_type(spec.type)} | {arguments[key]} |"
                 for key, spec in outputs.items()
             ),
         ]
@@ -62,7 +61,7 @@ def metadata(name: str) -> str:
         "repeatable": True,
         "inputs": {key: _type(part.type) for key, part in (spec.inputs or {}).items()},
         "outputs": {key: _type(part.type) for key, part in (spec.outputs or {}).items()},
-        "dependencies": {"kubeflow_pipelines": ">=2.14", "kfp": ">=2.17,<3"},
+        "dependencies": {"kubeflow_pipelines": ">=2.17", "kfp": ">=2.17,<3"},
     }
     return "# Written by `python -m components.readme`.\n" + yaml.safe_dump(
         content, sort_keys=False, width=100

@@ -4,6 +4,7 @@
 # OVERLAY is a name under k8s/overlays or a folder with a kustomization of your own. Environment:
 #   CONTEXT       of kubectl; the current one
 #   TIMEOUT       for the platform to become ready; 10m
+#   OPEN_HTTPS=1  deploy although HTTPS_CIDR is everything
 #   YES=1         undeploy without asking
 #   DATA=delete   undeploy removes volumes and namespaces, too: database, store and all that is in them
 set -euo pipefail
@@ -24,31 +25,100 @@ namespaces() { awk '/^kind: Namespace$/ { found = 1 } found && /^  name:/ { prin
 # All objects but namespaces: with a namespace its volumes would go.
 without_namespaces() { awk 'BEGIN { RS = "---\n"; ORS = "---\n" } !/(^|\n)kind: Namespace\n/' "$1"; }
 
-check_cluster() {
+problems=()
+problem() { problems+=("$*"); }
+
+# Everything that is wrong, before anything is changed.
+check() {
     kube version >/dev/null 2>&1 || fail "no Kubernetes API answers kubectl: check its context"
-    kube get crd rayclusters.ray.io >/dev/null 2>&1 \
-        || fail "KubeRay is not installed: docs/kubernetes.md, \"Prerequisites\""
+    check_images "$1"
+    check_version KubeRay 1.6 deployments --all-namespaces \
+        --selector 'app.kubernetes.io/name in (kuberay-operator, kuberay)'
     if grep -q '^apiVersion: kueue' "$1"; then
-        kube get crd clusterqueues.kueue.x-k8s.io >/dev/null 2>&1 \
-            || fail "Kueue is not installed: install it, or leave the component kueue out of the overlay"
+        check_version Kueue 0.15 deployments --all-namespaces \
+            --selector 'app.kubernetes.io/name=kueue,control-plane=controller-manager'
     fi
-    if grep -q 'registry\.invalid' "$1"; then
-        echo "warning: images of k8s/site/site.env are still placeholders (registry.invalid)" >&2
+    check_version "Kubeflow Pipelines" 2.17 deployment/ml-pipeline --namespace "$(site KFP_NAMESPACE)"
+    check_addresses
+    check_secrets "$1"
+    [[ ${#problems[@]} -eq 0 ]] || {
+        printf 'Nothing was changed. Before this can be deployed:\n' >&2
+        printf -- '- %s\n' "${problems[@]}" >&2
+        exit 2
+    }
+}
+
+check_images() {
+    local image
+    while read -r image; do
+        problem "the image $image is a placeholder: build and push yours (docs/images.md), and name it" \
+            "in k8s/site/site.env"
+    done < <(sed -n 's/.*image: .*\(registry\.invalid[^" ]*\).*/\1/p' "$1" | sort -u)
+}
+
+# check_version NAME OLDEST WHAT...: the tag of the image that a deployment has.
+check_version() {
+    local name=$1 oldest=$2 image found
+    image=$(kube get "${@:3}" --output 'jsonpath={..containers[*].image}' 2>/dev/null) || image=
+    if [[ -z $image ]]; then
+        problem "$name is not installed: $oldest or newer is needed (docs/kubernetes.md, Prerequisites)"
+        return
+    fi
+    found=$(grep -oE ':v?[0-9]+(\.[0-9]+)+' <<<"$image" | head -1 | tr -d :v) || found=
+    if [[ -z $found ]]; then
+        echo "warning: the version of $name cannot be told from its image ${image%% *}" >&2
+    elif [[ $(printf '%s\n' "$oldest" "$found" | sort -V | head -1) != "$oldest" ]]; then
+        problem "$name is $found here: $oldest or newer is needed"
     fi
 }
 
+# Whom pods may reach: the API server and nobody else, HTTPS where it must be.
+check_addresses() {
+    local api port range
+    range=$(site KUBE_API_CIDR)
+    api=$(kube --namespace default get endpointslices --selector kubernetes.io/service-name=kubernetes \
+        --output 'jsonpath={.items[*].endpoints[*].addresses[*]}' 2>/dev/null) || api=
+    port=$(kube --namespace default get endpointslices --selector kubernetes.io/service-name=kubernetes \
+        --output 'jsonpath={.items[0].ports[0].port}' 2>/dev/null) || port=
+    if [[ -z $api ]]; then
+        echo "warning: the API server's address may not be read; KUBE_API_CIDR=$range was not checked" >&2
+    elif [[ $range == */0 || $port != "$(site KUBE_API_PORT)" ]] || ! contains "$range" "$api"; then
+        problem "the API server is at $api, port $port: in k8s/site/site.env KUBE_API_CIDR must be a" \
+            "range that holds that and little else (${api%% *}/32), KUBE_API_PORT=$port"
+    fi
+    if [[ $(site HTTPS_CIDR) == */0 && ${OPEN_HTTPS:-} != 1 ]]; then
+        problem "HTTPS_CIDR lets runs send data to everybody: name the store's, a mirror's or a proxy's" \
+            "range in k8s/site/site.env, or set OPEN_HTTPS=1 to accept it"
+    elif [[ $(site HTTPS_CIDR) == 192.0.2.0/24 ]]; then
+        echo "warning: HTTPS_CIDR is nobody's range: runs reach no store or model outside of the cluster" >&2
+    fi
+}
+
+contains() {
+    python3 -c 'import sys, ipaddress as ip
+sys.exit(any(ip.ip_address(one) not in ip.ip_network(sys.argv[1], False) for one in sys.argv[2].split()))' "$@"
+}
+
+# The secrets that something in a namespace must have; optional ones are not asked for.
 check_secrets() {
-    local missing=()
-    for namespace in "$@"; do
-        for secret in vagen-s3 vagen-mlflow; do
-            [[ $secret == vagen-mlflow && $namespace != vagen ]] && continue
+    local namespace secret wanted missing=() steps=(vagen-s3)
+    local own=(vagen-s3 vagen-ray-token vagen-mlflow vagen-mlflow-s3)
+    ! grep -q '^  name: vagen-s3-bucket$' "$1" || own+=(vagen-s3-admin)
+    ! grep -q '^  name: vagen-judge$' "$1" || own+=(vagen-judge)
+    ! grep -q '^  name: vagen-env$' "$1" || { own+=(vagen-env) && steps+=(vagen-env); }
+    for namespace in $(namespaces "$1") "$(site KFP_NAMESPACE)"; do
+        case $namespace in
+            vagen) wanted=("${own[@]}") ;;
+            "$(site KFP_NAMESPACE)") wanted=("${steps[@]}") ;;
+            *) wanted=(vagen-s3 vagen-ray-token) ;;
+        esac
+        for secret in "${wanted[@]}"; do
             kube --namespace "$namespace" get secret "$secret" >/dev/null 2>&1 \
                 || missing+=("$namespace/$secret")
         done
     done
-    if [[ ${#missing[@]} -gt 0 ]]; then
-        fail "secrets are missing: ${missing[*]}; docs/kubernetes.md, \"Secrets\", has the commands"
-    fi
+    [[ ${#missing[@]} -eq 0 ]] \
+        || problem "secrets are missing: ${missing[*]} (docs/kubernetes.md, Secrets, has the commands)"
 }
 
 await_ready() {
@@ -66,21 +136,11 @@ await_ready() {
 }
 
 deploy() {
-    check_cluster "$1"
-    local names
-    mapfile -t names < <(namespaces "$1")
-    # Namespaces first: secrets are made in them before anything starts that reads them.
-    awk 'BEGIN { RS = "---\n"; ORS = "---\n" } /(^|\n)kind: Namespace\n/' "$1" \
-        | kube apply --server-side --field-manager vagen --filename -
-    check_secrets "${names[@]}"
+    check "$1"
     # A finished job cannot be changed, only made anew; it makes the bucket if there is none.
     kube --namespace vagen delete job vagen-s3-bucket --ignore-not-found
     kube apply --server-side --force-conflicts --field-manager vagen --filename "$1"
-    if kube get namespace "$(site KFP_NAMESPACE)" >/dev/null 2>&1; then
-        kube apply --server-side --force-conflicts --field-manager vagen --kustomize kfp
-    else
-        echo "warning: there is no namespace $(site KFP_NAMESPACE); install Kubeflow Pipelines and deploy again" >&2
-    fi
+    kube apply --server-side --force-conflicts --field-manager vagen --kustomize kfp
     # Environment variables are read when a container starts.
     kube --namespace vagen rollout restart deployment --selector app.kubernetes.io/part-of=vagen
     await_ready
@@ -112,7 +172,7 @@ undeploy() {
 
 [[ $# -eq 2 && $1 =~ ^(deploy|undeploy)$ ]] || fail "usage: k8s/deploy.sh deploy|undeploy OVERLAY"
 overlay=overlays/$2
-[[ -d $overlay ]] || overlay=$(realpath --canonicalize-missing "$start/$2")
+[[ -d $overlay ]] || overlay=$(cd "$start" && realpath --canonicalize-missing "$2")
 [[ -f $overlay/kustomization.yaml ]] \
     || fail "no overlay $2: use one of $(cd overlays && echo *), or a folder that has a kustomization.yaml"
 rendered=$(mktemp)

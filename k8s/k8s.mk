@@ -6,6 +6,8 @@ OVERLAY ?= cpu
 REGISTRY ?= localhost/vagen
 TAG ?= 0.1.0
 IMAGE ?= $(REGISTRY)/cpu:$(TAG)
+# Of the steps: components/image.py reads it, an infra file or --image may name another.
+VAGEN_IMAGE ?= $(shell sed -n 's/^VAGEN_IMAGE=//p' k8s/site/site.env)
 VALIDATE_VENV := .venv-validate
 VALIDATE_READY := $(VALIDATE_VENV)/.installed
 

@@ -6,18 +6,12 @@ from kfp import compiler
 from kfp.dsl.base_component import BaseComponent
 
 from pipelines.definition import evaluation_pipeline, training_pipeline
-from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config import InfraConfig
 
 
-def compile_training(
-    path: Path, experiment: ExperimentConfig, infra: InfraConfig, *, image: str | None = None
-) -> Path:
-    """Compiles the whole training of an experiment to `path`."""
-    trainer = experiment.trainer
-    pipeline = training_pipeline(
-        infra, iterations=trainer.total_training_steps, test_freq=trainer.test_freq, image=image
-    )
-    return write(pipeline, path)
+def compile_training(path: Path, infra: InfraConfig, *, image: str | None = None) -> Path:
+    """Compiles the pipeline of a training to `path`."""
+    return write(training_pipeline(infra, image=image), path)
 
 
 def compile_evaluation(path: Path, infra: InfraConfig, *, image: str | None = None) -> Path:

@@ -1,16 +1,17 @@
-"""The one definition of the training pipeline, and that of an evaluation.
+"""The training as a Kubeflow pipeline, and the evaluation of a run.
 
-    begin → build → warm start → evaluate → ( rollout → judge → advantage → update ) × N
-          → evaluate → register
+    begin → build → warm start → evaluate → stretch → stretch → … → evaluate → register
 
-Every step hands on the folder and the SHA-256 of what it wrote, and the next one refuses anything
-else. Folders travel as strings, not as input artifacts: a cluster would download those whole, used
-or not. The exit handler closes the run however it ended; it knows the run by a pipeline parameter.
+A *stretch* is one iteration as four tasks (rollout → judge → advantage → update, and a validation
+where one is due), or several iterations as one `train` task. Which there are is a parameter of the
+pipeline run (`pipelines.schedule`), so that the pipeline has the same size for any training.
+
+The order of steps is that of `vagen.train`. Steps find what the step before committed in the run
+itself; nothing travels through Kubeflow but names and metrics. The exit handler closes the run
+however it ended.
 """
 
-import itertools
 from functools import partial
-from typing import NamedTuple
 
 from kfp import dsl
 from kfp.dsl.base_component import BaseComponent
@@ -28,115 +29,69 @@ from components.rollout.component import rollout
 from components.train.component import train
 from components.update.component import update
 from components.warm_start.component import warm_start
-from pipelines.placement import place
+from pipelines.placement import limits, place
 from vagen.config import InfraConfig
+from vagen.run import layout
 
 TRAIN, EVALUATE = "vagen-train", "vagen-evaluate"
 """Names of the pipelines."""
-TEST, VALIDATION = "test", "val"
 
 
-class Produced(NamedTuple):
-    """What a step hands on (while a pipeline is defined: channels that will carry it)."""
-
-    uri: str
-    sha256: str
-
-
-def training_pipeline(
-    infra: InfraConfig,
-    *,
-    iterations: int,
-    start: int = 0,
-    source: Produced | None = None,
-    test_freq: int = 0,
-    image: str | None = None,
-) -> BaseComponent:
-    """Builds the pipeline for the iterations `start` to `iterations - 1`.
-
-    The steps around the iterations are always there: one whose result is committed returns it.
+def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseComponent:
+    """Builds the pipeline of a training.
 
     Args:
-        infra: Where it runs: `infra.mode` is `staged`, a task per step, or `fused`, one task for a
-            stretch of iterations; `infra.kubernetes` places the steps.
-        iterations: Length of the whole training.
-        start: First iteration to run.
-        source: The update before it, with `start > 0`.
-        test_freq: Evaluate on the validation levels every this many iterations; 0 is never.
+        infra: `infra.kubernetes` places the steps.
         image: Container image of all steps; None leaves that of the infra, or of the components.
 
     Returns:
-        A pipeline with the parameters `run` (folder or URI), `experiment` and `infra` (texts of
-        the files; empty if the run is there already).
-
-    Raises:
-        ValueError: If `start` is not within the training, or nothing says where it goes on from.
+        A pipeline with the parameters `run` (folder or URI), `stretches` (see
+        `pipelines.schedule`), `experiment` and `infra` (texts of the files; empty if the run is
+        there already).
     """
-    if not 0 <= start <= iterations:
-        raise ValueError(f"start is {start}: it must be between 0 and iterations, {iterations}")
-    if start and source is None:
-        raise ValueError(f"start is {start}: source must be what the update before it wrote")
-
-    fused = infra.mode == "fused"
-    every = infra.iterations_per_task if fused else 1
-    stretches = _stretches(start, iterations, every, test_freq)
     step = partial(_step, infra, image)
+    namespace = infra.ray_namespace
+
+    @dsl.pipeline(name="stretch")
+    def stretch(run: str, start: int, stop: int, staged: bool, validation: str) -> None:
+        """One iteration in four tasks, or several iterations in one."""
+        with dsl.If(staged == True):  # noqa: E712  # kfp compares channels
+            played = step(rollout, run=run, iteration=start)
+            judged = step(judge, run=run, iteration=start).after(played)
+            estimated = step(advantage, run=run, iteration=start).after(judged)
+            updated = step(update, run=run, iteration=start).after(estimated)
+            with dsl.If(validation != ""):
+                step(evaluate, run=run, name=validation, split="val").after(updated)
+        with dsl.Else():
+            step(train, run=run, start=start, stop=stop)
 
     # Not named "iteration": kfp takes "-iteration-" in a name for its own loops.
-    @dsl.pipeline(name="round")
-    def training_round(run: str, iteration: int, source_uri: str, source_sha256: str) -> Produced:
-        """One iteration: rollout, judge, advantage, update."""
-        produced = Produced(source_uri, source_sha256)
-        for component in (rollout, judge, advantage, update):
-            task = step(
-                component,
+    @dsl.pipeline(name="stretches")
+    def loop(run: str, stretches: list) -> None:
+        """All iterations, one stretch after the other."""
+        with dsl.ParallelFor(stretches, parallelism=1, name="in-order") as item:
+            stretch(
                 run=run,
-                iteration=iteration,
-                source_uri=produced.uri,
-                source_sha256=produced.sha256,
+                start=item.start,
+                stop=item.stop,
+                staged=item.staged,
+                validation=item.validation,
             )
-            produced = _outputs(task)
-        return produced
 
-    @dsl.pipeline(name=TRAIN, description="Trains a vision-language agent; see the README.")
-    def pipeline(run: str, experiment: str = "", infra: str = "") -> None:
-        def evaluated(name: str, split: str, policy: Produced) -> PipelineTask:
-            task = step(
-                evaluate,
-                run=run,
-                name=name,
-                split=split,
-                source_uri=policy.uri,
-                source_sha256=policy.sha256,
-            )
-            return task.set_display_name(f"evaluate {name}")
-
-        closing = step(finalize, run=run)
-        with dsl.ExitHandler(closing, name="training"):
+    @dsl.pipeline(
+        name=TRAIN,
+        description="Trains a vision-language agent; see the README.",
+        pipeline_config=limits(infra),
+    )
+    def pipeline(run: str, stretches: list, experiment: str = "", infra: str = "") -> None:
+        with dsl.ExitHandler(step(finalize, run=run, namespace=namespace), name="training"):
             there = step(begin, run=run, experiment=experiment, infra=infra)
-            levels = _outputs(step(build, run=run).after(there))
-            first = step(warm_start, run=run, source_uri=levels.uri, source_sha256=levels.sha256)
-            before = evaluated("warm_start", TEST, _outputs(first))
-            policy = source or _outputs(first)
-            # A run may have ended amid this evaluation.
-            if start and test_freq and start % test_freq == 0 and start < iterations:
-                before = evaluated(f"iteration-{start:04d}", VALIDATION, policy).after(before)
-            for begins, ends in stretches:
-                if fused:
-                    task = step(train, run=run, start=begins, stop=ends)
-                else:
-                    task = training_round(
-                        run=run,
-                        iteration=begins,
-                        source_uri=policy.uri,
-                        source_sha256=policy.sha256,
-                    ).set_display_name(f"iteration {begins}")
-                before = task.after(before)
-                policy = _outputs(task)
-                if test_freq and ends % test_freq == 0 and ends < iterations:
-                    before = evaluated(f"iteration-{ends:04d}", VALIDATION, policy)
-            final = evaluated("final", TEST, policy).after(before)
-            step(register, run=run, source_uri=policy.uri, source_sha256=policy.sha256).after(final)
+            levels = step(build, run=run).after(there)
+            first = step(warm_start, run=run).after(levels)
+            before = step(evaluate, run=run, name=layout.WARM_START, split="test").after(first)
+            learnt = loop(run=run, stretches=stretches).after(before)
+            after = step(evaluate, run=run, name=layout.FINAL, split="test").after(learnt)
+            step(register, run=run).after(after)
 
     return pipeline
 
@@ -150,7 +105,7 @@ def evaluation_pipeline(infra: InfraConfig, *, image: str | None = None) -> Base
     """
 
     @dsl.pipeline(name=EVALUATE, description="Measures the newest policy of a run.")
-    def pipeline(run: str, split: str = TEST, count: int = 0) -> None:
+    def pipeline(run: str, split: str = "test", count: int = 0) -> None:
         name = f"measured-{dsl.PIPELINE_JOB_ID_PLACEHOLDER}"
         _step(infra, image, measure, run=run, name=name, split=split, count=count)
 
@@ -165,25 +120,3 @@ def _step(
     task.set_caching_options(False)
     place(task, component.name.replace("-", "_"), where)
     return task.set_container_image(image) if image else task
-
-
-def _stretches(
-    start: int, iterations: int, every: int | None, test_freq: int
-) -> list[tuple[int, int]]:
-    """Half-open ranges of iterations that one task or nested pipeline runs.
-
-    Args:
-        start: First iteration.
-        iterations: Length of the whole training.
-        every: Iterations of a range; None takes all.
-        test_freq: A range ends where an evaluation follows; 0: there are none.
-    """
-    cuts = {start, iterations}
-    for length in (every, test_freq):
-        if length:
-            cuts |= {cut for cut in range(start + 1, iterations) if cut % length == 0}
-    return list(itertools.pairwise(sorted(cuts)))
-
-
-def _outputs(task: PipelineTask) -> Produced:
-    return Produced(task.outputs["uri"], task.outputs["sha256"])

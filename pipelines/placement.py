@@ -1,11 +1,11 @@
 """What a step gets on Kubernetes: image, resources, nodes, environment, time, attempts."""
 
-from kfp import kubernetes
+from kfp import dsl, kubernetes
 from kfp.dsl.pipeline_task import PipelineTask
 
 from vagen.config import InfraConfig
 from vagen.config.kubernetes import ResourcesConfig, read_toleration
-from vagen.stages.routing import OWN_POD
+from vagen.launch.step import OWN_POD
 
 WAITS = frozenset({"begin", "finalize"})
 """Steps that compute nothing, whatever the engine."""
@@ -41,17 +41,35 @@ def place(task: PipelineTask, step: str, infra: InfraConfig) -> PipelineTask:
     kubernetes.set_security_context(
         task, run_as_user=config.user, run_as_group=config.user, run_as_non_root=True
     )
-    kubernetes.add_pod_label(task, "app.kubernetes.io/part-of", "vagen")
-    kubernetes.add_pod_label(task, "app.kubernetes.io/component", "step")
-    kubernetes.add_pod_label(task, "vagen.dev/step", step.replace("_", "-"))
+    labels = {
+        "app.kubernetes.io/part-of": "vagen",
+        "app.kubernetes.io/component": "step",
+        "vagen.dev/step": step.replace("_", "-"),
+        **config.cost_labels,
+    }
+    for label, value in labels.items():
+        kubernetes.add_pod_label(task, label, value)
+    # Images have a version (`pipelines.submit`), and trial clusters load them onto their nodes.
+    kubernetes.set_image_pull_policy(task, "IfNotPresent")
     kubernetes.set_timeout(task, round(config.step_hours * 3600))
+    # Kubeflow tries again what was lost with its pod (its default policy is `OnError`); a step that
+    # exits is not tried again there: the launcher has done that. The longest backoff is counted
+    # from the start of the first attempt, and ends a later one that is at work.
     task.set_retry(
         config.retries,
         backoff_duration=f"{BACKOFF_SECONDS}s",
         backoff_factor=2.0,
-        backoff_max_duration=f"{20 * BACKOFF_SECONDS}s",
+        backoff_max_duration=f"{round(config.step_hours * 3600 * (config.retries + 2))}s",
     )
     return task
+
+
+def limits(infra: InfraConfig) -> dsl.PipelineConfig:
+    """How long a pipeline run may take, and how long its Workflow object is kept."""
+    config = infra.kubernetes
+    hours = (config.deadline_hours, config.keep_hours) if config else (None, None)
+    deadline, kept = (None if hour is None else round(3600 * hour) for hour in hours)
+    return dsl.PipelineConfig(active_deadline_seconds=deadline, ttl_seconds_after_finished=kept)
 
 
 def resources_of(step: str, infra: InfraConfig) -> ResourcesConfig:

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -11,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from components.image import IMAGE
 from pipelines.compile import compile_evaluation, compile_training
+from pipelines.schedule import check_length, stretches
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig, dump_yaml
 from vagen.config.kubernetes import KubernetesConfig
-
-LARGE = 1 << 20
-"""Bytes of a compiled pipeline; Kubernetes takes objects of 1.5 MB."""
 
 
 class SubmitError(RuntimeError):
@@ -66,13 +64,17 @@ class Kubeflow:
             image: Container image of the steps instead of the infra's.
         """
         config = kubernetes_of(infra)
-        arguments = {"run": run, "experiment": dump_yaml(experiment), "infra": dump_yaml(infra)}
+        check_image(infra, image)
+        items = stretches(experiment, infra)
+        check_length(items)
+        arguments = {
+            "run": run,
+            "stretches": items,
+            "experiment": dump_yaml(experiment),
+            "infra": dump_yaml(infra),
+        }
         with _answers(self._host), _quietly(), tempfile.TemporaryDirectory() as folder:
-            package = compile_training(
-                Path(folder) / "vagen-train.yaml", experiment, infra, image=image
-            )
-            if package.stat().st_size > LARGE:
-                _warn_of_size(package)
+            package = compile_training(Path(folder) / "vagen-train.yaml", infra, image=image)
             result = self._client.create_run_from_pipeline_package(
                 str(package),
                 arguments=arguments,
@@ -107,6 +109,7 @@ class Kubeflow:
             image: Container image of the step instead of the infra's.
         """
         config = kubernetes_of(infra)
+        check_image(infra, image)
         arguments: dict[str, Any] = {"run": run, "split": split, "count": count}
         name = f"{run.rpartition('/')[2]} on {split}"
         with _answers(self._host), _quietly(), tempfile.TemporaryDirectory() as folder:
@@ -155,6 +158,26 @@ def run_uri(infra: InfraConfig, name: str) -> str:
     return f"{infra.store.rstrip('/')}/{name}"
 
 
+def check_image(infra: InfraConfig, image: str | None) -> None:
+    """Refuses an image of the steps that is a placeholder, or that names no version.
+
+    Args:
+        infra: Of the run.
+        image: What is given instead of the infra's.
+
+    Raises:
+        ConfigError: Says what to set.
+    """
+    chosen = image or kubernetes_of(infra).image or IMAGE
+    _, _, version = chosen.rpartition("/")[2].partition(":")
+    if chosen.startswith("registry.invalid/") or version in ("", "latest"):
+        raise ConfigError(
+            f"the steps' image is {chosen}, which is a placeholder or names no version: set "
+            "VAGEN_IMAGE in k8s/site/site.env, which `make submit` takes, or give "
+            "--image REGISTRY/NAME:TAG or NAME@sha256:..."
+        )
+
+
 def kubernetes_of(infra: InfraConfig) -> KubernetesConfig:
     """The section that says where steps run.
 
@@ -167,14 +190,6 @@ def kubernetes_of(infra: InfraConfig) -> KubernetesConfig:
             "such as --infra kubernetes-cpu, or train here with `vagen run`"
         )
     return infra.kubernetes
-
-
-def _warn_of_size(package: Path) -> None:
-    print(
-        f"the pipeline is {package.stat().st_size / 1e6:.1f} MB, and Kubernetes takes objects of "
-        "1.5 MB: infra.mode=fused with infra.iterations_per_task makes it small",
-        file=sys.stderr,
-    )
 
 
 @contextlib.contextmanager

@@ -17,6 +17,10 @@ MODELS = ("tiny:vl", "tiny:text")
 # Models this small gain nothing from a second thread, and no test's speed may depend on whether an
 # earlier one has set the number; set before torch is imported, for child processes too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray gives way to every other process, so that on a busy machine its tests would wait for ever.
+os.environ.setdefault("RAY_worker_niceness", "0")
+# Nor a process for every core that a test's node claims to have, before anybody asks for one.
+os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 
 
 def experiment_tree(model: str = "tiny:vl", env_name: str = "FrozenLake", **env_config: Any):
@@ -89,7 +93,7 @@ def bucket(swift, monkeypatch) -> str:
 @pytest.fixture(scope="session")
 def make_experiment(tmp_path_factory) -> Callable[..., Any]:
     """A checked experiment: `make_experiment("seed=3", model="tiny:text")`."""
-    from vagen.config import load_experiment
+    from vagen.config.load import load_experiment
 
     def make(*overrides: str, **options: Any):
         path = tmp_path_factory.mktemp("experiment") / "test.yaml"
@@ -121,8 +125,8 @@ def make_outputs(tmp_path_factory) -> Callable[[], Path]:
 @pytest.fixture(scope="session")
 def make_run(make_outputs, make_experiment) -> Callable[..., Any]:
     """A run's folder with its configuration and nothing else; MLflow in the same place."""
-    from vagen.config import load_infra
-    from vagen.stages.run import Run
+    from vagen.config.load import load_infra
+    from vagen.run.run import Run
 
     def make(*overrides: str, **options: Any):
         infra = load_infra(None, [f"output_dir={make_outputs()}", "device=cpu", "threads=1"])

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from free_ports import free_ports
+
 ACCESS_KEY, SECRET_KEY, REGION = "test:tester", "testing", "us-east-1"
 PROGRAMS = ("swift-proxy-server", "swift-account-server", "swift-container-server")
 PACKAGES = "swift-proxy swift-account swift-container swift-object"
@@ -213,15 +215,6 @@ class SwiftServer:
             while not _answers(self._ports[kind]):
                 assert time.monotonic() < deadline, (self.folder / f"{kind}.log").read_text()
                 time.sleep(0.05)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nothing listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in sockets]
-    for listener in sockets:
-        listener.close()
-    return ports
 
 
 def _answers(port: int) -> bool:

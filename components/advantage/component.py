@@ -1,7 +1,5 @@
 """The `advantage` step."""
 
-from typing import NamedTuple
-
 from kfp import dsl
 from kfp.dsl import Dataset, Metrics, Output
 
@@ -12,34 +10,17 @@ from components.image import IMAGE
 def advantage(
     run: str,
     iteration: int,
-    source_uri: str,
-    source_sha256: str,
     trajectories: Output[Dataset],
     metrics: Output[Metrics],
-) -> NamedTuple("Produced", [("uri", str), ("sha256", str)]):
+):
     """Computes log-probabilities, values, advantages and returns of a judged batch.
 
     Args:
         run: The run: its folder, or its URI in a store.
         iteration: Number of the iteration, from 0.
-        source_uri: Folder of the judged batch; empty skips the check.
-        source_sha256: Its SHA-256; the step refuses anything else.
         trajectories: The trajectory batch with what the update learns from.
         metrics: Metrics of the step.
-
-    Returns:
-        Folder and SHA-256 of what was written.
     """
-    from vagen.stages.session import call, finite
+    from vagen.launch.step import hand_on, run_stage
 
-    result = call(
-        run,
-        "advantage",
-        iteration=iteration,
-        source_uri=source_uri,
-        source_sha256=source_sha256,
-    )
-    trajectories.uri = result["uri"]
-    trajectories.metadata["sha256"] = result["sha256"]
-    metrics.metadata.update(finite(result["metrics"]))
-    return result["uri"], result["sha256"]
+    hand_on(run_stage(run, "advantage", iteration=iteration), trajectories, metrics)

@@ -11,13 +11,13 @@ def begin(
     experiment: str,
     infra: str,
 ):
-    """Makes the run and what it needs: its folder in the store, its Ray cluster on Kubernetes.
+    """Makes the run: its folder in the store, with its configuration.
 
     Args:
         run: The run: its folder, or its URI in a store.
         experiment: The experiment file's text; empty if the run is there already.
         infra: The infra file's text; empty if the run is there already.
     """
-    from vagen.stages.lifecycle import begin
+    from vagen.launch.lifecycle import begin
 
     begin(run, experiment=experiment, infra=infra)

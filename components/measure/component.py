@@ -1,7 +1,5 @@
 """The `measure` step."""
 
-from typing import NamedTuple
-
 from kfp import dsl
 from kfp.dsl import HTML, Metrics, Output
 
@@ -16,7 +14,7 @@ def measure(
     count: int,
     report: Output[HTML],
     metrics: Output[Metrics],
-) -> NamedTuple("Produced", [("uri", str), ("sha256", str)]):
+):
     """Plays held-out levels with a run's newest policy, whatever the run is doing.
 
     Args:
@@ -26,14 +24,10 @@ def measure(
         count: Levels per environment; 0 takes all.
         report: The report, one HTML file.
         metrics: Metrics of the step.
-
-    Returns:
-        Folder and SHA-256 of what was written.
     """
-    from vagen.stages.session import call, finite
+    from vagen.launch.step import finite, run_stage, save_report
 
-    result = call(run, "measure", name=name, split=split, count=count)
-    report.uri = f"{result['uri']}/report.html"
+    result = run_stage(run, "measure", name=name, split=split, count=count)
+    save_report(run, name, report.path)
     report.metadata["sha256"] = result["sha256"]
     metrics.metadata.update(finite(result["metrics"]))
-    return result["uri"], result["sha256"]

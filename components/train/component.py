@@ -1,7 +1,5 @@
 """The `train` step."""
 
-from typing import NamedTuple
-
 from kfp import dsl
 from kfp.dsl import Metrics, Model, Output
 
@@ -15,7 +13,7 @@ def train(
     stop: int,
     policy: Output[Model],
     metrics: Output[Metrics],
-) -> NamedTuple("Produced", [("uri", str), ("sha256", str)]):
+):
     """Runs whole iterations in one task: rollout, judge, advantage, update, again and again.
 
     Args:
@@ -24,14 +22,7 @@ def train(
         stop: Iteration to stop before.
         policy: The policy after the last iteration.
         metrics: Metrics of the step.
-
-    Returns:
-        Folder and SHA-256 of what was written.
     """
-    from vagen.stages.session import finite, iterate
+    from vagen.launch.step import hand_on, run_stage
 
-    result = iterate(run, start, stop)
-    policy.uri = result["uri"]
-    policy.metadata["sha256"] = result["sha256"]
-    metrics.metadata.update(finite(result["metrics"]))
-    return result["uri"], result["sha256"]
+    hand_on(run_stage(run, "train", start=start, stop=stop), policy, metrics)

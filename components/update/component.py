@@ -1,7 +1,5 @@
 """The `update` step."""
 
-from typing import NamedTuple
-
 from kfp import dsl
 from kfp.dsl import Metrics, Model, Output
 
@@ -12,30 +10,17 @@ from components.image import IMAGE
 def update(
     run: str,
     iteration: int,
-    source_uri: str,
-    source_sha256: str,
     policy: Output[Model],
     metrics: Output[Metrics],
-) -> NamedTuple("Produced", [("uri", str), ("sha256", str)]):
+):
     """Updates the actor and the critic with PPO.
 
     Args:
         run: The run: its folder, or its URI in a store.
         iteration: Number of the iteration, from 0.
-        source_uri: Folder of the batch with advantages; empty skips the check.
-        source_sha256: Its SHA-256; the step refuses anything else.
         policy: The updated policy, with critic and optimizer state.
         metrics: Metrics of the step.
-
-    Returns:
-        Folder and SHA-256 of what was written.
     """
-    from vagen.stages.session import call, finite
+    from vagen.launch.step import hand_on, run_stage
 
-    result = call(
-        run, "update", iteration=iteration, source_uri=source_uri, source_sha256=source_sha256
-    )
-    policy.uri = result["uri"]
-    policy.metadata["sha256"] = result["sha256"]
-    metrics.metadata.update(finite(result["metrics"]))
-    return result["uri"], result["sha256"]
+    hand_on(run_stage(run, "update", iteration=iteration), policy, metrics)

@@ -25,7 +25,11 @@ def is_built_in(version: str) -> bool:
     """Whether Kubernetes itself defines an `apiVersion`."""
     if version == "v1" or version.startswith(("apps/", "batch/", "autoscaling/", "policy/")):
         return True
-    return version.split("/")[0] in ("rbac.authorization.k8s.io", "networking.k8s.io")
+    return version.split("/")[0] in (
+        "rbac.authorization.k8s.io",
+        "networking.k8s.io",
+        "scheduling.k8s.io",
+    )
 
 
 def objects(path: Path) -> Iterator[Object]:

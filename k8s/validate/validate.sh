@@ -19,6 +19,8 @@ step kustomize "$(find "$out" -name '*.yaml' | wc -l) renderings in $out"
 schemas=$("$tools/python" k8s/validate/schemas.py --kubernetes 1.33 ${CRDS:+--crds "$CRDS"} "$out"/*.yaml)
 step schemas "$schemas"
 
+step promql "$("$tools/python" k8s/validate/promql.py "$out"/*.yaml)"
+
 # Skips are annotations of the objects, each with its reason. Names of hosts are looked up, and not
 # found where there is no network: its log goes away, its findings do not.
 LOG_LEVEL=CRITICAL "$tools/checkov" --quiet --compact --skip-download --framework kubernetes \

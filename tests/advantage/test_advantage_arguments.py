@@ -142,10 +142,21 @@ def test_a_batch_of_nothing_gives_nothing(name, shape):
 
 
 def test_an_unknown_name_gets_the_nearest_one():
-    with pytest.raises(AdvantageError, match="did you mean 'bi_level_gae'"):
+    with pytest.raises(AdvantageError, match="did you mean `bi_level_gae`"):
         estimate_advantages("bilevel_gae", **arguments())
-    with pytest.raises(AdvantageError, match="it must be one of: gae, masked_gae"):
+    with pytest.raises(AdvantageError, match="there is: adaptive_credit, arpo, bi_level_gae, brpo"):
         estimate_advantages("?", **arguments())
+    with pytest.raises(AdvantageError, match="unknown argument `reward`; did you mean `rewards`"):
+        estimate_advantages("gae", **arguments(), reward=torch.zeros(2, 4))
+
+
+def test_what_every_estimator_needs_is_asked_for():
+    given = arguments()
+    del given["attention_mask"]
+    with pytest.raises(AdvantageError, match="`attention_mask` is needed by every estimator"):
+        estimate_advantages("grpo", **given)
+    with pytest.raises(AdvantageError, match="`rewards` is needed by every estimator"):
+        estimate_advantages("grpo", **arguments(rewards=None))
 
 
 def test_gae_refuses_padding_that_it_would_read():

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from vagen.cli import doctor_machine, doctor_model
-from vagen.cli.doctor import Finding, Verdict
+from vagen.cli.findings import Finding, Verdict
 from vagen.cli.main import main
-from vagen.cli.model_files import missing_files
-from vagen.cli.sizes import model_directory
-from vagen.config import ExperimentConfig, InfraConfig, load_experiment
+from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config.load import load_experiment
+from vagen.models.files import missing_files
+from vagen.plan.sizes import model_directory
 
 LAKE = """\
 name: lake

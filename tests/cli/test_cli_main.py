@@ -42,7 +42,7 @@ def test_values_may_hold_equals_signs_and_minus() -> None:
         ("run a b", "one experiment at a time, not a, b"),
         ("run --bogus", "unrecognized arguments: --bogus"),
         ("resume x y", "unrecognized arguments: y"),
-        ("run --stage rollout --from x", "invalid choice: 'rollout'"),
+        ("run --stage fly --of x", "invalid choice: 'fly'"),
         ("fly", "invalid choice: 'fly'"),
         ("eval", "the following arguments are required: model"),
         ("eval x --count many", "invalid int value: 'many'"),
@@ -67,7 +67,10 @@ def test_command_lines_without_sense_are_refused(
         ("run frozenlake-tiny --infra nowhere", "unknown infra `nowhere`"),
         ("run frozenlake-tiny --name a/b", "--name is 'a/b'"),
         ("run frozenlake-tiny actor_rollout_ref.model.path=/none", "there is no model '/none'"),
-        ("run --stage judge", "one step needs both --stage and --from"),
+        ("run --stage judge", "--stage judge needs its run: --of RUN, or --from BATCH"),
+        ("run --stage judge --of x", "--stage judge needs its --iteration"),
+        ("run --stage evaluate --of x", "--stage evaluate needs its --evaluation"),
+        ("run --stage judge --iteration 0 --of nothing", "unknown run `nothing`"),
         ("run --from x", "one step needs both --stage and --from"),
         ("run --stage judge --from x a=1", "one step uses its run's own configuration"),
         ("run --stage judge --from .", "does not lie in a run's folder"),
@@ -124,14 +127,14 @@ def test_faults_of_the_program_are_told_apart(
 def test_a_failed_run_is_no_user_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from vagen.stages.session import SessionError
+    from vagen.stages.execute import StageFailed
 
     def broken(_: object) -> None:
-        raise SessionError("the session ended")
+        raise StageFailed("update of iteration 3 failed")
 
     monkeypatch.setattr("vagen.cli.plan.plan", broken)
     assert main(["plan"]) == FAILED
-    assert capsys.readouterr().err == "error: the session ended\n"
+    assert capsys.readouterr().err == "error: update of iteration 3 failed\n"
 
 
 def test_help_explains_every_command_without_heavy_imports() -> None:

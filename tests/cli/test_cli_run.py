@@ -11,7 +11,7 @@ from vagen.cli.common import RunNotFoundError, find_run, run_of
 from vagen.cli.evaluate import find_report
 from vagen.cli.main import USER_ERROR, main
 from vagen.cli.run import summary_table
-from vagen.stages.run import Run
+from vagen.run.run import Run
 
 EXPERIMENT = """\
 name: lake

@@ -18,11 +18,9 @@ KINDS = {
     ("", "v1", "secrets"): "Secret",
     ("", "v1", "nodes"): "Node",
     ("", "v1", "serviceaccounts"): "ServiceAccount",
-    ("batch", "v1", "jobs"): "Job",
     ("kueue.x-k8s.io", "v1beta1", "localqueues"): "LocalQueue",
     ("apiextensions.k8s.io", "v1", "customresourcedefinitions"): "CustomResourceDefinition",
     ("ray.io", "v1", "rayclusters"): "RayCluster",
-    ("ray.io", "v1", "rayjobs"): "RayJob",
 }
 PLURALS = {kind: (group, plural) for (group, _, plural), kind in KINDS.items()}
 FOREGROUND = "foregroundDeletion"
@@ -140,7 +138,7 @@ class Store:
                 message = f'{PLURALS[kind][1]} "{name}" already exists'
                 raise Refusal(409, "AlreadyExists", message, name)
             body.setdefault("kind", kind)
-            body.pop("status", None) if kind in ("RayCluster", "RayJob") else None
+            body.pop("status", None) if kind == "RayCluster" else None
             self._admit(body, strict)
             metadata.update(
                 uid=str(uuid.uuid4()), creationTimestamp=now(), generation=1, namespace="vagen"
@@ -164,7 +162,7 @@ class Store:
                 )
             if sub == "status":
                 new = {**copy.deepcopy(old), "status": new.get("status", {})}
-            elif kind in ("RayCluster", "RayJob"):
+            elif kind == "RayCluster":
                 new["status"] = copy.deepcopy(old.get("status", {}))
             self._admit(new, strict=False)
             if new.get("spec") != old.get("spec"):
@@ -269,7 +267,7 @@ class Store:
                     return found, until
 
     def _admit(self, body: Object, strict: bool) -> None:
-        if body["kind"] not in ("RayCluster", "RayJob"):
+        if body["kind"] != "RayCluster":
             return
         set_defaults(body)
         wrong = faults(body)

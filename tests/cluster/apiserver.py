@@ -67,15 +67,13 @@ class ApiServer:
         self.chaos: Chaos | None = None
         self.token = ""
         self.denied: set[tuple[str, str]] = set()
-        """Verbs on resources that the caller has no right to: `("create", "rayjobs")`."""
+        """Verbs on resources that the caller has no right to: `("create", "rayclusters")`."""
         self.ray_resources = ["rayclusters", "rayclusters/status", "rayjobs", "raycronjobs"]
         self.requests: list[str] = []
         self.accepted: dict[str, str] = {}
         """Header `Accept` of the last request to a path."""
         self.logs: Callable[[str, str, bool], list[tuple[str, str]] | None] = lambda *_: None
         """Lines of a container with their times: pod, container, previous."""
-        self.writing: Callable[[str], bool] = lambda _: False
-        """Whether a pod still writes."""
         server = self
 
         class Handler(_Handler):
@@ -184,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         verb = _verb(method, name, query)
         self._permit(verb, group, plural, sub, parts["namespace"])
         if sub == "log":
-            self._log(str(name), query, action)
+            self._log(str(name), query)
         elif verb == "watch":
             self._watch(kind, query, action)
         else:
@@ -283,8 +281,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._chunk(json.dumps({"type": "BOOKMARK", "object": mark}).encode() + b"\n")
         self._chunk(b"")
 
-    def _log(self, name: str, query: dict[str, str], action: str) -> None:
-        """A container's log, followed while it writes."""
+    def _log(self, name: str, query: dict[str, str]) -> None:
+        """A container's log as it is."""
         pod = self.api.store.get("Pod", name)
         container = query.get("container") or pod["spec"]["containers"][0]["name"]
         previous = query.get("previous") == "true"
@@ -292,25 +290,9 @@ class _Handler(BaseHTTPRequestHandler):
         if entries is None:
             what = "previous terminated container" if previous else "container"
             raise Refusal(400, "BadRequest", f'{what} "{container}" in pod "{name}" not found')
-        since = query.get("sinceTime", "")[:19]
-        follow = query.get("follow") == "true"
-        sent = 0
         self._stream()
-        while True:
-            writing = self.api.writing(name)
-            entries = self.api.logs(name, container, previous) or []
-            for stamp, text in entries[sent:]:
-                sent += 1
-                if stamp[:19] < since:
-                    continue
-                line = (f"{stamp} " if query.get("timestamps") == "true" else "") + text + "\n"
-                if action == "cut" and sent % 3 == 0:
-                    self._chunk(line.encode()[: len(line) // 2])
-                    raise Dropped
-                self._chunk(line.encode())
-            if not follow or not writing or self.api.store.closed:
-                break
-            time.sleep(0.01)
+        for _, text in entries:
+            self._chunk(f"{text}\n".encode())
         self._chunk(b"")
 
 

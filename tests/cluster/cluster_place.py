@@ -1,8 +1,12 @@
 """A namespace of a cluster: API server, operator, and clients that are not patient."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import yaml
 from apiserver import ApiServer
 from kuberay import Operator
 from kubernetes import client
@@ -18,6 +22,7 @@ metadata:
   annotations: {platform.example/team: rl}
 spec:
   rayVersion: 2.60.0
+  authOptions: {mode: token, secretName: vagen-ray-token}
   headGroupSpec:
     rayStartParams: {num-cpus: "0", dashboard-host: 0.0.0.0}
     template:
@@ -67,3 +72,37 @@ class Namespace:
         if self.server.token:
             settings.api_key["authorization"] = f"Bearer {self.server.token}"
         return Kube(client.ApiClient(settings), "vagen", pace)
+
+    def write_kubeconfig(self, folder: Path) -> Path:
+        """A kubeconfig with which a program reaches this namespace."""
+        self.server.token = "a-token"
+        self.kube = self.connect()
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "tests",
+            "contexts": [
+                {"name": "tests", "context": {"cluster": "c", "user": "u", "namespace": "vagen"}}
+            ],
+            "clusters": [{"name": "c", "cluster": {"server": self.server.url}}],
+            "users": [{"name": "u", "user": {"token": self.server.token}}],
+        }
+        path = folder / "kubeconfig"
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+
+@contextmanager
+def open_namespace() -> Iterator[Namespace]:
+    """An API server and an operator, for as long as they are needed."""
+    server = ApiServer()
+    operator = Operator(server.store)
+    server.logs = operator.read_log
+    place = Namespace(server, operator, kube=None)  # type: ignore[arg-type]
+    place.kube = place.connect()
+    try:
+        yield place
+    finally:
+        server.chaos = None
+        operator.close()
+        server.close()

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from apiserver import ApiServer
-from cluster_place import TEMPLATE, Namespace
-from kuberay import Operator
+from cluster_place import TEMPLATE, Namespace, open_namespace
 
 from vagen.cluster.kube import Kube
 from vagen.cluster.render import render_raycluster
@@ -20,15 +18,8 @@ def template() -> dict[str, Any]:
 
 @pytest.fixture
 def namespace() -> Iterator[Namespace]:
-    server = ApiServer()
-    operator = Operator(server.store)
-    server.logs, server.writing = operator.read_log, operator.is_writing
-    place = Namespace(server, operator, kube=None)  # type: ignore[arg-type]
-    place.kube = place.connect()
-    yield place
-    server.chaos = None
-    operator.close()
-    server.close()
+    with open_namespace() as place:
+        yield place
 
 
 @pytest.fixture
@@ -44,7 +35,7 @@ def manifest(template):
             "run": run,
             "workers": 2,
             "gpus_per_worker": 8,
-            "ttl_hours": 24,
+            "lease_minutes": 60,
         }
         return render_raycluster(template, **{**settings, **changes})
 

@@ -1,7 +1,7 @@
 """Rules by which KubeRay 1.6 refuses objects that the API server has accepted.
 
 ray-operator/controllers/ray/utils/validation.go: `ValidateRayClusterMetadata`,
-`ValidateRayClusterSpec`, `ValidateRayJobMetadata`, `ValidateRayJobSpec`.
+`ValidateRayClusterSpec`.
 """
 
 import re
@@ -32,30 +32,3 @@ def raycluster_fault(cluster: Object) -> tuple[str, str] | None:
         if "labels" in params:
             return "InvalidRayClusterSpec", f"rayStartParams['labels'] is not supported for {title}"
     return None
-
-
-def rayjob_fault(job: Object) -> tuple[str, str] | None:
-    """Reason and message of KubeRay's event, if it refuses a RayJob."""
-    name, spec = job["metadata"]["name"], job["spec"]
-    if len(name) > 47 or not DNS_1035.fullmatch(name):
-        return "InvalidRayJobMetadata", "The RayJob metadata is invalid"
-    selector = spec.get("clusterSelector", {})
-    shutdown = spec.get("shutdownAfterJobFinishes", False)
-    wrong = ""
-    if spec.get("suspend") and not shutdown:
-        wrong = "shutdownAfterJobFinishes set to false is not allowed to be suspended"
-    elif not shutdown and spec["ttlSecondsAfterFinished"] > 0:
-        wrong = "shutdownAfterJobFinishes set to false cannot have TTLSecondsAfterFinished"
-    elif spec.get("deletionStrategy"):
-        wrong = "RayJobDeletionPolicy feature gate must be enabled to use DeletionStrategy"
-    elif spec.get("suspend") and selector:
-        wrong = "the ClusterSelector mode doesn't support the suspend operation"
-    elif not spec.get("rayClusterSpec") and not selector:
-        wrong = "one of RayClusterSpec or ClusterSelector must be set"
-    elif selector and not selector.get("ray.io/cluster"):
-        wrong = "cluster name in ClusterSelector should not be empty"
-    elif selector and spec["submissionMode"] == "SidecarMode":
-        wrong = "ClusterSelector is not supported in SidecarMode"
-    elif selector and spec["backoffLimit"] > 0:
-        wrong = "BackoffLimit is incompatible with ClusterSelector mode"
-    return ("InvalidRayJobSpec", f"The RayJob spec is invalid: {wrong}") if wrong else None

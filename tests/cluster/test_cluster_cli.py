@@ -1,15 +1,12 @@
 """`vagen cluster` and `vagen doctor --cluster`, with a kubeconfig, against an API server."""
 
-import threading
-import time
-
 import pytest
 import yaml
 
-from vagen.cli.doctor import Verdict
 from vagen.cli.doctor_cluster import cluster as examine
+from vagen.cli.findings import Verdict
 from vagen.cli.main import main
-from vagen.cluster import await_raycluster, ensure_raycluster, ensure_rayjob
+from vagen.cluster import await_raycluster, ensure_raycluster
 from vagen.config import InfraConfig
 from vagen.config.kubernetes import KubernetesConfig
 
@@ -18,63 +15,24 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def kubeconfig(namespace, monkeypatch, tmp_path):
-    content = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "tests",
-        "contexts": [
-            {"name": "tests", "context": {"cluster": "c", "user": "u", "namespace": "vagen"}}
-        ],
-        "clusters": [{"name": "c", "cluster": {"server": namespace.server.url}}],
-        "users": [{"name": "u", "user": {"token": "a-token"}}],
-    }
-    namespace.server.token = "a-token"
-    namespace.kube = namespace.connect()
-    (tmp_path / "config").write_text(yaml.safe_dump(content))
+    path = namespace.write_kubeconfig(tmp_path)
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setattr(
-        "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config")
-    )
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
     return namespace
 
 
 @pytest.fixture
 def running(kubeconfig, manifest):
-    """A run with a job that goes on until it is told to end."""
-    kube = kubeconfig.kube
-    kubeconfig.go_on = threading.Event()
-
-    def plan(driver):
-        yield "it begins"
-        while not kubeconfig.go_on.is_set() and not driver.killed.is_set():
-            time.sleep(0.01)
-        yield "it ends"
-
-    kubeconfig.operator.ray.plan = plan
-    ensure_raycluster(kube, manifest())
-    await_raycluster(kube, "lake", pending_deadline=10)
-    ensure_rayjob(
-        kube,
-        cluster="lake",
-        task="lake-update-0000",
-        run="lake",
-        entrypoint=["true"],
-        ttl_hours=1,
-        active_deadline=60,
-    )
-    while not any(
-        text == "it begins" for log in kubeconfig.operator.logs.values() for _, text in log
-    ):
-        time.sleep(0.01)
-    while kubeconfig.store.all("RayJob")[0]["status"].get("jobStatus") != "RUNNING":
-        time.sleep(0.01)
+    """A run whose Ray cluster is ready."""
+    ensure_raycluster(kubeconfig.kube, manifest())
+    await_raycluster(kubeconfig.kube, "lake", pending_deadline=10)
     return kubeconfig
 
 
 @pytest.mark.parametrize("run", ["lake", "latest", "s3://bucket/runs/lake", "outputs/lake/"])
 def test_status(running, capsys, run) -> None:
     assert main(["cluster", "status", run]) == 0
-    assert "RayJob lake-update-0000: Running (RUNNING)" in capsys.readouterr().out
+    assert "RayCluster lake: ready, workers 2/2" in capsys.readouterr().out
 
 
 def test_nothing_is_an_answer_of_its_own(kubeconfig, capsys) -> None:
@@ -87,28 +45,15 @@ def test_nothing_is_an_answer_of_its_own(kubeconfig, capsys) -> None:
     assert "namespace vagen has no run" in capsys.readouterr().err
 
 
-def test_logs_as_they_are_and_to_their_end(running, capsys) -> None:
-    assert main(["cluster", "logs", "lake"]) == 0
-    shown = capsys.readouterr().out
-    assert "it begins" in shown
-    assert "it ends" not in shown
-    threading.Timer(0.5, running.go_on.set).start()
-    assert main(["cluster", "logs", "lake", "--follow"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines.count("it begins") == lines.count("it ends") == 1
-
-
 def test_delete(running, capsys) -> None:
     assert main(["cluster", "delete", "lake"]) == 0
-    shown = capsys.readouterr().out
-    assert "deleted: RayJob lake-update-0000" in shown
-    assert "deleted: RayCluster lake" in shown
-    for kind in ("RayCluster", "RayJob", "Pod"):
+    assert capsys.readouterr().out == "deleted: RayCluster lake\n"
+    for kind in ("RayCluster", "Pod"):
         assert running.store.all(kind) == []
 
 
 def test_gc_says_first_and_does_then(kubeconfig, manifest, capsys) -> None:
-    ensure_raycluster(kubeconfig.kube, manifest(ttl_hours=-1))
+    ensure_raycluster(kubeconfig.kube, manifest(lease_minutes=-1))
     assert main(["cluster", "gc", "--dry-run"]) == 0
     assert "would be removed: RayCluster lake of run lake: expired" in capsys.readouterr().out
     assert kubeconfig.store.all("RayCluster")
@@ -133,6 +78,8 @@ def deployed(kubeconfig, template):
     data = {"raycluster.yaml": yaml.safe_dump(template)}
     store.create("ConfigMap", {"metadata": {"name": "vagen-raycluster"}, "data": data})
     store.create("Secret", {"metadata": {"name": "vagen-s3"}, "data": {"key": "c2VjcmV0"}})
+    token = {"auth_token": "dG9rZW4="}
+    store.create("Secret", {"metadata": {"name": "vagen-ray-token"}, "data": token})
     store.create("LocalQueue", {"metadata": {"name": "vagen"}})
     for name, gpus in (("cpu", {}), ("gpu", {"nvidia.com/gpu": "8"})):
         store.create("Node", {"metadata": {"name": name}, "status": {"allocatable": gpus}})
@@ -146,6 +93,7 @@ def test_a_cluster_that_is_well(deployed) -> None:
     assert found["template"].text == (
         "vagen-raycluster: Ray 2.60.0, image registry.example/vagen/trainer:1"
     )
+    assert found["token"].text == "secret vagen-ray-token"
     assert found["gpus"].text == "8 on 1 of 2 nodes"
     assert found["secrets"].text == "vagen-s3"
 
@@ -156,14 +104,14 @@ def test_each_fault_of_a_cluster_is_a_line(deployed) -> None:
     deployed.store.delete("LocalQueue", "vagen", {})
     deployed.store.delete("Node", "gpu", {})
     deployed.server.ray_resources.remove("raycronjobs")
-    deployed.server.denied = {("create", "rayjobs"), ("get", "pods/log")}
+    deployed.server.denied = {("create", "rayclusters"), ("get", "pods/log")}
     found = findings()
     assert "no ConfigMap vagen-raycluster" in found["template"].text
     assert found["secrets"].text == "missing: vagen-s3"
     assert found["queue"].text == "there is no LocalQueue vagen"
     assert found["gpus"].text == "none on 1 nodes"
     assert "older than 1.6" in found["kuberay"].text
-    assert found["rights"].text == "may not create rayjobs.ray.io; get pods/log"
+    assert found["rights"].text == "may not create rayclusters.ray.io; get pods/log"
 
 
 def test_what_may_not_be_looked_at_is_no_fault(deployed) -> None:

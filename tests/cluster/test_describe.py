@@ -5,21 +5,14 @@ import json
 import pytest
 from apiserver import Fault
 
-from vagen.cluster import (
-    await_raycluster,
-    await_rayjob,
-    describe_run,
-    ensure_raycluster,
-    ensure_rayjob,
-    harvest_logs,
-)
+from vagen.cluster import await_raycluster, describe_run, ensure_raycluster, harvest_logs
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def finished(namespace, kube, manifest):
-    """A run one of whose jobs has succeeded, and whose head was started twice."""
+    """A run whose head was started twice."""
     ensure_raycluster(kube, manifest())
     await_raycluster(kube, "lake", pending_deadline=10)
     namespace.operator.restart_head("lake")
@@ -30,16 +23,6 @@ def finished(namespace, kube, manifest):
     (head,) = namespace.operator.pods("lake", "head")
     before = (head["metadata"]["name"], "ray-head", True)
     namespace.operator.logs[before] = [("2026-01-01T00:00:00Z", "the life before")]
-    ensure_rayjob(
-        kube,
-        cluster="lake",
-        task="lake-update-0000",
-        run="lake",
-        entrypoint=["true"],
-        ttl_hours=1,
-        active_deadline=60,
-    )
-    await_rayjob(kube, "lake-update-0000", on_log=print, pending_deadline=10, running_deadline=10)
     return namespace
 
 
@@ -47,9 +30,7 @@ def test_a_run_is_described(finished, kube) -> None:
     state = describe_run(kube, "lake")
     (cluster,) = state.clusters
     assert (cluster.state, cluster.workers) == ("ready", "2/2")
-    (job,) = state.jobs
-    assert (job.name, job.state) == ("lake-update-0000", "Complete")
-    assert [pod.role for pod in state.pods] == ["head", "submitter", "worker", "worker"]
+    assert [pod.role for pod in state.pods] == ["head", "worker", "worker"]
     assert state.pods[0].restarts == 1
     text = state.text()
     assert "RayCluster lake: ready, workers 2/2, may be removed in 24.0 h" in text
@@ -89,15 +70,13 @@ def test_a_harvest_has_every_log(finished, kube, tmp_path) -> None:
     assert all(path.is_file() for path in harvest.files)
     found = {str(path.relative_to(tmp_path / "logs")) for path in harvest.files}
     (head,) = [pod["metadata"]["name"] for pod in finished.operator.pods("lake", "head")]
-    assert {"status.txt", "rayclusters.json", "rayjobs.json"} < found
+    assert {"status.txt", "rayclusters.json"} < found
     folder = tmp_path / "logs" / head
     assert (folder / "ray-head.log").read_text() == f"I am {head}\n"
     assert (folder / "ray-head.previous.log").read_text() == "the life before\n"
-    (submitter,) = (tmp_path / "logs").glob("lake-update-0000-*/ray-job-submitter.log")
-    assert "step begins\nstep ends\n" in submitter.read_text()
     assert len(list((tmp_path / "logs").glob("lake-worker-*/ray-worker.log"))) == 2
-    (job,) = json.loads((tmp_path / "logs" / "rayjobs.json").read_text())
-    assert job["status"]["jobStatus"] == "SUCCEEDED"
+    (cluster,) = json.loads((tmp_path / "logs" / "rayclusters.json").read_text())
+    assert cluster["status"]["state"] == "ready"
 
 
 def test_what_cannot_be_harvested_is_named(finished, kube, tmp_path) -> None:

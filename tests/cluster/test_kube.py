@@ -7,7 +7,7 @@ from apiserver import Fault
 from cluster_place import QUICK
 
 from vagen.cluster import ApiError, ClusterError, connect
-from vagen.cluster.kube import CONFIG_MAPS, PODS, RAYCLUSTERS, RAYJOBS, Resource
+from vagen.cluster.kube import CONFIG_MAPS, PODS, RAYCLUSTERS, Resource
 
 
 def config_map(name: str) -> dict:
@@ -57,15 +57,15 @@ def test_refused_credentials(namespace, kube) -> None:
 
 
 def test_a_missing_right_is_named_with_its_verb(namespace, kube) -> None:
-    namespace.server.denied = {("create", "rayjobs")}
+    namespace.server.denied = {("create", "rayclusters")}
     with pytest.raises(
         ApiError,
-        match=r"service account vagen/vagen-step may not create rayjobs\.ray\.io in namespace "
+        match=r"service account vagen/vagen-step may not create rayclusters\.ray\.io in namespace "
         r"vagen.*verb `create`",
     ):
-        kube.create(RAYJOBS, {"metadata": {"name": "x"}})
-    assert not kube.may("create", RAYJOBS)
-    assert kube.may("delete", RAYJOBS)
+        kube.create(RAYCLUSTERS, {"metadata": {"name": "x"}})
+    assert not kube.may("create", RAYCLUSTERS)
+    assert kube.may("delete", RAYCLUSTERS)
 
 
 @pytest.mark.parametrize("call", ["get", "list"])

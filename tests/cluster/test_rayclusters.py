@@ -12,7 +12,7 @@ from vagen.cluster import (
     is_ready,
 )
 from vagen.cluster.kube import RAYCLUSTERS
-from vagen.cluster.names import EXPIRES_AT
+from vagen.cluster.names import LEASE_UNTIL
 
 pytestmark = pytest.mark.slow
 
@@ -29,12 +29,11 @@ def test_it_is_made_awaited_and_deleted(namespace, kube, manifest) -> None:
 
 
 def test_a_second_launcher_finds_it_and_extends_its_time(namespace, kube, manifest) -> None:
-    first = ensure_raycluster(kube, manifest(ttl_hours=1))
-    again = ensure_raycluster(kube, manifest(ttl_hours=48))
+    first = ensure_raycluster(kube, manifest(lease_minutes=60))
+    again = ensure_raycluster(kube, manifest(lease_minutes=2880))
     assert again["metadata"]["uid"] == first["metadata"]["uid"]
-    assert (
-        again["metadata"]["annotations"][EXPIRES_AT] > first["metadata"]["annotations"][EXPIRES_AT]
-    )
+    before, after = (one["metadata"]["annotations"][LEASE_UNTIL] for one in (first, again))
+    assert after > before
 
 
 def test_a_lost_answer_does_not_make_two(namespace, kube, manifest) -> None:

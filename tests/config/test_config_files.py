@@ -8,8 +8,9 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from vagen.config import InfraConfig, load_experiment, load_infra
+from vagen.config import InfraConfig
 from vagen.config.errors import section_of
+from vagen.config.load import load_experiment, load_infra
 from vagen.config.reference import render
 from vagen.config.schema import ExperimentConfig
 

@@ -6,14 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vagen.config import (
-    ConfigError,
-    ExperimentConfig,
-    config_digest,
-    dump_yaml,
-    load_experiment,
-    load_infra,
-)
+from vagen.config import ConfigError, ExperimentConfig, config_digest, dump_yaml
+from vagen.config.load import load_experiment, load_infra
 from vagen.config.yaml_io import parse_value
 
 BASE = """\

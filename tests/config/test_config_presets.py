@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from vagen.advantage import ESTIMATORS
-from vagen.config import PRESETS, ExperimentConfig, load_experiment
+from vagen.config import PRESETS, ExperimentConfig
+from vagen.config.load import load_experiment
 from vagen.config.preset_table import BEGIN, END, render
 
 # estimator, gamma per turn, loss mask, advantage mask, turn rewards, state reward,

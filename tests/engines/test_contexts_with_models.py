@@ -11,8 +11,8 @@ from vagen.engines.local.engine import LocalEngine
 from vagen.rollout.play import limits_of, play
 from vagen.rollout.types import CONTEXT, TokenRow, Trajectory
 from vagen.stages.advantage import add_columns
-from vagen.stages.build import load_levels
 from vagen.stages.episodes import training_specs
+from vagen.stages.levels import load_levels
 
 CONCAT: tuple[str, ...] = ()
 NO_CONCAT = ("rollout_manager.context=no_concat",)

@@ -10,10 +10,10 @@ from vagen.engines.local.engine import LocalEngine
 from vagen.models import ModelError, load_model, value_model_from
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.play import play
-from vagen.stages.build import load_levels
+from vagen.run.run import Run
 from vagen.stages.episodes import training_specs
-from vagen.stages.resident import engine_at
-from vagen.stages.run import Run
+from vagen.stages.levels import load_levels
+from vagen.stages.weights import engine_at
 
 MODELS = ["tiny:vl", pytest.param("tiny:text", marks=pytest.mark.slow)]
 ACTOR = ("actor_rollout_ref.model.lora_rank=4",)

@@ -16,8 +16,8 @@ from vagen.models import load_model
 from vagen.rollout.play import play
 from vagen.rollout.runner import run_to_end, turn_seed
 from vagen.rollout.types import Generation, Sampling, Trajectory
-from vagen.stages.build import load_levels
 from vagen.stages.episodes import training_specs
+from vagen.stages.levels import load_levels
 
 
 @pytest.fixture(scope="module", params=["tiny:vl", "tiny:text"])

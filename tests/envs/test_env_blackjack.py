@@ -13,6 +13,7 @@ from vagen import envs
 from vagen.envs.blackjack.cards import table
 from vagen.envs.blackjack.game import (
     ACTIONS,
+    DRAWS,
     RANKS,
     SUITS,
     Blackjack,
@@ -20,9 +21,10 @@ from vagen.envs.blackjack.game import (
     Hand,
     best_action,
     dealer_totals,
-    optimal_value,
+    hit_value,
     outcome_of,
     sample_level,
+    stand_value,
     value_of,
 )
 from vagen.envs.levels import split_of
@@ -88,6 +90,21 @@ def check_hand(seed):
 )
 def test_naturals_and_comparisons(player, dealer, outcome):
     assert outcome_of(cards(player), cards(dealer)) == outcome
+
+
+def optimal_value(natural=1.0):
+    """Mean return of a hand under the best play, if a natural pays `natural`."""
+    value = 0.0
+    for shown, shown_chance in DRAWS:
+        for first, first_chance in DRAWS:
+            for second, second_chance in DRAWS:
+                chance = shown_chance * first_chance * second_chance
+                if {first, second} == {1, 10}:
+                    value += chance * natural * (1.0 - dealer_totals(shown).get(0, 0.0))
+                    continue
+                hand = Hand.counting(first, first == 1).after(second)
+                value += chance * max(stand_value(hand, shown), hit_value(hand, shown))
+    return value
 
 
 def test_the_best_play_is_basic_strategy_and_worth_what_is_known():

@@ -3,7 +3,8 @@
 import pytest
 
 from vagen import envs
-from vagen.envs.levels import SPLITS, LevelError, distinct_levels
+from vagen.envs import distinct_levels
+from vagen.envs.levels import SPLITS, LevelError
 from vagen.envs.sokoban.config import SokobanConfig
 from vagen.envs.sokoban.env import SokobanEnv
 from vagen.envs.sokoban.generator import generate

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from vagen import envs
-from vagen.envs.levels import SPLITS, LevelError, content_hash, distinct_levels, split_of
+from vagen.envs import distinct_levels
+from vagen.envs.levels import SPLITS, LevelError, content_hash, split_of
 
 NAMES = sorted(envs.ENVIRONMENTS)
 PRINT_LEVELS = """

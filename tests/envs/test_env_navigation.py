@@ -377,6 +377,11 @@ def test_the_example_of_the_prompt_parses_and_is_true(prompt_format, detail):
         assert len([w for w in env.system_prompt().split() if w not in ".,:"]) <= 25
 
 
+@pytest.mark.slow
+def test_the_contract_is_kept():
+    envs.check_env(make())
+
+
 def test_a_thing_out_of_sight_is_said_to_be_so_without_its_colour():
     env = make(tasks="long_horizon")
     _, info = env.reset(seed=1)

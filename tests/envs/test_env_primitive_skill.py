@@ -247,8 +247,15 @@ def test_the_prompts_example_is_legal_and_comes_true_in_the_simulator():
     assert env._read_state() == {**env.example_state, "gripper": env._table.gripper}
     for action in parsed.actions:
         env._move(action)
-    assert is_near(env._example_after(parsed.actions), env._read_state())
-    assert parsed.prediction == env.state_text(env._example_after(parsed.actions))
+    after = env._after(env.example_state, parsed.actions)
+    assert is_near(after, env._read_state())
+    assert parsed.prediction == env.state_text(after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["StackThreeCube", "PutAppleInDrawer"])
+def test_the_contract_is_kept(task):
+    envs.check_env(make(task))
 
 
 def test_texts_in_both_notations():
@@ -282,7 +289,7 @@ def play(env, seed, turns=20):
     for _ in range(turns):
         before = info["state"]
         actions = env._plan(env.config.expert_actions_per_turn)
-        predicted = env._state_after(actions)
+        predicted = env._after(env.state(), actions)
         _, _, terminated, truncated, info = env.step(env.expert_response())
         log.append((before, predicted, info))
         if terminated or truncated:

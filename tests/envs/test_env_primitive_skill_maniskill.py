@@ -54,7 +54,7 @@ def test_the_expert_succeeds_in_maniskill_too(task):
         over = False
         while not over:
             actions = env._plan(1)
-            said = env._state_after(actions)
+            said = env._after(env.state(), actions)
             observation, _, terminated, truncated, info = env.step(env.expert_response())
             assert said["held"] == info["state"]["held"]
             for name, place in said["objects"].items():

@@ -6,8 +6,17 @@ from typing import Any
 import numpy as np
 from judge_samples import frozenlake_state, language
 
+from vagen.envs.parsing import ParsedResponse
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.rollout.types import CONTEXT, Status, TokenRow, Trajectory, Turn
+from vagen.rollout.types import (
+    CONTEXT,
+    Status,
+    TokenRow,
+    Trajectory,
+    Turn,
+    TurnMetrics,
+    TurnRewards,
+)
 
 
 def trajectories(
@@ -43,7 +52,7 @@ def _trajectory(rng: Random, number: int, turns: int, unread: float, config_id: 
         rollout_logprobs=np.zeros(turns + 1, np.float32),
         images=[],
     )
-    rewards = [turn.rewards["env"] or 0.0 for turn in played]
+    rewards = [turn.rewards.env for turn in played]
     return Trajectory(
         trajectory_id=name,
         group_id=f"group-{number}",
@@ -68,13 +77,13 @@ def _turn(rng: Random, name: str, index: int, unread: float) -> Turn:
         trajectory_id=name,
         turn_index=index,
         response_text="",
-        parsed={
-            "format_correct": True,
-            "observation": _statement(rng, state, unread),
-            "prediction": _statement(rng, next_state, unread),
-        },
-        rewards=_rewards(rng),
-        metrics={},
+        parsed=ParsedResponse(
+            format_correct=True,
+            observation=_statement(rng, state, unread),
+            prediction=_statement(rng, next_state, unread),
+        ),
+        rewards=TurnRewards(env=rng.choice([0.0, 1.0]), format=0.5),
+        metrics=TurnMetrics(action_is_valid=True, action_is_effective=True),
         state=state,
         next_state=next_state,
     )
@@ -86,12 +95,3 @@ def _statement(rng: Random, state: dict[str, Any], unread: float) -> str:
             f"the frozen thing number {rng.randrange(10**9)} hums at the {rng.choice('abc')} shore"
         )
     return language(rng, state if rng.random() < 0.5 else frozenlake_state(rng))
-
-
-def _rewards(rng: Random) -> dict[str, float | None]:
-    return {
-        "env": rng.choice([0.0, 1.0]),
-        "format": 0.5,
-        "judge_observation": None,
-        "judge_prediction": None,
-    }

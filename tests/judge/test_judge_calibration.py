@@ -8,7 +8,7 @@ import pytest
 
 from vagen.cli.main import USER_ERROR, main
 from vagen.config import ConfigError
-from vagen.config.judge import JudgeConfig
+from vagen.config.judge_options import JudgeConfig
 from vagen.judge.calibration import WRITERS, Kind
 from vagen.judge.calibration.attacks import ATTACKS, DISGUISES, attacks
 from vagen.judge.calibration.report import disagreements, write_report

@@ -1,5 +1,6 @@
 """What a batch takes off its scores, near duplicates, and the alarm."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from judged_batches import trajectories
 
 from vagen.config import ConfigError
-from vagen.config.judge import AlarmConfig
+from vagen.config.judge_options import AlarmConfig
 from vagen.judge.alarm import watch
 from vagen.judge.deductions import deduct
 from vagen.judge.repetition import clusters
@@ -28,8 +29,8 @@ def saying(write: Any, count: int = 120) -> list[Trajectory]:
     made = trajectories(count)
     for trajectory in made:
         for turn in trajectory.turns:
-            turn.parsed["observation"] = write(turn.state)
-            turn.parsed["prediction"] = write(turn.next_state)
+            said, foreseen = write(turn.state), write(turn.next_state)
+            turn.parsed = replace(turn.parsed, observation=said, prediction=foreseen)
     return made
 
 
@@ -43,10 +44,10 @@ def honest(state: dict[str, Any]) -> str:
 def paid(made: list[Trajectory]) -> float:
     """Mean judge reward of a statement."""
     rewards = [
-        turn.rewards[f"judge_{part}"] or 0.0
+        reward or 0.0
         for trajectory in made
         for turn in trajectory.turns
-        for part in ("observation", "prediction")
+        for reward in (turn.rewards.judge_observation, turn.rewards.judge_prediction)
     ]
     return sum(rewards) / len(rewards)
 
@@ -74,7 +75,7 @@ def test_an_evaluation_and_a_run_without_them_deduct_nothing(make_experiment: An
     made = saying(honest, 10)
     metrics = score(make_experiment(*ON, **GROUNDED), made, iteration=0)
     assert paid(made) == 0.5
-    assert not any(turn.verdict and "deducted" in turn.verdict for t in made for turn in t.turns)
+    assert not any(turn.verdict and turn.verdict.deducted for t in made for turn in t.turns)
     assert "judge/information" not in metrics
 
 
@@ -90,7 +91,7 @@ def test_deductions_are_the_same_each_time_and_leave_out_the_own_episode(
     ]
     (alone,) = saying(honest, 1)
     score(experiment, [alone], iteration=0)
-    assert all(turn.rewards["judge_observation"] == 0.5 for turn in alone.turns)
+    assert all(turn.rewards.judge_observation == 0.5 for turn in alone.turns)
 
 
 def test_repetition_charges_templates_and_not_honest_texts_that_are_alike(

@@ -1,6 +1,7 @@
 """A whole run that is judged by the cascade, against a server that fails now and then."""
 
 import json
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ from llm_server import MODEL, ScriptedServer
 
 from vagen.cli.main import USER_ERROR, main
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.run.run import Run
 from vagen.stages.judge import judge
-from vagen.stages.run import Run
 
 KEY = "sk-51c2-not-to-be-seen"
 SMALL = (
@@ -53,9 +54,9 @@ def test_frozenlake_tiny_with_the_cascade(
         run = Run.open(tmp_path / "outputs" / "one")
         found = TrajectoryBatch.load(run.step(0, "judge"), kind="judge")
         judged = [t for x in found.trajectories for t in x.turns if t.verdict is not None]
-        assert judged and not any(turn.verdict.get("absent") for turn in judged)
-        assert all(None not in turn.verdict["second"].values() for turn in judged)
-        sources = {p.partition(":")[2] for t in judged for p in t.verdict["decided_by"]}
+        assert judged and not any(turn.verdict.absent for turn in judged)
+        assert all(None not in astuple(turn.verdict.second) for turn in judged)
+        sources = {p.partition(":")[2] for t in judged for p in t.verdict.decided_by}
         assert sources <= {"gate", "rules", "llm", "cache"} and "rules" in sources
         manifest = json.loads((run.step(0, "judge") / "manifest.json").read_text())
         assert 0 < manifest["payload"]["metrics"]["judge/llm_requests"] <= len(server.asked)

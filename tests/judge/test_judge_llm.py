@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from judge_samples import frozenlake_state, language
 from llm_server import MODEL, ScriptedServer
 
-from vagen.config.judge import LLMJudgeConfig
+from vagen.config.judge_options import LLMJudgeConfig
 from vagen.judge import AnswerCache, ChatClient, LLMJudge, RuleJudge
-from vagen.judge.base import Verdict
 from vagen.judge.cache import normalized
 from vagen.judge.llm import DEADLINE, EndpointError, NoAnswerError, Reason
 from vagen.judge.llm.answers import read_extraction, read_verification
 from vagen.judge.llm.limits import CircuitBreaker, RateLimit
 from vagen.judge.llm.prompts import Role, verifier
+from vagen.rollout.types import Verdict
 
 KEY = "sk-7f3e9a-not-to-be-seen"
 LAKE = {

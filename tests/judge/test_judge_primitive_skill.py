@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from vagen import envs
-from vagen.config.judge import JudgeConfig
+from vagen.config.judge_options import JudgeConfig
 from vagen.envs.primitive_skill.level import sample_level
 from vagen.envs.primitive_skill.primitives import HOME
 from vagen.envs.primitive_skill.tasks import TASKS

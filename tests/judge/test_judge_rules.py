@@ -20,10 +20,11 @@ from judge_samples import (
 
 from vagen.config.schema import JudgeConfig
 from vagen.envs import make
-from vagen.judge import Judge, RuleJudge, Verdict, make_judge
+from vagen.judge import Judge, RuleJudge, make_judge
 from vagen.judge.grid.lexicon import LEXICON
 from vagen.judge.rules.frozenlake import FrozenLakeRules
 from vagen.judge.rules.sokoban import SokobanRules
+from vagen.rollout.types import Verdict
 
 LAKE = {
     "env_name": "FrozenLake",

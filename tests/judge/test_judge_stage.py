@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,18 @@ import pytest
 from judged_batches import batch, trajectories
 from llm_server import MODEL, ScriptedServer
 
-from vagen.config import ConfigError, load_infra
-from vagen.config.judge import JudgeConfig
+from vagen.config import ConfigError
+from vagen.config.judge_options import JudgeConfig
+from vagen.config.load import load_infra
 from vagen.judge.agreement import cohen_kappa
-from vagen.judge.rewards import cap_factor, schedule_factor, weigh
+from vagen.judge.schedule import cap_factor, schedule_factor, weigh
 from vagen.judge.scoring import is_chosen, statements
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.rollout.types import Status
-from vagen.stages import answers
-from vagen.stages.dispatch import begin
+from vagen.rollout.types import Status, TurnRewards
+from vagen.run.layout import JUDGE_ANSWERS
+from vagen.run.run import Run
+from vagen.stages import judge_answers
 from vagen.stages.judge import JudgeUnavailable, judge, score
-from vagen.stages.mirror import ANSWERS
-from vagen.stages.run import Run
 
 KEY = "sk-0b1d-not-to-be-seen"
 GROUNDED = {"prompt_format": "grounding_worldmodeling"}
@@ -64,13 +65,13 @@ def test_the_cascade_asks_the_model_what_the_rules_leave_open(
     for ours, theirs in zip(made, by_rules, strict=True):
         for turn, ruled in zip(ours.turns, theirs.turns, strict=True):
             for section in ("observation", "prediction"):
-                decided = dict(place.split(":") for place in turn.verdict["decided_by"])[section]
-                if "frozen thing" in turn.parsed[section]:
+                decided = dict(place.split(":") for place in turn.verdict.decided_by)[section]
+                if "frozen thing" in getattr(turn.parsed, section):
                     asked += 1
-                    assert decided == "llm" and turn.verdict[section] == 0.0
+                    assert decided == "llm" and getattr(turn.verdict, section) == 0.0
                 else:
                     assert decided == "rules"
-                    assert turn.verdict[section] == ruled.verdict[section]
+                    assert getattr(turn.verdict, section) == getattr(ruled.verdict, section)
     assert 0 < asked == len(server.asked) == metrics["judge/llm_requests"] < 30
     assert metrics["judge/decided_by_llm"] == pytest.approx(asked / 80)
 
@@ -85,11 +86,11 @@ def test_absent_verdicts_are_absent_and_counted(
     absent = 0
     for turn in (turn for t in made for turn in t.turns):
         for section in ("observation", "prediction"):
-            value = turn.verdict[section]
-            reward = turn.rewards[f"judge_{section}"]
+            value = getattr(turn.verdict, section)
+            reward = getattr(turn.rewards, f"judge_{section}")
             if value is None:
                 absent += 1
-                assert reward is None and f"{section}:server_error" in turn.verdict["absent"]
+                assert reward is None and f"{section}:server_error" in turn.verdict.absent
             else:
                 assert reward == 0.5 * value
     counted = metrics["judge/observation_missing"] + metrics["judge/prediction_missing"]
@@ -98,7 +99,7 @@ def test_absent_verdicts_are_absent_and_counted(
     server.behaviour.fault_share = 0.0
     before = len(server.asked)
     score(experiment, made)
-    assert not any(turn.verdict.get("absent") for t in made for turn in t.turns)
+    assert not any(turn.verdict.absent for t in made for turn in t.turns)
     assert len(server.asked) > before
 
 
@@ -123,14 +124,15 @@ def test_sampling_judges_its_share_of_turns_and_always_the_same(make_experiment:
     assert judged == [turn.verdict is not None for t in again for turn in t.turns]
     assert metrics["judge/judged_share"] == np.mean(judged) == pytest.approx(0.3, abs=0.07)
     for turn in (turn for t in made for turn in t.turns if turn.verdict is None):
-        assert [turn.rewards[part] for part in REWARDS] == [None, None]
+        assert [getattr(turn.rewards, part) for part in REWARDS] == [None, None]
     assert sum(1 for t in made for _ in statements(t)) == 400
 
 
 def test_only_turns_with_the_format_reward_are_judged(make_experiment: Any) -> None:
     experiment = make_experiment(*RULES, **GROUNDED)
     made = trajectories(3)
-    made[0].turns[0].parsed["format_correct"] = False
+    refused = made[0].turns[0]
+    refused.parsed = replace(refused.parsed, format_correct=False)
     made[1].status = Status.ENV_ERROR
     score(experiment, made)
     judged = [[turn.verdict is not None for turn in t.turns] for t in made]
@@ -163,29 +165,29 @@ def test_schedule_and_cap_scale_what_is_paid(make_experiment: Any) -> None:
     )
     made = trajectories(40)
     metrics = score(late, made, iteration=1)
-    of_judge = [sum(t.rewards[p] or 0 for t in x.turns for p in REWARDS) for x in made]
-    others = [sum(t.rewards[p] for t in x.turns for p in ("env", "format")) for x in made]
+    of_judge = [sum(getattr(t.rewards, p) or 0 for t in x.turns for p in REWARDS) for x in made]
+    others = [sum(t.rewards.env + t.rewards.format for t in x.turns) for x in made]
     assert np.std(of_judge) == pytest.approx(0.1 * np.std(others))
     factor = metrics["judge/weight_factor"]
     assert 0 < factor < 0.75
     for turn in (turn for t in made for turn in t.turns):
         for section in ("observation", "prediction"):
-            expected = factor * 0.5 * turn.verdict[section]
-            assert turn.rewards[f"judge_{section}"] == pytest.approx(expected)
+            expected = factor * 0.5 * getattr(turn.verdict, section)
+            assert getattr(turn.rewards, f"judge_{section}") == pytest.approx(expected)
     evaluated = trajectories(40)
     score(late, evaluated)
-    assert max(t.rewards["judge_observation"] for x in evaluated for t in x.turns) == 0.5
+    assert max(t.rewards.judge_observation for x in evaluated for t in x.turns) == 0.5
 
 
 def test_the_cap_leaves_what_is_below_it_and_stops_what_has_nothing_beside_it() -> None:
     made = trajectories(10)
     for t in made:
         for turn in t.turns:
-            turn.rewards |= {"env": float(t.seed), "judge_observation": 0.1 * (t.seed % 2)}
+            turn.rewards = TurnRewards(float(t.seed), 0.5, judge_observation=0.1 * (t.seed % 2))
     assert cap_factor(made, None) == cap_factor(made, 0.5) == 1
     for t in made:
         for turn in t.turns:
-            turn.rewards["env"] = 1.0
+            turn.rewards = replace(turn.rewards, env=1.0)
     assert cap_factor(made, 0.5) == 0
     assert cap_factor([], 0.5) == 1
     weigh(JudgeConfig(), made, iteration=0, iterations=1)
@@ -197,7 +199,7 @@ def test_a_second_judge_is_compared_with(server: ScriptedServer, make_experiment
     experiment = make_experiment(*RULES, *second, **GROUNDED)
     made = trajectories(30)
     metrics = score(experiment, made)
-    compared = [turn for t in made for turn in t.turns if "second" in turn.verdict]
+    compared = [turn for t in made for turn in t.turns if turn.verdict.second]
     assert [is_chosen(turn, "second", 0.5) for turn in compared] == [True] * len(compared)
     assert metrics["judge/kappa_statements"] == 2 * len(compared) and 15 < len(compared) < 45
     assert metrics["judge/kappa"] > 0.9, "the server reads by the same rules"
@@ -293,9 +295,9 @@ def test_the_key_is_in_nothing_a_run_wrote(server: ScriptedServer, make_run: Any
 def test_the_plan_names_the_judge_and_the_doctor_asks_it(
     server: ScriptedServer, make_experiment: Any
 ) -> None:
-    from vagen.cli.doctor import Verdict
     from vagen.cli.doctor_judge import judge as examine
-    from vagen.cli.plan import judge_text
+    from vagen.cli.findings import Verdict
+    from vagen.plan.tables import judge_text
 
     experiment = make_experiment(*asking(server, "cascade"), **GROUNDED)
     plan = judge_text(experiment.judge)
@@ -330,12 +332,12 @@ def test_of_a_run_in_a_store_another_pod_goes_on_without_paying_twice(
     server: ScriptedServer, make_experiment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first pod's disk is gone with its cache; what it was answered is in the store."""
-    monkeypatch.setattr(answers, "_EVERY", 0.0)
+    monkeypatch.setattr(judge_answers, "_EVERY", 0.0)
     monkeypatch.setenv("VAGEN_SCRATCH", str(tmp_path / "pod-1"))
     infra = load_infra(None, [f"store={(tmp_path / 'store').as_uri()}", "device=cpu"])
     options = ("judge.llm.retries=0", "judge.max_absent=0")
     first = Run.create(make_experiment(*asking(server), *options, **GROUNDED), infra)
-    begin(first)
+    first.mirror.begin()
     batch(trajectories(8), first.config_digest).save(first.step(0, "rollout"))
     first.mirror.push()
     server.behaviour.fault_share, server.behaviour.faults = 0.4, ("server_error",)
@@ -348,10 +350,10 @@ def test_of_a_run_in_a_store_another_pod_goes_on_without_paying_twice(
     server.behaviour.fault_share = 0.0
     before = len(server.asked)
     second = Run.open(first.mirror.uri)
-    begin(second)
-    assert second.path != first.path and (second.path / ANSWERS).exists()
+    second.mirror.begin()
+    assert second.path != first.path and (second.path / JUDGE_ANSWERS).exists()
     judge(second, 0)
-    assert second.step(0, "judge").exists() and not (second.path / ANSWERS).exists()
+    assert second.step(0, "judge").exists() and not (second.path / JUDGE_ANSWERS).exists()
     later = {asked.question for asked in server.asked[before:]}
     assert later and len(later) == len(server.asked) - before
     assert len(later & had) <= 1, "the last answers may have come after the last copy"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vagen import envs
-from vagen.config.judge import JudgeConfig
+from vagen.config.judge_options import JudgeConfig
 from vagen.judge import RuleJudge
 from vagen.judge.calibration.run import calibrate, judge_digest, subject_named
 from vagen.judge.rules import rules_for

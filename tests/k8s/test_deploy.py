@@ -4,6 +4,7 @@ Rendering is kubectl's own; only what would go to a cluster is recorded instead.
 """
 
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from rendered import K8S
+from rendered import EVERY, K8S, OVERLAYS, of_kind, pods
+from test_references import referred_secrets
+
+from vagen.config.load import load_infra
 
 RECORDER = """#!/usr/bin/env bash
 # MISSING: words in a command line that make it fail; ANSWER: what a list of RayClusters says.
@@ -19,10 +23,22 @@ RECORDER = """#!/usr/bin/env bash
 number=$(ls "$CALLS" | wc -l)
 echo "$*" > "$CALLS/$(printf %03d "$number")"
 [[ "$*" == *"--filename -"* ]] && cat > "$CALLS/$(printf %03d "$number").stdin"
-[[ "$*" == *"get rayclusters"* ]] && echo "$ANSWER"
 for word in $MISSING; do [[ "$*" == *"$word"* ]] && exit 1; done
-exit 0
+case "$*" in
+    *"get rayclusters"*) echo "$ANSWER" ;;
+    *kuberay-operator*) echo "quay.io/kuberay/operator:${{KUBERAY:-v1.6.2}}" ;;
+    *name=kueue*) echo "registry:5000/kueue/kueue:v0.19.2" ;;
+    *deployment/ml-pipeline*) echo "ghcr.io/kubeflow/kfp-api-server:${{KFP:-2.17.0}}" ;;
+    *endpoints*addresses*) echo "172.18.0.2 172.18.0.3" ;;
+    *endpoints*port*) echo 16443 ;;
+esac
 """
+SITE = {
+    "registry.invalid": "registry.example",
+    "KUBE_API_CIDR=192.0.2.0/24": "KUBE_API_CIDR=172.18.0.0/28",
+    "KUBE_API_PORT=6443": "KUBE_API_PORT=16443",
+}
+"""What a site must change before anything is deployed."""
 
 
 pytestmark = pytest.mark.slow
@@ -35,10 +51,11 @@ class Cluster:
     folder: Path
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Runs the script of the folder, where the site's file is as a site would have it."""
         variables = {"CALLS": str(self.calls), "MISSING": "", "ANSWER": "", **environment}
         path = f"{self.folder}{os.pathsep}{os.environ['PATH']}"
         return subprocess.run(
-            [K8S / "deploy.sh", *arguments],
+            [self.folder / "k8s/deploy.sh", *arguments],
             env={**os.environ, **variables, "PATH": path},
             capture_output=True,
             text=True,
@@ -68,10 +85,21 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
     (tmp_path / "calls").mkdir()
+    shutil.copytree(K8S, tmp_path / "k8s")
+    rewrite(tmp_path / "k8s/site/site.env", SITE)
     recorder = tmp_path / "kubectl"
     recorder.write_text(RECORDER.format(kubectl=shutil.which("kubectl")))
     recorder.chmod(0o755)
     return Cluster(tmp_path)
+
+
+def rewrite(path: Path, changes: dict[str, str]) -> None:
+    """Puts other words into a file."""
+    text = path.read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
 
 
 def position(lines: list[str], words: str) -> int:
@@ -80,47 +108,91 @@ def position(lines: list[str], words: str) -> int:
     return found
 
 
-def test_deploy_makes_namespaces_then_asks_for_secrets_then_applies(cluster: Cluster) -> None:
+def test_deploy_checks_then_applies(cluster: Cluster) -> None:
     done = cluster.run("deploy", "h100-multinode")
     assert done.returncode == 0, done.stderr
     lines = cluster.told()
     order = [
-        position(lines, "get crd rayclusters.ray.io"),
-        position(lines, "get crd clusterqueues.kueue.x-k8s.io"),
-        position(lines, "apply --server-side --field-manager vagen --filename -"),
-        position(lines, "--namespace vagen get secret vagen-mlflow"),
+        position(lines, "kuberay-operator"),
+        position(lines, "name=kueue"),
+        position(lines, "--namespace vagen get secret vagen-mlflow-s3"),
         position(lines, "--namespace vagen-rdma get secret vagen-s3"),
+        position(lines, "--namespace kubeflow get secret vagen-s3"),
         position(lines, "delete job vagen-s3-bucket"),
         position(lines, "--kustomize kfp"),
     ]
     assert order == sorted(order)
-    assert cluster.sent("apply --server-side --field-manager vagen --filename -") == [
-        ("Namespace", "vagen"),
-        ("Namespace", "vagen-rdma"),
-    ]
     assert "next:" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("environment", "said"),
     [
-        ("version", "no Kubernetes API answers"),
-        ("rayclusters", "KubeRay is not installed"),
-        ("vagen-s3", "secrets are missing: vagen/vagen-s3"),
+        ({"MISSING": "version"}, "no Kubernetes API answers"),
+        ({"MISSING": "kuberay"}, "KubeRay is not installed: 1.6 or newer is needed"),
+        ({"KUBERAY": "v1.5.1"}, "KubeRay is 1.5.1 here: 1.6 or newer is needed"),
+        ({"KFP": "2.9.0"}, "Kubeflow Pipelines is 2.9.0 here: 2.17 or newer is needed"),
+        ({"MISSING": "vagen-s3-admin"}, "secrets are missing: vagen/vagen-s3-admin ("),
     ],
 )
-def test_deploy_stops_before_it_applies(cluster: Cluster, missing: str, said: str) -> None:
-    done = cluster.run("deploy", "cpu", MISSING=missing)
+def test_deploy_stops_before_it_applies(cluster: Cluster, environment: dict, said: str) -> None:
+    done = cluster.run("deploy", "cpu", **environment)
     assert done.returncode == 2
     assert said in done.stderr
-    assert not [line for line in cluster.told() if "--force-conflicts" in line]
+    assert not [line for line in cluster.told() if "apply" in line or "delete" in line]
 
 
-def test_a_missing_namespace_of_kubeflow_is_only_told(cluster: Cluster) -> None:
-    done = cluster.run("deploy", "cpu", MISSING="kubeflow")
-    assert done.returncode == 0
-    assert "no namespace kubeflow" in done.stderr
-    assert not [line for line in cluster.told() if "--kustomize kfp" in line]
+def test_all_that_is_wrong_is_said_at_once(cluster: Cluster) -> None:
+    site = cluster.folder / "k8s/site/site.env"
+    shutil.copy(K8S / "site/site.env", site)
+    rewrite(site, {"HTTPS_CIDR=192.0.2.0/24": "HTTPS_CIDR=0.0.0.0/0"})
+    done = cluster.run("deploy", "h100", MISSING="name=kueue secret", KFP="2.16.1")
+    assert done.returncode == 2
+    for said in (
+        "the image registry.invalid/vagen/cpu:0.1.0 is a placeholder",
+        "the image registry.invalid/vagen/trainer:0.1.0 is a placeholder",
+        "Kueue is not installed",
+        "Kubeflow Pipelines is 2.16.1",
+        "the API server is at 172.18.0.2 172.18.0.3, port 16443",
+        "HTTPS_CIDR lets runs send data to everybody",
+        "secrets are missing",
+    ):
+        assert f"- {said}" in done.stderr
+    assert "judge" not in done.stderr, "the overlay has none"
+
+
+@pytest.mark.parametrize("range_", ["0.0.0.0/0", "172.18.0.2/32"])
+def test_the_api_servers_range_holds_it_and_is_not_everything(cluster: Cluster, range_) -> None:
+    rewrite(cluster.folder / "k8s/site/site.env", {"172.18.0.0/28": range_})
+    done = cluster.run("deploy", "cpu")
+    assert done.returncode == 2
+    assert "(172.18.0.2/32), KUBE_API_PORT=16443" in done.stderr
+
+
+@pytest.mark.parametrize("overlay", [*OVERLAYS, EVERY])
+def test_the_secrets_asked_for_are_those_that_pods_cannot_start_without(
+    cluster: Cluster, overlay: str
+) -> None:
+    folder = cluster.folder / "tests/k8s" / EVERY
+    shutil.copytree(Path(__file__).parent / EVERY, folder)
+    done = cluster.run("deploy", str(folder) if overlay == EVERY else overlay, MISSING="secret")
+    (asked,) = re.findall("secrets are missing: (.*) \\(", done.stderr)
+    needed = {
+        f"{pod.namespace}/{name}"
+        for pod in pods(overlay)
+        for name, _ in referred_secrets(pod, optional=False)
+    }
+    for found in of_kind(overlay, "RayCluster"):
+        needed.add(f"{found['metadata']['namespace']}/{found['spec']['authOptions']['secretName']}")
+    asked = {one for one in asked.split() if one.partition("/")[0] != "kubeflow"}
+    # These two are for runs, whatever else the overlay has.
+    assert asked == needed | {"vagen/vagen-ray-token", "vagen/vagen-s3"}
+
+
+def test_steps_secrets_are_asked_for_where_kubeflow_runs_them(cluster: Cluster) -> None:
+    done = cluster.run("deploy", "cpu", MISSING="secret")
+    config = load_infra("kubernetes-cpu", []).kubernetes
+    assert all(f"kubeflow/{secret}" in done.stderr for secret in config.secrets)
 
 
 def test_undeploy_keeps_namespaces_and_with_them_volumes_and_secrets(cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ import pytest
 from rendered import OVERLAYS, ROOT, Pod, groups, of_kind, quantity
 from test_pod_security import violations
 
-from vagen.cluster.render import render_raycluster, submitter_template
+from vagen.cluster.render import render_raycluster
 
 sys.path.append(str(ROOT / "tests/cluster"))
 CLUSTERS = [
@@ -17,7 +17,7 @@ CLUSTERS = [
 
 
 def launched(name: str, template: dict) -> dict:
-    """As `vagen.stages` has it rendered for a run."""
+    """As `vagen.launch` has it rendered for a run."""
     workers = template["spec"]["workerGroupSpecs"][0]["replicas"]
     return render_raycluster(
         template,
@@ -25,7 +25,7 @@ def launched(name: str, template: dict) -> dict:
         run="a-run",
         workers=workers,
         gpus_per_worker=0 if name == "cpu" else 8,
-        ttl_hours=1,
+        lease_minutes=60,
         queue=None if name == "cpu" else "vagen",
     )
 
@@ -38,7 +38,7 @@ def test_kuberays_schema_and_rules_are_kept(name: str, template: dict) -> None:
 
 
 @pytest.mark.parametrize(("name", "template"), CLUSTERS)
-def test_its_pods_and_submitters_are_admitted_where_they_run(name: str, template: dict) -> None:
+def test_its_pods_are_admitted_where_they_run(name: str, template: dict) -> None:
     cluster = launched(name, template)
     head, *workers = groups(cluster)
     for group in (head, *workers):
@@ -48,16 +48,28 @@ def test_its_pods_and_submitters_are_admitted_where_they_run(name: str, template
         root = name == "h100-multinode" and group is not head
         assert bool(violations(pod)) == (root and template["metadata"]["namespace"] == "vagen-rdma")
         assert pod.labels["vagen.dev/run"] == "a-run", "network policies select pods of runs by it"
-    submitter = submitter_template(cluster)
-    assert not violations(Pod("submitter", "", {}, submitter["spec"]))
-    (container,) = submitter["spec"]["containers"]
-    assert container["image"] == head["template"]["spec"]["containers"][0]["image"]
+
+
+@pytest.mark.parametrize(("name", "template"), CLUSTERS)
+def test_autoscalers_of_nodes_leave_its_pods_where_they_are(name: str, template: dict) -> None:
+    for group in groups(launched(name, template)):
+        assert group["template"]["metadata"]["annotations"] == {
+            "karpenter.sh/do-not-disrupt": "true",
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        }
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_runs_come_before_pods_without_a_class_and_trials_after_them(name: str) -> None:
+    classes = {found["metadata"]["name"]: found for found in of_kind(name, "PriorityClass")}
+    assert classes["vagen-run"]["value"] > 0 > classes["vagen-trial"]["value"]
+    assert classes["vagen-trial"]["preemptionPolicy"] == "Never"
 
 
 @pytest.mark.parametrize(("name", "template"), CLUSTERS)
 def test_the_folder_of_runs_has_a_volume_of_its_own(name: str, template: dict) -> None:
     """`output_dir` of the infra files for Kubernetes."""
-    from vagen.config import load_infra
+    from vagen.config.load import load_infra
 
     folders = {
         load_infra(path.stem, []).output_dir
@@ -79,7 +91,7 @@ def test_the_folder_of_runs_has_a_volume_of_its_own(name: str, template: dict) -
 
 
 def test_infra_files_name_mlflow_as_the_site_does() -> None:
-    from vagen.config import load_infra
+    from vagen.config.load import load_infra
 
     lines = (ROOT / "k8s/site/site.env").read_text().splitlines()
     (uri,) = [line.split("=", 1)[1] for line in lines if line.startswith("MLFLOW_TRACKING_URI=")]
@@ -88,7 +100,7 @@ def test_infra_files_name_mlflow_as_the_site_does() -> None:
 
 
 def test_infra_files_place_ray_clusters_in_namespaces_that_have_a_template() -> None:
-    from vagen.config import load_infra
+    from vagen.config.load import load_infra
 
     for name, overlay in {
         "kubernetes-cpu": "cpu",

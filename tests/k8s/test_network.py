@@ -107,38 +107,41 @@ def passes(name: str, source: Peer, target: Peer, port: int, protocol: str = "TC
 
 ALL = "every-component"
 HEAD, WORKER = pod("h100", "/head"), pod("h100", "/worker")
-SUBMITTER = Peer("vagen", {"vagen.dev/run": "a-run", "app.kubernetes.io/part-of": "vagen"})
+RUN_POD = Peer("vagen", {"vagen.dev/run": "a-run", "app.kubernetes.io/part-of": "vagen"})
 GC = pod("h100", "CronJob/vagen-gc")
-KFP_STEP = Peer("kubeflow", {"app.kubernetes.io/part-of": "vagen"})
+STEP = {"app.kubernetes.io/part-of": "vagen", "app.kubernetes.io/component": "step"}
+KFP_STEP = Peer("kubeflow", STEP)
 KFP_OTHER = Peer("kubeflow", {"pipelines.kubeflow.org/v2_component": "true"})
 MLFLOW, DATABASE = pod("h100", "vagen-mlflow"), pod("h100", "vagen-mlflow-db")
 STORE, BUCKET = pod("h100", "StatefulSet/vagen-s3"), pod("h100", "vagen-s3-bucket")
 JUDGE, ENVIRONMENT = pod(ALL, "vagen-judge"), pod(ALL, "vagen-env")
-HELM_KUBERAY = Peer("kuberay", {"app.kubernetes.io/name": "kuberay-operator"})
-KUSTOMIZE_KUBERAY = Peer(
-    "kuberay",
-    {"app.kubernetes.io/name": "kuberay", "app.kubernetes.io/component": "kuberay-operator"},
-)
+OPERATOR = {
+    "app.kubernetes.io/name": "kuberay-operator",
+    "app.kubernetes.io/component": "kuberay-operator",
+}
+KUBERAY = Peer("kuberay", OPERATOR)
 PROMETHEUS = Peer("monitoring", {"app.kubernetes.io/name": "prometheus"})
 DNS = Peer("kube-system", {"k8s-app": "kube-dns"})
-API_SERVER = Peer(address="172.18.0.2")
-OUTSIDE = Peer(address="52.216.0.1")
+API_SERVER, OUTSIDE = Peer(address="192.0.2.2"), Peer(address="192.0.2.3")
+"""In the ranges that the site's file has until they are set."""
+ELSEWHERE = Peer(address="52.216.0.1")
 STRANGER = Peer("strangers", {"app": "anything"})
+IMPOSTORS = [
+    Peer("strangers", labels)
+    for labels in (STEP, OPERATOR, {**STEP, "vagen.dev/run": "a-run"}, RUN_POD.labels)
+]
+"""Pods of another namespace with the labels of those that are let in."""
 
 MUST_PASS = [
     ("h100", HEAD, WORKER, 6379),
     ("h100", WORKER, HEAD, 6379),
     ("h100", WORKER, WORKER, 31337),
-    ("h100", HELM_KUBERAY, HEAD, 8265),
-    ("h100", KUSTOMIZE_KUBERAY, HEAD, 8265),
-    ("h100", SUBMITTER, HEAD, 8265),
     ("h100", KFP_STEP, HEAD, 8265),
     ("h100", WORKER, MLFLOW, 5000),
     ("h100", HEAD, MLFLOW, 5000),
     ("h100", WORKER, STORE, 8333),
     ("h100", HEAD, STORE, 8333),
     ("h100", GC, API_SERVER, 6443),
-    ("h100", GC, API_SERVER, 443),
     ("h100", KFP_STEP, MLFLOW, 5000),
     ("h100", KFP_STEP, STORE, 8333),
     ("h100", MLFLOW, DATABASE, 5432),
@@ -162,7 +165,21 @@ MUST_NOT_PASS = [
     ("h100", STRANGER, MLFLOW, 5000),
     ("h100", STRANGER, STORE, 8333),
     ("h100", STRANGER, DATABASE, 5432),
+    *(
+        ("h100", impostor, target, port)
+        for impostor in IMPOSTORS
+        for target, port in ((HEAD, 8265), (HEAD, 6379), (MLFLOW, 5000), (STORE, 8333))
+    ),
     ("h100", KFP_OTHER, HEAD, 8265),
+    ("h100", KFP_OTHER, MLFLOW, 5000),
+    ("h100", KFP_OTHER, STORE, 8333),
+    ("h100", GC, API_SERVER, 443),
+    ("h100", GC, ELSEWHERE, 6443),
+    ("h100", WORKER, ELSEWHERE, 443),
+    ("h100", MLFLOW, ELSEWHERE, 443),
+    (ALL, JUDGE, ELSEWHERE, 443),
+    ("h100", KUBERAY, HEAD, 8265),
+    ("h100", RUN_POD, HEAD, 8265),
     ("h100", KFP_STEP, HEAD, 6379),
     ("h100", KFP_STEP, DATABASE, 5432),
     ("h100", MLFLOW, HEAD, 8265),
@@ -174,7 +191,6 @@ MUST_NOT_PASS = [
     ("h100", STORE, OUTSIDE, 443),
     ("h100", STORE, WORKER, 6379),
     ("h100", DATABASE, OUTSIDE, 443),
-    ("h100", SUBMITTER, HEAD, 6379),
     ("h100", PROMETHEUS, HEAD, 8265),
     ("h100", PROMETHEUS, STORE, 8333),
     (ALL, ENVIRONMENT, OUTSIDE, 443),
@@ -201,7 +217,7 @@ def test_does_not_pass(name: str, source: Peer, target: Peer, port: int) -> None
     assert not passes(name, source, target, port)
 
 
-@pytest.mark.parametrize("subject", [HEAD, WORKER, SUBMITTER, GC, MLFLOW, BUCKET, JUDGE], ids=told)
+@pytest.mark.parametrize("subject", [HEAD, WORKER, GC, MLFLOW, BUCKET, JUDGE], ids=told)
 @pytest.mark.parametrize("protocol", ["UDP", "TCP"])
 def test_names_are_resolved(subject: Peer, protocol: str) -> None:
     assert passes(ALL, subject, DNS, 53, protocol)
@@ -213,12 +229,23 @@ def test_runs_across_nodes_reach_the_platform_of_the_other_namespace() -> None:
     worker = pod(name, "/worker", "vagen-rdma")
     head = pod(name, "/head", "vagen-rdma")
     assert passes(name, worker, head, 6379)
-    assert passes(name, HELM_KUBERAY, head, 8265)
+    assert passes(name, KFP_STEP, head, 8265)
     assert passes(name, worker, MLFLOW, 5000)
     assert passes(name, worker, STORE, 8333)
     assert passes(name, worker, DNS, 53, "UDP")
     assert not passes(name, worker, HEAD, 6379)
     assert not passes(name, worker, DATABASE, 5432)
+
+
+def test_who_is_let_in_from_elsewhere_is_named_with_its_namespace_and_its_labels() -> None:
+    """A namespace alone lets in all its pods; only Prometheus, which reads metrics, may be so."""
+    for policy in of_kind(ALL, "NetworkPolicy"):
+        for rule in policy["spec"].get("ingress", []):
+            for entry in rule["from"]:
+                if "namespaceSelector" in entry:
+                    whole = "podSelector" not in entry
+                    assert whole == policy["metadata"]["name"].endswith("-metrics")
+                    assert entry["namespaceSelector"]["matchLabels"]
 
 
 def test_policies_name_ports_by_number() -> None:

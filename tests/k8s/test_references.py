@@ -4,10 +4,16 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from rendered import EVERY, K8S, RENDERINGS, ROOT, Pod, of_kind, pods, render
+from rendered import K8S, RENDERINGS, ROOT, Pod, of_kind, pods, render
 
+from vagen.cluster.dashboard import TOKEN_KEY
+
+KEYS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
 SECRETS = {
-    "vagen-s3": {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"},
+    "vagen-ray-token": {"auth_token"},
+    "vagen-s3": KEYS,
+    "vagen-mlflow-s3": KEYS,
+    "vagen-s3-admin": KEYS,
     "vagen-mlflow": {"MLFLOW_BACKEND_STORE_URI", "POSTGRES_PASSWORD"},
     "vagen-judge": {"OPENAI_API_KEY"},
     "vagen-hf": {"HF_TOKEN"},
@@ -16,24 +22,31 @@ SECRETS = {
 """Secrets that docs/kubernetes.md tells to make, with their keys."""
 
 
-def referred_secrets(pod: Pod) -> Iterator[tuple[str, str | None]]:
-    """Secrets that a pod's containers take variables or files from, with the key if it is one."""
+def referred_secrets(pod: Pod, *, optional: bool = True) -> Iterator[tuple[str, str | None]]:
+    """Secrets that a pod's containers take variables or files from, with the key if it is one.
+
+    Args:
+        pod: The pod.
+        optional: Those as well that it starts without.
+    """
     for volume in pod.spec.get("volumes", []):
         for item in volume.get("secret", {}).get("items", []):
             yield volume["secret"]["secretName"], item["key"]
     for container in pod.containers:
-        for source in container.get("envFrom", []):
-            if "secretRef" in source:
-                yield source["secretRef"]["name"], None
-        for entry in container.get("env", []):
-            if "secretKeyRef" in entry.get("valueFrom", {}):
-                reference = entry["valueFrom"]["secretKeyRef"]
-                yield reference["name"], reference["key"]
+        references = [source.get("secretRef") for source in container.get("envFrom", [])]
+        references += [
+            entry.get("valueFrom", {}).get("secretKeyRef") for entry in container.get("env", [])
+        ]
+        for reference in references:
+            if reference and (optional or not reference.get("optional")):
+                yield reference["name"], reference.get("key")
 
 
 @pytest.mark.parametrize("name", RENDERINGS)
 def test_secrets_are_referred_to_by_documented_names_and_never_written(name: str) -> None:
     referred = {found for pod in pods(name) for found in referred_secrets(pod)}
+    for cluster in of_kind(name, "RayCluster"):
+        referred.add((cluster["spec"]["authOptions"]["secretName"], TOKEN_KEY))
     assert referred
     for secret, key in referred:
         assert secret in SECRETS
@@ -43,8 +56,12 @@ def test_secrets_are_referred_to_by_documented_names_and_never_written(name: str
 
 def test_the_documentation_makes_each_secret() -> None:
     text = (ROOT / "docs/kubernetes.md").read_text()
-    for secret, keys in SECRETS.items():
-        assert f"create secret generic {secret}" in text
+    made = set(re.findall(r"create secret generic ([\w-]+)", text))
+    made |= {
+        name for loop in re.findall(r"for secret in ([\w -]+);", text) for name in loop.split()
+    }
+    assert made == SECRETS.keys()
+    for keys in SECRETS.values():
         for key in keys:
             assert f"--from-literal={key}=" in text
 
@@ -151,7 +168,7 @@ def test_probes_ask_ports_that_are_open(name: str) -> None:
 def test_every_object_lies_in_a_namespace_of_the_rendering(name: str) -> None:
     own = {found["metadata"]["name"] for found in of_kind(name, "Namespace")}
     for found in render(name):
-        if found["kind"] in ("Namespace", "ClusterQueue", "ResourceFlavor"):
+        if found["kind"] in ("Namespace", "ClusterQueue", "ResourceFlavor", "PriorityClass"):
             assert "namespace" not in found["metadata"]
         else:
             assert found["metadata"]["namespace"] in own, found["metadata"]["name"]
@@ -183,15 +200,3 @@ def test_mlflow_answers_to_the_name_that_clients_use() -> None:
     for host in (site()["MLFLOW_TRACKING_URI"].removeprefix("http://"), "localhost:5000"):
         assert any(fnmatch(host, pattern) for pattern in patterns)
     assert not any(fnmatch("evil.example:5000", pattern) for pattern in patterns)
-
-
-def test_the_dashboard_asks_for_labels_that_the_monitor_keeps() -> None:
-    import json
-
-    (monitor,) = of_kind(EVERY, "PodMonitor")
-    kept = {re.sub(r"\W", "_", label) for label in monitor["spec"]["podTargetLabels"]}
-    dashboard = json.loads((K8S / "components/prometheus/dashboard.json").read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    assert asked
-    for expression in asked:
-        assert set(re.findall(r"\bray_io_\w+", expression)) <= kept

@@ -15,14 +15,15 @@ CHANGED = {
     "S3_IMAGE": "registry.example/f@sha256:" + "f" * 64,
     "S3_BUCKET": "a-bucket",
     "VAGEN_STORE": "s3://a-bucket/runs",
-    "MLFLOW_ARTIFACTS_DESTINATION": "s3://a-bucket/mlflow",
+    "MLFLOW_ARTIFACTS_DESTINATION": "s3://another-bucket",
     "AWS_REGION": "eu-north-1",
     "MLFLOW_TRACKING_URI": "https://mlflow.example",
     "KFP_NAMESPACE": "a-profile",
     "KFP_SERVICE_ACCOUNT": "default-editor",
     "PROMETHEUS_NAMESPACE": "prometheus",
-    "HTTPS_CIDR": "192.0.2.0/24",
+    "HTTPS_CIDR": "203.0.113.0/24",
     "KUBE_API_CIDR": "198.51.100.0/24",
+    "KUBE_API_PORT": "16443",
     "GPU_PRODUCT": "NVIDIA-H100-PCIe",
     "RDMA_RESOURCE": "vpc.amazonaws.com/efa",
     "JUDGE_MODEL": "a/model",
@@ -32,7 +33,15 @@ CHANGED = {
 """Other values for everything in site.env; AWS_ENDPOINT_URL_S3 is removed, as for AWS."""
 NODES = {"VAGEN_TRAINER_IMAGE", "RDMA_RESOURCE", "RWX_STORAGE_CLASS"}
 """What only the overlays with GPUs, and with several nodes, have."""
-OLD = ("registry.invalid", "chrislusf", "postgres:17", "NVIDIA-H100-80GB", "hca_shared", "Qwen/")
+OLD = (
+    "registry.invalid",
+    "chrislusf",
+    "postgres:17",
+    "NVIDIA-H100-80GB",
+    "hca_shared",
+    "Qwen/",
+    "192.0.2",
+)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +82,9 @@ def test_each_value_arrives(elsewhere: Path) -> None:
     for name, keys in wanted.items():
         objects = load(kustomize(elsewhere / name))
         text = json.dumps([found for found in objects if found["kind"] != "ConfigMap"])
+        for policy in objects:
+            if policy["metadata"]["name"] == "to-kube-api":
+                assert policy["spec"]["egress"][0]["ports"][0]["port"] == 16443
         variables = json.dumps([found for found in objects if found["kind"] == "ConfigMap"])
         for key in keys:
             read_by_pods = key in (
@@ -87,7 +99,7 @@ def test_each_value_arrives(elsewhere: Path) -> None:
 
 def test_variables_and_an_account_reach_the_namespace_of_kubeflow(elsewhere: Path) -> None:
     found = {entry["kind"]: entry for entry in load(kustomize(elsewhere / "k8s/kfp"))}
-    assert found.keys() == {"ConfigMap", "ServiceAccount", "RoleBinding"}
+    assert found.keys() == {"ConfigMap", "ServiceAccount", "Role", "RoleBinding"}
     assert {entry["metadata"]["namespace"] for entry in found.values()} == {"a-profile"}
     assert found["ConfigMap"]["data"] == CHANGED
     assert found["RoleBinding"]["subjects"][0]["namespace"] == "a-profile"

@@ -13,12 +13,11 @@ from vagen.learning import (
     critic_mask,
     explained_variance,
     last_sampled_mask,
-    masked_mean,
     token_rewards,
     turn_end_mask,
-    turn_reward,
     turn_start_mask,
 )
+from vagen.rollout.types import TurnRewards
 
 few = settings(max_examples=80, deadline=None)
 
@@ -114,9 +113,8 @@ def test_rewards_that_do_not_fit_are_refused():
 
 
 def test_an_absent_part_of_a_turns_reward_adds_nothing():
-    parts = {"env": 1.0, "format": 0.5, "judge_observation": None, "judge_prediction": 0.25}
-    assert turn_reward(parts) == 1.75
-    assert turn_reward({"env": None}) == 0.0
+    assert TurnRewards(env=1.0, format=0.5, judge_prediction=0.25).total == 1.75
+    assert TurnRewards(env=0.0, format=0.0).total == 0.0
 
 
 def test_rewards_and_masks_feed_the_estimators():
@@ -181,12 +179,6 @@ def test_metrics_of_unequal_micro_batches():
     ]
     assert combine_metrics(parts) == {"x": 2.0, "m": 4.0}
     assert combine_metrics(parts[2:]) == {}
-
-
-def test_masked_mean():
-    x = torch.tensor([1.0, 3.0, float("nan")])
-    assert float(masked_mean(x, torch.tensor([1, 1, 0]))) == 2.0
-    assert float(masked_mean(x, torch.zeros(3))) == 0.0
 
 
 def test_the_sum_lies_on_the_last_row_of_a_trajectory_that_has_a_turn():

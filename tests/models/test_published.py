@@ -3,9 +3,9 @@
 import pytest
 from PIL import Image
 
-from vagen.cli.counting import counting_processor, must_estimate
-from vagen.cli.memory import read_shape
 from vagen.models.published import PUBLISHED
+from vagen.plan.counting import counting_processor, must_estimate
+from vagen.plan.shape import read_shape
 
 QWEN25_3B = "Qwen/Qwen2.5-VL-3B-Instruct"
 QWEN25_7B = "Qwen/Qwen2.5-VL-7B-Instruct"

@@ -1,6 +1,9 @@
 """The pipelines compiled for Kubernetes: what every executor gets, strictly against the schemas."""
 
+import json
 import os
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 from pipelines.compile import write
 from pipelines.definition import evaluation_pipeline, training_pipeline
 from pipelines.placement import resources_of
-from vagen.config import ConfigError, InfraConfig, load_infra
+from pipelines.schedule import stretches
+from vagen.config import ConfigError, InfraConfig
+from vagen.config.load import load_experiment, load_infra
 
 DATA = Path(__file__).parents[1] / "data" / "pipelines"
 CPU, H100, NODES = "kubernetes-cpu", "kubernetes-h100x8", "kubernetes-h100x8-2nodes"
@@ -27,11 +32,11 @@ _compiled: dict[str, str] = {}
 
 
 def documents(path: Path, infra: InfraConfig) -> tuple[dict, dict]:
-    """The pipeline spec and the platform spec of two iterations; compiled once per infra."""
+    """The pipeline spec and the platform spec; compiled once per infra."""
     key = infra.model_dump_json()
     file = path / "pipeline.yaml"
     if key not in _compiled:
-        write(training_pipeline(infra, iterations=2, test_freq=1), file)
+        write(training_pipeline(infra), file)
         _compiled[key] = file.read_text()
     file.write_text(_compiled[key])
     return read(file)
@@ -53,8 +58,7 @@ def executors(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def step_of(label: str) -> str:
     """`exec-warm-start-2` is a `warm_start`."""
-    name = label.removeprefix("exec-").rstrip("0123456789").rstrip("-")
-    return name.replace("-", "_")
+    return re.sub(r"(-\d+)*$", "", label.removeprefix("exec-")).replace("-", "_")
 
 
 def placed(platform: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -79,6 +83,23 @@ def test_compiled_for_a_cluster_it_is_the_golden_file(tmp_path: Path, name: str)
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(found)
     assert found == golden.read_text()
+
+
+@pytest.mark.skipif(
+    "KFP_COMPILER" not in os.environ,
+    reason="KFP_COMPILER=PROGRAM is not set: it prints the Argo Workflow of a job and a platform",
+)
+def test_as_an_argo_workflow_it_is_a_tenth_of_what_kubernetes_holds(tmp_path: Path):
+    """By Kubeflow 2.17's own compiler: 109 kB on 2026-11-22, whatever the training's length."""
+    spec, platform = documents(tmp_path, load_infra(CPU, []))
+    items = stretches(load_experiment("frozenlake-tiny", []), load_infra(CPU, []))
+    values = {"run": "s3://vagen/runs/lake", "stretches": items, "experiment": "", "infra": ""}
+    job = {"pipelineSpec": spec, "runtimeConfig": {"parameterValues": values}}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    (tmp_path / "platform.json").write_text(json.dumps(platform["platforms"]["kubernetes"]))
+    words = [os.environ["KFP_COMPILER"], tmp_path / "job.json", tmp_path / "platform.json"]
+    workflow = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert len(json.dumps(yaml.safe_load(workflow))) < 150_000
 
 
 @pytest.mark.slow
@@ -111,8 +132,7 @@ def test_every_executor_s_resources(tmp_path: Path, name: str, words: tuple[str,
         assert (shm and (shm["medium"], shm["sizeLimit"])) == (
             expected.shm and ("Memory", expected.shm)
         )
-    played = {"train"} if infra.mode == "fused" else {"rollout", "judge", "advantage", "update"}
-    assert seen == WAITING | WORKING | {"warm_start", "evaluate"} | played
+    assert seen == WAITING | WORKING | ASKING
 
 
 def test_resources_of_one_step():
@@ -128,6 +148,8 @@ def test_every_executor_s_nodes_secrets_time_and_identity(tmp_path: Path):
         "kubernetes.tolerations=[dedicated=vagen:NoSchedule, nvidia.com/gpu:NoExecute]",
         "kubernetes.pull_secrets=[registry]",
         "kubernetes.step_hours=0.5",
+        "kubernetes.team=agents",
+        "kubernetes.cost_center='4711'",
     ]
     _, platform = documents(tmp_path, load_infra(CPU, words))
     for label, config in placed(platform).items():
@@ -156,7 +178,14 @@ def test_every_executor_s_nodes_secrets_time_and_identity(tmp_path: Path):
             "runAsGroup": "1000",
             "runAsNonRoot": True,
         }
-        assert config["podMetadata"]["labels"]["vagen.dev/step"] == step_of(label).replace("_", "-")
+        assert config["podMetadata"]["labels"] == {
+            "app.kubernetes.io/part-of": "vagen",
+            "app.kubernetes.io/component": "step",
+            "vagen.dev/step": step_of(label).replace("_", "-"),
+            "vagen.dev/team": "agents",
+            "vagen.dev/cost-center": "4711",
+        }
+        assert config["imagePullPolicy"] == "IfNotPresent"
 
 
 def test_every_step_is_tried_again_and_never_cached(tmp_path: Path):
@@ -170,12 +199,13 @@ def test_every_step_is_tried_again_and_never_cached(tmp_path: Path):
         assert not task["cachingOptions"].get("enableCache"), name
         assert task["retryPolicy"]["maxRetryCount"] == 2, name
         assert task["retryPolicy"]["backoffDuration"] == "30s", name
-    assert steps == 10
+    assert steps == 13
 
 
 def test_parameters_are_the_run_and_two_files(tmp_path: Path):
     spec, _ = documents(tmp_path, load_infra(H100, []))
-    assert set(spec["root"]["inputDefinitions"]["parameters"]) == {"run", "experiment", "infra"}
+    parameters = {"run", "stretches", "experiment", "infra"}
+    assert set(spec["root"]["inputDefinitions"]["parameters"]) == parameters
     begin = spec["components"]["comp-exit-handler-1"]["dag"]["tasks"]["begin"]
     assert set(begin["inputs"]["parameters"]) == {"run", "experiment", "infra"}
 
@@ -183,7 +213,7 @@ def test_parameters_are_the_run_and_two_files(tmp_path: Path):
 @pytest.mark.slow
 def test_no_secret_value_is_in_a_compiled_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-to-be-seen")
-    pipeline = training_pipeline(load_infra(CPU, []), iterations=1)
+    pipeline = training_pipeline(load_infra(CPU, []))
     assert "not-to-be-seen" not in write(pipeline, tmp_path / "x.yaml").read_text()
 
 
@@ -205,7 +235,7 @@ def test_the_image_of_the_infra_yields_to_the_command_line(tmp_path: Path):
     infra = load_infra(CPU, ["kubernetes.image=example.org/a:1"])
     spec, _ = documents(tmp_path, infra)
     assert {container["image"] for container in executors(spec).values()} == {"example.org/a:1"}
-    pipeline = training_pipeline(infra, iterations=1, image="example.org/b:1")
+    pipeline = training_pipeline(infra, image="example.org/b:1")
     spec, _ = read(write(pipeline, tmp_path / "y.yaml"))
     assert {container["image"] for container in executors(spec).values()} == {"example.org/b:1"}
 

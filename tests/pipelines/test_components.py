@@ -1,4 +1,7 @@
+"""The components: current documents, and what each hands on, over a real run."""
+
 import importlib
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +12,10 @@ from kfp.dsl import Artifact
 
 from components import readme
 from pipelines.definition import evaluation_pipeline
-from vagen.config import load_infra
-from vagen.stages.dispatch import STAGES
+from vagen.config.load import load_infra
+from vagen.run.run import Run
+from vagen.stages.execute import STAGES
+from vagen.storage import read_manifest
 
 
 @pytest.mark.parametrize("name", readme.names())
@@ -25,58 +30,56 @@ def test_metadata_is_current(name: str):
     assert path.read_text() == readme.metadata(name), "run `python -m components.readme`"
 
 
-INPUTS: dict[str, Any] = {
-    "iteration": 2,
-    "start": 2,
-    "stop": 4,
-    "name": "final",
-    "split": "test",
-    "count": 0,
-    "source_uri": "",
-    "source_sha256": "",
-    "experiment": "",
-    "infra": "",
-    "status": SimpleNamespace(state="SUCCEEDED", error_message=None),
-}
-"""Arguments by name, as the pipeline gives them."""
+IN_ORDER: list[tuple[str, dict[str, Any], str]] = [
+    ("begin", {"experiment": "", "infra": ""}, ""),
+    ("build", {}, "levels"),
+    ("warm_start", {}, "warm_start"),
+    ("evaluate", {"name": "warm_start", "split": "test"}, "evaluations/warm_start"),
+    ("rollout", {"iteration": 0}, "iterations/0000/rollout"),
+    ("judge", {"iteration": 0}, "iterations/0000/judge"),
+    ("advantage", {"iteration": 0}, "iterations/0000/advantage"),
+    ("update", {"iteration": 0}, "iterations/0000/update"),
+    ("train", {"start": 1, "stop": 2}, "iterations/0001/update"),
+    ("evaluate", {"name": "final", "split": "test"}, "evaluations/final"),
+    ("measure", {"name": "now", "split": "val", "count": 2}, "evaluations/now"),
+    ("register", {}, "registration"),
+    ("finalize", {"status": SimpleNamespace(state="COMPLETE", error_message=None)}, ""),
+]
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A run whose stages are those of `pipeline_stages`."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.setenv("VAGEN_EXECUTOR", "pipeline_stages:open_run")
-    return str(tmp_path)
+@pytest.mark.slow
+def test_what_the_components_hand_on(make_started_run, tmp_path: Path):
+    run: Run = make_started_run("trainer.total_training_steps=2")
+    for name, given, folder in IN_ORDER:
+        component = getattr(importlib.import_module(f"components.{name}.component"), name)
+        outputs = {
+            key: Artifact(name=key, uri=str(tmp_path / f"{name}-{key}"))
+            for key, output in (component.component_spec.outputs or {}).items()
+        }
+        assert component.python_func(run=str(run.path), **given, **outputs) is None
+        if not outputs:
+            continue
+        metrics = outputs.pop("metrics")
+        ((key, artifact),) = outputs.items()
+        manifest = read_manifest(run.path / folder)
+        assert artifact.metadata["sha256"] == manifest.digest, name
+        assert artifact.uri == str(tmp_path / f"{name}-{key}"), "the launcher owns it"
+        assert set(metrics.metadata) <= set(manifest.payload["metrics"])
+        content = Path(artifact.path).read_text()
+        if key == "report":
+            assert "<html" in content
+        else:
+            pointer = {"location": str(run.path / folder), "sha256": manifest.digest}
+            assert json.loads(content) == pointer
+    assert json.loads((run.path / "summary.json").read_text())["iterations"] == 2
 
 
-@pytest.mark.parametrize("name", readme.names())
-def test_what_a_component_hands_on(name: str, run: str):
-    component = getattr(importlib.import_module(f"components.{name}.component"), name)
-    spec = component.component_spec
-    artifacts = {
-        key: Artifact(name=key)
-        for key, output in (spec.outputs or {}).items()
-        if output.type.startswith("system.")
-    }
-    given = {key: INPUTS[key] for key in (spec.inputs or {}) if key != "run"}
-    produced = component.python_func(run=run, **given, **artifacts)
-    if not spec.outputs:
-        assert produced is None
-        return
-    uri, sha256 = produced
-    assert Path(uri).is_relative_to(run) and len(sha256) == 64
-    metrics = artifacts.pop("metrics")
-    assert metrics.metadata == {"success": 0.5}  # what is not finite is left out
-    (artifact,) = artifacts.values()
-    assert artifact.uri.startswith(uri)
-    assert artifact.metadata["sha256"] == sha256
-
-
-def test_an_evaluation_by_itself_runs_here(run: str, tmp_path: Path):
+@pytest.mark.slow
+def test_an_evaluation_by_itself_runs_here(make_started_run, tmp_path: Path):
+    run: Run = make_started_run()
     local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "pipeline"))
-    evaluation_pipeline(load_infra(None, []))(run=run)
-    (folder,) = (tmp_path / "evaluations").iterdir()
+    evaluation_pipeline(load_infra(None, []))(run=str(run.path), split="val", count=2)
+    (folder,) = run.evaluation("").iterdir()
     assert folder.name.startswith("measured-")
 
 
@@ -87,18 +90,11 @@ def test_every_stage_has_a_component():
 
 
 @pytest.mark.parametrize("path", sorted(Path(readme.ROOT).glob("*/component.py")), ids=str)
-def test_components_import_nothing_but_the_stages(path: Path):
+def test_components_import_nothing_but_the_launch(path: Path):
     imports = [
         line.split()[1]
         for line in path.read_text().splitlines()
         if line.lstrip().startswith(("import ", "from "))
     ]
-    allowed = {
-        "typing",
-        "kfp",
-        "kfp.dsl",
-        "components.image",
-        "vagen.stages.session",
-        "vagen.stages.lifecycle",
-    }
+    allowed = {"kfp", "kfp.dsl", "components.image", "vagen.launch.step", "vagen.launch.lifecycle"}
     assert set(imports) <= allowed

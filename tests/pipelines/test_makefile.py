@@ -49,6 +49,13 @@ def test_the_experiment_can_be_chosen(word: str):
     assert "vagen run frozenlake-tiny" in make("-n", "run")
 
 
+def test_steps_get_the_image_of_the_sites_file():
+    lines = (ROOT / "k8s/site/site.env").read_text().splitlines()
+    (image,) = [line for line in lines if line.startswith("VAGEN_IMAGE=")]
+    assert f"{image} .venv/bin/vagen submit" in make("-n", "submit")
+    assert "VAGEN_IMAGE=mine:1 " in make("-n", "submit", "VAGEN_IMAGE=mine:1")
+
+
 @pytest.mark.parametrize(
     "target", [name for name in targets() if name not in ("help", "clean", "system-packages")]
 )

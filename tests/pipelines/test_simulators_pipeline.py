@@ -7,7 +7,7 @@ import pytest
 
 from vagen.cli.main import main
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.stages.run import Run
+from vagen.run.run import Run
 
 SMALL = (
     "data.train_batch_size=6",
@@ -56,8 +56,8 @@ def test_a_tiny_experiment_completes_an_iteration(
     turns = [turn for trajectory in batch.trajectories for turn in trajectory.turns]
     assert len(batch.trajectories) == 6
     assert all(told.items() <= turn.state.items() for turn in turns)
-    judged = [turn for turn in turns if turn.parsed["format_correct"]]
+    judged = [turn for turn in turns if turn.parsed.format_correct]
     assert all(turn.verdict is not None for turn in judged)
-    rewards = [turn.rewards["env"] for turn in turns]
+    rewards = [turn.rewards.env for turn in turns]
     assert np.isfinite(rewards).all()
     assert (run.path / "evaluations" / "final" / "report.html").is_file()

@@ -15,35 +15,15 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from lake import lake_yaml
 from postgres_server import PostgresServer
 from postgres_server import missing as postgres_missing
 from swift_server import free_ports
 
-from vagen.stages.progress import read_events
+from vagen.progress import read_events
 from vagen.storage import open_store
 
 pytestmark = pytest.mark.slow
-
-EXPERIMENT = """\
-name: lake
-preset: vagen_full
-seed: 3
-envs:
-  lake:
-    env_name: FrozenLake
-    env_config: {prompt_detail: brief, max_actions_per_step: 1}
-    train_size: 64
-    val_size: 4
-    test_size: 8
-data: {train_batch_size: 8, max_prompt_length: 128, max_response_length: 32,
-       max_trajectory_length: 384}
-rollout_manager: {max_turns: 3}
-actor_rollout_ref:
-  actor: {ppo_mini_batch_size: 4, optim: {lr: 1.0e-3}}
-critic: {optim: {lr: 1.0e-3}}
-warm_start: {steps: 4, batch_size: 8}
-trainer: {total_training_steps: 2}
-"""
 
 
 @pytest.fixture
@@ -113,12 +93,11 @@ def kill_in(process: "subprocess.Popen[str]", run: Path, stage: str, iteration: 
     while not any(
         (event["event"], event.get("stage"), event.get("iteration"))
         == ("stage_started", stage, iteration)
-        for event in read_events(run)
+        for event in read_events(run / "events.jsonl")
     ):
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    os.kill(json.loads((run / "session.json").read_text())["pid"], signal.SIGKILL)
     process.kill()
     process.wait()
 
@@ -131,7 +110,7 @@ def test_a_run_is_trained_lost_resumed_and_measured_with_nothing_but_the_store(
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     for folder in (first, second, third):
         folder.mkdir()
-    (first / "lake.yaml").write_text(EXPERIMENT)
+    (first / "lake.yaml").write_text(lake_yaml())
     process = start(
         *("run", "lake.yaml", "--name", "lake", f"infra.store={bucket}/runs"),
         *(f"infra.mlflow_tracking_uri={uri}", "infra.threads=1"),
@@ -147,8 +126,8 @@ def test_a_run_is_trained_lost_resumed_and_measured_with_nothing_but_the_store(
     output = vagen("resume", run_uri, cwd=second)
     run = second / "outputs" / "lake"
     assert "success, final" in output
-    events = read_events(run)
-    assert sum(e["event"] == "session_started" for e in events) == 2
+    events = read_events(run / "events.jsonl")
+    assert sum(e["event"] == "process_started" for e in events) == 2
     done = [(e["stage"], e["iteration"]) for e in events if e["event"] == "stage_finished"]
     assert done.count(("rollout", 0)) == 1 and done.count(("update", 0)) == 1
     assert not (run / "iterations" / "0000" / "rollout" / "tokens.parquet").exists()

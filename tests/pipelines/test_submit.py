@@ -7,12 +7,14 @@ import pytest
 import yaml
 from kfp_api import KubeflowApi, serve
 
+from pipelines.submit import check_image
 from vagen.cli.main import FAILED, USER_ERROR, main
-from vagen.config import load_experiment, load_infra
+from vagen.config.load import load_experiment, load_infra
 
 STORE = "infra.store=s3://bucket/runs"
 SHORT = "trainer.total_training_steps=2"
-CPU = ("--infra", "kubernetes-cpu")
+IMAGE = ("--image", "registry.example/vagen/cpu:1")
+CPU = ("--infra", "kubernetes-cpu", *IMAGE)
 
 
 @pytest.fixture
@@ -33,7 +35,8 @@ def test_a_training_is_sent_with_its_files(
     assert sent["service_account"] == "runner"
     assert list(kubeflow.experiments) == ["vagen"]
     parameters = sent["runtime_config"]["parameters"]
-    assert parameters.keys() == {"run", "experiment", "infra"}
+    assert parameters.keys() == {"run", "stretches", "experiment", "infra"}
+    assert [item["start"] for item in parameters["stretches"]] == [0, 1]
     assert parameters["run"] == "s3://bucket/runs/lake-1"
     out = capsys.readouterr().out
     assert out.splitlines()[:2] == [
@@ -56,16 +59,6 @@ def test_the_files_that_arrive_are_the_configuration(kubeflow: KubeflowApi, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "warned"), [("staged", True), ("fused", False)])
-def test_a_pipeline_near_kubernetes_limit_is_warned_of(
-    kubeflow: KubeflowApi, capsys: pytest.CaptureFixture[str], mode: str, warned: bool
-):
-    words = ["trainer.total_training_steps=50", STORE, f"infra.mode={mode}"]
-    assert main(["submit", "frozenlake-tiny", *CPU, *words]) == 0
-    assert ("infra.mode=fused" in capsys.readouterr().err) is warned
-
-
-@pytest.mark.slow
 def test_a_clone_is_the_run_with_changed_overrides(kubeflow: KubeflowApi, tmp_path: Path):
     config = tmp_path / "store" / "first" / "config"
     config.mkdir(parents=True)
@@ -73,7 +66,7 @@ def test_a_clone_is_the_run_with_changed_overrides(kubeflow: KubeflowApi, tmp_pa
     (config / "experiment.yaml").write_text(yaml.safe_dump(first.model_dump(mode="json")))
     infra = load_infra("kubernetes-cpu", ["store=s3://bucket/runs", "threads=1"])
     (config / "infra.yaml").write_text(yaml.safe_dump(infra.model_dump(mode="json")))
-    clone = ["submit", "--clone", str(config.parent), "--name", "second"]
+    clone = ["submit", "--clone", str(config.parent), "--name", "second", *IMAGE]
     assert main([*clone, "algorithm.lam=0.8", "infra.threads=2"]) == 0
     ((_, sent),) = kubeflow.posted
     parameters = sent["runtime_config"]["parameters"]
@@ -94,7 +87,7 @@ def test_an_evaluation_once_and_by_schedule(
         ("infra", load_infra("kubernetes-cpu", ["store=s3://bucket/runs"])),
     ):
         (config / f"{name}.yaml").write_text(yaml.safe_dump(loaded.model_dump(mode="json")))
-    words = ["--levels", "val", "--count", "16", *(["--cron", cron] if cron else [])]
+    words = ["--levels", "val", "--count", "16", *IMAGE, *(["--cron", cron] if cron else [])]
     assert main(["submit", "--evaluate", str(config.parent), *words]) == 0
     ((kind, sent),) = kubeflow.posted
     parameters = {"run": str(config.parent), "split": "val", "count": 16}
@@ -116,7 +109,14 @@ def test_an_evaluation_once_and_by_schedule(
         ([*CPU, STORE, "--name", "x" * 41], "use up to 40 letters"),
         ([*CPU, STORE, "--cron", "0 0 3 * * *"], "--cron goes with --evaluate RUN"),
         ([*CPU, STORE, "infra.verl.ray_address=auto"], "makes the run a Ray cluster of its own"),
+        ([*CPU, STORE, "trainer.total_training_steps=61"], "would have 61 stretches"),
         ([*CPU, STORE, "infra.device=auto"], "auto looks at this machine"),
+        ([*CPU[:2], STORE], "the steps' image is vagen:latest"),
+        (
+            [*CPU, STORE, "--image", "registry.invalid/vagen/cpu:1"],
+            "VAGEN_IMAGE in k8s/site/site.e",
+        ),
+        ([*CPU, STORE, "--image", "localhost:5000/vagen"], "or names no version"),
     ],
 )
 def test_what_cannot_be_submitted_is_refused_before_anything_is_sent(
@@ -147,3 +147,10 @@ def test_a_kubeflow_that_is_not_there(
     error = capsys.readouterr().err
     assert "Kubeflow at http://127.0.0.1:9 cannot be reached" in error
     assert "port-forward" in error
+
+
+@pytest.mark.parametrize("image", ["localhost:5000/vagen:1", "vagen@sha256:" + "a" * 64])
+def test_an_image_with_a_version_is_taken_from_the_infra_or_the_command_line(image: str):
+    infra = load_infra("kubernetes-cpu", [f"kubernetes.image={image}"])
+    check_image(infra, None)
+    check_image(load_infra("kubernetes-cpu", []), image)

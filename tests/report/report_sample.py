@@ -4,13 +4,24 @@ Token ids come from a small vocabulary of words; log-probs, values and advantage
 """
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
 from vagen.envs import env_config_digest, make
 from vagen.envs.images import image_digest, png_bytes
+from vagen.envs.parsing import ParsedResponse
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.rollout.types import CONTEXT, Status, TokenRow, Trajectory, Turn
+from vagen.rollout.types import (
+    CONTEXT,
+    Status,
+    TokenRow,
+    Trajectory,
+    Turn,
+    TurnMetrics,
+    TurnRewards,
+    Verdict,
+)
 
 ATTACKS = (
     "</script><script>document.title='owned'</script>",
@@ -75,13 +86,9 @@ def sample_batch(
                     trajectory_id=f"{env_name}-{index:04d}",
                     turn_index=len(turns),
                     response_text=response,
-                    parsed=info["parsed"],
-                    rewards={
-                        **info["rewards"],
-                        "judge_observation": None,
-                        "judge_prediction": None,
-                    },
-                    metrics=info["metrics"],
+                    parsed=ParsedResponse.from_dict(info["parsed"]),
+                    rewards=TurnRewards(**info["rewards"]),
+                    metrics=TurnMetrics(**info["metrics"]),
                     state=state,
                     next_state=info["state"],
                     observation_text=before,
@@ -107,7 +114,7 @@ def sample_batch(
                 truncated=truncated and not failed,
                 success=success and not failed,
                 status=Status.ENV_ERROR if failed else Status.OK,
-                score=0.0 if failed else sum(t.rewards["env"] + t.rewards["format"] for t in turns),
+                score=0.0 if failed else sum(t.rewards.env + t.rewards.format for t in turns),
                 turns=turns,
                 rows=[row.build(f"{env_name}-{index:04d}", columns=kind == "advantage")],
                 error="TimeoutError: the simulator did not answer" if failed else None,
@@ -135,13 +142,11 @@ def sample_history(iterations: int = 40, seed: int = 0, final: float = 0.72) -> 
             "iteration": i,
             "train/success": float(np.clip(success, 0, 1)),
             "train/score": float(1.2 * success),
-            "train/rewards/env": float(success),
-            "train/rewards/format": float(0.09 + 0.01 * progress),
-            "train/rewards/judge_observation": float(0.5 + 0.3 * progress + rng.normal(0, 0.02)),
-            "actor/ppo_kl": float(abs(rng.normal(0.004, 0.002))),
+            "critic/rewards/mean": float(1.7 * success + rng.normal(0, 0.02)),
+            "actor/update_kl": float(abs(rng.normal(0.004, 0.002))),
             "actor/entropy": float(0.9 - 0.5 * progress + rng.normal(0, 0.02)),
             "actor/pg_clipfrac": float(abs(rng.normal(0.05, 0.02))),
-            "critic/vf_loss": float(0.5 * np.exp(-i / 10) + abs(rng.normal(0.05, 0.01))),
+            "critic/loss": float(0.5 * np.exp(-i / 10) + abs(rng.normal(0.05, 0.01))),
             "critic/vf_clipfrac": float(abs(rng.normal(0.02, 0.01))),
             "critic/vf_explained_var": float(0.7 * progress + rng.normal(0, 0.03)),
             "timing_s/rollout": float(5.5 + rng.normal(0, 0.3)),
@@ -169,10 +174,10 @@ def _response(env, rng: np.random.Generator, attack: str | None) -> str:
 
 def _judge(turn: Turn, rng: np.random.Generator) -> None:
     scores = [None if rng.random() < 0.1 else float(rng.choice([1.0, 0.5, 0.0])) for _ in range(2)]
-    flags = ["observation:contradiction"] if scores[0] is None else []
-    turn.verdict = {"observation": scores[0], "prediction": scores[1], "flags": flags}
-    turn.rewards["judge_observation"] = None if scores[0] is None else 0.5 * scores[0]
-    turn.rewards["judge_prediction"] = None if scores[1] is None else 0.5 * scores[1]
+    flags = ("observation:contradiction",) if scores[0] is None else ()
+    turn.verdict = Verdict(*scores, flags)
+    seen, foreseen = (None if score is None else 0.5 * score for score in scores)
+    turn.rewards = replace(turn.rewards, judge_observation=seen, judge_prediction=foreseen)
 
 
 class _RowBuilder:

@@ -55,10 +55,7 @@ def test_lines_hold_the_history(tmp_path, drawn):
 
 
 def test_time_shares(tmp_path, drawn):
-    rows = [
-        {"iteration": i, "timing_s/rollout": 3.0, "timing_s/update": 1.0, "timing_s/total": 4.0}
-        for i in range(3)
-    ]
+    rows = [{"iteration": i, "timing_s/rollout": 3.0, "timing_s/update": 1.0} for i in range(3)]
     write_curves(rows, tmp_path / "c.png")
     texts = [t.get_text() for t in panel(drawn[0], "Time").get_legend().get_texts()]
     assert texts == ["update 25%", "rollout 75%"]

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import zlib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -165,8 +165,9 @@ def test_data_holds_the_whole_batch(sample, html):
         assert shown["score"] == pytest.approx(item.score)
         for turn, original in zip(shown["turns"], item.turns, strict=True):
             assert turn["text"] == original.response_text
-            assert turn["rewards"] == original.rewards
-            assert turn["verdict"] == original.verdict
+            assert turn["rewards"] == asdict(original.rewards)
+            assert turn["parsed"] == original.parsed.to_dict()
+            assert turn["verdict"] == (original.verdict and original.verdict.to_dict())
             assert data["states"][turn["state"]] == original.state
             assert data["states"][turn["next"]] == original.next_state
             frames = [base64.b64decode(data["images"][i]) for i in turn["images"]]
@@ -231,7 +232,7 @@ def test_head_counts_what_the_batch_holds(sample):
     assert first.interval.low < first.interval.point < first.interval.low + first.interval.width
     assert cards["truncated"].value == str(sum(t.truncated for t in batch.trajectories))
     turns = [turn for item in batch.trajectories for turn in item.turns]
-    judged = [t.verdict["observation"] for t in turns if t.verdict]
+    judged = [t.verdict.observation for t in turns if t.verdict]
     judged = [score for score in judged if score is not None]
     assert cards["judged observation"].value == f"{np.mean(judged):.2f}"
     assert cards["judged observation"].detail == f"{len(judged)} of {len(turns)}"

@@ -2,7 +2,7 @@
 
 import json
 import struct
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +13,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vagen.envs.images import decode_png, image_digest, png_bytes
+from vagen.envs.parsing import ParsedResponse
 from vagen.rollout.batch import SCHEMA_VERSION, BatchError, TrajectoryBatch
-from vagen.rollout.types import CONTEXT, Status, TokenRow, Trajectory, Turn
+from vagen.rollout.types import (
+    CONTEXT,
+    SectionScores,
+    Status,
+    TokenRow,
+    Trajectory,
+    Turn,
+    TurnMetrics,
+    TurnRewards,
+    Verdict,
+)
 from vagen.storage import CorruptArtifact, StorageError, commit_directory, verify_directory
 
 ADDED = ("advantages", "old_logprobs", "values")
@@ -25,6 +36,11 @@ json_values = st.recursive(
     max_leaves=6,
 )
 json_objects = st.dictionaries(st.text(max_size=6), json_values, max_size=3)
+texts = st.none() | st.text(max_size=6)
+words = st.lists(st.text(max_size=4), max_size=3).map(tuple)
+scores = st.none() | finite
+by_section = st.none() | st.builds(SectionScores, scores, scores)
+verdicts = st.builds(Verdict, scores, scores, words, words, words, by_section, by_section)
 
 
 def float32(draw, size):
@@ -39,12 +55,12 @@ def turns(draw, trajectory_id, index, digests):
         trajectory_id=trajectory_id,
         turn_index=index,
         response_text=draw(st.text(max_size=12)),
-        parsed=draw(json_objects),
-        rewards=draw(st.dictionaries(st.text(max_size=5), st.none() | finite, max_size=3)),
-        metrics=draw(st.dictionaries(st.text(max_size=5), st.booleans(), max_size=2)),
+        parsed=draw(st.builds(ParsedResponse, st.booleans(), words, *[texts] * 4)),
+        rewards=draw(st.builds(TurnRewards, finite, finite, *[scores] * 2)),
+        metrics=draw(st.builds(TurnMetrics, st.booleans(), st.booleans())),
         state=draw(json_objects),
         next_state=draw(json_objects),
-        verdict=draw(st.none() | json_objects),
+        verdict=draw(st.none() | verdicts),
         length_cut=draw(st.booleans()),
         observation_text=draw(st.text(max_size=8)),
         images=draw(st.lists(st.sampled_from(digests), max_size=2)) if digests else [],
@@ -124,7 +140,7 @@ def plain(value):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if isinstance(value, TrajectoryBatch | Trajectory | Turn | TokenRow):
+    if is_dataclass(value):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     return value
 
@@ -155,9 +171,9 @@ def example(count=3) -> TrajectoryBatch:
             trajectory_id=name,
             turn_index=0,
             response_text="<think></think><answer>Up</answer>",
-            parsed={"actions": ["Up"]},
-            rewards={"env": 1.0, "format": 0.5, "judge_observation": None},
-            metrics={"action_is_valid": True},
+            parsed=ParsedResponse(format_correct=True, actions=("Up",)),
+            rewards=TurnRewards(env=1.0, format=0.5),
+            metrics=TurnMetrics(action_is_valid=True, action_is_effective=True),
             state={"player": [0, 1]},
             next_state={"player": [0, 0]},
             images=[digest],
@@ -209,7 +225,7 @@ def test_unchanged_files_are_shared_with_the_previous_batch(tmp_path):
     first = example().save(tmp_path / "rollout")
     batch = TrajectoryBatch.load(first)
     batch.kind = "judge"
-    batch.trajectories[0].turns[0].verdict = {"observation": 1.0, "prediction": None, "flags": []}
+    batch.trajectories[0].turns[0].verdict = Verdict(observation=1.0)
     second = batch.save(tmp_path / "judge", previous=first)
     same = {
         name: (first / name).samefile(second / name)

@@ -81,7 +81,7 @@ def test_the_environments_end_terminates(processor):
     assert trajectory.success and trajectory.terminated and not trajectory.truncated
     assert trajectory.rows[0].input_ids[-1] == processor.eos_id
     assert trajectory.rows[0].turn_index[-1] == len(trajectory.turns) - 1
-    assert trajectory.score == sum(t.rewards["env"] + t.rewards["format"] for t in trajectory.turns)
+    assert trajectory.score == sum(t.rewards.env + t.rewards.format for t in trajectory.turns)
     assert trajectory.score > 10
 
 
@@ -158,7 +158,7 @@ def test_sampled_ids_are_never_tokenised_again(processor):
     assert row.input_ids[row.loss_mask].tolist() == odd
     text = trajectory.turns[0].response_text
     assert text == tokenizer.decode(odd) and tokenizer.encode(text) != odd
-    assert not trajectory.turns[0].parsed["format_correct"]
+    assert not trajectory.turns[0].parsed.format_correct
 
 
 def test_special_tokens_of_an_answer_are_no_text(processor):
@@ -173,10 +173,10 @@ def test_turns_record_what_happened(processor):
     trajectory = play(ScriptedPolicy(processor, [WALK, "nonsense"]), env=env)
     states = [turn.state for turn in trajectory.turns]
     assert states[1:] == [turn.next_state for turn in trajectory.turns[:-1]]
-    assert trajectory.turns[0].parsed["actions"] and not trajectory.turns[1].parsed["actions"]
+    assert trajectory.turns[0].parsed.actions and not trajectory.turns[1].parsed.actions
     assert [len(turn.images) for turn in trajectory.turns] == [1] * 4
     assert [d for t in trajectory.turns for d in t.images] == trajectory.rows[0].images[:4]
-    assert all(turn.rewards["judge_observation"] is None for turn in trajectory.turns)
+    assert all(turn.rewards.judge_observation is None for turn in trajectory.turns)
 
 
 def test_a_first_prompt_that_is_too_long_is_refused(processor):
@@ -201,13 +201,11 @@ class BreakingEnv:
     def step(self, response: str):
         if self.where == "step" and self.steps == self.turn:
             raise RuntimeError("simulator died")
+        *answer, info = self.inner.step(response)
+        if self.where == "info" and self.steps == self.turn:
+            del info["rewards"]["format"]
         self.steps += 1
-        return self.inner.step(response)
-
-    def state(self):
-        if self.where == "state" and self.steps == self.turn:
-            raise KeyError("player")
-        return self.inner.state()
+        return *answer, info
 
     def system_prompt(self):
         return self.inner.system_prompt()
@@ -217,7 +215,7 @@ class BreakingEnv:
 
 
 @pytest.mark.parametrize("turn", [0, 2])
-@pytest.mark.parametrize("where", ["step", "state"])
+@pytest.mark.parametrize("where", ["step", "info"])
 def test_a_failing_environment_leaves_no_training_signal(processor, where, turn):
     policy = ScriptedPolicy(processor, [WALK])
     trajectory = play(policy, env=BreakingEnv(where, turn))
@@ -226,7 +224,7 @@ def test_a_failing_environment_leaves_no_training_signal(processor, where, turn)
     assert len(trajectory.turns) == turn
     row = trajectory.rows[0]
     assert row.input_ids.size and not row.loss_mask.any() and not row.rollout_logprobs.any()
-    expected = {"step": "RuntimeError: simulator died", "state": "KeyError: 'player'"}
+    expected = {"step": "RuntimeError: simulator died", "info": "KeyError: 'format'"}
     assert trajectory.error == expected[where]
     assert policy.released == ["e/0"]
 

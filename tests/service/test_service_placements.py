@@ -109,8 +109,8 @@ def test_experts_play_wherever_the_environment_is(make_experiment, vl_model, ser
     for place in (EnvironmentsConfig(), EnvironmentsConfig(placement="workers"), server.config()):
         check_rendering(config, vl_model.processor, "val", place)
         env = environments_of(place).open("FrozenLake", {}, "val")
-        env.reset(seed=3)
-        responses.append([env.expert_response(), env.system_prompt(), env.state()])
+        _, info = env.reset(seed=3)
+        responses.append([env.expert_response(), env.system_prompt(), info["state"]])
         env.close()
     assert responses[0] == responses[1] == responses[2]
 

@@ -1,6 +1,7 @@
 """Advantage estimation from a batch, end to end."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from vagen.engines.objectives import CRITIC_MASK
-from vagen.rollout.types import Status, TokenRow, Trajectory
+from vagen.rollout.types import Status, TokenRow, Trajectory, TurnRewards
 from vagen.stages.advantage import add_columns
 
 
@@ -122,7 +123,7 @@ def test_rewards_are_at_the_ends_of_turns(batch):
         expected = np.zeros(len(row.input_ids), np.float32)
         for turn in trajectory.turns:
             last = np.flatnonzero(row.loss_mask & (row.turn_index == turn.turn_index))[-1]
-            expected[last] = turn.rewards["env"] + turn.rewards["format"]
+            expected[last] = turn.rewards.env + turn.rewards.format
         np.testing.assert_allclose(row.columns["rewards"], expected, atol=1e-6)
 
 
@@ -161,13 +162,28 @@ def test_judge_rewards_count_and_missing_ones_do_not(make_experiment, batch):
     config = with_estimator(make_experiment, "masked_gae")
     engine = FixedEngine()
     engine.kl_coef = 0.0
-    batch.trajectories[0].turns[0].rewards["judge_observation"] = 0.5
-    assert batch.trajectories[1].turns[0].rewards["judge_observation"] is None
+    judged = batch.trajectories[0].turns[0]
+    judged.rewards = replace(judged.rewards, judge_observation=0.5)
+    assert batch.trajectories[1].turns[0].rewards.judge_observation is None
     before = [float(r.sum()) for r in sampled(batch.trajectories, "rewards")]
     add_columns(config, engine, batch.trajectories, {})
     after = [float(r.sum()) for r in sampled(batch.trajectories, "rewards")]
     assert after[0] == pytest.approx(before[0] + 0.5)
     assert after[1:] == pytest.approx(before[1:])
+
+
+def test_an_estimator_is_taken_by_its_path_as_by_its_name(make_experiment, batch):
+    found = []
+    for name in ("masked_rloo", "vagen.advantage.estimators.rloo:masked_rloo"):
+        config = make_experiment(
+            f"algorithm.adv_estimator={name}", "rollout_manager.n_trajectory=2"
+        )
+        trajectories = copy.deepcopy(batch.trajectories)
+        add_columns(config, FixedEngine(), trajectories, {})
+        found.append(sampled(trajectories, "advantages"))
+    for by_name, by_path in zip(*found, strict=True):
+        assert by_name.any()
+        np.testing.assert_array_equal(by_name, by_path)
 
 
 @pytest.fixture
@@ -252,9 +268,10 @@ def grouped(batch) -> list[Trajectory]:
         for row in trajectory.rows:
             row.columns.clear()
         for turn in trajectory.turns:
-            turn.rewards |= {"env": 0.25, "format": 0.0}
+            turn.rewards = TurnRewards(env=0.25, format=0.0)
         gap = (0.0, 1.0, 4.0)[i // 2] * (i % 2)
-        trajectory.turns[0].rewards["env"] += gap - 0.25 * len(trajectory.turns)
+        first = 0.25 + gap - 0.25 * len(trajectory.turns)
+        trajectory.turns[0].rewards = TurnRewards(env=first, format=0.0)
     return batch.trajectories
 
 
@@ -316,7 +333,8 @@ def test_deviations_are_measured_without_a_filter_too(make_experiment, grouped):
 
 def test_judge_rewards_count_in_the_scores_that_are_compared(make_experiment, grouped):
     config = with_estimator(make_experiment, "masked_gae", *filtered("top_k", 0.4))
-    grouped[1].turns[0].rewards["judge_prediction"] = 9.0
+    judged = grouped[1].turns[0]
+    judged.rewards = replace(judged.rewards, judge_prediction=9.0)
     add_columns(config, FixedEngine(), grouped, {})
     assert [t.kept for t in grouped] == [True, True] + [False] * 4
 
@@ -372,7 +390,7 @@ def test_normalised_rewards_stay_at_their_turns(make_experiment, grouped, per_tu
     several = next(t for t in plain[4:] if len(t.turns) > 1)
     row = several.rows[0]
     first = np.flatnonzero(row.loss_mask & (row.turn_index == 0))[-1]
-    earned = several.turns[0].rewards["env"] if per_turn == "true" else 0.0
+    earned = several.turns[0].rewards.env if per_turn == "true" else 0.0
     assert row.columns["rewards"][first] == pytest.approx(earned / 8**0.5, rel=1e-4)
 
 

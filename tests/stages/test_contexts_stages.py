@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from vagen.config import load_infra
+from vagen.config.load import load_infra
 from vagen.engines.local.engine import LocalEngine
 from vagen.report.payload import token_text, viewer_payload
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import Status, Trajectory
+from vagen.run.run import Run
 from vagen.stages.advantage import add_columns, advantage
 from vagen.stages.build import build
 from vagen.stages.judge import judge
-from vagen.stages.resident import engine_at
 from vagen.stages.rollout import rollout
-from vagen.stages.run import Run
 from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
+from vagen.stages.weights import engine_at
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 CONTEXTS = {
@@ -98,12 +98,7 @@ def test_an_iteration_runs_through_all_steps(iteration):
     measured = batch.metrics
     assert measured["rollout/logprob_difference_max"] <= 1e-4
     assert max(len(t.rows) for t in batch.trajectories) == {"no_concat": 4, "window": 3}[context]
-    total = sum(
-        turn.rewards[part] or 0
-        for t in batch.trajectories
-        for turn in t.turns
-        for part in turn.rewards
-    )
+    total = sum(turn.rewards.total for t in batch.trajectories for turn in t.turns)
     placed = sum(row.columns["rewards"].sum() for t in batch.trajectories for row in t.rows)
     assert placed == pytest.approx(total, abs=1e-4), "there is no divergence from the start yet"
     for trajectory in batch.trajectories:
@@ -161,7 +156,7 @@ def test_the_sum_of_rewards_is_at_the_end_of_the_trajectory(iteration):
     for trajectory in batch.trajectories:
         *before, last = trained(trajectory)
         assert not any(row.columns["rewards"].any() for row in before)
-        total = sum(reward or 0 for turn in trajectory.turns for reward in turn.rewards.values())
+        total = sum(turn.rewards.total for turn in trajectory.turns)
         place = np.flatnonzero(last.loss_mask)[-1]
         assert last.columns["rewards"][place] == pytest.approx(total, abs=1e-5)
         assert np.count_nonzero(last.columns["rewards"]) <= 1

@@ -4,13 +4,16 @@ import json
 
 import pytest
 
-from pipelines.local import execute as execute_pipeline
-from vagen.stages import execute
-from vagen.stages.evaluate import iteration_of
-from vagen.stages.progress import configure, read_events
-from vagen.stages.run import Run, stopped_at
-from vagen.stages.session import ITERATION_STAGES
+from vagen.progress import configure, read_events
+from vagen.rollout.batch import TrajectoryBatch
+from vagen.run.layout import ITERATION_STAGES, validated_iteration
+from vagen.run.run import Stop
+from vagen.stages.evaluate import evaluate
+from vagen.stages.execute import STAGES, execute
+from vagen.stages.rollout import rollout
+from vagen.stages.update import update
 from vagen.storage import read_manifest
+from vagen.train import iterate, train
 
 SUCCESS_RULE = (
     "trainer.total_training_steps=5",
@@ -23,40 +26,33 @@ REASON = "validation success was below 1 2 times in a row"
 
 def test_names_of_validations():
     names = ("iteration-0010", "iteration-0000", "final", "warm_start", "iteration-x")
-    assert [iteration_of(name) for name in names] == [9, None, None, None, None]
+    assert [validated_iteration(name) for name in names] == [9, None, None, None, None]
 
 
 @pytest.mark.slow
 def test_after_the_stop_every_step_passes_on_the_last_update(make_started_run):
     run = make_started_run(*SUCCESS_RULE)
-    configure(run.path)
+    configure(run.events)
     assert run.last_iteration == 4
-    for iteration in range(3):
-        assert stopped_at(run.path) is None
-        for stage in ITERATION_STAGES:
-            last = execute(run, stage, iteration=iteration)
-        if iteration < 2:
-            execute(run, "evaluate", name=f"iteration-{iteration + 1:04d}", split="val")
-    stop = stopped_at(run.path)
-    assert stop is not None and (stop.iteration, stop.reason) == (2, REASON)
+    iterate(run, 0, 2)
+    assert run.stop is None
+    iterate(run, 2, 5)
+    assert run.stop == Stop(2, REASON)
     assert run.last_iteration == 2
+    last = execute(run, update, iteration=2)
     before = sorted(run.path.rglob("*"))
-    for stage in ITERATION_STAGES:
-        passed = execute(run, stage, iteration=3)
+    for name in ITERATION_STAGES:
+        passed = execute(run, STAGES[name], iteration=3)
         assert (passed["uri"], passed["sha256"]) == (last["uri"], last["sha256"])
-    passed = execute(run, "evaluate", name="iteration-0004", split="val")
+    passed = execute(run, evaluate, name="iteration-0004", split="val")
     assert passed["uri"] == last["uri"]
     assert sorted(run.path.rglob("*")) == before, "nothing new is written"
-    again = execute(run, "update", iteration=2)
-    assert again == last
 
 
 def test_the_variance_of_scores_is_that_of_a_level_s_trajectories(make_started_run):
     run = make_started_run("rollout_manager.n_trajectory=2", "data.train_batch_size=3")
-    configure(run.path)
-    metrics = execute(run, "rollout", iteration=0)["metrics"]
-    from vagen.rollout.batch import TrajectoryBatch
-
+    configure(run.events)
+    metrics = execute(run, rollout, iteration=0)["metrics"]
     batch = TrajectoryBatch.load(run.step(0, "rollout"))
     scores = [trajectory.score for trajectory in batch.trajectories]
     variances = [((a - b) / 2) ** 2 for a, b in zip(scores[::2], scores[1::2], strict=True)]
@@ -64,11 +60,9 @@ def test_the_variance_of_scores_is_that_of_a_level_s_trajectories(make_started_r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["staged", "fused"])
-def test_a_pipeline_that_stops_early_ends_well_and_resumes_to_the_same(make_started_run, mode):
+def test_a_training_that_stops_early_ends_well_and_resumes_to_the_same(make_started_run):
     run = make_started_run(*SUCCESS_RULE)
-    run = Run(run.path, run.experiment, run.infra.model_copy(update={"mode": mode}))
-    execute_pipeline(run)
+    train(run)
     summary = json.loads((run.path / "summary.json").read_text())
     assert summary["stopped_early"] == REASON and summary["iterations"] == 3
     final = json.loads((run.evaluation("final") / "results.json").read_text())
@@ -89,12 +83,12 @@ def test_a_pipeline_that_stops_early_ends_well_and_resumes_to_the_same(make_star
     ]
 
     digest = read_manifest(run.registration).digest
-    finished = len(read_events(run.path))
-    execute_pipeline(run)
+    finished = len(read_events(run.events))
+    train(run)
     again = json.loads((run.path / "summary.json").read_text())
     assert {k: v for k, v in again.items() if k != "seconds"} == {
         k: v for k, v in summary.items() if k != "seconds"
     }
     assert read_manifest(run.registration).digest == digest
-    later = [e for e in read_events(run.path)[finished:] if e["event"] == "stage_finished"]
+    later = [e for e in read_events(run.events)[finished:] if e["event"] == "stage_finished"]
     assert not [e for e in later if e["iteration"] is not None], "no iteration is run again"

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from vagen.config import load_experiment, load_infra
+from vagen.config.load import load_experiment, load_infra
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import Status
+from vagen.run.layout import FINAL
+from vagen.run.run import Run
 from vagen.stages.advantage import advantage
 from vagen.stages.build import build
-from vagen.stages.evaluate import FINAL, evaluate
+from vagen.stages.evaluate import evaluate
 from vagen.stages.judge import judge
 from vagen.stages.register import register
 from vagen.stages.rollout import rollout
-from vagen.stages.run import Run
 from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
 

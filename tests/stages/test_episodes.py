@@ -8,8 +8,8 @@ from vagen.engines.local.generation import LocalPolicy
 from vagen.rollout import play as play_module
 from vagen.rollout.play import EpisodesFailed, play
 from vagen.service import placement
-from vagen.stages.build import LevelSet, load_levels
 from vagen.stages.episodes import evaluation_specs, greedy_specs, training_specs
+from vagen.stages.levels import LevelSet, load_levels
 
 
 @pytest.fixture(scope="module")

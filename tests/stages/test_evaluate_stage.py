@@ -9,9 +9,9 @@ import torch
 from vagen.config.base import ConfigError
 from vagen.engines.local.engine import LocalEngine
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.stages.build import LevelSet, load_levels
+from vagen.run.run import result
 from vagen.stages.evaluate import _version, evaluate_model, play_levels, read_results
-from vagen.stages.run import result
+from vagen.stages.levels import LevelSet, load_levels
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,17 @@ import pytest
 import torch
 import yaml
 
-from vagen.config import PRESETS, load_experiment, load_infra
+from vagen.config import PRESETS
+from vagen.config.load import load_experiment, load_infra
 from vagen.models import load_model
+from vagen.run.run import Run
 from vagen.stages.advantage import advantage
 from vagen.stages.build import build
 from vagen.stages.judge import judge
-from vagen.stages.resident import version_after
 from vagen.stages.rollout import rollout
-from vagen.stages.run import Run
 from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
+from vagen.stages.weights import version_after
 
 ITERATIONS = 3
 """The second one starts from weights that have moved."""

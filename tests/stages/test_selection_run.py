@@ -8,15 +8,15 @@ from vagen.models import load_model
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.play import play
 from vagen.rollout.types import Status
+from vagen.run.run import Run
 from vagen.stages.advantage import advantage
-from vagen.stages.build import load_levels
 from vagen.stages.episodes import greedy_specs, training_specs
 from vagen.stages.finalize import finalize
 from vagen.stages.judge import judge
-from vagen.stages.resident import engine_at
+from vagen.stages.levels import load_levels
 from vagen.stages.rollout import episode_metrics, rollout
-from vagen.stages.run import Run
 from vagen.stages.update import update
+from vagen.stages.weights import engine_at
 
 STARPO_S = (
     "data.train_batch_size=4",

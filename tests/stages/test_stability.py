@@ -15,12 +15,13 @@ import torch
 from vagen.engines.local.engine import LocalEngine
 from vagen.learning.guard import TrainingUnstable
 from vagen.models import load_model
-from vagen.stages import execute
-from vagen.stages.progress import configure, read_events
-from vagen.stages.resident import engine_at, prune_checkpoints
-from vagen.stages.run import Run, committed
-from vagen.stages.session import ITERATION_STAGES
+from vagen.progress import configure, read_events
+from vagen.run.layout import ITERATION_STAGES
+from vagen.run.run import Run, committed
+from vagen.stages.execute import STAGES, execute
+from vagen.stages.weights import engine_at, prune_checkpoints
 from vagen.storage import read_manifest
+from vagen.train import iterate
 
 GUARD = ("trainer.total_training_steps=9", "trainer.guard.enable=true", "critic.center_values=true")
 FILES = (
@@ -37,7 +38,7 @@ def make_guarded(make_started_run) -> Callable[..., Run]:
 
     def make(*overrides: str) -> Run:
         run = make_started_run(*GUARD, *overrides)
-        configure(run.path)
+        configure(run.events)
         return run
 
     return make
@@ -64,8 +65,7 @@ def spikes(monkeypatch) -> set[int]:
 
 def train(run: Run, *iterations: int) -> None:
     for iteration in iterations:
-        for stage in ITERATION_STAGES:
-            execute(run, stage, iteration=iteration)
+        iterate(run, iteration, iteration + 1)
 
 
 def fresh(run: Run) -> Run:
@@ -124,7 +124,7 @@ def test_a_spike_is_undone_bit_by_bit_and_training_goes_on_with_smaller_rates(ma
     assert not found["rollback"]["batch_dropped"]
     assert found["history"]["guard/rolled_back"] == found["history"]["guard/rollbacks"] == 1
     assert abs(found["history"]["actor/update_kl"]) > 0.5, "what was condemned stays in the history"
-    events = [event for event in read_events(run.path) if event["event"] == "rolled_back"]
+    events = [event for event in read_events(run.events) if event["event"] == "rolled_back"]
     assert [(e["iteration"], e["to"], e["lr_scale"]) for e in events] == [
         (1, "iteration-0000", 0.5)
     ]
@@ -222,12 +222,12 @@ def test_a_run_that_was_killed_anywhere_goes_on_with_the_same_numbers(
     train(whole, *range(5))
     for iteration in range(5):
         for stage in ITERATION_STAGES[:-1]:
-            execute(fresh(killed), stage, iteration=iteration)
+            execute(fresh(killed), STAGES[stage], iteration=iteration)
         with monkeypatch.context() as before_the_end:
             before_the_end.setattr("vagen.stages.update.prune_checkpoints", lambda *_, **__: None)
-            execute(fresh(killed), "update", iteration=iteration)
+            execute(fresh(killed), STAGES["update"], iteration=iteration)
         shutil.rmtree(killed.step(iteration, "update"))
-        execute(fresh(killed), "update", iteration=iteration)
+        execute(fresh(killed), STAGES["update"], iteration=iteration)
     for iteration in range(5):
         assert payload(killed, iteration) == payload(whole, iteration)
     assert digests(killed, 4) == digests(whole, 4)

@@ -9,10 +9,10 @@ import torch
 from vagen.models import load_model
 from vagen.rollout.batch import BatchError, TrajectoryBatch
 from vagen.rollout.runner import derive_seed
-from vagen.stages import resident
-from vagen.stages.resident import engine_at, prune_checkpoints, version_after, version_before
-from vagen.stages.run import KEEP_CHECKPOINTS, Run, committed
+from vagen.run.run import KEEP_CHECKPOINTS, Run, committed
+from vagen.stages import weights
 from vagen.stages.update import update
+from vagen.stages.weights import engine_at, prune_checkpoints, version_after, version_before
 from vagen.storage import CorruptArtifact, StorageError, commit_directory
 
 
@@ -148,6 +148,6 @@ def test_a_gpu_that_is_not_there_is_refused(run):
         pytest.skip("there is a GPU")
     run.infra = run.infra.model_copy(update={"device": "cuda:1"})
     with pytest.raises(ValueError, match="no GPU is visible"):
-        resident.device_of(run.infra)
+        weights.device_of(run.infra)
     run.infra = run.infra.model_copy(update={"device": "auto"})
-    assert resident.device_of(run.infra).type == "cpu"
+    assert weights.device_of(run.infra).type == "cpu"

@@ -5,12 +5,12 @@ import shutil
 import pytest
 from safetensors.torch import load_file
 
-from vagen.config import load_infra
+from vagen.config.load import load_infra
 from vagen.models import ModelError, load_model
-from vagen.stages.build import build, load_levels
-from vagen.stages.resident import engine_at
-from vagen.stages.run import Run, committed
+from vagen.run.run import Run, committed
+from vagen.stages.levels import load_levels
 from vagen.stages.warm_start import _ExpertEpisodes, warm_start
+from vagen.stages.weights import engine_at
 from vagen.storage import read_manifest
 
 
@@ -89,13 +89,6 @@ def test_a_directory_without_weights_is_refused(
         warm_start(run)
         engine_at(run, "warm_start")
     assert (committed(run.warm_start) is None) == (steps > 0)
-
-
-def test_building_again_costs_nothing(warm_runs):
-    run = warm_runs["tiny:vl"]
-    before = read_manifest(run.warm_start).digest
-    assert warm_start(run)["sha256"] == before
-    assert build(run)["uri"] == str(run.levels)
 
 
 def test_the_warm_start_stops_at_the_loss_asked_for() -> None:

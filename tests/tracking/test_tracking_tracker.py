@@ -64,7 +64,6 @@ def test_a_run_holds_parameters_metrics_tags_and_files(started, output_dir, tmp_
     started.log_metrics({"success": 0.5, "actor/loss": 1, "absent": None, "f(x)": 2.0}, step=3)
     started.log_artifact(tmp_path / "experiment.yaml", "config")
     started.log_artifact(tmp_path / "report")
-    started.set_tags({"outcome": "done"})
     started.finish()
 
     client = open_client(default_uri(output_dir))
@@ -83,7 +82,6 @@ def test_a_run_holds_parameters_metrics_tags_and_files(started, output_dir, tmp_
     )
     assert run.data.metrics == {"success": 0.5, "actor/loss": 1.0, "f_x_": 2.0}
     assert history(started, "success") == [(3, 0.5)]
-    assert run.data.tags["outcome"] == "done"
     assert run.data.tags["vagen.run_dir"] == str(tmp_path)
     assert run.data.tags["version.mlflow"] and run.data.tags["version.python"]
     assert {a.path for a in client.list_artifacts(started.run_id)} == {"config", "report"}

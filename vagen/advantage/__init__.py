@@ -1,16 +1,17 @@
-"""Advantage estimators: one per file, chosen by name.
-
->>> from vagen.advantage import ESTIMATORS, estimate_advantages
-"""
+"""Advantage estimators: one per file of `vagen.advantage.estimators`, or anybody's own, by name."""
 
 from vagen.advantage.credit import Credit, CreditReliability, ProgressDiscount, make_credit
 from vagen.advantage.estimate import estimate_advantages, estimate_with_metrics
-from vagen.advantage.inputs import AdvantageError, AdvantageInputs, Estimate, MaskName
-from vagen.advantage.registry import ESTIMATORS, EstimatorSpec
+from vagen.advantage.estimator import EstimatorSpec, estimator
+from vagen.advantage.estimators import ESTIMATORS
+from vagen.advantage.inputs import AdvantageArguments, AdvantageInputs, Estimate, MaskName
+from vagen.advantage.registry import get_estimator
+from vagen.advantage.rows import AdvantageError
 from vagen.advantage.whitening import whiten
 
 __all__ = [
     "ESTIMATORS",
+    "AdvantageArguments",
     "AdvantageError",
     "AdvantageInputs",
     "Credit",
@@ -21,6 +22,8 @@ __all__ = [
     "ProgressDiscount",
     "estimate_advantages",
     "estimate_with_metrics",
+    "estimator",
+    "get_estimator",
     "make_credit",
     "whiten",
 ]

@@ -9,7 +9,8 @@ Shape legend: B rows, T tokens of the padded row, L trajectories.
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +19,6 @@ from vagen.advantage.inputs import AdvantageInputs, Estimate
 
 CHUNK_TOKENS = 1 << 16
 """Padded tokens of a chunk, unless one trajectory has more."""
-
-Estimator = Callable[[AdvantageInputs], Estimate]
 
 
 def row_slices(x_BT: Tensor) -> Iterator[slice]:
@@ -34,49 +33,40 @@ def chunks(inputs: AdvantageInputs) -> Iterator[tuple[slice | Tensor, AdvantageI
 
     Each trajectory is in one chunk with all its rows, which follow each other in the order given.
     """
-    line_of_row = inputs.line_of_row
-    counts = torch.bincount(line_of_row, minlength=inputs.counted.numel()).tolist()
-    ordered = bool((line_of_row[1:] >= line_of_row[:-1]).all())
-    order = None if ordered else line_of_row.argsort(stable=True)
+    ids = inputs.trajectory_ids
+    counts = torch.bincount(ids, minlength=inputs.counted.numel()).tolist()
+    order = None if bool((ids[1:] >= ids[:-1]).all()) else ids.argsort(stable=True)
     size = max(1, CHUNK_TOKENS // max(1, inputs.rewards.shape[1]))
-    first_line = first_row = row = 0
-    for line, count in enumerate(counts):
+    first = first_row = row = 0
+    for trajectory, count in enumerate(counts):
         if row > first_row and row + count - first_row > size:
-            yield _chunk(inputs, order, slice(first_row, row), slice(first_line, line))
-            first_line, first_row = line, row
+            yield _chunk(inputs, order, slice(first_row, row), slice(first, trajectory))
+            first, first_row = trajectory, row
         row += count
     if row > first_row:
-        yield _chunk(inputs, order, slice(first_row, row), slice(first_line, len(counts)))
+        yield _chunk(inputs, order, slice(first_row, row), slice(first, len(counts)))
 
 
 def _chunk(
-    inputs: AdvantageInputs, order: Tensor | None, place: slice, lines: slice
+    inputs: AdvantageInputs, order: Tensor | None, place: slice, trajectories: slice
 ) -> tuple[slice | Tensor, AdvantageInputs]:
     rows = place if order is None else order[place]
-
-    def part(x: Tensor | None, which: slice | Tensor) -> Tensor | None:
-        return None if x is None else x[which]
-
-    values = part(inputs.values, rows)
-    return rows, replace(
-        inputs,
-        rewards=inputs.rewards[rows].double(),
-        values=None if values is None else values.double(),
-        loss_mask=inputs.loss_mask[rows],
-        turn_end_mask=part(inputs.turn_end_mask, rows),
-        attention_mask=inputs.attention_mask[rows],
-        anchor_ids=part(inputs.anchor_ids, rows),
-        line_of_row=inputs.line_of_row[rows] - lines.start,
-        counted=inputs.counted[lines],
-        group_ids=part(inputs.group_ids, lines),
-        bootstrap_values=part(inputs.bootstrap_values, lines),
-        baselines=part(inputs.baselines, lines),
-        turn_lams=part(inputs.turn_lams, lines),
-        turn_gammas=part(inputs.turn_gammas, lines),
-    )
+    places = {"row": rows, "trajectory": trajectories}
+    parts: dict[str, Any] = {}
+    for field in fields(inputs):
+        value, place_of = getattr(inputs, field.name), places.get(field.metadata["belongs_to"])
+        if value is not None and place_of is not None:
+            parts[field.name] = value[place_of]
+    parts["trajectory_ids"] = parts["trajectory_ids"] - trajectories.start
+    parts["rewards"] = parts["rewards"].double()
+    if inputs.values is not None:
+        parts["values"] = parts["values"].double()
+    return rows, replace(inputs, **parts)
 
 
-def by_chunks(function: Callable[[AdvantageInputs], tuple[Tensor, Tensor]]) -> Estimator:
+def by_chunks(
+    function: Callable[[AdvantageInputs], tuple[Tensor, Tensor]],
+) -> Callable[[AdvantageInputs], Estimate]:
     """Turns an estimator of one trajectory at a time into one of the whole batch.
 
     Its advantages come out as float64 [B, T], to be whitened, its returns in the result's type.

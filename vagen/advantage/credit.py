@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
-from vagen.advantage.inputs import AdvantageError
+from vagen.advantage.rows import AdvantageError
 
 SIGNIFICANT = 3.0
 """Standard errors that a correlation must be above 0 to count."""
@@ -76,11 +76,11 @@ class CreditReliability:
     """
 
     decay: float = 0.9
-    """Of the weight of earlier batches, per batch."""
+    """Factor of the weight of earlier batches, per batch."""
     lam_min: float = 0.5
     """Lambda of a turn with a perfectly calibrated value."""
     turns: list[Moments] = field(default_factory=list)
-    """Of (value, return) by turn index."""
+    """Statistics of the pairs (value, return), by turn index."""
 
     def slopes(self, count: int) -> list[float]:
         """`b_k` of the first `count` turns; 0 for a turn never seen."""
@@ -155,12 +155,15 @@ class ProgressDiscount:
     gamma: float = 0.95
     """Discount at average progress: `high_level_gamma`."""
     low: float = 0.85
+    """Lower limit of the discount."""
     high: float = 0.995
+    """Upper limit of the discount."""
     slope: float = 1.0
-    """0 gives `gamma` everywhere."""
+    """How strongly progress moves the discount; 0 gives `gamma` everywhere."""
     decay: float = 0.9
+    """Factor of the weight of earlier batches, per batch."""
     envs: dict[str, Moments] = field(default_factory=dict)
-    """Of (progress, progress) by environment."""
+    """Statistics of progress (as both x and y), by environment."""
 
     def __post_init__(self) -> None:
         """Raises AdvantageError unless `low < gamma < high`."""

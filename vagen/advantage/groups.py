@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vagen.advantage.chunks import row_slices
-from vagen.advantage.inputs import AdvantageInputs, Estimate, Normalization
+from vagen.advantage.inputs import AdvantageInputs, Estimate
+from vagen.advantage.rows import Normalization
 
 EPSILON = 1e-6
 """Added to the standard deviation."""
@@ -60,10 +61,10 @@ def trajectory_scores(inputs: AdvantageInputs, mask_BT: Tensor) -> Tensor:
         for part in row_slices(mask_BT)
     ]
     scores = inputs.rewards.new_zeros(inputs.counted.numel(), dtype=torch.float64)
-    return scores.index_add_(0, inputs.line_of_row, torch.cat(rows)) if rows else scores
+    return scores.index_add_(0, inputs.trajectory_ids, torch.cat(rows)) if rows else scores
 
 
 def spread(inputs: AdvantageInputs, x_L: Tensor, mask_BT: Tensor) -> Estimate:
     """Gives every token of the mask what its trajectory has, as advantages and as returns."""
-    advantages = torch.where(mask_BT, x_L.to(inputs.dtype)[inputs.line_of_row][:, None], 0.0)
+    advantages = torch.where(mask_BT, x_L.to(inputs.dtype)[inputs.trajectory_ids][:, None], 0.0)
     return Estimate(advantages, advantages.clone())

@@ -1,74 +1,113 @@
-"""What an estimator reads, checked once, and what it finds.
+"""What an estimator reads: every argument is declared here, once.
 
-Shape legend: B rows, L trajectories (one row each, or several), T tokens of the padded row, K turns
-of a trajectory.
+A field's metadata say what it belongs to and how the caller's value is checked. Adding an argument
+is adding a field.
+
+Shape legend: B rows, L trajectories (of one row each, or several), T tokens of the padded row, K
+turns of a trajectory.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from vagen.advantage.rows import Ids, Normalization, Rows
+
 MaskName = Literal["attention", "loss", "turn_start", "turn_end"]
-Normalization = Literal["mean", "mean_std"]
 
 
-class AdvantageError(ValueError):
-    """Arguments an estimator cannot work with: what is wrong, where, and what would be right."""
+def _metadata(
+    belongs_to: Literal["row", "trajectory", "call"],
+    check: Callable[[Rows, str, Any], Any] | None = None,
+) -> Mapping[str, Any]:
+    """What a field belongs to, and the check of what the caller gave (never None), if it has one.
+
+    A check takes the rows, the field's name and the value, and returns what an estimator reads.
+    """
+    return {"belongs_to": belongs_to, "check": check}
+
+
+MATRIX, MASK = _metadata("row", Rows.matrix), _metadata("row", Rows.mask)
+NUMBERS, TABLES = _metadata("trajectory", Rows.numbers), _metadata("trajectory", Rows.tables)
+FRACTION, CHOICE = _metadata("call", Rows.fraction), _metadata("call", Rows.normalization)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdvantageInputs:
-    """Checked arguments of an estimator; all masks are bool.
+class AdvantageArguments:
+    """What `estimate_advantages` takes.
+
+    Those of shape [B] that belong to a trajectory are read at its last row that is not padding, and
+    an estimator finds [L] of them.
+    """
+
+    rewards: Tensor = field(metadata=MATRIX)
+    """[B, T] floats, reward of each token; a turn's reward is on its last sampled token."""
+    loss_mask: Tensor = field(metadata=MASK)
+    """[B, T], non-zero on tokens the policy sampled; bool to an estimator, as all masks."""
+    attention_mask: Tensor = field(metadata=MASK)
+    """[B, T], non-zero on tokens that are not padding."""
+    values: Tensor | None = field(default=None, metadata=MATRIX)
+    """[B, T] floats, critic's value *before* each token."""
+    turn_end_mask: Tensor | None = field(default=None, metadata=MASK)
+    """[B, T], non-zero on the last sampled token of each turn."""
+    anchor_ids: Tensor | None = field(default=None, metadata=MATRIX)
+    """[B, T] int64, on a turn's tokens the id (0 or more) of the state it started from, read at its
+    last token."""
+    trajectory_ids: Ids | None = field(default=None, metadata=_metadata("row"))
+    """[B] ids of any kind, equal for rows of one trajectory, which are in the order of its turns
+    (other rows may stand between); None takes each row for one."""
+    group_ids: Ids | None = field(default=None, metadata=_metadata("trajectory", Rows.groups))
+    """[B] ids of any kind, equal for trajectories of one level."""
+    bootstrap_values: Tensor | None = field(default=None, metadata=NUMBERS)
+    """[B] floats, critic's value of the state after the last turn for truncated trajectories, 0 for
+    terminated ones; None is 0 for all."""
+    baselines: Tensor | None = field(default=None, metadata=NUMBERS)
+    """[B] floats, score of a greedy episode on the row's level."""
+    turn_lams: Tensor | None = field(default=None, metadata=TABLES)
+    """[K] or [B, K] in [0, 1]: entry k is lambda of the value before turn k; None is
+    `high_level_lam`."""
+    turn_gammas: Tensor | None = field(default=None, metadata=TABLES)
+    """[K] or [B, K] in [0, 1]: entry k is the discount from turn k to what follows it; None is
+    `high_level_gamma`."""
+    gamma: float = field(default=1.0, metadata=FRACTION)
+    """Discount per token, in [0, 1]."""
+    lam: float = field(default=1.0, metadata=FRACTION)
+    """GAE lambda per token, in [0, 1]."""
+    high_level_gamma: float = field(default=0.95, metadata=FRACTION)
+    """Discount per turn, in [0, 1]."""
+    high_level_lam: float | None = field(default=None, metadata=FRACTION)
+    """GAE lambda per turn, in [0, 1]; None takes `lam`."""
+    step_advantage_weight: float = field(default=1.0, metadata=_metadata("call", Rows.number))
+    """Weight of the turns' advantages in `gigpo`."""
+    step_gamma: float = field(default=0.95, metadata=FRACTION)
+    """Discount per turn of a turn's return in `gigpo`, in [0, 1]."""
+    step_normalization: Normalization = field(
+        default="mean", metadata=_metadata("call", Rows.normalization)
+    )
+    """Whether `gigpo` divides differences by the standard deviation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvantageInputs(AdvantageArguments):
+    """The same, checked: what an estimator reads.
 
     The whole batch holds rewards and values as they were given; in a chunk (`vagen.advantage.
     chunks`) they are float64 and the rows of a trajectory follow each other.
     """
 
-    rewards: Tensor
-    """[B, T] floats, reward of each token."""
-    values: Tensor | None
-    """[B, T] floats, critic's value *before* each token; None without a critic."""
-    loss_mask: Tensor
-    """[B, T] bool, tokens the policy sampled."""
-    turn_end_mask: Tensor | None
-    """[B, T] bool, last sampled token of each turn."""
-    attention_mask: Tensor
-    """[B, T] bool, tokens that are not padding."""
-    anchor_ids: Tensor | None
-    """[B, T] int64, at a turn's last token the state observed before the turn."""
-    line_of_row: Tensor
+    trajectory_ids: Tensor = field(metadata=_metadata("row"))
     """[B] int64, trajectory of each row, numbered in order of appearance."""
-    counted: Tensor
-    """[L] bool, trajectories with an attended token; the others are padding."""
-    group_ids: Tensor | None
+    group_ids: Tensor | None = field(metadata=_metadata("trajectory"))
     """[L] int64 in [0, L), equal for trajectories of one level."""
-    bootstrap_values: Tensor | None
-    """[L] float64, value of the state after a truncated trajectory's last turn; 0 if terminated."""
-    baselines: Tensor | None
-    """[L] float64, score of a greedy episode."""
-    turn_lams: Tensor | None
-    """[L, K] float64, lambda of the value before each turn; None is `high_level_lam`."""
-    turn_gammas: Tensor | None
-    """[L, K] float64, discount from each turn to the next; None is `high_level_gamma`."""
-    gamma: float
-    """Discount per token."""
-    lam: float
-    """GAE lambda per token."""
-    high_level_gamma: float
-    """Discount per turn."""
-    high_level_lam: float
+    high_level_lam: float = field(metadata=_metadata("call"))
     """GAE lambda per turn."""
-    step_advantage_weight: float
-    """Weight of the turn's advantage in `gigpo`."""
-    step_gamma: float
-    """Discount per turn of the turn's return in `gigpo`."""
-    step_normalization: Normalization
-    """How `gigpo` compares: with the mean, or by standard deviations."""
-    dtype: torch.dtype
+    counted: Tensor = field(metadata=_metadata("trajectory"))
+    """[L] bool, trajectories with an attended token; the others are padding."""
+    dtype: torch.dtype = field(metadata=_metadata("call"))
     """Type of the results."""
 
     def mask(self, name: MaskName) -> Tensor:
@@ -89,33 +128,3 @@ class Estimate(NamedTuple):
     """[B, T], what a critic learns."""
     metrics: Mapping[str, float] = MappingProxyType({})
     """What the estimator measured on its way, by name."""
-
-
-def number_ids(name: str, ids: Tensor | Sequence[Hashable], rows: int) -> Tensor:
-    """Numbers ids 0, 1, ... in order of appearance.
-
-    Args:
-        name: of the argument, for the message.
-        ids: [B] integers or any hashable ids.
-        rows: B.
-
-    Returns:
-        [B] int64.
-
-    Raises:
-        AdvantageError: there is not one id per row.
-    """
-    given = ids.tolist() if isinstance(ids, Tensor) else list(ids)
-    if len(given) != rows:
-        raise AdvantageError(f"{name} has {len(given)} entries for {rows} rows; give one per row")
-    numbers: dict[Hashable, int] = {}
-    return torch.tensor([numbers.setdefault(i, len(numbers)) for i in given], dtype=torch.int64)
-
-
-def require_rows(name: str, ok_B: Tensor, problem: str) -> None:
-    """Raises an error that lists the rows where `ok_B` [B] is False."""
-    if bool(ok_B.all()):
-        return
-    rows = (~ok_B).nonzero().flatten().tolist()
-    shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
-    raise AdvantageError(f"{name}: {problem} (row {shown} of {ok_B.numel()})")

@@ -1,5 +1,6 @@
 """`vagen cluster`: what a run has on Kubernetes, its log, its end, and what is left of others."""
 
+import asyncio
 import sys
 from argparse import Namespace
 
@@ -7,16 +8,14 @@ from vagen.cluster import (
     ClusterError,
     Kube,
     connect,
-    delete_raycluster,
-    delete_rayjobs,
+    delete_run,
     describe_run,
+    forwarded_dashboard,
     gc,
 )
-from vagen.cluster.jobs import TERMINAL
-from vagen.cluster.kube import PODS, RAYCLUSTERS, RAYJOBS
-from vagen.cluster.logs import LogFollower
-from vagen.cluster.names import JOB_NAME, RUN, RUN_NAME, label_value
-from vagen.cluster.watching import follow
+from vagen.cluster.kube import RAYCLUSTERS
+from vagen.cluster.names import RUN, RUN_NAME, label_value
+from vagen.launch.ray_job import PATIENCE, Follower, Log, RayJobs
 
 
 def cluster(options: Namespace) -> int:
@@ -37,7 +36,7 @@ def find_run(kube: Kube, text: str) -> str:
     name = text.rstrip("/").rpartition("/")[2]
     if name != "latest":
         return name
-    items = [item for kind in (RAYCLUSTERS, RAYJOBS) for item in kube.list(kind, RUN).items]
+    items = kube.list(RAYCLUSTERS, RUN).items
     if not items:
         raise ClusterError(f"namespace {kube.namespace} has no run: start with make submit")
     newest = max(items, key=lambda item: item["metadata"]["creationTimestamp"])
@@ -53,40 +52,32 @@ def _status(kube: Kube, run: str, options: Namespace) -> int:
 
 
 def _logs(kube: Kube, run: str, options: Namespace) -> int:
-    """The newest RayJob's log; with `--follow` until it ends."""
-    jobs = kube.list(RAYJOBS, f"{RUN}={label_value(run)}").items
-    if not jobs:
-        print(f"run {run} has no RayJob in namespace {kube.namespace}", file=sys.stderr)
+    """The newest Ray job's log; with `--follow` until it ends."""
+    clusters = kube.list(RAYCLUSTERS, f"{RUN}={label_value(run)}").items
+    if not clusters:
+        print(f"run {run} has no RayCluster in namespace {kube.namespace}", file=sys.stderr)
         return 1
-    newest = max(jobs, key=lambda job: job["metadata"]["creationTimestamp"])
-    name = newest["metadata"]["name"]
-    if not options.follow:
-        for pod in kube.list(PODS, f"{JOB_NAME}={name}").items:
-            container = pod["spec"]["containers"][0]["name"]
-            print(kube.log(pod["metadata"]["name"], container), end="")
-        return 0
-    follower = LogFollower(kube, name, lambda line: print(line, flush=True))
-    follower.start()
-    for job in follow(kube, RAYJOBS, name):
-        status = (job or {}).get("status", {})
-        if follower.error:
-            raise follower.error
-        if job is None or status.get("jobDeploymentStatus") in TERMINAL:
-            follower.finish(kube.pace.timeout)
-            break
+    with forwarded_dashboard(kube, clusters[-1], options.context) as dashboard:
+        jobs = RayJobs(dashboard, PATIENCE)
+        newest = jobs.newest()
+        if newest is None:
+            print(f"run {run} has no Ray job yet", file=sys.stderr)
+            return 1
+        job = str(newest.submission_id)
+        log = Log(lambda line: print(line, flush=True))
+        if options.follow:
+            asyncio.run(Follower(jobs, job, log, PATIENCE).follow(float("inf")))
+        else:
+            log.take(jobs.read_log(job), 0)
     return 0
 
 
 def _delete(kube: Kube, run: str, options: Namespace) -> int:
-    jobs = delete_rayjobs(kube, run)
-    clusters = kube.list(RAYCLUSTERS, f"{RUN}={label_value(run)}").items
-    for item in clusters:
-        delete_raycluster(kube, item["metadata"]["name"])
-    if not jobs and not clusters:
+    names = delete_run(kube, run)
+    if not names:
         print(f"run {run} has nothing in namespace {kube.namespace}")
         return 1
-    names = [f"RayCluster {item['metadata']['name']}" for item in clusters]
-    print("\n".join(f"deleted: {name}" for name in [*(f"RayJob {job}" for job in jobs), *names]))
+    print("\n".join(f"deleted: RayCluster {name}" for name in names))
     return 0
 
 

@@ -2,18 +2,16 @@
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from vagen import progress
 from vagen.cli.main import DEFAULT_EXPERIMENT
-from vagen.config import ConfigError, ExperimentConfig, InfraConfig, load_experiment, load_infra
+from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.checks_infra import check_infra
 from vagen.config.errors import unknown_name
-
-if TYPE_CHECKING:
-    from vagen.stages.run import Run
-
-EXPERIMENT_FILE = Path("config") / "experiment.yaml"
-INFRA_FILE = Path("config") / "infra.yaml"
+from vagen.config.load import load_experiment, load_infra
+from vagen.run import layout
+from vagen.run.run import Run
+from vagen.run.uris import is_uri
 
 
 class RunNotFoundError(ValueError):
@@ -45,15 +43,15 @@ def stored_configs(run: str, options: Namespace) -> tuple[ExperimentConfig, Infr
     folder = find_run(run)
     if options.experiment:
         raise ConfigError(f"the experiment is that of {run}: leave out {options.experiment}")
-    experiment = load_experiment(folder / EXPERIMENT_FILE, options.overrides)
-    infra = load_infra(options.infra or folder / INFRA_FILE, options.infra_overrides)
+    experiment = load_experiment(folder / layout.EXPERIMENT, options.overrides)
+    infra = load_infra(options.infra or folder / layout.INFRA, options.infra_overrides)
     check_infra(experiment, infra)
     return experiment, infra
 
 
 def is_run(path: Path) -> bool:
     """Whether a folder is a run's."""
-    return (path / EXPERIMENT_FILE).is_file()
+    return (path / layout.EXPERIMENT).is_file()
 
 
 def find_run(name: str) -> Path:
@@ -65,40 +63,32 @@ def find_run(name: str) -> Path:
         ConfigError: If there is none in the store.
         StorageError: If the store cannot be used.
     """
-    if "://" in name:
-        return _from_store(name)
+    if is_uri(name):
+        found = Run.open(name)
+        pull(found)
+        return found.path
     path = Path(name)
     outputs = Path(InfraConfig().output_dir)
     for candidate in (path, outputs / name):
         if is_run(candidate):
             return candidate.resolve()
     if path.exists():
-        raise RunNotFoundError(f"{path} is not a run's folder: it has no {EXPERIMENT_FILE}")
+        raise RunNotFoundError(f"{path} is not a run's folder: it has no {layout.EXPERIMENT}")
     known = [found.name for found in outputs.glob("*") if is_run(found)]
     raise RunNotFoundError(f"{unknown_name('run', name, known)} (in {outputs}/)")
 
 
-def _from_store(uri: str) -> Path:
-    from vagen.stages.run import Run
-
-    run = Run.open(uri)
-    pull(run)
-    return run.path
-
-
-def pull(run: "Run") -> None:
+def pull(run: Run) -> None:
     """Brings what the run's store has, if it has one; the terminal is left as it was.
 
     Raises:
         StorageError: If the store cannot be used.
     """
-    from vagen.stages.progress import close
-
     try:
         if run.mirror is not None:
             run.mirror.pull()
     finally:
-        close()
+        progress.close()
 
 
 def new_folder(path: Path) -> Path:

@@ -3,27 +3,17 @@
 import json
 from collections.abc import Iterator
 
-from vagen.cli.doctor import Finding, Findings, bad, good, warning
+from vagen.cli.findings import Finding, Findings, bad, good, warning
 from vagen.cluster import ClusterError, Kube, connect, read_template, render_raycluster
+from vagen.cluster.dashboard import read_token
 from vagen.cluster.errors import ApiError
-from vagen.cluster.kube import (
-    CONFIG_MAPS,
-    EVENTS,
-    JOBS,
-    PODS,
-    RAYCLUSTERS,
-    RAYJOBS,
-    SECRETS,
-    Resource,
-)
+from vagen.cluster.kube import CONFIG_MAPS, EVENTS, PODS, RAYCLUSTERS, SECRETS, Resource
 from vagen.cluster.render import GPU
 from vagen.config import InfraConfig
 from vagen.config.kubernetes import KubernetesConfig
 
 RIGHTS: tuple[tuple[Resource, str, tuple[str, ...]], ...] = (
     (RAYCLUSTERS, "", ("get", "list", "watch", "create", "patch", "delete")),
-    (RAYJOBS, "", ("get", "list", "watch", "create", "delete")),
-    (JOBS, "", ("get",)),
     (PODS, "", ("get", "list")),
     (PODS, "log", ("get",)),
     (EVENTS, "", ("list",)),
@@ -51,6 +41,7 @@ def _checked(kube: Kube, settings: KubernetesConfig) -> Findings:
     for subject, check in (
         ("kuberay", _kuberay(kube)),
         ("template", _template(kube, settings)),
+        ("token", _token(kube, settings)),
         ("rights", _rights(kube)),
         ("queue", _queue(kube, settings)),
         ("gpus", _gpus(kube)),
@@ -73,7 +64,7 @@ def _kuberay(kube: Kube) -> Iterator[Finding]:
         yield bad("kuberay", "not installed", "install the KubeRay operator, 1.6 or newer")
         return
     kinds = {resource["name"] for resource in answer["resources"]}
-    if {"rayclusters", "rayjobs"} - kinds:
+    if "rayclusters" not in kinds:
         yield bad("kuberay", f"ray.io/v1 has only {', '.join(sorted(kinds))}", "install its CRDs")
     elif "raycronjobs" not in kinds:  # which 1.6 has brought
         yield warning("kuberay", "its definitions are older than 1.6", "upgrade CRDs and operator")
@@ -85,7 +76,7 @@ def _template(kube: Kube, settings: KubernetesConfig) -> Iterator[Finding]:
     try:
         template = read_template(kube, settings.template)
         rendered = render_raycluster(
-            template, name="doctor", run="doctor", workers=1, gpus_per_worker=0, ttl_hours=1
+            template, name="doctor", run="doctor", workers=1, gpus_per_worker=0, lease_minutes=60
         )
     except ApiError:
         raise
@@ -96,6 +87,18 @@ def _template(kube: Kube, settings: KubernetesConfig) -> Iterator[Finding]:
     image = settings.ray_image or head["image"]
     version = template["spec"].get("rayVersion", "?")
     yield good("template", f"{settings.template}: Ray {version}, image {image}")
+
+
+def _token(kube: Kube, settings: KubernetesConfig) -> Iterator[Finding]:
+    try:
+        template = read_template(kube, settings.template)
+        read_token(kube, template)
+    except ApiError:
+        raise
+    except ClusterError as error:
+        yield bad("token", str(error), "create it: docs/kubernetes.md")
+    else:
+        yield good("token", f"secret {template['spec']['authOptions']['secretName']}")
 
 
 def _rights(kube: Kube) -> Iterator[Finding]:

@@ -2,9 +2,10 @@
 
 import asyncio
 
-from vagen.cli.doctor import Findings, bad, good, guarded
+from vagen.cli.findings import Findings, bad, good, guarded
 from vagen.config import ExperimentConfig
-from vagen.config.judge import LLMJudgeConfig
+from vagen.config.judge_options import LLMJudgeConfig
+from vagen.judge.llm.probe import probe
 
 
 def judge(experiment: ExperimentConfig) -> Findings:
@@ -17,8 +18,6 @@ def _endpoint(llm: LLMJudgeConfig, key: str) -> Findings:
     advice = f"see `{key}.base_url`, `{key}.model` and `{key}.api_key_env`"
 
     def check() -> Findings:
-        from vagen.judge.llm.probe import probe
-
         found = asyncio.run(probe(llm, key))
         if found.problem:
             yield bad("judge", f"{llm.model} at {llm.base_url}: {found.problem}", advice)

@@ -11,8 +11,11 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from vagen.cli.doctor import Findings, bad, good, guarded, warning
+from vagen.cli.findings import Findings, bad, good, guarded, warning
 from vagen.config import InfraConfig
+from vagen.plan.local import memory_limit
+from vagen.service.pool import core_count
+from vagen.storage import open_store
 
 PYTHONS = ((3, 11), (3, 12))
 PACKAGES = (
@@ -128,9 +131,6 @@ def devices(infra: InfraConfig) -> Findings:
 def _devices(infra: InfraConfig) -> Findings:
     import torch
 
-    from vagen.cli.memory import memory_limit
-    from vagen.service.pool import core_count
-
     cores = core_count()
     threads = infra.threads or cores
     memory = memory_limit() / GIB
@@ -159,8 +159,6 @@ def store(infra: InfraConfig) -> Findings:
 
 
 def _store(infra: InfraConfig) -> Findings:
-    from vagen.storage import open_store
-
     opened = open_store(infra.store or "", infra.s3)
     opened.read_file("doctor")
     yield good("store", f"{opened.uri} answers")

@@ -3,18 +3,22 @@
 from pathlib import Path
 from typing import Any
 
-from vagen.cli.doctor import Findings, bad, good, guarded, warning
-from vagen.cli.model_files import check_model
-from vagen.cli.sizes import (
+from vagen.cli.findings import Findings, bad, good, guarded, warning
+from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config.environments import EnvironmentsConfig
+from vagen.envs import get_environment, parse_env_config
+from vagen.models import load_processor
+from vagen.models.files import check_model
+from vagen.models.tiny import TINY_MODELS
+from vagen.plan.sizes import (
     SAMPLED_LEVELS,
     environments_here,
     expert_turns,
-    layout_tags,
     model_directory,
 )
-from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.environments import EnvironmentsConfig
-from vagen.models.tiny import TINY_MODELS
+from vagen.rollout.conversation import ChatRenderer
+from vagen.service import environments_of
+from vagen.service.client import served
 
 
 def service(infra: InfraConfig) -> Findings:
@@ -30,8 +34,6 @@ def service(infra: InfraConfig) -> Findings:
 
 
 def _service(place: EnvironmentsConfig) -> Findings:
-    from vagen.service.client import served
-
     names = served(place)
     yield good("service", f"{place.url} serves environments: {', '.join(names)}")
 
@@ -47,9 +49,6 @@ def environments(experiment: ExperimentConfig, place: EnvironmentsConfig | None 
 
 
 def _environment(env_id: str, spec: Any, place: EnvironmentsConfig | None) -> Findings:
-    from vagen.envs import get_environment
-    from vagen.service import environments_of
-
     env = environments_of(place).open(spec.env_name, spec.env_config)
     env.reset(seed=0)
     response = env.expert_response()
@@ -100,8 +99,6 @@ def _directory(path: str) -> Findings:
 
 def _tokenizer(experiment: ExperimentConfig, place: EnvironmentsConfig | None) -> Findings:
     with model_directory(experiment, place) as directory:
-        from vagen.models import load_processor
-
         processor = load_processor(directory)
     for env_id, spec in experiment.envs.items():
         yield from _tags(env_id, spec, processor.tokenizer, place)
@@ -110,11 +107,8 @@ def _tokenizer(experiment: ExperimentConfig, place: EnvironmentsConfig | None) -
 
 def _tags(env_id: str, spec: Any, tokenizer: Any, place: EnvironmentsConfig | None) -> Findings:
     """Each tag, and a whole response, after encoding and decoding without special tokens."""
-    from vagen.envs import parse_env_config
-    from vagen.service import environments_of
-
     lost = []
-    for tag in layout_tags(parse_env_config(spec.env_name, spec.env_config)):
+    for tag in _layout_tags(parse_env_config(spec.env_name, spec.env_config)):
         text = f"left{tag}right"
         if survives(text, tokenizer) != text:
             lost.append(tag)
@@ -150,9 +144,6 @@ def _conversation(
     env_id: str, spec: Any, processor: Any, place: EnvironmentsConfig | None
 ) -> Findings:
     """Parts rendered turn by turn equal the whole, on a real episode."""
-    from vagen.rollout.conversation import ChatRenderer
-    from vagen.service import environments_of
-
     env = environments_of(place).open(spec.env_name, spec.env_config)
     episodes = ([shown for shown, _ in expert_turns(env, seed)] for seed in range(SAMPLED_LEVELS))
     observations = max(episodes, key=len)
@@ -166,3 +157,11 @@ def _conversation(
         "conversation",
         f"{env_id}: {len(observations)} turns with {images} images render token-exactly",
     )
+
+
+def _layout_tags(env_config: Any) -> list[str]:
+    """Opening and closing tags that a response of this environment may have."""
+    layout = env_config.layout
+    sections = [*(["think"] if layout.think else []), *layout.inner, "answer"]
+    names = [getattr(env_config.tags, section) for section in sections]
+    return [mark for name in names for mark in (f"<{name}>", f"</{name}>")]

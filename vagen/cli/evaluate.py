@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vagen.cli.common import (
-    EXPERIMENT_FILE,
-    INFRA_FILE,
     RunNotFoundError,
     find_run,
     is_run,
@@ -18,15 +16,17 @@ from vagen.cli.common import (
     run_of,
 )
 from vagen.cli.main import UsageError
-from vagen.cli.model_files import check_model
-from vagen.config import InfraConfig, load_experiment, load_infra
+from vagen.config import InfraConfig
+from vagen.config.load import load_experiment, load_infra
+from vagen.models.files import check_model
+from vagen.run import layout
 
 
 def evaluate(options: Namespace) -> None:
     """Measures a model on levels it was not trained on."""
     if options.count is not None and options.count < 1:
         raise UsageError(f"--count is {options.count}; it must be at least 1")
-    from vagen.stages.run import Run
+    from vagen.run.run import Run
 
     run, run_dir = None, _run_named(options.model)
     if run_dir is None:
@@ -35,9 +35,9 @@ def evaluate(options: Namespace) -> None:
         check_model(model)
     else:
         experiment = load_experiment(
-            options.experiment or run_dir / EXPERIMENT_FILE, options.overrides
+            options.experiment or run_dir / layout.EXPERIMENT, options.overrides
         )
-        infra = load_infra(options.infra or run_dir / INFRA_FILE, options.infra_overrides)
+        infra = load_infra(options.infra or run_dir / layout.INFRA, options.infra_overrides)
         run = Run.open(run_dir)
         model = run.newest_policy()
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -45,12 +45,12 @@ def evaluate(options: Namespace) -> None:
     if options.to:
         out = new_folder(Path(options.to))
     elif run_dir is not None:
-        out = run_dir / "evaluations" / folder
+        out = run_dir / layout.EVALUATIONS / folder
     else:
-        out = Path(infra.output_dir) / "evaluations" / folder
+        out = Path(infra.output_dir) / layout.EVALUATIONS / folder
 
-    from vagen.stages import evaluate_model
-    from vagen.stages.progress import close
+    from vagen.progress import close
+    from vagen.stages.evaluate import evaluate_model
 
     try:
         results = evaluate_model(model, experiment, infra, options.levels, options.count, out)[
@@ -59,7 +59,7 @@ def evaluate(options: Namespace) -> None:
     finally:
         close()
     if run is not None and run.mirror is not None and out.is_relative_to(run.path):
-        run.mirror.push_apart(out)
+        run.mirror.push_evaluation(out)
     interval = "[{:.3f}, {:.3f}]".format(*results["ci95"]) if results["ci95"] else "(no interval)"
     print(f"success {results['success']:.3f}  {interval} on {results['levels']} levels, {model}")
     print(f"{out}  (vagen view {out})")
@@ -67,7 +67,7 @@ def evaluate(options: Namespace) -> None:
 
 def view(options: Namespace) -> None:
     """Prints where the report of a run or an evaluation is, and opens it."""
-    from vagen.stages.progress import close
+    from vagen.progress import close
 
     try:
         report = find_report(options.target)
@@ -91,8 +91,8 @@ def find_report(target: str) -> Path:
     if not path.is_dir():
         path = find_run(target)
     path = path.resolve()
-    folders = [path / "report", path / "evaluations" / "final", path]
-    others = sorted((path / "evaluations").glob("*"), key=lambda found: found.stat().st_mtime)
+    folders = [path / layout.CURVES.parent, path / layout.EVALUATIONS / layout.FINAL, path]
+    others = sorted((path / layout.EVALUATIONS).glob("*"), key=lambda found: found.stat().st_mtime)
     fetch = _fetcher(path)
     for folder in [*folders, *reversed(others)]:
         pages = sorted(fetch(folder).glob("*.html"))
@@ -103,7 +103,7 @@ def find_report(target: str) -> Path:
 
 def _fetcher(path: Path) -> Callable[[Path], Path]:
     """What brings the contents of a folder at or below `path` from its run's store."""
-    from vagen.stages.run import Run
+    from vagen.run.run import Run
 
     try:
         return Run.open(run_of(path)).fetch

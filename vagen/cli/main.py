@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vagen.run.layout import STAGES
+
 FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
 
 DEFAULT_EXPERIMENT = "frozenlake-tiny"
@@ -35,7 +37,8 @@ COMMANDS = {
     "view": Command("vagen.cli.evaluate:view", "open a run's or an evaluation's report"),
     "plan": Command("vagen.cli.plan:plan", "what would run: steps, sizes, memory", _WORDS),
     "doctor": Command("vagen.cli.doctor:doctor", "check this machine and this model", _WORDS),
-    "judge": Command("vagen.cli.judge:judge", "measure how good a judge is", _WORDS),
+    "judge": Command("vagen.cli.calibrate:calibrate_judge", "measure how good a judge is", _WORDS),
+    "env": Command("vagen.cli.env:env", "check an environment of your own"),
     "store": Command("vagen.cli.store:store", "what is in a store: list, check, copy, tidy up"),
     "cluster": Command("vagen.cli.cluster:cluster", "runs on Kubernetes: status, logs, end"),
     "compile": Command("vagen.cli.run:compile_ir", "write the pipeline as Kubeflow YAML", _WORDS),
@@ -152,20 +155,39 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
+_PIPELINE = (
+    ("--pipeline",),
+    {"action": "store_true", "help": "as the Kubeflow pipeline, each step a process of its own"},
+)
 _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     "run": [
         (("--name",), {"help": "name of the run instead of the experiment's"}),
+        _PIPELINE,
+        (("--stage",), {"choices": STAGES, "help": "run this step alone"}),
+        (("--of",), {"metavar": "RUN", "help": "--stage: of this run; without it of a new one"}),
+        (("--iteration",), {"type": int, "metavar": "N", "help": "--stage: its iteration, from 0"}),
         (
-            ("--stage",),
+            ("--evaluation",),
+            {"metavar": "NAME", "help": "--stage evaluate: warm_start, final, ..."},
+        ),
+        (
+            ("--split",),
+            {"choices": ["test", "val"], "default": "test", "help": "--stage evaluate: levels"},
+        ),
+        (
+            ("--from",),
             {
-                "choices": ["judge", "advantage", "update"],
-                "help": "run this step alone, on a stored batch",
+                "dest": "batch",
+                "metavar": "BATCH",
+                "help": "--stage judge, advantage, update: again, on this stored batch",
             },
         ),
-        (("--from",), {"dest": "batch", "metavar": "BATCH", "help": "the stored batch"}),
-        (("--to",), {"dest": "to", "metavar": "DIR", "help": "folder for that step's result"}),
+        (("--to",), {"dest": "to", "metavar": "DIR", "help": "--from: folder for the result"}),
     ],
-    "resume": [(("run",), {"help": "the run's folder, or its name under the output folder"})],
+    "resume": [
+        (("run",), {"help": "the run's folder, or its name under the output folder"}),
+        _PIPELINE,
+    ],
     "eval": [
         (("model",), {"help": "a model directory, hub id, or a run (its newest policy)"}),
         (
@@ -194,6 +216,22 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         ),
         (("--seed",), {"type": int, "default": 0, "help": "decides states and texts (0)"}),
         (("--out",), {"required": True, "metavar": "DIR", "help": "folder for the report"}),
+    ],
+    "env": [
+        (
+            ("action",),
+            {"choices": ["check"], "help": "play it, and say how it breaks the contract"},
+        ),
+        (("name",), {"help": "module:Class, or a registered name such as FrozenLake"}),
+        (
+            ("--config",),
+            {
+                "action": "append",
+                "default": [],
+                "metavar": "KEY=VALUE|FILE",
+                "help": "an option of its env_config, or a YAML file of them; may be repeated",
+            },
+        ),
     ],
     "store": [
         (

@@ -1,23 +1,33 @@
 """`vagen run`, `vagen resume`, `vagen compile`."""
 
 import json
+import signal
+import sys
 import time
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from vagen import progress
 from vagen.cli.common import find_run, load_configs, new_folder, pull, run_of
 from vagen.cli.main import UsageError
-from vagen.cli.model_files import check_model
 from vagen.config.schema import is_name
-
-SUMMARY_FILE = "summary.json"
+from vagen.models.files import check_model
+from vagen.run import layout
+from vagen.run.run import Run
 
 
 def run(options: Namespace) -> None:
-    """Trains from the start, or executes one step on a stored batch."""
-    if options.stage or options.batch or options.to:
+    """Trains from the start, or executes one step."""
+    if options.batch or options.to:
         _rerun(options)
+        return
+    if options.stage:
+        _check_step(options)
+    if options.of:
+        _step(options, Run.open(find_run(options.of)))
         return
     if options.name and not is_name(options.name):
         raise UsageError(f"--name is {options.name!r}; use letters, digits, `-`, `_`")
@@ -28,37 +38,31 @@ def run(options: Namespace) -> None:
             "take another --infra"
         )
     check_model(experiment.actor_rollout_ref.model.path)
-    from pipelines.local import execute
-    from vagen.stages.run import Run
-
     created = Run.create(experiment, infra, name=options.name)
-    execute(created)
-    show_summary(created.path)
+    if options.stage:
+        _step(options, created)
+    else:
+        _train(created, as_pipeline=options.pipeline)
 
 
 def resume(options: Namespace) -> None:
     """Goes on with a run from what it committed."""
-    path = find_run(options.run)
-    from pipelines.local import execute
-    from vagen.stages.run import Run
-
-    run = Run.open(path)
-    if run.infra.kubernetes is not None:
+    found = Run.open(find_run(options.run))
+    if found.infra.kubernetes is not None:
         raise UsageError(
-            f"{run.name} is a run of a Kubernetes cluster: go on with it by `vagen submit --clone "
-            f"{options.run} --name {run.name}`"
+            f"{found.name} is a run of a Kubernetes cluster: go on with it by `vagen submit "
+            f"--clone {options.run} --name {found.name}`"
         )
-    pull(run)
-    execute(run)
-    show_summary(path)
+    pull(found)
+    _train(found, as_pipeline=options.pipeline)
 
 
 def compile_ir(options: Namespace) -> None:
     """Writes the pipeline of an experiment as Kubeflow's IR YAML."""
-    experiment, infra = load_configs(options)
+    _, infra = load_configs(options)
     from pipelines.compile import compile_training
 
-    path = compile_training(Path(options.output), experiment, infra, image=options.image)
+    path = compile_training(Path(options.output), infra, image=options.image)
     print(f"{path}: {path.stat().st_size / 1024:.0f} KB")
 
 
@@ -66,7 +70,7 @@ def show_summary(run_dir: Path) -> None:
     """Prints what a finished run achieved."""
     from rich.console import Console
 
-    summary = json.loads((run_dir / SUMMARY_FILE).read_text())
+    summary = json.loads((run_dir / layout.SUMMARY).read_text())
     Console().print(summary_table(summary, run_dir))
 
 
@@ -97,6 +101,63 @@ def summary_table(summary: dict[str, Any], run_dir: Path) -> Any:
     return table
 
 
+def _train(run: Run, *, as_pipeline: bool) -> None:
+    with _stopped_by_sigterm():
+        if as_pipeline:
+            from pipelines.local import run_pipeline
+
+            run_pipeline(run)
+        else:
+            from vagen.train import train
+
+            with progress.output_to(run.path / layout.LOG):
+                train(run)
+    show_summary(run.path)
+
+
+def _check_step(options: Namespace) -> None:
+    """Refuses a step that cannot be told from others.
+
+    Raises:
+        UsageError: Says which option is missing.
+    """
+    stage = options.stage
+    if not options.of and stage != "build":
+        raise UsageError(f"--stage {stage} needs its run: --of RUN, or --from BATCH")
+    if stage in layout.ITERATION_STAGES and options.iteration is None:
+        raise UsageError(f"--stage {stage} needs its --iteration")
+    if stage in layout.EVALUATION_STAGES and not options.evaluation:
+        raise UsageError(f"--stage {stage} needs its --evaluation, such as final")
+
+
+def _step(options: Namespace, run: Run) -> None:
+    """Executes one step of a run."""
+    arguments: dict[str, Any] = {}
+    if options.iteration is not None:
+        arguments["iteration"] = options.iteration
+    if options.evaluation:
+        arguments |= {"name": options.evaluation, "split": options.split}
+    from vagen.launch.here import run_here
+
+    with _stopped_by_sigterm(), progress.output_to(run.path / layout.LOG):
+        produced = run_here(run.uri, options.stage, **arguments)
+    _show_metrics(produced["metrics"], produced["uri"])
+
+
+@contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Makes SIGTERM unwind like an interrupt, so that the run is closed."""
+
+    def leave(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    earlier = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+
+
 def _rerun(options: Namespace) -> None:
     """Executes one step on a stored batch.
 
@@ -114,15 +175,18 @@ def _rerun(options: Namespace) -> None:
     out = (
         new_folder(Path(options.to))
         if options.to
-        else run_dir / "reruns" / f"{options.stage}-{stamp}"
+        else run_dir / layout.RERUNS / f"{options.stage}-{stamp}"
     )
-    from vagen.stages import rerun_stage
-    from vagen.stages.progress import close
+    from vagen.stages.execute import rerun_stage
 
     try:
         metrics = rerun_stage(options.stage, run_dir, batch, out)["metrics"]
     finally:
-        close()
+        progress.close()
+    _show_metrics(metrics, out)
+
+
+def _show_metrics(metrics: dict[str, float], folder: Path | str) -> None:
     for name, value in metrics.items():
         print(f"{name}: {value:.6g}")
-    print(out)
+    print(folder)

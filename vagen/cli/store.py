@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from vagen.cli.main import UsageError
-from vagen.config import load_infra
+from vagen.config.load import load_infra
 from vagen.storage import MANIFEST, StorageError, Store, open_store, parse_manifest
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

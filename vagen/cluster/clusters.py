@@ -7,7 +7,14 @@ from typing import Any
 from vagen.cluster.advice import Finding, explain_cluster
 from vagen.cluster.errors import ApiError, ClusterError
 from vagen.cluster.kube import EVENTS, PODS, RAYCLUSTERS, Kube, Object, wait_until
-from vagen.cluster.names import EXPIRES_AT, RAY_CLUSTER, RUN, RUN_NAME
+from vagen.cluster.names import (
+    LEASE_UNTIL,
+    RAY_CLUSTER,
+    RUN,
+    RUN_NAME,
+    label_value,
+    lease_end,
+)
 from vagen.cluster.watching import follow
 
 Report = Callable[[str], Any]
@@ -18,8 +25,8 @@ def ensure_raycluster(kube: Kube, manifest: Object, *, deadline: float = 900.0) 
     """The run's RayCluster: the one that exists, or a new one.
 
     One that is being deleted is waited for, and so are the pods of one that was deleted: they
-    would hold the devices, and what they still do must not meet the new cluster's. The time of one
-    that exists is extended to the manifest's.
+    would hold the devices, and what they still do must not meet the new cluster's. The lease of one
+    that exists is renewed.
 
     Args:
         kube: The API server.
@@ -42,8 +49,7 @@ def ensure_raycluster(kube: Kube, manifest: Object, *, deadline: float = 900.0) 
                     raise
                 continue  # made in between: by another launcher, or by our own lost request
         _check_same(found, manifest)
-        expires = manifest["metadata"]["annotations"][EXPIRES_AT]
-        return kube.patch(RAYCLUSTERS, name, {"metadata": {"annotations": {EXPIRES_AT: expires}}})
+        return _lease(kube, name, manifest["metadata"]["annotations"][LEASE_UNTIL])
 
 
 def await_raycluster(
@@ -90,6 +96,16 @@ def await_raycluster(
     raise AssertionError("a watch does not end")
 
 
+def renew_lease(kube: Kube, name: str, minutes: float) -> None:
+    """Has `gc` keep a RayCluster for `minutes` from now; nothing happens if there is none.
+
+    Raises:
+        ApiError: The API server refuses it, or does not answer.
+    """
+    if find_raycluster(kube, name):
+        _lease(kube, name, lease_end(minutes))
+
+
 def find_raycluster(kube: Kube, name: str) -> Object | None:
     """A RayCluster that is there and not being deleted."""
     found = kube.get(RAYCLUSTERS, name)
@@ -133,7 +149,7 @@ def cluster_pods(kube: Kube, name: str, node_type: str = "") -> list[Object]:
 
 
 def delete_raycluster(kube: Kube, name: str, *, wait: float = 300.0) -> bool:
-    """Deletes a RayCluster, its pods first, and with it its RayJobs.
+    """Deletes a RayCluster, its pods first.
 
     Args:
         kube: The API server.
@@ -149,6 +165,28 @@ def delete_raycluster(kube: Kube, name: str, *, wait: float = 300.0) -> bool:
     found = kube.delete(RAYCLUSTERS, name, foreground=True)
     if wait > 0:
         await_gone(kube, name, wait)
+    return found
+
+
+def delete_run(kube: Kube, run: str, *, wait: float = 300.0) -> list[str]:
+    """Deletes all RayClusters that bear a run's label, whatever state they are in.
+
+    Args:
+        kube: The API server.
+        run: Name of the run.
+        wait: See `delete_raycluster`.
+
+    Returns:
+        Names of those that were there.
+    """
+    items = kube.list(RAYCLUSTERS, f"{RUN}={label_value(run)}").items
+    # All are told to go before one is waited for.
+    found = [
+        name for item in items if delete_raycluster(kube, name := item["metadata"]["name"], wait=0)
+    ]
+    if wait > 0:
+        for name in found:
+            await_gone(kube, name, wait)
     return found
 
 
@@ -185,6 +223,10 @@ def await_gone(kube: Kube, name: str, seconds: float, *, or_made: bool = False) 
     )
 
 
+def _lease(kube: Kube, name: str, until: str) -> Object:
+    return kube.patch(RAYCLUSTERS, name, {"metadata": {"annotations": {LEASE_UNTIL: until}}})
+
+
 def _check_same(found: Object, manifest: Object) -> None:
     """Refuses a RayCluster of another run, or one that is not what the run asks for now."""
     name = manifest["metadata"]["name"]
@@ -209,7 +251,7 @@ def _shape(cluster: Object) -> str:
         (group["groupName"], group.get("replicas", 0), group)
         for group in spec.get("workerGroupSpecs") or []
     ]
-    parts = []
+    parts = [f"token {(spec.get('authOptions') or {}).get('secretName', 'none')}"]
     for name, count, group in groups:
         container = group["template"]["spec"]["containers"][0]
         gpus = container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", "0")

@@ -1,17 +1,11 @@
 """Collecting what runs have left behind: the backstop to the pipeline's exit handler."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from vagen.cluster.errors import ApiError
-from vagen.cluster.jobs import TERMINAL
-from vagen.cluster.kube import RAYCLUSTERS, RAYJOBS, Kube, Object, Resource
-from vagen.cluster.names import EXPIRES_AT, RAY_CLUSTER, RUN_NAME, TTL, parse_time
-
-ORPHAN_AGE = timedelta(hours=1)
-"""How long a finished RayJob whose RayCluster is gone is kept."""
-
+from vagen.cluster.kube import RAYCLUSTERS, Kube, Object
+from vagen.cluster.names import LEASE_UNTIL, LEASED, RUN_NAME, parse_time
 
 TRIES = 5
 """How often an object is looked at again that changes while it is to be deleted."""
@@ -34,9 +28,9 @@ class Leftover:
 
 
 def gc(kube: Kube, *, dry_run: bool = False, now: datetime | None = None) -> list[Leftover]:
-    """Deletes RayClusters and RayJobs with the TTL label whose time is over.
+    """Deletes RayClusters whose lease is over.
 
-    What somebody changes in the meantime is looked at again: a step may have extended its time.
+    What somebody changes in the meantime is looked at again: a launcher may have renewed it.
 
     Args:
         kube: The API server.
@@ -44,66 +38,38 @@ def gc(kube: Kube, *, dry_run: bool = False, now: datetime | None = None) -> lis
         now: Instead of the present, for tests.
     """
     now = now or datetime.now(UTC)
-    label = f"{TTL}=true"
-
-    def collect(resource: Resource, why: Callable[[Object], str]) -> Iterator[Leftover]:
-        for item in kube.list(resource, label).items:
-            yield from _collect(kube, resource, item, why, dry_run)
-
-    found = list(collect(RAYCLUSTERS, lambda item: _overdue(item, now)))
-    clusters = {one["metadata"]["name"] for one in kube.list(RAYCLUSTERS).items}
-    found += collect(RAYJOBS, lambda item: _overdue(item, now) or _orphaned(item, clusters, now))
-    return found
+    items = kube.list(RAYCLUSTERS, f"{LEASED}=true").items
+    return [leftover for item in items if (leftover := _collect(kube, item, now, dry_run))]
 
 
-def _overdue(item: Object, now: datetime) -> str:
-    """Why it is to go; empty if it is not."""
-    expires = _expires(item)
-    overdue = _is_time(expires) and parse_time(expires) <= now
-    return f"expired at {expires}" if overdue else ""
-
-
-def _orphaned(job: Object, clusters: set[str], now: datetime) -> str:
-    status = job.get("status", {})
-    cluster = job["spec"].get("clusterSelector", {}).get(RAY_CLUSTER)
-    ended = status.get("endTime") or job["metadata"]["creationTimestamp"]
-    if cluster in clusters or status.get("jobDeploymentStatus") not in TERMINAL:
-        return ""
-    if now - parse_time(ended) < ORPHAN_AGE:
-        return ""
-    return f"finished at {ended}, and its RayCluster {cluster} is gone"
-
-
-def _collect(
-    kube: Kube, resource: Resource, item: Object, why: Callable[[Object], str], dry_run: bool
-) -> Iterator[Leftover]:
-    """Deletes an object as it was when it was found to be overdue, and only that."""
-    kind, name = item["kind"], item["metadata"]["name"]
+def _collect(kube: Kube, item: Object, now: datetime, dry_run: bool) -> Leftover | None:
+    """Deletes a cluster as it was when it was found to be overdue, and only that."""
+    name = item["metadata"]["name"]
     run = item["metadata"].get("annotations", {}).get(RUN_NAME, "")
     found: Object | None = item
     for _ in range(TRIES):
         if found is None:
-            return
-        since, reason = found["metadata"].get("deletionTimestamp"), why(found)
-        if since:
-            yield Leftover(kind, name, run, f"is being deleted since {since}", False)
-        elif reason and (dry_run or _delete(kube, resource, found["metadata"])):
-            yield Leftover(kind, name, run, reason, True)
-        elif reason:
-            found = kube.get(resource, name)
-            continue
-        elif not _is_time(_expires(found)):
-            text = f"annotation {EXPIRES_AT} is no time: {_expires(found)!r}"
-            yield Leftover(kind, name, run, text, False)
-        return
-    yield Leftover(kind, name, run, "it changes all the time", False)
+            return None
+        metadata = found["metadata"]
+        if since := metadata.get("deletionTimestamp"):
+            return Leftover("RayCluster", name, run, f"is being deleted since {since}", False)
+        until = metadata.get("annotations", {}).get(LEASE_UNTIL, "")
+        if not _is_time(until):
+            why = f"annotation {LEASE_UNTIL} is no time: {until!r}"
+            return Leftover("RayCluster", name, run, why, False)
+        if parse_time(until) > now:
+            return None
+        if dry_run or _delete(kube, metadata):
+            return Leftover("RayCluster", name, run, f"its lease ended at {until}", True)
+        found = kube.get(RAYCLUSTERS, name)
+    return Leftover("RayCluster", name, run, "it changes all the time", False)
 
 
-def _delete(kube: Kube, resource: Resource, metadata: Object) -> bool:
+def _delete(kube: Kube, metadata: Object) -> bool:
     """False if it has changed since it was read."""
     try:
         kube.delete(
-            resource,
+            RAYCLUSTERS,
             metadata["name"],
             foreground=True,
             uid=metadata["uid"],
@@ -114,10 +80,6 @@ def _delete(kube: Kube, resource: Resource, metadata: Object) -> bool:
             raise
         return False
     return True
-
-
-def _expires(item: Object) -> str:
-    return item["metadata"].get("annotations", {}).get(EXPIRES_AT, "")
 
 
 def _is_time(text: str) -> bool:

@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 
 from vagen.cluster.advice import event_time, explain_cluster, explain_pod
 from vagen.cluster.clusters import desired_workers, is_ready
-from vagen.cluster.jobs import has_succeeded
-from vagen.cluster.kube import EVENTS, PODS, RAYCLUSTERS, RAYJOBS, Kube, Object
-from vagen.cluster.names import EXPIRES_AT, RAY_NODE_TYPE, RUN, label_value, parse_time
+from vagen.cluster.kube import EVENTS, PODS, RAYCLUSTERS, Kube, Object
+from vagen.cluster.names import LEASE_UNTIL, RAY_NODE_TYPE, RUN, label_value, parse_time
 
 RECENT_EVENTS = 12
 
@@ -22,18 +21,7 @@ class ClusterState:
     """`ready`, `suspended`, `deleting`, `starting`."""
     workers: str
     """`2/4`: ready and desired."""
-    expires_at: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobState:
-    """A RayJob in short."""
-
-    name: str
-    state: str
-    message: str
-    begun: str
-    ended: str
+    lease_until: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +30,7 @@ class PodState:
 
     name: str
     role: str
-    """`head`, `worker`, `step`, or `submitter`."""
+    """`head`, `worker`, or `step`."""
     phase: str
     restarts: int
     node: str
@@ -55,7 +43,6 @@ class RunState:
     run: str
     namespace: str
     clusters: list[ClusterState] = field(default_factory=list)
-    jobs: list[JobState] = field(default_factory=list)
     pods: list[PodState] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     """What is not as it should be, with what to do."""
@@ -65,7 +52,7 @@ class RunState:
     @property
     def exists(self) -> bool:
         """Whether there is anything of the run."""
-        return bool(self.clusters or self.jobs or self.pods)
+        return bool(self.clusters or self.pods)
 
     def text(self, now: datetime | None = None) -> str:
         """For people."""
@@ -76,9 +63,8 @@ def describe_run(kube: Kube, run: str) -> RunState:
     """Asks for everything that bears a run's label."""
     selector = f"{RUN}={label_value(run)}"
     clusters = kube.list(RAYCLUSTERS, selector).items
-    jobs = kube.list(RAYJOBS, selector).items
     pods = kube.list(PODS, selector).items
-    names = {item["metadata"]["name"] for item in [*clusters, *jobs, *pods]}
+    names = {item["metadata"]["name"] for item in [*clusters, *pods]}
     prefixes = tuple(f"raycluster-{cluster['metadata']['name']}-" for cluster in clusters)
     events = [
         event
@@ -91,7 +77,6 @@ def describe_run(kube: Kube, run: str) -> RunState:
         run=run,
         namespace=kube.namespace,
         clusters=[_cluster(cluster) for cluster in clusters],
-        jobs=sorted((_job(job) for job in jobs), key=lambda job: job.begun),
         pods=sorted((_pod(pod) for pod in pods), key=lambda pod: (pod.role, pod.name)),
         findings=_findings(clusters, pods, events),
         events=[_event(event) for event in events[-RECENT_EVENTS:]],
@@ -118,35 +103,16 @@ def _cluster(cluster: Object) -> ClusterState:
         name=cluster["metadata"]["name"],
         state=state,
         workers=f"{status.get('readyWorkerReplicas', 0)}/{desired_workers(cluster)}",
-        expires_at=cluster["metadata"].get("annotations", {}).get(EXPIRES_AT, ""),
-    )
-
-
-def _job(job: Object) -> JobState:
-    status = job.get("status", {})
-    deployment, ray = status.get("jobDeploymentStatus") or "New", status.get("jobStatus", "")
-    state = deployment if deployment != "Running" else f"Running ({ray or 'submitting'})"
-    if status.get("reason"):
-        state = f"{state} ({status['reason']})"
-    return JobState(
-        name=job["metadata"]["name"],
-        state=state,
-        message="" if has_succeeded(job) else status.get("message", "").strip(),
-        begun=status.get("startTime") or job["metadata"].get("creationTimestamp", ""),
-        ended=status.get("endTime", ""),
+        lease_until=cluster["metadata"].get("annotations", {}).get(LEASE_UNTIL, ""),
     )
 
 
 def _pod(pod: Object) -> PodState:
     labels, status = pod["metadata"].get("labels", {}), pod.get("status", {})
     containers = status.get("containerStatuses", [])
-    if RAY_NODE_TYPE in labels:
-        role = labels[RAY_NODE_TYPE]
-    else:
-        role = "submitter" if "batch.kubernetes.io/job-name" in labels else "step"
     return PodState(
         name=pod["metadata"]["name"],
-        role=role,
+        role=labels.get(RAY_NODE_TYPE, "step"),
         phase="Terminating"
         if pod["metadata"].get("deletionTimestamp")
         else status.get("phase", "Unknown"),
@@ -169,13 +135,8 @@ def _text(state: RunState, now: datetime) -> Iterator[str]:
         return
     yield f"run {state.run} in namespace {state.namespace}"
     for cluster in state.clusters:
-        left = _left(cluster.expires_at, now)
+        left = _left(cluster.lease_until, now)
         yield f"  RayCluster {cluster.name}: {cluster.state}, workers {cluster.workers}{left}"
-    for job in state.jobs:
-        when = f"{job.begun} to {job.ended}" if job.ended else f"since {job.begun}"
-        yield f"  RayJob {job.name}: {job.state}, {when}"
-        if job.message:
-            yield from (f"    {line}" for line in job.message.splitlines()[-5:])
     for pod in state.pods:
         restarts = f", {pod.restarts} restarts" if pod.restarts else ""
         place = f" on {pod.node}" if pod.node else ""
@@ -188,11 +149,11 @@ def _text(state: RunState, now: datetime) -> Iterator[str]:
         yield from (f"  {event}" for event in state.events)
 
 
-def _left(expires_at: str, now: datetime) -> str:
+def _left(lease_until: str, now: datetime) -> str:
     try:
-        hours = (parse_time(expires_at) - now).total_seconds() / 3600
+        minutes = (parse_time(lease_until) - now).total_seconds() / 60
     except ValueError:
         return ""
-    if hours <= 0:
-        return ", expired: `make gc` removes it"
-    return f", may be removed in {hours:.1f} h"
+    if minutes <= 0:
+        return ", its lease is over: `make gc` removes it"
+    return f", leased for {minutes:.0f} min more"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vagen.cluster.describe import describe_run
 from vagen.cluster.errors import ApiError
-from vagen.cluster.kube import PODS, RAYCLUSTERS, RAYJOBS, Kube, Object
+from vagen.cluster.kube import PODS, RAYCLUSTERS, Kube, Object
 from vagen.cluster.names import RUN, label_value
 
 LOG_LIMIT = 64 << 20
@@ -25,7 +25,7 @@ class Harvest:
 def harvest_logs(kube: Kube, run: str, target: Path) -> Harvest:
     """Writes a run's logs and states into a folder: `<pod>/<container>.log`, `status.txt`, ...
 
-    Logs of head, workers and submitters; `.previous.log` is that of a container before it was
+    Logs of head and workers; `.previous.log` is that of a container before it was
     started anew. What cannot be read is named, and does not keep the rest from being saved.
 
     Args:
@@ -39,10 +39,9 @@ def harvest_logs(kube: Kube, run: str, target: Path) -> Harvest:
     state = target / "status.txt"
     state.write_text(describe_run(kube, run).text() + "\n")
     files.append(state)
-    for resource in (RAYCLUSTERS, RAYJOBS):
-        path = target / f"{resource.plural}.json"
-        path.write_text(json.dumps(kube.list(resource, selector).items, indent=1))
-        files.append(path)
+    path = target / f"{RAYCLUSTERS.plural}.json"
+    path.write_text(json.dumps(kube.list(RAYCLUSTERS, selector).items, indent=1))
+    files.append(path)
     for pod in kube.list(PODS, selector).items:
         folder = target / pod["metadata"]["name"]
         for container, previous in _containers(pod):

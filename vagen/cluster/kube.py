@@ -41,11 +41,6 @@ class Resource:
     plural: str
 
     @property
-    def api_version(self) -> str:
-        """Value of `apiVersion`."""
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-    @property
     def root(self) -> str:
         """Path of the group and version."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
@@ -57,8 +52,6 @@ class Resource:
 
 
 RAYCLUSTERS = Resource("ray.io", "v1", "rayclusters")
-RAYJOBS = Resource("ray.io", "v1", "rayjobs")
-JOBS = Resource("batch", "v1", "jobs")
 PODS = Resource("", "v1", "pods")
 EVENTS = Resource("", "v1", "events")
 CONFIG_MAPS = Resource("", "v1", "configmaps")
@@ -263,7 +256,7 @@ class Kube:
 
     @contextmanager
     def stream(self, path: str, query: Mapping[str, str], read_timeout: float) -> Iterator[Any]:
-        """An answer that goes on: a watch, a log that is followed. Not retried.
+        """An answer that goes on: a watch. Not retried.
 
         Raises:
             ApiError: The server refuses.

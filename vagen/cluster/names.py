@@ -1,8 +1,7 @@
 """Names, labels and times of what a run owns on Kubernetes.
 
-KubeRay's limits are in `ValidateRayClusterMetadata` and `ValidateRayJobMetadata`
-(ray-operator/controllers/ray/utils/validation.go, v1.6): a DNS-1035 label of at most 53 characters
-for a RayCluster, 47 for a RayJob.
+KubeRay's limit is in `ValidateRayClusterMetadata` (controllers/ray/utils/validation.go, v1.6): a
+RayCluster's name is a DNS-1035 label of at most 53 characters.
 """
 
 import hashlib
@@ -13,43 +12,23 @@ RUN = "vagen.dev/run"
 """Label: the run that an object belongs to."""
 RUN_NAME = "vagen.dev/run-name"
 """Annotation: the run's name as it is; a label holds neither every character nor every length."""
-TASK = "vagen.dev/task"
-"""Label of a RayJob: the name of its first attempt."""
-ATTEMPT = "vagen.dev/attempt"
-"""Label of a RayJob: 1, 2, ..."""
-TTL = "vagen.dev/ttl"
-"""Label `true`: `make gc` may remove it once `EXPIRES_AT` has passed."""
-EXPIRES_AT = "vagen.dev/expires-at"
-"""Annotation: RFC 3339, UTC."""
+LEASED = "vagen.dev/leased"
+"""Label `true`: `make gc` removes it once `LEASE_UNTIL` has passed."""
+LEASE_UNTIL = "vagen.dev/lease-until"
+"""Annotation: RFC 3339, UTC; the run's launcher renews it."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 RAY_CLUSTER = "ray.io/cluster"
-"""Label that KubeRay gives the pods of a RayCluster, and key of a RayJob's `clusterSelector`."""
+"""Label that KubeRay gives the pods of a RayCluster: its name."""
 RAY_NODE_TYPE = "ray.io/node-type"
-RAY_GROUP = "ray.io/group"
-JOB_NAME = "batch.kubernetes.io/job-name"
-"""Label of a submitter's pods: KubeRay names the Kubernetes Job like the RayJob."""
 
 CLUSTER_NAME_LIMIT = 53
-JOB_NAME_LIMIT = 47
-_ATTEMPT_ROOM = len("-99")
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def cluster_name(run: str) -> str:
     """Name of a run's RayCluster."""
-    return _shortened(run, CLUSTER_NAME_LIMIT)
-
-
-def job_name(run: str, stage: str, iteration: int | None = None) -> str:
-    """Name of the first attempt of a stage's RayJob."""
-    parts = [run, stage, *([] if iteration is None else [f"{iteration:04d}"])]
-    return _shortened("-".join(parts), JOB_NAME_LIMIT - _ATTEMPT_ROOM)
-
-
-def attempt_name(task: str, attempt: int) -> str:
-    """Name of the n-th attempt: the first has none of its own."""
-    return task if attempt == 1 else f"{task}-{attempt}"
+    return shortened(run, CLUSTER_NAME_LIMIT)
 
 
 def is_dns_1035(name: str) -> bool:
@@ -59,7 +38,7 @@ def is_dns_1035(name: str) -> bool:
 
 def label_value(text: str) -> str:
     """A label value that stands for a text: itself where it is one."""
-    return text if _LABEL.fullmatch(text) else _shortened(text, 63)
+    return text if _LABEL.fullmatch(text) else shortened(text, 63)
 
 
 def run_labels(run: str) -> dict[str, str]:
@@ -72,9 +51,9 @@ def run_labels(run: str) -> dict[str, str]:
     }
 
 
-def expiry(hours: float, now: datetime | None = None) -> str:
-    """Value of `EXPIRES_AT` for something made now."""
-    moment = (now or datetime.now(UTC)) + timedelta(hours=hours)
+def lease_end(minutes: float, now: datetime | None = None) -> str:
+    """Value of `LEASE_UNTIL` for a lease that begins now."""
+    moment = (now or datetime.now(UTC)) + timedelta(minutes=minutes)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -90,7 +69,7 @@ def parse_time(text: str) -> datetime:
     return moment
 
 
-def _shortened(text: str, limit: int) -> str:
+def shortened(text: str, limit: int) -> str:
     """A DNS-1035 label for a text; whatever had to be changed or cut is in a digest at its end."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if plain == text and len(text) <= limit and is_dns_1035(text):

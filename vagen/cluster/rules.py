@@ -1,21 +1,18 @@
 """KubeRay's own rules that we rely on, checked before anything is sent.
 
-KubeRay accepts an object that breaks them and then never works on it (a RayCluster), or fails it (a
-RayJob). The functions named are those of KubeRay 1.6, ray-operator/controllers/ray.
+KubeRay accepts a RayCluster that breaks them and then never works on it. The functions named are
+those of KubeRay 1.6, ray-operator/controllers/ray.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from vagen.cluster.errors import ClusterError
-from vagen.cluster.names import (
-    CLUSTER_NAME_LIMIT,
-    JOB_NAME_LIMIT,
-    RAY_CLUSTER,
-    is_dns_1035,
-    label_value,
-)
+from vagen.cluster.names import CLUSTER_NAME_LIMIT, is_dns_1035, label_value
 
+MIN_RAY = (2, 52, 0)
+"""Of token authentication."""
 START_RESOURCES = ("num-cpus", "num-gpus", "memory", "resources")
 
 
@@ -25,36 +22,32 @@ def check_raycluster(manifest: dict[str, Any]) -> None:
     Raises:
         ClusterError: With everything that is wrong.
     """
-    _refuse("RayCluster", manifest, [*_name(manifest, CLUSTER_NAME_LIMIT), *_cluster(manifest)])
-
-
-def check_rayjob(manifest: dict[str, Any]) -> None:
-    """Refuses a RayJob on an existing cluster that KubeRay would fail.
-
-    Raises:
-        ClusterError: With everything that is wrong.
-    """
-    _refuse("RayJob", manifest, [*_name(manifest, JOB_NAME_LIMIT), *_job(manifest["spec"])])
-
-
-def _refuse(kind: str, manifest: dict[str, Any], faults: list[str]) -> None:
+    faults = [*_name(manifest), *_cluster(manifest)]
     if faults:
         name = manifest.get("metadata", {}).get("name", "?")
-        raise ClusterError(f"{kind} {name}: " + "; ".join(faults))
+        raise ClusterError(f"RayCluster {name}: " + "; ".join(faults))
 
 
-def _name(manifest: dict[str, Any], limit: int) -> Iterator[str]:
-    """`ValidateRayClusterMetadata`, `ValidateRayJobMetadata` (utils/validation.go)."""
+def _name(manifest: dict[str, Any]) -> Iterator[str]:
+    """`ValidateRayClusterMetadata` (utils/validation.go)."""
     name = manifest.get("metadata", {}).get("name", "")
-    if len(name) > limit:
-        yield f"its name has {len(name)} characters, KubeRay takes at most {limit}"
+    if len(name) > CLUSTER_NAME_LIMIT:
+        yield f"its name has {len(name)} characters, KubeRay takes at most {CLUSTER_NAME_LIMIT}"
     if not is_dns_1035(name):
         yield "its name must begin with a letter and have lower case letters, digits and `-` only"
 
 
 def _cluster(manifest: dict[str, Any]) -> Iterator[str]:
-    """`ValidateRayClusterSpec` (utils/validation.go), and a head that computes nothing."""
+    """`ValidateRayClusterSpec` (utils/validation.go), a head that computes nothing, and a token."""
     spec = manifest.get("spec", {})
+    auth = spec.get("authOptions") or {}
+    if auth.get("mode") != "token" or not auth.get("secretName"):
+        yield (
+            "authOptions must be {mode: token, secretName: ...}: who reaches Ray's dashboard "
+            "without a token may run code"
+        )
+    if _version(spec.get("rayVersion", "")) < MIN_RAY:
+        yield f"rayVersion must be {'.'.join(map(str, MIN_RAY))} or newer, which knows tokens"
     head = spec.get("headGroupSpec", {})
     if head.get("rayStartParams", {}).get("num-cpus") != "0":
         yield (
@@ -95,18 +88,6 @@ def _group(place: str, group: dict[str, Any]) -> Iterator[str]:
         yield f"{place}.rayStartParams.labels is refused by KubeRay: use the group's `labels`"
 
 
-def _job(spec: dict[str, Any]) -> Iterator[str]:
-    """`ValidateRayJobSpec`, `validateDeletionConfiguration` (utils/validation.go)."""
-    selector = spec.get("clusterSelector") or {}
-    if not selector.get(RAY_CLUSTER):
-        yield f"clusterSelector must have {RAY_CLUSTER}: the run's RayCluster"
-    if spec.get("suspend"):
-        yield "suspend is not supported together with clusterSelector"
-    if spec.get("backoffLimit", 0) > 0:
-        yield "backoffLimit > 0 is not supported together with clusterSelector"
-    if spec.get("submissionMode", "K8sJobMode") != "K8sJobMode":
-        yield "submissionMode must be K8sJobMode: a step follows its submitter's log"
-    if spec.get("shutdownAfterJobFinishes") or spec.get("ttlSecondsAfterFinished"):
-        yield "shutdownAfterJobFinishes and its TTL have no effect together with clusterSelector"
-    if spec.get("deletionStrategy"):
-        yield "deletionStrategy cannot delete a cluster that is chosen by clusterSelector"
+def _version(text: str) -> tuple[int, ...]:
+    """Numbers of a version such as `2.60.0`; empty if it is none."""
+    return tuple(map(int, text.split("."))) if re.fullmatch(r"\d+(\.\d+)*", text) else ()

@@ -71,7 +71,7 @@ def _window(
     }
     timeout = kube.pace.window + SLACK
     with kube.stream(kube.path(resource), query, timeout) as response:
-        for line in lines(response):
+        for line in _lines(response):
             event = json.loads(line)
             item = event["object"]
             if event["type"] == "ERROR":
@@ -83,16 +83,9 @@ def _window(
             yield event["type"], item
 
 
-def lines(response: Any, *, to_end: bool = False) -> Iterator[bytes]:
-    """Whole lines of a stream; what a broken connection left of a line is dropped.
-
-    Args:
-        response: The stream.
-        to_end: What follows the last line break is a line, too, if the stream ends well.
-    """
+def _lines(response: Any) -> Iterator[bytes]:
+    """Whole lines of a stream; what a broken connection left of a line is dropped."""
     rest = b""
     for chunk in response.stream(None, decode_content=True):
         *whole, rest = (rest + chunk).split(b"\n")
         yield from (line for line in whole if line)
-    if rest and to_end:
-        yield rest

@@ -1,11 +1,12 @@
 """Configuration: schema, presets, loading, checks.
 
-`load_experiment("frozenlake-tiny", ["algorithm.lam=0.95"])` gives a checked `ExperimentConfig`.
+`vagen.config.load.load_experiment("frozenlake-tiny", ["algorithm.lam=0.95"])` gives a checked
+`ExperimentConfig`. Loading knows environments, judges and estimators, the schema does not: they
+read it, so it is here without them.
 """
 
-from vagen.config.base import ConfigError, Section
+from vagen.config.base import ConfigError, Section, config_digest
 from vagen.config.infra import InfraConfig
-from vagen.config.load import config_digest, load_experiment, load_infra
 from vagen.config.presets import PRESETS
 from vagen.config.schema import ExperimentConfig
 from vagen.config.yaml_io import dump_yaml
@@ -18,6 +19,4 @@ __all__ = [
     "Section",
     "config_digest",
     "dump_yaml",
-    "load_experiment",
-    "load_infra",
 ]

@@ -10,6 +10,12 @@ from vagen.config.base import ConfigError, Refusals
 from vagen.config.checks_judge import judge_refusals
 from vagen.config.errors import KeyPath, unknown_name, validate
 from vagen.config.schema import ExperimentConfig
+from vagen.envs.registry import (
+    ADAPTERS,
+    ENVIRONMENTS,
+    UnknownEnvironmentError,
+    get_environment,
+)
 
 if TYPE_CHECKING:
     from vagen.advantage import EstimatorSpec
@@ -22,19 +28,18 @@ def _nowhere(_: KeyPath) -> None:
 
 
 def estimator_of(config: ExperimentConfig) -> "EstimatorSpec":
-    """What the experiment's advantage estimator needs.
+    """The experiment's advantage estimator, with what it needs.
 
     Raises:
-        ConfigError: If no estimator has that name.
+        ConfigError: If no estimator has that name, or one that is not built in cannot be loaded.
     """
-    from vagen.advantage import ESTIMATORS
+    # Estimators are declared where they are computed, with torch: seconds to import.
+    from vagen.advantage import AdvantageError, get_estimator
 
-    name = config.algorithm.adv_estimator
-    if name not in ESTIMATORS:
-        raise ConfigError(
-            f"`algorithm.adv_estimator`: {unknown_name('estimator', name, ESTIMATORS)}"
-        )
-    return ESTIMATORS[name]
+    try:
+        return get_estimator(config.algorithm.adv_estimator)
+    except AdvantageError as error:
+        raise ConfigError(f"`algorithm.adv_estimator`: {error}") from error
 
 
 def has_critic(config: ExperimentConfig) -> bool:
@@ -76,13 +81,6 @@ def resolve_environments(
     Raises:
         ConfigError: For an unknown environment or option, or an impossible value.
     """
-    from vagen.envs.registry import (
-        ADAPTERS,
-        ENVIRONMENTS,
-        UnknownEnvironmentError,
-        get_environment,
-    )
-
     if not config.envs:
         raise ConfigError("`envs` is empty; name at least one environment, e.g. FrozenLake")
     resolved = {}
@@ -174,7 +172,7 @@ def _estimation(config: ExperimentConfig) -> Refusals:
     if spec.value_mask == "attention" and gae_mask:
         yield (
             "rollout_manager.use_gae_mask",
-            f"{name} runs over every token; set it to false, or take masked_{name}",
+            f"{name} runs over every token; set it to false, or take masked_gae",
         )
     if spec.value_mask == "loss" and not gae_mask:
         yield (
@@ -193,10 +191,10 @@ def _estimation(config: ExperimentConfig) -> Refusals:
             f"{name} needs a trajectory in one row, {config.rollout_manager.context} makes "
             "several; take concat, or an estimator over sampled tokens (masked_gae, bi_level_gae)",
         )
-    if name == "brpo" and trajectories_per_iteration(config) < 2:
+    if spec.batch_based and trajectories_per_iteration(config) < 2:
         yield (
             "data.train_batch_size",
-            "brpo compares the trajectories of an iteration and needs at least 2 of them",
+            f"{name} compares the trajectories of an iteration and needs at least 2 of them",
         )
     yield from _adaptive_credit(config, spec)
     control = config.algorithm.kl_ctrl
@@ -223,15 +221,17 @@ def _scores(config: ExperimentConfig) -> Refusals:
             "rollout_manager.n_trajectory to at least 2, or take none",
         )
     if needs_greedy_baseline(config):
+        name = config.algorithm.adv_estimator
         if normalization.method != "none":
             yield (
                 "algorithm.reward_normalization.method",
-                "remax subtracts the score of a greedy episode, which is not normalised; take none",
+                f"{name} subtracts the score of a greedy episode, which is not normalised; take "
+                "none",
             )
         if config.judge.use_state_reward:
             yield (
                 "judge.use_state_reward",
-                "the greedy episode that remax subtracts is not judged, the difference would be "
+                f"the greedy episode that {name} subtracts is not judged, the difference would be "
                 "off by the judge's part; set it to false, or take another estimator",
             )
 
@@ -243,8 +243,8 @@ def _adaptive_credit(config: ExperimentConfig, spec: "EstimatorSpec") -> Refusal
     if options.mode == "lambda" and config.algorithm.high_level_lam is not None:
         yield (
             "algorithm.high_level_lam",
-            "adaptive_credit chooses the lambda of each turn itself in mode lambda; set it to "
-            "null, or take bi_level_gae",
+            f"{config.algorithm.adv_estimator} chooses the lambda of each turn itself in mode "
+            "lambda; set it to null, or take bi_level_gae",
         )
     if options.mode == "gamma" and not options.gamma_low < gamma < options.gamma_high:
         yield (
@@ -379,8 +379,6 @@ def _sizes(config: ExperimentConfig) -> Refusals:
 
 
 def _experts(config: ExperimentConfig) -> Refusals:
-    from vagen.envs.registry import get_environment
-
     if not config.warm_start.steps:
         return
     for env_id, spec in config.envs.items():

@@ -6,6 +6,7 @@ from pathlib import Path
 from vagen.config.base import ConfigError, Refusals
 from vagen.config.infra import InfraConfig
 from vagen.config.schema import ExperimentConfig
+from vagen.envs.registry import get_environment
 
 
 def check_infra(experiment: ExperimentConfig, infra: InfraConfig) -> None:
@@ -66,8 +67,6 @@ def _environments(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
             f"{placement} does not use infra.environments.url; set it to service, or url to null",
         )
     if placement == "process":
-        from vagen.envs.registry import get_environment
-
         for env_id, spec in experiment.envs.items():
             if get_environment(spec.env_name).load().needs_process:
                 yield (

@@ -4,8 +4,10 @@ import re
 from urllib.parse import urlsplit
 
 from vagen.config.base import Refusals
-from vagen.config.judge import JudgeConfig, LLMJudgeConfig
+from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
+from vagen.envs.parsing import LAYOUTS
+from vagen.judge.rules import RULES
 
 
 def judge_refusals(config: ExperimentConfig) -> Refusals:
@@ -30,9 +32,6 @@ def judge_refusals(config: ExperimentConfig) -> Refusals:
 
 
 def _environments(config: ExperimentConfig, rewarded: list[str]) -> Refusals:
-    from vagen.envs.parsing import LAYOUTS
-    from vagen.judge.rules import RULES
-
     judge = config.judge
     for env_id, spec in config.envs.items():
         without_rules = spec.env_name not in RULES
@@ -60,8 +59,6 @@ def _environments(config: ExperimentConfig, rewarded: list[str]) -> Refusals:
 
 
 def _defences(config: ExperimentConfig) -> Refusals:
-    from vagen.judge.rules import RULES
-
     judge = config.judge
     if not judge.gate and judge.type != "rule":
         yield (

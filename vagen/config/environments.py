@@ -27,7 +27,7 @@ class EnvironmentsConfig(Section):
     answer_seconds: PositiveFloat = 300.0
     """A worker process or service that leaves a call unanswered for so long has failed."""
     url: Annotated[str, AfterValidator(_url)] | None = None
-    """Of the service. If its name has several addresses, sessions are spread over them."""
+    """Address of the service. If its name has several, sessions are spread over them."""
     token_env: str = "VAGEN_ENV_TOKEN"
     """Environment variable that holds the service's token; unset: none is sent."""
     batch: Annotated[int, Field(ge=1, le=1024)] = 64

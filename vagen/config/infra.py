@@ -1,15 +1,16 @@
 """The infra: where a run takes place, and on what."""
 
+import os
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, PositiveFloat, PositiveInt
 
-from vagen.config.base import Section
+from vagen.config.base import Fraction, Section
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.kubernetes import KubernetesConfig
 from vagen.config.s3 import S3Config
-from vagen.config.schema import Fraction
 
 SCRATCH = "VAGEN_SCRATCH"
 """Environment variable: folder for runs of a store, instead of their `infra.output_dir`."""
@@ -84,6 +85,19 @@ class InfraConfig(Section):
     """null: this machine; otherwise the cluster that `vagen submit` sends the pipeline to."""
 
     @property
+    def runs_folder(self) -> Path:
+        """Absolute folder that holds the runs: `VAGEN_SCRATCH` where there is a store and the
+        variable is set, else `output_dir`.
+        """
+        scratch = os.environ.get(SCRATCH) if self.store else None
+        return Path(scratch or self.output_dir).absolute()
+
+    @property
     def has_ray_cluster(self) -> bool:
         """Whether a run has a Ray cluster of its own on Kubernetes."""
-        return self.kubernetes is not None and self.engine == "verl"
+        return bool(self.ray_namespace)
+
+    @property
+    def ray_namespace(self) -> str:
+        """Kubernetes namespace of the run's own Ray cluster; empty if it has none."""
+        return self.kubernetes.namespace if self.kubernetes and self.engine == "verl" else ""

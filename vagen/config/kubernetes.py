@@ -20,6 +20,7 @@ _TAINT = re.compile(
     r":(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)"
 )
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
@@ -69,8 +70,15 @@ def _object_name(text: str) -> str:
     return text
 
 
+def _label_value(text: str) -> str:
+    if len(text) > 63 or not _LABEL_VALUE.fullmatch(text):
+        raise ValueError("use up to 63 letters, digits, `-`, `_` and `.`, as labels do")
+    return text
+
+
 Quantity = Annotated[str, BeforeValidator(_quantity)]
 ObjectName = Annotated[str, AfterValidator(_object_name)]
+LabelValue = Annotated[str, AfterValidator(_label_value)]
 
 
 class ResourcesConfig(Section):
@@ -93,7 +101,7 @@ class KubernetesConfig(Section):
     """
 
     namespace: ObjectName = "vagen"
-    """Of Ray clusters and jobs. Steps run where Kubeflow Pipelines puts them."""
+    """Namespace of Ray clusters; steps run where Kubeflow Pipelines puts them."""
     image: str | None = None
     """Container image of the steps; null takes the one given when the pipeline is compiled."""
     ray_image: str | None = None
@@ -102,8 +110,16 @@ class KubernetesConfig(Section):
     """Config map that holds the platform's RayCluster (key `raycluster.yaml`)."""
     queue: ObjectName | None = None
     """Kueue's local queue that admits the Ray cluster as a whole; null asks for none."""
-    service_account: ObjectName | None = None
-    """Of the steps, which create Ray clusters and jobs; null takes Kubeflow's own runner."""
+    service_account: ObjectName | None = "vagen-step"
+    """Service account of the steps, which create Ray clusters: `KFP_SERVICE_ACCOUNT` of the site's
+    file; null takes Kubeflow's own runner, which may not."""
+    team: LabelValue | None = None
+    """Who pays: label `vagen.dev/team` of the steps, the Ray cluster and its pods."""
+    cost_center: LabelValue | None = None
+    """Label `vagen.dev/cost-center` of the same."""
+    priority: ObjectName | None = None
+    """Priority class of the Ray pods: `vagen-run`, `vagen-trial` or one of your own; null: the
+    cluster's default."""
     config_maps: dict[str, tuple[str, ...]] = Field(
         default={
             "vagen-site": (
@@ -121,9 +137,9 @@ class KubernetesConfig(Section):
     pull_secrets: tuple[ObjectName, ...] = ()
     """Secrets for pulling the steps' image."""
     ask: ResourcesConfig = ResourcesConfig()
-    """Of steps that have their work done by the Ray cluster (`engine: verl`): they wait for it."""
+    """Resources of steps that have their work done by the Ray cluster (`engine: verl`) and wait."""
     work: ResourcesConfig = ResourcesConfig(cpu="4", memory="16Gi", shm="2Gi")
-    """Of steps that work themselves: `build` and `register`, and all of them with
+    """Resources of steps that work themselves: `build` and `register`, and all of them with
     `engine: local`."""
     steps: dict[str, ResourcesConfig] = Field(default_factory=dict)
     """Resources by step, instead of those."""
@@ -134,10 +150,23 @@ class KubernetesConfig(Section):
     user: PositiveInt = 1000
     """User and group id of the steps."""
     retries: NonNegativeInt = 2
-    """How often a step that failed is tried again; it goes on from what is committed."""
+    """How often a stage is tried again whose node, head or actor was lost; it goes on from what is
+    committed."""
     step_hours: PositiveFloat = 24.0
     """A step that takes longer is stopped."""
+    deadline_hours: PositiveFloat | None = None
+    """A pipeline run that takes longer is ended as a whole; null: never."""
+    keep_hours: PositiveFloat | None = None
+    """How long Kubernetes keeps the pipeline's Workflow object after its end; null takes
+    Kubeflow's own time. Kubeflow's database keeps the run."""
     pending_minutes: PositiveFloat = 60.0
     """How long the Ray cluster may wait for nodes."""
-    ttl_hours: PositiveFloat = 168.0
-    """`make gc` removes a Ray cluster that is this old, should the pipeline have died."""
+    lease_minutes: PositiveFloat = 60.0
+    """Steps renew the lease of the run's Ray cluster while they work; `make gc` removes a cluster
+    whose lease is over."""
+
+    @property
+    def cost_labels(self) -> dict[str, str]:
+        """The labels by which cost is told apart, those that are given."""
+        given = {"vagen.dev/team": self.team, "vagen.dev/cost-center": self.cost_center}
+        return {label: value for label, value in given.items() if value}

@@ -3,8 +3,6 @@
 Later wins: schema defaults, then the preset, then the file, then the overrides.
 """
 
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -113,12 +111,6 @@ def find_file(path_or_name: str | Path, folder: str) -> Path:
         kind = "infra" if folder.endswith("infra") else "experiment"
         raise ConfigError(f"{unknown_name(kind, str(path_or_name), known)} (in `{folder}/`)")
     return known[str(path_or_name)]
-
-
-def config_digest(config: BaseModel) -> str:
-    """SHA-256 of a configuration's values, independent of key order; 64 hex digits."""
-    canonical = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _defaults(model: type[BaseModel]) -> dict[str, Any]:

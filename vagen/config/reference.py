@@ -15,6 +15,8 @@ from vagen.config.errors import ANY_KEY, section_of
 from vagen.config.infra import InfraConfig
 from vagen.config.presets import PRESETS
 from vagen.config.schema import ExperimentConfig
+from vagen.envs.config import EnvConfig
+from vagen.envs.registry import ADAPTERS, ENVIRONMENTS
 
 HEADER = """\
 # Configuration
@@ -33,9 +35,6 @@ key, the file and line or the override that set it, and what would be right.
 
 def render() -> str:
     """The whole reference."""
-    from vagen.envs.config import EnvConfig
-    from vagen.envs.registry import ADAPTERS, ENVIRONMENTS
-
     options = ("envs", ANY_KEY, "env_config")
     parts = [HEADER, "## Experiment", *_sections(ExperimentConfig, ())]
     parts += ["## Infra", *_sections(InfraConfig, ())]

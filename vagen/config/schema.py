@@ -5,10 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
-from vagen.config.base import Section
-from vagen.config.judge import JudgeConfig
-
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+from vagen.config.base import Fraction, Section
+from vagen.config.judge_options import JudgeConfig
 
 
 def is_name(text: str) -> bool:
@@ -126,7 +124,8 @@ class AlgorithmConfig(Section):
     """Advantage estimation."""
 
     adv_estimator: str = "bi_level_gae"
-    """A name of `vagen.advantage.ESTIMATORS`."""
+    """A name of `vagen.advantage.ESTIMATORS`, that of an installed package's entry point (group
+    `vagen.estimators`), or `module:function` of your own."""
     gamma: Fraction = 1.0
     """Discount per token."""
     lam: Fraction = 1.0
@@ -364,6 +363,13 @@ class TrainerConfig(Section):
     """Turns in that measurement; its cost grows with the square."""
     project_name: str = "vagen"
     """MLflow experiment."""
+
+    def validates_after(self, iteration: int) -> bool:
+        """Whether the validation levels are played after an iteration, counted from 0."""
+        done = iteration + 1
+        return (
+            bool(self.test_freq) and done % self.test_freq == 0 and done < self.total_training_steps
+        )
 
 
 class ExperimentConfig(Section):

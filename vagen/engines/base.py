@@ -26,8 +26,9 @@ Result = TypeVar("Result")
 class Engine(Protocol):
     """Holds policy, critic, reference and optimizers between steps."""
 
-    version: str
-    """Digest-like name of the policy's weights: `warm_start` or `iteration-0007`."""
+    version: str | None
+    """Name of the policy's weights: `warm_start` or `iteration-0007`; None while they are no
+    version that is on disk."""
     lr_scale: float
     """What every learning rate is multiplied by; saved and loaded with the weights."""
     updates: int
@@ -65,14 +66,14 @@ class Engine(Protocol):
         """
         ...
 
-    def aside(self, work: Callable[[Play], Result]) -> Future[Result]:
+    def play_in_background(self, work: Callable[[Play], Result]) -> Future[Result]:
         """Plays with the present weights while the engine learns.
 
         Args:
-            work: Called in another thread with what plays as `play` does.
+            work: Called in another thread, with a function that plays as `play` does.
 
         Returns:
-            Its result to come. `play` waits for it first.
+            What `work` will return. Until then `play` and `close` wait.
 
         Raises:
             ConfigError: The engine cannot do two things at a time.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vagen.advantage import ESTIMATORS, make_credit
+from vagen.advantage import get_estimator, make_credit
 from vagen.config import ConfigError, config_digest
 from vagen.config.schema import ActorConfig, CriticConfig, ExperimentConfig, OptimConfig
 from vagen.engines.base import Images, OnProgress, Play, Result
@@ -65,7 +65,7 @@ class PpoEngine(ABC):
         self.config = config
         self.config_digest = config_digest(config)
         self.processor = processor
-        self.version = version
+        self.version: str | None = version
         self.updates = 0
         self.lr_scale = 1.0
         algorithm = config.algorithm
@@ -77,14 +77,14 @@ class PpoEngine(ABC):
         )
         self.credit = (
             make_credit(gamma=algorithm.high_level_gamma, **algorithm.adaptive_credit.model_dump())
-            if ESTIMATORS[algorithm.adv_estimator].adapts
+            if get_estimator(algorithm.adv_estimator).adapts
             else None
         )
 
     @property
     def learns_values(self) -> bool:
         """Whether there is a critic."""
-        return ESTIMATORS[self.config.algorithm.adv_estimator].needs_critic
+        return get_estimator(self.config.algorithm.adv_estimator).needs_critic
 
     @property
     def kl_coef(self) -> float:
@@ -153,8 +153,8 @@ class PpoEngine(ABC):
         if self.credit is not None:
             self.credit.load_state_dict(state["credit"])
 
-    def aside(self, work: Callable[[Play], Result]) -> Future[Result]:
-        """Refused: see `Engine.aside`."""
+    def play_in_background(self, work: Callable[[Play], Result]) -> Future[Result]:
+        """Refused: see `Engine.play_in_background`."""
         raise ConfigError(
             "rollout_manager.one_step_off needs an engine that plays while it learns: take "
             "infra.engine=verl, or one_step_off=false"

@@ -1,11 +1,14 @@
 """Environments: text in, text and pictures out. Importing this registers them with Gymnasium."""
 
 from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation, State
-from vagen.envs.levels import SPLITS, LevelError, LevelRef, distinct_levels, split_of
+from vagen.envs.check import ContractError, check_env
+from vagen.envs.levels import SPLITS, LevelError, split_of
 from vagen.envs.parsing import LAYOUTS, ParsedResponse, Tags
 from vagen.envs.registry import (
     ENVIRONMENTS,
+    LevelRef,
     UnknownEnvironmentError,
+    distinct_levels,
     env_config_digest,
     get_environment,
     make,
@@ -19,6 +22,7 @@ __all__ = [
     "LAYOUTS",
     "SPLITS",
     "AgentEnv",
+    "ContractError",
     "LevelError",
     "LevelRef",
     "Observation",
@@ -26,6 +30,7 @@ __all__ = [
     "State",
     "Tags",
     "UnknownEnvironmentError",
+    "check_env",
     "distinct_levels",
     "env_config_digest",
     "get_environment",

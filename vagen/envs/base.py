@@ -13,7 +13,7 @@ from vagen.envs.levels import Level, Split, check_split
 IMAGE_PLACEHOLDER = "<image>"
 
 State = dict[str, Any]
-"""JSON-able ground truth: `env_name` plus the environment's own keys (grid positions, ...)."""
+"""JSON-able ground truth, such as positions on a grid; of our own environments with `env_name`."""
 
 
 class Observation(TypedDict):

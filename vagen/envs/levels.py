@@ -1,12 +1,11 @@
-"""Levels: content hashes, splits that are disjoint by construction, and distinct level lists.
+"""Levels: content hashes, and splits that are disjoint by construction.
 
 A level belongs to exactly one split, decided by a hash of its content alone. Whatever seeds are
 used, no level can be in two splits.
 """
 
 import hashlib
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -26,14 +25,6 @@ class Level(Protocol):
     def level_hash(self) -> str:
         """SHA-256 of the level's content, hexadecimal."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class LevelRef:
-    """A level by the seed that makes it."""
-
-    seed: int
-    level_hash: str
 
 
 def content_hash(content: str) -> str:
@@ -57,39 +48,3 @@ def check_split(split: str) -> Split:
         if split == known:
             return known
     raise LevelError(f"unknown split {split!r}: one of {', '.join(SPLITS)}")
-
-
-def distinct_levels(
-    env_name: str, env_config: dict[str, Any], split: str, count: int
-) -> list[LevelRef]:
-    """The first `count` seeds whose levels differ from one another.
-
-    The list for a smaller count is a prefix of the list for a larger one.
-
-    Raises:
-        LevelError: if the split has fewer levels; the message says how many were found.
-    """
-    from vagen.envs.registry import get_environment, parse_env_config
-
-    env_class = get_environment(env_name).load()
-    config = parse_env_config(env_name, env_config)
-    split = check_split(split)
-    refs: list[LevelRef] = []
-    seen: set[str] = set()
-    fruitless = 0
-    seed = 0
-    while len(refs) < count:
-        digest = env_class.sample_level(config, seed, split).level_hash
-        fruitless += 1
-        if digest not in seen:
-            seen.add(digest)
-            refs.append(LevelRef(seed, digest))
-            fruitless = 0
-        elif fruitless > 1_000 + 5 * len(refs):
-            raise LevelError(
-                f"{env_name} {split}: {count} distinct levels wanted, but only {len(refs)} were "
-                f"found in {seed + 1} seeds; ask for fewer, or allow more levels by its options "
-                f"(size, distance or length bounds, number of boxes, level file)"
-            )
-        seed += 1
-    return refs

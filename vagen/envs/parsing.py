@@ -5,7 +5,7 @@ the innermost ones, and nothing else: no text around the tags, no further, neste
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -121,7 +121,12 @@ def write_response(layout: Layout, tags: Tags, texts: dict[SectionName, str]) ->
 
 @dataclass(frozen=True, slots=True)
 class ParsedResponse:
-    """What a response says. If its layout is wrong, every text is None and nothing is executed."""
+    """What a response says. If its layout is wrong, every text is None and nothing is executed.
+
+    Example:
+        `<think>go left</think><answer>Left</answer>` is `ParsedResponse(format_correct=True,
+        actions=("Left",), reasoning="go left", answer="Left")`.
+    """
 
     format_correct: bool
     """The layout matches and every action is valid."""
@@ -143,6 +148,11 @@ class ParsedResponse:
             "prediction": self.prediction,
             "answer": self.answer,
         }
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "ParsedResponse":
+        """Inverse of `to_dict`."""
+        return cls(**{**stored, "actions": tuple(stored["actions"])})
 
 
 def named(actions: tuple[str, ...]) -> ActionReader:

@@ -1,4 +1,4 @@
-"""Environments by name: creation, options, Gymnasium registration."""
+"""Environments by name: creation, options, lists of levels, Gymnasium registration."""
 
 import difflib
 import hashlib
@@ -6,14 +6,13 @@ import importlib
 import importlib.metadata
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 
+from vagen.envs.base import AgentEnv
 from vagen.envs.config import EnvConfig
-
-if TYPE_CHECKING:
-    from vagen.envs.base import AgentEnv
+from vagen.envs.levels import LevelError, check_split
 
 
 class UnknownEnvironmentError(ValueError):
@@ -28,7 +27,7 @@ class EnvironmentEntry:
     entry_point: str
     """`module:class`."""
 
-    def load(self) -> "type[AgentEnv]":
+    def load(self) -> type[AgentEnv]:
         """Its class.
 
         Raises:
@@ -57,7 +56,7 @@ ENVIRONMENTS: dict[str, EnvironmentEntry] = {
         "Household": "household",
     }.items()
 }
-"""What comes with the package."""
+"""The environments of this package."""
 
 ADAPTERS: dict[str, EnvironmentEntry] = {
     "Gymnasium": EnvironmentEntry("Gymnasium", "vagen.envs.adapters.gymnasium:GymnasiumEnv"),
@@ -91,9 +90,7 @@ def get_environment(env_name: str) -> EnvironmentEntry:
     )
 
 
-def _load_foreign(name: str, module: str, attribute: str) -> "type[AgentEnv]":
-    from vagen.envs.base import AgentEnv
-
+def _load_foreign(name: str, module: str, attribute: str) -> type[AgentEnv]:
     try:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
@@ -125,7 +122,7 @@ def parse_env_config(env_name: str, env_config: dict[str, Any] | EnvConfig | Non
 
 def make(
     env_name: str, env_config: dict[str, Any] | EnvConfig | None = None, split: str = "train"
-) -> "AgentEnv":
+) -> AgentEnv:
     """Creates an environment.
 
     Args:
@@ -146,6 +143,48 @@ def env_config_digest(env_name: str, env_config: dict[str, Any] | EnvConfig | No
     resolved = parse_env_config(env_name, env_config).model_dump(mode="json")
     content = json.dumps({"env_name": env_name, "env_config": resolved}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRef:
+    """A level by the seed that makes it."""
+
+    seed: int
+    level_hash: str
+
+
+def distinct_levels(
+    env_name: str, env_config: dict[str, Any], split: str, count: int
+) -> list[LevelRef]:
+    """The first `count` seeds whose levels differ from one another.
+
+    The list for a smaller count is a prefix of the list for a larger one.
+
+    Raises:
+        LevelError: if the split has fewer levels; the message says how many were found.
+    """
+    env_class = get_environment(env_name).load()
+    config = parse_env_config(env_name, env_config)
+    split = check_split(split)
+    refs: list[LevelRef] = []
+    seen: set[str] = set()
+    fruitless = 0
+    seed = 0
+    while len(refs) < count:
+        digest = env_class.sample_level(config, seed, split).level_hash
+        fruitless += 1
+        if digest not in seen:
+            seen.add(digest)
+            refs.append(LevelRef(seed, digest))
+            fruitless = 0
+        elif fruitless > 1_000 + 5 * len(refs):
+            raise LevelError(
+                f"{env_name} {split}: {count} distinct levels wanted, but only {len(refs)} were "
+                f"found in {seed + 1} seeds; ask for fewer, or allow more levels by its options "
+                f"(size, distance or length bounds, number of boxes, level file)"
+            )
+        seed += 1
+    return refs
 
 
 def register() -> None:

@@ -20,9 +20,9 @@ TEXT_CHARACTERS = "".join(map(chr, range(32, 127))) + "\n\t√"
 class TurnEnv(AgentEnv):
     """Reads a response, carries out its actions, and shows what came of them.
 
-    An environment adds its rules (`_load_level`, `_move`), its ground truth (`_read_state`), its
-    look (`picture`, `text_view`), its words (`state_text`, `_rules`, ...) and its best play
-    (`_plan`).
+    An environment adds its rules (`_load_level`, `_move`, `_is_won`), its ground truth
+    (`_read_state`), its look (`picture`), its words (`state_text`, `_rules`) and its expert
+    (`_plan`, `_after`).
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
@@ -99,22 +99,23 @@ class TurnEnv(AgentEnv):
         """Up to `count` best actions from the present state; at least one."""
 
     @abstractmethod
-    def _state_after(self, actions: list[str]) -> State:
-        """The state that `actions` would lead to if every one goes as intended."""
+    def _after(self, state: State, actions: list[str]) -> State:
+        """The state that the expert's `actions` lead to if every one goes as intended.
 
-    @abstractmethod
-    def _example_after(self, actions: tuple[str, ...]) -> State:
-        """`example_state` after some of `example_actions`."""
+        Args:
+            state: the present state, or `example_state`; not to be changed.
+            actions: what `_plan` gave, or some of `example_actions`.
+        """
 
-    # Its look and its words.
+    # How it looks, and its texts.
 
     @abstractmethod
     def picture(self) -> NDArray[np.uint8]:
         """A picture of the state, uint8 [height, width, 3]; a new array each time."""
 
-    @abstractmethod
     def text_view(self) -> str:
-        """What is shown instead of a picture if `render_mode` is `text`."""
+        """What is shown instead of a picture in text mode; by default the state text."""
+        return self.state_text(self._state)
 
     def _shown(self) -> tuple[str, tuple[NDArray[np.uint8], ...]]:
         """What the agent is shown now: a text with `IMAGE_PLACEHOLDER` per frame, and the frames.
@@ -129,17 +130,17 @@ class TurnEnv(AgentEnv):
     def state_text(self, state: State) -> str:
         """A true description of `state` in the notation of the configured `prompt_format`."""
 
-    @abstractmethod
     def _state_rule(self) -> str:
-        """How the state texts are written, for the full prompt."""
+        """How the state texts are written, for the full prompt; by default an example."""
+        return f"Describe a state like this: {self.state_text(self.example_state)}"
 
     @abstractmethod
     def _rules(self) -> str:
         """The game in words, as configured."""
 
-    @abstractmethod
     def _brief_rules(self) -> str:
-        """The game in at most 25 words."""
+        """The game in at most 25 words, for a tiny model; by default `_rules`."""
+        return self._rules()
 
     # The contract.
 
@@ -156,8 +157,9 @@ class TurnEnv(AgentEnv):
 
     def example_response(self) -> str:
         """A response in the configured layout, true of `example_state`."""
-        actions = self.example_actions[: self.config.max_actions_per_step]
-        return self._write(list(actions), self.example_state, self._example_after(actions))
+        before = self.example_state
+        actions = list(self.example_actions[: self.config.max_actions_per_step])
+        return self._write(actions, before, self._after(before, actions))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -235,7 +237,7 @@ class TurnEnv(AgentEnv):
     def expert_response(self) -> str:
         """Plays `expert_actions_per_turn` best moves and describes the state truly."""
         actions = self._plan(self.config.expert_actions_per_turn)
-        return self._write(actions, self._state, self._state_after(actions))
+        return self._write(actions, self._state, self._after(self._state, actions))
 
     def _write(self, actions: list[str], before: State, after: State) -> str:
         config, reason = self.config, self._reason(actions)

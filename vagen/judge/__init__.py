@@ -7,8 +7,8 @@ A judge is anything with the `score` of `vagen.judge.base.Judge`; `make_judge` p
 from collections.abc import Mapping
 from typing import Any
 
-from vagen.config.judge import JudgeConfig
-from vagen.judge.base import Judge, Verdict
+from vagen.config.judge_options import JudgeConfig
+from vagen.judge.base import Judge
 from vagen.judge.cache import AnswerCache
 from vagen.judge.cascade import CascadeJudge
 from vagen.judge.llm import ChatClient, LLMJudge
@@ -24,7 +24,6 @@ __all__ = [
     "LLMJudge",
     "RuleJudge",
     "Rules",
-    "Verdict",
     "make_judge",
     "rules_for",
 ]

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vagen.config.judge import AlarmConfig
-
-SCORES = ("judge/observation", "judge/prediction")
-SUCCESS = "train/success"
+from vagen.config.judge_options import AlarmConfig
+from vagen.metrics import JUDGE_SCORES, SUCCESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,7 @@ class Alarm:
     correlation: float
     """Pearson's, of judge score and success over the window; 0 if one never changes."""
     sounds: bool
-    """Both are at least what the configuration says."""
+    """Rise and fall are both positive and reach the configured thresholds."""
 
     def metrics(self) -> dict[str, float]:
         """For the records of the iteration."""
@@ -59,9 +57,9 @@ def watch(config: AlarmConfig, history: Sequence[Mapping[str, float]]) -> Alarm 
         None if it is switched off or the window is not full.
     """
     rows = [
-        (float(np.mean([row[name] for name in SCORES if name in row])), row[SUCCESS])
+        (float(np.mean([row[name] for name in JUDGE_SCORES if name in row])), row[SUCCESS])
         for row in history
-        if SUCCESS in row and any(name in row for name in SCORES)
+        if SUCCESS in row and any(name in row for name in JUDGE_SCORES)
     ]
     if not config.enable or len(rows) < config.window:
         return None

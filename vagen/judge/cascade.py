@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from vagen.envs.base import State
-from vagen.judge.base import Verdict
-from vagen.judge.llm.judge import LLMJudge, SectionVerdict, score_sections
+from vagen.judge.llm.llm_judge import LLMJudge, SectionVerdict, score_sections
 from vagen.judge.rule_judge import RuleJudge
 from vagen.judge.rules import Rules
+from vagen.rollout.types import Verdict
 
 _UNREAD = frozenset({"no_entity", "no_relation"})
 """Flags of the rules that say what they did not find, which may be in what they could not read."""

@@ -1,22 +1,23 @@
-"""What a batch as a whole takes off its scores: what texts earn anywhere, and their repetition.
+"""Deductions from the scores of a batch: for texts that fit any state, and for repeated texts.
 
-Both compare texts with the other states of the batch, and so with a sample of what the environment
-shows; they are found when all of the batch is judged, by rules, which have read every text already.
+Both are computed once all of the batch is judged. Rules, which have read every text already,
+compare each with other states of the batch, a sample of what the environment shows.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vagen.config.judge import JudgeConfig
+from vagen.config.judge_options import JudgeConfig
 from vagen.judge.base import SECTIONS
 from vagen.judge.repetition import clusters
 from vagen.judge.rule_judge import RuleJudge
-from vagen.rollout.types import Trajectory, Turn
+from vagen.rollout.types import SectionScores, Trajectory, Turn
 
 FITS = 0.99
 """Score from which on a text fits a state."""
@@ -73,8 +74,7 @@ def deduct(
                 if judge.repetition.enable:
                     charges.append(judge.repetition.weight * share)
                     taken += charges[-1]
-                assert each.turn.verdict is not None
-                each.turn.verdict.setdefault("deducted", {})[section] = taken
+                _deduct(each, taken)
     metrics = {"judge/not_compared": float(unread)}
     if information:
         metrics["judge/information"] = float(np.mean(information))
@@ -85,11 +85,18 @@ def deduct(
 
 def _stated(batch: Sequence[Trajectory], section: str) -> list[Stated]:
     return [
-        Stated(turn, section, turn.parsed[section], turn.verdict[section])
+        Stated(turn, section, getattr(turn.parsed, section), score)
         for trajectory in batch
         for turn in trajectory.turns
-        if turn.verdict is not None and turn.verdict[section] is not None
+        if (score := getattr(turn.verdict, section, None)) is not None
     ]
+
+
+def _deduct(stated: Stated, amount: float) -> None:
+    verdict = stated.turn.verdict
+    assert verdict is not None
+    deducted = replace(verdict.deducted or SectionScores(), **{stated.section: amount})
+    stated.turn.verdict = replace(verdict, deducted=deducted)
 
 
 def _elsewhere(

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vagen.envs.base import State
-from vagen.judge.base import Verdict
 from vagen.judge.gate import is_far_too_long, same_words, text_flags
 from vagen.judge.rules import Reading, Rules, default_rules
+from vagen.rollout.types import Verdict
 
 
 class RuleJudge:

@@ -2,14 +2,14 @@
 
 import asyncio
 import hashlib
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from vagen.config.infra import SCRATCH, InfraConfig
-from vagen.config.judge import JudgeConfig, LLMJudgeConfig
+from vagen.config.infra import InfraConfig
+from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.envs import parse_env_config
 from vagen.judge import (
@@ -17,13 +17,11 @@ from vagen.judge import (
     ChatClient,
     Judge,
     RuleJudge,
-    Verdict,
     make_judge,
     rules_for,
 )
-from vagen.judge.base import SECTIONS
 from vagen.judge.llm import DEADLINE
-from vagen.rollout.types import Status, Trajectory, Turn
+from vagen.rollout.types import SectionScores, Status, Trajectory, Turn, Verdict
 from vagen.service import environments_of
 
 _SIDE_BY_SIDE = 4
@@ -34,8 +32,7 @@ def cache_folder(infra: InfraConfig) -> Path:
     """Where the answers of language models are kept: beside the runs, which share them."""
     if infra.judge_cache:
         return Path(infra.judge_cache).absolute()
-    scratch = os.environ.get(SCRATCH) if infra.store else None
-    return Path(scratch or infra.output_dir).absolute() / "judge-cache"
+    return infra.runs_folder / "judge-cache"
 
 
 def statements(trajectory: Trajectory, config: JudgeConfig | None = None) -> Iterator[Turn]:
@@ -48,7 +45,7 @@ def statements(trajectory: Trajectory, config: JudgeConfig | None = None) -> Ite
     if trajectory.status is not Status.ENV_ERROR:
         fraction = 1.0 if config is None else config.sampling_fraction
         for turn in trajectory.turns:
-            if turn.parsed["format_correct"] and is_chosen(turn, "judged", fraction):
+            if turn.parsed.format_correct and is_chosen(turn, "judged", fraction):
                 yield turn
 
 
@@ -173,13 +170,15 @@ class Scorer:
 
     async def score_turn(self, trajectory: Trajectory, turn: Turn) -> None:
         """Judges one turn, unless it has its verdict; one in which something is absent has not."""
-        if turn.verdict is not None and not turn.verdict.get("absent"):
+        if turn.verdict is not None and not turn.verdict.absent:
             return
-        found = [await _score(self._judges[trajectory.config_id], trajectory, turn)]
+        verdict = await _score(self._judges[trajectory.config_id], trajectory, turn)
         judge = self.config.judge
         if self._seconds and is_chosen(turn, "second", judge.second.fraction):
-            found.append(await _score(self._seconds[trajectory.config_id], trajectory, turn))
-        turn.verdict = _as_dict(*found)
+            second = await _score(self._seconds[trajectory.config_id], trajectory, turn)
+            scores = SectionScores(second.observation, second.prediction)
+            verdict = replace(verdict, second=scores)
+        turn.verdict = verdict
         set_rewards(judge, turn)
 
     def _all(self, judge: JudgeConfig, llm: LLMJudgeConfig, key: str) -> dict[str, Judge]:
@@ -244,35 +243,23 @@ def set_rewards(judge: JudgeConfig, turn: Turn, scale: float = 1.0) -> None:
         scale: Factor of both weights.
     """
     assert turn.verdict is not None
-    weights: Mapping[str, float] = {
-        "observation": judge.observation_weight,
-        "prediction": judge.prediction_weight,
-    }
-    for section, weight in weights.items():
-        value = turn.verdict[section]
-        if value is not None:
-            value = scale * weight * (value - turn.verdict.get("deducted", {}).get(section, 0.0))
-        turn.rewards[f"judge_{section}"] = value
+    verdict, taken = turn.verdict, turn.verdict.deducted or SectionScores()
+
+    def reward(weight: float, score: float | None, less: float | None) -> float | None:
+        return None if score is None else scale * weight * (score - (less or 0.0))
+
+    turn.rewards = replace(
+        turn.rewards,
+        judge_observation=reward(judge.observation_weight, verdict.observation, taken.observation),
+        judge_prediction=reward(judge.prediction_weight, verdict.prediction, taken.prediction),
+    )
 
 
 async def _score(judge: Judge, trajectory: Trajectory, turn: Turn) -> Verdict:
     return await judge.score(
         env_name=trajectory.env_name,
-        observation=turn.parsed["observation"],
-        prediction=turn.parsed["prediction"],
+        observation=turn.parsed.observation,
+        prediction=turn.parsed.prediction,
         state=turn.state,
         next_state=turn.next_state,
     )
-
-
-def _as_dict(verdict: Verdict, second: Verdict | None = None) -> dict[str, Any]:
-    """A verdict as a batch keeps it; without what is empty beside scores and flags."""
-    kept: dict[str, Any] = {section: getattr(verdict, section) for section in SECTIONS}
-    kept["flags"] = list(verdict.flags)
-    if verdict.absent:
-        kept["absent"] = list(verdict.absent)
-    if verdict.decided_by:
-        kept["decided_by"] = list(verdict.decided_by)
-    if second is not None:
-        kept["second"] = {section: getattr(second, section) for section in SECTIONS}
-    return kept

@@ -20,13 +20,12 @@ from vagen.learning.metrics import (
     Metric,
     combine_metrics,
     explained_variance,
-    masked_mean,
     token_max,
     token_mean,
 )
 from vagen.learning.policy_loss import policy_loss
 from vagen.learning.reward_normalization import normalize_turn_rewards
-from vagen.learning.rewards import token_rewards, turn_reward
+from vagen.learning.rewards import token_rewards
 from vagen.learning.value_loss import value_loss
 
 __all__ = [
@@ -50,7 +49,6 @@ __all__ = [
     "loss_denominator",
     "loss_scale",
     "make_kl_controller",
-    "masked_mean",
     "normalize_turn_rewards",
     "policy_loss",
     "select_groups",
@@ -59,7 +57,6 @@ __all__ = [
     "token_rewards",
     "truncated_importance_weights",
     "turn_end_mask",
-    "turn_reward",
     "turn_start_mask",
     "value_loss",
 ]

@@ -16,8 +16,8 @@ def group_variance(scores: Sequence[float], group_ids: Sequence[Hashable]) -> fl
     """Mean over groups of the population variance of their scores.
 
     Args:
-        scores: Of trajectories.
-        group_ids: Of the same trajectories: those of one level share it.
+        scores: One per trajectory.
+        group_ids: One per trajectory, shared by those of one level.
 
     Returns:
         None if no group has two trajectories.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class GroupStatistics:
-    """Of each group, in order of its first trajectory."""
+    """Size, mean and spread of each group, in order of its first trajectory."""
 
     index: NDArray[np.int64]  # [B] group of each trajectory
     sizes: NDArray[np.int64]  # [G]

@@ -22,18 +22,20 @@ from statistics import median
 from typing import Any
 
 from vagen.config.schema import GuardConfig
+from vagen.metrics import (
+    ACTION_IS_VALID,
+    ENTROPY,
+    GRAD_NORM,
+    LOSSES,
+    PPO_KL,
+    REWARD_STD,
+    SUCCESS,
+    UPDATE_KL,
+)
 
 Metrics = Mapping[str, float]
 
-SUCCESS = "train/success"
-VALID = "train/action_is_valid"
-REWARD_STD = "rollout/reward_std"
-KL = ("actor/update_kl", "actor/ppo_kl")
-"""Mean log-probability change of the whole update, and its mean while the update went on."""
-GRAD_NORM = ("actor/grad_norm", "critic/grad_norm")
-"""Before clipping, mean over the steps that were not skipped: NaN if all were."""
-ENTROPY = "actor/entropy"
-LOSSES = ("actor/loss", "critic/loss")
+KL = (UPDATE_KL, PPO_KL)
 
 
 class TrainingUnstable(ValueError):
@@ -223,8 +225,8 @@ def _rollout_values(metrics: Metrics) -> dict[str, float]:
     values = {}
     if SUCCESS in metrics:
         values["success"] = metrics[SUCCESS]
-    if VALID in metrics:
-        values["invalid"] = 1.0 - metrics[VALID]
+    if ACTION_IS_VALID in metrics:
+        values["invalid"] = 1.0 - metrics[ACTION_IS_VALID]
     if REWARD_STD in metrics:
         values["reward_std"] = metrics[REWARD_STD]
     return values

@@ -4,10 +4,8 @@ import torch
 from torch import Tensor
 
 from vagen.learning.aggregate import require_same_shape
+from vagen.learning.kl import LOG_RATIO_LIMIT
 from vagen.learning.metrics import Metric, token_mean
-
-LOG_RATIO_LIMIT = 20.0
-"""The log of a weight is cut at this, so that it stays finite."""
 
 
 def truncated_importance_weights(

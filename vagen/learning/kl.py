@@ -9,7 +9,9 @@ from torch import Tensor
 KLPenaltyKind = Literal["k1", "low_var_kl", "mse"]
 
 LOG_RATIO_LIMIT = 20.0
+"""Logs of probability ratios are cut at this before `exp`, so that it stays finite."""
 LOW_VAR_LIMIT = 10.0
+"""Largest `low_var_kl` of a token, nats."""
 
 
 def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLPenaltyKind) -> Tensor:

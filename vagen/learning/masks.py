@@ -49,7 +49,7 @@ def critic_mask(
 
     It is the first of them that is given. Give only those that apply: `turn_end_mask` with
     `critic.use_reward_mask`, the others where returns exist on such tokens only
-    (`ESTIMATORS[name].value_mask`).
+    (an estimator's `value_mask`).
 
     Returns:
         bool, shaped like `attention_mask`.

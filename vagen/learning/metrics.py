@@ -69,12 +69,6 @@ def combine_metrics(parts: Iterable[Mapping[str, Metric]]) -> dict[str, float]:
     return combined
 
 
-def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean of `x` where `mask` (same shape) is non-zero, 0-d; 0 of no token."""
-    mask = mask != 0
-    return torch.where(mask, x, 0.0).sum() / mask.sum().clamp(min=1)
-
-
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float:
     """Share of the returns' variance that the values explain: `1 - Var(R - V) / Var(R)`.
 

@@ -4,10 +4,8 @@ import torch
 from torch import Tensor
 
 from vagen.learning.aggregate import LossAggMode, aggregate, require_same_shape
+from vagen.learning.kl import LOG_RATIO_LIMIT
 from vagen.learning.metrics import Metric, token_max, token_mean
-
-LOG_RATIO_LIMIT = 20.0
-"""The log of the ratio is cut at this, so that the ratio stays finite."""
 
 
 def policy_loss(

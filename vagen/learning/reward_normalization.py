@@ -16,7 +16,7 @@ Grouping = Literal["group", "batch"]
 EPSILON = 1e-6
 """Added to the standard deviation; one up to this is none."""
 ASYMMETRIC_BOUNDS = (-1.0, 3.0)
-"""Of `asym_clip`: failures weigh less than successes."""
+"""Bounds of `asym_clip`: failures weigh less than successes."""
 
 
 def normalize_turn_rewards(

@@ -3,18 +3,13 @@
 Shape legend: B rows, T tokens of the padded row, K turns.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
 from vagen.learning.kl import kl_penalty
 from vagen.learning.masks import last_sampled_mask
-
-
-def turn_reward(parts: Mapping[str, float | None]) -> float:
-    """Sums the parts of a turn's reward (`Turn.rewards`); an absent part (None) adds nothing."""
-    return float(sum(part for part in parts.values() if part is not None))
 
 
 def token_rewards(

@@ -1,5 +1,6 @@
 """Models: loading, processors, attention, and the tiny models built in code."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Loads torch and transformers only once something needs them."""
-    import importlib
-
     if name not in _HOMES:
         raise AttributeError(name)
     return getattr(importlib.import_module(f"vagen.models.{_HOMES[name]}"), name)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 from numpy.typing import NDArray
 
 from vagen.models.errors import ModelError, first_line
@@ -220,8 +221,6 @@ def header_ids_of(tokenizer: Any, path: str | Path) -> tuple[int, ...]:
     Raises:
         ModelError: The template cannot render a conversation with a system prompt.
     """
-    from jinja2 import TemplateError
-
     try:
         text = tokenizer.apply_chat_template(PROBE, tokenize=False, add_generation_prompt=True)
     except TemplateError as error:

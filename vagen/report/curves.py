@@ -1,15 +1,24 @@
 """Learning curves as PNG, from the rows of metrics that a run keeps per iteration."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vagen.metrics import (
+    PANELS,
+    STEP_SECONDS,
+    SUCCESS,
+    SUCCESS_PANEL,
+    Metric,
+    Panel,
+    all_metrics,
+    find,
+)
 from vagen.report.files import write_whole
 
 if TYPE_CHECKING:
@@ -23,6 +32,8 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A6D00", "#56B4E9", "#6B
 """Distinguishable with any colour vision (after Okabe and Ito)."""
 INK, MUTED, GRID = "#1b1f24", "#5a6472", "#e3e6ea"
 DPI = 110
+_MEASURED_NOW_AND_THEN = ("val/", "test/")
+"""Metrics drawn as joined points, not smoothed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,52 +45,6 @@ class Mark:
     """Where it stands on the axis: iterations finished before it was measured."""
     value: float
     ci95: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One plot: which metrics it draws, as patterns of their names."""
-
-    title: str
-    unit: str
-    patterns: tuple[str, ...]
-    limits: tuple[float, float] | None = None
-    sparse: tuple[str, ...] = ()
-    """Patterns of metrics measured now and then: drawn as joined points, not smoothed."""
-    full_names: bool = False
-    """Whether the legend keeps the first part of a name."""
-
-
-SUCCESS = Panel(
-    "Success",
-    "share of episodes",
-    ("train/success", "train/success_*"),
-    (0.0, 1.0),
-    ("val/success", "val/success_*", "val/*/success"),
-    full_names=True,
-)
-SCORE = Panel(
-    "Score and reward parts",
-    "per episode",
-    ("train/score", "train/*reward*", "reward/*", "rewards/*", "judge/*reward*"),
-)
-KL = Panel(
-    "KL divergence",
-    "nats per token",
-    ("actor/ppo_kl", "actor/kl*", "actor/reward_kl*", "advantage/kl*", "*/reward_kl_penalty"),
-)
-ENTROPY = Panel("Entropy", "nats per token", ("actor/entropy", "actor/entropy_*"))
-CLIPPING = Panel(
-    "Clipped tokens",
-    "share of tokens",
-    ("actor/pg_clipfrac*", "critic/vf_clipfrac*"),
-)
-VALUE_LOSS = Panel(
-    "Value loss", "squared error / 2", ("critic/vf_loss", "critic/value_loss", "critic/loss")
-)
-EXPLAINED = Panel("Explained variance of the critic", "1 is perfect", ("critic/*explained_var*",))
-PANELS = (SUCCESS, SCORE, KL, ENTROPY, CLIPPING, VALUE_LOSS, EXPLAINED)
-TIMING = "timing_s/*"
 
 
 def write_curves(
@@ -105,7 +70,7 @@ def write_curves(
     places += (grid[2, :2], grid[2, 2:4])
     for panel, place in zip(PANELS, places, strict=True):
         axes = figure.add_subplot(place)
-        shown = marks if panel is SUCCESS else ()
+        shown = marks if panel is SUCCESS_PANEL else ()
         _draw_panel(axes, history, panel, marks=shown, window=window)
     _draw_timing(figure.add_subplot(grid[2, 4:]), history)
     figure.suptitle(title, fontsize=15, fontweight="bold", color=INK)
@@ -116,7 +81,7 @@ def write_comparison_curve(
     histories: Mapping[str, Sequence[History]],
     path: Path,
     *,
-    metric: str = "train/success",
+    metric: str = SUCCESS,
     title: str = "Comparison",
     unit: str = "share of episodes",
     limits: tuple[float, float] | None = None,
@@ -188,25 +153,23 @@ def _smooth(y: NDArray[np.float64], window: int) -> NDArray[np.float64]:
     return (total[end] - total[start]) / (end - start)
 
 
-def _matching(history: History, patterns: Sequence[str]) -> list[str]:
-    """Names of metrics that fit a pattern, in order of the patterns, then by name."""
-    names = sorted({name for row in history for name in row if name != "iteration"})
-    found = [name for pattern in patterns for name in names if fnmatchcase(name, pattern)]
-    return list(dict.fromkeys(found))
+def _names(history: History, metrics: Iterable[Metric]) -> list[str]:
+    """Names in the history that are one of the metrics, in their order, then by name."""
+    names = sorted({name for row in history for name in row})
+    return [name for metric in metrics for name in names if find(name) is metric]
 
 
 def _draw_panel(
     axes: "Axes", history: History, panel: Panel, *, marks: Sequence[Mark], window: int
 ) -> None:
-    dense, sparse = _matching(history, panel.patterns), _matching(history, panel.sparse)
-    colors = _colors(len(dense) + len(sparse))
-    label = str if panel.full_names else _labels([*dense, *sparse])
+    names = _names(history, (metric for metric in all_metrics() if metric.panel is panel))
+    label = str if panel.full_names else _labels(names)
     smoothed = False
-    for name, color in zip([*dense, *sparse], colors, strict=True):
+    for name, color in zip(names, _colors(len(names)), strict=True):
         x, y = _series(history, name)
         if not x.size:
             continue
-        if name in sparse:
+        if name.startswith(_MEASURED_NOW_AND_THEN):
             axes.plot(x, y, color=color, lw=1.4, marker="o", ms=5, label=label(name))
         elif window > 1 and x.size > window:
             smoothed = True
@@ -216,7 +179,7 @@ def _draw_panel(
             axes.plot(x, y, color=color, lw=2, marker="o", ms=3, label=label(name))
     _draw_marks(axes, marks)
     title = panel.title
-    if panel is SUCCESS and smoothed:
+    if panel is SUCCESS_PANEL and smoothed:
         title += f"  (bold: trailing mean of {window} iterations)"
     if not axes.lines and not marks:
         _empty(axes, title)
@@ -249,9 +212,7 @@ def _draw_marks(axes: "Axes", marks: Sequence[Mark]) -> None:
 
 def _draw_timing(axes: "Axes", history: History) -> None:
     """Seconds per step of each iteration, stacked: which step takes the time."""
-    names = [
-        name for name in _matching(history, (TIMING,)) if not name.endswith(("/total", "/step"))
-    ]
+    names = _names(history, (metric for metric in all_metrics() if metric.name == STEP_SECONDS))
     rows = sorted((row for row in history if any(name in row for name in names)), key=_iteration)
     title = "Time per iteration"
     if not rows:
@@ -265,7 +226,7 @@ def _draw_timing(axes: "Axes", history: History) -> None:
     axes.stackplot(
         x,
         seconds[order],
-        labels=[f"{names[i].removeprefix('timing_s/')} {share[i]:.0%}" for i in order],
+        labels=[f"{names[i].rpartition('/')[2]} {share[i]:.0%}" for i in order],
         colors=_colors(len(names)),
         alpha=0.85,
         step="mid" if len(x) > 1 else None,

@@ -7,7 +7,7 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -167,12 +167,12 @@ class _Builder:
         return {
             "text": turn.response_text,
             "obs": turn.observation_text,
-            "parsed": turn.parsed,
-            "rewards": turn.rewards,
-            "metrics": turn.metrics,
+            "parsed": turn.parsed.to_dict(),
+            "rewards": asdict(turn.rewards),
+            "metrics": asdict(turn.metrics),
             "state": self._state(turn.state),
             "next": self._state(turn.next_state),
-            "verdict": turn.verdict,
+            "verdict": None if turn.verdict is None else turn.verdict.to_dict(),
             "cut": turn.length_cut,
             "images": [self._image(digest) for digest in turn.images],
         }

@@ -134,13 +134,11 @@ def _success_card(trajectories: Sequence[Trajectory]) -> Card:
 
 
 def _invalid(turn: Turn) -> bool:
-    return not (
-        turn.parsed.get("format_correct", True) and turn.metrics.get("action_is_valid", True)
-    )
+    return not (turn.parsed.format_correct and turn.metrics.action_is_valid)
 
 
 def _verdict(turn: Turn, part: str) -> float | None:
-    return None if turn.verdict is None else turn.verdict.get(part)
+    return None if turn.verdict is None else getattr(turn.verdict, part)
 
 
 def _mean(values: Iterable[float]) -> str:

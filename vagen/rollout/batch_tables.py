@@ -1,7 +1,7 @@
 """Trajectories as Arrow tables and back, bit for bit.
 
-Per-token arrays are list columns; JSON-able mappings without a fixed shape (`parsed`, `state`,
-`next_state`, `verdict`) are JSON text; None is null everywhere.
+Per-token arrays are list columns, a turn's rewards and metrics are maps by name; `parsed`,
+`verdict` and the states are JSON text; None is null everywhere.
 """
 
 import dataclasses
@@ -16,8 +16,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from vagen.envs.base import State
+from vagen.envs.parsing import ParsedResponse
 from vagen.rollout.batch_check import BatchError
-from vagen.rollout.types import Status, TokenRow, Trajectory, Turn
+from vagen.rollout.types import (
+    Status,
+    TokenRow,
+    Trajectory,
+    Turn,
+    TurnMetrics,
+    TurnRewards,
+    Verdict,
+)
 
 _TRAJECTORIES = pa.schema(
     [
@@ -106,6 +116,11 @@ def decode(tables: Mapping[str, pa.Table]) -> tuple[list[Trajectory], dict[str, 
     for fields in tables["turns"].to_pylist(maps_as_pydicts="strict"):
         for name in _JSON:
             fields[name] = None if fields[name] is None else json.loads(fields[name])
+        fields["parsed"] = ParsedResponse.from_dict(fields["parsed"])
+        fields["rewards"] = TurnRewards(**fields["rewards"])
+        fields["metrics"] = TurnMetrics(**fields["metrics"])
+        if fields["verdict"] is not None:
+            fields["verdict"] = Verdict.from_dict(fields["verdict"])
         _owner(by_id, fields["trajectory_id"], "turn").turns.append(Turn(**fields))
     for row in _token_rows(tables["tokens"]):
         _owner(by_id, row.trajectory_id, "token row").rows.append(row)
@@ -168,7 +183,7 @@ def _table(schema: pa.Schema, items: list[Any]) -> pa.Table:
         elif column.type == pa.string():
             values = [_utf8(value) for value in values]
         elif pa.types.is_map(column.type):
-            values = [list(value.items()) for value in values]
+            values = [list(dataclasses.asdict(value).items()) for value in values]
         try:
             columns.append(pa.array(values, column.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
@@ -176,7 +191,9 @@ def _table(schema: pa.Schema, items: list[Any]) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _json(value: Any) -> str:
+def _json(value: State | ParsedResponse | Verdict) -> str:
+    if not isinstance(value, dict):
+        value = value.to_dict()
     return json.dumps(value, separators=(",", ":"))
 
 

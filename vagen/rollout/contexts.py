@@ -52,9 +52,9 @@ class Contexts:
         """Begins without a row.
 
         Args:
-            trajectory_id: Of the trajectory.
-            renderer: Of the policy's model.
-            system_prompt: Of the environment; every row begins with it.
+            trajectory_id: Id that the rows carry.
+            renderer: Renders for the policy's model.
+            system_prompt: The environment's; every row begins with it.
             window: Turns in a prompt, the present one included; None keeps all of them.
         """
         self.trajectory_id = trajectory_id
@@ -119,7 +119,7 @@ class Contexts:
 
         Args:
             ids: As sampled.
-            logprobs: Of each.
+            logprobs: Log-probability of each id.
             closing: What ends the turn where the model did not; not sampled.
         """
         assert self._shown is not None

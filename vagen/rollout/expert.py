@@ -4,7 +4,7 @@ from PIL.Image import Image
 
 from vagen.rollout.conversation import ChatProcessor
 from vagen.rollout.types import Generation, Sampling
-from vagen.service.base import AsyncEnv
+from vagen.service import AsyncEnv
 
 
 class ExpertPolicy:

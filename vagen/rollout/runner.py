@@ -10,11 +10,20 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from vagen.envs.base import Observation
+from vagen.envs.base import Observation, State
+from vagen.envs.parsing import ParsedResponse
 from vagen.rollout.contexts import Contexts, Prompt
 from vagen.rollout.conversation import ChatRenderer, RenderError
-from vagen.rollout.types import Policy, Sampling, Status, Trajectory, Turn
-from vagen.service.base import AsyncEnv, EnvironmentLost, EnvironmentRaised
+from vagen.rollout.types import (
+    Policy,
+    Sampling,
+    Status,
+    Trajectory,
+    Turn,
+    TurnMetrics,
+    TurnRewards,
+)
+from vagen.service import AsyncEnv, EnvironmentLost, EnvironmentRaised
 
 Result = TypeVar("Result")
 
@@ -66,7 +75,7 @@ class EpisodeRunner:
 
         Args:
             policy: Continues prompts.
-            renderer: Of the policy's model.
+            renderer: Renders for the policy's model.
             limits: Turn and token budgets.
             sampling: Options; `seed` and `max_new_tokens` are set per turn.
             frame_digest: Gives SHA-256 and PNG bytes of a frame.
@@ -89,10 +98,10 @@ class EpisodeRunner:
         """
         try:
             observation, info = await env.reset(seed=spec.level_seed)
-            system_prompt = await env.system_prompt()
+            level_hash, state = info["level_hash"], info["state"]
+            system_prompt = env.system_prompt()
         except Exception as error:  # an environment may fail in any way; the batch goes on
             return _failed(spec, None, [], "", EnvironmentFailure.of(error))
-        level_hash = info["level_hash"]
         contexts = Contexts(
             spec.trajectory_id,
             self.renderer,
@@ -113,14 +122,14 @@ class EpisodeRunner:
         success = False
         try:
             while not (terminated or truncated):
-                turn = await self._turn(spec, env, contexts, observation, frames)
+                turn = await self._turn(spec, env, contexts, observation, frames, state)
                 turns.append(turn.record)
                 observation, terminated, truncated = (
                     turn.observation,
                     turn.terminated,
                     turn.truncated,
                 )
-                success = turn.success
+                success, state = turn.success, turn.record.next_state
                 if terminated:
                     break
                 truncated = truncated or len(turns) >= self.limits.max_turns
@@ -141,7 +150,7 @@ class EpisodeRunner:
             truncated=truncated,
             success=success,
             status=status,
-            score=float(sum((t.rewards["env"] or 0) + (t.rewards["format"] or 0) for t in turns)),
+            score=float(sum(t.rewards.env + t.rewards.format for t in turns)),
             turns=turns,
             rows=[row.row() for row in contexts.rows],
         )
@@ -153,6 +162,7 @@ class EpisodeRunner:
         contexts: Contexts,
         observation: Observation,
         frames: list[str],
+        state: State,
     ) -> "_TurnResult":
         index, row = contexts.turns, contexts.row
         # One token is kept for the end of the turn, should the model not sample it.
@@ -173,28 +183,22 @@ class EpisodeRunner:
         text_ids = [token for token in generation.ids if token != eos]
         response = self.renderer.tokenizer.decode(text_ids, skip_special_tokens=True)
         try:
-            before = await env.state()
             answer, _, terminated, truncated, info = await env.step(response)
+            record = Turn(
+                trajectory_id=spec.trajectory_id,
+                turn_index=index,
+                response_text=response,
+                parsed=ParsedResponse.from_dict(info["parsed"]),
+                rewards=TurnRewards(env=info["rewards"]["env"], format=info["rewards"]["format"]),
+                metrics=TurnMetrics(**info["metrics"]),
+                state=state,
+                next_state=info["state"],
+                length_cut=length_cut,
+                observation_text=observation["text"],
+                images=frames,
+            )
         except Exception as error:  # an environment may fail in any way; the batch goes on
             raise EnvironmentFailure.of(error) from error
-        record = Turn(
-            trajectory_id=spec.trajectory_id,
-            turn_index=index,
-            response_text=response,
-            parsed=info["parsed"],
-            rewards={
-                "env": info["rewards"]["env"],
-                "format": info["rewards"]["format"],
-                "judge_observation": None,
-                "judge_prediction": None,
-            },
-            metrics=info["metrics"],
-            state=before,
-            next_state=info["state"],
-            length_cut=length_cut,
-            observation_text=observation["text"],
-            images=frames,
-        )
         return _TurnResult(record, answer, terminated, truncated, bool(info["success"]))
 
     def _fits(self, prompt: Prompt, answer: int) -> bool:

@@ -3,7 +3,8 @@
 Shape legend: T tokens of a row, K turns of a trajectory.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 
 from vagen.envs.base import State
+from vagen.envs.parsing import ParsedResponse
 
 CONTEXT = -1
 """Turn index of a row's beginning: system prompt, its first observation, header of the answer."""
@@ -70,6 +72,108 @@ class Policy(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class TurnRewards:
+    """What one turn earned, by part. A missing part is None: absent, never 0.
+
+    Example:
+        `TurnRewards(env=1.0, format=0.5, judge_observation=0.5)` has a `total` of 2.0; the
+        prediction was not judged.
+    """
+
+    env: float
+    """The environment's reward for what the actions did."""
+    format: float
+    """The environment's reward for a response in the layout that was asked for."""
+    judge_observation: float | None = None
+    """Weighted score of what the agent said it sees."""
+    judge_prediction: float | None = None
+    """Weighted score of what the agent predicted."""
+
+    @property
+    def total(self) -> float:
+        """Sum of the parts that are there."""
+        return float(sum(part for part in astuple(self) if part is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class TurnMetrics:
+    """How a turn's actions fared.
+
+    Example:
+        A step against a wall is `TurnMetrics(action_is_valid=True, action_is_effective=False)`.
+    """
+
+    action_is_valid: bool
+    """The environment could read every action."""
+    action_is_effective: bool
+    """The state changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SectionScores:
+    """A number for each text of a turn that is judged. A missing one is None: absent, never 0.
+
+    Example:
+        `SectionScores(observation=0.5)`: there was no prediction, or it could not be judged.
+    """
+
+    observation: float | None = None
+    """Number of the `<observation>` text, which describes the state before the action."""
+    prediction: float | None = None
+    """Number of the `<prediction>` text, which describes the state after the action."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict(SectionScores):
+    """Scores of a turn's texts, each in [0, 1], and how they came about.
+
+    Example:
+        `Verdict(observation=1.0, prediction=0.0, flags=("prediction:copied_observation",))`: the
+        observation is true, and the prediction, which repeats it, was refused.
+    """
+
+    flags: tuple[str, ...] = ()
+    """Which gate refused a text, e.g. `observation:contradiction`."""
+    absent: tuple[str, ...] = ()
+    """Why a score that was asked for could not be had, e.g. `prediction:timeout`."""
+    decided_by: tuple[str, ...] = ()
+    """What decided where there is a choice: `gate`, `rules`, `cache` or `llm`, e.g.
+    `observation:cache`."""
+    second: SectionScores | None = None
+    """Scores of the second judge, if it was asked."""
+    deducted: SectionScores | None = None
+    """What `vagen.judge.deductions` takes off each score, if it looked at any."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able form, without what is empty beside scores and flags."""
+        kept: dict[str, Any] = {"observation": self.observation, "prediction": self.prediction}
+        kept["flags"] = list(self.flags)
+        if self.absent:
+            kept["absent"] = list(self.absent)
+        if self.decided_by:
+            kept["decided_by"] = list(self.decided_by)
+        if self.second is not None:
+            kept["second"] = asdict(self.second)
+        if self.deducted is not None:
+            amounts = asdict(self.deducted).items()
+            kept["deducted"] = {section: taken for section, taken in amounts if taken is not None}
+        return kept
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Verdict":
+        """Inverse of `to_dict`."""
+        scores = {
+            name: SectionScores(**stored[name]) for name in ("second", "deducted") if name in stored
+        }
+        lists = {
+            name: tuple(stored[name])
+            for name in ("flags", "absent", "decided_by")
+            if name in stored
+        }
+        return cls(**{**stored, **scores, **lists})
+
+
 @dataclass(slots=True)
 class Turn:
     """One model turn and what the environment answered."""
@@ -77,17 +181,15 @@ class Turn:
     trajectory_id: str
     turn_index: int
     response_text: str
-    parsed: dict[str, Any]
-    """`ParsedResponse.to_dict()`."""
-    rewards: dict[str, float | None]
-    """Parts `env`, `format`, `judge_observation`, `judge_prediction`; None is absent."""
-    metrics: dict[str, bool]
+    parsed: ParsedResponse
+    rewards: TurnRewards
+    metrics: TurnMetrics
     state: State
     """Ground truth before the action."""
     next_state: State
     """Ground truth after it."""
-    verdict: dict[str, Any] | None = None
-    """`{"observation": float | None, "prediction": float | None, "flags": [str]}` once judged."""
+    verdict: Verdict | None = None
+    """What the judge said, once it was asked."""
     length_cut: bool = False
     """The response reached its token limit without an end-of-turn token."""
     observation_text: str = ""

@@ -1,7 +1,8 @@
-"""Environments apart from whoever plays: in this process, in worker processes, or behind HTTP."""
+"""Where environments run: in the process that plays, in worker processes, or behind HTTP."""
 
-from vagen.service.base import AsyncEnv, EnvironmentLost, EnvironmentRaised, LocalEnv
+from vagen.service.base import EnvironmentLost, EnvironmentRaised, LocalEnv
 from vagen.service.placement import Environments, environments_of
+from vagen.service.remote import AsyncEnv, SyncEnv
 
 __all__ = [
     "AsyncEnv",
@@ -9,5 +10,6 @@ __all__ = [
     "EnvironmentRaised",
     "Environments",
     "LocalEnv",
+    "SyncEnv",
     "environments_of",
 ]

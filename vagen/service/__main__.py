@@ -63,7 +63,7 @@ def main() -> int:
         settings = read_settings()
         if settings.tokens_file is None and not settings.open and not settings.is_loopback:
             print(
-                f"whoever reaches {settings.host} could use the service: give --tokens-file, or "
+                f"anyone who reaches {settings.host} could use the service: give --tokens-file, or "
                 "--open to allow it",
                 file=sys.stderr,
             )

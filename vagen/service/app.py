@@ -54,7 +54,7 @@ class Service:
 
     @asynccontextmanager
     async def running(self, _: FastAPI) -> AsyncIterator[None]:
-        """The application's life."""
+        """Starts the workers with the application, and ends them with it."""
         await self.backend.start()
         sweeping = asyncio.ensure_future(self._sweep())
         self.started = True
@@ -262,7 +262,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        """For Prometheus."""
+        """Metrics for Prometheus."""
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 

@@ -1,48 +1,10 @@
-"""The environment as whoever plays sees it, wherever it runs."""
+"""An environment of this process as a runner awaits it, and how one that runs elsewhere fails."""
 
-from typing import Any, Protocol
+from typing import Any
 
-from vagen.envs.base import AgentEnv, Observation, State
+from vagen.envs.base import AgentEnv, Observation
 
 Stepped = tuple[Observation, float, bool, bool, dict[str, Any]]
-
-
-class AsyncEnv(Protocol):
-    """`AgentEnv` with every call awaited: while one answers, others may go on.
-
-    An environment that fails raises `EnvironmentRaised` if it runs elsewhere, and what it raised
-    itself if it runs here; one that is gone raises `EnvironmentLost`.
-    """
-
-    async def reset(
-        self, *, seed: int, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        """Begins the episode of a seed; see `AgentEnv`."""
-        ...
-
-    async def step(self, response: str) -> Stepped:
-        """Carries a response out; see `AgentEnv`."""
-        ...
-
-    async def state(self) -> State:
-        """Ground truth now."""
-        ...
-
-    async def system_prompt(self) -> str:
-        """Rules and response format."""
-        ...
-
-    async def expert_response(self) -> str:
-        """An optimal response.
-
-        Raises:
-            EnvironmentRaised: There is no expert.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Lets it go; never fails, also if it is gone already."""
-        ...
 
 
 class EnvironmentLost(RuntimeError):
@@ -61,34 +23,33 @@ class EnvironmentRaised(RuntimeError):
 
 
 class LocalEnv:
-    """An environment in this process; a call is over when it returns."""
+    """An `AgentEnv` of this process with its calls awaited; each is over when it returns.
+
+    Whatever the environment raises comes out as it is.
+    """
 
     def __init__(self, env: AgentEnv):
-        self.env = env
+        self._env = env
+
+    def system_prompt(self) -> str:
+        """See `AgentEnv`."""
+        return self._env.system_prompt()
 
     async def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """See `AsyncEnv`."""
-        return self.env.reset(seed=seed, options=options)
+        """See `AgentEnv`."""
+        return self._env.reset(seed=seed, options=options)
 
     async def step(self, response: str) -> Stepped:
-        """See `AsyncEnv`."""
-        observation, reward, terminated, truncated, info = self.env.step(response)
+        """See `AgentEnv`."""
+        observation, reward, terminated, truncated, info = self._env.step(response)
         return observation, float(reward), terminated, truncated, info
 
-    async def state(self) -> State:
-        """See `AsyncEnv`."""
-        return self.env.state()
-
-    async def system_prompt(self) -> str:
-        """See `AsyncEnv`."""
-        return self.env.system_prompt()
-
     async def expert_response(self) -> str:
-        """See `AsyncEnv`."""
-        return self.env.expert_response()
+        """See `AgentEnv`."""
+        return self._env.expert_response()
 
     async def close(self) -> None:
-        """See `AsyncEnv`."""
-        self.env.close()
+        """See `AgentEnv`."""
+        self._env.close()

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 from vagen.service.wire import whole_text
 
 SessionKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{16,64}$")]
-"""Chosen by the client, at random: whoever knows it and the token may use the session."""
+"""Chosen by the client, at random: anyone who has it and the token may use the session."""
 Sequence = Annotated[int, Field(ge=1, le=2**53 - 1)]
 Kind = Literal["invalid", "environment", "lost", "unknown", "conflict", "full"]
 """`invalid`: no such environment or option; `environment`: it raised; `lost`: its process died;
@@ -42,7 +42,7 @@ class ResetOrder(Message):
     """1 for the session's first reset or step, then one more each time. The last one may be
     repeated: it is answered again and not carried out twice."""
     seed: Annotated[int, Field(ge=0, le=2**53 - 1)]
-    """Decides the level."""
+    """The seed of the level."""
     options: dict[str, JsonValue] | None = None
 
 
@@ -53,7 +53,7 @@ class StepOrder(Message):
     sequence: Sequence
     """See `ResetOrder`."""
     response: Annotated[str, AfterValidator(whole_text)]
-    """Of the model."""
+    """What the model wrote."""
 
 
 class CreateRequest(Message):
@@ -75,7 +75,7 @@ class StepRequest(Message):
 
 
 class SessionsRequest(Message):
-    """Sessions that are meant."""
+    """Keys of sessions."""
 
     sessions: Annotated[list[SessionKey], Field(min_length=1)]
 
@@ -118,7 +118,7 @@ class ResetAnswer(Answer):
 
 
 class StepAnswer(Answer):
-    """What came of a response."""
+    """The result of a step."""
 
     observation: Observation | None = None
     reward: float | None = None
@@ -170,7 +170,7 @@ class SessionState(BaseModel):
     session: str
     env_name: str
     sequence: int
-    """Of the last reset or step; 0 before the first."""
+    """Number of the last reset or step; 0 before the first."""
     idle_seconds: float
 
 
@@ -195,7 +195,7 @@ class EnvironmentList(BaseModel):
 
 
 class Health(BaseModel):
-    """How the service is."""
+    """Whether the service takes sessions."""
 
     status: Literal["ok", "starting", "draining"]
 

@@ -54,5 +54,5 @@ class Metrics:
         )
 
     def text(self) -> bytes:
-        """In the exposition format."""
+        """All metrics in Prometheus's text format."""
         return generate_latest(self.registry)

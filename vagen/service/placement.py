@@ -1,49 +1,19 @@
-"""Where environments run: one option decides it, and whoever plays sees no difference."""
+"""Where environments run: one option decides it, and those who play notice no difference."""
 
 import asyncio
 import atexit
 import os
-from typing import Any, Protocol
+from typing import Any
 
 from vagen.config.environments import EnvironmentsConfig
 from vagen.envs import make, parse_env_config
-from vagen.envs.base import Observation, State
+from vagen.envs.base import AgentEnv
 from vagen.envs.registry import get_environment
-from vagen.service.base import AsyncEnv, LocalEnv
+from vagen.service.base import LocalEnv
 from vagen.service.pool import WorkerPool, core_count
-from vagen.service.remote import Handle, LoopThread, RemoteEnv, SyncEnv
+from vagen.service.remote import AsyncEnv, Handle, LoopThread, RemoteEnv, SyncEnv
 
 MOST_WORKERS = 8
-
-
-class PlacedEnv(Protocol):
-    """What of `AgentEnv` is there wherever the environment runs."""
-
-    def reset(
-        self, *, seed: int, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
-        """See `AgentEnv`."""
-        ...
-
-    def step(self, response: str, /) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
-        """See `AgentEnv`."""
-        ...
-
-    def state(self) -> State:
-        """See `AgentEnv`."""
-        ...
-
-    def system_prompt(self) -> str:
-        """See `AgentEnv`."""
-        ...
-
-    def expert_response(self) -> str:
-        """See `AgentEnv`."""
-        ...
-
-    def close(self) -> None:
-        """See `AgentEnv`."""
-        ...
 
 
 class Environments:
@@ -78,7 +48,7 @@ class Environments:
         opening = thread.submit(self._open(env_name, env_config, split))
         return RemoteEnv(thread, await asyncio.wrap_future(opening))
 
-    def open(self, env_name: str, env_config: Any, split: str = "train") -> PlacedEnv:
+    def open(self, env_name: str, env_config: Any, split: str = "train") -> AgentEnv | SyncEnv:
         """An environment for code that does not await; raises as `make` does."""
         if self._is_local(env_name):
             return make(env_name, env_config, split)

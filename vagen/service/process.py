@@ -1,4 +1,4 @@
-"""One worker process, from the side of whoever plays."""
+"""A worker process, as the process that starts it and asks it sees it."""
 
 import asyncio
 import itertools

@@ -2,14 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import uvloop
 
-from vagen.envs.base import Observation, State
-from vagen.service.base import Stepped
+from vagen.envs.base import Observation
+from vagen.service.base import LocalEnv, Stepped
 from vagen.service.wire import Reply, read_observation, whole_text
 
 Result = TypeVar("Result")
@@ -54,72 +54,76 @@ class LoopThread:
 
 
 class RemoteEnv:
-    """Implements `AsyncEnv`, for any event loop, over a handle that belongs to a loop's thread."""
+    """An environment that lives elsewhere, with its calls awaited from any event loop.
+
+    The calls go over a handle that belongs to a loop's thread. They raise `EnvironmentRaised` for
+    what the environment raised, and `EnvironmentLost` if it is gone.
+    """
 
     def __init__(self, thread: LoopThread, handle: Handle):
         self._thread = thread
         self._handle = handle
-        self._state: State = {}
+
+    def system_prompt(self) -> str:
+        """See `AgentEnv`; it came when the environment was made."""
+        return self._handle.system_prompt
 
     async def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """See `AsyncEnv`."""
-        return await self._there(self._reset(seed, options))
+        """See `AgentEnv`."""
+        return await self._ask("reset", _begun, seed=seed, options=options)
 
     async def step(self, response: str) -> Stepped:
-        """See `AsyncEnv`."""
-        return await self._there(self._step(response))
-
-    async def state(self) -> State:
-        """The state after the last call, which came with its answer."""
-        return self._state
-
-    async def system_prompt(self) -> str:
-        """See `AsyncEnv`."""
-        return self._handle.system_prompt
+        """See `AgentEnv`."""
+        return await self._ask("step", _stepped, response=whole_text(response))
 
     async def expert_response(self) -> str:
-        """See `AsyncEnv`."""
-        return await self._there(self._expert())
+        """See `AgentEnv`."""
+        return await self._ask("expert", lambda reply: reply.content["response"])
 
     async def close(self) -> None:
-        """See `AsyncEnv`."""
-        await self._there(self._handle.close())
+        """Lets it go; never fails, also if it is gone already."""
+        await asyncio.wrap_future(self._thread.submit(self._handle.close()))
 
-    async def _reset(
-        self, seed: int, options: dict[str, Any] | None
-    ) -> tuple[Observation, dict[str, Any]]:
-        reply = await self._handle.ask("reset", seed=seed, options=options)
-        info = reply.content["info"]
-        self._state = info["state"]
-        return read_observation(reply.content["observation"], reply.frames), info
+    async def _ask(self, op: str, read: Callable[[Reply], Result], **fields: Any) -> Result:
+        """What `read` makes of the answer; frames are decoded in the handle's thread."""
 
-    async def _step(self, response: str) -> Stepped:
-        reply = await self._handle.ask("step", response=whole_text(response))
-        content = reply.content
-        self._state = content["info"]["state"]
-        return (
-            read_observation(content["observation"], reply.frames),
-            content["reward"],
-            content["terminated"],
-            content["truncated"],
-            content["info"],
-        )
+        async def answer() -> Result:
+            return read(await self._handle.ask(op, **fields))
 
-    async def _expert(self) -> str:
-        return (await self._handle.ask("expert")).content["response"]
+        return await asyncio.wrap_future(self._thread.submit(answer()))
 
-    async def _there(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return await asyncio.wrap_future(self._thread.submit(work))
+
+def _begun(reply: Reply) -> tuple[Observation, dict[str, Any]]:
+    return read_observation(reply.content["observation"], reply.frames), reply.content["info"]
+
+
+def _stepped(reply: Reply) -> Stepped:
+    content = reply.content
+    return (
+        read_observation(content["observation"], reply.frames),
+        content["reward"],
+        content["terminated"],
+        content["truncated"],
+        content["info"],
+    )
+
+
+AsyncEnv: TypeAlias = LocalEnv | RemoteEnv
+"""An environment whose calls are awaited: while one answers, others may go on."""
 
 
 class SyncEnv:
-    """Any `AsyncEnv` for code that does not await: the calls of `AgentEnv`."""
+    """An environment that lives elsewhere, for code that does not await: each call blocks."""
 
     def __init__(self, env: RemoteEnv, thread: LoopThread):
         self._env = env
         self._thread = thread
+
+    def system_prompt(self) -> str:
+        """See `AgentEnv`."""
+        return self._env.system_prompt()
 
     def reset(
         self, *, seed: int, options: dict[str, Any] | None = None
@@ -127,17 +131,9 @@ class SyncEnv:
         """See `AgentEnv`."""
         return self._thread.submit(self._env.reset(seed=seed, options=options)).result()
 
-    def step(self, response: str) -> Stepped:
+    def step(self, response: str, /) -> Stepped:
         """See `AgentEnv`."""
         return self._thread.submit(self._env.step(response)).result()
-
-    def state(self) -> State:
-        """See `AgentEnv`."""
-        return self._thread.submit(self._env.state()).result()
-
-    def system_prompt(self) -> str:
-        """See `AgentEnv`."""
-        return self._thread.submit(self._env.system_prompt()).result()
 
     def expert_response(self) -> str:
         """See `AgentEnv`."""

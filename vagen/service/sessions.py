@@ -212,7 +212,7 @@ class Sessions:
         try:
             handle = await session.opening
         except (ValidationError, UnknownEnvironmentError, EnvironmentRaised, EnvironmentLost):
-            return  # it was never open; whoever asked for it was told
+            return  # it was never open; its client was told
         await handle.close()
 
 

@@ -37,7 +37,7 @@ class ServiceSettings(Section):
     tokens_file: str | None = None
     """File with a line `client:token` each; read again when it changes."""
     open: bool = False
-    """Serve whoever reaches the port, without tokens, on other addresses than loopback as well."""
+    """Serve anyone who reaches the port, without tokens, also on addresses other than loopback."""
     max_sessions: PositiveInt = 2048
     """Most sessions in all."""
     max_sessions_per_client: PositiveInt = 1024

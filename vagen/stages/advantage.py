@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vagen.advantage import ESTIMATORS, estimate_with_metrics
-from vagen.config.checks import needs_greedy_baseline
+from vagen.advantage import estimate_with_metrics
+from vagen.config.checks import estimator_of, needs_greedy_baseline
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine
 from vagen.engines.objectives import CRITIC_MASK
@@ -27,11 +27,11 @@ from vagen.learning import (
 )
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import TokenRow, Trajectory
+from vagen.run.run import Run, result
 from vagen.stages.collapse import is_due, measure
 from vagen.stages.credit import anchor_ids, credit_arguments
-from vagen.stages.resident import engine_at, version_learning
-from vagen.stages.run import Run, committed, result
 from vagen.stages.selection import select_trajectories, turn_rewards_by_trajectory
+from vagen.stages.weights import engine_at, version_learning
 
 
 def advantage(
@@ -40,15 +40,12 @@ def advantage(
     """Adds every column the update needs to a judged batch and commits it."""
     source = source or run.step(iteration, "judge")
     folder = out or run.step(iteration, "advantage")
-    if committed(folder) is None:
-        batch = TrajectoryBatch.load(
-            run.fetch(source), kind="judge", config_digest=run.config_digest
-        )
-        engine = engine_at(run, version_learning(run, batch))
-        metrics = add_columns(run.experiment, engine, batch.trajectories, batch.images)
-        if is_due(run.experiment, iteration):
-            metrics |= measure(run.experiment, engine, batch.trajectories, batch.images)
-        replace(batch, kind="advantage", metrics=metrics).save(folder, previous=source)
+    batch = TrajectoryBatch.load(run.fetch(source), kind="judge", config_digest=run.config_digest)
+    engine = engine_at(run, version_learning(run, batch))
+    metrics = add_columns(run.experiment, engine, batch.trajectories, batch.images)
+    if is_due(run.experiment, iteration):
+        metrics |= measure(run.experiment, engine, batch.trajectories, batch.images)
+    replace(batch, kind="advantage", metrics=metrics).save(folder, previous=source)
     return result(folder)
 
 
@@ -76,7 +73,7 @@ def add_columns(
     owners = [trajectory for trajectory in trajectories for _ in trajectory.rows]
     if not rows:
         return chosen
-    spec = ESTIMATORS[config.algorithm.adv_estimator]
+    spec = estimator_of(config)
     kl_coef = engine.kl_coef
     columns = {"old_logprobs": _logprobs(engine, rows, images)}
     if kl_coef or config.actor_rollout_ref.actor.use_kl_loss:
@@ -102,28 +99,27 @@ def add_columns(
         ref_logprobs=_pad(columns["ref_logprobs"]) if "ref_logprobs" in columns else None,
         kl_coef=kl_coef,
     )
-    extra, metrics = credit_arguments(engine.credit, owners) if spec.adapts else ({}, {})
-    arguments: dict[str, Any] = {
-        "rewards": rewards,
-        "values": values,
-        "loss_mask": loss_mask,
-        "turn_end_mask": ends,
-        "attention_mask": attention,
-        "group_ids": [trajectory.group_id for trajectory in owners],
-        "trajectory_ids": [trajectory.trajectory_id for trajectory in owners],
-        "anchor_ids": anchor_ids(owners, turn_index) if spec.needs_anchors else None,
-        "bootstrap_values": bootstrap,
-        "gamma": config.algorithm.gamma,
-        "lam": config.algorithm.lam,
-        "high_level_gamma": config.algorithm.high_level_gamma,
-        "high_level_lam": config.algorithm.high_level_lam,
-        "step_advantage_weight": config.algorithm.gigpo.step_advantage_weight,
-        "step_gamma": config.algorithm.gigpo.gamma,
-        "step_normalization": config.algorithm.gigpo.normalization,
-        **_baselines(config, owners),
-        **extra,
-    }
-    estimate = estimate_with_metrics(config.algorithm.adv_estimator, **arguments)
+    adapted, metrics = credit_arguments(engine.credit, owners) if spec.adapts else ({}, {})
+    algorithm = config.algorithm
+    estimate = estimate_with_metrics(
+        algorithm.adv_estimator,
+        rewards=rewards,
+        values=values,
+        loss_mask=loss_mask,
+        turn_end_mask=ends,
+        attention_mask=attention,
+        group_ids=[trajectory.group_id for trajectory in owners],
+        trajectory_ids=[trajectory.trajectory_id for trajectory in owners],
+        anchor_ids=anchor_ids(owners, turn_index) if spec.needs_anchors else None,
+        bootstrap_values=bootstrap,
+        baselines=_baselines(owners) if needs_greedy_baseline(config) else None,
+        turn_lams=adapted.get("turn_lams"),
+        turn_gammas=adapted.get("turn_gammas"),
+        step_advantage_weight=algorithm.gigpo.step_advantage_weight,
+        step_gamma=algorithm.gigpo.gamma,
+        step_normalization=algorithm.gigpo.normalization,
+        **algorithm.model_dump(include={"gamma", "lam", "high_level_gamma", "high_level_lam"}),
+    )
     metrics |= estimate.metrics
     padded = {
         "rewards": rewards,
@@ -166,7 +162,7 @@ def _critic_mask(
     a loss mask and lambda below 1 advantages rest on values at observations, which the critic does
     not learn: `masked_gae` is the one that fits.
     """
-    target = ESTIMATORS[config.algorithm.adv_estimator].value_mask
+    target = estimator_of(config).value_mask
     if target == "attention" and config.rollout_manager.use_loss_mask:
         target = "loss"
     mask = critic_mask(
@@ -192,15 +188,12 @@ def _bootstrap(
     return np.where(cut & config.algorithm.truncation_bootstrap, last, np.float32(0))
 
 
-def _baselines(config: ExperimentConfig, owners: Sequence[Trajectory]) -> dict[str, Any]:
+def _baselines(owners: Sequence[Trajectory]) -> Tensor:
     """Score of the greedy episode on each row's level, for the estimator that subtracts it.
 
     0 where there is none: it failed, or this is an evaluation.
     """
-    if not needs_greedy_baseline(config):
-        return {}
-    scores = [trajectory.baseline_score or 0.0 for trajectory in owners]
-    return {"baselines": torch.tensor(scores, dtype=torch.float64)}
+    return torch.tensor([owner.baseline_score or 0.0 for owner in owners], dtype=torch.float64)
 
 
 def _row_rewards(

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vagen import progress
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine, Images
 from vagen.learning.template_collapse import template_collapse
 from vagen.rollout.types import CONTEXT, TokenRow, Trajectory
-from vagen.stages import progress
 
 
 @dataclass(frozen=True, slots=True)

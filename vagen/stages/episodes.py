@@ -7,7 +7,7 @@ import numpy as np
 
 from vagen.config.schema import ExperimentConfig
 from vagen.rollout.runner import EpisodeSpec, derive_seed
-from vagen.stages.build import LevelSet
+from vagen.stages.levels import LevelSet
 
 
 def training_specs(

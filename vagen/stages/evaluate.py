@@ -5,26 +5,26 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from vagen import progress
 from vagen.config.base import ConfigError
 from vagen.config.infra import InfraConfig
 from vagen.config.schema import ExperimentConfig
+from vagen.engines.base import Engine
 from vagen.judge.scoring import cache_folder
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import SCHEMA_VERSION, TrajectoryBatch
 from vagen.rollout.types import Status
-from vagen.stages import progress
+from vagen.run import layout
+from vagen.run.run import Run, committed, result
 from vagen.stages.advantage import add_columns
-from vagen.stages.build import LevelSet, load_levels
 from vagen.stages.episodes import evaluation_specs
 from vagen.stages.judge import score
-from vagen.stages.resident import WARM_START, engine_at, version_after
+from vagen.stages.levels import LevelSet, draw_levels, load_levels
 from vagen.stages.rollout import check_images, episode_metrics
-from vagen.stages.run import Run, committed, result
 from vagen.stages.tracking import log_evaluation
+from vagen.stages.weights import engine_at, make_engine, version_after
 from vagen.storage import commit_directory, read_manifest
 from vagen.tracking import binomial_ci95
-
-FINAL = "final"
 
 
 def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
@@ -36,25 +36,22 @@ def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
         split: `val` or `test`.
     """
     folder = run.evaluation(name)
-    if committed(folder) is None:
-        engine = engine_at(run, _version(run, name))
-        play_levels(
-            run.experiment,
-            engine,
-            load_levels(run),
-            split=split,
-            folder=folder,
-            name=name,
-            cache=cache_folder(run.infra),
-        )
-    produced = result(folder)
-    log_evaluation(run, name, produced["metrics"])
-    return produced
+    play_levels(
+        run.experiment,
+        engine_at(run, _version(run, name)),
+        load_levels(run),
+        split=split,
+        folder=folder,
+        name=name,
+        cache=cache_folder(run.infra),
+    )
+    log_evaluation(run, name)
+    return result(folder)
 
 
 def play_levels(
     config: ExperimentConfig,
-    engine: Any,
+    engine: Engine,
     levels: list[LevelSet],
     *,
     split: str,
@@ -64,6 +61,7 @@ def play_levels(
     cache: Path | None = None,
 ) -> dict[str, float]:
     """Plays levels, judges and estimates advantages, and commits batch, results and report."""
+    assert engine.version is not None
     specs = evaluation_specs(config, levels, split, count)
     with progress.bar("episodes", len(specs)) as advance:
         trajectories, images = engine.play(
@@ -104,10 +102,10 @@ def play_levels(
         folder, kind="evaluation", schema_version=SCHEMA_VERSION, payload=payload
     ) as partial:
         batch.write(partial)
-        (partial / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+        (partial / layout.RESULTS).write_text(json.dumps(results, indent=2) + "\n")
         write_report(
             batch,
-            partial / "report.html",
+            partial / layout.REPORT,
             title=f"{config.name}: {name} on {len(trajectories)} {split} levels",
             tokenizer=engine.processor.tokenizer,
         )
@@ -117,26 +115,13 @@ def play_levels(
 def read_results(folder: Path) -> dict[str, Any]:
     """What `play_levels` found: success with its interval, and success per level."""
     read_manifest(folder)
-    return json.loads((folder / "results.json").read_text())
-
-
-def iteration_of(name: str) -> int | None:
-    """The iteration whose update left the policy of a validation: 9 of `iteration-0010`.
-
-    None for any other name.
-    """
-    word, _, number = name.partition("-")
-    return int(number) - 1 if word == "iteration" and number.isdigit() and int(number) else None
+    return json.loads((folder / layout.RESULTS).read_text())
 
 
 def validations(run: Run, iteration: int) -> list[float]:
     """Success of every validation before an iteration's update, in order."""
-    found = {}
-    for folder in run.evaluation("").glob("iteration-*"):
-        place = iteration_of(folder.name)
-        if place is not None and place < iteration and committed(folder) is not None:
-            found[place] = read_results(run.fetch(folder))["success"]
-    return [found[place] for place in sorted(found)]
+    folders = [run.evaluation(layout.validation(count)) for count in range(1, iteration + 1)]
+    return [read_results(run.fetch(folder))["success"] for folder in folders if committed(folder)]
 
 
 def evaluate_model(
@@ -163,12 +148,9 @@ def evaluate_model(
     Raises:
         ModelError: The model cannot be loaded.
     """
-    from vagen.stages.build import level_sets
-    from vagen.stages.resident import make_engine
-
     engine = make_engine(experiment, infra, str(model_path), version=str(model_path))
     with closing(engine):
-        levels = level_sets(experiment, {split: count})
+        levels = draw_levels(experiment, {split: count})
         play_levels(
             experiment,
             engine,
@@ -181,36 +163,13 @@ def evaluate_model(
     return {**result(Path(out_dir)), "results": read_results(Path(out_dir))}
 
 
-def measure(run: Run, name: str, split: str, count: int = 0) -> dict[str, Any]:
-    """Measures the run's newest policy apart from the training, which may be going on.
-
-    The networks are held by this process, whatever engine trains.
-
-    Args:
-        run: The run.
-        name: Name of the evaluation.
-        split: `val` or `test`.
-        count: Levels per environment; 0 takes all.
-
-    Raises:
-        ConfigError: The run has no policy yet.
-    """
-    folder = run.evaluation(name)
-    if committed(folder) is None:
-        infra = run.infra.model_copy(update={"engine": "local"})
-        evaluate_model(run.newest_policy(), run.experiment, infra, split, count or None, folder)
-    produced = result(folder)
-    log_evaluation(run, name, produced["metrics"])
-    return produced
-
-
 def _version(run: Run, name: str) -> str:
     """The policy an evaluation's name stands for."""
-    if name == WARM_START:
-        return WARM_START
-    if name == FINAL:
+    if name == layout.WARM_START:
+        return layout.WARM_START
+    if name == layout.FINAL:
         return version_after(run.last_iteration)
-    if (iteration := iteration_of(name)) is not None:
+    if (iteration := layout.validated_iteration(name)) is not None:
         return version_after(iteration)
     raise ConfigError(
         f"no policy is meant by evaluation {name!r}: use warm_start, final or iteration-0010"

@@ -1,46 +1,52 @@
-"""The end of a run, however it came: summary, curves, MLflow status."""
+"""Finalize: writes the summary and the curves of a run and closes its MLflow run."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vagen import progress
 from vagen.report.curves import Mark, write_curves
-from vagen.stages import progress
-from vagen.stages.evaluate import FINAL, read_results
-from vagen.stages.resident import WARM_START
-from vagen.stages.run import Run, committed, stopped_at
-from vagen.stages.tracking import RUN_ID, tracker_of
+from vagen.run import layout
+from vagen.run.run import Run, committed
+from vagen.stages.evaluate import read_results
+from vagen.stages.tracking import log_all, tracker_of
 from vagen.tracking import paired_bootstrap
 from vagen.tracking.tracker import RunStatus
 
-STATUS: dict[str, RunStatus] = {"SUCCEEDED": "FINISHED", "CANCELLED": "KILLED"}
+CANCELLED = "CANCELLED"
+"""Kubeflow's word for a pipeline that somebody has stopped."""
 
 
-def finalize(run: Run, state: str = "SUCCEEDED", message: str = "") -> dict[str, Any]:
+def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
     """Writes `summary.json` and the learning curves, and closes the MLflow run.
+
+    A run is finished when its model is registered, whatever a pipeline has to say of itself.
 
     Args:
         run: The run.
         state: How the pipeline ended, in Kubeflow's words.
         message: Why, if it failed.
     """
-    progress.event("run_ended", state=state, message=message)
+    finished = committed(run.registration) is not None
+    status: RunStatus = "FINISHED" if finished else "KILLED" if state == CANCELLED else "FAILED"
+    progress.event("run_ended", status=status, state=state, message=message)
     summary = summarize(run)
     curves = _curves(run)
-    if (run.path / RUN_ID).exists():
+    if (run.path / layout.MLFLOW_RUN).exists():
         tracker = tracker_of(run)
+        log_all(run)
         if curves is not None:
             tracker.log_artifact(curves)
         if summary is not None:
-            tracker.log_artifact(run.path / "summary.json")
-        tracker.finish(STATUS.get(state, "FAILED"))
+            tracker.log_artifact(run.path / layout.SUMMARY)
+        tracker.finish(status)
     return {"uri": str(run.path), "sha256": "", "metrics": {}}
 
 
 def summarize(run: Run) -> dict[str, Any] | None:
     """Writes `summary.json` once both evaluations are there; returns its content."""
-    before, after = run.evaluation(WARM_START), run.evaluation(FINAL)
+    before, after = run.evaluation(layout.WARM_START), run.evaluation(layout.FINAL)
     if committed(before) is None or committed(after) is None:
         return None
     start, final = read_results(run.fetch(before)), read_results(run.fetch(after))
@@ -62,16 +68,16 @@ def summarize(run: Run) -> dict[str, Any] | None:
         "final": _part(final),
         "levels": len(shared),
         "paired_gain": {"gain": paired.gain, "ci95": list(paired.ci95)},
-        "iterations": len(run.iteration_metrics()),
-        "stopped_early": stop.reason if (stop := stopped_at(run.path)) else None,
+        "iterations": run.finished_iterations,
+        "stopped_early": stop.reason if (stop := run.stop) else None,
         "seconds": _seconds(run),
         "model_uri": registration.get("model_uri"),
         "alias": registration.get("alias"),
         "mlflow_run_id": registration.get("mlflow_run_id"),
     }
-    partial = run.path / "summary.json.partial"
+    partial = run.path / f"{layout.SUMMARY}.partial"
     partial.write_text(json.dumps(summary, indent=2) + "\n")
-    partial.replace(run.path / "summary.json")
+    partial.replace(run.path / layout.SUMMARY)
     return summary
 
 
@@ -81,7 +87,7 @@ def _part(results: dict[str, Any]) -> dict[str, Any]:
 
 def _seconds(run: Run) -> dict[str, float]:
     """Seconds per step, and in total."""
-    events = progress.read_events(run.path)
+    events = progress.read_events(run.events)
     seconds: dict[str, float] = {}
     for event in events:
         if event["event"] == "stage_finished":
@@ -93,17 +99,17 @@ def _seconds(run: Run) -> dict[str, float]:
 
 
 def working_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """Time that a run was at work: each session from its start to the last that it reported.
+    """Time that a run was at work: each process from its start to the last that it reported.
 
-    What lies between the end of one session and the start of the next, which resumed the run, is
-    not counted; nor is what a killed session did after its last event.
+    What lies between the end of one process and the start of the next is not counted; nor is what
+    a killed process did after its last event.
 
     Args:
         events: Of the run, oldest first.
     """
     total, previous = 0.0, None
     for event in events:
-        if previous is not None and event["event"] != "session_started":
+        if previous is not None and event["event"] != "process_started":
             total += event["time"] - previous
         previous = event["time"]
     return total
@@ -114,11 +120,11 @@ def _curves(run: Run) -> Path | None:
     if not history:
         return None
     marks = []
-    for name, place in ((WARM_START, 0), (FINAL, run.last_iteration + 1)):
+    for name, place in ((layout.WARM_START, 0), (layout.FINAL, run.last_iteration + 1)):
         if committed(run.evaluation(name)) is not None:
             results = read_results(run.fetch(run.evaluation(name)))
             ci95 = tuple(results["ci95"]) if results["ci95"] else None
             marks.append(Mark(f"test, {name}", place, results["success"], ci95))
-    path = run.path / "report" / "curves.png"
+    path = run.path / layout.CURVES
     path.parent.mkdir(exist_ok=True)
     return write_curves(history, path, title=run.name, marks=marks)

@@ -8,22 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from vagen import progress
 from vagen.config.schema import ExperimentConfig
 from vagen.judge.agreement import RIGHT, cohen_kappa
 from vagen.judge.alarm import watch
 from vagen.judge.base import SECTIONS
 from vagen.judge.deductions import deduct
-from vagen.judge.llm.probe import probe
-from vagen.judge.rewards import weigh
+from vagen.judge.schedule import weigh
 from vagen.judge.scoring import Scorer, cache_folder, statements
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.runner import derive_seed
-from vagen.rollout.types import Trajectory, Turn
-from vagen.stages import progress
-from vagen.stages.answers import AnswerJournal
-from vagen.stages.run import Run, committed, result
-
-_PROBE_SECONDS = 60.0
+from vagen.rollout.types import Trajectory, Turn, Verdict
+from vagen.run.run import Run, result
+from vagen.stages.judge_answers import AnswerJournal
 
 
 class JudgeUnavailable(ValueError):
@@ -43,43 +40,20 @@ def judge(
     """
     source = source or run.step(iteration, "rollout")
     folder = out or run.step(iteration, "judge")
-    if committed(folder) is None:
-        batch = TrajectoryBatch.load(
-            run.fetch(source), kind="rollout", config_digest=run.config_digest
-        )
-        journal = AnswerJournal(run.path, run.mirror) if run.mirror is not None else None
-        metrics = score(
-            run.experiment,
-            batch.trajectories,
-            cache=cache_folder(run.infra),
-            iteration=iteration,
-            journal=journal,
-        )
-        metrics |= _watch(run, iteration, batch.metrics | metrics)
-        replace(batch, kind="judge", metrics=metrics).save(folder, previous=source)
-        if journal is not None:
-            journal.clear()
+    batch = TrajectoryBatch.load(run.fetch(source), kind="rollout", config_digest=run.config_digest)
+    journal = AnswerJournal(run.path, run.mirror) if run.mirror is not None else None
+    metrics = score(
+        run.experiment,
+        batch.trajectories,
+        cache=cache_folder(run.infra),
+        iteration=iteration,
+        journal=journal,
+    )
+    metrics |= _watch(run, iteration, batch.metrics | metrics)
+    replace(batch, kind="judge", metrics=metrics).save(folder, previous=source)
+    if journal is not None:
+        journal.clear()
     return result(folder)
-
-
-def check_endpoints(run: Run) -> None:
-    """Refuses a run whose language models do not answer, before anything is computed.
-
-    Where the run's Ray cluster judges, it is the one that has to reach them, and it is not asked.
-
-    Raises:
-        JudgeUnavailable: An endpoint has not answered a question within a minute.
-        EndpointError: It refuses the key or does not know the model, or there is no key.
-    """
-    if run.infra.has_ray_cluster:
-        return
-    for key, llm in run.experiment.judge.endpoints().items():
-        found = asyncio.run(probe(llm, key, seconds=_PROBE_SECONDS))
-        if found.problem:
-            raise JudgeUnavailable(
-                f"`{key}.base_url`: {llm.model} at {llm.base_url} did not answer "
-                f"({found.problem}); start it, or see that it can be reached from here"
-            )
 
 
 def _watch(run: Run, iteration: int, metrics: dict[str, float]) -> dict[str, float]:
@@ -114,7 +88,7 @@ def score(
         config: The experiment.
         trajectories: A batch.
         cache: Folder for what language models have answered; None keeps nothing.
-        iteration: Of a training batch, whose rewards follow `judge.schedule`; None is an
+        iteration: Number of the iteration, whose rewards follow `judge.schedule`; None is an
             evaluation, whose rewards have the full weights.
         journal: Keeps what is answered in the run's store as well.
 
@@ -168,27 +142,29 @@ def _metrics(judged: list[Turn], trajectories: list[Trajectory]) -> dict[str, fl
     verdicts = [turn.verdict for turn in judged if turn.verdict is not None]
     metrics = {"judge/judged_share": len(judged) / max(turns, 1)}
     for part in SECTIONS:
-        scores = [verdict[part] for verdict in verdicts if verdict[part] is not None]
+        found = [getattr(verdict, part) for verdict in verdicts]
+        scores = [score for score in found if score is not None]
         metrics[f"judge/{part}_missing"] = float(len(verdicts) - len(scores))
         if scores:
             metrics[f"judge/{part}"] = float(np.mean(scores))
-    flags = [flag for verdict in verdicts for flag in verdict["flags"]]
+    flags = [flag for verdict in verdicts for flag in verdict.flags]
     metrics["judge/flagged"] = len(flags) / max(len(judged), 1)
     for section_and_reason, count in _absent(judged).items():
         metrics[f"judge/absent/{section_and_reason.replace(':', '_')}"] = float(count)
-    decided = [place.partition(":")[2] for v in verdicts for place in v.get("decided_by", ())]
+    decided = [place.partition(":")[2] for v in verdicts for place in v.decided_by]
     for source, count in Counter(decided).items():
         metrics[f"judge/decided_by_{source}"] = count / len(decided)
     return metrics | _agreement(verdicts)
 
 
-def _agreement(verdicts: list[dict[str, Any]]) -> dict[str, float]:
+def _agreement(verdicts: list[Verdict]) -> dict[str, float]:
     """Cohen's kappa of the two judges over the sections that both have scored."""
     pairs = [
-        (verdict[part] >= RIGHT, verdict["second"][part] >= RIGHT)
+        (first >= RIGHT, second >= RIGHT)
         for verdict in verdicts
         for part in SECTIONS
-        if verdict[part] is not None and verdict.get("second", {}).get(part) is not None
+        if (first := getattr(verdict, part)) is not None
+        and (second := getattr(verdict.second, part, None)) is not None
     ]
     if not pairs:
         return {}
@@ -199,9 +175,7 @@ def _agreement(verdicts: list[dict[str, Any]]) -> dict[str, float]:
 
 def _absent(judged: list[Turn]) -> Counter[str]:
     """Scores that were asked for and could not be had, by `<section>:<reason>`."""
-    return Counter(
-        place for turn in judged if turn.verdict for place in turn.verdict.get("absent", ())
-    )
+    return Counter(place for turn in judged if turn.verdict for place in turn.verdict.absent)
 
 
 def _check_absent(config: ExperimentConfig, judged: list[Turn]) -> None:
@@ -209,7 +183,7 @@ def _check_absent(config: ExperimentConfig, judged: list[Turn]) -> None:
     absent = _absent(judged)
     if not absent:
         return
-    asked = sum(turn.parsed[part] is not None for turn in judged for part in SECTIONS)
+    asked = sum(getattr(turn.parsed, part) is not None for turn in judged for part in SECTIONS)
     reasons = ", ".join(f"{count} {place}" for place, count in absent.most_common())
     message = f"{absent.total()} of {asked} verdicts could not be had ({reasons})"
     if absent.total() > config.judge.max_absent * asked:

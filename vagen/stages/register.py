@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from vagen import progress
 from vagen.envs.images import png_bytes
+from vagen.run import layout
+from vagen.run.run import Run, result
 from vagen.service import environments_of
-from vagen.stages import progress
-from vagen.stages.evaluate import FINAL, read_results
-from vagen.stages.run import Run, committed, result
+from vagen.stages.evaluate import read_results
 from vagen.stages.tracking import tracker_of
 from vagen.storage import commit_directory, verify_directory
 from vagen.tracking import Example, register_model
@@ -20,34 +21,33 @@ def register(run: Run) -> dict[str, Any]:
     Raises:
         RegistrationError: The registered version cannot be loaded back or does not answer.
     """
-    if committed(run.registration) is None:
-        checkpoint = run.checkpoint(run.last_iteration)
-        verify_directory(run.fetch(checkpoint, "policy"), "policy")
-        results = read_results(run.fetch(run.evaluation(FINAL)))
-        tracker = tracker_of(run)
-        registration = register_model(
-            checkpoint / "policy",
-            run.experiment.name,
-            tracker.run_id,
-            uri=tracker.uri,
-            results=results["by_level"],
-            examples=_examples(run),
-            metrics={"iterations": float(run.last_iteration + 1)},
-            seed=run.experiment.seed,
-            step=run.last_iteration + 1,
-        )
-        progress.note(f"{registration.model_uri}: {registration.reason}")
-        content = {
-            "model_uri": registration.model_uri,
-            "alias": registration.alias,
-            "reason": registration.reason,
-            "mlflow_run_id": tracker.run_id,
-            "tracking_uri": tracker.uri,
-            "policy": str(Path(checkpoint / "policy")),
-        }
-        payload = {"metrics": {}, "model_uri": registration.model_uri}
-        with commit_directory(run.registration, kind="registration", payload=payload) as folder:
-            (folder / "registration.json").write_text(json.dumps(content, indent=2) + "\n")
+    checkpoint = run.checkpoint(run.last_iteration)
+    verify_directory(run.fetch(checkpoint, layout.POLICY), layout.POLICY)
+    results = read_results(run.fetch(run.evaluation(layout.FINAL)))
+    tracker = tracker_of(run)
+    registration = register_model(
+        checkpoint / layout.POLICY,
+        run.experiment.name,
+        tracker.run_id,
+        uri=tracker.uri,
+        results=results["by_level"],
+        examples=_examples(run),
+        metrics={"iterations": float(run.last_iteration + 1)},
+        seed=run.experiment.seed,
+        step=run.last_iteration + 1,
+    )
+    progress.note(f"{registration.model_uri}: {registration.reason}")
+    content = {
+        "model_uri": registration.model_uri,
+        "alias": registration.alias,
+        "reason": registration.reason,
+        "mlflow_run_id": tracker.run_id,
+        "tracking_uri": tracker.uri,
+        "policy": str(Path(checkpoint / layout.POLICY)),
+    }
+    payload = {"metrics": {}, "model_uri": registration.model_uri}
+    with commit_directory(run.registration, kind="registration", payload=payload) as folder:
+        (folder / "registration.json").write_text(json.dumps(content, indent=2) + "\n")
     return result(run.registration)
 
 

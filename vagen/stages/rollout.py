@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from vagen import progress
 from vagen.config.checks import needs_greedy_baseline, trajectories_per_iteration
 from vagen.engines.base import Engine, Images, Play
 from vagen.envs.images import decode_png
 from vagen.learning.early_stop import group_variance
+from vagen.metrics import REWARD_VARIANCE
 from vagen.models.processor import Processor
 from vagen.rollout.batch import BatchError, TrajectoryBatch
 from vagen.rollout.types import Status, Trajectory
-from vagen.stages import progress
-from vagen.stages.build import load_levels
+from vagen.run.run import NextRollout, Run, result
 from vagen.stages.episodes import greedy_specs, training_specs
-from vagen.stages.resident import engine_at, version_played
-from vagen.stages.run import Run, committed, result
+from vagen.stages.levels import load_levels
+from vagen.stages.weights import engine_at, version_played
 
 OnFinish = Callable[[Trajectory], None]
 
@@ -38,31 +39,41 @@ def rollout(run: Run, iteration: int) -> dict[str, Any]:
     """Plays the iteration's episodes and commits the batch.
 
     The policy that plays is the one that the update starts from, or with
-    `rollout_manager.one_step_off` the one before; the update before this iteration has played the
-    episodes already then, unless the run was taken up in between.
+    `rollout_manager.one_step_off` the one before: then `start_rollout` may have begun already.
     """
     folder = run.step(iteration, "rollout")
-    if committed(folder) is None:
-        version = version_played(run, iteration)
-        if run.ahead is not None and run.ahead.iteration == iteration:
-            played, run.ahead = run.ahead.result(), None
-            engine = run.engine
-        else:
-            engine = engine_at(run, version)
-            played = _play_watched(run, engine, iteration)
-        assert engine is not None
-        batch = TrajectoryBatch(
-            trajectories=played.trajectories,
-            images=played.images,
-            policy_version=version,
-            config_digest=run.config_digest,
-            kind="rollout",
-            iteration=iteration,
-            metrics=played.metrics | _spread(played.trajectories),
-        )
-        check_images(batch, engine.processor, folder)
-        batch.save(folder)
+    version = version_played(run, iteration)
+    if run.next_rollout is not None and run.next_rollout.iteration == iteration:
+        played, run.next_rollout = run.next_rollout.episodes.result(), None
+        engine = run.engine
+    else:
+        engine = engine_at(run, version)
+        played = _play_watched(run, engine, iteration)
+    assert engine is not None
+    batch = TrajectoryBatch(
+        trajectories=played.trajectories,
+        images=played.images,
+        policy_version=version,
+        config_digest=run.config_digest,
+        kind="rollout",
+        iteration=iteration,
+        metrics=played.metrics | _spread(played.trajectories),
+    )
+    check_images(batch, engine.processor, folder)
+    batch.save(folder)
     return result(folder)
+
+
+def start_rollout(run: Run, iteration: int) -> None:
+    """Begins to play an iteration's episodes while the iteration before is learnt from.
+
+    Nothing happens where there is no such iteration, or where that update is done already.
+    """
+    total = run.experiment.trainer.total_training_steps
+    if iteration < total and iteration - 1 == run.finished_iterations:
+        engine = engine_at(run, version_played(run, iteration))
+        episodes = engine.play_in_background(lambda play: play_iteration(run, play, iteration))
+        run.next_rollout = NextRollout(iteration, episodes)
 
 
 def play_iteration(
@@ -171,7 +182,7 @@ def _spread(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """How much the trajectories of one level differ in score."""
     valid = [t for t in trajectories if t.status is not Status.ENV_ERROR]
     variance = group_variance([t.score for t in valid], [t.group_id for t in valid])
-    return {} if variance is None else {"rollout/reward_variance": variance}
+    return {} if variance is None else {REWARD_VARIANCE: variance}
 
 
 class _Wins:
@@ -207,9 +218,9 @@ def _metrics_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "success": share([t.success for t in valid]),
         "score": float(np.mean([t.score for t in valid])),
         "turns": float(np.mean([len(t.turns) for t in valid])),
-        "format_correct": share([bool(t.parsed["format_correct"]) for t in turns]),
-        "action_is_valid": share([t.metrics["action_is_valid"] for t in turns]),
-        "action_is_effective": share([t.metrics["action_is_effective"] for t in turns]),
+        "format_correct": share([t.parsed.format_correct for t in turns]),
+        "action_is_valid": share([t.metrics.action_is_valid for t in turns]),
+        "action_is_effective": share([t.metrics.action_is_effective for t in turns]),
         "response_length": float(np.sum(sampled) / max(len(turns), 1)),
         "length_cut": share([t.length_cut for t in turns]),
         "truncated": share([t.truncated for t in valid]),

@@ -10,9 +10,9 @@ from vagen.learning import (
     loss_scale,
     normalize_turn_rewards,
     select_groups,
-    turn_reward,
 )
 from vagen.learning.filters import ZERO
+from vagen.metrics import REWARD_STD
 from vagen.rollout.types import Status, Trajectory
 
 
@@ -48,7 +48,7 @@ def select_trajectories(
     metrics = {"rollout/filter_kept": kept / max(len(played), 1)}
     compared = groups.stds[groups.sizes > 1]
     if compared.size:
-        metrics["rollout/reward_std"] = float(compared.mean())
+        metrics[REWARD_STD] = float(compared.mean())
         metrics["rollout/zero_std_groups"] = float((compared <= ZERO).mean())
     return metrics, loss_scale(kept, len(played), options.loss_scaling)
 
@@ -81,4 +81,4 @@ def _played(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
 
 
 def _turn_rewards(trajectory: Trajectory) -> list[float]:
-    return [turn_reward(turn.rewards) for turn in trajectory.turns]
+    return [turn.rewards.total for turn in trajectory.turns]

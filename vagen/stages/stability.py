@@ -6,10 +6,12 @@ numbers; the weights to go back to are a checkpoint that is kept for it.
 
 from typing import Any
 
+from vagen import progress
+from vagen.engines.base import Engine
 from vagen.learning.guard import Guard, GuardState, Metrics
-from vagen.stages import progress
-from vagen.stages.resident import WARM_START, engine_at, version_after, version_before
-from vagen.stages.run import Run
+from vagen.run import layout
+from vagen.run.run import Run
+from vagen.stages.weights import engine_at, version_after, version_before
 from vagen.storage import read_manifest
 
 
@@ -53,7 +55,7 @@ class Watch:
             self._update = dict(metrics)
             self._verdict = self._guard.judge_update(metrics)
 
-    def roll_back(self) -> Any:
+    def roll_back(self) -> Engine:
         """Restores the last good weights, optimizers and counters, with smaller learning rates.
 
         Returns:
@@ -66,7 +68,7 @@ class Watch:
         self._record()
         target = guard.roll_back(self._verdict)
         if run.engine is not None:  # whatever its name: it is read from the disk again
-            run.engine.version = "condemned"
+            run.engine.version = None
         engine = engine_at(run, target)
         engine.lr_scale = guard.state.lr_scale
         # They are about to be committed under this name as well.
@@ -111,5 +113,5 @@ class Watch:
 def _state_before(run: Run, iteration: int) -> GuardState:
     """What the guard knew after the iteration before."""
     if iteration == 0:
-        return GuardState(good=WARM_START)
+        return GuardState(good=layout.WARM_START)
     return GuardState(**read_manifest(run.step(iteration - 1, "update")).payload["guard"])

@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vagen.stages.run import Run
+from vagen.run import layout
+from vagen.run.run import Run, result
+from vagen.storage import read_manifest
 
 if TYPE_CHECKING:
     from vagen.tracking import Tracker
-
-RUN_ID = "mlflow_run_id"
-"""File of the run's folder that holds the MLflow run's id."""
 
 
 def tracker_of(run: Run) -> "Tracker":
@@ -21,7 +20,7 @@ def tracker_of(run: Run) -> "Tracker":
     if run.tracker is None:
         from vagen.tracking import Tracker
 
-        file = run.path / RUN_ID
+        file = run.path / layout.MLFLOW_RUN
         output_dir = Path(run.infra.output_dir).absolute()
         uri = run.infra.mlflow_tracking_uri
         if file.exists():
@@ -39,8 +38,8 @@ def tracker_of(run: Run) -> "Tracker":
             )
             file.write_text(run.tracker.run_id + "\n")
             run.tracker.log_config(run.experiment)
-            run.tracker.log_artifact(run.path / "config" / "experiment.yaml", "config")
-            run.tracker.log_artifact(run.path / "config" / "infra.yaml", "config")
+            run.tracker.log_artifact(run.path / layout.EXPERIMENT, "config")
+            run.tracker.log_artifact(run.path / layout.INFRA, "config")
     return run.tracker
 
 
@@ -49,15 +48,22 @@ def log_iteration(run: Run, iteration: int, metrics: dict[str, float]) -> None:
     tracker_of(run).log_metrics(metrics, step=iteration)
 
 
-def log_evaluation(run: Run, name: str, metrics: dict[str, float]) -> None:
+def log_evaluation(run: Run, name: str) -> None:
     """Records an evaluation and its report."""
     tracker = tracker_of(run)
     step = run.last_iteration + 1
-    if name == "warm_start":
+    if name == layout.WARM_START:
         step = 0
     elif name.startswith("iteration-"):
         step = int(name.rpartition("-")[2])
-    tracker.log_metrics(metrics, step=step)
     folder = run.fetch(run.evaluation(name))
-    tracker.log_artifact(folder / "report.html", f"evaluations/{name}")
-    tracker.log_artifact(folder / "results.json", f"evaluations/{name}")
+    tracker.log_metrics(result(folder)["metrics"], step=step)
+    tracker.log_artifact(folder / layout.REPORT, f"evaluations/{name}")
+    tracker.log_artifact(folder / layout.RESULTS, f"evaluations/{name}")
+
+
+def log_all(run: Run) -> None:
+    """Records what is committed and was not told: a process was killed in between."""
+    for iteration in range(run.finished_iterations):
+        history = read_manifest(run.step(iteration, "update")).payload["history"]
+        tracker_of(run).log_metrics(history, step=iteration)

@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from vagen import progress
 from vagen.engines.base import Engine, Images
 from vagen.learning.early_stop import stop_reason
+from vagen.metrics import REWARD_VARIANCE, UPDATE_KL
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.runner import derive_seed
 from vagen.rollout.types import TokenRow
-from vagen.stages import progress
-from vagen.stages.ahead import Ahead
+from vagen.run.run import Run, result
 from vagen.stages.credit import update_credit
 from vagen.stages.evaluate import validations
-from vagen.stages.resident import engine_at, prune_checkpoints, version_after, version_learning
-from vagen.stages.run import Run, committed, result
 from vagen.stages.stability import Watch
 from vagen.stages.tracking import log_iteration
+from vagen.stages.weights import engine_at, prune_checkpoints, version_after, version_learning
 from vagen.storage import commit_directory, read_manifest
 
 KL_ROWS = 32
@@ -39,11 +39,6 @@ def update(
     """
     source = source or run.step(iteration, "advantage")
     folder = out or run.step(iteration, "update")
-    done = committed(folder)
-    if done is not None:
-        if out is None:
-            log_iteration(run, iteration, done.payload["history"])
-        return result(folder)
     batch = TrajectoryBatch.load(
         run.fetch(source), kind="advantage", config_digest=run.config_digest
     )
@@ -59,9 +54,6 @@ def update(
         history |= read_manifest(run.step(iteration, name)).payload["metrics"]
     watch = Watch(run, iteration, history)
     metrics = {}
-    last = iteration + 1 == run.experiment.trainer.total_training_steps
-    if run.experiment.rollout_manager.one_step_off and not last:
-        run.ahead = Ahead(run, engine, iteration + 1)
     if watch.may_learn:
         metrics = _learn(run, engine, batch, iteration)
         watch.see_update(metrics)
@@ -90,14 +82,14 @@ def update(
     return result(folder)
 
 
-def _learn(run: Run, engine: Any, batch: TrajectoryBatch, iteration: int) -> dict[str, float]:
+def _learn(run: Run, engine: Engine, batch: TrajectoryBatch, iteration: int) -> dict[str, float]:
     """Changes the engine's weights; returns the update's metrics."""
     kept = [trajectory for trajectory in batch.trajectories if trajectory.kept is not False]
     rows = [row for trajectory in kept for row in trajectory.rows if row.loss_mask.any()]
     config = run.experiment
     passes = config.actor_rollout_ref.actor.ppo_epochs
     learns = iteration >= config.trainer.critic_warmup
-    engine.version = f"{engine.version}, being updated"
+    engine.version = None
     total = len(rows) * (passes * learns + config.critic.ppo_epochs * (engine.learns_values))
     with progress.bar("rows", total) as advance:
         metrics = engine.update(
@@ -110,7 +102,7 @@ def _learn(run: Run, engine: Any, batch: TrajectoryBatch, iteration: int) -> dic
     update_credit(config, engine.credit, batch.trajectories)
     metrics["update/skipped"] = float(not rows)
     if learns and rows:
-        metrics["actor/update_kl"] = _update_kl(engine, rows[:KL_ROWS], batch.images)
+        metrics[UPDATE_KL] = _update_kl(engine, rows[:KL_ROWS], batch.images)
     return metrics
 
 
@@ -135,7 +127,6 @@ def _stop_reason(run: Run, iteration: int, history: dict[str, float]) -> str | N
     variances: list[float] = []
     if rules.min_reward_variance is not None:
         rows = [*run.iteration_metrics(), history]
-        name = "rollout/reward_variance"
-        variances = [row[name] for row in rows if name in row]
+        variances = [row[REWARD_VARIANCE] for row in rows if REWARD_VARIANCE in row]
     successes = validations(run, iteration) if rules.min_val_success is not None else []
     return stop_reason(rules, variances, successes)

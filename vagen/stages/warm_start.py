@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from vagen import progress
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
-from vagen.envs import distinct_levels, env_config_digest, parse_env_config
+from vagen.envs import parse_env_config
 from vagen.models.loading import LanguageModel, load_model
 from vagen.models.lora import adapted_layers
 from vagen.models.processor import ProcessedImage, load_processor
@@ -25,11 +26,10 @@ from vagen.rollout.expert import ExpertPolicy
 from vagen.rollout.play import check_failures, limits_of, make_environment
 from vagen.rollout.runner import EpisodeRunner, EpisodeSpec, derive_seed, run_episodes, run_to_end
 from vagen.rollout.types import Sampling, TokenRow
+from vagen.run.run import Run, result
 from vagen.service import AsyncEnv, environments_of
-from vagen.stages import progress
-from vagen.stages.build import LevelSet, load_levels
-from vagen.stages.resident import configure_torch, device_of
-from vagen.stages.run import Run, committed, result
+from vagen.stages.levels import LevelSet, draw_levels, load_levels
+from vagen.stages.weights import configure_torch, device_of
 from vagen.storage import commit_directory
 
 SAMPLE_EPISODES = 200
@@ -42,8 +42,6 @@ def warm_start(run: Run) -> dict[str, Any]:
     Raises:
         ModelError: The model's directory or hub id cannot be loaded.
     """
-    if committed(run.warm_start) is not None:
-        return result(run.warm_start)
     import torch
 
     from vagen.engines.local.supervised import WINDOW, learn_from_experts
@@ -165,19 +163,7 @@ def sampled_levels(config: ExperimentConfig) -> list[LevelSet]:
     Raises:
         LevelError: An environment has fewer distinct levels than asked for.
     """
-    return [
-        LevelSet(
-            config_id,
-            spec,
-            env_config_digest(spec.env_name, spec.env_config),
-            {
-                "train": distinct_levels(
-                    spec.env_name, spec.env_config, "train", min(SAMPLE_EPISODES, spec.train_size)
-                )
-            },
-        )
-        for config_id, spec in config.envs.items()
-    ]
+    return draw_levels(config, {"train": None}, at_most=SAMPLE_EPISODES)
 
 
 def build_tiny_policy(

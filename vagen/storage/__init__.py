@@ -1,8 +1,7 @@
 """Directories on disk: whole or absent, checked by digest, kept in stores by URI."""
 
 from vagen.storage.commit import commit_directory, publish_manifest, reuse_file
-from vagen.storage.errors import CorruptArtifact, StorageError, storage_errors
-from vagen.storage.fence import Superseded, claim, describe_attempt
+from vagen.storage.errors import CorruptArtifact, StorageError, StoreAway, storage_errors
 from vagen.storage.manifest import (
     MANIFEST,
     FileEntry,
@@ -13,20 +12,24 @@ from vagen.storage.manifest import (
     read_manifest,
     verify_directory,
 )
-from vagen.storage.store import LocalStore, Store, materialize, open_store
+from vagen.storage.opening import open_store
+from vagen.storage.store import LocalStore, Store, materialize
+from vagen.storage.writer import Attempt, InUse, Superseded, check_newest, sole_writer
 
 __all__ = [
     "MANIFEST",
+    "Attempt",
     "CorruptArtifact",
     "FileEntry",
+    "InUse",
     "LocalStore",
     "Manifest",
     "StorageError",
     "Store",
+    "StoreAway",
     "Superseded",
-    "claim",
+    "check_newest",
     "commit_directory",
-    "describe_attempt",
     "directory_digest",
     "file_digest",
     "materialize",
@@ -35,6 +38,7 @@ __all__ = [
     "publish_manifest",
     "read_manifest",
     "reuse_file",
+    "sole_writer",
     "storage_errors",
     "verify_directory",
 ]

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from vagen.storage.errors import StorageError, storage_errors
-from vagen.storage.fence import standing
 from vagen.storage.manifest import MANIFEST, Manifest, parse_manifest, scan_files
+from vagen.storage.writer import standing
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def commit_directory(
     Raises:
         StorageError: if `final` exists and `replace` is not set, or if the folder cannot be
             written (full disk, read-only, a file in the way): says which folder and what to do.
-        Superseded: if a newer attempt took over the work; see `vagen.storage.fence`.
+        Superseded: if a newer attempt took over the work; see `vagen.storage.writer`.
     """
     final = Path(final).absolute()
     _check_destination(final, replace)
@@ -85,7 +85,7 @@ def publish(partial: Path, final: Path, *, replace: bool = False) -> None:
     """Flushes `partial` to the disk and renames it to `final`.
 
     Raises:
-        Superseded: This process claimed the work, and a newer attempt has since.
+        Superseded: A newer attempt took over the work.
     """
     for path in (*partial.rglob("*"), partial):
         _sync(path)

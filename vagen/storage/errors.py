@@ -24,6 +24,10 @@ class StorageError(ValueError):
     """A folder that cannot be read or written: says which folder, why, and what to do."""
 
 
+class StoreAway(StorageError):
+    """A store that does not answer, or cannot now: the same request may succeed later."""
+
+
 class CorruptArtifact(StorageError):
     """A file that is not what its manifest says: names the file and both digests."""
 

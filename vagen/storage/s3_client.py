@@ -21,7 +21,7 @@ from botocore.exceptions import (
 )
 
 from vagen.config.s3 import S3Config
-from vagen.storage.errors import StorageError
+from vagen.storage.errors import StorageError, StoreAway
 
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60
 """Seconds."""
@@ -90,13 +90,16 @@ def _region(options: S3Config, session: Session) -> str:
 def s3_errors(where: str) -> Iterator[None]:
     """Turns what boto3 raises into `StorageError`: one line, with what would be right.
 
+    A server that does not answer, or answers with its own failure (5xx), is a `StoreAway`.
+
     Args:
         where: What was to be read or written, e.g. `s3://bucket/runs`.
     """
     try:
         yield
     except ClientError as error:
-        raise StorageError(f"cannot use {where}: {_client_advice(error)}") from error
+        kind = StoreAway if _status(error) >= 500 else StorageError
+        raise kind(f"cannot use {where}: {_client_advice(error)}") from error
     except (NoCredentialsError, PartialCredentialsError) as error:
         raise StorageError(f"cannot use {where}: no access keys are set: {_KEYS}") from error
     except NoRegionError as error:
@@ -107,7 +110,7 @@ def s3_errors(where: str) -> Iterator[None]:
             f"correct infra.s3.endpoint_url ({_line(error)})"
         ) from error
     except (ConnectionError, HTTPClientError) as error:
-        raise StorageError(
+        raise StoreAway(
             f"cannot use {where}: the server does not answer: {_ADDRESS} ({_line(error)})"
         ) from error
     except (BotoCoreError, Boto3Error) as error:
@@ -117,6 +120,11 @@ def s3_errors(where: str) -> Iterator[None]:
         if type(error) is not ValueError:
             raise
         raise StorageError(f"cannot use {where}: {_line(error)}; {_ADDRESS}") from error
+
+
+def _status(error: ClientError) -> int:
+    """The HTTP status of an error; 0 if it has none."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def code_of(error: ClientError) -> str:
@@ -143,8 +151,7 @@ def _client_advice(error: ClientError) -> str:
     said = f"{error.operation_name}: {code}, {' '.join(details.split())}"
     if advice := _ADVICE.get(code):
         return f"{advice} ({said})"
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    if status >= 500:
+    if _status(error) >= 500:
         return f"the server is in trouble: try again later ({said})"
     return f"the server refused ({said})"
 

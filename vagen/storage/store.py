@@ -5,15 +5,11 @@ import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Protocol
-from urllib.parse import unquote, urlsplit
+from typing import Protocol
 
 from vagen.storage.commit import partial_directory, publish
 from vagen.storage.errors import StorageError, storage_errors
 from vagen.storage.manifest import MANIFEST, verify_directory
-
-if TYPE_CHECKING:
-    from vagen.config.s3 import S3Config
 
 
 class Store(Protocol):
@@ -216,51 +212,6 @@ def materialize(store: Store, key: str, folder: Path, part: str = "") -> None:
                 "open the run again"
             )
         publish(whole, folder, replace=True)
-
-
-def open_store(uri: str | Path, options: "S3Config | None" = None) -> Store:
-    """The store behind a URI: a path, `file:///path` or `s3://bucket/prefix`.
-
-    Args:
-        uri: Where the store is.
-        options: How an S3 server is reached; others need none.
-
-    Raises:
-        StorageError: if there is no store for the URI's scheme, or the URI makes no sense.
-    """
-    text = str(uri)
-    scheme, separator, _ = text.partition("://")
-    if not separator:
-        return LocalStore(Path(text))
-    if scheme not in SCHEMES:
-        known = ", ".join(f"{name}://" for name in sorted(SCHEMES))
-        raise StorageError(
-            f"there is no store for {scheme}:// (in {text!r}): use a path or one of {known}"
-        )
-    return SCHEMES[scheme](text, options)
-
-
-def _open_local(uri: str, options: "S3Config | None") -> Store:
-    parts = urlsplit(uri)
-    if parts.netloc not in ("", "localhost"):
-        raise StorageError(
-            f"{uri!r} names the machine {parts.netloc!r}: write file:///{parts.netloc}{parts.path}"
-        )
-    return LocalStore(Path(unquote(parts.path)))
-
-
-def _open_s3(uri: str, options: "S3Config | None") -> Store:
-    # Loaded where it is used: boto3 takes long, and most steps need none.
-    from vagen.storage.s3 import S3Store
-
-    return S3Store(uri, options)
-
-
-SCHEMES: dict[str, Callable[[str, "S3Config | None"], Store]] = {
-    "file": _open_local,
-    "s3": _open_s3,
-}
-"""Stores by URI scheme."""
 
 
 def _copy_whole(

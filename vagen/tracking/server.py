@@ -1,5 +1,6 @@
 """Reaching an MLflow server or database: where it is, whether it answers, and without its noise."""
 
+import fcntl
 import logging
 import os
 import socket
@@ -100,8 +101,6 @@ def _alone(uri: str) -> Iterator[None]:
     if scheme != "sqlite" or not path or path == ":memory:" or not folder.is_dir():
         yield
         return
-    import fcntl
-
     with (folder / f".{Path(path).name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

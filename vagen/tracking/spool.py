@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
+PENDING = "tracking_pending.jsonl"
+"""File of a run's folder that holds the queue."""
 
 
 class Spool:

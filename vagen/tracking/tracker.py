@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
-from vagen.tracking.names import flatten, legal_name, legal_names
+from vagen.tracking.names import flatten, legal_names
 from vagen.tracking.provenance import provenance_tags
 from vagen.tracking.server import TrackingError, default_uri, errors, open_client
-from vagen.tracking.spool import Record, Spool
+from vagen.tracking.spool import PENDING, Record, Spool
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,7 +38,7 @@ RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 class Tracker:
-    """Records of one run: parameters, metrics, tags and files."""
+    """Records of one run: parameters, metrics and files."""
 
     def __init__(self, client: "MlflowClient", *, uri: str, run_id: str, run_dir: Path) -> None:
         """Use `start` or `attach`."""
@@ -47,7 +47,7 @@ class Tracker:
         self.run_id = run_id
         self.run_dir = run_dir
         self._client = client
-        self._spool = Spool(run_dir / "tracking_pending.jsonl")
+        self._spool = Spool(run_dir / PENDING)
         self._steps: dict[str, set[int]] = {}
         """Steps by metric that are recorded already; filled as metrics are met."""
         self._unread: set[str] = set()
@@ -153,10 +153,6 @@ class Tracker:
             raise TrackingError(f"there is no {path} to store with the MLflow run")
         self._record({"op": "artifact", "path": str(path), "folder": folder})
 
-    def set_tags(self, tags: Mapping[str, str]) -> None:
-        """Records tags; a tag that exists is overwritten."""
-        self._record({"op": "tags", "tags": {legal_name(k): str(v) for k, v in tags.items()}})
-
     def flush(self) -> bool:
         """Tries to deliver everything kept back; True if nothing is left."""
         while self._spool:
@@ -221,9 +217,6 @@ class Tracker:
                 metrics = [Metric(key, value, now, step) for key, value in fresh.items()]
                 for i in range(0, len(metrics), _METRICS_PER_BATCH):
                     self._client.log_batch(self.run_id, metrics=metrics[i : i + _METRICS_PER_BATCH])
-            case "tags":
-                for key, value in record["tags"].items():
-                    self._client.set_tag(self.run_id, key, value)
             case "artifact":
                 self._store(Path(record["path"]), record["folder"])
             case "status":

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from verl_stories import OVERRIDES, Story, go_on, nodes, ray_files, rows_of, started, tell
 
-from vagen.engines.verl.environment import configure
+from vagen.engines.verl.env_vars import configure
 
 # This folder's name makes a namespace package, which has no origin.
 _found = importlib.util.find_spec("verl")
@@ -89,8 +89,8 @@ def two_ranks(make_experiment, vl_dir, vl_batch, tmp_path_factory) -> Story:
 @pytest.fixture(scope="session")
 def one_rank(two_ranks, make_experiment, vl_dir, vl_batch, warm_runs, tmp_path_factory) -> Story:
     """One rank; then it goes back to its checkpoint, plays, and takes up that of two ranks."""
-    from vagen.stages.build import load_levels
     from vagen.stages.episodes import training_specs
+    from vagen.stages.levels import load_levels
 
     folder = tmp_path_factory.mktemp("one_rank") / "checkpoint"
     run = warm_runs["tiny:vl"]

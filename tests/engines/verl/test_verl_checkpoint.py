@@ -13,7 +13,7 @@ import pytest
 import torch
 from verl_stories import go_on, rows_of, tell
 
-from vagen.engines.verl.environment import configure
+from vagen.engines.verl.env_vars import configure
 from vagen.storage import StorageError, verify_directory
 
 pytestmark = pytest.mark.slow

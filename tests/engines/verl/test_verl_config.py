@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from vagen.config import ConfigError, ExperimentConfig, load_experiment, load_infra
+from vagen.config import ConfigError, ExperimentConfig
 from vagen.config.checks import has_critic, has_reference
+from vagen.config.load import load_experiment, load_infra
 from vagen.config.presets import PRESETS
 from vagen.engines.verl.config import lay, verl_config, verl_defaults
-from vagen.engines.verl.mapping import AGENT_LOOPS, Setting, settings
+from vagen.engines.verl.mapping import Setting, settings
 from vagen.stages.warm_start import build_tiny_policy, sampled_levels
 
 GPU = ["engine=verl", "device=cuda", "dtype=bfloat16", "verl.n_gpus_per_node=4"]
@@ -36,12 +37,9 @@ def composed(
 
 
 def check_by_verl(config: DictConfig, experiment: ExperimentConfig) -> None:
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
 
-    assert need_critic(config) is has_critic(experiment)
-    assert need_reference_policy(config) is has_reference(experiment)
-    validate_config(config, need_reference_policy(config), need_critic(config))
+    validate_config(config, has_reference(experiment), has_critic(experiment))
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -76,11 +74,9 @@ def test_verls_dataclasses_hold_what_we_set(model: str, machine: Sequence[str]) 
     assert reference.model_dtype == compute
     assert reference.mixed_precision["param_dtype"] == compute
     critic: Any = omega_conf_to_dataclass(config.critic)
-    assert critic.enable
     assert critic.engine.strategy == "fsdp2"
     assert critic.engine.mixed_precision["param_dtype"] == compute
     assert critic.optim.clip_grad == 0.5
-    assert critic.ppo_mini_batch_size == 16
     assert critic.ppo_max_token_len_per_gpu == 16384
     rollout: Any = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     assert rollout.name == "vllm"
@@ -90,7 +86,6 @@ def test_verls_dataclasses_hold_what_we_set(model: str, machine: Sequence[str]) 
     assert rollout.limit_images == 5
     assert rollout.calculate_log_probs
     assert rollout.log_prob_max_token_len_per_gpu == 16384
-    assert rollout.custom["experiment"] == experiment.model_dump(mode="json")
     network: Any = omega_conf_to_dataclass(config.actor_rollout_ref.model)
     kernel = "sdpa" if infra.device == "cpu" else "flash_attention_2"
     assert network.hf_config._attn_implementation == kernel
@@ -137,7 +132,7 @@ def test_adapters_and_the_servers_get_merged_weights(model: str) -> None:
 
 def test_offload_memory_and_token_budget(model: str) -> None:
     layout = ["param_offload=true", "optimizer_offload=true", "gpu_memory_utilization=0.25"]
-    layout += ["max_token_len_per_gpu=4096", "gradient_checkpointing=false", "agent_workers=3"]
+    layout += ["max_token_len_per_gpu=4096", "gradient_checkpointing=false"]
     config = composed(model, infra=[*GPU, *(f"verl.{word}" for word in layout)])
     for sharding in (config.actor_rollout_ref.actor.fsdp_config, config.critic.fsdp):
         assert sharding.param_offload
@@ -147,19 +142,8 @@ def test_offload_memory_and_token_budget(model: str) -> None:
     assert config.critic.forward_max_token_len_per_gpu == 4096
     assert config.actor_rollout_ref.rollout.gpu_memory_utilization == 0.25
     assert not config.actor_rollout_ref.model.enable_gradient_checkpointing
-    assert config.actor_rollout_ref.rollout.agent.num_workers == 3
-
-
-def test_the_kl_loss_alone_needs_a_reference_too(model: str) -> None:
-    overrides = ["algorithm.kl_ctrl.kl_coef=0", "actor_rollout_ref.actor.use_kl_loss=true"]
-    config = composed(model, overrides)
-    assert not config.algorithm.use_kl_in_reward
-    check_by_verl(config, load_experiment("frozenlake-tiny", overrides))
-
-
-def test_the_agent_loop_file_names_our_class() -> None:
-    entries: Any = OmegaConf.load(AGENT_LOOPS)
-    assert [entry.name for entry in entries] == ["vagen"]
+    on_cpu = composed(model, infra=["engine=verl", "device=cpu", "verl.agent_workers=3"])
+    assert on_cpu.ray_kwargs.ray_init.num_cpus == 19
 
 
 def test_the_environment_reaches_rays_workers(model: str) -> None:

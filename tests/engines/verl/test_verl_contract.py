@@ -1,4 +1,4 @@
-"""What we use of verl and the transfer queue is there, under the names and parameters we use.
+"""What we use of verl is there, under the names and parameters we use.
 
 Subclasses, patches and calls depend on it. If one of these fails, the version of verl has moved the
 symbol that the failure names; everything that uses it is under `vagen/engines/verl`.
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-AGENT = "verl.experimental.agent_loop.agent_loop"
-TRAINER = "verl.trainer.ppo.v1.trainer_base"
+RAY = "verl.single_controller.ray"
+WORKERS = "verl.workers.engine_workers"
 ROLLOUT = "verl.workers.rollout"
 CHECKPOINT = "verl.checkpoint_engine.base:CheckpointEngineManager"
 CALLED: dict[str, list[str]] = {
@@ -40,52 +40,29 @@ CALLED: dict[str, list[str]] = {
     f"{ROLLOUT}.llm_server:LLMServerClient._acquire_server": ["request_id", "extra"],
     f"{ROLLOUT}.llm_server:LLMServerClient._vllm_request_id": ["request_id"],
     f"{ROLLOUT}.llm_server:LLMServerManager.get_client": ["client_cls"],
-    # agent_loop.py
-    f"{AGENT}:AgentLoopBase.run": ["sampling_params"],
-    f"{AGENT}:AgentLoopOutput.as_dict": [],
-    f"{AGENT}:AgentLoopManager.create": [],
-    f"{AGENT}:AgentLoopManager.__init__": ["config", "llm_client", "reward_loop_worker_handles"],
-    "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopManagerTQ.generate_sequences": ["prompts"],
-    # rollout.py
-    "verl.utils.tensordict_utils:get_tensordict": ["tensor_dict"],
-    "verl.utils.tensordict_utils:assign_non_tensor_data": ["tensor_dict", "key", "val"],
-    "verl.utils.tensordict_utils:get": ["tensordict", "key"],
-    "transfer_queue:init": ["conf"],
-    "transfer_queue:close": [],
-    "transfer_queue:kv_batch_put": ["keys", "partition_id", "tags"],
-    "transfer_queue:kv_batch_get": ["keys", "partition_id", "select_fields"],
-    "transfer_queue:kv_list": ["partition_id"],
-    "transfer_queue:kv_clear": ["keys", "partition_id"],
-    # trainer.py
-    "transfer_queue:kv_put": ["key", "partition_id", "tag"],
-    f"{TRAINER}:register_trainer": ["name"],
-    f"{TRAINER}:PPOTrainer.__init__": ["config"],
-    f"{TRAINER}:PPOTrainer.init": [],
-    f"{TRAINER}:PPOTrainer.fit": ["agent_loop_manager"],
-    f"{TRAINER}:PPOTrainer.step": ["metrics", "timing_raw"],
-    f"{TRAINER}:PPOTrainer.get_llm_client": [],
-    f"{TRAINER}:PPOTrainer._build_replay_buffer": [],
-    f"{TRAINER}:PPOTrainer._init_dataloader": [],
-    f"{TRAINER}:PPOTrainer._init_resource_pool_mgr": [],
-    f"{TRAINER}:PPOTrainer._load_checkpoint": [],
-    f"{TRAINER}:PPOTrainer._save_checkpoint": [],
-    f"{TRAINER}:PPOTrainer._compute_metrics": ["batch", "metrics"],
-    "verl.trainer.ppo.v1:PPOTrainerSync.on_init_end": [],
-    "verl.trainer.ppo.v1:PPOTrainerSync.on_step_end": [],
+    # groups.py
+    f"{RAY}:ResourcePoolManager.__init__": ["resource_pool_spec", "mapping"],
+    f"{RAY}:ResourcePoolManager.create_resource_pool": [],
+    f"{RAY}:RayClassWithInitArgs.__init__": ["cls"],
+    f"{RAY}:RayWorkerGroup.__init__": ["resource_pool", "ray_cls_with_init", "name_prefix"],
+    f"{RAY}:RayWorkerGroup.spawn": ["prefix_set"],
+    f"{RAY}:create_colocated_worker_cls": ["class_dict"],
+    f"{WORKERS}:ActorRolloutRefWorker.__init__": ["config", "role"],
+    f"{WORKERS}:ActorRolloutRefWorker.init_model": [],
+    f"{WORKERS}:ActorRolloutRefWorker.compute_log_prob": ["data"],
+    f"{WORKERS}:ActorRolloutRefWorker.compute_ref_log_prob": ["data"],
+    f"{WORKERS}:TrainingWorker.__init__": ["config"],
+    f"{WORKERS}:TrainingWorker.reset": [],
+    f"{WORKERS}:TrainingWorker.infer_batch": ["data"],
+    f"{WORKERS}:TrainingWorker.train_batch": ["data"],
+    f"{ROLLOUT}.llm_server:LLMServerManager.__init__": ["config", "worker_group"],
+    f"{ROLLOUT}.llm_server:LLMServerManager.create": [],
+    f"{ROLLOUT}.llm_server:LLMServerManager.get_replicas": [],
+    f"{CHECKPOINT}.__init__": ["config", "actor_wg", "replicas"],
     f"{CHECKPOINT}.update_weights": ["global_steps"],
     f"{CHECKPOINT}.sleep_replicas": [],
-    # runner.py
-    "verl.trainer.main_ppo:run_ppo": ["config", "task_runner_class"],
-    "verl.utils.config:validate_config": ["config", "use_reference_policy", "use_critic"],
-    "verl.utils.device:auto_set_device": ["config"],
 }
 """`module:qualified name` and the parameters that we give or override."""
-
-ACTORS = {
-    "verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ": ["generate_sequences"],
-    "verl.trainer.main_ppo:TaskRunnerV1": ["run", "init_agent_loop_manager"],
-}
-"""Ray actor classes whose plain class we subclass, and methods that we rely on."""
 
 
 def found(symbol: str) -> Any:
@@ -107,20 +84,12 @@ def test_symbol_takes_the_parameters_that_we_use(symbol: str) -> None:
     assert not missing, f"{symbol} has no parameter {', '.join(sorted(missing))} any more"
 
 
-@pytest.mark.parametrize("symbol", ACTORS)
-def test_actor_has_the_class_behind_it(symbol: str) -> None:
-    plain = found(f"{symbol}.__ray_metadata__.modified_class")
-    missing = [name for name in ACTORS[symbol] if not hasattr(plain, name)]
-    assert not missing, f"{symbol} has no {', '.join(missing)} any more"
-
-
 @pytest.mark.parametrize(
     ("symbol", "fields"),
     [
         (
-            f"{AGENT}:AgentLoopOutput",
-            "prompt_ids response_ids response_mask response_logprobs reward_score num_turns "
-            "metrics extra_fields",
+            f"{WORKERS}:TrainingWorkerConfig",
+            "model_type model_config engine_config optimizer_config checkpoint_config",
         ),
         (
             f"{ROLLOUT}.replica:TokenOutput",
@@ -129,7 +98,9 @@ def test_actor_has_the_class_behind_it(symbol: str) -> None:
     ],
 )
 def test_model_has_the_fields_that_we_use(symbol: str, fields: str) -> None:
-    missing = set(fields.split()) - set(found(symbol).model_fields)
+    model = found(symbol)
+    known = getattr(model, "model_fields", None) or model.__dataclass_fields__
+    missing = set(fields.split()) - set(known)
     assert not missing, f"{symbol} has no field {', '.join(sorted(missing))} any more"
 
 
@@ -154,14 +125,14 @@ def test_patch_reaches_the_module_that_uses_it(symbol: str) -> None:
 
 
 def test_our_parts_are_registered() -> None:
-    from vagen.engines.verl import torch_server, trainer
-    from vagen.engines.verl.environment import PLATFORM, TORCH_ROLLOUT
+    from vagen.engines.verl import torch_server
+    from vagen.engines.verl.env_vars import PLATFORM
+    from vagen.engines.verl.mapping import TORCH_ROLLOUT
 
     rollout = found(f"{ROLLOUT}.base:get_rollout_class")
     registry = found(f"{ROLLOUT}.replica:RolloutReplicaRegistry")
     assert rollout(TORCH_ROLLOUT) is torch_server.TorchAdapter
     assert registry.get(TORCH_ROLLOUT) is torch_server.TorchReplica
-    assert found(f"{TRAINER}:get_trainer_cls")("vagen_sync") is trainer.VagenTrainer
     assert found("verl.plugin.platform:PlatformRegistry").get(PLATFORM) is not None
 
 

@@ -1,5 +1,9 @@
 """Real episodes through verl: Ray, two ranks, two servers, processes that play."""
 
+import os
+import signal
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,15 +12,17 @@ import numpy as np
 import pytest
 import ray
 import torch
-from omegaconf import OmegaConf, open_dict
 
+from vagen.config.load import load_infra
 from vagen.engines.local.engine import LocalEngine
-from vagen.engines.verl import rollout
-from vagen.engines.verl.agent_loop import PlayClient, PlayManager
+from vagen.engines.verl.errors import EngineLost, RolloutError
+from vagen.engines.verl.players import play, start_players
+from vagen.engines.verl.policy import ServerClient
 from vagen.engines.verl.torch_server import server_name
+from vagen.rollout.conversation import RenderError
 from vagen.rollout.types import Status, Trajectory
-from vagen.stages.build import load_levels
 from vagen.stages.episodes import training_specs
+from vagen.stages.levels import load_levels
 
 pytestmark = pytest.mark.slow
 
@@ -87,10 +93,10 @@ def test_servers_play_with_the_weights_that_the_trainer_has(
         server = ray.get_actor(server_name(rank))
         weight = torch.zeros_like(head_of(server))
         ray.get(server.update_weights.remote({"lm_head.weight": weight}))
-        ray.get(server.finish_update.remote(0))
+        ray.get(server.clear_kv_cache.remote())
     disturbed, _ = engine.play(specs, sampling=sampling, split="train")
     assert disturbed[0].rows[0].input_ids.tolist() != before[0].rows[0].input_ids.tolist()
-    engine.workers.weights_changed()
+    engine.groups.weights_changed()
     again, _ = engine.play(specs, sampling=sampling, split="train")
     assert_same(again, before)
 
@@ -120,18 +126,54 @@ def test_a_failing_environment_is_a_status(engine, make_experiment, warm_runs) -
     assert played.status is not Status.ENV_ERROR
 
 
+def players_of(engine, experiment) -> list[Any]:
+    """Players of another experiment, on the engine's servers."""
+    client = engine.groups.servers.get_client(client_cls=ServerClient)
+    return start_players(client, experiment, load_infra(None, ["verl.agent_workers=1"]))
+
+
 def test_without_concatenation_a_turn_is_a_row(
     engine, make_experiment, warm_runs, model_dir
 ) -> None:
     experiment = make_experiment(*NO_CONCAT)
     specs = specs_of(experiment, warm_runs)
-    config = OmegaConf.create(engine.workers.config)
-    with open_dict(config):
-        config.actor_rollout_ref.rollout.custom.experiment = experiment.model_dump(mode="json")
-    client = engine.workers.llm_server_manager.get_client(client_cls=PlayClient)
-    client.config = config
-    manager = PlayManager.create(config=config, llm_client=client, reward_loop_worker_handles=[])
     sampling = experiment.actor_rollout_ref.rollout
-    found, _ = rollout.play(manager, specs, sampling=sampling, split="train")
+    found, _ = play(players_of(engine, experiment), specs, sampling=sampling, split="train")
     assert_same(found, by_local_engine(experiment, model_dir, specs)[0])
     assert max(len(trajectory.rows) for trajectory in found) > 1
+
+
+def test_a_prompt_that_is_too_long_is_told_to_the_driver(
+    engine, make_experiment, warm_runs
+) -> None:
+    experiment = make_experiment(*PLAYED, "data.max_prompt_length=8")
+    specs, sampling = specs_of(experiment, warm_runs), experiment.actor_rollout_ref.rollout
+    with pytest.raises(RenderError, match=r"data\.max_prompt_length=8"):
+        play(players_of(engine, experiment), specs, sampling=sampling, split="train")
+
+
+def test_a_mistake_is_told_with_its_place_and_ends_nothing(
+    engine, make_experiment, warm_runs
+) -> None:
+    experiment = make_experiment(*PLAYED)
+    specs = specs_of(experiment, warm_runs)[:2]
+    with pytest.raises(RolloutError, match=r"(?s)an episode broke off.*in play.*AttributeError"):
+        engine.play(specs, sampling=None, split="train")
+    engine.play(specs, sampling=experiment.actor_rollout_ref.rollout, split="train")
+
+
+@pytest.mark.parametrize("victim", ["player 0", "rollout server 1"])
+def test_a_process_killed_while_playing_is_one_clear_error(
+    make_verl_engine, make_experiment, warm_runs, model_dir, victim: str
+) -> None:
+    engine = make_verl_engine(model_dir, *PLAYED, ranks=2)
+    experiment = make_experiment(*PLAYED)
+    specs, sampling = specs_of(experiment, warm_runs), experiment.actor_rollout_ref.rollout
+    engine.play(specs, sampling=sampling, split="train")
+    pid = engine.processes.places[victim].pid
+    os.kill(pid, signal.SIGSTOP)  # nothing that needs it ends
+    threading.Timer(1, os.kill, (pid, signal.SIGKILL)).start()
+    begun = time.monotonic()
+    with pytest.raises(EngineLost, match=rf"^{victim} died \(process {pid} on "):
+        engine.play(specs, sampling=sampling, split="train")
+    assert time.monotonic() - begun < 30

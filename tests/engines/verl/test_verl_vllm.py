@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from verl_stories import ray_files, started
 
-from vagen.stages.build import load_levels
 from vagen.stages.episodes import training_specs
+from vagen.stages.levels import load_levels
 
 pytestmark = [
     pytest.mark.slow,

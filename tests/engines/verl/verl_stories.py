@@ -47,7 +47,7 @@ def nodes(count: int) -> Iterator[tuple[str, ...]]:
 @contextmanager
 def started(experiment: Any, model: Path, *settings: str) -> Iterator[Any]:
     """The distributed engine, on CPUs of this machine."""
-    from vagen.config import load_infra
+    from vagen.config.load import load_infra
     from vagen.engines.verl.launch import start
 
     infra = ["engine=verl", "device=cpu", "threads=1", "verl.rollout=torch", *settings]

@@ -152,7 +152,7 @@ class LocalEngine(PpoEngine):
 
     def load(self, directory: Path, *, version: str) -> None:
         """Takes up what `save` wrote; the reference, and the base under adapters, stay."""
-        self.version = f"{version}, being loaded"
+        self.version = None
         if not has_adapters(self.actor.model):
             weights = load_model(directory / "policy", device=self.device, dtype=self.dtype)
             self.actor.model.load_state_dict(weights.model.state_dict())

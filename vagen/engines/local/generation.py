@@ -85,7 +85,6 @@ class LocalPolicy:
         self._active: list[_Conversation] = []
         self._waiting: list[_Conversation] = []
         self._server: asyncio.Task[None] | None = None
-        self.tokens_generated = 0
         self.tokens_prefilled = 0
 
     async def generate(
@@ -263,7 +262,6 @@ class LocalPolicy:
             [c.uniforms[len(c.out)] for c in batch], dtype=torch.float64, device=self.device
         )
         tokens, logprobs = sample(logits, [c.sampling for c in batch], uniforms)
-        self.tokens_generated += len(batch)
         eos = self.processor.eos_id
         finished = []
         for c, token, logprob in zip(batch, tokens.tolist(), logprobs.tolist(), strict=True):

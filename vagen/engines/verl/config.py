@@ -18,7 +18,7 @@ def verl_config(
     cpu: bool | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> DictConfig:
-    """The configuration that verl's `run_ppo` and workers take.
+    """The configuration that verl's workers and servers take.
 
     Args:
         experiment: With resolved environments.

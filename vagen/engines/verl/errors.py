@@ -20,6 +20,10 @@ class EngineLost(RuntimeError):
     """A part of the distributed engine died or failed; what is on disk is all that is left."""
 
 
+class ProcessDied(EngineLost):
+    """A process of the distributed engine is gone, or its node: the fault is not the run's."""
+
+
 class RolloutError(RuntimeError):
     """An episode could not be played, and it was not its environment's fault."""
 
@@ -73,7 +77,7 @@ class Processes:
             cause = getattr(error, "cause", None)
             if isinstance(cause, OSError) and cause.errno is not None and not dead:
                 raise OSError(cause.errno, cause.strerror, cause.filename) from error
-            raise EngineLost(self._lost) from error
+            raise (ProcessDied if dead else EngineLost)(self._lost) from error
 
     def _dead(self) -> list[str]:
         """Names of those that died."""

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.engines.verl.environment import configure
-from vagen.engines.verl.mapping import is_cpu
+from vagen.engines.base import Engine
+from vagen.engines.verl.env_vars import configure
+from vagen.engines.verl.mapping import ROLLOUTS, is_cpu
 
-QUEUE = "TransferQueueController"
-"""Name of the transfer queue's actor."""
 OTHERS_SECONDS = 60.0
+"""How long the processes of an engine before this one may take to end."""
 
 
 def start(
@@ -19,7 +19,7 @@ def start(
     model_path: str | Path,
     *,
     version: str = "initial",
-) -> Any:
+) -> Engine:
     """An engine whose networks hold the model at `model_path`; this process drives them.
 
     Args:
@@ -29,7 +29,7 @@ def start(
         version: Name of the weights.
 
     Returns:
-        A `VerlEngine`; its `close` lets everything go.
+        Its `close` lets everything go.
 
     Raises:
         ConfigError: verl cannot run this combination, or verl is not installed.
@@ -37,25 +37,20 @@ def start(
     cpu = is_cpu(infra)
     variables = configure(cpu=cpu)
     import ray
-    import transfer_queue
     from omegaconf import OmegaConf
 
     from vagen.engines.verl.config import verl_config
     from vagen.engines.verl.engine import VerlEngine
-    from vagen.engines.verl.trainer import VagenTrainer
+    from vagen.engines.verl.groups import WorkerGroups
 
     config = verl_config(experiment, infra, str(model_path), cpu=cpu, environment=variables)
     ours = connect(config)
     _await_others_end()
-    transfer_queue.init(config.transfer_queue)
     OmegaConf.resolve(config)
-    trainer = VagenTrainer(config)
-    trainer.init()
-    trainer.start_playing()
     return VerlEngine(
         experiment,
         model_path,
-        workers=trainer,
+        groups=WorkerGroups(experiment, infra, config),
         version=version,
         environments=infra.environments,
         on_close=ray.shutdown if ours else lambda: None,
@@ -63,7 +58,7 @@ def start(
 
 
 def connect(config: Any) -> bool:
-    """Joins or starts the Ray cluster of a configuration, as verl's `run_ppo` does.
+    """Joins or starts the Ray cluster of a configuration, with verl's variables for its processes.
 
     Returns:
         Whether this process was not connected before.
@@ -75,9 +70,7 @@ def connect(config: Any) -> bool:
     if ray.is_initialized():
         return False
     options = config.ray_kwargs.get("ray_init", {})
-    environment = get_ppo_ray_runtime_env(config)
-    environment.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
-    environment = OmegaConf.merge(environment, options.get("runtime_env", {}))
+    environment = OmegaConf.merge(get_ppo_ray_runtime_env(config), options.get("runtime_env", {}))
     merged = OmegaConf.create({**options, "runtime_env": environment})
     ray.init(**OmegaConf.to_container(merged))
     return True
@@ -95,13 +88,13 @@ def _await_others_end() -> None:
     from ray.util import list_named_actors
 
     from vagen.engines.verl.errors import EngineLost
-    from vagen.engines.verl.torch_server import server_name
+    from vagen.engines.verl.groups import RANK_PREFIX
 
-    prefix = server_name(0).rstrip("0")
+    prefixes = (RANK_PREFIX, *(f"{name}_server" for name in ROLLOUTS.values()))
     deadline = time.monotonic() + OTHERS_SECONDS
     while True:
         names = {actor["name"] for actor in list_named_actors(all_namespaces=True)}
-        left = sorted(n for n in names if n == QUEUE or n.startswith(prefix))
+        left = sorted(n for n in names if n.startswith(prefixes))
         if not left:
             return
         if time.monotonic() > deadline:

@@ -1,33 +1,25 @@
 """From our experiment and infra to the options of verl's `ppo_trainer`, without importing verl.
 
-Only what we set is listed; verl's defaults stay for the rest. Losses, KL terms, advantages,
-learning rate schedules and evaluation are not verl's: the stages and the worker subclasses take
-them from the experiment itself, so that both engines compute the same. verl's options of that kind
-are set only where verl looks at them to decide what to build.
+Only what we set is listed; verl's defaults stay for the rest. Losses, KL terms, advantages, mini
+batches, learning rate schedules and evaluation are not verl's: the stages and the worker subclasses
+take them from the experiment itself, so that both engines compute the same.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from vagen.config.checks import (
-    context_window,
-    has_critic,
-    has_reference,
-    trajectories_per_iteration,
-)
+from vagen.config.checks import context_window, has_critic, has_reference
 from vagen.config.checks_infra import check_verl
 from vagen.config.infra import InfraConfig
 from vagen.config.schema import ExperimentConfig, LoraConfig, OptimConfig
 
-AGENT_LOOPS = Path(__file__).with_name("agent_loop.yaml")
-"""verl's registry file of agent loops."""
-TRAINER_MODE = "vagen_sync"
-"""Name under which our trainer is registered with verl."""
-ROLLOUTS = {"vllm": "vllm", "torch": "vagen_torch"}
+TORCH_ROLLOUT = "vagen_torch"
+"""What verl calls our own rollout server (`torch_server.py`)."""
+ROLLOUTS = {"vllm": "vllm", "torch": TORCH_ROLLOUT}
 """`infra.verl.rollout` as verl calls it."""
 STRATEGY = "fsdp2"
+"""How verl shards a network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +30,7 @@ class Setting:
     """verl's dotted key."""
     value: Any
     source: str
-    """Our keys that decide it, comma-separated (`experiment` and `infra`: all of them); empty if it
-    is the same for every run."""
+    """Our keys that decide it, comma-separated; empty if it is the same for every run."""
     new: bool = False
     """Whether verl's defaults lack the key (its dataclass or Ray reads it all the same)."""
 
@@ -93,51 +84,19 @@ def settings(
     """
     check_verl(experiment, infra, cpu=cpu)
     return [
-        *_trainer(experiment, infra, cpu=cpu),
+        *_trainer(infra, cpu=cpu),
         *_model(experiment, infra, model_path, cpu=cpu),
         *_actor_and_reference(experiment, infra, cpu=cpu),
         *_critic(experiment, infra, model_path, cpu=cpu),
         *_rollout(experiment, infra, cpu=cpu),
-        *_queues(infra, cpu=cpu),
         *_ray(infra, environment or {}, cpu=cpu),
     ]
 
 
-def _trainer(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
+def _trainer(infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
     yield Setting("trainer.device", "cpu" if cpu else "cuda", "infra.device")
-    yield Setting("trainer.nnodes", infra.verl.nnodes, "infra.verl.nnodes")
-    yield Setting(
-        "trainer.n_gpus_per_node", infra.verl.n_gpus_per_node, "infra.verl.n_gpus_per_node"
-    )
-    yield Setting("trainer.v1.trainer_mode", TRAINER_MODE, "")
-    steps = experiment.trainer.total_training_steps
-    for key in ("trainer", "actor_rollout_ref.actor.optim", "critic.optim"):
-        yield Setting(f"{key}.total_training_steps", steps, "trainer.total_training_steps")
-    behind = experiment.rollout_manager.one_step_off
-    yield Setting("trainer.one_step_off", behind, "rollout_manager.one_step_off", new=True)
-    yield Setting("trainer.total_epochs", 1, "")
-    yield Setting("trainer.project_name", experiment.trainer.project_name, "trainer.project_name")
-    yield Setting("trainer.experiment_name", experiment.name, "name")
-    # Tracking, evaluation and checkpoints are the stages' work.
-    yield Setting("trainer.logger", ["console"], "")
-    yield Setting("trainer.val_before_train", False, "")
-    yield Setting("trainer.test_freq", -1, "")
-    yield Setting("trainer.save_freq", -1, "")
-    yield Setting("trainer.resume_mode", "disable", "")
-    batch = "data.train_batch_size, rollout_manager.n_trajectory"
-    yield Setting("data.train_batch_size", trajectories_per_iteration(experiment), batch)
-    yield Setting("data.shuffle", False, "")
-    yield Setting("data.seed", experiment.seed, "seed")
-    # verl only asks whether a critic or a reference is needed; advantages and KL are ours.
-    yield Setting(
-        "algorithm.adv_estimator",
-        "gae" if has_critic(experiment) else "grpo",
-        "algorithm.adv_estimator",
-    )
-    kl = experiment.algorithm.kl_ctrl
-    yield Setting("algorithm.use_kl_in_reward", kl.kl_coef > 0, "algorithm.kl_ctrl.kl_coef")
-    for name in ("type", "kl_coef", "target_kl", "horizon"):
-        yield Setting(f"algorithm.kl_ctrl.{name}", getattr(kl, name), f"algorithm.kl_ctrl.{name}")
+    for name in ("nnodes", "n_gpus_per_node"):
+        yield Setting(f"trainer.{name}", getattr(infra.verl, name), f"infra.verl.{name}")
 
 
 def _model(
@@ -186,8 +145,6 @@ def _actor_and_reference(
     actor = experiment.actor_rollout_ref.actor
     yield Setting(f"{key}.strategy", STRATEGY, "")
     yield from _batches(key, experiment, infra)
-    for name in ("ppo_mini_batch_size", "ppo_epochs", "use_kl_loss"):
-        yield Setting(f"{key}.{name}", getattr(actor, name), f"{key}.{name}")
     yield from _optimizer(key, actor.optim, actor.grad_clip)
     yield from _sharding(f"{key}.fsdp_config", experiment, infra, cpu=cpu)
     # Entropy in slices: its [tokens, vocabulary] probabilities would double the logits' memory.
@@ -205,22 +162,13 @@ def _actor_and_reference(
 def _critic(
     experiment: ExperimentConfig, infra: InfraConfig, model_path: str, *, cpu: bool
 ) -> Iterator[Setting]:
-    enabled = has_critic(experiment)
-    yield Setting("critic.enable", enabled, "algorithm.adv_estimator, critic.enable")
-    critic, actor = experiment.critic, experiment.actor_rollout_ref.actor
-    yield Setting("critic.strategy", STRATEGY, "")
-    if not enabled:
+    if not has_critic(experiment):
         return
+    critic = experiment.critic
+    yield Setting("critic.strategy", STRATEGY, "")
     yield from _network("critic.model", infra, model_path, cpu=cpu)
     yield from _lora("critic.model", critic.model)
     yield from _batches("critic", experiment, infra)
-    yield Setting(
-        "critic.ppo_mini_batch_size",
-        critic.ppo_mini_batch_size or actor.ppo_mini_batch_size,
-        "critic.ppo_mini_batch_size",
-    )
-    yield Setting("critic.ppo_epochs", critic.ppo_epochs, "critic.ppo_epochs")
-    yield Setting("critic.cliprange_value", critic.cliprange_value, "critic.cliprange_value")
     yield from _optimizer("critic", critic.optim, critic.grad_clip)
     yield from _sharding("critic.fsdp", experiment, infra, cpu=cpu)
 
@@ -292,11 +240,6 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     yield Setting(f"{key}.calculate_log_probs", True, "")
     yield Setting(f"{key}.logprobs_mode", "processed_logprobs", "")
     yield Setting(f"{key}.load_format", "auto", "")
-    yield Setting(f"{key}.agent.num_workers", layout.agent_workers, "infra.verl.agent_workers")
-    yield Setting(f"{key}.agent.default_agent_loop", "vagen", "")
-    yield Setting(f"{key}.agent.agent_loop_config_path", str(AGENT_LOOPS), "")
-    own = {"experiment": experiment.model_dump(mode="json"), "infra": infra.model_dump(mode="json")}
-    yield Setting(f"{key}.custom", own, "experiment, infra", new=True)
     if cpu or experiment.rollout_manager.one_step_off:
         source = "infra.device, rollout_manager.one_step_off"
         yield Setting(f"{key}.free_cache_engine", False, source)
@@ -313,15 +256,6 @@ def most_images(experiment: ExperimentConfig) -> int:
     if all(spec.env_config["render_mode"] == "text" for spec in experiment.envs.values()):
         return 0
     return context_window(experiment) or experiment.rollout_manager.max_turns
-
-
-def _queues(infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
-    yield Setting("transfer_queue.enable", True, "")
-    if cpu:
-        key = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
-        yield Setting(key, 1, "infra.device")
-    # Judging is ours; verl's reward workers stay idle.
-    yield Setting("reward.num_workers", 1, "")
 
 
 def _ray(infra: InfraConfig, environment: Mapping[str, str], *, cpu: bool) -> Iterator[Setting]:

@@ -1,6 +1,6 @@
 """The networks inside verl's workers: verl's FSDP2 engines, made to compute what ours do.
 
-Registered with verl under the vendor `environment.VENDOR`. What differs from verl's own: banned
+Registered with verl under the vendor `env_vars.VENDOR`. What differs from verl's own: banned
 tokens have no probability, frames come as PNG, the critic is the policy's network with a value head
 of one linear layer, and learning rate and limits come with each batch.
 """
@@ -22,7 +22,8 @@ from verl.workers.engine.fsdp.transformer_impl import (
 )
 
 from vagen.engines.verl.checkpoint import ShardedState, whole
-from vagen.engines.verl.environment import VENDOR
+from vagen.engines.verl.env_vars import VENDOR
+from vagen.engines.verl.mapping import STRATEGY
 from vagen.engines.verl.rows import FRAMES
 from vagen.envs.images import decode_png
 from vagen.models.lora import merged_weights
@@ -30,7 +31,6 @@ from vagen.models.processor import Processor, load_processor
 
 IMPOSSIBLE = -1e9
 """Logit of a banned token. Its probability is 0; minus infinity would make entropies NaN."""
-STRATEGY = "fsdp2"
 
 
 class Learner:

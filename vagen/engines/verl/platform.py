@@ -1,6 +1,6 @@
 """A CPU as a platform of verl, and what verl 0.9.1 must be told where there is no CUDA.
 
-Importing this module does both; `vagen.engines.verl.environment` makes every process do so. Nothing
+Importing this module does both; `vagen.engines.verl.env_vars` makes every process do so. Nothing
 is patched where a GPU is.
 """
 
@@ -15,7 +15,7 @@ import psutil
 import torch
 from verl.plugin.platform import PlatformBase, PlatformRegistry
 
-from vagen.engines.verl.environment import PLATFORM
+from vagen.engines.verl.env_vars import PLATFORM
 from vagen.engines.verl.operators import declare_torchvision_operators
 
 

@@ -8,7 +8,7 @@ import vagen.engines.verl.platform  # noqa: F401, I001  # its patches come befor
 from verl.workers.rollout import base
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
-from vagen.engines.verl.environment import TORCH_ROLLOUT
+from vagen.engines.verl.mapping import TORCH_ROLLOUT
 
 
 def _torch_replica() -> type[RolloutReplica]:

@@ -7,7 +7,7 @@ from PIL.Image import Image
 from ray.actor import ActorHandle
 from verl.workers.rollout.llm_server import LLMServerClient
 
-from vagen.engines.verl.environment import TORCH_ROLLOUT
+from vagen.engines.verl.mapping import TORCH_ROLLOUT
 from vagen.models.processor import Processor
 from vagen.rollout.types import Generation, Sampling
 

@@ -20,7 +20,7 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
 from vagen.engines.local.generation import LocalPolicy
-from vagen.engines.verl.environment import TORCH_ROLLOUT
+from vagen.engines.verl.mapping import TORCH_ROLLOUT
 from vagen.models.loading import load_model
 from vagen.rollout.types import Sampling
 
@@ -51,7 +51,6 @@ class TorchServer:
             model_path, device="cpu" if device is None else "cuda", dtype=getattr(torch, dtype)
         )
         self.slots = slots
-        self.global_steps: int | None = None
         self._open()
 
     def _open(self) -> None:
@@ -97,7 +96,6 @@ class TorchServer:
             log_probs=generation.logprobs,
             stop_reason="completed",
             num_preempted=0,
-            extra_fields={"global_steps": self.global_steps},
         )
 
     async def release(self, request_id: str) -> None:
@@ -123,13 +121,8 @@ class TorchServer:
                 )
             own[name].copy_(value)
 
-    async def finish_update(self, global_steps: int | None) -> None:
-        """All weights are there: forgets what was computed with the old ones."""
-        self.global_steps = global_steps
-        self._open()
-
     async def clear_kv_cache(self) -> None:
-        """Forgets every conversation."""
+        """Forgets every conversation, as has to be done when the weights have changed."""
         self._open()
 
     sleep = clear_kv_cache
@@ -191,8 +184,6 @@ class TorchAdapter(BaseRollout):
         self,
         weights: Iterable[tuple[str, Tensor]],
         wire_format: str = "named_tensors",
-        *,
-        global_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
         """Sends all weights. Every rank iterates: gathering a sharded weight is collective."""
@@ -213,4 +204,4 @@ class TorchAdapter(BaseRollout):
                 bucket, size = {}, 0
         if server is not None:
             await server.update_weights.remote(bucket)
-            await server.finish_update.remote(global_steps)
+            await server.clear_kv_cache.remote()

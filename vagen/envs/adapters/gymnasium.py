@@ -156,15 +156,12 @@ class GymnasiumEnv(TurnEnv):
         words = list(self.config.actions)
         return [words[int(self._random.random() * len(words))] for _ in range(count)]
 
-    def _state_after(self, actions: list[str]) -> State:
-        return self._state
+    def _after(self, state: State, actions: list[str]) -> State:
+        return state
 
     def example_response(self) -> str:
         """A response with the first action."""
         return self._write([next(iter(self.config.actions))], {}, {})
-
-    def _example_after(self, actions: tuple[str, ...]) -> State:
-        return {}
 
     def picture(self) -> NDArray[np.uint8]:
         """What the environment renders, brought to `frame_size`."""
@@ -183,13 +180,7 @@ class GymnasiumEnv(TurnEnv):
         """Nothing: no layout of this environment holds a state text."""
         return ""
 
-    def _state_rule(self) -> str:
-        return ""
-
     def _rules(self) -> str:
-        return self.config.prompt
-
-    def _brief_rules(self) -> str:
         return self.config.prompt
 
     def close(self) -> None:

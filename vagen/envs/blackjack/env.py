@@ -99,11 +99,13 @@ class BlackjackEnv(TurnEnv):
         game = self._game
         return [best_action(Hand.of(game.player), value_of(game.dealer[0][0]))]
 
-    def _state_after(self, actions: list[str]) -> State:
-        return _expected(self._state, actions)
-
-    def _example_after(self, actions: tuple[str, ...]) -> State:
-        return _expected(self.example_state, list(actions))
+    def _after(self, state: State, actions: list[str]) -> State:
+        # A hit draws the most probable card; the dealer's first card stays.
+        hand = Hand(state["sum"], state["usable_ace"])
+        for action in actions:
+            if action == "Hit":
+                hand = hand.after(LIKELY_CARD)
+        return {**state, "sum": hand.total, "usable_ace": hand.usable_ace}
 
     def picture(self) -> NDArray[np.uint8]:
         """The table, uint8 [side, side, 3]."""
@@ -157,12 +159,3 @@ class BlackjackEnv(TurnEnv):
 
     def _brief_rules(self) -> str:
         return "come closer to 21 than the dealer . actions : Hit , Stand"
-
-
-def _expected(state: State, actions: list[str]) -> State:
-    """What is foreseen: a hit draws the most probable card, the dealer's first card stays."""
-    hand = Hand(state["sum"], state["usable_ace"])
-    for action in actions:
-        if action == "Hit":
-            hand = hand.after(LIKELY_CARD)
-    return {**state, "sum": hand.total, "usable_ace": hand.usable_ace}

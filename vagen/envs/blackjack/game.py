@@ -178,20 +178,5 @@ def hit_value(hand: Hand, shown: int) -> float:
 
 
 def best_action(hand: Hand, shown: int) -> str:
-    """Of `ACTIONS` the one with the higher mean return against the card shown (an ace is 1)."""
+    """The action with the higher mean return against the card shown (an ace is 1)."""
     return "Hit" if hit_value(hand, shown) > stand_value(hand, shown) else "Stand"
-
-
-def optimal_value(natural: float = 1.0) -> float:
-    """Mean return of a hand under the best play, if a natural pays `natural`."""
-    value = 0.0
-    for shown, shown_chance in DRAWS:
-        for first, first_chance in DRAWS:
-            for second, second_chance in DRAWS:
-                chance = shown_chance * first_chance * second_chance
-                if {first, second} == {1, 10}:
-                    value += chance * natural * (1.0 - dealer_totals(shown).get(0, 0.0))
-                    continue
-                hand = Hand.counting(first, first == 1).after(second)
-                value += chance * max(stand_value(hand, shown), hit_value(hand, shown))
-    return value

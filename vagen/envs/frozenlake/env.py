@@ -70,14 +70,11 @@ class FrozenLakeEnv(GridEnv):
         return self._game.at_target
 
     def _read_state(self) -> State:
-        return self._state_at(self._game.player)
-
-    def _state_at(self, player: int) -> State:
         size = self._game.level.size
         return {
             "env_name": self.env_name,
             "size": [size, size],
-            "player": list(divmod(player, size)),
+            "player": list(divmod(self._game.player, size)),
             "target": self._target,
             "holes": self._holes,
         }
@@ -94,18 +91,12 @@ class FrozenLakeEnv(GridEnv):
         # Only an episode that is over has no path.
         return [ACTIONS[action] for action in self._game.best_path(count)] or [ACTIONS[0]]
 
-    def _state_after(self, actions: list[str]) -> State:
-        table, player = neighbours(self._game.level.size), self._game.player
+    def _after(self, state: State, actions: list[str]) -> State:
+        (size, _), (row, column) = state["size"], state["player"]
+        cell = row * size + column
         for action in actions:
-            player = table[player][EFFECTS[action]]
-        return self._state_at(player)
-
-    def _example_after(self, actions: tuple[str, ...]) -> State:
-        table, (row, column) = neighbours(4), self.example_state["player"]
-        cell = row * 4 + column
-        for action in actions:
-            cell = table[cell][EFFECTS[action]]
-        return {**self.example_state, "player": list(divmod(cell, 4))}
+            cell = neighbours(size)[cell][EFFECTS[action]]
+        return {**state, "player": list(divmod(cell, size))}
 
     @staticmethod
     def codes_of(state: State) -> NDArray[np.uint8]:

@@ -92,11 +92,12 @@ class HouseholdEnv(TurnEnv):
     def _plan(self, count: int) -> list[str]:
         return plan(self._world, count)
 
-    def _state_after(self, actions: list[str]) -> State:
-        return _foreseen(self._world, actions)
-
-    def _example_after(self, actions: tuple[str, ...]) -> State:
-        return _foreseen(_world_of(self.example_state), list(actions))
+    def _after(self, state: State, actions: list[str]) -> State:
+        world = _world_of(state)
+        for action in actions:
+            world.do(action)
+        # What has not been seen yet stays unseen.
+        return {"env_name": self.env_name, **world.to_state(), "seen": state["seen"]}
 
     def picture(self) -> NDArray[np.uint8]:
         """The text view as a page, uint8 [256, 512, 3]."""
@@ -194,16 +195,6 @@ class HouseholdEnv(TurnEnv):
 
 def _world_of(state: State) -> World:
     return World.from_state({key: value for key, value in state.items() if key != "env_name"})
-
-
-def _foreseen(world: World, actions: list[str]) -> State:
-    """The state after `actions`; what has not been seen yet stays unseen."""
-    world = world.copy()
-    seen = set(world.seen)
-    for action in actions:
-        world.do(action)
-    world.seen = seen
-    return {"env_name": HouseholdEnv.env_name, **world.to_state()}
 
 
 def _known(state: State) -> dict[str, str]:

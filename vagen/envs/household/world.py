@@ -41,7 +41,6 @@ _COMMANDS = {
     "clean": re.compile(f"clean {_NAME} with {_NAME}"),
     "use": re.compile(f"use {_NAME}"),
 }
-VERBS = tuple(_COMMANDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ class World:
     holding: str | None = None
     opened: set[str] = field(default_factory=set)
     conditions: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Of each object that has any: `hot` or `cold`, and `clean`."""
+    """Conditions of each object that has any: `hot` or `cold`, and `clean`."""
     lit: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     """Places whose contents the agent has seen."""

@@ -1,5 +1,6 @@
 """Navigation as an environment."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,9 +10,11 @@ from vagen.envs.base import State
 from vagen.envs.levels import Split
 from vagen.envs.navigation import words
 from vagen.envs.navigation.config import NavigationConfig
+from vagen.envs.navigation.episodes import sample_episode
 from vagen.envs.navigation.levels import NavigationLevel, sample_level
 from vagen.envs.navigation.rooms import Plan, Room, Thing
 from vagen.envs.navigation.simulator import GeneratedRooms, Simulator, View
+from vagen.envs.navigation.thor import ThorRooms
 from vagen.envs.navigation.truth import Sighting, state_of
 from vagen.envs.navigation.world import ACTIONS, Pose, World
 from vagen.envs.turns import TurnEnv
@@ -51,8 +54,6 @@ class NavigationEnv(TurnEnv):
     def sample_level(cls, config: NavigationConfig, seed: int, split: Split) -> Any:
         """The level that `reset(seed=seed)` loads in this split."""
         if config.backend == "ai2thor":
-            from vagen.envs.navigation.episodes import sample_episode
-
             return sample_episode(config, seed, split)
         return sample_level(config, seed, split)
 
@@ -103,8 +104,20 @@ class NavigationEnv(TurnEnv):
         # Only an episode that is over has no way.
         return self._simulator.plan(count) or [ACTIONS[0]]
 
-    def _state_after(self, actions: list[str]) -> State:
+    def _after(self, state: State, actions: list[str]) -> State:
+        # A state holds what is near, not the whole plan: only the simulator can tell.
         return self._state_at(self._simulator.view_after(actions))
+
+    def example_response(self) -> str:
+        """A response in the configured layout, true of the room that is made for it."""
+        actions = list(self.example_actions[: self.config.max_actions_per_step])
+        return self._write(actions, self.example_state, self._example_after(actions))
+
+    def _example_after(self, actions: Sequence[str]) -> State:
+        pose = _EXAMPLE_START
+        for action in actions:
+            pose = _EXAMPLE.after(pose, action, self.config.move_metres)
+        return self._example_at(pose)
 
     def _example_at(self, pose: Pose) -> State:
         seen = _EXAMPLE.in_view(pose)
@@ -118,12 +131,6 @@ class NavigationEnv(TurnEnv):
             goal_distance=self.config.goal_metres,
             instruction="Go to the sofa.",
         )
-
-    def _example_after(self, actions: tuple[str, ...]) -> State:
-        pose = _EXAMPLE_START
-        for action in actions:
-            pose = _EXAMPLE.after(pose, action, self.config.move_metres)
-        return self._example_at(pose)
 
     def picture(self) -> NDArray[np.uint8]:
         """What the agent sees, uint8 [side, side, 3]."""
@@ -154,7 +161,5 @@ class NavigationEnv(TurnEnv):
 
 def _simulator(config: NavigationConfig) -> Simulator:
     if config.backend == "ai2thor":
-        from vagen.envs.navigation.thor import ThorRooms
-
         return ThorRooms(config)
     return GeneratedRooms(config)

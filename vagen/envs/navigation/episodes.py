@@ -31,7 +31,7 @@ class StartPose(Section):
     """Where an episode starts."""
 
     position: Place
-    """Of the agent's centre, as the simulator gives it."""
+    """Where the agent's centre is, as the simulator gives it."""
     rotation: Literal[0, 90, 180, 270]
     """Degrees clockwise from north."""
     horizon: Literal[-30, 0, 30, 60] = 0
@@ -65,7 +65,7 @@ class Episode(Section):
 
 
 class EpisodeFile(Section):
-    """The file."""
+    """What a file of episodes holds."""
 
     episodes: tuple[Episode, ...]
     """Every episode, of all styles and splits."""

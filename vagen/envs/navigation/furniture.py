@@ -88,12 +88,12 @@ class Kind:
 
     @property
     def height(self) -> float:
-        """Metres."""
+        """Height of the thing, in metres."""
         return max(part.high[1] for part in self.parts)
 
     @property
     def radius(self) -> float:
-        """Of the circle that holds the agent off, in metres."""
+        """Radius of the circle that the agent cannot enter, in metres."""
         return max(self.half_size)
 
 

@@ -52,12 +52,6 @@ class Renderer:
         self._world.put_agent(pose)
         return self._world.render_obs()
 
-    def from_above(self, plan: Plan, pose: Pose) -> NDArray[np.uint8]:
-        """The plan without its ceilings, north up, the agent a red triangle; as large."""
-        self._world.show(plan, ceilings=False)
-        self._world.put_agent(pose)
-        return self._world.render_top_view()
-
 
 @functools.cache
 def renderer(side: int, field_of_view: float) -> Renderer:
@@ -161,7 +155,6 @@ def _world_class() -> Any:
 
         def __init__(self, side: int, field_of_view: float) -> None:
             self._plan = Plan((), None, ())
-            self._ceilings = True
             params = DEFAULT_PARAMS.no_random()
             params.set("cam_fov_y", field_of_view)
             params.set("cam_height", CAMERA_HEIGHT)
@@ -174,10 +167,10 @@ def _world_class() -> Any:
                 params=params,
             )
 
-        def show(self, plan: Plan, *, ceilings: bool = True) -> None:
+        def show(self, plan: Plan) -> None:
             """Builds the plan, unless it is the one that is there."""
-            if plan is not self._plan or ceilings != self._ceilings:
-                self._plan, self._ceilings = plan, ceilings
+            if plan is not self._plan:
+                self._plan = plan
                 self.reset(seed=0)
 
         def put_agent(self, pose: Pose) -> None:
@@ -211,7 +204,6 @@ def _world_class() -> Any:
                     floor_tex=room.floor,
                     wall_tex=room.wall,
                     ceil_tex="ceiling_tile_noborder",
-                    no_ceiling=not self._ceilings,
                 )
                 for room in self._plan.rooms
             ]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from vagen.envs.navigation.config import NavigationConfig
 from vagen.envs.navigation.levels import NavigationLevel
+from vagen.envs.navigation.miniworld import renderer
 from vagen.envs.navigation.planner import Planner
 from vagen.envs.navigation.truth import Sighting, planar
 from vagen.envs.navigation.world import Pose, World
@@ -111,8 +112,6 @@ class GeneratedRooms(Simulator):
 
     def frame(self) -> NDArray[np.uint8]:
         """What the agent sees, rendered by MiniWorld."""
-        from vagen.envs.navigation.miniworld import renderer
-
         show = renderer(self._config.picture_size, self._config.field_of_view)
         return show.first_person(self._level.plan, self._pose)
 

@@ -107,7 +107,7 @@ def _visual_appearance(draw: Draw, plan: Plan) -> list[Task]:
 
 
 def _complex_instruction(draw: Draw, plan: Plan) -> list[Task]:
-    """Of two things of a type, the one that is clearly nearer to (or farther from) a third."""
+    """Asks for the thing of two of a type that is clearly nearer to (or farther from) a third."""
     tasks = []
     alone = _alone(plan)
     for one, thing in enumerate(plan.things):

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vagen.envs.primitive_skill.scene import CAMERA
-from vagen.envs.primitive_skill.simulator import Table, load_model, load_mujoco
+from vagen.envs.primitive_skill.scene import CAMERA, load_model, load_mujoco
 from vagen.envs.primitive_skill.tasks import Task
 
 _local = threading.local()
@@ -40,10 +39,10 @@ class Camera:
         self._renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_REFLECTION] = False
         atexit.register(self._renderer.close)
 
-    def picture(self, table: Table) -> NDArray[np.uint8]:
-        """The table as it is, uint8 [size, size, 3]."""
+    def picture(self, model: Any, data: Any) -> NDArray[np.uint8]:
+        """A table of MuJoCo's `MjModel` and `MjData` as it is, uint8 [size, size, 3]."""
         self._mujoco.mjv_updateScene(
-            table.model, table.data, self._options, self._perturbation, self._camera,
+            model, data, self._options, self._perturbation, self._camera,
             self._mujoco.mjtCatBit.mjCAT_ALL, self._renderer.scene,
         )  # fmt: skip
         return self._renderer.render().copy()

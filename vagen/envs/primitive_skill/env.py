@@ -12,6 +12,7 @@ from vagen.envs.parsing import ActionReader
 from vagen.envs.primitive_skill import tasks
 from vagen.envs.primitive_skill.config import PrimitiveSkillConfig
 from vagen.envs.primitive_skill.level import SkillLevel, sample_level
+from vagen.envs.primitive_skill.maniskill import ManiSkillTable
 from vagen.envs.primitive_skill.primitives import (
     APPLE,
     CUBE,
@@ -22,6 +23,7 @@ from vagen.envs.primitive_skill.primitives import (
     nominal,
     read_primitive,
 )
+from vagen.envs.primitive_skill.simulator import Table
 from vagen.envs.turns import TurnEnv
 
 
@@ -161,16 +163,17 @@ class PrimitiveSkillEnv(TurnEnv):
     def _plan(self, count: int) -> list[str]:
         return [str(action) for action in tasks.plan(self._state, count)]
 
-    def _state_after(self, actions: list[str]) -> State:
-        return _nominal_after(self._state, actions)
-
-    def _example_after(self, actions: tuple[str, ...]) -> State:
-        return _nominal_after(self.example_state, actions)
+    def _after(self, state: State, actions: list[str]) -> State:
+        for text in actions:
+            action = read_primitive(text)
+            assert action is not None
+            state = nominal(state, action)
+        return state
 
     def _reason(self, actions: list[str]) -> str:
         return " then ".join(actions)
 
-    # Its look and its words.
+    # How it looks, and its texts.
 
     def picture(self) -> NDArray[np.uint8]:
         """The table from the front, uint8 [size, size, 3]."""
@@ -240,20 +243,8 @@ class PrimitiveSkillEnv(TurnEnv):
 
 def _make_table(config: PrimitiveSkillConfig) -> SkillTable:
     if config.backend == "maniskill":
-        from vagen.envs.primitive_skill.maniskill import ManiSkillTable
-
         return ManiSkillTable(config.task, config.image_size)
-    from vagen.envs.primitive_skill.simulator import Table
-
     return Table(config.task, config.image_size)
-
-
-def _nominal_after(state: State, actions: list[str] | tuple[str, ...]) -> State:
-    for text in actions:
-        action = read_primitive(text)
-        assert action is not None
-        state = nominal(state, action)
-    return state
 
 
 def _natural(state: State) -> str:

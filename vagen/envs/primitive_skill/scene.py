@@ -1,9 +1,17 @@
-"""The scene as MuJoCo's XML: table, gripper, and the things of a task. Lengths here are metres.
+"""The scene in MuJoCo, from its XML: table, gripper, and the things of a task. Lengths are metres.
 
 The gripper hangs on three slides (x, y, z) with position servos of limited force, like a gantry;
 its two fingers close along y. The drawer runs along x in a cabinet. Nothing is fixed to the
 gripper: it holds a thing by friction or not at all.
 """
+
+import ctypes
+import functools
+import os
+import sys
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
 
 from vagen.envs.primitive_skill.level import CUBES
 from vagen.envs.primitive_skill.primitives import (
@@ -173,3 +181,35 @@ _DRAWER_EXTRA = (
     '<contact><exclude body1="cabinet" body2="drawer"/><exclude body1="world" body2="drawer"/>'
     "</contact>"
 )
+
+
+def load_mujoco() -> ModuleType:
+    """MuJoCo, set up to render without a display.
+
+    Raises:
+        ModuleNotFoundError: it is not installed; the message says how to get it.
+    """
+    if sys.platform == "linux" and not os.environ.get("MUJOCO_GL"):
+        os.environ["MUJOCO_GL"] = _graphics()
+    try:
+        import mujoco
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "PrimitiveSkill runs on MuJoCo, which is not installed here: pip install mujoco"
+        ) from error
+    return mujoco
+
+
+def _graphics() -> str:
+    """What MuJoCo can draw with here; text mode needs nothing, and MuJoCo must load without it."""
+    for name, library in (("egl", "libEGL.so.1"), ("osmesa", "libOSMesa.so.8")):
+        with suppress(OSError):
+            ctypes.CDLL(library)
+            return name
+    return "disable"
+
+
+@functools.lru_cache(maxsize=16)
+def load_model(task: Task, size: int) -> Any:
+    """The compiled scene of a task, for pictures of `size` pixels; to be copied, not changed."""
+    return load_mujoco().MjModel.from_xml_string(scene_xml(task, size))

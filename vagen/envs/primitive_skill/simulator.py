@@ -1,19 +1,13 @@
 """The table in MuJoCo: a scripted controller drives the gripper, physics does the rest."""
 
 import copy
-import ctypes
-import functools
 import math
-import os
-import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vagen.envs.primitive_skill.camera import camera
 from vagen.envs.primitive_skill.level import COLOURS, SkillLevel
 from vagen.envs.primitive_skill.primitives import (
     APPLE,
@@ -27,7 +21,7 @@ from vagen.envs.primitive_skill.primitives import (
     Point,
     Primitive,
 )
-from vagen.envs.primitive_skill.scene import scene_xml
+from vagen.envs.primitive_skill.scene import load_model, load_mujoco
 from vagen.envs.primitive_skill.tasks import Task
 
 CARRY_SPEED, PUSH_SPEED = 0.5, 0.2
@@ -40,38 +34,6 @@ CLOSING_STEPS, OPENING_STEPS = 45, 30
 SETTLE_STEPS, MOST_SETTLE_STEPS = 12, 250
 AT_REST = 0.004
 """Metres per second (or ten radians) below which a thing is at rest."""
-
-
-def load_mujoco() -> ModuleType:
-    """MuJoCo, set up to render without a display.
-
-    Raises:
-        ModuleNotFoundError: it is not installed; the message says how to get it.
-    """
-    if sys.platform == "linux" and not os.environ.get("MUJOCO_GL"):
-        os.environ["MUJOCO_GL"] = _graphics()
-    try:
-        import mujoco
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "PrimitiveSkill runs on MuJoCo, which is not installed here: pip install mujoco"
-        ) from error
-    return mujoco
-
-
-def _graphics() -> str:
-    """What MuJoCo can draw with here; text mode needs nothing, and MuJoCo must load without it."""
-    for name, library in (("egl", "libEGL.so.1"), ("osmesa", "libOSMesa.so.8")):
-        with suppress(OSError):
-            ctypes.CDLL(library)
-            return name
-    return "disable"
-
-
-@functools.lru_cache(maxsize=16)
-def load_model(task: Task, size: int) -> Any:
-    """The compiled scene of a task, for pictures of `size` pixels; to be copied, not changed."""
-    return load_mujoco().MjModel.from_xml_string(scene_xml(task, size))
 
 
 class Table:
@@ -149,9 +111,7 @@ class Table:
 
     def picture(self) -> NDArray[np.uint8]:
         """The table as it is, uint8 [size, size, 3]."""
-        from vagen.envs.primitive_skill.camera import camera
-
-        return camera(self._task, self._size).picture(self)
+        return camera(self._task, self._size).picture(self.model, self.data)
 
     def close(self) -> None:
         """Nothing is to be given back: the graphics context is the thread's."""

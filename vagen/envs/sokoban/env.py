@@ -71,15 +71,12 @@ class SokobanEnv(GridEnv):
         return self._game.solved
 
     def _read_state(self) -> State:
-        return self._state_of(self._game.boxes, self._game.player)
-
-    def _state_of(self, boxes: Cells, player: Cell) -> State:
-        room = self._game.room
+        game, room = self._game, self._game.room
         return {
             "env_name": self.env_name,
             "size": [room.rows, room.columns],
-            "player": [player // room.columns, player % room.columns],
-            "boxes": positions_of(boxes, room.columns),
+            "player": list(divmod(game.player, room.columns)),
+            "boxes": positions_of(game.boxes, room.columns),
             "targets": self._targets,
             "walls": self._walls,
         }
@@ -134,23 +131,17 @@ class SokobanEnv(GridEnv):
         steps = enumerate(game.room.offsets)
         return [next((a for a, offset in steps if free >> game.player + offset & 1), 0)]
 
-    def _state_after(self, actions: list[str]) -> State:
-        game = self._game
-        boxes, player = game.boxes, game.player
+    def _after(self, state: State, actions: list[str]) -> State:
+        player, boxes, walls = state["player"], state["boxes"], state["walls"]
         for action in actions:
-            game.move(EFFECTS[action])
-        after = self._read_state()
-        game.boxes, game.player = boxes, player
-        return after
-
-    def _example_after(self, actions: tuple[str, ...]) -> State:
-        state = dict(self.example_state)
-        for action in actions:
-            (row, column), (down, right) = state["player"], DIRECTIONS[action]
-            state["player"] = ahead = [row + down, column + right]
-            if ahead in state["boxes"]:
-                state["boxes"] = [[ahead[0] + down, ahead[1] + right]]
-        return state
+            down, right = DIRECTIONS[action]
+            ahead = [player[0] + down, player[1] + right]
+            behind = [ahead[0] + down, ahead[1] + right]
+            if ahead in walls or (ahead in boxes and behind in walls + boxes):
+                continue
+            boxes = sorted(behind if box == ahead else box for box in boxes)
+            player = ahead
+        return {**state, "player": player, "boxes": boxes}
 
     @staticmethod
     def codes_of(state: State) -> NDArray[np.uint8]:

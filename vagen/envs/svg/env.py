@@ -15,6 +15,7 @@ from vagen.envs.svg.features import load_scorer
 from vagen.envs.svg.icons import Icon, sample_icon
 from vagen.envs.svg.raster import RasterError, rasteriser
 from vagen.envs.svg.safety import ELEMENTS, UnsafeSVG, colours_and_shapes, read_document
+from vagen.envs.svg.score import Target, compare
 from vagen.envs.turns import TurnEnv
 
 EXAMPLE = (
@@ -81,8 +82,6 @@ class SVGEnv(TurnEnv):
         return self.config.side, self.config.side
 
     def _load_level(self, level: Icon, seed: int) -> None:
-        from vagen.envs.svg.score import Target
-
         self._icon = level
         self._target = Target.of(self._raster.draw(level.document))
         self._drawing: NDArray[np.uint8] | None = None
@@ -107,8 +106,6 @@ class SVGEnv(TurnEnv):
 
     def _compare(self, drawing: NDArray[np.uint8]) -> tuple[dict[str, float], float]:
         """Scores by part, and their weighted mean."""
-        from vagen.envs.svg.score import compare
-
         target = self._target
         scores: dict[str, float] = {}
         if len(self._models) < len(self._weights):
@@ -125,34 +122,28 @@ class SVGEnv(TurnEnv):
         return self._document is not None and self._score >= self.config.success_score
 
     def _read_state(self) -> State:
-        return self._state_of(self._document, self._scores, self._score, self._best)
-
-    def _state_of(
-        self, document: str | None, scores: dict[str, float], score: float, best: float
-    ) -> State:
+        document = self._document
         return {
             "env_name": self.env_name,
             "target": self._icon.document,
             "drawing": None if document is None else _digest(document),
             "shapes": [] if document is None else colours_and_shapes(read_document(document)),
-            "scores": dict(scores),
-            "score": score,
-            "best": best,
+            "scores": dict(self._scores),
+            "score": self._score,
+            "best": self._best,
         }
 
     def _plan(self, count: int) -> list[str]:
         return [self._icon.document]
 
-    def _state_after(self, actions: list[str]) -> State:
-        scores, score = self._compare(self._raster.draw(actions[-1]))
-        return self._state_of(actions[-1], scores, score, max(score, self._best))
-
-    def _example_after(self, actions: tuple[str, ...]) -> State:
+    def _after(self, state: State, actions: list[str]) -> State:
+        # The expert copies the target, and a copy scores 1.
         document = actions[-1]
         return {
-            **self.example_state,
+            **state,
             "drawing": _digest(document),
             "shapes": colours_and_shapes(read_document(document)),
+            "scores": dict.fromkeys(self._weights, 1.0),
             "score": 1.0,
             "best": 1.0,
         }

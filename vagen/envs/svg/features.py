@@ -16,12 +16,13 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 Picture = NDArray[np.uint8]
 """uint8 [side, side, 3]."""
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet, as both backbones were trained with."""
+"""Mean and standard deviation of ImageNet's channels, with which both backbones were trained."""
 PROJECTIONS = (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))
 """Names of the three projections of a block, in the order in which `qkv` holds them."""
 ADAPTERS = ("dinov2_vitb14_single_lora", "dino_vitb16_single_lora")
@@ -144,7 +145,6 @@ def _load_backbone(folder: Path, what: str, model_types: tuple[str, ...]) -> Any
 def _pixels(data: bytes, side: int, model_side: int) -> Any:
     """A picture as the backbone reads it, float32 [1, 3, model_side, model_side]."""
     import torch
-    from PIL import Image
 
     image = Image.frombytes("RGB", (side, side), data)
     image = image.resize((model_side, model_side), Image.Resampling.BICUBIC)

@@ -26,9 +26,9 @@ LENGTH = struct.Struct(">I")
 MEMORY_BYTES = 1 << 30
 """Address space of the worker."""
 CPU_SECONDS = 2
-"""Of one document."""
+"""CPU time that one document may take."""
 WALL_SECONDS = 10.0
-"""Of one document; also holds where the worker waits for something."""
+"""Time that one document may take, also if the worker only waits."""
 START_SECONDS = 60.0
 """Until a worker is ready, on however busy a machine."""
 KEPT_PICTURES = 256

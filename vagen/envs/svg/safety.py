@@ -16,15 +16,15 @@ SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 XLINK_NAMESPACE = "http://www.w3.org/1999/xlink"
 
 MAX_BYTES = 32_768
-"""Of the whole document."""
+"""Most bytes of a document."""
 MAX_ELEMENTS = 400
 MAX_DEPTH = 24
 MAX_ATTRIBUTES = 30
-"""Of one element."""
+"""Most attributes of one element."""
 MAX_NUMBERS = 6_000
-"""In all coordinates, paths and transforms of a document."""
+"""Most numbers in all coordinates, paths and transforms of a document."""
 MAX_MAGNITUDE = 100_000.0
-"""Of every number."""
+"""Largest absolute value of a number."""
 MAX_WORK = 1_500
 """Elements drawn when every reference is followed."""
 MIN_DASH = 1.0

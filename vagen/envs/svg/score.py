@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import distance_transform_edt, gaussian_filter
-from skimage.metrics import structural_similarity
 
 Picture = NDArray[np.uint8]
 """uint8 [side, side, 3]."""
@@ -80,6 +78,8 @@ def compare(target: Target, picture: Picture) -> dict[str, float]:
 
 def _blurred(picture: Picture) -> NDArray[np.float32]:
     """The picture blurred and thinned to about 64 x 64: first by means of blocks, then the rest."""
+    from scipy.ndimage import gaussian_filter
+
     side = picture.shape[0]
     block = max(side // THINNED, 1)
     cells = side // block
@@ -90,6 +90,8 @@ def _blurred(picture: Picture) -> NDArray[np.float32]:
 
 
 def _structure(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    from skimage.metrics import structural_similarity
+
     window = min(7, one.shape[0] - 1 + one.shape[0] % 2)
     return float(
         structural_similarity(one, other, data_range=255.0, channel_axis=2, win_size=window)  # pyright: ignore[reportArgumentType]
@@ -107,6 +109,8 @@ def _edges(picture: Picture) -> NDArray[np.bool_]:
 def _distance(edges: NDArray[np.bool_]) -> NDArray[np.float64]:
     if not edges.any():
         return np.full(edges.shape, np.inf)
+    from scipy.ndimage import distance_transform_edt
+
     return np.asarray(distance_transform_edt(~edges))
 
 

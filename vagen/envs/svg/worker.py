@@ -3,8 +3,8 @@
 Run as a file, with nothing of VAGEN imported: `python worker.py SIDE MEMORY_BYTES CPU_SECONDS`.
 A message is a 4-byte length (big-endian) and so many bytes; an answer is one status byte (`1` for a
 PNG, `0` for an error text) before them, and the first answer, an empty one, says that it is ready.
-Memory is limited for good, CPU time anew for each document; whoever exceeds a limit is killed by
-the kernel. The process can open no file any more.
+Memory is limited for good, CPU time anew for each document; the kernel kills a process that exceeds
+a limit. The process can open no file any more.
 """
 
 import resource

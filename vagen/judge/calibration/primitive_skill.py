@@ -1,7 +1,6 @@
 """Statements about PrimitiveSkill: coordinates and what is held, in many wordings."""
 
 import json
-from collections.abc import Callable
 from random import Random
 from typing import Any, ClassVar
 
@@ -12,8 +11,8 @@ Numbers = list[int]
 
 NEAR = (5, 5, 7)
 """Millimetres by which a right description may be off along x, y, z: inside the tolerance."""
-APART = (13, 13, 18)
-"""Millimetres from which on a description near one place is no longer near another."""
+FAR = (13, 13, 18)
+"""Millimetres along x, y, z from which on a description `NEAR` one place is false of another."""
 
 
 class PrimitiveSkillWriter(Writer):
@@ -73,7 +72,7 @@ class PrimitiveSkillWriter(Writer):
         return any(
             abs(a - b) > apart
             for name, place in state["objects"].items()
-            for a, b, apart in zip(place, other["objects"][name], APART, strict=True)
+            for a, b, apart in zip(place, other["objects"][name], FAR, strict=True)
         )
 
     def partial(self, rng: Random, state: State) -> Text:
@@ -85,7 +84,7 @@ class PrimitiveSkillWriter(Writer):
         match manner:
             case "moved":
                 axis = rng.randrange(3)
-                places[one][axis] += rng.choice((-1, 1)) * rng.randint(APART[axis], 60)
+                places[one][axis] += rng.choice((-1, 1)) * rng.randint(FAR[axis], 60)
             case "left out":
                 del places[one]
             case "exchanged":
@@ -150,9 +149,6 @@ class PrimitiveSkillWriter(Writer):
             "time/action": f"pick({x},{y},{z})",
             "time/path": f"{name} moves from (0, 0, 20) to ({x}, {y}, {z})",
         }
-
-
-Clause = Callable[[Random, str, Numbers], str]
 
 
 def _tuple(place: Numbers) -> str:

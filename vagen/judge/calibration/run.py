@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from vagen.config.base import ConfigError
-from vagen.config.judge import JudgeConfig, LLMJudgeConfig
+from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.judge.cache import AnswerCache
 from vagen.judge.calibration import WRITERS
@@ -38,7 +38,7 @@ class Subject:
     """One environment in all configurations that are calibrated."""
 
     name: str
-    """Of the result: the environment's id in the experiment, or its name."""
+    """Key in the result: the environment's id in the experiment, or its name."""
     env_name: str
     env_configs: tuple[dict[str, Any], ...]
 

@@ -2,7 +2,7 @@
 
 from vagen.judge.llm.client import DEADLINE, ChatClient, Usage
 from vagen.judge.llm.errors import EndpointError, NoAnswerError, Reason
-from vagen.judge.llm.judge import LLMJudge
+from vagen.judge.llm.llm_judge import LLMJudge
 from vagen.judge.llm.prompts import PROMPT_VERSION, Role
 
 __all__ = [

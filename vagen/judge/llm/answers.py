@@ -15,7 +15,7 @@ AnswerT = TypeVar("AnswerT", bound=BaseModel)
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _OPENING = re.compile(r"[{\[]")
 _MOST_CHARACTERS = 65_536
-"""Of an answer that is looked through; servers that ignore `max_tokens` may send anything."""
+"""Characters of an answer that are read; servers that ignore `max_tokens` may send anything."""
 
 
 def read_verification(content: str) -> Verification:

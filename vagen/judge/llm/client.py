@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from vagen.config.judge import LLMJudgeConfig
+from vagen.config.judge_options import LLMJudgeConfig
 from vagen.judge.llm.errors import RETRIED, EndpointError, NoAnswerError, Reason
 from vagen.judge.llm.limits import CircuitBreaker, RateLimit
 
@@ -44,18 +44,18 @@ class Usage:
     """What a client has spent."""
 
     requests: int = 0
-    """Sent, failed ones included."""
+    """Requests sent, failed ones included."""
     answers: int = 0
     """Requests that gave an answer of the right form."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     failures: Counter[str] = field(default_factory=Counter)
-    """Requests that did not, by reason."""
+    """Requests that gave none, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One request."""
+    """What is asked in one request."""
 
     system: str
     user: str

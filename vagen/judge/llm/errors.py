@@ -36,9 +36,9 @@ RETRIED = frozenset(
         Reason.CUT,
     }
 )
-"""May pass when the request is sent again."""
+"""Failures after which the request is sent again."""
 OUTAGES = frozenset({Reason.TIMEOUT, Reason.UNREACHABLE, Reason.SERVER_ERROR})
-"""Speak against the endpoint, not against the request."""
+"""Failures of the endpoint rather than of the request: they count towards the breaker."""
 
 
 class NoAnswerError(Exception):

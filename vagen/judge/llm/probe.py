@@ -4,7 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from vagen.config.judge import LLMJudgeConfig
+from vagen.config.judge_options import LLMJudgeConfig
 from vagen.judge.llm.answers import read_extraction
 from vagen.judge.llm.client import DEADLINE, ChatClient
 from vagen.judge.llm.errors import NoAnswerError

@@ -1,0 +1,62 @@
+"""Which iterations of a training are one task each step, and which are one task together."""
+
+import itertools
+from typing import TypedDict
+
+from vagen.config import ConfigError, ExperimentConfig, InfraConfig
+from vagen.run import layout
+
+MOST = 60
+"""Stretches of a pipeline run: Kubernetes keeps the state of all their tasks in one object."""
+
+
+class Stretch(TypedDict):
+    """An item of the pipeline's loop.
+
+    Example: `{"start": 4, "stop": 5, "staged": True, "validation": "iteration-0005"}`.
+    """
+
+    start: int
+    """First iteration, from 0."""
+    stop: int
+    """Iteration to stop before."""
+    staged: bool
+    """One iteration as four tasks; otherwise all of them are one task."""
+    validation: str
+    """Evaluation after a staged iteration; empty: none. One `train` task makes its own."""
+
+
+def stretches(experiment: ExperimentConfig, infra: InfraConfig) -> list[Stretch]:
+    """The stretches of a training, in order.
+
+    `infra.mode: staged` makes every iteration a stretch of its own; `fused` joins
+    `infra.iterations_per_task` of them, or all.
+    """
+    trainer = experiment.trainer
+    total = trainer.total_training_steps
+    staged = infra.mode == "staged"
+    length = 1 if staged else infra.iterations_per_task or total
+    cuts = [*range(0, total, length), total]
+    return [
+        Stretch(
+            start=start,
+            stop=stop,
+            staged=staged,
+            validation=layout.validation(stop) if staged and trainer.validates_after(start) else "",
+        )
+        for start, stop in itertools.pairwise(cuts)
+    ]
+
+
+def check_length(found: list[Stretch]) -> None:
+    """Refuses what a Kubernetes cluster cannot hold.
+
+    Raises:
+        ConfigError: There are too many stretches; names the options.
+    """
+    if len(found) > MOST:
+        raise ConfigError(
+            f"the pipeline would have {len(found)} stretches, and Kubernetes holds about {MOST}: "
+            f"set infra.mode=fused and infra.iterations_per_task={-(-found[-1]['stop'] // MOST)} "
+            "or more"
+        )

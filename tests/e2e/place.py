@@ -1,0 +1,158 @@
+"""A real cluster with Kubeflow Pipelines, KubeRay and the platform: that of kubectl's context."""
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+FORWARDING = re.compile(r"Forwarding from (127\.0\.0\.1:\d+)")
+ENDED = ("SUCCEEDED", "FAILED", "CANCELED")
+STEPS = "app.kubernetes.io/part-of=vagen,app.kubernetes.io/component=step"
+
+
+def site(name: str) -> str:
+    """A value of the site's file."""
+    found = re.search(rf"^{name}=(.*)$", (ROOT / "k8s/site/site.env").read_text(), re.MULTILINE)
+    assert found, name
+    return found[1]
+
+
+KFP = site("KFP_NAMESPACE")
+
+
+def kubectl(*words: str) -> str:
+    """What kubectl prints."""
+    done = subprocess.run(["kubectl", *words], capture_output=True, text=True)
+    assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
+    return done.stdout
+
+
+def missing() -> str:
+    """Why these tests cannot run here; empty if they can."""
+    if shutil.which("kubectl") is None:
+        return "no kubectl"
+    for what in (
+        ("crd", "rayclusters.ray.io"),
+        ("deployment", "ml-pipeline", "--namespace", KFP),
+        ("deployment", "vagen-mlflow", "--namespace", "vagen"),
+    ):
+        if subprocess.run(["kubectl", "get", *what], capture_output=True).returncode:
+            return f"kubectl's context is no cluster with {what[1]}: docs/kubernetes.md"
+    return ""
+
+
+@contextmanager
+def forwarded(namespace: str, service: str, port: int) -> Iterator[str]:
+    """URL of a service of the cluster, by `kubectl port-forward`."""
+    with subprocess.Popen(
+        ["kubectl", "--namespace", namespace, "port-forward", f"service/{service}", f":{port}"],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = FORWARDING.match(process.stdout.readline())
+            assert found, f"{service} cannot be reached"
+            yield f"http://{found[1]}"
+        finally:
+            process.terminate()
+
+
+@dataclass(frozen=True)
+class Place:
+    """The cluster's services, as this machine reaches them."""
+
+    kubeflow: str
+    mlflow: str
+    store: str
+
+    @classmethod
+    @contextmanager
+    def reached(cls) -> Iterator["Place"]:
+        """Forwards the ports, and gives this process the runs' keys."""
+        with ExitStack() as stack:
+            place = cls(
+                stack.enter_context(forwarded(KFP, "ml-pipeline", 8888)),
+                stack.enter_context(forwarded("vagen", "vagen-mlflow", 5000)),
+                stack.enter_context(forwarded("vagen", "vagen-s3", 8333)),
+            )
+            secret = json.loads(
+                kubectl("--namespace", "vagen", "get", "secret", "vagen-s3", "--output", "json")
+            )
+            for key, value in secret["data"].items():
+                os.environ[key] = base64.b64decode(value).decode()
+            os.environ["AWS_ENDPOINT_URL_S3"] = place.store
+            os.environ["AWS_REGION"] = site("AWS_REGION")
+            yield place
+
+    def submit(self, folder: Path, name: str, *words: str) -> str:
+        """Submits `lake.yaml` of a folder as a person does; returns the id of the pipeline run."""
+        done = subprocess.run(
+            [
+                *("vagen", "submit", str(folder / "lake.yaml"), "--infra", "kubernetes-cpu"),
+                *("--name", name, "--host", self.kubeflow, f"infra.store={site('VAGEN_STORE')}"),
+                *words,
+            ],
+            env={**os.environ, "VAGEN_IMAGE": site("VAGEN_IMAGE")},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = re.search(r"#/runs/details/(\S+)", done.stdout)
+        assert found, done.stdout
+        return found[1]
+
+    def state(self, identifier: str) -> str:
+        """Kubeflow's word for how a pipeline run is."""
+        return self._client().get_run(identifier).state or ""
+
+    def terminate(self, identifier: str) -> None:
+        """What the button of Kubeflow's page does."""
+        self._client().terminate_run(identifier)
+
+    def await_end(self, identifier: str, minutes: float = 60) -> str:
+        """The state in which a pipeline run ended."""
+        return await_true(
+            lambda: state if (state := self.state(identifier)) in ENDED else "", minutes
+        )
+
+    def read(self, name: str, file: str) -> str:
+        """A file of a run in the store; empty if it is not there."""
+        from vagen.storage import open_store
+
+        content = open_store(site("VAGEN_STORE")).read_file(f"{name}/{file}")
+        return content.decode() if content else ""
+
+    def mlflow_run(self, name: str) -> Any:
+        """What MLflow knows of a run."""
+        from mlflow import MlflowClient
+
+        return MlflowClient(self.mlflow).get_run(self.read(name, "mlflow_run_id").strip())
+
+    def _client(self) -> Any:
+        import kfp
+
+        return kfp.Client(host=self.kubeflow)
+
+
+def await_true(test: Callable[[], Any], minutes: float) -> Any:
+    """What `test` returns once that is true."""
+    end = time.monotonic() + 60 * minutes
+    while not (found := test()):
+        assert time.monotonic() < end, "not in time"
+        time.sleep(2)
+    return found
+
+
+def rayclusters() -> list[str]:
+    """Names of the Ray clusters that there are."""
+    return kubectl("--namespace", "vagen", "get", "rayclusters", "--output", "name").split()

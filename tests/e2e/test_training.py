@@ -1,0 +1,143 @@
+"""Trainings on a real cluster: whole, and with one fault each; they end as on a laptop."""
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from place import KFP, STEPS, Place, await_true, kubectl, rayclusters
+
+from vagen.cli.main import main
+
+RESULTS = ("warm_start", "final", "paired_gain", "iterations", "config_digest")
+ON_RAY, IN_PODS = "infra.engine=verl", "infra.engine=local"
+
+
+def new_name(kind: str) -> str:
+    return f"e2e-{kind}-{uuid.uuid4().hex[:6]}"
+
+
+def results(summary: str) -> dict[str, Any]:
+    read = json.loads(summary)
+    return {key: read[key] for key in RESULTS}
+
+
+def check_ended_well(place: Place, name: str) -> dict[str, Any]:
+    """What a finished run has left, and what it has not."""
+    assert rayclusters() == []
+    record = place.mlflow_run(name)
+    assert record.info.status == "FINISHED"
+    summary = place.read(name, "summary.json")
+    assert json.loads(summary)["model_uri"], "its model is registered"
+    return results(summary)
+
+
+@pytest.fixture(scope="module")
+def laptop(folder: Path, tmp_path_factory) -> dict[str, Any]:
+    """The training in one process of this machine."""
+    outputs = tmp_path_factory.mktemp("outputs")
+    words = [f"infra.output_dir={outputs}", "infra.device=cpu", "infra.threads=1"]
+    assert main(["run", str(folder / "lake.yaml"), *words, "--name", "laptop"]) == 0
+    return results((outputs / "laptop" / "summary.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place: Place, folder: Path) -> dict[str, Any]:
+    """The training on the run's Ray cluster."""
+    name = new_name("whole")
+    assert place.await_end(place.submit(folder, name, ON_RAY)) == "SUCCEEDED"
+    return check_ended_well(place, name)
+
+
+def test_a_training_in_pods_is_that_of_a_laptop(place, folder, laptop):
+    name = new_name("pods")
+    submitted = place.submit(folder, name, IN_PODS, "infra.threads=1")
+    assert place.await_end(submitted) == "SUCCEEDED"
+    assert check_ended_well(place, name) == laptop
+
+
+def test_a_training_on_a_ray_cluster(undisturbed, laptop):
+    assert undisturbed["config_digest"] == laptop["config_digest"]
+
+
+def delete_pods(selector: str, namespace: str) -> None:
+    words = ("delete", "pods", "--selector", selector, "--force", "--grace-period=0")
+    kubectl("--namespace", namespace, *words)
+
+
+def restart(namespace: str, what: str) -> None:
+    kubectl("--namespace", namespace, "rollout", "restart", what)
+
+
+def store_away() -> None:
+    """The store for a minute."""
+    kubectl("--namespace", "vagen", "scale", "statefulset/vagen-s3", "--replicas=0")
+    time.sleep(60)
+    kubectl("--namespace", "vagen", "scale", "statefulset/vagen-s3", "--replicas=1")
+
+
+def operator() -> tuple[str, str]:
+    """Namespace and name of KubeRay's operator."""
+    where = "{.items[0].metadata.namespace} {.items[0].metadata.name}"
+    words = (
+        "--all-namespaces",
+        "--selector",
+        "app.kubernetes.io/name in (kuberay-operator, kuberay)",
+    )
+    namespace, name = kubectl("get", "deployments", *words, "-o", f"jsonpath={where}").split()
+    return namespace, f"deployment/{name}"
+
+
+FAULTS: dict[str, tuple[str, Callable[[], None]]] = {
+    "the step's pod is deleted": ("rollout", lambda: delete_pods(STEPS, KFP)),
+    "the Ray worker is killed": (
+        "rollout",
+        lambda: delete_pods("ray.io/node-type=worker", "vagen"),
+    ),
+    "the Ray head is killed": ("update", lambda: delete_pods("ray.io/node-type=head", "vagen")),
+    "KubeRay's operator is restarted": ("update", lambda: restart(*operator())),
+    "the store is away": ("rollout", store_away),
+    "the store is away in the end": ("finalize", store_away),
+}
+
+
+def at_work(step: str) -> Callable[[], str]:
+    """Whether a pod of a step is running."""
+    words = ("get", "pods", "--selector", f"vagen.dev/step={step}", "--output", "name")
+    running = ("--field-selector", "status.phase=Running")
+    return lambda: kubectl("--namespace", KFP, *words, *running)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_after_a_fault_it_ends_as_undisturbed(place, folder, undisturbed, fault):
+    name = new_name("fault")
+    submitted = place.submit(folder, name, ON_RAY)
+    step, happen = FAULTS[fault]
+    await_true(at_work(step), 30)
+    time.sleep(10)
+    happen()
+    assert place.await_end(submitted) == "SUCCEEDED"
+    assert check_ended_well(place, name) == undisturbed
+
+
+def test_terminated_it_says_so_and_goes_on_when_submitted_again(place, folder, undisturbed):
+    name = new_name("terminated")
+    submitted = place.submit(folder, name, ON_RAY)
+    await_true(at_work("rollout"), 30)
+    place.terminate(submitted)
+    assert place.await_end(submitted) in ("CANCELED", "FAILED")
+    await_true(lambda: rayclusters() == [], 10)
+    assert place.await_end(place.submit(folder, name, ON_RAY)) == "SUCCEEDED"
+    assert check_ended_well(place, name) == undisturbed
+
+
+def test_of_two_submissions_of_one_name_nothing_is_done_twice(place, folder, undisturbed):
+    name = new_name("twice")
+    both = [place.submit(folder, name, ON_RAY) for _ in range(2)]
+    states = [place.await_end(one) for one in both]
+    assert "SUCCEEDED" in states
+    await_true(lambda: rayclusters() == [], 10)
+    assert results(place.read(name, "summary.json")) == undisturbed

@@ -1,0 +1,96 @@
+"""An episode as a player plays it, in this process: real environment and judge, given answers."""
+
+import asyncio
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from verl.workers.rollout.replica import TokenOutput
+
+from vagen.config.load import load_infra
+from vagen.engines.verl.config import verl_config
+from vagen.engines.verl.players import Player, unpack_trajectory
+from vagen.engines.verl.policy import ServerClient
+from vagen.envs import make
+from vagen.models import load_processor
+from vagen.rollout.conversation import RenderError
+from vagen.rollout.types import Trajectory, TurnRewards
+from vagen.stages.build import build
+from vagen.stages.episodes import training_specs
+from vagen.stages.judge import score
+from vagen.stages.levels import load_levels
+from vagen.stages.warm_start import warm_start
+
+OVERRIDES = (
+    "envs.game.env_config.prompt_format=grounding_worldmodeling",
+    "judge.use_state_reward=true",
+    "data.max_prompt_length=256",
+    "data.max_response_length=128",
+    "data.max_trajectory_length=1024",
+    "warm_start.steps=1",
+)
+
+
+class ExpertServer(ServerClient):
+    """Answers as an expert does who looks at the level's first state only."""
+
+    answer: str
+
+    async def generate(self, request_id: str, *, sampling_params: Any, **request: Any) -> Any:
+        processor = load_processor(self.config.actor_rollout_ref.model.path)
+        ids = processor.tokenizer.encode(self.answer, add_special_tokens=False)
+        ids.append(processor.eos_id)
+        assert len(ids) <= sampling_params["max_new_tokens"]
+        return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids))
+
+
+@pytest.fixture(scope="module")
+def run(make_run):
+    run = make_run(*OVERRIDES)
+    build(run)
+    warm_start(run)
+    return run
+
+
+def played(run, experiment) -> tuple[Trajectory, dict[str, bytes]]:
+    """One episode of the experiment on the run's first level."""
+    infra = load_infra(None, ["device=cpu", "verl.rollout=torch", "verl.attention=sdpa"])
+    config = verl_config(experiment, infra, str(run.warm_start / "policy"))
+    OmegaConf.resolve(config)
+    client = ExpertServer(config)
+    spec = training_specs(experiment, load_levels(run), 0)[0]
+    env = make(spec.env_name, experiment.envs[spec.config_id].env_config)
+    env.reset(seed=spec.level_seed)
+    client.answer = env.expert_response()
+    player = Player(client, experiment, infra)
+    sampling = experiment.actor_rollout_ref.rollout
+    return unpack_trajectory(asyncio.run(player.play(spec, sampling, "train")))
+
+
+def test_a_finished_episode_is_judged_as_the_stage_judges_it(run) -> None:
+    trajectory, images = played(run, run.experiment)
+    assert set(images) == {digest for r in trajectory.rows for digest in r.images}
+    assert [turn.verdict.observation for turn in trajectory.turns[:1]] == [1.0]
+    turns = copy.deepcopy(trajectory.turns)
+    for turn in trajectory.turns:
+        turn.verdict = None
+        turn.rewards = TurnRewards(turn.rewards.env, turn.rewards.format)
+    score(run.experiment, [trajectory])
+    assert trajectory.turns == turns
+
+
+def test_a_judged_turn_is_not_judged_again(run) -> None:
+    trajectory, _ = played(run, run.experiment)
+    verdict = replace(trajectory.turns[0].verdict, observation=0.25)
+    trajectory.turns[0].verdict = verdict
+    metrics = score(run.experiment, [trajectory])
+    assert trajectory.turns[0].verdict == verdict
+    assert metrics["judge/observation"] < 1
+
+
+def test_a_prompt_that_is_too_long_is_refused(run) -> None:
+    data = run.experiment.data.model_copy(update={"max_prompt_length": 8})
+    with pytest.raises(RenderError, match=r"data\.max_prompt_length=8"):
+        played(run, run.experiment.model_copy(update={"data": data}))

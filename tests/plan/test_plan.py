@@ -1,0 +1,302 @@
+"""Sizes against the conversations themselves, memory against hand-worked numbers."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vagen.cli.main import USER_ERROR, main
+from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config.load import load_experiment
+from vagen.plan.checks import DoesNotFitError, check_memory, check_prompts, notes
+from vagen.plan.local import Memory, estimate, memory_limit
+from vagen.plan.shape import GIB, read_shape, trained_parameters
+from vagen.plan.sizes import ConversationSize, longest_context, measure, model_directory
+from vagen.rollout.types import Trajectory
+
+LAKE = """\
+name: lake
+preset: vagen_full
+envs:
+  lake:
+    env_name: FrozenLake
+    env_config: {prompt_detail: brief}
+"""
+SIZE = ConversationSize(prompt=100, observation=20, response=30, image_tokens=16, patches=64)
+
+
+def experiment_of(tmp_path: Path, *overrides: str) -> ExperimentConfig:
+    path = tmp_path / "lake.yaml"
+    path.write_text(LAKE)
+    return load_experiment(path, overrides)
+
+
+@pytest.fixture(scope="module")
+def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tiny")
+    from vagen.models import load_model
+
+    with model_directory(experiment_of(folder)) as directory:
+        load_model(directory).save(folder / "model")
+    return str(folder / "model")
+
+
+def expert_episode(experiment: ExperimentConfig, directory: str, seed: int) -> Trajectory:
+    from vagen.envs import make
+    from vagen.models import load_processor
+    from vagen.rollout.conversation import ChatRenderer
+    from vagen.rollout.expert import ExpertPolicy
+    from vagen.rollout.play import limits_of
+    from vagen.rollout.runner import EpisodeRunner, EpisodeSpec
+    from vagen.rollout.types import Sampling
+    from vagen.service import LocalEnv
+
+    policy = ExpertPolicy(processor := load_processor(directory))
+    runner = EpisodeRunner(
+        policy=policy,
+        renderer=ChatRenderer(processor),
+        limits=limits_of(experiment),
+        sampling=Sampling(),
+        frame_digest=lambda _: ("0" * 64, b""),
+    )
+    env = make("FrozenLake", experiment.envs["lake"].env_config)
+    spec = EpisodeSpec(str(seed), str(seed), "lake", "FrozenLake", "", seed, 0)
+    policy.envs[spec.trajectory_id] = LocalEnv(env)
+    return asyncio.run(runner.run(spec, LocalEnv(env)))
+
+
+def test_measured_sizes_are_those_of_played_episodes(tmp_path: Path, tiny_directory: str) -> None:
+    experiment = experiment_of(tmp_path, "rollout_manager.max_turns=20")
+    size = measure(experiment, tiny_directory)["lake"]
+    lengths = []
+    for seed in range(8):
+        trajectory = expert_episode(experiment, tiny_directory, seed)
+        (row,) = trajectory.rows
+        lengths.append(len(row.input_ids) / size.trajectory(len(trajectory.turns)))
+    assert max(lengths) <= 1.0, "the measured size bounds what experts need"
+    assert min(lengths) > 0.8, "and not by much"
+
+
+def test_a_tiny_model_is_measured_as_a_run_makes_it(warm_runs, tmp_path: Path) -> None:
+    """Not only the same words: the same files."""
+    from vagen.stages.levels import load_levels
+    from vagen.stages.warm_start import build_tiny_policy
+
+    run = warm_runs["tiny:vl"]
+    build_tiny_policy(run.experiment, load_levels(run), tmp_path)
+    with model_directory(run.experiment) as directory:
+        names = sorted(file.name for file in Path(directory).iterdir())
+        assert names == sorted(file.name for file in tmp_path.iterdir())
+        for name in names:
+            assert (Path(directory) / name).read_bytes() == (tmp_path / name).read_bytes(), name
+    tokenizer = (run.warm_start / "policy" / "tokenizer.json").read_bytes()
+    assert (tmp_path / "tokenizer.json").read_bytes() == tokenizer
+
+
+def test_lengths_add_up() -> None:
+    assert SIZE.trajectory(1) == 130
+    assert SIZE.trajectory(3) == 100 + 3 * 30 + 2 * 20
+    assert SIZE.trajectory(3, response=200) == 100 + 600 + 40
+
+
+def test_contexts_add_up() -> None:
+    size = replace(SIZE, later_prompt=110)
+    assert size.rows(3, None) == size.rows(3, 3) == [size.trajectory(3)] == [230]
+    assert size.rows(4, 1) == [130, 140, 140, 140]
+    assert size.rows(4, 2, response=50) == [220, 230, 230]
+    assert SIZE.rows(2, 1) == [130, 130], "episodes that ended at once have no later observation"
+
+
+@pytest.mark.parametrize(
+    ("words", "window"),
+    [
+        (["rollout_manager.context=no_concat"], 1),
+        (["rollout_manager.context=window", "rollout_manager.window_size=2"], 2),
+    ],
+)
+def test_measured_contexts_are_those_of_played_episodes(
+    tmp_path: Path, tiny_directory: str, words: list[str], window: int
+) -> None:
+    experiment = experiment_of(tmp_path, "rollout_manager.max_turns=20", *words)
+    size = measure(experiment, tiny_directory)["lake"]
+    found = []
+    for seed in range(8):
+        trajectory = expert_episode(experiment, tiny_directory, seed)
+        turns = len(trajectory.turns)
+        expected = size.rows(turns, window)
+        assert len(expected) == len(trajectory.rows)
+        found += [len(r.input_ids) / n for r, n in zip(trajectory.rows, expected, strict=True)]
+    assert min(found) > 0.8 and max(found) <= 1.0
+
+
+def test_a_narrow_context_needs_less(tmp_path: Path, tiny_directory: str) -> None:
+    size = replace(SIZE, later_prompt=110)
+    turns = "rollout_manager.max_turns=5"
+    narrow = experiment_of(tmp_path, turns, "rollout_manager.context=no_concat")
+    assert longest_context(narrow, {"lake": size}) == 310
+    assert longest_context(experiment_of(tmp_path, turns), {"lake": size}) == 1180
+    assert notes(narrow, {"lake": size}) == []
+    tight = experiment_of(
+        tmp_path, turns, "rollout_manager.context=no_concat", "data.max_prompt_length=105"
+    )
+    assert "later observation take 110 tokens" in notes(tight, {"lake": size})[0]
+
+
+def test_the_longest_context_is_bounded_by_the_budget(tmp_path: Path) -> None:
+    assert longest_context(experiment_of(tmp_path), {"lake": SIZE}) == 740
+    tight = experiment_of(tmp_path, "data.max_trajectory_length=400", "data.max_prompt_length=128")
+    assert longest_context(tight, {"lake": SIZE}) == 400
+
+
+def test_the_shape_is_the_models(tiny_directory: str) -> None:
+    from vagen.models import load_model
+
+    loaded = load_model(tiny_directory)
+    shape = read_shape(tiny_directory)
+    assert shape.parameters == sum(weight.numel() for weight in loaded.model.parameters())
+    backbone = loaded.model.model.parameters()
+    assert shape.backbone_parameters == sum(weight.numel() for weight in backbone)
+    assert (shape.layers, shape.heads, shape.kv_heads, shape.head_dim) == (4, 4, 2, 32)
+    assert shape.vision_layers == 2
+
+
+def test_the_cache_is_counted_as_it_is_allocated(tmp_path: Path, tiny_directory: str) -> None:
+    from vagen.engines.local.generation import LocalPolicy
+    from vagen.models import load_model
+
+    experiment = experiment_of(
+        tmp_path,
+        "data.max_trajectory_length=400",
+        "data.max_prompt_length=128",
+        "actor_rollout_ref.rollout.max_concurrency=7",
+    )
+    policy = LocalPolicy(load_model(tiny_directory), slots=7)
+    memory = estimate(experiment, InfraConfig(), read_shape(tiny_directory), {"lake": SIZE})
+    storage = policy.cache.storage
+    assert memory.cache == storage.numel() * storage.element_size()
+
+
+def test_memory_follows_the_switches(tmp_path: Path, tiny_directory: str) -> None:
+    shape = read_shape(tiny_directory)
+    sizes = {"lake": SIZE}
+
+    def of(*overrides: str, dtype: str = "float32") -> Memory:
+        infra = InfraConfig(dtype=dtype)  # type: ignore[arg-type]
+        return estimate(experiment_of(tmp_path, *overrides), infra, shape, sizes)
+
+    full = of()
+    critic = shape.backbone_parameters + shape.hidden + 1
+    assert full.weights == 4 * (2 * shape.parameters + critic)
+    assert full.adam == 2 * 4 * (shape.parameters + critic)
+    alone = of(
+        "algorithm.adv_estimator=grpo",
+        "rollout_manager.n_trajectory=2",
+        "algorithm.kl_ctrl.kl_coef=0",
+    )
+    assert alone.weights == 4 * shape.parameters
+    assert alone.adam == 2 * 4 * shape.parameters
+    assert of(dtype="bfloat16").weights == full.weights // 2
+    assert of("actor_rollout_ref.actor.ppo_max_token_len=2400").activations < full.activations
+    assert of("rollout_manager.use_loss_mask=false").activations > full.activations
+    assert full.peak == max(full.rollout, full.update)
+
+
+def test_adapters_are_counted_as_the_engine_makes_them(tmp_path: Path, tiny_directory: str) -> None:
+    import torch
+
+    from vagen.engines.local.engine import LocalEngine
+
+    actor, critic = "actor_rollout_ref.model.lora_rank=8", "critic.model.lora_rank=4"
+    for overrides in ((actor, critic), (actor,), (critic,), ()):
+        experiment = experiment_of(tmp_path, *overrides)
+        shape = read_shape(tiny_directory, experiment)
+        memory = estimate(experiment, InfraConfig(), shape, {"lake": SIZE})
+        engine = LocalEngine(experiment, tiny_directory, device=torch.device("cpu"))
+        networks = [engine.actor.model, engine.critic, engine.reference.model]
+        held = {p.data_ptr(): p.numel() for module in networks for p in module.parameters()}
+        assert memory.weights == 4 * sum(held.values())
+        trained = [
+            sum(p.numel() for p in module.parameters() if p.requires_grad)
+            for module in networks[:2]
+        ]
+        assert trained_parameters(experiment, shape) == tuple(trained)
+        assert memory.adam == 2 * 4 * sum(trained)
+        assert memory.gradients == 4 * max(trained)
+
+
+def test_plan_names_what_is_trained(
+    tmp_path: Path, tiny_directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lake.yaml"
+    path.write_text(LAKE)
+    model = "actor_rollout_ref.model"
+    words = ["plan", str(path), f"{model}.path={tiny_directory}", f"{model}.lora_rank=4"]
+    assert main(words) == 0
+    assert "actor 46,080, critic " in capsys.readouterr().out
+    assert main([*words, f"{model}.target_modules=wq"]) == USER_ERROR
+    assert "has no linear layer 'wq'; there are" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_is_refused_with_numbers(tmp_path: Path) -> None:
+    experiment = experiment_of(tmp_path)
+    memory = Memory(process=GIB, weights=GIB, adam=GIB, gradients=0, activations=2 * GIB, cache=0)
+    check_memory(memory, "RAM", 5 * GIB)
+    check_prompts(experiment, {"lake": SIZE})
+    with pytest.raises(DoesNotFitError, match=r"about 5\.0 GiB in the update, and there is 4\.0"):
+        check_memory(memory, "RAM", 4 * GIB)
+    with pytest.raises(DoesNotFitError, match="smaller model"):
+        check_memory(memory, "RAM", 2 * GIB)
+    rollout = replace(memory, cache=8 * GIB)
+    with pytest.raises(DoesNotFitError, match=r"in the rollout.*max_concurrency"):
+        check_memory(rollout, "RAM", 10 * GIB)
+    with pytest.raises(DoesNotFitError, match=r"takes 1,025 tokens.*is 1,024: raise it"):
+        check_prompts(experiment, {"lake": replace(SIZE, prompt=1025)})
+
+
+def test_notes_tell_what_may_not_be_meant(tmp_path: Path) -> None:
+    assert notes(experiment_of(tmp_path), {"lake": SIZE}) == []
+    long = replace(SIZE, response=900)
+    assert len(notes(experiment_of(tmp_path), {"lake": long})) == 2
+    assert (
+        "has no effect" in notes(experiment_of(tmp_path, "preset=vanilla_ppo"), {"lake": SIZE})[0]
+    )
+    masked = experiment_of(tmp_path, "critic.use_reward_mask=true")
+    assert "on every token" in notes(masked, {"lake": SIZE})[0]
+
+
+def test_the_machines_memory_is_read() -> None:
+    assert 2**28 < memory_limit() < 2**46
+
+
+@pytest.mark.parametrize("model", ["tiny:vl", "tiny:text"])
+def test_plan_prints_steps_sizes_and_memory(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lake.yaml"
+    path.write_text(LAKE)
+    mode = "vision" if model == "tiny:vl" else "text"
+    words = [f"actor_rollout_ref.model.path={model}", f"envs.lake.env_config.render_mode={mode}"]
+    assert main(["plan", str(path), *words]) == 0
+    text = capsys.readouterr().out
+    for part in ("bi_level_gae", "actor, critic, reference", "40 x (rollout", "key/value", "GiB"):
+        assert part in text
+
+
+def test_plan_refuses_a_text_model_for_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lake.yaml"
+    path.write_text(LAKE)
+    assert main(["plan", str(path), "actor_rollout_ref.model.path=tiny:text"]) == USER_ERROR
+    assert "render_mode=text" in capsys.readouterr().err
+
+
+def test_plan_refuses_a_prompt_over_its_budget(
+    tmp_path: Path, tiny_directory: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lake.yaml"
+    path.write_text(LAKE)
+    words = [f"actor_rollout_ref.model.path={tiny_directory}", "data.max_prompt_length=20"]
+    assert main(["plan", str(path), *words]) == USER_ERROR
+    assert "`data.max_prompt_length` is 20: raise it" in capsys.readouterr().err

@@ -1,0 +1,124 @@
+"""How steps are executed: once, by one process, with errors that say what can be done."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vagen.launch.here import run_here
+from vagen.progress import read_events
+from vagen.run.run import Run, committed
+from vagen.stages.build import build
+from vagen.stages.execute import StageError, StageFailed, closing, execute
+from vagen.storage import InUse, read_manifest
+
+TRAIN = """
+import sys
+from vagen.run.run import Run
+from vagen.train import train
+from vagen.cli.run import _stopped_by_sigterm
+with _stopped_by_sigterm():
+    train(Run.open(sys.argv[1]))
+"""
+
+
+def finished(run: Run) -> list[str]:
+    return [e["stage"] for e in read_events(run.events) if e["event"] == "stage_finished"]
+
+
+def endings(run: Run) -> list[str]:
+    return [e["status"] for e in read_events(run.events) if e["event"] == "run_ended"]
+
+
+def breaks(run: Run, **_: object) -> dict:
+    raise KeyError("optimizer")
+
+
+def fills_the_disk(run: Run, **_: object) -> dict:
+    raise RuntimeError(f"I/O error: {os.strerror(errno.ENOSPC)} (os error 28)")
+
+
+def refuses(run: Run, **_: object) -> dict:
+    raise StageError("level 17 cannot be solved: choose another seed")
+
+
+for stage in (breaks, fills_the_disk, refuses):
+    stage.__name__ = "judge"
+
+
+def test_a_step_that_is_committed_is_not_done_again(make_run):
+    run = make_run()
+    first = run_here(str(run.path), "build")
+    written = (run.levels / "manifest.json").stat().st_mtime_ns
+    assert run_here(str(run.path), "build") == first
+    assert (run.levels / "manifest.json").stat().st_mtime_ns == written
+    assert first["sha256"] == read_manifest(run.levels).digest and first["metrics"]
+    assert finished(run) == ["build"]
+
+
+def test_what_cannot_be_executed_is_refused(make_run, tmp_path):
+    run = make_run()
+    with pytest.raises(ValueError, match="no stage is named 'fly': there are build, warm_start"):
+        run_here(str(run.path), "fly")
+    with pytest.raises(ValueError, match=r"is no run: it has no config/experiment\.yaml"):
+        run_here(str(tmp_path), "build")
+
+
+def test_errors_say_whose_they_are(make_started_run):
+    run = make_started_run()
+    with run.at_work():
+        with pytest.raises(StageFailed, match="judge of iteration 7 failed: KeyError: 'optimizer'"):
+            execute(run, breaks, iteration=7)
+        with pytest.raises(StageError, match=r"is full; free some space, then `vagen resume`"):
+            execute(run, fills_the_disk, iteration=7)
+        with pytest.raises(StageError, match=r"^level 17 cannot be solved: choose another seed$"):
+            execute(run, refuses, iteration=7)
+    failed = [e for e in read_events(run.events) if e["event"] == "stage_failed"]
+    assert [e["iteration"] for e in failed] == [7, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(StageError("x"), "FAILED"), (KeyboardInterrupt(), "KILLED")]
+)
+def test_a_run_is_closed_however_it_ends(make_run, error, status):
+    run = make_run()
+    with pytest.raises(type(error)), run.at_work(), closing(run):
+        execute(run, build)
+        raise error
+    assert endings(run) == [status]
+    assert run.tracker is None
+
+
+def test_a_run_has_one_process_at_work(make_run, monkeypatch):
+    run = make_run()
+    monkeypatch.setattr("vagen.storage.writer.PATIENCE", 0.2)
+    with run.at_work(), pytest.raises(InUse, match=f"process {os.getpid()} on"), run.at_work():
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_closes_the_run_and_leaves_nothing_behind(make_started_run, number):
+    run = make_started_run()
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAIN, str(run.path)],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts what it puts into the background with interrupts ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.monotonic() + 120
+    while committed(run.step(0, "rollout")) is None:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert endings(run) == ["KILLED"]
+    leftovers = [path for path in Path(run.path).rglob(".*") if "partial" in path.name]
+    assert leftovers == []

@@ -1,0 +1,65 @@
+"""The order of steps is written twice, in `vagen.train` and in the pipeline: both train the same.
+
+One small training in one process, one as single stages by hand, one as the compiled pipeline (each
+step a process of its own that loads what is committed), one in stretches of iterations.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lake import lake_yaml
+
+from vagen.run.layout import ITERATION_STAGES
+from vagen.storage import read_manifest
+
+BY_HAND = [
+    ["warm_start"],
+    ["evaluate", "--evaluation", "warm_start"],
+    *([stage, "--iteration", "0"] for stage in ITERATION_STAGES),
+    ["evaluate", "--evaluation", "iteration-0001", "--split", "val"],
+    *([stage, "--iteration", "1"] for stage in ITERATION_STAGES),
+    ["evaluate", "--evaluation", "final"],
+    ["register"],
+    ["finalize"],
+]
+
+
+def vagen(folder: Path, *words: str) -> None:
+    command = [sys.executable, "-m", "vagen.cli.main", "run", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+
+
+def digests(run: Path) -> dict[str, str]:
+    """Digest of everything that was committed, but the registration, which names an MLflow run."""
+    return {
+        path.parent.relative_to(run).as_posix(): read_manifest(path.parent).digest
+        for path in sorted(run.rglob("manifest.json"))
+        if not path.is_relative_to(run / "registration")
+    }
+
+
+@pytest.mark.slow
+def test_a_training_is_the_same_to_the_last_bit_however_its_steps_are_executed(tmp_path: Path):
+    (tmp_path / "lake.yaml").write_text(lake_yaml(test_size=4, test_freq=1))
+    new = ["lake.yaml", "infra.threads=1", "--name"]
+    vagen(tmp_path, *new, "process")
+    vagen(tmp_path, *new, "hand", "--stage", "build")
+    for words in BY_HAND:
+        vagen(tmp_path, "--of", "hand", "--stage", *words)
+    vagen(tmp_path, *new, "pipeline", "--pipeline")
+    stretches = ["infra.mode=fused", "infra.iterations_per_task=2"]
+    vagen(tmp_path, *new, "stretches", "--pipeline", *stretches)
+
+    runs = {name: tmp_path / "outputs" / name for name in ("hand", "pipeline", "stretches")}
+    expected = digests(tmp_path / "outputs" / "process")
+    assert len(expected) == 2 + 2 * 4 + 2 + 3
+    whole = json.loads((tmp_path / "outputs" / "process" / "summary.json").read_text())
+    for name, run in runs.items():
+        assert digests(run) == expected, name
+        summary = json.loads((run / "summary.json").read_text())
+        for key in ("warm_start", "final", "paired_gain", "iterations", "config_digest"):
+            assert summary[key] == whole[key], (name, key)

@@ -1,0 +1,22 @@
+"""Scores normalised over the whole batch."""
+
+import torch
+
+from vagen.advantage.estimator import estimator
+from vagen.advantage.groups import normalized, peers_of, spread, trajectory_scores
+from vagen.advantage.inputs import AdvantageInputs, Estimate
+
+
+@estimator(mask="loss", batch_based=True)
+def brpo(inputs: AdvantageInputs) -> Estimate:
+    """`A = (s - mean_batch) / (std_batch + 1e-6)` on sampled tokens.
+
+    As `masked_grpo` with the whole batch as one group, so that levels of different difficulty are
+    compared and one trajectory per level will do. Source: RAGEN (arXiv 2504.20073), `brpo`.
+
+    Returns:
+        Advantages and returns [B, T], equal, 0 off the loss mask.
+    """
+    scores = trajectory_scores(inputs, inputs.loss_mask)
+    peers = peers_of(scores, torch.zeros_like(inputs.counted, dtype=torch.int64), inputs.counted)
+    return spread(inputs, normalized(scores, peers, "mean_std"), inputs.loss_mask)

@@ -1,0 +1,62 @@
+"""`vagen judge calibrate`: how good a judge is, measured before a run trusts it."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from vagen.cli.common import load_configs, new_folder
+from vagen.cli.main import UsageError
+from vagen.config.judge_options import JudgeConfig
+from vagen.config.load import load_section
+from vagen.judge.calibration.report import write_report
+from vagen.judge.calibration.run import (
+    Subject,
+    calibrate,
+    subject_named,
+    subjects_of,
+    write_json,
+)
+from vagen.judge.scoring import cache_folder
+
+_LEAST = 100
+"""Statements below which no figure means anything."""
+
+
+def calibrate_judge(options: Namespace) -> None:
+    """Measures a judge on generated statements and writes the report."""
+    if options.statements < _LEAST:
+        raise UsageError(f"--statements is {options.statements}; it must be at least {_LEAST}")
+    judge, subjects, cache, title = _what(options)
+    folder = new_folder(Path(options.out))
+    found = calibrate(
+        judge, subjects, statements=options.statements, seed=options.seed, cache=cache
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = write_json(folder, judge, found, seed=options.seed)
+    _, page = write_report(folder, title, found)
+    for name, each in found.items():
+        kappa = "–" if each.kappa is None else f"{each.kappa:.4f}"
+        print(
+            f"{name}: precision {each.precision:.4f}  recall {each.recall:.4f}  kappa {kappa}  "
+            f"adversarial refused {each.refused:.4f}  on {each.statements} statements"
+        )
+    print(f"{path}  {page}")
+
+
+def _what(options: Namespace) -> tuple[JudgeConfig, list[Subject], Path | None, str]:
+    """The judge, what to measure it on, where its answers are kept, and the report's title."""
+    if options.env is not None:
+        if options.experiment:
+            raise UsageError("an experiment, or --env, not both")
+        judge = load_section(JudgeConfig, "judge", options.overrides)
+        return judge, [subject_named(options.env)], None, _title(judge, [options.env])
+    experiment, infra = load_configs(options)
+    if not experiment.judge.use_state_reward:
+        raise UsageError(f"{experiment.name} has no judge: judge.use_state_reward is false")
+    title = _title(experiment.judge, [experiment.name])
+    return experiment.judge, subjects_of(experiment), cache_folder(infra), title
+
+
+def _title(judge: JudgeConfig, of: Sequence[str]) -> str:
+    model = f" ({judge.llm.model})" if judge.type != "rule" else ""
+    return f"Calibration of the {judge.type} judge{model}: {', '.join(of)}"

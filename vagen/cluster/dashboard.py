@@ -1,0 +1,98 @@
+"""Where the head of a RayCluster takes jobs, and the token that it asks for."""
+
+import base64
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from vagen.cluster.clusters import cluster_pods
+from vagen.cluster.errors import ClusterError
+from vagen.cluster.kube import SECRETS, Kube, Object
+
+PORT = "8265"
+TOKEN_KEY = "auth_token"
+"""Key of the token's secret (`RAY_AUTH_TOKEN_SECRET_KEY`, KubeRay utils/constant.go, v1.6)."""
+_FORWARDING = re.compile(r"Forwarding from (127\.0\.0\.1:\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """Ray's dashboard, which serves the job API.
+
+    Example: `Dashboard("http://10.0.3.7:8265", "0123…")`.
+    """
+
+    url: str
+    token: str = field(repr=False)
+    """Sent as `Authorization: Bearer …`; who has it may run code in the cluster."""
+
+
+def find_dashboard(kube: Kube, cluster: Object) -> Dashboard:
+    """The dashboard of a ready RayCluster, as pods of the Kubernetes cluster reach it.
+
+    Raises:
+        ClusterError: The token cannot be had.
+    """
+    status = cluster.get("status", {})
+    host = status.get("head", {}).get("serviceIP", "")
+    port = status.get("endpoints", {}).get("dashboard", PORT)
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return Dashboard(f"http://{address}", read_token(kube, cluster))
+
+
+@contextmanager
+def forwarded_dashboard(kube: Kube, cluster: Object, context: str | None) -> Iterator[Dashboard]:
+    """The dashboard of a RayCluster, as a machine outside reaches it: by `kubectl port-forward`.
+
+    Args:
+        kube: The API server.
+        cluster: The RayCluster.
+        context: Of the kubeconfig, instead of the current one.
+
+    Raises:
+        ClusterError: There is no head, no `kubectl`, or it is refused.
+    """
+    name = cluster["metadata"]["name"]
+    heads = cluster_pods(kube, name, "head")
+    if not heads:
+        raise ClusterError(f"RayCluster {name} has no head at present")
+    pod = heads[0]["metadata"]["name"]
+    words = ["kubectl", "--namespace", kube.namespace, *(["--context", context] if context else [])]
+    try:
+        process = subprocess.Popen(
+            [*words, "port-forward", f"pod/{pod}", f":{PORT}"], stdout=subprocess.PIPE, text=True
+        )
+    except FileNotFoundError as error:
+        raise ClusterError("kubectl is not installed: it forwards the dashboard's port") from error
+    with process:
+        try:
+            assert process.stdout is not None
+            found = _FORWARDING.match(process.stdout.readline())
+            if found is None:
+                raise ClusterError(f"kubectl cannot forward port {PORT} of pod {pod}")
+            yield Dashboard(f"http://{found[1]}", read_token(kube, cluster))
+        finally:
+            process.terminate()
+
+
+def read_token(kube: Kube, cluster: Object) -> str:
+    """The token of a RayCluster, from the secret that its `authOptions` name.
+
+    Raises:
+        ClusterError: There is no such secret, or no token in it.
+    """
+    secret = cluster["spec"].get("authOptions", {}).get("secretName")
+    if secret is None:
+        raise ClusterError(
+            "the RayCluster asks for no token: its template needs "
+            "authOptions: {mode: token, secretName: ...} (k8s/overlays)"
+        )
+    found = kube.get(SECRETS, secret)
+    if found is None or TOKEN_KEY not in found.get("data", {}):
+        raise ClusterError(
+            f"namespace {kube.namespace} has no secret {secret} with the key {TOKEN_KEY}, Ray's "
+            "token: make it as docs/kubernetes.md says"
+        )
+    return base64.b64decode(found["data"][TOKEN_KEY]).decode()

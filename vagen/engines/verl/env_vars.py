@@ -1,0 +1,55 @@
+"""Environment variables of the distributed engine; imports neither verl nor Ray."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+PLATFORM = "cpu"
+"""`vagen.engines.verl.platform.CpuPlatform`."""
+VENDOR = "vagen"
+"""Under which our engine classes are registered with verl."""
+
+_SITE = str(Path(__file__).with_name("site"))
+"""What a torchvision without its compiled part needs (`site/sitecustomize.py`)."""
+
+
+def variables_of(*, cpu: bool) -> dict[str, str]:
+    """What every process needs before it imports verl; also for Ray's `runtime_env`.
+
+    Args:
+        cpu: Whether the workers compute on CPUs.
+    """
+    variables = {
+        "VERL_USE_EXTERNAL_MODULES": "vagen.engines.verl.plugin",
+        "VERL_ENGINE_VENDOR": VENDOR,
+        "VERL_LOGGING_LEVEL": os.environ.get("VERL_LOGGING_LEVEL", "WARNING"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        # Every process would tell of each kind of engine that is not installed.
+        "PYTHONWARNINGS": "ignore::UserWarning:verl.workers.engine",
+    }
+    if cpu:
+        variables |= {
+            "VERL_PLATFORM": PLATFORM,
+            # Engine classes are registered for cuda and npu only; the FSDP ones run on any device.
+            "VERL_ENGINE_DEVICE": "cuda",
+            "TORCHDYNAMO_DISABLE": "1",
+            # Ray warns of this variable's coming default in every process.
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            # GiB of vLLM's key/value cache; it would take half of the machine's memory.
+            "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
+        }
+        if importlib.util.find_spec("torchvision") is not None:
+            variables["PYTHONPATH"] = os.pathsep.join([_SITE, os.environ.get("PYTHONPATH", "")])
+    return variables
+
+
+def configure(*, cpu: bool) -> dict[str, str]:
+    """Prepares this process and returns the variables; neither verl nor transformers is loaded."""
+    if cpu:
+        from vagen.engines.verl.operators import declare_torchvision_operators
+
+        declare_torchvision_operators()
+    variables = variables_of(cpu=cpu)
+    os.environ.update(variables)
+    return variables

@@ -1,0 +1,143 @@
+"""The processes of the distributed engine: verl's ranks and rollout servers, and the players."""
+
+from typing import Any
+
+import ray
+from omegaconf import DictConfig
+from verl.checkpoint_engine import CheckpointEngineManager
+from verl.single_controller.ray import (
+    RayClassWithInitArgs,
+    RayWorkerGroup,
+    ResourcePoolManager,
+    create_colocated_worker_cls,
+)
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.engine_workers import TrainingWorkerConfig
+from verl.workers.rollout.llm_server import LLMServerManager
+
+from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config.checks import has_critic, has_reference
+from vagen.engines.verl.players import start_players
+from vagen.engines.verl.policy import ServerClient
+from vagen.engines.verl.workers import CriticWorker, PolicyWorker
+
+RANK_PREFIX = "vagen_rank_"
+"""Begins the names of the ranks' actors in the Ray cluster."""
+
+
+class WorkerGroups:
+    """Starts all processes, which hold the model that the configuration names, and ends them.
+
+    A rank is a process with its part of every network. Players ask the rollout servers, which get
+    the policy's weights before they play.
+
+    Attributes:
+        policy: Worker group of `PolicyWorker`: policy, and reference if there is one.
+        critic: Worker group of `CriticWorker`; None without a critic.
+        servers: verl's manager of the rollout servers.
+        players: Ray actors of `vagen.engines.verl.players.Player`.
+    """
+
+    def __init__(self, experiment: ExperimentConfig, infra: InfraConfig, config: DictConfig):
+        """Starts them in the Ray cluster that this process is connected to.
+
+        Args:
+            experiment: With resolved environments.
+            infra: How it is laid out.
+            config: verl's, as `verl_config` makes it, resolved.
+        """
+        rollout = config.actor_rollout_ref.rollout
+        self._always_awake = experiment.rollout_manager.one_step_off
+        self._servers_forget = rollout.free_cache_engine
+        """Whether a server that sleeps loses its weights."""
+        self._fresh = False
+        """Whether the servers have the policy's weights and are awake."""
+        layout = {"ranks": [config.trainer.n_gpus_per_node] * config.trainer.nnodes}
+        pools = ResourcePoolManager(layout, mapping={})
+        pools.create_resource_pool()
+        self._pool = pools.resource_pool_dict["ranks"]
+        self.policy, self.critic = _start_ranks(self._pool, experiment, config)
+        self.servers: Any = LLMServerManager.create(config=config, worker_group=self.policy)
+        self._weights: Any = CheckpointEngineManager(
+            config=omega_conf_to_dataclass(rollout.checkpoint_engine),
+            actor_wg=self.policy,
+            replicas=self.servers.get_replicas(),
+        )
+        self._weights.sleep_replicas()
+        client = self.servers.get_client(client_cls=ServerClient)
+        self.players = start_players(client, experiment, infra)
+
+    def synchronize(self) -> None:
+        """Gives the servers the policy's weights, if they have others or none."""
+        if not self._fresh:
+            self._weights.update_weights(0)
+            self._fresh = True
+
+    def weights_changed(self) -> None:
+        """The policy has other weights than the servers."""
+        self._fresh = False
+
+    def make_room(self) -> None:
+        """Lets the servers give up the memory that training on their GPUs needs.
+
+        vLLM drops its weights with that; where nothing is given up they stay. Servers that play
+        while the policy learns keep everything.
+        """
+        if self._always_awake:
+            return
+        self._weights.sleep_replicas()
+        if self._servers_forget:
+            self._fresh = False
+
+    def processes(self) -> dict[str, Any]:
+        """The Ray actors of all ranks, servers and players, by name."""
+        servers = [server for replica in self.servers.get_replicas() for server in replica.servers]
+        kinds = {"rank": self.policy.workers, "rollout server": servers, "player": self.players}
+        return {
+            f"{kind} {number}": actor
+            for kind, actors in kinds.items()
+            for number, actor in enumerate(actors)
+        }
+
+    def close(self) -> None:
+        """Ends all processes and gives their GPUs back."""
+        for process in self.processes().values():
+            ray.kill(process)
+        for group in self._pool.get_placement_groups():
+            ray.util.remove_placement_group(group)
+
+
+def _start_ranks(pool: Any, experiment: ExperimentConfig, config: DictConfig) -> tuple[Any, Any]:
+    """Worker groups of policy and critic; they share their processes, one per GPU of the pool."""
+    # With adapters the reference is the policy without them.
+    adapters = experiment.actor_rollout_ref.model.lora_rank > 0
+    role = "actor_rollout_ref" if has_reference(experiment) and not adapters else "actor_rollout"
+    policy = ray.remote(PolicyWorker)
+    classes = {role: RayClassWithInitArgs(policy, config=config.actor_rollout_ref, role=role)}
+    if has_critic(experiment):
+        critic = ray.remote(CriticWorker)
+        classes["critic"] = RayClassWithInitArgs(critic, config=_critic_config(config))
+    groups = RayWorkerGroup(
+        pool,
+        create_colocated_worker_cls(classes),
+        name_prefix=RANK_PREFIX,
+        device_name=config.trainer.device,
+    ).spawn(classes.keys())
+    if "critic" in groups:
+        groups["critic"].reset()
+    groups[role].init_model()
+    return groups[role], groups.get("critic")
+
+
+def _critic_config(config: DictConfig) -> TrainingWorkerConfig:
+    critic: Any = omega_conf_to_dataclass(config.critic)
+    critic.engine.infer_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
+    critic.engine.max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
+    return TrainingWorkerConfig(
+        model_type="value_model",
+        model_config=critic.model,
+        engine_config=critic.engine,
+        optimizer_config=critic.optim,
+        checkpoint_config=critic.checkpoint,
+        profiler_config=None,
+    )

@@ -1,0 +1,145 @@
+"""The processes that play: Ray actors that each play, and judge, their share of the episodes."""
+
+import asyncio
+import io
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayTaskError
+
+from vagen.config.infra import InfraConfig
+from vagen.config.schema import ExperimentConfig, SamplingConfig
+from vagen.engines.base import Images
+from vagen.engines.verl.errors import RolloutError
+from vagen.engines.verl.policy import ServerClient, ServerPolicy
+from vagen.judge.scoring import Scorer, cache_folder
+from vagen.models.processor import load_processor
+from vagen.rollout.batch_tables import decode, encode
+from vagen.rollout.conversation import RenderError
+from vagen.rollout.play import check_failures, make_environment, make_runner
+from vagen.rollout.runner import EpisodeSpec, run_episode
+from vagen.rollout.types import Trajectory
+from vagen.service import environments_of
+
+POLL_SECONDS = 0.1
+"""Episodes that ended are collected together this often."""
+
+
+class Player:
+    """Plays episodes with the policy of the rollout servers; a Ray actor with an event loop."""
+
+    def __init__(self, client: ServerClient, experiment: ExperimentConfig, infra: InfraConfig):
+        """Takes its share, one of `infra.verl.agent_workers`, of what all players may use.
+
+        Args:
+            client: Of the rollout servers.
+            experiment: With resolved environments.
+            infra: Where environments run, and how many players there are.
+        """
+        players = infra.verl.agent_workers
+        self.experiment = experiment
+        self.client = client
+        self.processor = load_processor(client.config.actor_rollout_ref.model.path)
+        self.environments = environments_of(infra.environments, sharers=players)
+        self.scorer = Scorer(experiment, cache=cache_folder(infra), share=players)
+        live = experiment.actor_rollout_ref.rollout.max_concurrency
+        self.free = asyncio.Semaphore(-(-live // players))
+
+    async def play(self, spec: EpisodeSpec, sampling: SamplingConfig, split: str) -> bytes:
+        """Plays and judges one episode; returns it as `pack_trajectory` does.
+
+        Raises:
+            RenderError: The model cannot read what the environment shows, or the prompt is too
+                long.
+        """
+        runner = make_runner(
+            self.experiment,
+            policy=ServerPolicy(self.client, self.processor),
+            processor=self.processor,
+            sampling=sampling,
+        )
+        async with self.free:
+            trajectory = await run_episode(
+                runner,
+                spec,
+                lambda spec: make_environment(self.experiment, spec, split, self.environments),
+            )
+        await self.scorer.score(trajectory)
+        return pack_trajectory(trajectory, runner.images)
+
+
+def start_players(
+    client: ServerClient, experiment: ExperimentConfig, infra: InfraConfig
+) -> list[ActorHandle]:
+    """Starts `infra.verl.agent_workers` players, spread over the nodes."""
+    # Episodes wait for `Player.free`, so that those that are being judged do not count.
+    options = {"scheduling_strategy": "SPREAD", "max_concurrency": 1 << 16}
+    actor = ray.remote(Player).options(**options)
+    return [actor.remote(client, experiment, infra) for _ in range(infra.verl.agent_workers)]
+
+
+def play(
+    players: Sequence[ActorHandle],
+    specs: Sequence[EpisodeSpec],
+    *,
+    sampling: SamplingConfig,
+    split: str,
+    on_finish: Callable[[Trajectory], None] | None = None,
+) -> tuple[list[Trajectory], Images]:
+    """Has episodes played; returns them as `specs` are ordered, and every frame shown.
+
+    Raises:
+        RenderError: The model cannot read what an environment shows, or a prompt is too long.
+        EpisodesFailed: Every episode failed in its environment.
+        RolloutError: A server died, or there is a mistake in the code.
+        RayActorError: A player died.
+    """
+    turns = itertools.cycle(players)
+    asked = [next(turns).play.remote(spec, sampling, split) for spec in specs]
+    played: dict[Any, Trajectory] = {}
+    images: Images = {}
+    waiting = asked
+    while waiting:
+        ended, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL_SECONDS)
+        for episode in ended:
+            played[episode], frames = unpack_trajectory(_result(episode))
+            images |= frames
+            if on_finish is not None:
+                on_finish(played[episode])
+    trajectories = [played[episode] for episode in asked]
+    check_failures(trajectories)
+    return trajectories, images
+
+
+def _result(episode: Any) -> bytes:
+    try:
+        return ray.get(episode)
+    except RayTaskError as error:
+        if isinstance(error.cause, RenderError):
+            raise RenderError(str(error.cause)) from error
+        raise RolloutError(f"an episode broke off:\n{error}") from error
+
+
+def pack_trajectory(trajectory: Trajectory, images: Mapping[str, bytes]) -> bytes:
+    """A trajectory and the PNG bytes of its frames, as the tables of a batch in Arrow streams."""
+    shown = {digest for row in trajectory.rows for digest in row.images}
+    shown |= {digest for turn in trajectory.turns for digest in turn.images}
+    frames = {digest: images[digest] for digest in shown}
+    out = io.BytesIO()
+    for table in encode([trajectory], frames).values():
+        with pa.ipc.new_stream(out, table.schema) as stream:
+            stream.write_table(table)
+    return out.getvalue()
+
+
+def unpack_trajectory(data: bytes) -> tuple[Trajectory, Images]:
+    """Inverse of `pack_trajectory`."""
+    source = pa.BufferReader(data)
+    names = ("trajectories", "turns", "tokens", "images")
+    tables = {name: pa.ipc.open_stream(source).read_all() for name in names}
+    (trajectory,), frames = decode(tables)
+    return trajectory, frames

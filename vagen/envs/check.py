@@ -1,0 +1,350 @@
+"""The contract of an environment as code: `check_env` plays one and says what it breaks."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from gymnasium.error import ResetNeeded
+
+from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv
+from vagen.envs.check_form import ContractError, demand, play, reset, same, step
+from vagen.envs.config import EnvConfig
+from vagen.envs.levels import SPLITS, LevelError
+from vagen.envs.turns import TurnEnv
+
+EPISODES = 8
+"""Episodes that the expert plays."""
+LEVELS = 20
+"""Seeds whose levels are compared."""
+
+
+def check_env(env: AgentEnv, *, report: Callable[[str], object] = lambda _: None) -> None:
+    """Plays an environment and checks that it keeps the contract of `AgentEnv`.
+
+    Other instances of its class are made, played and closed, with its options and with variations
+    of them (fewer steps, other rewards), in this process. Takes seconds where the environment is
+    fast.
+
+    Args:
+        env: As `vagen.envs.make` gives it, or around it what `gymnasium.make` adds.
+        report: Called with a sentence for each part of the contract that is kept.
+
+    Raises:
+        ContractError: It breaks the contract.
+
+    Example:
+        >>> check_env(vagen.envs.make("my_env:CorridorEnv", {"length": 9}))
+    """
+    inner: Any = env.unwrapped
+    if not isinstance(inner, AgentEnv):
+        raise ContractError(
+            f"{type(inner).__name__} is no AgentEnv: derive from vagen.envs.turns.TurnEnv or from "
+            "vagen.envs.AgentEnv"
+        )
+    subject = _Subject(type(inner), inner.config, inner.split)
+    for sentence, check in CHECKS:
+        try:
+            with ExitStack() as subject.instances:
+                applies = check(subject) is not False
+        except ContractError:
+            raise
+        except Exception as error:  # an environment may fail in any way
+            raise ContractError(
+                f"{subject.kind.__name__} raises {type(error).__name__}: {error} (while it was "
+                f"checked that {sentence})"
+            ) from error
+        if applies:
+            report(sentence)
+
+
+@dataclass
+class _Subject:
+    """What is checked: a class with options."""
+
+    kind: type[AgentEnv]
+    config: EnvConfig
+    split: str
+    instances: ExitStack = field(default_factory=ExitStack)
+    """Closes what `make` made."""
+
+    def make(self, **options: Any) -> AgentEnv:
+        config = self.config.model_validate({**self.config.model_dump(), **options})
+        env = self.kind(config, split=self.split)
+        self.instances.callback(env.close)
+        return env
+
+
+# The parts of the contract.
+
+
+def _is_made_from_options(subject: _Subject) -> None:
+    config, kind = subject.config, subject.kind
+    again = kind.config_class.model_validate(json.loads(json.dumps(config.model_dump(mode="json"))))
+    demand(
+        again == config,
+        f"options change on their way through JSON, which takes them to workers: {config!r} "
+        f"becomes {again!r}",
+    )
+    demand(
+        isinstance(getattr(kind, "env_name", None), str), f"{kind.__name__}.env_name is not a text"
+    )
+    subject.make()
+
+
+def _has_one_prompt(subject: _Subject) -> None:
+    env = subject.make()
+    prompt = env.system_prompt()
+    demand(
+        isinstance(prompt, str) and bool(prompt.strip()),
+        f"system_prompt() gives {prompt!r}, no text",
+    )
+    demand(IMAGE_PLACEHOLDER not in prompt, "system_prompt() holds an image placeholder")
+    for seed in range(2):
+        reset(env, seed)
+        demand(
+            env.system_prompt() == prompt,
+            "system_prompt() depends on the level; say what belongs to a level in observations",
+        )
+    if not isinstance(env, TurnEnv):
+        return
+    example = env.example_response()
+    parsed = env._parser.parse(example)
+    demand(
+        parsed.format_correct and bool(parsed.actions),
+        f"the example of the system prompt cannot be read: {example!r}; example_actions are to be "
+        "actions as the environment reads them",
+    )
+    demand(
+        env.config.prompt_detail == "brief" or example in prompt,
+        "the full system prompt does not hold example_response()",
+    )
+    demand(
+        parsed.observation in (None, env.state_text(env.example_state)),
+        f"the example describes its state by {parsed.observation!r}, but state_text gives "
+        f"{env.state_text(env.example_state)!r}",
+    )
+
+
+def _draws_levels_by_seed(subject: _Subject) -> None:
+    kind, config = subject.kind, subject.config
+    env = subject.make()
+    split_by_hash: dict[str, str] = {}
+    for split in SPLITS:
+        try:
+            found = [kind.sample_level(config, seed, split).level_hash for seed in range(LEVELS)]
+        except LevelError:
+            demand(split != subject.split, f"there are no levels in the split {split}")
+            continue
+        again = [kind.sample_level(config, seed, split).level_hash for seed in range(LEVELS)]
+        demand(found == again, "sample_level gives another level for the same seed")
+        demand(len(set(found)) > 1, f"{LEVELS} seeds give one and the same level in {split}")
+        for digest in found:
+            other = split_by_hash.setdefault(digest, split)
+            demand(
+                other == split,
+                f"the level {digest} is in {other} and in {split}; decide by split_of(level_hash)",
+            )
+        _, info = env.reset(seed=3, options={"split": split})
+        demand(
+            info["level_hash"] == found[3],
+            f"reset(seed=3) loads another level of {split} than sample_level(config, 3, ...)",
+        )
+
+
+def _repeats_itself(subject: _Subject) -> None:
+    first = play(subject.make(), 5)
+    used = subject.make()
+    play(used, 6)
+    for other, what in (
+        (play(used, 5, first.responses), "an instance that was played before"),
+        (play(subject.make(), 5, first.responses), "another instance"),
+    ):
+        demand(
+            same(first, other),
+            f"the same seed and responses give another episode in {what}: take all chance from "
+            "the seed of reset()",
+        )
+
+    def hashes() -> list[str]:
+        env = subject.make()
+        reset(env, 9)
+        return [reset(env, None)[1]["level_hash"] for _ in range(5)]
+
+    found = hashes()
+    demand(
+        found == hashes(),
+        "resets without a seed differ between two instances that began with the same seed: draw "
+        "the seed from self.np_random",
+    )
+    demand(len(set(found)) > 1, "resets without a seed give the same level again and again")
+
+
+def _resets_in_threads(subject: _Subject) -> bool | None:
+    if subject.kind.needs_process:
+        return False
+
+    def level(seed: int) -> Any:
+        return subject.make().reset(seed=seed)
+
+    with ThreadPoolExecutor(16) as pool:
+        threaded = list(pool.map(level, range(64)))
+    demand(
+        same(threaded, [level(seed) for seed in range(64)]),
+        "resets in threads differ from resets one by one: keep no globals, or set needs_process",
+    )
+
+
+def _reads_strictly(subject: _Subject) -> None:
+    env = subject.make()
+    reset(env, 2)
+    right = env.expert_response()
+    for wrong in _malformed(right):
+        _, before = reset(env, 2)
+        with _named(f"the response {wrong[:60]!r}"):
+            _, terminated, truncated, info = step(env, wrong)
+        if not isinstance(env, TurnEnv):
+            continue
+        demand(
+            not info["parsed"]["format_correct"] and not info["metrics"]["action_is_valid"],
+            f"the format of {wrong[:60]!r} is accepted",
+        )
+        demand(
+            sum(info["rewards"].values()) <= 0, f"a reward is paid for the response {wrong[:60]!r}"
+        )
+        demand(
+            bool(info["parsed"]["actions"])
+            or (info["state"] == before["state"] and not (terminated or truncated)),
+            f"the response {wrong[:60]!r} holds no action, but changes the state",
+        )
+
+
+def _malformed(right: str) -> Iterator[str]:
+    yield from ("", " \n", "Jump", "\x00\ud800", "x" * 20_000, "<think>" * 500, "<answer></answer>")
+    yield from (f"so: {right}", f"{right} so", right * 2, right[: len(right) // 2])
+
+
+def _keeps_the_limit(subject: _Subject) -> None:
+    for seed in range(EPISODES):
+        free = play(subject.make(expert_actions_per_turn=1), seed)
+        count = len(free.responses)
+        if free.ends[-1] == (True, False):
+            end = _end_within(subject, seed, free.responses)
+            demand(
+                end == (True, False),
+                f"an episode that ends on the last allowed action (max_steps {count}) is "
+                f"{_ending(end)}; it is to be terminated",
+            )
+        if count > 1:
+            end = _end_within(subject, seed, free.responses[:1])
+            demand(
+                end == (False, True),
+                f"after max_steps 1 an episode is {_ending(end)}; it is to be truncated",
+            )
+            return
+
+
+def _end_within(subject: _Subject, seed: int, responses: list[str]) -> tuple[bool, bool]:
+    """How an episode stands after responses, as many as it allows."""
+    env = subject.make(expert_actions_per_turn=1, max_steps=len(responses))
+    return play(env, seed, responses).ends[-1]
+
+
+def _plays_between_reset_and_end(subject: _Subject) -> None:
+    env = subject.make()
+    for when in ("before reset()", "after the end of an episode"):
+        try:
+            env.step("")
+        except ResetNeeded:
+            play(env, 0)
+            continue
+        raise ContractError(f"step() {when} is to raise gymnasium.error.ResetNeeded")
+
+
+def _hides_rewards(subject: _Subject) -> bool | None:
+    if not subject.config.reward_presets:
+        return False
+    plain = play(subject.make(), 1)
+    others = {part: 3 * value + 7 for part, value in subject.config.reward_values.items()}
+    paid = play(subject.make(reward_overrides=others), 1, plain.responses)
+    demand(
+        same(plain.observations, paid.observations),
+        "observations change with the rewards that are paid: the agent could read its reward",
+    )
+
+
+def _has_a_true_expert(subject: _Subject) -> bool | None:
+    env = subject.make()
+    if not env.has_expert:
+        return False
+    episodes = [play(env, seed) for seed in range(EPISODES)]
+    for episode in episodes:
+        for before, info in zip(episode.states, episode.infos[1:], strict=False):
+            parsed = info["parsed"]
+            if isinstance(env, TurnEnv) and parsed["observation"] is not None:
+                demand(
+                    parsed["observation"] == env.state_text(before),
+                    f"the expert describes a state by {parsed['observation']!r}, but state_text "
+                    f"gives {env.state_text(before)!r}",
+                )
+    demand(
+        any(episode.success for episode in episodes),
+        f"the expert solves none of {EPISODES} levels; an environment without an expert sets "
+        "has_expert = False",
+    )
+
+
+def _measures_progress(subject: _Subject) -> None:
+    env = subject.make()
+    for seed in range(EPISODES // 2):
+        episode = play(env, seed)
+        start = episode.states[0]
+        for state in episode.states:
+            distance = env.distance(state)
+            demand(
+                distance is None or (math.isfinite(distance) and distance >= 0),
+                f"distance() gives {distance}; it is to be a number from 0, or None",
+            )
+            potential = env.potential(state, start)
+            demand(0 <= potential <= 1, f"potential() gives {potential}; it lies in [0, 1]")
+        demand(env.potential(start, start) == 0, "potential(start, start) is not 0")
+        if env.has_expert and episode.success and env.distance(start) is not None:
+            last = env.potential(episode.states[-1], start)
+            demand(last == 1, f"potential() is {last} where the expert has succeeded, not 1")
+
+
+CHECKS: tuple[tuple[str, Callable[[_Subject], bool | None]], ...] = (
+    ("it is made from its options, which survive JSON", _is_made_from_options),
+    ("its system prompt stands for every level, and its example can be read", _has_one_prompt),
+    ("a seed gives a level, and no level is in two splits", _draws_levels_by_seed),
+    ("observations and infos are as described, and the same seed repeats them", _repeats_itself),
+    ("resets in threads are as resets one by one", _resets_in_threads),
+    ("malformed responses are answered and not rewarded", _reads_strictly),
+    ("max_steps truncates, and an end on the last step terminates", _keeps_the_limit),
+    ("there is no step before a reset or after the end", _plays_between_reset_and_end),
+    ("what is shown tells nothing of the rewards", _hides_rewards),
+    ("the expert's responses are read, true, and solve levels", _has_a_true_expert),
+    ("progress is 0 at the start, 1 at success", _measures_progress),
+)
+"""What is checked, in order; a check that has nothing to check returns False."""
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Says what an environment raised an error for."""
+    try:
+        yield
+    except ContractError:
+        raise
+    except Exception as error:  # an environment may fail in any way
+        raise ContractError(
+            f"{what} raises {type(error).__name__}: {error}; whatever a model writes is to be "
+            "answered by a step"
+        ) from error
+
+
+def _ending(end: tuple[bool, bool]) -> str:
+    return {(True, False): "terminated", (False, True): "truncated"}.get(end, "not over")

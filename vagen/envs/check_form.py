@@ -1,0 +1,209 @@
+"""Episodes of an environment under test: the form of everything it answers is checked."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation, State
+from vagen.envs.parsing import ParsedResponse
+
+REWARDS = {"env", "format"}
+METRICS = {"action_is_valid", "action_is_effective"}
+STEP_INFO = {"rewards", "parsed", "metrics", "success", "state"}
+
+
+class ContractError(ValueError):
+    """An environment breaks the contract of `AgentEnv`; says how, and what would be right."""
+
+
+def demand(holds: bool, otherwise: str) -> None:
+    """Raises `ContractError` with the text `otherwise` unless it holds."""
+    if not holds:
+        raise ContractError(otherwise)
+
+
+@dataclass
+class Episode:
+    """An episode, every answer of which has the right form."""
+
+    observations: list[Observation]
+    infos: list[dict[str, Any]]
+    """The info of the reset, then that of each step."""
+    responses: list[str] = field(default_factory=list)
+    ends: list[tuple[bool, bool]] = field(default_factory=list)
+    """Terminated and truncated, after each step."""
+
+    @property
+    def success(self) -> bool:
+        """Whether it ended so."""
+        return bool(self.ends) and self.infos[-1]["success"]
+
+    @property
+    def states(self) -> list[State]:
+        """Ground truth after the reset and after each step."""
+        return [info["state"] for info in self.infos]
+
+
+def play(env: AgentEnv, seed: int | None, responses: Sequence[str] | None = None) -> Episode:
+    """Plays given responses, or the expert to the end."""
+    observation, info = reset(env, seed)
+    episode = Episode([observation], [info])
+    states = [json.dumps(info["state"])]
+    most = env.config.max_steps if responses is None else len(responses)
+    while len(episode.responses) < most and not (episode.ends and any(episode.ends[-1])):
+        turn = len(episode.responses)
+        response = env.expert_response() if responses is None else responses[turn]
+        demand(isinstance(response, str), f"expert_response() gives {_kind(response)}, not a text")
+        demand(
+            json.dumps(env.state()) == states[-1],
+            "state() is not the last info's state, or expert_response() changed it",
+        )
+        observation, terminated, truncated, info = step(env, response)
+        demand(
+            responses is not None
+            or not env.has_expert
+            or (info["parsed"]["format_correct"] and info["metrics"]["action_is_valid"]),
+            f"the expert's response {response!r} is not accepted by the environment",
+        )
+        episode.responses.append(response)
+        episode.observations.append(observation)
+        episode.infos.append(info)
+        episode.ends.append((terminated, truncated))
+        states.append(json.dumps(info["state"]))
+    demand(
+        [json.dumps(state) for state in episode.states] == states,
+        "a later step changes a state that was handed out before: build each state anew",
+    )
+    demand(
+        responses is not None or any(episode.ends[-1]),
+        f"an episode does not end after {most} responses, though max_steps is {most}",
+    )
+    return episode
+
+
+def reset(env: AgentEnv, seed: int | None) -> tuple[Observation, dict[str, Any]]:
+    """`env.reset`, checked."""
+    result: Any = env.reset(seed=seed)
+    demand(
+        isinstance(result, tuple) and len(result) == 2,
+        f"reset() gives {_kind(result)}, not (observation, info)",
+    )
+    observation, info = result
+    _check_observation(env, observation, "reset()")
+    _check_keys(info, {"state", "level_hash"}, "reset()'s info")
+    _check_json(info, "reset()'s info")
+    demand(isinstance(info["level_hash"], str), "level_hash is not a text; use content_hash")
+    return observation, info
+
+
+def step(env: AgentEnv, response: str) -> tuple[Observation, bool, bool, dict[str, Any]]:
+    """`env.step`, checked; without the reward, which is the sum of its parts in the info."""
+    result: Any = env.step(response)
+    demand(
+        isinstance(result, tuple) and len(result) == 5,
+        f"step() gives {_kind(result)}, not (observation, reward, terminated, truncated, info)",
+    )
+    observation, reward, terminated, truncated, info = result
+    _check_observation(env, observation, "step()")
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        demand(isinstance(flag, bool), f"step()'s {name} is {_kind(flag)}, not True or False")
+    demand(not (terminated and truncated), "an episode is both terminated and truncated")
+    _check_keys(info, STEP_INFO, "step()'s info")
+    _check_json(info, "step()'s info")
+    _check_keys(info["rewards"], REWARDS, "info['rewards']")
+    total = sum(info["rewards"].values())
+    demand(
+        isinstance(reward, float | int) and math.isclose(reward, total, abs_tol=1e-9),
+        f"the reward is {reward}, but its parts info['rewards'] sum to {total}",
+    )
+    _check_keys(info["parsed"], set(ParsedResponse(False).to_dict()), "info['parsed']")
+    _check_keys(info["metrics"], METRICS, "info['metrics']")
+    flags = {**info["metrics"], "success": info["success"]}
+    for name, flag in flags.items():
+        demand(isinstance(flag, bool), f"info: {name} is {_kind(flag)}, not True or False")
+    demand(
+        info["parsed"]["format_correct"] or info["rewards"]["format"] == 0,
+        f"a format reward of {info['rewards']['format']} is paid for a response whose format is "
+        "wrong; it is to be 0",
+    )
+    return observation, terminated, truncated, info
+
+
+def _check_observation(env: AgentEnv, observation: Any, where: str) -> None:
+    _check_keys(observation, {"text", "images"}, f"{where}'s observation")
+    text, images = observation["text"], observation["images"]
+    demand(isinstance(text, str), f"{where}'s observation text is {_kind(text)}, not a text")
+    demand(isinstance(images, tuple), f"{where}'s images are {_kind(images)}, not a tuple")
+    for image in images:
+        demand(
+            isinstance(image, np.ndarray)
+            and image.dtype == np.uint8
+            and image.ndim == 3
+            and image.shape[2] == 3,
+            f"{where} shows {_kind(image)}; an image is an array uint8 [height, width, 3]",
+        )
+    count = text.count(IMAGE_PLACEHOLDER)
+    demand(
+        count == len(images),
+        f"{where}'s text holds {IMAGE_PLACEHOLDER} {count} times for {len(images)} images; write "
+        "it once for each",
+    )
+    demand(
+        not images or env.config.render_mode != "text",
+        f"{where} shows images, though render_mode is text",
+    )
+
+
+def _check_keys(found: Any, wanted: set[str], what: str) -> None:
+    demand(isinstance(found, dict), f"{what} is {_kind(found)}, not a dict")
+    demand(
+        set(found) == wanted,
+        f"{what} has the keys {_listed(found)}; they are to be {_listed(wanted)}",
+    )
+
+
+def _check_json(value: Any, where: str) -> None:
+    """Finds what JSON does not hold as it is: tuples, numbers of numpy, keys that are no texts."""
+    if type(value) is dict:
+        for key, part in value.items():
+            demand(isinstance(key, str), f"{where} has the key {key!r}, which is not a text")
+            _check_json(part, f"{where}[{key!r}]")
+    elif type(value) is list:
+        for index, part in enumerate(value):
+            _check_json(part, f"{where}[{index}]")
+    elif type(value) is float:
+        demand(math.isfinite(value), f"{where} is {value}, which JSON cannot hold")
+    elif value is not None and type(value) not in (str, int, bool):
+        raise ContractError(
+            f"{where} is {_kind(value)}, which JSON does not hold as it is; write dict, list, str, "
+            "int, float, bool or None"
+        )
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equality of nested results that hold arrays."""
+    if isinstance(left, Episode):
+        return same(vars(left), vars(right))
+    if isinstance(left, np.ndarray):
+        return np.array_equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return left == right
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array {value.dtype} {list(value.shape)}"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    return f"{' '.join(repr(value).split()):.60} ({type(value).__module__}.{type(value).__name__})"
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(map(str, names)))

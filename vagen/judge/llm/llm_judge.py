@@ -1,0 +1,278 @@
+"""The judge that is a language model: it extracts relations, or verifies whole statements.
+
+Of grid games it lists what a text states, without being told the truth, and the rules compare: the
+score is the rule judge's. Elsewhere it is told the truth and says whether the text agrees.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from vagen.envs.base import State
+from vagen.judge.base import SECTIONS
+from vagen.judge.cache import AnswerCache, content_key, normalized
+from vagen.judge.gate import same_words, text_flags
+from vagen.judge.grid.statement import Claim
+from vagen.judge.llm.answers import AnswerT, read_extraction, read_verification
+from vagen.judge.llm.client import ChatClient, Question
+from vagen.judge.llm.errors import NoAnswerError
+from vagen.judge.llm.prompts import (
+    PROMPT_VERSION,
+    Extraction,
+    Relation,
+    Role,
+    Verification,
+    extractor,
+    verifier,
+)
+from vagen.judge.rules import Reading, Rules, default_rules
+from vagen.judge.rules.grid import GridRules
+from vagen.rollout.types import Verdict
+
+_VERTICAL = {"above": -1, "same": 0, "below": 1, "unstated": None}
+_HORIZONTAL = {"left": -1, "same": 0, "right": 1, "unstated": None}
+_COPIED = "copied_observation"
+
+
+@dataclass(frozen=True, slots=True)
+class SectionVerdict:
+    """The score of one text."""
+
+    score: float | None
+    flags: tuple[str, ...] = field(default=())
+    absent: str = ""
+    """Why there is no score, if one was asked for."""
+    decided_by: str = ""
+    reading: Reading[Any] | None = None
+    """What the text was read as, where it was read."""
+
+
+class LLMJudge:
+    """Scores state descriptions by a language model, which never sees what the gate refuses.
+
+    Equal questions are asked once: while one is under way others wait for its answer, and answers
+    are kept in the cache. What could not be had is absent, with the reason, and is not kept.
+    """
+
+    def __init__(
+        self,
+        client: ChatClient,
+        *,
+        rules: Mapping[str, Rules[Any, Any]] | None = None,
+        prompts: Mapping[str, str] | None = None,
+        cache: AnswerCache | None = None,
+        max_tokens: int = 200,
+    ) -> None:
+        """Creates a judge.
+
+        Args:
+            client: The endpoint.
+            rules: Rules by environment name, for what is true in a state; None takes the defaults
+                of all that have some.
+            prompts: System prompt by environment: text copied from it is refused.
+            cache: Answers that were had before; None keeps none.
+            max_tokens: Most words and marks of a text.
+        """
+        self.client = client
+        self._rules = default_rules() if rules is None else rules
+        self._prompts = dict(prompts or {})
+        self._cache = cache
+        self._max_tokens = max_tokens
+        self._under_way: dict[str, asyncio.Task[Any]] = {}
+
+    async def score(
+        self,
+        *,
+        env_name: str,
+        observation: str | None,
+        prediction: str | None,
+        state: State,
+        next_state: State,
+    ) -> Verdict:
+        """`observation` against `state`, `prediction` against `next_state`."""
+        return await score_sections(
+            self.score_section,
+            lambda found: self.is_copied(env_name, found, state, next_state),
+            env_name=env_name,
+            texts=(observation, prediction),
+            states=(state, next_state),
+        )
+
+    async def score_section(
+        self, section: str, env_name: str, text: str, state: State
+    ) -> SectionVerdict:
+        """Scores one text, the gate first.
+
+        Args:
+            section: `observation` or `prediction`.
+            env_name: Environment of the state.
+            text: What the agent wrote.
+            state: The state that it speaks of.
+        """
+        flags = self.gate(env_name, text)
+        if flags:
+            return SectionVerdict(0.0, flags, decided_by="gate")
+        return await self.ask(section, env_name, text, state)
+
+    def gate(self, env_name: str, text: str) -> tuple[str, ...]:
+        """Why a text is refused before anything is asked."""
+        rules = self._rules.get(env_name)
+        return text_flags(
+            text,
+            max_tokens=self._max_tokens,
+            prompt=self._prompts.get(env_name),
+            vocabulary=rules.vocabulary if rules else frozenset(),
+        )
+
+    async def ask(self, section: str, env_name: str, text: str, state: State) -> SectionVerdict:
+        """As `score_section`, of a text that the gate lets pass."""
+        rules = self._rules.get(env_name)
+        text = normalized(text)
+        tense = "current" if section == SECTIONS[0] else "next"
+        try:
+            if isinstance(rules, GridRules):
+                return await self._extract(Role(f"{tense}_extractor"), rules, text, state)
+            return await self._verify(Role(f"{tense}_verifier"), env_name, rules, text, state)
+        except NoAnswerError as error:
+            return SectionVerdict(None, absent=error.reason)
+
+    def is_copied(
+        self, env_name: str, verdict: SectionVerdict, state: State, next_state: State
+    ) -> bool:
+        """Whether a prediction that repeats the observation's words is wrong for that alone.
+
+        It is wrong if what it speaks of has changed. If the text was not read, it is wrong if
+        anything has changed that the truth depends on.
+        """
+        rules = self._rules.get(env_name)
+        if rules is not None and verdict.reading is not None:
+            before, after = rules.truth(state), rules.truth(next_state)
+            return rules.has_changed(verdict.reading.content, before, after)
+        return _canonical(rules, state) != _canonical(rules, next_state)
+
+    async def _extract(
+        self, role: Role, rules: GridRules, text: str, state: State
+    ) -> SectionVerdict:
+        key = content_key(role=role, text=text, **self._who())
+        answer, source = await self._answer(key, extractor(role, text), Extraction, read_extraction)
+        reading = rules.reading_of(_claims(answer.relations))
+        if reading.flags:
+            return SectionVerdict(0.0, reading.flags, decided_by=source)
+        score, flags = rules.score(reading.content, rules.truth(state))
+        return SectionVerdict(score, flags, decided_by=source, reading=reading)
+
+    async def _verify(
+        self, role: Role, env_name: str, rules: Rules[Any, Any] | None, text: str, state: State
+    ) -> SectionVerdict:
+        key = content_key(
+            environment=env_name,
+            role=role,
+            text=text,
+            state=_canonical(rules, state),
+            **self._who(),
+        )
+        truth = rules.describe(state) if rules else json.dumps(state, sort_keys=True)
+        question = verifier(role, env_name, text, truth)
+        answer, source = await self._answer(key, question, Verification, read_verification)
+        return SectionVerdict(float(answer.verdict == "YES"), decided_by=source)
+
+    async def _answer(
+        self,
+        key: str,
+        question: Question,
+        kind: type[AnswerT],
+        read: Callable[[str], AnswerT],
+    ) -> tuple[AnswerT, str]:
+        """The answer to a question, and whether it came from the cache or the model."""
+        if (kept := self._kept(key, kind)) is not None:
+            return kept, "cache"
+        if (task := self._under_way.get(key)) is not None:
+            return await asyncio.shield(task), "cache"
+        task = asyncio.create_task(self._fetch(key, question, read))
+        self._under_way[key] = task
+        task.add_done_callback(lambda _: self._under_way.pop(key, None))
+        return await asyncio.shield(task), "llm"
+
+    def _kept(self, key: str, kind: type[AnswerT]) -> AnswerT | None:
+        """The answer in the cache; what is there and is none is dropped."""
+        value = self._cache.get(key) if self._cache is not None else None
+        if self._cache is None or value is None:
+            return None
+        try:
+            return kind.model_validate(value)
+        except ValidationError:
+            self._cache.drop(key)
+            return None
+
+    async def _fetch(self, key: str, question: Question, read: Callable[[str], AnswerT]) -> AnswerT:
+        answer = await self.client.ask(question, read)
+        if self._cache is not None:
+            self._cache.put(key, answer.model_dump(mode="json"))
+        return answer
+
+    def _who(self) -> dict[str, Any]:
+        """What an answer depends on beside the question."""
+        return {"prompt": PROMPT_VERSION, "model": self.client.config.model}
+
+
+async def score_sections(
+    score: Callable[[str, str, str, State], Awaitable[SectionVerdict]],
+    is_copied: Callable[[SectionVerdict], bool],
+    *,
+    env_name: str,
+    texts: tuple[str | None, str | None],
+    states: tuple[State, State],
+) -> Verdict:
+    """One turn's verdict from those of its sections, both at once.
+
+    Args:
+        score: Scores one text: section, environment, text, state.
+        is_copied: Whether a prediction with the observation's words is wrong for that alone.
+        env_name: Environment of the turn.
+        texts: Observation and prediction.
+        states: Before and after the action.
+    """
+    given = [
+        (section, text, state)
+        for section, text, state in zip(SECTIONS, texts, states, strict=True)
+        if text is not None
+    ]
+    found = dict(
+        zip(
+            (section for section, _, _ in given),
+            await asyncio.gather(*(score(name, env_name, text, at) for name, text, at in given)),
+            strict=True,
+        )
+    )
+    observation, prediction = texts
+    if observation is not None and prediction is not None and same_words(observation, prediction):
+        verdict = found["prediction"]
+        if verdict.score is not None and not verdict.flags and is_copied(verdict):
+            found["prediction"] = SectionVerdict(0.0, (_COPIED,), decided_by=verdict.decided_by)
+    return Verdict(
+        observation=found["observation"].score if "observation" in found else None,
+        prediction=found["prediction"].score if "prediction" in found else None,
+        flags=tuple(f"{name}:{flag}" for name, part in found.items() for flag in part.flags),
+        absent=tuple(f"{name}:{part.absent}" for name, part in found.items() if part.absent),
+        decided_by=tuple(
+            f"{name}:{part.decided_by}" for name, part in found.items() if part.decided_by
+        ),
+    )
+
+
+def _claims(relations: tuple[Relation, ...]) -> dict[str, tuple[Claim, ...]]:
+    """Claims by object class; a relation that places nothing claims nothing."""
+    claims: dict[str, tuple[Claim, ...]] = {}
+    for relation in relations:
+        claim = Claim(_VERTICAL[relation.vertical], _HORIZONTAL[relation.horizontal])
+        placed = () if claim.is_empty else (claim,)
+        claims[relation.object] = claims.get(relation.object, ()) + placed
+    return claims
+
+
+def _canonical(rules: Rules[Any, Any] | None, state: State) -> str:
+    return rules.canonical(state) if rules else json.dumps(state, sort_keys=True)

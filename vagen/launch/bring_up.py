@@ -1,0 +1,114 @@
+"""A run's Ray cluster on Kubernetes: made, awaited and kept, its logs saved, deleted."""
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vagen import cluster
+from vagen.cluster import ClusterError, Dashboard
+from vagen.config import InfraConfig
+from vagen.config.kubernetes import KubernetesConfig
+from vagen.launch.logs import LOGS, keep_logs
+from vagen.run.uris import run_name
+from vagen.storage import commit_directory
+
+
+def bring_up(run: str, infra: InfraConfig) -> Dashboard:
+    """Makes the run's Ray cluster if it has none, and waits until all of it is ready.
+
+    Args:
+        run: URI of the run.
+        infra: Of the run.
+
+    Returns:
+        Where its head takes jobs.
+
+    Raises:
+        ClusterError: It cannot be had: says why, and what to do.
+    """
+    config, name = kubernetes_of(infra), run_name(run)
+    kube = cluster.connect(config.namespace)
+    manifest = cluster.render_raycluster(
+        cluster.read_template(kube, config.template),
+        name=cluster.cluster_name(name),
+        run=name,
+        workers=infra.verl.nnodes,
+        gpus_per_worker=0 if infra.device == "cpu" else infra.verl.n_gpus_per_node,
+        lease_minutes=config.lease_minutes,
+        image=config.ray_image,
+        queue=config.queue,
+        labels=config.cost_labels,
+        priority=config.priority,
+    )
+    cluster.ensure_raycluster(kube, manifest)
+    ready = cluster.await_raycluster(
+        kube,
+        cluster.cluster_name(name),
+        pending_deadline=60 * config.pending_minutes,
+        report=lambda text: print(text, flush=True),
+    )
+    return cluster.find_dashboard(kube, ready)
+
+
+@contextmanager
+def lease(run: str, infra: InfraConfig) -> Iterator[None]:
+    """Keeps `make gc` from removing the run's Ray cluster for as long as the block takes.
+
+    Args:
+        run: URI of the run.
+        infra: Of the run.
+    """
+    config, name = kubernetes_of(infra), cluster.cluster_name(run_name(run))
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(60 * config.lease_minutes / 4):
+            try:
+                cluster.renew_lease(cluster.connect(config.namespace), name, config.lease_minutes)
+            except ClusterError as error:
+                print(f"the lease of {name} is not renewed: {error}", flush=True)
+
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def ready_dashboard(run: str, namespace: str) -> Dashboard | None:
+    """Where the head of the run's Ray cluster takes jobs; None if there is none, or it is not well.
+
+    Raises:
+        ClusterError: The token cannot be had.
+    """
+    kube = cluster.connect(namespace)
+    found = cluster.find_raycluster(kube, cluster.cluster_name(run_name(run)))
+    if found is None or not cluster.is_ready(found):
+        return None
+    return cluster.find_dashboard(kube, found)
+
+
+def delete_clusters(run: str, namespace: str) -> list[str]:
+    """Deletes the Ray clusters that bear the run's label; returns their names."""
+    return cluster.delete_run(cluster.connect(namespace), run_name(run))
+
+
+def save_pod_logs(run: str, namespace: str) -> None:
+    """Puts the logs of the Ray cluster's pods into the run's store; says which cannot be had."""
+    kube = cluster.connect(namespace)
+    with tempfile.TemporaryDirectory() as folder:
+        logs = Path(folder) / LOGS
+        with commit_directory(logs, kind=LOGS) as partial:
+            for missing in cluster.harvest_logs(kube, run_name(run), partial).missing:
+                print(f"not saved: {missing}", flush=True)
+        keep_logs(run, logs, "pods")
+
+
+def kubernetes_of(infra: InfraConfig) -> KubernetesConfig:
+    """The infra's Kubernetes section, which a run with a Ray cluster of its own has."""
+    assert infra.kubernetes is not None
+    return infra.kubernetes

@@ -1,0 +1,45 @@
+"""Stages of a run by name, in this process."""
+
+from typing import Any
+
+from vagen.config.base import ConfigError
+from vagen.run.run import Run, result
+from vagen.stages.execute import STAGES, execute
+from vagen.train import iterate
+
+TRAIN = "train"
+"""A stretch of whole iterations, `start` to before `stop`."""
+BESIDE = "measure"
+"""A stage beside a training that may be going on: it writes one folder that nobody else writes."""
+
+
+def run_here(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
+    """Executes one stage of a run and lets everything go again.
+
+    Args:
+        run: The run: its folder, or its URI in a store.
+        stage: Of `STAGES`, or `TRAIN`.
+        arguments: Of the stage.
+
+    Returns:
+        `uri`, `sha256`, `metrics`.
+
+    Raises:
+        ValueError: The user can put it right.
+        StageFailed: The stage broke.
+    """
+    opened = Run.open(run)
+    if stage == BESIDE:
+        return perform(opened, stage, **arguments)
+    with opened.at_work():
+        return perform(opened, stage, **arguments)
+
+
+def perform(run: Run, stage: str, **arguments: Any) -> dict[str, Any]:
+    """Executes one stage of a run that this process works on; see `run_here`."""
+    if stage == TRAIN:
+        iterate(run, **arguments)
+        return result(run.step(run.finished_iterations - 1, "update"))
+    if stage not in STAGES:
+        raise ConfigError(f"no stage is named {stage!r}: there are {', '.join(STAGES)}, {TRAIN}")
+    return execute(run, STAGES[stage], **arguments)

@@ -1,0 +1,91 @@
+"""One stage of a run as a program: what a job on the run's Ray cluster executes.
+
+    python -m vagen.launch.job s3://bucket/runs/lake-1 rollout iteration=3
+
+It has the run's resident actor perform the stage (`vagen.launch.actor`), prints what the actor
+prints meanwhile, and says last what came of it (`vagen.launch.protocol`). The job is stopped by
+SIGTERM, and the stage with it: the actor is ended.
+"""
+
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from vagen.engines.verl.env_vars import variables_of
+from vagen.launch.actor import NAMESPACE, attach, kind_of
+from vagen.launch.logs import RAY_LOGS, write_ray_logs
+from vagen.launch.protocol import CPU, EXIT_CODES, Verdict, format_verdict, parse_command
+
+PAUSE = 2.0
+"""Seconds between two looks at what the actor has printed."""
+CHUNK = 1 << 20
+"""Bytes of its output that are copied at once."""
+MESSAGE = 1000
+"""Characters of what Ray says of a lost actor."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Executes a command line made by `format_command`; returns the exit code."""
+    run, stage, arguments = parse_command(words)
+    ray.init("auto", namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
+    verdict = _perform(run, stage, arguments)
+    print(format_verdict(verdict), flush=True)
+    return EXIT_CODES[verdict["kind"]] if "kind" in verdict else 0
+
+
+def _perform(run: str, stage: str, arguments: dict[str, Any]) -> Verdict:
+    try:
+        if stage == RAY_LOGS:
+            return {"result": {"uri": write_ray_logs(run)}}
+        return _ask(run, stage, arguments)
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        return {"kind": kind_of(error), "message": f"{stage} failed: {text[:MESSAGE]}"}
+
+
+def _ask(run: str, stage: str, arguments: dict[str, Any]) -> Verdict:
+    """Has the actor perform a stage, and prints what it prints."""
+    variables = variables_of(cpu=bool(arguments.pop(CPU, 0)))
+    actor = attach(run, variables)
+
+    def stop(*_: Any) -> None:
+        ray.kill(actor)
+        sys.exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, stop)
+    where = actor.output.remote()
+    reply = actor.perform.remote(stage, arguments)
+    node, path, position = ray.get(where)
+    tail = _tail.options(
+        num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+    )
+    while True:
+        done, _ = ray.wait([reply], timeout=PAUSE)
+        while text := ray.get(tail.remote(path, position)):
+            sys.stdout.write(text.decode(errors="replace"))
+            sys.stdout.flush()
+            position += len(text)
+        if done:
+            break
+    verdict: Verdict = ray.get(reply)  # pyright: ignore[reportAssignmentType]
+    if verdict.get("kind", "user") != "user":
+        ray.kill(actor)  # what it holds may not be whole any more: the next attempt starts another
+    return verdict
+
+
+@ray.remote
+def _tail(path: str, position: int) -> bytes:
+    """Whole lines of a file from a position on; empty if there are none yet."""
+    with open(path, "rb") as file:
+        file.seek(position)
+        text = file.read(CHUNK)
+    return text if len(text) == CHUNK else text[: text.rfind(b"\n") + 1]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

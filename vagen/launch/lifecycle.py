@@ -1,0 +1,96 @@
+"""The two ends of a pipeline's run: made with what it needs, and closed."""
+
+import tempfile
+from pathlib import Path
+
+from vagen.config import config_digest
+from vagen.config.base import ConfigError
+from vagen.config.load import load_experiment, load_infra
+from vagen.launch.step import await_store, run_stage
+from vagen.run import layout
+from vagen.run.run import Run
+from vagen.run.uris import is_uri, run_name, split_uri
+from vagen.storage import open_store
+
+
+def begin(run: str, *, experiment: str, infra: str) -> None:
+    """Makes the run if it is not there.
+
+    Args:
+        run: The run: its folder, which exists, or its URI in a store.
+        experiment: Text of the experiment file; empty if the run is there.
+        infra: Text of the infra file; empty if the run is there.
+
+    Raises:
+        ConfigError: There is no such run and nothing to make it from, or it is another one.
+    """
+    found = await_store(lambda: _found(run))
+    if found is None:
+        await_store(lambda: _made(run, experiment, infra))
+    elif experiment and config_digest(_experiment(experiment)) != found.config_digest:
+        raise ConfigError(
+            f"{run} exists with another experiment: choose another name, or submit it with its own "
+            "(--clone)"
+        )
+
+
+def release(run: str) -> None:
+    """Lets the run's Ray cluster go, if it has one; a later step makes it again."""
+    if namespace := await_store(lambda: Run.open(run)).infra.ray_namespace:
+        _tear_down(run, namespace)
+
+
+def end(run: str, *, namespace: str, state: str, message: str) -> None:
+    """Lets the run's Ray cluster go, with its logs in the store, and finalizes the run.
+
+    Args:
+        run: The run: its folder, or its URI in a store.
+        namespace: Where its Ray cluster is, which goes even if the store does not answer; empty if
+            it has none.
+        state: How the pipeline ended, in Kubeflow's words.
+        message: Why, if it failed.
+    """
+    try:
+        if namespace:
+            _tear_down(run, namespace)
+    finally:
+        if await_store(lambda: _found(run)) is None:
+            print(f"{run} was never made: there is nothing to close", flush=True)
+        else:
+            run_stage(run, "finalize", state=state, message=message)
+
+
+def _tear_down(run: str, namespace: str) -> None:
+    # Loads Ray, which the local engine's steps do without.
+    from vagen.launch.on_cluster import tear_down
+
+    tear_down(run, namespace)
+
+
+def _found(run: str) -> Run | None:
+    """The run, if it is there."""
+    if is_uri(run):
+        root, name = split_uri(run)
+        if open_store(root).read_file(f"{name}/{layout.EXPERIMENT.as_posix()}") is None:
+            return None
+    return Run.open(run)
+
+
+def _made(run: str, experiment: str, infra: str) -> Run:
+    """A new run from the texts of its files."""
+    if not experiment:
+        raise ConfigError(f"there is no run {run}, and no experiment to make it from")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "infra.yaml")
+        path.write_text(infra)
+        where = load_infra(path)
+    if where.store is None or f"{where.store.rstrip('/')}/{run_name(run)}" != run:
+        raise ConfigError(f"infra.store is {where.store!r}, and the run shall be {run}")
+    return Run.create(_experiment(experiment), where, name=run_name(run))
+
+
+def _experiment(text: str):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "experiment.yaml")
+        path.write_text(text)
+        return load_experiment(path)

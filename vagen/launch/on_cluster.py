@@ -1,0 +1,138 @@
+"""A run's stages on its Ray cluster, as a pipeline's step has them performed.
+
+result = run_on_cluster("s3://vagen/runs/lake-1", infra, "update", {"iteration": 7})
+"""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from vagen.cluster import ApiError, Dashboard
+from vagen.config import InfraConfig
+from vagen.launch.bring_up import (
+    bring_up,
+    delete_clusters,
+    kubernetes_of,
+    lease,
+    ready_dashboard,
+    save_pod_logs,
+)
+from vagen.launch.errors import JobFailed, Lost
+from vagen.launch.logs import RAY_LOGS
+from vagen.launch.protocol import CPU
+from vagen.launch.ray_job import PATIENCE, Patience, StageJob
+from vagen.run.uris import split_uri
+from vagen.storage import MANIFEST, StoreAway, open_store, parse_manifest
+
+LOGS_SECONDS = 300.0
+"""What saving Ray's logs may take: the cluster costs money meanwhile."""
+
+
+def run_on_cluster(
+    run: str,
+    infra: InfraConfig,
+    stage: str,
+    kwargs: dict[str, Any],
+    *,
+    patience: Patience = PATIENCE,
+) -> dict[str, Any]:
+    """Has a stage performed in the run's Ray cluster, and prints what it prints meanwhile.
+
+    Args:
+        run: URI of the run.
+        infra: Of the run.
+        stage: A stage, or `train` with `start` and `stop`.
+        kwargs: Arguments of the stage: numbers and words.
+        patience: How long to wait for what.
+
+    Returns:
+        `uri`, `sha256` and `metrics` of what the stage committed; the store has it.
+
+    Raises:
+        JobRefused: The stage refused what the user gave it.
+        ClusterError: The cluster cannot be had.
+        JobFailed: The stage broke, took too long, or the infrastructure failed again and again.
+    """
+    config = kubernetes_of(infra)
+    arguments = kwargs | ({CPU: 1} if infra.device == "cpu" else {})
+    job = StageJob(
+        run, stage, arguments, seconds=3600 * config.step_hours, patience=patience, say=_say
+    )
+    with lease(run, infra):
+        for left in reversed(range(config.retries + 1)):
+            try:
+                result = job.perform(_brought_up(run, infra))
+                _check_committed(run, result)
+                return result
+            except (Lost, StoreAway) as loss:
+                if not left:
+                    raise JobFailed(
+                        f"{stage}: given up after {config.retries + 1} attempts, the last of which "
+                        f"ended so: {loss}"
+                    ) from loss
+                tried = config.retries - left
+                pause = min(patience.longest_backoff, patience.backoff * 2**tried)
+                _say(f"{loss}\n{stage} is tried again in {pause:.0f} s, {left} more times at most")
+                time.sleep(pause)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def tear_down(run: str, namespace: str) -> None:
+    """Deletes the run's Ray clusters; their logs are in the store first, as far as can be had.
+
+    Neither the run's folder nor its store is needed to find them.
+
+    Args:
+        run: URI of the run.
+        namespace: Where its Ray clusters are.
+
+    Raises:
+        ClusterError: A cluster cannot be deleted.
+    """
+    try:
+        save_logs(run, namespace)
+    finally:
+        delete_clusters(run, namespace)
+
+
+def save_logs(run: str, namespace: str) -> None:
+    """Puts what Ray and its pods wrote into the run's store; says what cannot be had."""
+    for save in (_save_ray_logs, save_pod_logs):
+        try:
+            save(run, namespace)
+        # The store, the cluster or Ray: none of them may keep the other logs from being saved.
+        except (ValueError, RuntimeError, OSError) as error:
+            _say(f"logs of {run} are not saved: {error}")
+
+
+def _brought_up(run: str, infra: InfraConfig) -> Dashboard:
+    """As `bring_up`; an API server that is away counts as lost infrastructure."""
+    try:
+        return bring_up(run, infra)
+    except ApiError as error:
+        if error.status and error.status < 500:
+            raise
+        raise Lost(str(error)) from error
+
+
+def _check_committed(run: str, result: dict[str, Any]) -> None:
+    """What a job says counts only if the store has it."""
+    root, name = split_uri(run)
+    inner = str(result["uri"]).removeprefix(run).strip("/")
+    manifest = open_store(root).read_file(f"{name}/{inner}/{MANIFEST}")
+    if manifest is None or parse_manifest(manifest, result["uri"]).digest != result["sha256"]:
+        raise JobFailed(f"the stage says that it wrote {result['uri']}, which the store has not")
+
+
+def _save_ray_logs(run: str, namespace: str) -> None:
+    dashboard = ready_dashboard(run, namespace)
+    if dashboard is None:
+        _say("the Ray cluster is not well: what Ray wrote on its nodes is lost")
+        return
+    patience = replace(PATIENCE, unreachable=30.0)
+    job = StageJob(run, RAY_LOGS, {}, seconds=LOGS_SECONDS, patience=patience, say=_say)
+    job.perform(dashboard)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,72 @@
+"""What the launcher and a stage's job say to each other.
+
+The launcher's part is the job's command line:
+
+    python -m vagen.launch.job s3://bucket/runs/lake-1 rollout iteration=3
+
+The job's part is its verdict, one line of JSON at the end of its log:
+
+    vagen-verdict: {"result": {"uri": "s3://…/0003/update", "sha256": "…", "metrics": {…}}}
+    vagen-verdict: {"kind": "user", "message": "level 17 cannot be solved: choose another seed"}
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from vagen.launch.errors import JobFailed, JobRefused, Lost
+
+CPU = "cpu"
+"""Argument `cpu=1`: the run computes without GPUs; not handed on to the stage."""
+_NUMBERS = ("iteration", "start", "stop", CPU)
+PREFIX = "vagen-verdict: "
+Kind = Literal["user", "internal", "infrastructure"]
+EXIT_CODES: dict[Kind, int] = {"internal": 1, "user": 2, "infrastructure": 3}
+"""Exit code of a job by whose fault it is; 0 is success. A job that is killed has none of these."""
+ERRORS: dict[Kind, type[Exception]] = {
+    "internal": JobFailed,
+    "user": JobRefused,
+    "infrastructure": Lost,
+}
+
+
+class Verdict(TypedDict, total=False):
+    """Either `result`, or `kind` and `message`."""
+
+    result: dict[str, Any]
+    """What the stage returned: `uri`, `sha256`, `metrics`."""
+    kind: Kind
+    """Whose fault it is."""
+    message: str
+    """What went wrong and what would be right, for the user."""
+
+
+def format_command(run: str, stage: str, arguments: Mapping[str, Any]) -> list[str]:
+    """The command line of a stage's job."""
+    words = [f"{key}={value}" for key, value in sorted(arguments.items())]
+    return ["python", "-m", "vagen.launch.job", run, stage, *words]
+
+
+def parse_command(words: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
+    """Run, stage and arguments from what follows `vagen.launch.job` on its command line."""
+    run, stage, *pairs = words
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        arguments[key] = int(value) if key in _NUMBERS else value
+    return run, stage, arguments
+
+
+def format_verdict(verdict: Verdict) -> str:
+    """The line that says it."""
+    return PREFIX + json.dumps(verdict)
+
+
+def parse_verdict(line: str) -> Verdict | None:
+    """The verdict in a line; None if the line is another, or was cut."""
+    if not line.startswith(PREFIX):
+        return None
+    try:
+        return json.loads(line.removeprefix(PREFIX))
+    except json.JSONDecodeError:
+        return None

@@ -1,0 +1,310 @@
+"""A stage as a Ray job: submitted or found, followed to its end, judged.
+
+Every attempt at a stage has a fixed submission id, so that a step's pod that is started again finds
+the job of the pod before it and goes on following that.
+"""
+
+import asyncio
+import shlex
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vagen.cluster import ClusterError, Dashboard, shortened
+from vagen.launch.errors import JobFailed, Lost
+from vagen.launch.protocol import ERRORS, Verdict, format_command, parse_verdict
+from vagen.run.uris import run_name
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobDetails, JobSubmissionClient
+
+ID_LIMIT = 100
+"""Characters of a submission id: the name of a log file on the head has it."""
+_TAIL_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the launcher waits for what; seconds."""
+
+    answer: float = 15.0
+    """For an answer to one request."""
+    look: float = 30.0
+    """Between two looks at a job's state while its log is silent."""
+    reconnect: float = 1.0
+    """Before a request is made again that was not answered, or a connection that broke."""
+    unreachable: float = 120.0
+    """Until a head that does not answer counts as lost."""
+    stop: float = 60.0
+    """For a job that was stopped to end."""
+    backoff: float = 5.0
+    """Before the second attempt; doubles with every further one."""
+    longest_backoff: float = 120.0
+
+
+PATIENCE = Patience()
+
+
+class StageJob:
+    """One stage of a run as a job; remembers what of its logs has been printed.
+
+    Args:
+        run: URI of the run.
+        stage: A stage, `train` or `ray-logs`.
+        arguments: Of the job.
+        seconds: The job is stopped after this time.
+        patience: See there.
+        say: Takes each line of the log, once.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        stage: str,
+        arguments: dict[str, Any],
+        *,
+        seconds: float,
+        patience: Patience,
+        say: Callable[[str], Any],
+    ) -> None:
+        self._task = task_name(run, stage, arguments)
+        self._entrypoint = shlex.join(format_command(run, stage, arguments))
+        self._seconds = seconds
+        self._patience = patience
+        self._say = say
+        self._logs: dict[str, Log] = {}
+
+    def perform(self, dashboard: Dashboard) -> dict[str, Any]:
+        """Submits the job, or attaches to the one that has not ended; returns its result.
+
+        Raises:
+            JobRefused: The stage refused what the user gave it.
+            JobFailed: The stage broke, or the job was stopped.
+            Lost: Another attempt may help.
+        """
+        jobs = RayJobs(dashboard, self._patience)
+        job = self._submitted(jobs)
+        log = self._logs.setdefault(job, Log(self._say))
+        follower = Follower(jobs, job, log, self._patience)
+        details = asyncio.run(follower.follow(self._seconds))
+        return _outcome(job, details, log)
+
+    def _submitted(self, jobs: "RayJobs") -> str:
+        """The newest attempt, or the next one if that has ended.
+
+        One that has succeeded is asked again, too: what it committed is found, not made anew.
+        """
+        attempts = jobs.attempts(self._task)
+        number, newest = attempts[-1] if attempts else (0, None)
+        if newest is not None and not newest.status.is_terminal():
+            return str(newest.submission_id)
+        job = f"{self._task}-{number + 1}"
+        self._logs.pop(job, None)  # of a head before this one
+        jobs.submit(job, self._entrypoint)
+        return job
+
+
+class RayJobs:
+    """Ray's job API of one cluster: asked again and again while the head does not answer.
+
+    Every method raises `Lost` if it does not for `Patience.unreachable`, and `ClusterError` if it
+    refuses the token.
+    """
+
+    def __init__(self, dashboard: Dashboard, patience: Patience) -> None:
+        self._patience = patience
+        self.client = self._call(lambda: _client(dashboard, patience.answer))
+
+    def attempts(self, task: str) -> "list[tuple[int, JobDetails]]":
+        """The attempts at a task on this head with their numbers, oldest first."""
+        prefix = f"{task}-"
+        found = [
+            (int(number), job)
+            for job in self._call(self.client.list_jobs)
+            if (number := (job.submission_id or "").removeprefix(prefix)).isdigit()
+        ]
+        return sorted(found, key=lambda one: one[0])
+
+    def find(self, job: str) -> "JobDetails | None":
+        """A job by its submission id; None if this head does not know it."""
+        jobs = self._call(self.client.list_jobs)
+        return next((one for one in jobs if one.submission_id == job), None)
+
+    def newest(self) -> "JobDetails | None":
+        """The job that was submitted last."""
+        jobs = [job for job in self._call(self.client.list_jobs) if job.submission_id]
+        return max(jobs, key=lambda job: job.start_time or 0, default=None)
+
+    def submit(self, job: str, entrypoint: str) -> None:
+        """Submits a job, if there is none of this id: from another launcher, or from a request of
+        our own that was carried out and not answered.
+        """
+        end = time.monotonic() + self._patience.unreachable
+        while self.find(job) is None:
+            try:
+                self._once(lambda: self.client.submit_job(entrypoint=entrypoint, submission_id=job))
+            except Lost:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(self._patience.reconnect)
+
+    def stop(self, job: str) -> None:
+        """Asks a job to end."""
+        self._call(lambda: self.client.stop_job(job))
+
+    def read_log(self, job: str) -> str:
+        """All that a job has printed."""
+        return self._call(lambda: self.client.get_job_logs(job))
+
+    def _call(self, request: Callable[[], Any]) -> Any:
+        end = time.monotonic() + self._patience.unreachable
+        while True:
+            try:
+                return self._once(request)
+            except Lost:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(self._patience.reconnect)
+
+    @staticmethod
+    def _once(request: Callable[[], Any]) -> Any:
+        from ray.exceptions import AuthenticationError
+
+        try:
+            return request()
+        except AuthenticationError as error:
+            raise ClusterError(
+                "the Ray cluster refuses the token: its secret was changed after the cluster was "
+                "made; delete the cluster (`vagen cluster delete`) and run the step again"
+            ) from error
+        # What the client raises for every other answer than it expects, and for none.
+        except (OSError, RuntimeError) as error:
+            raise Lost(f"Ray's head does not answer as it should: {error}") from error
+
+
+@dataclass
+class Log:
+    """What has been printed of a job's log."""
+
+    say: Callable[[str], Any]
+    """Takes a whole line."""
+    characters: int = 0
+    """That were taken from its beginning."""
+    verdict: Verdict | None = None
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    _rest: str = ""
+
+    def take(self, text: str, position: int) -> None:
+        """Takes a part of the log; what was there before is not said again.
+
+        Args:
+            text: The part.
+            position: Characters before it.
+        """
+        text = text[max(0, self.characters - position) :]
+        self.characters += len(text)
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            if (verdict := parse_verdict(line)) is not None:
+                self.verdict = verdict
+            else:
+                self.tail.append(line)
+                self.say(line)
+
+
+class Follower:
+    """Follows one job to its end, across broken connections."""
+
+    def __init__(self, jobs: RayJobs, job: str, log: Log, patience: Patience) -> None:
+        self._jobs, self._job, self._log = jobs, job, log
+        self._patience = patience
+
+    async def follow(self, seconds: float) -> "JobDetails":
+        """Prints the log while it grows; returns what Ray says of the job in the end.
+
+        Raises:
+            Lost: The head is gone, was started anew, or does not answer.
+            JobFailed: The job took longer than `seconds`, and was stopped.
+        """
+        deadline = time.monotonic() + seconds
+        copying = asyncio.create_task(self._copy())
+        try:
+            while True:
+                await asyncio.wait({copying}, timeout=self._patience.look)
+                details = self._jobs.find(self._job)
+                if details is None:
+                    raise Lost(f"Ray's head was started anew, and job {self._job} was lost")
+                if details.status.is_terminal():
+                    self._log.take(self._jobs.read_log(self._job), 0)
+                    return details
+                if time.monotonic() > deadline:
+                    self._stop()
+                    raise JobFailed(
+                        f"job {self._job} took longer than {seconds:.0f} s, and was stopped: raise "
+                        "infra.kubernetes.step_hours, or find out why it is slow"
+                    )
+                if copying.done():
+                    copying.result()  # raises what no broken connection is
+                    await asyncio.sleep(self._patience.reconnect)
+                    copying = asyncio.create_task(self._copy())
+        finally:
+            copying.cancel()
+            with suppress(asyncio.CancelledError):
+                await copying
+
+    async def _copy(self) -> None:
+        """Takes the log from its beginning until the connection ends, well or not."""
+        import aiohttp
+
+        position = 0
+        with suppress(aiohttp.ClientError, OSError, RuntimeError):
+            async for part in self._jobs.client.tail_job_logs(self._job):
+                self._log.take(part, position)
+                position += len(part)
+
+    def _stop(self) -> None:
+        """Stops the job, and waits until it has ended."""
+        self._jobs.stop(self._job)
+        end = time.monotonic() + self._patience.stop
+        while time.monotonic() < end:
+            details = self._jobs.find(self._job)
+            if details is None or details.status.is_terminal():
+                return
+            time.sleep(self._patience.reconnect)
+
+
+def task_name(run: str, stage: str, arguments: dict[str, Any]) -> str:
+    """Name of a stage's jobs without the number of the attempt, the same whoever asks."""
+    number = arguments.get("iteration", arguments.get("start"))
+    parts = [run_name(run), stage, arguments.get("name")]
+    parts += [] if number is None else [f"{number:04d}"]
+    return shortened("-".join(filter(None, parts)), ID_LIMIT)
+
+
+def _client(dashboard: Dashboard, seconds: float) -> "JobSubmissionClient":
+    from ray.job_submission import JobSubmissionClient
+
+    class Client(JobSubmissionClient):
+        """Ray's client waits for an answer for ever."""
+
+        def _do_request(self, method: str, endpoint: str, **kwargs: Any) -> Any:
+            return super()._do_request(method, endpoint, timeout=seconds, **kwargs)
+
+    return Client(dashboard.url, headers={"Authorization": f"Bearer {dashboard.token}"})
+
+
+def _outcome(job: str, details: "JobDetails", log: Log) -> dict[str, Any]:
+    """The result of a job that has ended, or its error."""
+    verdict = log.verdict or {}
+    if details.status == "SUCCEEDED" and "result" in verdict:
+        return verdict["result"]
+    if "kind" in verdict:
+        raise ERRORS[verdict["kind"]](verdict.get("message", ""))
+    if details.status == "STOPPED":
+        raise JobFailed(f"job {job} was stopped (Ray's dashboard, `ray job stop`)")
+    said = (details.message or "").partition(", last available logs")[0].strip()
+    lines = "\n".join(f"  | {line}" for line in log.tail)
+    raise Lost(f"job {job} died without a verdict: {said}; last lines of its log:\n{lines}")

@@ -1,0 +1,112 @@
+"""What the steps of a pipeline call. Loaded by each of them, so it imports nothing heavy."""
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vagen.run import layout
+from vagen.run.run import Run
+from vagen.run.uris import is_uri
+from vagen.storage import StoreAway
+
+T = TypeVar("T")
+
+STORE_AWAY_SECONDS = 1800.0
+"""How long a step waits for a store that does not answer."""
+OWN_POD = frozenset({"build", "register", "measure", "finalize"})
+"""Stages that need no Ray cluster: on Kubernetes the step's own pod executes them."""
+
+
+def run_stage(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
+    """Has a stage executed: on Kubernetes with `infra.engine=verl` by the run's Ray cluster.
+
+    Args:
+        run: The run: its folder, or its URI in a store.
+        stage: Name of the stage, or `train` for a stretch of iterations.
+        arguments: Of the stage, JSON-able.
+
+    Returns:
+        `uri`, `sha256` and `metrics` of what the stage committed.
+
+    Raises:
+        ValueError: The user can put it right.
+        RuntimeError: The stage broke, or the cluster did.
+    """
+    return await_store(lambda: _run_stage(run, stage, arguments))
+
+
+def _run_stage(run: str, stage: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    opened = Run.open(run)
+    if (done := _finished(opened, stage, arguments)) is not None:
+        return done
+    if is_uri(run) and opened.infra.has_ray_cluster and stage not in OWN_POD:
+        from vagen.launch.on_cluster import run_on_cluster
+
+        return run_on_cluster(run, opened.infra, stage, arguments)
+    from vagen.launch.here import run_here
+
+    return run_here(run, stage, **arguments)
+
+
+def await_store(action: Callable[[], T]) -> T:
+    """What an action returns; it is tried again while the run's store does not answer.
+
+    Raises:
+        StoreAway: The store has not answered for half an hour.
+    """
+    end, pause = time.monotonic() + STORE_AWAY_SECONDS, 5.0
+    while True:
+        try:
+            return action()
+        except StoreAway as error:
+            if time.monotonic() + pause > end:
+                raise
+            print(f"{error}\ntried again in {pause:.0f} s", flush=True)
+        time.sleep(pause)
+        pause = min(2 * pause, 60.0)
+
+
+def _finished(run: Run, stage: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    """The result of a stage that is committed: neither torch nor a Ray cluster is needed then."""
+    if stage == "train":
+        stage, arguments = "update", {"iteration": arguments["stop"] - 1}
+    if run.mirror is not None:
+        run.mirror.find(run.folder(stage, **arguments))
+    return run.finished(stage, **arguments)
+
+
+def finite(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics that are finite numbers: the only ones a pipeline backend stores."""
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def hand_on(result: Mapping[str, Any], artifact: Any, metrics: Any) -> None:
+    """Tells Kubeflow what a stage committed: where it is, its digest, its metrics.
+
+    The artifact itself is a pointer: batches and checkpoints stay in the run.
+
+    Args:
+        result: Of `run_stage`.
+        artifact: An output artifact of the step.
+        metrics: Its metrics artifact.
+    """
+    pointer = {"location": result["uri"], "sha256": result["sha256"]}
+    artifact.metadata.update(pointer)
+    Path(artifact.path).write_text(json.dumps(pointer))
+    metrics.metadata.update(finite(result["metrics"]))
+
+
+def save_report(run: str, evaluation: str, path: str) -> None:
+    """Copies the report of an evaluation, one HTML file, to where Kubeflow shows it from."""
+    opened = Run.open(run)
+    if opened.mirror is not None:
+        opened.mirror.pull()
+    shutil.copyfile(opened.fetch(opened.evaluation(evaluation)) / layout.REPORT, path)

@@ -1,0 +1,324 @@
+"""Every metric that a training logs, declared once: what it means, its unit, where it is shown.
+
+Terminal, learning curves, guard, alarm and early stopping read this table, and docs/metrics.md is
+made from it: `python -m vagen.metrics docs/metrics.md`. To log another metric, declare it here and
+return it from the step that measures it.
+"""
+
+import functools
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One plot among the learning curves."""
+
+    title: str
+    unit: str
+    limits: tuple[float, float] | None = None
+    full_names: bool = False
+    """Whether the legend keeps the first part of a name."""
+
+
+SUCCESS_PANEL = Panel("Success", "share of episodes", (0.0, 1.0), full_names=True)
+SCORE_PANEL = Panel("Score and reward", "per episode")
+KL_PANEL = Panel("KL divergence", "nats per token")
+ENTROPY_PANEL = Panel("Entropy", "nats per token")
+CLIP_PANEL = Panel("Clipped tokens", "share of tokens")
+VALUE_LOSS_PANEL = Panel("Value loss", "squared error / 2")
+EXPLAINED_PANEL = Panel("Explained variance of the critic", "1 is perfect")
+PANELS = (
+    SUCCESS_PANEL,
+    SCORE_PANEL,
+    KL_PANEL,
+    ENTROPY_PANEL,
+    CLIP_PANEL,
+    VALUE_LOSS_PANEL,
+    EXPLAINED_PANEL,
+)
+"""In the order of the picture."""
+
+SUCCESS = "train/success"
+ACTION_IS_VALID = "train/action_is_valid"
+REWARD_STD = "rollout/reward_std"
+REWARD_VARIANCE = "rollout/reward_variance"
+JUDGE_SCORES = ("judge/observation", "judge/prediction")
+UPDATE_KL = "actor/update_kl"
+PPO_KL = "actor/ppo_kl"
+ENTROPY = "actor/entropy"
+GRAD_NORM = ("actor/grad_norm", "critic/grad_norm")
+LOSSES = ("actor/loss", "critic/loss")
+STEP_SECONDS = "timing_s/<step>"
+
+_CRITIC = "the estimator has a critic"
+_JUDGE = "`judge.use_state_reward`"
+_GROUPS = "a level is played more than once (`rollout_manager.n_trajectory`)"
+_SEVERAL = "there are several environments"
+_ALARM = "`judge.alarm.window` iterations are there"
+_COLLAPSE = "`trainer.template_collapse_freq`"
+_VALUES = {"split": "train|val|test", "section": "observation|prediction"}
+"""What a variable part of a name stands for; any other variable is one part of any kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric; the example is `Metric("actor/lr", "1", "Learning rate of the policy.")`."""
+
+    name: str
+    """As logged; `<env>` and the like stand for what varies."""
+    unit: str
+    meaning: str
+    when: str = ""
+    """Condition; empty if every iteration that learns logs it."""
+    better: Literal["", "up", "down"] = ""
+    """Which way is good, if one is."""
+    short: str = ""
+    """Its name on the terminal; empty if it has no place on a line."""
+    panel: Panel | None = None
+    """The learning curve it is drawn in."""
+
+    def matches(self, name: str) -> bool:
+        """Whether a logged name is this metric."""
+        return _pattern(self.name).fullmatch(name) is not None
+
+
+# fmt: off
+STEPS: dict[str, tuple[Metric, ...]] = {
+    "build": (
+        Metric("build/<env>/<split>", "levels", "Distinct levels of a split."),
+    ),
+    "warm_start": (
+        Metric("warm_start/steps", "steps", "Optimizer steps on expert episodes.",
+               "`warm_start.steps`"),
+        Metric("warm_start/loss", "nats per token",
+               "Cross-entropy of the experts' tokens, mean of the last steps.",
+               "`warm_start.steps`", "down", "loss"),
+    ),
+    "rollout": (
+        Metric("<split>/success", "share of episodes", "Episodes that reached their goal.",
+               better="up", short="success", panel=SUCCESS_PANEL),
+        Metric("<split>/score", "per episode",
+               "Sum of the environment's rewards, the one for the format among them.", better="up",
+               short="score", panel=SCORE_PANEL),
+        Metric("<split>/turns", "turns", "Turns per episode."),
+        Metric("<split>/format_correct", "share of turns",
+               "Answers with the layout that the prompt asks for.", better="up", short="format"),
+        Metric("<split>/action_is_valid", "share of turns",
+               "Answers with an action that the environment knows.", better="up"),
+        Metric("<split>/action_is_effective", "share of turns", "Answers that changed the state.",
+               better="up"),
+        Metric("<split>/response_length", "tokens", "Sampled tokens per turn."),
+        Metric("<split>/length_cut", "share of turns", "Answers cut at `max_response_length`."),
+        Metric("<split>/truncated", "share of episodes", "Episodes that a limit ended."),
+        Metric("<split>/truncated_tokens", "share of episodes",
+               "Episodes that the token budget ended."),
+        Metric("<split>/env_error", "episodes",
+               "Episodes that a failure of the environment ended; they are in no mean.",
+               better="down"),
+        Metric("<split>/success/<env>", "share of episodes", "Success in one environment.",
+               _SEVERAL, "up", panel=SUCCESS_PANEL),
+        Metric("<split>/score/<env>", "per episode", "Score in one environment.", _SEVERAL, "up",
+               panel=SCORE_PANEL),
+        Metric("<split>/<metric>/<env>", "as `<split>/<metric>`",
+               "Any other of these in one environment.", _SEVERAL),
+        Metric(REWARD_VARIANCE, "score squared", "Variance of scores in a group, mean over groups.",
+               _GROUPS),
+        Metric("rollout/baseline_score", "per episode",
+               "Score of the greedy episodes that `remax` compares with.", "`remax`"),
+        Metric("rollout/baseline_missing", "episodes",
+               "Greedy episodes that failed in their environment.", "`remax`", "down"),
+    ),
+    "judge": (
+        Metric("judge/observation", "0 to 1", "Verdict on what the agent says it sees.", _JUDGE,
+               "up", "observation"),
+        Metric("judge/prediction", "0 to 1", "Verdict on what the agent says will come.", _JUDGE,
+               "up", "prediction"),
+        Metric("judge/judged_share", "share of turns", "Turns that are judged.", _JUDGE),
+        Metric("judge/<section>_missing", "verdicts", "Judged turns without a score.", _JUDGE),
+        Metric("judge/flagged", "per judged turn", "Statements that a gate refused.", _JUDGE),
+        Metric("judge/weight_factor", "1", "What schedule and cap leave of the judge's weights.",
+               _JUDGE),
+        Metric("judge/absent/<reason>", "verdicts",
+               "Verdicts that were asked for and could not be had.", "there are such", "down"),
+        Metric("judge/decided_by_<judge>", "share of verdicts",
+               "Which part of a composed judge decided.", "the judge is composed of several"),
+        Metric("judge/kappa", "at most 1", "Cohen's kappa of the two judges.", "`judge.second`",
+               "up"),
+        Metric("judge/kappa_statements", "statements", "That kappa is of.", "`judge.second`"),
+        Metric("judge/information", "score",
+               "Score beyond what the text earns in states of other episodes.",
+               "`judge.information.enable`", "up"),
+        Metric("judge/repetition_charge", "score",
+               "Deducted for texts that are said in other states as well.",
+               "`judge.repetition.enable`", "down"),
+        Metric("judge/not_compared", "statements",
+               "Statements that the rules cannot compare with other states.",
+               "`judge.information.enable` or `judge.repetition.enable`", "down"),
+        Metric("judge/alarm", "0 or 1", "Whether the judge's scores rise while success falls.",
+               _ALARM, "down"),
+        Metric("judge/alarm_rise", "score", "Rise of the judge's mean score over the window.",
+               _ALARM),
+        Metric("judge/alarm_fall", "share of episodes", "Fall of success over the window.",
+               _ALARM),
+        Metric("judge/success_correlation", "-1 to 1",
+               "Pearson's, of the judge's scores and success over the window.",
+               _ALARM),
+        *(
+            Metric(f"judge/llm_{name}", unit, meaning, "a language model judges")
+            for name, unit, meaning in (
+                ("requests", "requests", "Requests sent, those tried again included."),
+                ("answers", "requests", "Requests that were answered."),
+                ("failures", "requests", "Requests that failed."),
+                ("prompt_tokens", "tokens", "Tokens of all prompts."),
+                ("completion_tokens", "tokens", "Tokens of all answers."),
+                ("breaks", "times", "Times that requests were stopped because too many failed."),
+            )
+        ),
+    ),
+    "advantage": (
+        Metric(REWARD_STD, "score", "Deviation of scores in a group, mean over groups.", _GROUPS),
+        Metric("rollout/zero_std_groups", "share of groups",
+               "Groups whose scores are all the same: nothing to learn from for GRPO.", _GROUPS,
+               "down"),
+        Metric("rollout/filter_kept", "share of episodes", "Episodes that the filter kept."),
+        Metric("rollout/logprob_difference_max", "nats",
+               "Largest difference of a token's log-probability as sampled and as recomputed.",
+               better="down"),
+        Metric("rollout/kl", "nats per token",
+               "Log-probability as sampled minus as recomputed, mean over sampled tokens."),
+        Metric("critic/rewards/mean", "per episode",
+               "Sum of token rewards: environment, format, judge and KL penalty.", better="up",
+               panel=SCORE_PANEL),
+        Metric("critic/advantages/mean", "reward", "Advantage of sampled tokens."),
+        Metric("critic/advantages/max", "reward", "The largest."),
+        Metric("critic/advantages/min", "reward", "The smallest."),
+        Metric("critic/returns/mean", "reward", "Return of sampled tokens."),
+        Metric("critic/values/mean", "reward", "Value before the update.", _CRITIC),
+        Metric("critic/vf_explained_var", "at most 1",
+               "Share of the returns' variance that the values explain.", _CRITIC, "up",
+               "explained variance", EXPLAINED_PANEL),
+        Metric("actor/reference_kl", "nats per token",
+               "Log-probability minus the reference policy's, mean over sampled tokens.",
+               "there is a KL penalty or KL loss", panel=KL_PANEL),
+        Metric("credit/lam/turn_<k>", "1", "Lambda of a turn.",
+               "`adaptive_credit` chooses lambdas"),
+        Metric("credit/gamma/mean", "1", "Discount of a turn.", "`adaptive_credit` by potential"),
+        Metric("credit/gamma/std", "1", "Its deviation.", "`adaptive_credit` by potential"),
+        Metric("gigpo/singleton_turns", "share of turns",
+               "Turns that no other of their level is compared with.", "`gigpo`", "down"),
+        Metric("gigpo/nonzero_turns", "share of turns", "Turns with a step advantage other than 0.",
+               "`gigpo`"),
+        Metric("collapse/mutual_information", "nats per response",
+               "How much an answer depends on its prompt.", _COLLAPSE, "up"),
+        Metric("collapse/retrieval_accuracy", "share of responses",
+               "Answers that are most probable under their own prompt.", _COLLAPSE, "up"),
+        Metric("collapse/entropy", "nats per response", "Entropy whatever the prompt.", _COLLAPSE),
+        Metric("collapse/conditional_entropy", "nats per response", "Entropy given the prompt.",
+               _COLLAPSE),
+        Metric("collapse/samples", "responses", "Number of first turns measured.", _COLLAPSE),
+    ),
+    "update": (
+        Metric("actor/loss", "1",
+               "Clipped policy loss with entropy bonus and KL loss, mean of steps."),
+        Metric(ENTROPY, "nats per token",
+               "Entropy of the distributions that tokens are drawn from.", short="entropy",
+               panel=ENTROPY_PANEL),
+        Metric(UPDATE_KL, "nats per token",
+               "Old minus new log-probability of sampled tokens, over the whole update.",
+               short="KL", panel=KL_PANEL),
+        Metric(PPO_KL, "nats per token",
+               "The same while the update goes on: of a single optimizer step it is 0.",
+               panel=KL_PANEL),
+        Metric("actor/kl_loss", "nats per token", "KL loss against the reference policy.",
+               "`actor.use_kl_loss`", panel=KL_PANEL),
+        Metric("actor/pg_clipfrac", "share of tokens", "Tokens whose ratio is clipped.",
+               panel=CLIP_PANEL),
+        Metric("actor/pg_clipfrac_lower", "share of tokens",
+               "Tokens that the lower bound of dual-clip PPO holds.", panel=CLIP_PANEL),
+        Metric("actor/ratio_mean", "1", "Probability ratio of new to old policy."),
+        Metric("actor/ratio_max", "1", "The largest."),
+        Metric("actor/tis_mean", "1", "Truncated importance weight.", "`actor.tis_imp_ratio_cap`"),
+        Metric("actor/tis_capped", "share of tokens",
+               "Tokens whose importance ratio is above the cap.", "`actor.tis_imp_ratio_cap`"),
+        Metric("actor/grad_norm", "1", "Gradient norm before clipping, of steps not skipped."),
+        Metric("actor/skipped_steps", "steps", "Optimizer steps left out for their gradient norm.",
+               better="down"),
+        Metric("actor/lr", "1", "Learning rate."),
+        Metric("critic/loss", "reward squared", "Clipped value loss, mean of steps.", _CRITIC,
+               "down", panel=VALUE_LOSS_PANEL),
+        Metric("critic/vf_clipfrac", "share of tokens",
+               "Tokens whose clipped value error is the larger.", _CRITIC, panel=CLIP_PANEL),
+        Metric("critic/vf_error", "reward", "Value minus return.", _CRITIC),
+        Metric("critic/value_mean", "reward", "Value while the update goes on.", _CRITIC),
+        Metric("critic/return_mean", "reward", "Return where the critic learns.", _CRITIC),
+        Metric("critic/grad_norm", "1", "As `actor/grad_norm`.", _CRITIC),
+        Metric("critic/skipped_steps", "steps", "As `actor/skipped_steps`.", _CRITIC, "down"),
+        Metric("critic/lr", "1", "Learning rate.", _CRITIC),
+        Metric("update/skipped", "0 or 1", "Whether no episode was left to learn from."),
+        Metric("algorithm/kl_coef", "1", "Coefficient of the KL penalty in the reward."),
+        Metric("guard/would_roll_back", "0 or 1",
+               "Whether the guard finds the iteration bad, enabled or not.", better="down"),
+        Metric("guard/rolled_back", "0 or 1", "Whether the iteration was undone.", better="down"),
+        Metric("guard/rollbacks", "iterations", "Undone so far.", better="down"),
+        Metric("guard/lr_scale", "1", "What rollbacks have left of the learning rates."),
+    ),
+    "every step": (
+        Metric(STEP_SECONDS, "s", "Duration of a step; drawn with the curves, not in MLflow."),
+    ),
+}
+"""The metrics of each step, in the order in which they are shown."""
+# fmt: on
+
+
+def all_metrics() -> Iterator[Metric]:
+    """Every declared metric, in the order in which they are shown."""
+    for metrics in STEPS.values():
+        yield from metrics
+
+
+@functools.cache
+def find(name: str) -> Metric | None:
+    """The metric that a logged name is; None if it is not declared."""
+    return next((metric for metric in all_metrics() if metric.matches(name)), None)
+
+
+def glossary() -> str:
+    """The table as Markdown."""
+    lines = [
+        "# Metrics",
+        "",
+        "Generated by `make docs` from `vagen/metrics.py`, which declares them: do not edit.",
+        "`<env>` is a name under `envs`, `<split>` is `train`, `val` or `test`. A metric is a mean",
+        "over what its unit names, unless it says otherwise. ↑ and ↓ say which way is good.",
+    ]
+    for step, metrics in STEPS.items():
+        lines += [
+            "",
+            f"## {step}",
+            "",
+            "| metric | unit | | meaning | logged if |",
+            "|---|---|---|---|---|",
+        ]
+        for metric in metrics:
+            arrow = {"up": "↑", "down": "↓", "": ""}[metric.better]
+            cells = (f"`{metric.name}`", metric.unit, arrow, metric.meaning, metric.when)
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+@functools.cache
+def _pattern(name: str) -> re.Pattern[str]:
+    literal, *rest = re.split(r"<(\w+)>", name)
+    parts = [re.escape(literal)]
+    for variable, literal in zip(rest[::2], rest[1::2], strict=True):
+        parts += [f"({_VALUES.get(variable, '[^/]+')})", re.escape(literal)]
+    return re.compile("".join(parts))
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(glossary(), encoding="utf-8")

@@ -1,0 +1,81 @@
+"""Whether a model's path can be loaded, seen from its files alone."""
+
+import json
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from vagen.models import ModelError
+from vagen.models.tiny import TINY_MODELS
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
+IMAGE_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+WEIGHT_INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+
+
+def check_model(path: str) -> None:
+    """Refuses a path that is no model, before anything is started or downloaded.
+
+    A hub id is taken as it is.
+
+    Raises:
+        ModelError: There is no such folder, or it is not complete.
+    """
+    if path in TINY_MODELS:
+        return
+    folder = Path(path)
+    if folder.is_dir():
+        missing = missing_files(folder)
+        if missing:
+            raise ModelError(
+                f"{path} is no complete model directory: it lacks {', '.join(missing)}; "
+                "`save_pretrained` of model, tokenizer and image processor writes one"
+            )
+    elif path.count("/") != 1 or path.startswith(("/", ".", "~")):
+        raise ModelError(
+            f"there is no model {path!r}: give a model directory, a hub id (owner/name), or one of "
+            f"{', '.join(TINY_MODELS)}"
+        )
+
+
+def missing_files(folder: Path) -> list[str]:
+    """What a model directory lacks; a weight file that is cut short counts as lacking."""
+    missing = []
+    config_file = folder / "config.json"
+    config = None
+    if config_file.is_file():
+        try:
+            config = json.loads(config_file.read_text())
+        except ValueError:
+            missing.append("a readable config.json")
+    else:
+        missing.append("config.json")
+    missing += _missing_weights(folder)
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        missing.append("a tokenizer (tokenizer.json)")
+    has_vision = config is not None and "vision_config" in config
+    if has_vision and not any((folder / name).is_file() for name in IMAGE_PROCESSOR_FILES):
+        missing.append("an image processor (preprocessor_config.json)")
+    return missing
+
+
+def _missing_weights(folder: Path) -> list[str]:
+    names = [file.name for file in folder.glob("*.safetensors")]
+    names += [file.name for file in folder.glob("pytorch_model*.bin")]
+    for index in WEIGHT_INDEX_FILES:
+        if (folder / index).is_file():
+            shards = set(json.loads((folder / index).read_text())["weight_map"].values())
+            absent = sorted(shards - set(names))
+            if absent:
+                return absent
+    if not names:
+        return ["weights (model.safetensors)"]
+    broken = []
+    for name in names:
+        if name.endswith(".safetensors"):
+            try:
+                with safe_open(folder / name, "np"):
+                    pass
+            except SafetensorError:
+                broken.append(f"a whole {name} (it is cut short or damaged)")
+    return broken

@@ -1,0 +1,127 @@
+"""What speaks against a plan: remarks on what may not be meant, refusals of what cannot fit."""
+
+from vagen.config import ConfigError, ExperimentConfig, InfraConfig
+from vagen.config.checks import context_window, estimator_of
+from vagen.plan.local import Memory
+from vagen.plan.remedies import remedies
+from vagen.plan.shape import GIB, ModelShape, read_shape
+from vagen.plan.sizes import ConversationSize
+from vagen.plan.tables import bytes_text
+from vagen.plan.verl import GpuMemory, fits, gpu_memory, throughput
+
+
+class DoesNotFitError(ConfigError):
+    """An experiment that needs more than there is."""
+
+
+def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> list[str]:
+    """What will run but may not be meant."""
+    found = []
+    data, window = experiment.data, context_window(experiment)
+    turns = experiment.rollout_manager.max_turns
+    for env_id, size in sizes.items():
+        length = max(size.rows(turns, window))
+        if length > data.max_trajectory_length:
+            kept = turns if window is None else window
+            found.append(
+                f"{env_id}: {kept} turns take {length:,} tokens; episodes will be cut at "
+                f"data.max_trajectory_length = {data.max_trajectory_length:,}"
+            )
+        if window is not None and size.later_prompt > data.max_prompt_length:
+            found.append(
+                f"{env_id}: the system prompt and a later observation take {size.later_prompt:,} "
+                "tokens; episodes will be cut before a context that begins so, at "
+                f"data.max_prompt_length = {data.max_prompt_length:,}"
+            )
+        if size.response > data.max_response_length:
+            found.append(
+                f"{env_id}: an expert's response takes {size.response} tokens; responses will be "
+                f"cut at data.max_response_length = {data.max_response_length}"
+            )
+    spec = estimator_of(experiment)
+    if not spec.reads_token_rewards and experiment.algorithm.kl_ctrl.kl_coef > 0:
+        found.append(
+            f"{experiment.algorithm.adv_estimator} reads rewards at the ends of turns only: the KL "
+            "penalty on other tokens has no effect"
+        )
+    if spec.value_mask not in (None, "turn_end") and experiment.critic.use_reward_mask:
+        found.append(
+            "critic.use_reward_mask trains the critic at the ends of turns only, and "
+            f"{experiment.algorithm.adv_estimator} reads its values on every token"
+        )
+    return found
+
+
+def check_prompts(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> None:
+    """Refuses prompts over their budget.
+
+    Raises:
+        DoesNotFitError: With the numbers and what would help.
+    """
+    most = experiment.data.max_prompt_length
+    for env_id, size in sizes.items():
+        if size.prompt > most:
+            raise DoesNotFitError(
+                f"the first prompt of {env_id} takes {size.prompt:,} tokens, "
+                f"`data.max_prompt_length` is {most:,}: raise it, or use a shorter "
+                "`env_config.prompt_detail`"
+            )
+
+
+def check_memory(memory: Memory, device: str, limit: int) -> None:
+    """Refuses a peak over the limit.
+
+    Raises:
+        DoesNotFitError: With the numbers and what would help.
+    """
+    if memory.peak > limit:
+        when = "update" if memory.update >= memory.rollout else "rollout"
+        if memory.process + memory.weights + memory.adam > limit:
+            remedy = "take a smaller model or a larger machine"
+        elif when == "update":
+            remedy = "lower `actor_rollout_ref.actor.ppo_max_token_len`"
+        else:
+            remedy = "lower `actor_rollout_ref.rollout.max_concurrency`"
+        raise DoesNotFitError(
+            f"this needs about {bytes_text(memory.peak)} in the {when}, and there is "
+            f"{bytes_text(limit)} of {device}: {remedy}"
+        )
+
+
+def check_gpu(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    model: str,
+    sizes: dict[str, ConversationSize],
+) -> None:
+    """Refuses what a GPU cannot hold.
+
+    Raises:
+        DoesNotFitError: With the numbers, and which options would make it fit.
+    """
+    shapes: dict[int, ModelShape] = {}
+
+    def estimate(config: ExperimentConfig, layout: InfraConfig) -> tuple[GpuMemory, bool]:
+        rank = config.actor_rollout_ref.model.lora_rank
+        if rank not in shapes:
+            shapes[rank] = read_shape(model, config)
+        memory = gpu_memory(config, layout, shapes[rank], sizes)
+        rates = throughput(config, layout, shapes[rank], sizes, memory)
+        return memory, fits(layout, memory, rates, config.data.max_trajectory_length)
+
+    memory, enough = estimate(experiment, infra)
+    if enough:
+        return
+    limit = infra.verl.gpu_memory_gib
+    if memory.peak > limit * GIB:
+        when = "update" if memory.update >= memory.rollout else "rollout"
+        what = f"a GPU needs about {bytes_text(memory.peak)} in the {when} and has {limit:g} GiB"
+    else:
+        what = (
+            f"vLLM's share of {bytes_text(memory.vllm)} leaves {bytes_text(max(memory.cache, 0))} "
+            "for the key/value cache, too little for one sequence of "
+            f"data.max_trajectory_length = {experiment.data.max_trajectory_length:,} tokens"
+        )
+    found = remedies(experiment, infra, lambda *changed: estimate(*changed)[1])
+    advice = f"it would fit with {', or '.join(found)}" if found else "take a smaller model"
+    raise DoesNotFitError(f"{what}; {advice}")

@@ -1,0 +1,81 @@
+"""A plan, part by part: what would run, how long its contexts are, whether it fits."""
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config.checks_infra import check_verl
+from vagen.engines.verl.mapping import is_cpu
+from vagen.plan import local, verl
+from vagen.plan.checks import check_gpu, check_memory, check_prompts, notes
+from vagen.plan.counting import must_estimate
+from vagen.plan.shape import read_shape, trained_parameters
+from vagen.plan.sizes import ConversationSize, environments_here, measure, model_directory
+from vagen.plan.tables import (
+    gpu_table,
+    host_table,
+    memory_table,
+    settings_text,
+    sizes_table,
+    steps_table,
+    throughput_table,
+)
+
+Parts = Iterator[Table | str]
+
+
+def plan_parts(experiment: ExperimentConfig, infra: InfraConfig) -> Parts:
+    """What is to be read, in order; what cannot run is refused after what explains it.
+
+    Raises:
+        DoesNotFitError: With the numbers and what would help.
+        ConfigError: The engine cannot run the combination.
+    """
+    yield steps_table(experiment, infra)
+    environments = environments_here(infra)
+    with model_directory(experiment, environments) as model:
+        sizes = measure(experiment, model, environments)
+        yield sizes_table(experiment, sizes)
+        if must_estimate(model):
+            yield f"! tokens of text are estimated: {model}'s tokenizer is not here"
+        for note in notes(experiment, sizes):
+            yield f"! {note}"
+        check_prompts(experiment, sizes)
+        memory_parts = _verl if infra.engine == "verl" else _local
+        yield from memory_parts(experiment, infra, model, sizes)
+
+
+def _local(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    model: str,
+    sizes: dict[str, ConversationSize],
+) -> Parts:
+    """The local engine's memory."""
+    shape = read_shape(model, experiment)
+    memory = local.estimate(experiment, infra, shape, sizes)
+    device, limit = local.device_memory(infra)
+    yield memory_table(shape, trained_parameters(experiment, shape), memory, device, limit)
+    check_memory(memory, device, limit)
+
+
+def _verl(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    model: str,
+    sizes: dict[str, ConversationSize],
+) -> Parts:
+    """The verl engine's configuration, memory of GPUs and nodes, and tokens per step."""
+    cpu = is_cpu(infra)
+    check_verl(experiment, infra, cpu=cpu)
+    yield settings_text(experiment, infra, cpu=cpu)
+    shape = read_shape(model, experiment)
+    memory = verl.gpu_memory(experiment, infra, shape, sizes)
+    rates = verl.throughput(experiment, infra, shape, sizes, memory)
+    if not cpu:
+        yield gpu_table(experiment, infra, shape, memory)
+    yield host_table(infra, verl.host_memory(experiment, infra, shape, sizes, memory), cpu=cpu)
+    yield throughput_table(experiment, infra, rates, cpu=cpu)
+    if not cpu:
+        check_gpu(experiment, infra, model, sizes)

@@ -1,0 +1,150 @@
+"""How long conversations are, measured on real observations with the real tokenizer."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config.checks import context_window
+from vagen.config.environments import EnvironmentsConfig
+from vagen.config.schema import EnvSpec
+from vagen.envs.base import AgentEnv, Observation
+from vagen.models import Processor, load_processor
+from vagen.models.files import check_model
+from vagen.models.tiny import TINY_MODELS
+from vagen.plan.counting import counting_processor, must_estimate
+from vagen.rollout.conversation import ChatRenderer
+from vagen.service import SyncEnv, environments_of
+from vagen.stages.warm_start import build_tiny_policy, sampled_levels
+
+SAMPLED_LEVELS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationSize:
+    """Tokens of an environment's conversations; the most among a few levels."""
+
+    prompt: int
+    """System prompt, first observation and the header of the first answer."""
+    observation: int
+    """A later observation with the template around it; 0 if every episode ended at once."""
+    response: int
+    """An expert's response, with the token that ends it."""
+    image_tokens: int
+    """Image tokens of one observation."""
+    patches: int
+    """Patches of one observation's images, as the vision tower reads them."""
+    later_prompt: int = 0
+    """Like `prompt`, with a later observation; 0 if every episode ended at once."""
+
+    def trajectory(self, turns: int, response: int | None = None) -> int:
+        """Tokens of an episode of `turns` turns whose responses take `response` tokens."""
+        answers = turns * (self.response if response is None else response)
+        return self.prompt + answers + (turns - 1) * self.observation
+
+    def rows(self, turns: int, window: int | None, response: int | None = None) -> list[int]:
+        """Tokens of each row of such an episode, whose prompts keep `window` turns (None: all)."""
+        if window is None or window >= turns:
+            return [self.trajectory(turns, response)]
+        first = self.trajectory(window, response)
+        later = first - self.prompt + max(self.prompt, self.later_prompt)
+        return [first] + (turns - window) * [later]
+
+
+@contextmanager
+def model_directory(
+    experiment: ExperimentConfig, environments: EnvironmentsConfig | None = None
+) -> Iterator[str]:
+    """The experiment's model as a path that can be loaded; a tiny one is built for the moment.
+
+    It is the one that a run would begin with: same tokenizer, same weights.
+
+    Raises:
+        ModelError: If the path is meant for a folder that does not exist.
+    """
+    path = experiment.actor_rollout_ref.model.path
+    if path in TINY_MODELS:
+        from transformers import logging
+
+        logging.disable_progress_bar()
+        with tempfile.TemporaryDirectory() as folder:
+            build_tiny_policy(experiment, sampled_levels(experiment), Path(folder), environments)
+            yield folder
+        return
+    check_model(path)
+    yield path
+
+
+def environments_here(infra: InfraConfig) -> EnvironmentsConfig | None:
+    """Where this machine opens environments: it cannot reach a cluster's service."""
+    return None if infra.kubernetes is not None else infra.environments
+
+
+def measure(
+    experiment: ExperimentConfig, model: str, environments: EnvironmentsConfig | None = None
+) -> dict[str, ConversationSize]:
+    """Sizes by environment id.
+
+    Args:
+        experiment: With resolved environments.
+        model: A model directory or hub id; if it is a published model that was not downloaded,
+            text is counted by estimate (`vagen.plan.counting`).
+        environments: Where environments run; None is the default.
+
+    Raises:
+        ModelError: If tokenizer or image processor cannot be loaded.
+        RenderError: If the model cannot read what an environment shows.
+    """
+    processor = counting_processor(model) if must_estimate(model) else load_processor(model)
+    return {
+        env_id: _measure(spec, processor, environments) for env_id, spec in experiment.envs.items()
+    }
+
+
+def _measure(
+    spec: EnvSpec, processor: Processor, environments: EnvironmentsConfig | None
+) -> ConversationSize:
+    renderer = ChatRenderer(processor)
+    env = environments_of(environments).open(spec.env_name, spec.env_config)
+    prompt = later_prompt = later = longest = image_tokens = patches = 0
+    for seed in range(SAMPLED_LEVELS):
+        for turn, (observation, response) in enumerate(expert_turns(env, seed)):
+            beginning = len(renderer.initial(env.system_prompt(), observation).ids)
+            if turn:
+                later = max(later, len(renderer.following(observation).ids))
+                later_prompt = max(later_prompt, beginning)
+            else:
+                prompt = max(prompt, beginning)
+            grids = [
+                processor.image_grid(Image.fromarray(frame)) for frame in observation["images"]
+            ]
+            image_tokens = max(image_tokens, sum(processor.image_length(grid) for grid in grids))
+            patches = max(patches, sum(t * h * w for t, h, w in grids))
+            ids = processor.tokenizer.encode(response, add_special_tokens=False)
+            longest = max(longest, len(ids) + 1)
+    env.close()
+    return ConversationSize(prompt, later, longest, image_tokens, patches, later_prompt)
+
+
+def longest_context(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> int:
+    """Most tokens a row of an episode can have."""
+    window = context_window(experiment)
+    turns = experiment.rollout_manager.max_turns
+    response = experiment.data.max_response_length
+    longest = max(max(size.rows(turns, window, response)) for size in sizes.values())
+    return min(longest, experiment.data.max_trajectory_length)
+
+
+def expert_turns(env: AgentEnv | SyncEnv, seed: int) -> Iterator[tuple[Observation, str]]:
+    """Observation and response of each turn of an expert's episode."""
+    observation, _ = env.reset(seed=seed)
+    over = False
+    while not over:
+        response = env.expert_response()
+        yield observation, response
+        observation, _, terminated, truncated, _ = env.step(response)
+        over = terminated or truncated

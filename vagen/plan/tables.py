@@ -1,0 +1,239 @@
+"""The plan as tables: steps, sizes of conversations, memory and tokens."""
+
+from rich.table import Table
+from rich.text import Text
+
+from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config.checks import (
+    context_window,
+    estimator_of,
+    has_critic,
+    has_reference,
+    trajectories_per_iteration,
+)
+from vagen.config.judge_options import JudgeConfig
+from vagen.engines.verl.mapping import ranks, servers, settings, token_budget
+from vagen.plan.local import Memory
+from vagen.plan.shape import ModelShape, trained_parameters
+from vagen.plan.sizes import ConversationSize
+from vagen.plan.verl import GpuMemory, HostMemory, Throughput
+
+
+def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> Table:
+    """Which steps run, how often, with which switches."""
+    algorithm, manager = experiment.algorithm, experiment.rollout_manager
+    actor = experiment.actor_rollout_ref.actor
+    trajectories = trajectories_per_iteration(experiment)
+    iterations = experiment.trainer.total_training_steps
+    updates = -(-trajectories // actor.ppo_mini_batch_size) * actor.ppo_epochs
+    warm = experiment.warm_start
+    every = experiment.trainer.test_freq
+    levels = {
+        split: sum(getattr(spec, f"{split}_size") for spec in experiment.envs.values())
+        for split in ("train", "val", "test")
+    }
+    gammas = f"gamma {algorithm.gamma:g}, lambda {algorithm.lam:g}"
+    if estimator_of(experiment).needs_turn_end:
+        high = algorithm.lam if algorithm.high_level_lam is None else algorithm.high_level_lam
+        gammas += f"; per turn {algorithm.high_level_gamma:g}, {high:g}"
+    rows = {
+        "experiment": f"{experiment.name}, preset {experiment.preset or 'none'}, "
+        f"seed {experiment.seed}",
+        "environments": ", ".join(
+            f"{env_id}: {spec.env_name} {spec.env_config['render_mode']}, "
+            f"{spec.env_config['prompt_format']}"
+            for env_id, spec in experiment.envs.items()
+        ),
+        "levels": ", ".join(f"{count:,} {split}" for split, count in levels.items()),
+        "model": experiment.actor_rollout_ref.model.path,
+        "warm start": f"{warm.steps} steps of {warm.batch_size} expert episodes"
+        if warm.steps
+        else "none",
+        "iterations": f"{iterations} x (rollout, judge, advantage, update), {infra.mode}",
+        "rollout": f"{trajectories:,} trajectories "
+        f"({experiment.data.train_batch_size} levels x {manager.n_trajectory}), "
+        f"up to {manager.max_turns} turns ({_context(experiment)} in the prompt), temperature "
+        f"{experiment.actor_rollout_ref.rollout.temperature:g}",
+        "judge": judge_text(experiment.judge),
+        "advantage": f"{algorithm.adv_estimator}, {gammas}",
+        "masks": f"loss mask {_on(manager.use_loss_mask)}, "
+        f"advantage mask {_on(manager.use_gae_mask)}, "
+        f"turn rewards {_on(manager.use_multi_turn_reward)}",
+        "networks": "actor"
+        + (", critic" if has_critic(experiment) else "")
+        + (", reference" if has_reference(experiment) else ""),
+        "update": f"{updates} optimizer steps of {actor.ppo_mini_batch_size} trajectories, "
+        f"learning rate {actor.optim.lr:g}",
+        "evaluations": f"{levels['test']} test levels before and after"
+        + (f", {levels['val']} validation levels every {every} iterations" if every else ""),
+        "results": infra.output_dir,
+    }
+    return table("what would run", rows)
+
+
+def sizes_table(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> Table:
+    """Tokens of prompts, turns and trajectories against their budgets."""
+    data, turns = experiment.data, experiment.rollout_manager.max_turns
+    window = context_window(experiment)
+    rows = {}
+    for env_id, size in sizes.items():
+        rows[f"{env_id}: prompt"] = f"{size.prompt:,} of {data.max_prompt_length:,} tokens"
+        rows[f"{env_id}: response"] = (
+            f"{size.response:,} (an expert's) of {data.max_response_length:,} tokens"
+        )
+        rows[f"{env_id}: observation"] = (
+            f"{size.observation:,} tokens, {size.image_tokens:,} of them image"
+        )
+        contexts = size.rows(turns, window)
+        rows[f"{env_id}: trajectory"] = (
+            f"{max(contexts):,} of {data.max_trajectory_length:,} tokens in {turns} turns"
+            if window is None
+            else f"{len(contexts)} contexts of up to {max(contexts):,} of "
+            f"{data.max_trajectory_length:,} tokens in {turns} turns"
+        )
+    mean = sum(sum(size.rows(turns, window)) for size in sizes.values()) / len(sizes)
+    total = trajectories_per_iteration(experiment) * mean
+    rows["an iteration"] = f"{total:,.0f} tokens if all turns are used"
+    return table("sizes", rows)
+
+
+def memory_table(
+    shape: ModelShape, trained: tuple[int, int], memory: Memory, device: str, limit: int
+) -> Table:
+    """The estimate of memory against what there is."""
+    actor, critic = trained
+    rows = {
+        "parameters": f"{shape.parameters:,}",
+        "trained": f"actor {actor:,}" + (f", critic {critic:,}" if critic else ""),
+        "weights": bytes_text(memory.weights),
+        "Adam": bytes_text(memory.adam),
+        "gradients": bytes_text(memory.gradients),
+        "activations": f"{bytes_text(memory.activations)} (estimate)",
+        "key/value cache": bytes_text(memory.cache),
+        "peak": f"{bytes_text(memory.peak)} of {bytes_text(limit)} {device}",
+    }
+    return table("memory of the local engine", rows)
+
+
+def settings_text(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> str:
+    """What we set in verl's configuration, a line each."""
+    path = experiment.actor_rollout_ref.model.path
+    laid = settings(experiment, infra, path, cpu=cpu)
+    lines = [f" {setting.key}: {setting.value}" for setting in laid]
+    return "\n".join(["what verl is told (the rest is its default)", *lines])
+
+
+def gpu_table(
+    experiment: ExperimentConfig, infra: InfraConfig, shape: ModelShape, memory: GpuMemory
+) -> Table:
+    """One GPU's memory against what it has."""
+    actor, critic = trained_parameters(experiment, shape)
+    networks = {"actor": memory.actor, "critic": memory.critic}
+    rows = {
+        "parameters": f"{shape.parameters:,}",
+        "trained": f"actor {actor:,}" + (f", critic {critic:,}" if critic else ""),
+    }
+    for name, network in networks.items():
+        if network is not None:
+            rows[name] = (
+                f"weights {bytes_text(network.weights)}, gradients "
+                f"{bytes_text(network.gradients)}, Adam {bytes_text(network.adam)}; "
+                f"{bytes_text(network.resting)} stay in rollouts"
+            )
+    rows |= {
+        "gathered layers": bytes_text(memory.gathered),
+        "activations": f"{bytes_text(memory.activations)} (estimate)",
+        "logits": f"{bytes_text(memory.logits)} (estimate)",
+        "rollout weights": bytes_text(memory.vllm_weights),
+        "key/value cache": bytes_text(max(memory.cache, 0)),
+        "peak": f"rollout {bytes_text(memory.rollout)}, update {bytes_text(memory.update)} of "
+        f"{infra.verl.gpu_memory_gib:g} GiB",
+    }
+    return table(f"memory of each of {ranks(infra)} GPUs", rows)
+
+
+def host_table(infra: InfraConfig, memory: HostMemory, *, cpu: bool) -> Table:
+    """One node's memory."""
+    rows = {
+        "processes": bytes_text(memory.processes),
+        "reference": bytes_text(memory.reference),
+        "offloaded": bytes_text(memory.offloaded),
+        "frames": bytes_text(memory.episodes),
+        "while loading": bytes_text(memory.loading),
+        "peak": f"{bytes_text(memory.peak)} (estimate)"
+        + (", and what a GPU would hold" if cpu else ""),
+    }
+    return table(f"host memory of each of {infra.verl.nnodes} nodes", rows)
+
+
+def throughput_table(
+    experiment: ExperimentConfig, infra: InfraConfig, rates: Throughput, *, cpu: bool
+) -> Table:
+    """Tokens per step and episodes side by side."""
+    rows = {
+        "an iteration": f"{rates.tokens:,} tokens if all turns are used, "
+        f"{rates.optimizer_steps} optimizer steps",
+        "a step": f"{rates.tokens_per_rank:,} tokens per rank in {rates.micro_batches} micro "
+        f"batches of up to {token_budget(experiment, infra):,}",
+        "servers": f"{servers(infra)} of {infra.verl.tensor_model_parallel_size} ranks",
+    }
+    if not cpu:
+        wanted = experiment.actor_rollout_ref.rollout.max_concurrency
+        rows["episodes side by side"] = (
+            f"{min(wanted, rates.concurrency)}: {rates.cache_tokens:,} tokens of cache hold "
+            f"{rates.concurrency} at full length, `max_concurrency` allows {wanted}"
+        )
+    return table("tokens", rows)
+
+
+def _context(experiment: ExperimentConfig) -> str:
+    window = context_window(experiment)
+    if window is None:
+        return "all"
+    return "only the present one" if window == 1 else f"the last {window}"
+
+
+def judge_text(judge: JudgeConfig) -> str:
+    """Which judge scores what, asking whom, on one line."""
+    if not judge.use_state_reward:
+        return "no state reward"
+    parts = [
+        judge.type,
+        f"observation {judge.observation_weight:g}",
+        f"prediction {judge.prediction_weight:g}",
+    ]
+    if judge.type != "rule":
+        parts.append(f"asks {judge.llm.model} at {judge.llm.base_url}")
+    if judge.sampling_fraction < 1:
+        parts.append(f"{judge.sampling_fraction:.0%} of the turns")
+    schedule = judge.schedule
+    if schedule.type != "constant":
+        parts.append(f"weights fall to {schedule.floor:g} of that ({schedule.type})")
+    if schedule.max_return_share is not None:
+        parts.append(f"at most {schedule.max_return_share:g} of the returns' deviation")
+    if judge.second.fraction > 0:
+        parts.append(f"second judge ({judge.second.type}) on {judge.second.fraction:.0%} of them")
+    return ", ".join(parts)
+
+
+def _on(switch: bool) -> str:
+    return "on" if switch else "off"
+
+
+def table(title: str, rows: dict[str, str]) -> Table:
+    """Names and texts under a title."""
+    made = Table(show_header=False, title=title, title_justify="left", box=None)
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, text in rows.items():
+        made.add_row(name, Text(text))
+    return made
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes in the largest unit that keeps it at 1 or more."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

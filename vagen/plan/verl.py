@@ -1,0 +1,300 @@
+"""What the verl engine needs on each GPU and each node, estimated before anything is started.
+
+Weights, gradients and Adam's moments follow from the layout: FSDP2 shards all three over every
+rank, trained weights are float32, layers are gathered one at a time in the computing type. What a
+backward pass keeps, the logits, and what CUDA and vLLM take beside their tensors are estimates; no
+GPU was at hand to compare them with.
+"""
+
+from dataclasses import dataclass
+
+from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config.checks import (
+    context_window,
+    has_critic,
+    has_reference,
+    trajectories_per_iteration,
+)
+from vagen.engines.verl.mapping import ranks, servers, token_budget
+from vagen.plan.shape import GIB, WIDTH, ModelShape, trained_parameters
+from vagen.plan.sizes import ConversationSize, longest_context
+
+CONTEXT = 2 * GIB
+"""CUDA, NCCL and the allocator's slack, per process and GPU."""
+VLLM_OVERHEAD = 3 * GIB
+"""vLLM's own activations and CUDA graphs, per GPU, within its share."""
+ASLEEP = GIB
+"""What a sleeping vLLM leaves on the GPU."""
+WORKER = 4 * GIB
+"""Host memory of a rank: Python, torch, CUDA's pinned buffers."""
+SERVER = 4 * GIB
+"""Host memory of a rollout server."""
+AGENT = int(1.5 * GIB)
+"""Host memory of a process that plays episodes."""
+PATCH_BYTES = 4 * 3 * 2 * 16 * 16
+"""A float32 patch of the vision towers: RGB, two frames deep, 16 pixels square."""
+OPTIMIZER = 8
+"""Adam's two float32 moments per trained weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Bytes that a network in training takes on one GPU."""
+
+    weights: int
+    adam: int
+    gradients: int
+    resting: int
+    """Weights and moments that stay on the GPU while the network is not used."""
+
+    @property
+    def working(self) -> int:
+        """Bytes while the network learns."""
+        return self.weights + self.adam + self.gradients
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """Bytes on one GPU."""
+
+    actor: Network
+    critic: Network | None
+    gathered: int
+    """Layers gathered from all ranks, and their gradients before they are scattered."""
+    activations: int
+    logits: int
+    vllm: int
+    """vLLM's share; 0 for other rollouts."""
+    vllm_weights: int
+    cache: int
+    """Key/value cache that remains of vLLM's share; negative if its weights do not fit."""
+
+    @property
+    def resting(self) -> int:
+        """Bytes of both networks that stay on the GPU while episodes are played."""
+        return self.actor.resting + (self.critic.resting if self.critic else 0)
+
+    @property
+    def rollout(self) -> int:
+        """Peak while episodes are played."""
+        return CONTEXT + self.resting + (self.vllm or self.vllm_weights + self.cache)
+
+    @property
+    def update(self) -> int:
+        """Peak while a network learns."""
+        learning = self.actor.working + self.logits + self.resting - self.actor.resting
+        if self.critic:
+            learning = max(learning, self.critic.working + self.actor.resting)
+        asleep = ASLEEP if self.vllm else self.vllm_weights
+        return CONTEXT + asleep + learning + self.gathered + self.activations
+
+    @property
+    def peak(self) -> int:
+        """The larger of both peaks."""
+        return max(self.rollout, self.update)
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Bytes on one node."""
+
+    processes: int
+    reference: int
+    offloaded: int
+    loading: int
+    """Most while weights are read, given back afterwards."""
+    episodes: int
+    """Frames and rows of an iteration, in Ray's object store and in the workers."""
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the worst moment: while weights are loaded, or in an iteration."""
+        return self.processes + max(self.loading, self.reference + self.offloaded + self.episodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Tokens of an iteration, and how many episodes are played side by side."""
+
+    tokens: int
+    """Tokens of all trajectories if every turn is used."""
+    optimizer_steps: int
+    tokens_per_rank: int
+    """Tokens that one rank gets in an optimizer step."""
+    micro_batches: int
+    """Micro batches of an optimizer step on one rank."""
+    cache_tokens: int
+    """Key/value cache of all servers together."""
+    concurrency: int
+    """Trajectories that fit the cache at full length, all servers together."""
+
+
+def trained_network(weights: int, trained: int, infra: InfraConfig) -> Network:
+    """A rank's shard of a network with so many weights, so many of them trained."""
+    count, layout = ranks(infra), infra.verl
+    held, adam = 4 * weights // count, OPTIMIZER * trained // count
+    resting = (0 if layout.param_offload else held) + (0 if layout.optimizer_offload else adam)
+    return Network(weights=held, adam=adam, gradients=4 * trained // count, resting=resting)
+
+
+def gpu_memory(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    shape: ModelShape,
+    sizes: dict[str, ConversationSize],
+) -> GpuMemory:
+    """Memory of one GPU."""
+    layout, width = infra.verl, WIDTH[infra.dtype]
+    trained_actor, trained_critic = trained_parameters(experiment, shape)
+    actor = trained_network(shape.parameters + shape.actor_adapters, trained_actor, infra)
+    critic = None
+    if has_critic(experiment):
+        weights = shape.backbone_parameters + shape.critic_adapters + shape.hidden + 1
+        critic = trained_network(weights, trained_critic, infra)
+    tokens = micro_batch_tokens(experiment, infra, sizes)
+    vllm = int(layout.gpu_memory_utilization * layout.gpu_memory_gib * GIB)
+    parallel = layout.tensor_model_parallel_size
+    weights = width * shape.parameters // parallel
+    cache = vllm - weights - VLLM_OVERHEAD
+    if layout.rollout == "torch":
+        slots = -(-experiment.actor_rollout_ref.rollout.max_concurrency // servers(infra))
+        cache = width * slots * longest_context(experiment, sizes) * shape.cache_floats
+        vllm = 0
+    return GpuMemory(
+        actor=actor,
+        critic=critic,
+        gathered=_gathered(shape, width, frozen=bool(shape.actor_adapters)),
+        activations=_activations(experiment, infra, shape, sizes, tokens),
+        # In the computing type: the model's, divided by the temperature, their gradient; and one
+        # float32 copy where the log-probability is taken.
+        logits=tokens * shape.vocabulary * (3 * width + 4),
+        vllm=vllm,
+        vllm_weights=weights,
+        cache=cache,
+    )
+
+
+def micro_batch_tokens(
+    experiment: ExperimentConfig, infra: InfraConfig, sizes: dict[str, ConversationSize]
+) -> int:
+    """Most tokens of a micro batch on one rank."""
+    return min(token_budget(experiment, infra), _step_tokens(experiment, infra, sizes))
+
+
+def _step_tokens(
+    experiment: ExperimentConfig, infra: InfraConfig, sizes: dict[str, ConversationSize]
+) -> int:
+    """Tokens that one rank gets of an optimizer step."""
+    trajectories = -(-experiment.actor_rollout_ref.actor.ppo_mini_batch_size // ranks(infra))
+    return trajectories * max(_tokens(experiment, size) for size in sizes.values())
+
+
+def _tokens(experiment: ExperimentConfig, size: ConversationSize) -> int:
+    """Tokens of a trajectory in all its rows, as an expert's responses make it."""
+    turns, window = experiment.rollout_manager.max_turns, context_window(experiment)
+    return sum(size.rows(turns, window))
+
+
+def _gathered(shape: ModelShape, width: int, *, frozen: bool) -> int:
+    """The root unit (embedding, output layer, norms) and two layers; their gradients as well."""
+    embedding = shape.vocabulary * shape.hidden * (1 if shape.tied else 2)
+    attention = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim * shape.hidden
+    layer = attention + 3 * shape.hidden * shape.intermediate
+    gathered = width * (embedding + 2 * layer)
+    return gathered if frozen else gathered + width * embedding + 4 * layer
+
+
+def _activations(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    shape: ModelShape,
+    sizes: dict[str, ConversationSize],
+    tokens: int,
+) -> int:
+    """What a backward pass keeps: everything, or each layer's input and one layer's inside."""
+    width = WIDTH[infra.dtype]
+    turns, window = experiment.rollout_manager.max_turns, context_window(experiment)
+    most = 0
+    for size in sizes.values():
+        rows = size.rows(turns, window)
+        shown = turns if window is None else window * len(rows)
+        patches = tokens / sum(rows) * shown * size.patches
+        kept = tokens * shape.activation_floats + patches * shape.patch_floats
+        if infra.verl.gradient_checkpointing:
+            kept = tokens * (shape.layers * shape.hidden + shape.activation_floats / shape.layers)
+            if shape.vision_layers:
+                inside = shape.patch_floats / shape.vision_layers
+                kept += patches * (shape.vision_layers * shape.vision_hidden + inside)
+        most = max(most, int(width * kept))
+    return most
+
+
+def throughput(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    shape: ModelShape,
+    sizes: dict[str, ConversationSize],
+    memory: GpuMemory,
+) -> Throughput:
+    """Tokens and concurrency of an iteration."""
+    actor = experiment.actor_rollout_ref.actor
+    trajectories = trajectories_per_iteration(experiment)
+    mean = sum(_tokens(experiment, size) for size in sizes.values()) / len(sizes)
+    step = _step_tokens(experiment, infra, sizes)
+    parallel = infra.verl.tensor_model_parallel_size
+    # Each rank of a server holds its heads' part of every token; a head is never split.
+    share = max(1, -(-shape.kv_heads // parallel)) / shape.kv_heads
+    per_token = WIDTH[infra.dtype] * shape.cache_floats * share
+    cache_tokens = int(max(memory.cache, 0) / per_token)
+    return Throughput(
+        tokens=int(trajectories * mean),
+        optimizer_steps=-(-trajectories // actor.ppo_mini_batch_size) * actor.ppo_epochs,
+        tokens_per_rank=step,
+        micro_batches=-(-step // token_budget(experiment, infra)),
+        cache_tokens=cache_tokens * servers(infra),
+        concurrency=cache_tokens // longest_context(experiment, sizes) * servers(infra),
+    )
+
+
+def host_memory(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    shape: ModelShape,
+    sizes: dict[str, ConversationSize],
+    memory: GpuMemory,
+) -> HostMemory:
+    """Memory of one node."""
+    layout, local = infra.verl, infra.verl.n_gpus_per_node
+    networks = [network for network in (memory.actor, memory.critic) if network is not None]
+    offloaded = 0
+    if layout.param_offload:
+        offloaded += local * sum(network.weights for network in networks)
+    if layout.optimizer_offload:
+        offloaded += local * sum(network.adam for network in networks)
+    reference = 0
+    if has_reference(experiment) and not shape.actor_adapters:
+        # verl keeps the reference in pinned host memory, sharded.
+        reference = WIDTH[infra.dtype] * shape.parameters // layout.nnodes
+    # verl reads the whole float32 model in every rank if the output layer is the embedding, else in
+    # the first one; one network after the other.
+    readers = local if shape.tied else 1
+    # Frames cross the object store as PNG, which is little; decoded they are float32 patches.
+    turns = experiment.rollout_manager.max_turns
+    patches = max(size.patches for size in sizes.values())
+    shown = trajectories_per_iteration(experiment) * turns * patches
+    return HostMemory(
+        processes=local * WORKER
+        + local // layout.tensor_model_parallel_size * SERVER
+        + layout.agent_workers * AGENT,
+        reference=reference,
+        offloaded=offloaded,
+        loading=readers * 4 * shape.parameters,
+        episodes=int(shown * PATCH_BYTES / layout.nnodes),
+    )
+
+
+def fits(infra: InfraConfig, memory: GpuMemory, rates: Throughput, longest: int) -> bool:
+    """Whether a GPU holds it, and vLLM one sequence of the longest length."""
+    limit = infra.verl.gpu_memory_gib * GIB
+    cached = infra.verl.rollout == "torch" or rates.cache_tokens // servers(infra) >= longest
+    return memory.peak <= limit and cached

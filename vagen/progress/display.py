@@ -1,0 +1,248 @@
+"""The interface of a progress display, and the plain display: a line per finished step."""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Protocol
+
+from vagen.metrics import all_metrics, find
+
+Advance = Callable[..., None]
+"""`advance(n=1, **fields)`: n more units are done; fields (such as `success=0.4`) are shown."""
+
+_SHORT_NAMES = tuple(metric.short for metric in all_metrics() if metric.short)
+_SHOWN_OTHERWISE = 3
+"""Metrics shown of a step that has none of those."""
+_ESTIMATE_WINDOW = 5
+"""Iterations whose mean duration predicts the rest."""
+
+
+@dataclass
+class StepRecord:
+    """A running step; its `metrics` go to the terminal and into the `stage_finished` event."""
+
+    name: str
+    iteration: int | None
+    started: float
+    """Monotonic clock, s."""
+    label: str = ""
+    """Which one of several of its kind, e.g. `final` for an evaluation."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+class Display(Protocol):
+    """Where progress is drawn."""
+
+    def describe(self, title: str, iterations: int, done: int) -> None:
+        """What is being trained, for how many iterations, and how many are done already."""
+        ...
+
+    def begin(self, step: StepRecord) -> None:
+        """A step starts."""
+        ...
+
+    def finish(self, step: StepRecord, seconds: float, error: str | None) -> None:
+        """A step ended, with a message if it failed."""
+        ...
+
+    def open_bar(self, description: str, total: int) -> Advance:
+        """A bar of `total` units inside the current step."""
+        ...
+
+    def close_bar(self) -> None:
+        """The bar is done."""
+        ...
+
+    def note(self, text: str) -> None:
+        """A line for the reader."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more comes; the terminal is left as it was found."""
+        ...
+
+
+class Timing:
+    """Elapsed time and an estimate of the rest."""
+
+    def __init__(self) -> None:
+        self.iterations: int | None = None
+        self.iteration: int | None = None
+        self.success: float | None = None
+        self._began = time.monotonic()
+        self._iteration_began = self._began
+        self._durations: deque[float] = deque(maxlen=_ESTIMATE_WINDOW)
+        self._evaluation = 0.0
+        self._done = False
+
+    def describe(self, iterations: int, done: int) -> None:
+        """Sets the length of the training and how much of it is done."""
+        self.iterations = iterations
+        self.iteration = done - 1 if done else None
+
+    def begin(self, step: StepRecord) -> None:
+        """Notes that a step starts, and with it perhaps an iteration."""
+        if step.iteration is not None and step.iteration != self.iteration:
+            self.iteration = step.iteration
+            self._iteration_began = step.started
+
+    def finish(self, step: StepRecord, seconds: float) -> None:
+        """Notes how long a step took."""
+        if step.iteration is not None and step.name == "update":
+            self._durations.append(time.monotonic() - self._iteration_began)
+        if step.name == "evaluate":
+            self._evaluation = seconds
+            self._done = self.iterations is not None and self.iteration == self.iterations - 1
+        if (success := success_of(step.metrics)) is not None:
+            self.success = success
+
+    def elapsed(self) -> float:
+        """Seconds since reporting began."""
+        return time.monotonic() - self._began
+
+    def remaining(self) -> float | None:
+        """Estimate of the seconds left, final evaluation included; None before the first update."""
+        if self.iterations is None or self.iteration is None or not self._durations or self._done:
+            return None
+        left = self.iterations - self.iteration - 1
+        per_iteration = fmean(self._durations)
+        # The clock of the running iteration counts against its own share.
+        running = max(per_iteration - (time.monotonic() - self._iteration_began), 0.0)
+        return left * per_iteration + running + self._evaluation
+
+    def place(self, step: StepRecord) -> str:
+        """Which step of which iteration, as text."""
+        name = f"{step.name} {step.label}".rstrip()
+        if step.iteration is None:
+            return name
+        total = f"/{self.iterations}" if self.iterations else ""
+        return f"iteration {step.iteration + 1}{total} {name}"
+
+
+class Terminal:
+    """Text stream over a descriptor that falls silent when the other end goes away."""
+
+    encoding = "utf-8"
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
+
+    def write(self, text: str) -> int:
+        """Writes, or drops the text."""
+        try:
+            return self._file.write(text)
+        except (OSError, ValueError):
+            return len(text)
+
+    def flush(self) -> None:
+        """Flushes, or does nothing."""
+        try:
+            self._file.flush()
+        except (OSError, ValueError):
+            return
+
+    def isatty(self) -> bool:
+        """Whether a person may be looking."""
+        return self._file.isatty()
+
+    def fileno(self) -> int:
+        """The descriptor, for its size."""
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+        try:
+            self._file.close()
+        except OSError:
+            return
+
+
+class LineDisplay:
+    """One plain line per finished step, for logs."""
+
+    def __init__(self, stream: Terminal) -> None:
+        self._stream = stream
+        self._title = ""
+        self._timing = Timing()
+
+    def describe(self, title: str, iterations: int, done: int) -> None:
+        """Puts the title before every line."""
+        self._title = title
+        self._timing.describe(iterations, done)
+
+    def begin(self, step: StepRecord) -> None:
+        """A line is written only when the step ends."""
+        self._timing.begin(step)
+
+    def finish(self, step: StepRecord, seconds: float, error: str | None) -> None:
+        """Writes the step's line."""
+        self._timing.finish(step, seconds)
+        what = f"{self._timing.place(step)}: " + (f"failed: {error}" if error else "")
+        if not error:
+            what += "  ".join([f"{seconds:.1f} s", *headline(step.metrics)])
+        left = None if error else self._timing.remaining()
+        tail = f"  (about {clock(left)} left)" if left is not None else ""
+        self._write(f"[{clock(self._timing.elapsed())}] {what}{tail}")
+
+    def open_bar(self, description: str, total: int) -> Advance:
+        """Nothing is drawn."""
+        return lambda n=1, **fields: None
+
+    def close_bar(self) -> None:
+        """Nothing was drawn."""
+
+    def note(self, text: str) -> None:
+        """Writes the text."""
+        self._write(f"[{clock(self._timing.elapsed())}] {text}")
+
+    def close(self) -> None:
+        """Closes the descriptor."""
+        self._stream.close()
+
+    def _write(self, text: str) -> None:
+        self._stream.write(f"{self._title + ' ' if self._title else ''}{text}\n")
+        self._stream.flush()
+
+
+def success_of(metrics: Mapping[str, Any]) -> float | None:
+    """The success rate among a step's metrics or a bar's fields, if it has one."""
+    return next(
+        (value for name, value in _numbers(metrics).items() if _short_name(name) == "success"), None
+    )
+
+
+def headline(metrics: Mapping[str, Any]) -> list[str]:
+    """The few metrics worth a place on a line, as `name value`, in the order of their table."""
+    numbers = _numbers(metrics)
+    found: dict[str, float] = {}
+    for name, value in numbers.items():
+        if short := _short_name(name):
+            found.setdefault(short, value)
+    if found:
+        return [f"{short} {found[short]:.3g}" for short in _SHORT_NAMES if short in found]
+    some = list(numbers.items())[:_SHOWN_OTHERWISE]
+    return [f"{name.rsplit('/', 1)[-1]} {value:.3g}" for name, value in some]
+
+
+def clock(seconds: float) -> str:
+    """Seconds as `m:ss` or `h:mm:ss`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _short_name(name: str) -> str:
+    """What a metric is called on a line; the fields of a bar are called that already."""
+    metric = find(name)
+    return metric.short if metric else name if name in _SHORT_NAMES else ""
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

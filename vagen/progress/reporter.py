@@ -1,0 +1,206 @@
+"""What is happening, on the terminal and in `events.jsonl`.
+
+One process at a time reports a run: it works inside `reporting`, and calls `step`, `bar` and `note`
+from anywhere. On a terminal a live display shows the iteration, the step, its bar, the latest
+success and the time left; elsewhere (a log of a CI job, a file) each finished step is one line.
+Reporting never breaks the work: a terminal that went away is ignored.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from vagen.progress.display import Advance, Display, LineDisplay, StepRecord, Terminal
+from vagen.progress.live import LiveDisplay
+from vagen.storage import StorageError, storage_errors
+
+
+class Reporter:
+    """Events and display of one run; the module's functions use the current one."""
+
+    def __init__(self, events: Path | None, display: Display) -> None:
+        self._events = events
+        self.display = display
+        if self._events is not None and _is_cut(self._events):
+            with self._events.open("a") as file:
+                file.write("\n")
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Appends one event; a single write, so that lines of several processes do not mix."""
+        if self._events is not None:
+            append_event(self._events, event, **fields)
+
+
+def append_event(path: Path, event: str, **fields: Any) -> None:
+    """Appends `{"time", "event", **fields}` to an events file as one line.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    line = json.dumps({"time": round(time.time(), 3), "event": event, **fields}, default=str)
+    with storage_errors(path.parent):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, line.encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """All events of a file, oldest first; a last line cut by a crash is left out."""
+    if not path.exists():
+        return []
+    events = []
+    for line in path.read_text().splitlines():
+        try:
+            events.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return events
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether the last line was not written to its end (a crash, a full disk)."""
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
+
+
+_current: Reporter | None = None
+_terminal = 2
+"""Descriptor that a display draws on."""
+
+
+def configure(events: Path | None = None, *, terminal: int | None = None) -> Reporter:
+    """Starts reporting; an earlier reporter is closed.
+
+    Args:
+        events: File that receives one JSON object per line, `{"time", "event", ...}` with the time
+            in Unix s; None writes no events.
+        terminal: File descriptor of the display; duplicated, never closed. None is standard
+            error, also inside `output_to`.
+    """
+    global _current
+    close()
+    stream = Terminal(os.dup(_terminal if terminal is None else terminal))
+    display = LiveDisplay(stream) if stream.isatty() else LineDisplay(stream)
+    _current = Reporter(events, display)
+    return _current
+
+
+@contextmanager
+def reporting(events: Path) -> Iterator[None]:
+    """Reports what happens inside the block; `process_started` is the first event."""
+    reporter = configure(events)
+    reporter.event("process_started", pid=os.getpid())
+    try:
+        yield
+    finally:
+        close()
+
+
+@contextmanager
+def output_to(log: Path) -> Iterator[None]:
+    """Sends what this process and libraries in it print to a file; the display stays.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    with storage_errors(log.parent):
+        file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    global _terminal
+    kept = os.dup(1), os.dup(2)
+    _terminal = kept[1]
+    try:
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        yield
+    finally:
+        _terminal = 2
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(kept[0], 1)
+        os.dup2(kept[1], 2)
+        for descriptor in (*kept, file):
+            os.close(descriptor)
+
+
+def describe(title: str, iterations: int, done: int = 0) -> None:
+    """Says what is being trained, for how many iterations, and how many are done already."""
+    current().display.describe(title, iterations, done)
+
+
+def current() -> Reporter:
+    """The reporter in use; without `configure`, one that draws on standard error."""
+    return _current or configure()
+
+
+def close() -> None:
+    """Ends the display and restores the terminal."""
+    global _current
+    if _current is not None:
+        _current.display.close()
+        _current = None
+
+
+@contextmanager
+def step(name: str, iteration: int | None = None, label: str = "") -> Iterator[StepRecord]:
+    """Reports one step: `stage_started`, then `stage_finished` or `stage_failed`.
+
+    Args:
+        name: The stage.
+        iteration: Its iteration from 0; None outside the iterations.
+        label: Tells stages of one name apart (`warm_start`, `final` for evaluations).
+    """
+    reporter = current()
+    record = StepRecord(name, iteration, time.monotonic(), label)
+    about = {"stage": name, "iteration": iteration, **({"label": label} if label else {})}
+    reporter.event("stage_started", **about)
+    reporter.display.begin(record)
+    try:
+        yield record
+    except BaseException as error:
+        seconds = time.monotonic() - record.started
+        message = str(error) or type(error).__name__
+        reporter.display.finish(record, seconds, message)
+        with suppress(StorageError):  # a full disk must not hide what went wrong
+            reporter.event("stage_failed", **about, seconds=round(seconds, 3), message=message)
+        raise
+    seconds = time.monotonic() - record.started
+    reporter.display.finish(record, seconds, None)
+    reporter.event("stage_finished", **about, seconds=round(seconds, 3), metrics=record.metrics)
+
+
+@contextmanager
+def bar(description: str, total: int) -> Iterator[Advance]:
+    """Draws a bar inside the current step.
+
+    Example: `with bar("episodes", 128) as advance: advance(8, success=0.4)`.
+    """
+    display = current().display
+    advance = display.open_bar(description, total)
+    try:
+        yield advance
+    finally:
+        display.close_bar()
+
+
+def note(text: str) -> None:
+    """Prints one line above the display and records it as a `note` event."""
+    reporter = current()
+    reporter.event("note", text=text)
+    reporter.display.note(text)
+
+
+def event(name: str, **fields: Any) -> None:
+    """Records an event without showing it."""
+    current().event(name, **fields)

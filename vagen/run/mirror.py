@@ -1,0 +1,375 @@
+"""A run in a store: everything that is committed in its folder is there as well, under its name.
+
+Every stage begins by making its process the run's newest attempt in the store, and ends by putting
+there what it committed, in the order in which it is needed: a checkpoint before the update that
+names it. So a run can be taken up wherever the store can be reached: manifests of all that is
+committed come first, contents when a stage asks for them. Such a *shell*, a folder that holds its
+manifest alone, says that a step is done, and what it had to say of itself.
+
+Who writes is decided in the store too, by `attempt.json` beside the run's folders: before anything
+of a stage appears, and while no other can write the same, it must still name this process's
+attempt (`vagen.storage.writer`). A process that finds another's there when its next stage begins
+takes over what that one did, and moves what it has itself and the store has not to `superseded/`.
+"""
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vagen import progress
+from vagen.config import InfraConfig
+from vagen.config.base import ConfigError
+from vagen.config.infra import SCRATCH
+from vagen.config.load import load_infra
+from vagen.run import layout
+from vagen.run.uris import split_uri
+from vagen.storage import (
+    MANIFEST,
+    Attempt,
+    Store,
+    check_newest,
+    materialize,
+    open_store,
+    publish_manifest,
+    read_manifest,
+    storage_errors,
+)
+from vagen.storage.writer import ATTEMPT
+from vagen.tracking.spool import PENDING
+
+CONFIG = (layout.EXPERIMENT.as_posix(), layout.INFRA.as_posix())
+
+_ATTEMPTS = ".attempts"
+"""File of a run's folder: the attempts that were made in it, one per line."""
+_GROWING = (layout.EVENTS, layout.LOG, layout.JUDGE_ANSWERS)
+"""Files of lines."""
+_FILES = (*_GROWING, layout.SUMMARY, layout.CURVES.as_posix())
+_TRACKING_FILES = (layout.MLFLOW_RUN, PENDING)
+_ORDER = (
+    layout.LEVELS,
+    layout.WARM_START,
+    layout.ITERATIONS,
+    layout.CHECKPOINTS,
+    layout.EVALUATIONS,
+    layout.REGISTRATION,
+)
+_LINEAGE = (layout.ITERATIONS, layout.CHECKPOINTS)
+"""What one attempt must not have of another."""
+_WORKERS = 8
+
+
+class Mirror:
+    """The copy of one run in a store.
+
+    Args:
+        path: The run's folder.
+        infra: Its `store` is where the copy is; not asked before something is to be done.
+    """
+
+    def __init__(self, path: Path, infra: InfraConfig) -> None:
+        assert infra.store is not None
+        self._path = path
+        self._infra = infra
+        self._root = infra.store.rstrip("/")
+        self._attempt: Attempt | None = None
+        self._there: dict[str, bytes] = {}
+        """Manifests that the store has, by place in the run."""
+        self._sent: dict[str, tuple[int, int] | None] = {}
+        """Size and time of loose files as they were sent; None of one that is gone."""
+
+    @cached_property
+    def _store(self) -> Store:
+        return open_store(self._root, self._infra.s3)
+
+    @property
+    def uri(self) -> str:
+        """The run's URI."""
+        return f"{self._root}/{self._path.name}"
+
+    def uri_of(self, place: str) -> str:
+        """The URI of the run's folder or of one in it; others stay as they are."""
+        path = Path(place)
+        if not path.is_relative_to(self._path):
+            return place
+        inner = path.relative_to(self._path).as_posix()
+        return self.uri if inner == "." else f"{self.uri}/{inner}"
+
+    def create(self) -> None:
+        """Puts the configuration of a new run into the store.
+
+        Raises:
+            ConfigError: The store has a run of this name.
+            StorageError: The store cannot be used.
+        """
+        if self._store.read_file(self._key(CONFIG[0])) is not None:
+            raise ConfigError(
+                f"{self.uri} exists: choose another --name, or continue it with "
+                f"`vagen resume {self.uri}`"
+            )
+        # What tells a run comes last.
+        for name in reversed(CONFIG):
+            self._store.write_file(self._key(name), (self._path / name).read_bytes())
+
+    def begin(self) -> bool:
+        """Makes this process the newest attempt, with all that older ones have put there.
+
+        Returns:
+            Whether an iteration's folder or a checkpoint is another attempt's now.
+
+        Raises:
+            StorageError: The store cannot be used.
+        """
+        if self._attempt is not None and Attempt.parse(self._newest()) == self._attempt:
+            return False
+        ours, attempt = self._is_ours(), Attempt()
+        # From here on no other attempt adds anything.
+        self._store.write_file(self._key(ATTEMPT), attempt.to_json().encode())
+        changed = self._pull(ours)
+        with storage_errors(self._path), (self._path / _ATTEMPTS).open("a") as file:
+            file.write(f"{attempt.name}\n")
+        self._attempt = attempt
+        self.push()
+        return changed
+
+    def pull(self) -> None:
+        """Brings the manifests of all that the store has; where it is newer, it is right."""
+        self._pull(self._is_ours())
+
+    def find(self, folder: Path | None) -> None:
+        """Brings the manifest of one folder, if the store has it and this folder has not."""
+        if folder is None or (folder / MANIFEST).exists():
+            return
+        key = self._key(folder.relative_to(self._path).as_posix())
+        if self._store.exists(key):
+            publish_manifest(folder, self._store.manifest(key))
+
+    def push(self) -> None:
+        """Puts there what is committed here and is not there, then deletes what was pruned here.
+
+        Raises:
+            Superseded: A newer attempt took over.
+            StorageError: The store cannot be used. What was committed stays; the next stage, also
+                of another process in this folder, puts it there.
+        """
+        for place in self._committed():
+            self._put(place, guard=self._guard)
+        checkpoints = self._path / layout.CHECKPOINTS
+        for place in [p for p in self._there if p.startswith(f"{layout.CHECKPOINTS}/")]:
+            if not (checkpoints / Path(place).name).exists():
+                self._store.delete(self._key(place), guard=self._guard)
+                del self._there[place]
+        self.push_files()
+
+    def push_evaluation(self, folder: Path) -> None:
+        """Puts an evaluation there, which no other attempt writes, without being the newest one."""
+        self._put(folder.relative_to(self._path).as_posix(), guard=None)
+
+    def push_files(self) -> None:
+        """Puts the loose files there that changed: events, logs, summary.
+
+        Raises:
+            Superseded: A newer attempt took over.
+        """
+        if self._attempt is None:
+            return
+        due = [name for name in self._files() if self._sent.get(name) != self._stamp(name)]
+        if due:
+            self._guard()
+        for name in due:
+            stamp = self._stamp(name)
+            content = (self._path / name).read_bytes() if stamp else b""
+            self._store.write_file(self._key(name), content)
+            self._sent[name] = stamp
+
+    def fetch(self, folder: Path, part: str = "") -> Path:
+        """The folder, with its contents if the store has them and only its manifest is here.
+
+        Args:
+            folder: Of the run; others are returned as they are.
+            part: A folder in it, if no more is needed.
+
+        Raises:
+            StorageError: They cannot be had.
+            CorruptArtifact: They are not what the manifest says.
+        """
+        if folder.is_relative_to(self._path) and (folder / MANIFEST).exists():
+            manifest = read_manifest(folder)
+            if not all((folder / name).is_file() for name in manifest.part(part)):
+                key = self._key(folder.relative_to(self._path).as_posix())
+                with progress.bar(f"{folder.name} from the store", 1) as advance:
+                    materialize(self._store, key, folder, part)
+                    advance(1)
+        return folder
+
+    def _pull(self, ours: bool) -> bool:
+        """Like `pull`; what is here is right if the newest attempt is `ours`.
+
+        Returns:
+            Whether an iteration's folder or a checkpoint is another than before.
+        """
+        start = len(self._path.name) + 1
+        keys = self._store.list(self._path.name)
+        keys = [key for key in keys if key[start:].partition("/")[0] in _ORDER]
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            contents = pool.map(self._store.manifest, keys)
+            self._there = {
+                key[start:]: content for key, content in zip(keys, contents, strict=True)
+            }
+        changed = False
+        local = set(self._committed())
+        for place, content in self._there.items():
+            folder = self._path / place
+            if place in local and (ours or (folder / MANIFEST).read_bytes() == content):
+                continue
+            publish_manifest(folder, content)
+            changed = changed or place.startswith(_LINEAGE)
+        if not ours:
+            changed = self._keep_superseded(local - self._there.keys()) or changed
+        self._pull_files(replace=not ours)
+        return changed
+
+    def _put(self, place: str, guard: Callable[[], None] | None) -> None:
+        content = (self._path / place / MANIFEST).read_bytes()
+        if self._there.get(place) == content:
+            return
+        # The newest attempt is right, whatever an older one left.
+        self._store.put_directory(
+            self._path / place, self._key(place), replace=guard is not None, guard=guard
+        )
+        self._there[place] = content
+
+    def _committed(self) -> list[str]:
+        """Places of all committed folders, in the order in which later ones need earlier ones."""
+        found = [
+            path.parent.relative_to(self._path)
+            for pattern in ("*", "checkpoints/*", "iterations/*/*", "evaluations/*")
+            for path in self._path.glob(f"{pattern}/{MANIFEST}")
+        ]
+        known = [
+            place
+            for place in found
+            if place.parts[0] in _ORDER and not any(part.startswith(".") for part in place.parts)
+        ]
+        return [place.as_posix() for place in sorted(known, key=_rank)]
+
+    def _is_ours(self) -> bool:
+        """Whether the newest attempt was made in this folder, or none was made yet."""
+        newest = Attempt.parse(self._newest())
+        path = self._path / _ATTEMPTS
+        return newest is None or (path.exists() and newest.name in path.read_text().split())
+
+    def _newest(self) -> bytes | None:
+        return self._store.read_file(self._key(ATTEMPT))
+
+    def _guard(self) -> None:
+        check_newest(self._newest(), self._attempt, self.uri)
+
+    def _keep_superseded(self, places: set[str]) -> bool:
+        """Moves the folders of a training that went on without them to `superseded/`."""
+        mine = sorted(place for place in places if place.startswith(_LINEAGE))
+        kept = self._path / layout.SUPERSEDED / uuid.uuid4().hex[:8]
+        for place in mine:
+            (kept / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(self._path / place, kept / place)
+        if mine:
+            progress.note(
+                f"another attempt went on with {self.uri}: what only this folder had is in {kept}"
+            )
+        return bool(mine)
+
+    def _pull_files(self, *, replace: bool) -> None:
+        for name in self._files():
+            path = self._path / name
+            if path.exists() and not replace:
+                continue
+            content = self._store.read_file(self._key(name))
+            if not content:
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if name in _GROWING and path.exists():
+                # This process has begun to report already.
+                path.write_bytes(content + _lines_beside(path.read_bytes(), content))
+            else:
+                path.write_bytes(content)
+                self._sent[name] = self._stamp(name)
+
+    def _files(self) -> tuple[str, ...]:
+        """Loose files; the default MLflow database stays where it is, and what refers to it too."""
+        return _FILES + (_TRACKING_FILES if self._infra.mlflow_tracking_uri else ())
+
+    def _stamp(self, name: str) -> tuple[int, int] | None:
+        path = self._path / name
+        if not path.exists():
+            return None
+        stat = path.stat()
+        return stat.st_size, stat.st_mtime_ns
+
+    def _key(self, place: str) -> str:
+        return f"{self._path.name}/{place}"
+
+
+def restore(uri: str) -> Path:
+    """A folder for a run that is in a store: its configuration, if it is not here already.
+
+    The store is reached as the environment says (`AWS_ENDPOINT_URL_S3`, ...), because the run's own
+    options are in it.
+
+    Args:
+        uri: `<store>/<name of the run>`.
+
+    Raises:
+        ConfigError: There is no such run, or another has its place here.
+        StorageError: The store cannot be used.
+    """
+    root, name = split_uri(uri)
+    store = open_store(root)
+    contents = {file: store.read_file(f"{name}/{file}") for file in CONFIG}
+    experiment, infra = contents.values()
+    if experiment is None or infra is None:
+        raise ConfigError(f"there is no run {uri}: it has no {CONFIG[0]}")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "infra.yaml"
+        copy.write_bytes(infra)
+        config = load_infra(copy)
+    if (config.store or "").rstrip("/") != root:
+        raise ConfigError(
+            f"the run {uri} says that it is in the store {config.store}: correct infra.store in "
+            f"its {CONFIG[1]}"
+        )
+    path = config.runs_folder / name
+    present = path / CONFIG[0]
+    if present.exists() and present.read_bytes() != experiment:
+        raise ConfigError(
+            f"{path} is another run than {uri}: rename it, or set {SCRATCH} to another folder"
+        )
+    with storage_errors(path):
+        for file, content in contents.items():
+            (path / file).parent.mkdir(parents=True, exist_ok=True)
+            if content is not None and not (path / file).exists():
+                partial = (path / file).with_suffix(f".{uuid.uuid4().hex}")
+                partial.write_bytes(content)
+                partial.replace(path / file)
+    return path
+
+
+def _lines_beside(content: bytes, other: bytes) -> bytes:
+    """The lines of a file that another does not have."""
+    known = set(other.splitlines())
+    return b"".join(line for line in content.splitlines(True) if line.rstrip(b"\n") not in known)
+
+
+def _rank(place: Path) -> tuple[Any, ...]:
+    """Orders places: an iteration's checkpoint comes right before its update."""
+    first, *rest = place.parts
+    stages = (*layout.ITERATION_STAGES[:-1], "checkpoint", layout.ITERATION_STAGES[-1])
+    if first == layout.CHECKPOINTS:
+        return (_ORDER.index(layout.ITERATIONS), rest[0], stages.index("checkpoint"))
+    if first == layout.ITERATIONS:
+        stage = stages.index(rest[1]) if rest[1] in stages else len(stages)
+        return (_ORDER.index(first), rest[0], stage)
+    return (_ORDER.index(first), *rest)

@@ -1,0 +1,326 @@
+"""A run: one folder with its configuration and everything its steps wrote."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vagen import progress
+from vagen.config import ExperimentConfig, InfraConfig, config_digest, dump_yaml
+from vagen.config.base import ConfigError
+from vagen.config.load import load_experiment, load_infra
+from vagen.run import layout
+from vagen.run.mirror import Mirror, restore
+from vagen.run.uris import is_uri
+from vagen.storage import MANIFEST, Manifest, read_manifest, sole_writer, storage_errors
+
+if TYPE_CHECKING:
+    from vagen.engines.base import Engine
+    from vagen.tracking import Tracker
+
+KEEP_CHECKPOINTS = 2
+"""Latest checkpoints kept; older ones are deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where and why a training ended early.
+
+    >>> Stop(iteration=41, reason="validation success was below 0.2 3 times in a row").iteration
+    41
+    """
+
+    iteration: int
+    """The last iteration."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextRollout:
+    """The next iteration's episodes, being played while the networks learn (`one_step_off`)."""
+
+    iteration: int
+    episodes: Future[Any]
+    """A `vagen.stages.rollout.Played` to come."""
+
+
+@dataclass(eq=False)
+class Run:
+    """Configuration and folders of one run (see `vagen.run.layout`), and what a process at work
+    keeps between its steps.
+    """
+
+    path: Path
+    experiment: ExperimentConfig
+    infra: InfraConfig
+    engine: "Engine | None" = field(default=None, repr=False)
+    """Networks in memory; None until a step needs them (`vagen.stages.weights`)."""
+    next_rollout: NextRollout | None = field(default=None, repr=False)
+    tracker: "Tracker | None" = field(default=None, repr=False)
+    """The open MLflow run; None until a step reports to it (`vagen.stages.tracking`)."""
+    mirror: Mirror | None = field(init=False, repr=False)
+    """The copy of the run in `infra.store`; None if there is no store."""
+
+    def __post_init__(self) -> None:
+        self.mirror = Mirror(self.path, self.infra) if self.infra.store else None
+
+    @classmethod
+    def create(
+        cls, experiment: ExperimentConfig, infra: InfraConfig, name: str | None = None
+    ) -> "Run":
+        """Makes the folder `<output_dir>/<name>-<time>` with the configuration; `latest` names it.
+
+        With `infra.store` the configuration is in the store afterwards.
+
+        Raises:
+            StorageError: The output folder or the store cannot be written.
+            ConfigError: A run of this name exists.
+        """
+        label = name or f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        path = infra.runs_folder / label
+        with storage_errors(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                path.mkdir()
+            except FileExistsError:
+                raise ConfigError(
+                    f"{path} exists: choose another --name, or continue it with "
+                    f"`vagen resume {label}`"
+                ) from None
+            (path / layout.EXPERIMENT).parent.mkdir()
+            (path / layout.EXPERIMENT).write_text(dump_yaml(experiment))
+            (path / layout.INFRA).write_text(dump_yaml(infra))
+        run = cls(path, experiment, infra)
+        if run.mirror is not None:
+            try:
+                run.mirror.create()
+            except ValueError:
+                shutil.rmtree(path)
+                raise
+        _point_latest(path)
+        return run
+
+    @classmethod
+    def open(cls, path: Path | str) -> "Run":
+        """Opens a run by its folder, or by its URI in a store, for which a folder is made.
+
+        Raises:
+            ConfigError: There is no run, or its configuration is not readable.
+            StorageError: The store cannot be used.
+        """
+        path = restore(path) if isinstance(path, str) and is_uri(path) else Path(path).absolute()
+        if not (path / layout.EXPERIMENT).exists():
+            raise ConfigError(f"{path} is no run: it has no {layout.EXPERIMENT}")
+        return cls(
+            path,
+            load_experiment(str(path / layout.EXPERIMENT), []),
+            load_infra(str(path / layout.INFRA), []),
+        )
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Makes this process the run's only writer, and reports its progress.
+
+        What the process holds for the run (networks, MLflow run) is let go at the end.
+
+        Raises:
+            InUse: Another process works on the run.
+        """
+        with sole_writer(self.path), progress.reporting(self.events):
+            progress.describe(
+                self.experiment.name,
+                self.experiment.trainer.total_training_steps,
+                done=self.finished_iterations,
+            )
+            try:
+                yield
+            finally:
+                if self.engine is not None:
+                    self.engine.close()
+                self.engine = self.next_rollout = self.tracker = None
+
+    @property
+    def events(self) -> Path:
+        """File of what ran when."""
+        return self.path / layout.EVENTS
+
+    @property
+    def name(self) -> str:
+        """Name of the run's folder."""
+        return self.path.name
+
+    @property
+    def uri(self) -> str:
+        """What names the run for another process: its URI in the store, or else its folder."""
+        return self.mirror.uri if self.mirror is not None else str(self.path)
+
+    @property
+    def config_digest(self) -> str:
+        """SHA-256 of the resolved experiment."""
+        return config_digest(self.experiment)
+
+    @property
+    def levels(self) -> Path:
+        """Folder of the `build` step."""
+        return self.path / layout.LEVELS
+
+    @property
+    def warm_start(self) -> Path:
+        """Folder of the `warm_start` step."""
+        return self.path / layout.WARM_START
+
+    @property
+    def registration(self) -> Path:
+        """Folder of the `register` step."""
+        return self.path / layout.REGISTRATION
+
+    def folder(
+        self, stage: str, *, iteration: int | None = None, name: str = "", **_: Any
+    ) -> Path | None:
+        """Folder that a stage commits; None for `finalize`, which commits none."""
+        if stage in layout.ITERATION_STAGES:
+            assert iteration is not None
+            return self.step(iteration, stage)
+        if stage in layout.EVALUATION_STAGES:
+            return self.evaluation(name)
+        return {
+            "build": self.levels,
+            "warm_start": self.warm_start,
+            "register": self.registration,
+        }.get(stage)
+
+    def finished(
+        self, stage: str, *, iteration: int | None = None, name: str = "", **_: Any
+    ) -> dict[str, Any] | None:
+        """The result of a stage that is committed; None if it is still to be done.
+
+        A pipeline has all its iterations from the start. Those after the one that ended the
+        training early pass on what that one's update left.
+        """
+        folder = self.folder(stage, iteration=iteration, name=name)
+        if folder is not None and committed(folder) is not None:
+            return self.located(result(folder))
+        if stage == "evaluate":
+            iteration = layout.validated_iteration(name)
+        stop = self.stop if iteration is not None else None
+        if iteration is None or stop is None or iteration <= stop.iteration:
+            return None
+        return self.located({**result(self.step(stop.iteration, "update")), "metrics": {}})
+
+    def located(self, produced: dict[str, Any]) -> dict[str, Any]:
+        """A stage's result with the URI that others find it by: in the store, if there is one."""
+        if self.mirror is None:
+            return produced
+        return {**produced, "uri": self.mirror.uri_of(produced["uri"])}
+
+    def step(self, iteration: int, name: str) -> Path:
+        """Folder of a step of an iteration."""
+        return self.path / layout.iteration(iteration) / name
+
+    def checkpoint(self, iteration: int) -> Path:
+        """Weights and optimizer after an iteration's update."""
+        return self.path / layout.checkpoint(iteration)
+
+    def evaluation(self, name: str) -> Path:
+        """Folder of an evaluation."""
+        return self.path / layout.EVALUATIONS / name
+
+    @property
+    def finished_iterations(self) -> int:
+        """How many iterations have a committed update, from the first without a gap."""
+        iteration = 0
+        while (self.step(iteration, "update") / MANIFEST).exists():
+            iteration += 1
+        return iteration
+
+    @property
+    def stop(self) -> Stop | None:
+        """Where the training ended early, as its last update says; None if it did not."""
+        last = self.finished_iterations - 1
+        if last < 0:
+            return None
+        reason = read_manifest(self.step(last, "update")).payload.get("stopped")
+        return Stop(last, reason) if reason else None
+
+    @property
+    def last_iteration(self) -> int:
+        """Number of the last iteration: of the one that ended the training early, if one did."""
+        stop = self.stop
+        return stop.iteration if stop else self.experiment.trainer.total_training_steps - 1
+
+    def fetch(self, folder: Path, part: str = "") -> Path:
+        """The committed folder with its contents, which may still be in the store only.
+
+        Args:
+            folder: Of the run.
+            part: A folder in it, if no more is needed.
+
+        Raises:
+            StorageError: They cannot be had.
+        """
+        return self.mirror.fetch(folder, part) if self.mirror is not None else folder
+
+    def iteration_metrics(self) -> list[dict[str, float]]:
+        """Metrics of every finished iteration, each with its `iteration` and the steps' seconds."""
+        seconds: dict[int, dict[str, float]] = {}
+        for event in progress.read_events(self.events):
+            if event["event"] == "stage_finished" and event["iteration"] is not None:
+                times = seconds.setdefault(event["iteration"], {})
+                times[f"timing_s/{event['stage']}"] = event["seconds"]
+        return [
+            {
+                "iteration": iteration,
+                **read_manifest(self.step(iteration, "update")).payload["history"],
+                **seconds.get(iteration, {}),
+            }
+            for iteration in range(self.finished_iterations)
+        ]
+
+    def initial_model(self) -> str:
+        """Path or hub id of the policy that reinforcement learning starts from.
+
+        Raises:
+            StorageError: The warm start is not committed.
+        """
+        manifest = read_manifest(self.fetch(self.warm_start))
+        return manifest.payload["model_path"] or str(self.warm_start / layout.POLICY)
+
+    def newest_policy(self) -> str:
+        """Model directory of the newest checkpoint, else what the warm start made or was given.
+
+        Raises:
+            ConfigError: There is neither yet.
+        """
+        checkpoints = sorted((self.path / layout.CHECKPOINTS).glob("[0-9]*/manifest.json"))
+        if checkpoints:
+            return str(self.fetch(checkpoints[-1].parent, layout.POLICY) / layout.POLICY)
+        if committed(self.warm_start) is None:
+            raise ConfigError(f"{self.path} has no policy yet: its warm start is not finished")
+        return self.initial_model()
+
+
+def committed(folder: Path) -> Manifest | None:
+    """The folder's manifest if it is there whole."""
+    return read_manifest(folder) if (folder / MANIFEST).exists() else None
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """What a step returns: where its folder is, its digest, its metrics."""
+    manifest = read_manifest(folder)
+    return {
+        "uri": str(folder),
+        "sha256": manifest.digest,
+        "metrics": manifest.payload.get("metrics", {}),
+    }
+
+
+def _point_latest(path: Path) -> None:
+    """Makes `latest` beside a run's folder a link to it."""
+    partial = path.parent / f".{layout.LATEST}-{path.name}"
+    partial.unlink(missing_ok=True)
+    partial.symlink_to(path.name, target_is_directory=True)
+    partial.replace(path.parent / layout.LATEST)

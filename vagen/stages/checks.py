@@ -1,0 +1,49 @@
+"""What is checked before a training begins: what could not be recorded or judged fails at once."""
+
+import asyncio
+
+from vagen import progress
+from vagen.config.base import ConfigError
+from vagen.judge.calibration.run import shortcomings
+from vagen.judge.llm.probe import probe
+from vagen.run.run import Run
+from vagen.stages.judge import JudgeUnavailable
+from vagen.stages.tracking import tracker_of
+
+_PROBE_SECONDS = 60.0
+
+
+def check_start(run: Run) -> None:
+    """Opens MLflow, looks at the judge's calibration, and asks its language models something.
+
+    Raises:
+        TrackingError: MLflow cannot be reached.
+        ConfigError: The judge is not as good as its calibration has to be.
+        JudgeUnavailable, EndpointError: The judge's language model does not answer.
+    """
+    tracker_of(run)
+    _check_calibration(run)
+    # Where the run's Ray cluster judges, it is the one that has to reach them.
+    if not run.infra.has_ray_cluster:
+        _check_endpoints(run)
+
+
+def _check_calibration(run: Run) -> None:
+    found = shortcomings(run.experiment)
+    if found and run.experiment.judge.calibration.on_failure == "refuse":
+        raise ConfigError(
+            f"the judge is not good enough to start: {'; '.join(found)}. Calibrate it anew with "
+            "`vagen judge calibrate`, or set judge.calibration.on_failure=warn"
+        )
+    for text in found:
+        progress.note(f"calibration of the judge: {text}")
+
+
+def _check_endpoints(run: Run) -> None:
+    for key, llm in run.experiment.judge.endpoints().items():
+        found = asyncio.run(probe(llm, key, seconds=_PROBE_SECONDS))
+        if found.problem:
+            raise JudgeUnavailable(
+                f"`{key}.base_url`: {llm.model} at {llm.base_url} did not answer "
+                f"({found.problem}); start it, or see that it can be reached from here"
+            )

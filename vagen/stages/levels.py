@@ -1,0 +1,107 @@
+"""Levels of a run: which there are, drawn apart for training, validation and test."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vagen.config.base import ConfigError
+from vagen.config.schema import EnvSpec, ExperimentConfig
+from vagen.envs import LevelRef, distinct_levels, env_config_digest
+from vagen.run.run import Run
+from vagen.storage import verify_directory
+
+SPLITS = ("train", "val", "test")
+LEVELS_FILE = "levels.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelSet:
+    """Levels of one environment of the mixture."""
+
+    config_id: str
+    """Key of the environment under `envs`."""
+    spec: EnvSpec
+    env_config_digest: str
+    splits: dict[str, list[LevelRef]]
+
+    def to_json(self) -> dict[str, object]:
+        """What the `build` step records of it."""
+        return {
+            "env_name": self.spec.env_name,
+            "env_config_digest": self.env_config_digest,
+            **{
+                split: [[ref.seed, ref.level_hash] for ref in refs]
+                for split, refs in self.splits.items()
+            },
+        }
+
+
+def draw_levels(
+    config: ExperimentConfig, counts: Mapping[str, int | None], *, at_most: int | None = None
+) -> list[LevelSet]:
+    """Distinct levels of every environment.
+
+    Args:
+        config: The experiment.
+        counts: Levels of each split; None takes the configured number.
+        at_most: Takes no more than so many of that number.
+
+    Raises:
+        LevelError: A split has fewer distinct levels than asked for.
+    """
+    return [
+        LevelSet(
+            config_id,
+            spec,
+            env_config_digest(spec.env_name, spec.env_config),
+            {
+                split: distinct_levels(
+                    spec.env_name,
+                    spec.env_config,
+                    split,
+                    count or min(size := getattr(spec, f"{split}_size"), at_most or size),
+                )
+                for split, count in counts.items()
+            },
+        )
+        for config_id, spec in config.envs.items()
+    ]
+
+
+def assert_disjoint(config_id: str, splits: Mapping[str, Sequence[LevelRef]]) -> None:
+    """Refuses splits that share a level.
+
+    Raises:
+        ConfigError: They do; names the level.
+    """
+    owner: dict[str, str] = {}
+    for split, refs in splits.items():
+        for ref in refs:
+            other = owner.setdefault(ref.level_hash, split)
+            if other != split:
+                raise ConfigError(
+                    f"envs.{config_id}: level {ref.level_hash[:12]} is in the splits {other} and "
+                    f"{split}; an environment must draw each split's levels from its own share"
+                )
+
+
+def load_levels(run: Run) -> list[LevelSet]:
+    """The levels that `build` committed, verified.
+
+    Raises:
+        CorruptArtifact: The folder was changed.
+    """
+    verify_directory(run.fetch(run.levels))
+    sets = json.loads((run.levels / LEVELS_FILE).read_text())
+    return [
+        LevelSet(
+            config_id,
+            run.experiment.envs[config_id],
+            content["env_config_digest"],
+            {
+                split: [LevelRef(seed, digest) for seed, digest in content[split]]
+                for split in SPLITS
+            },
+        )
+        for config_id, content in sets.items()
+    ]

@@ -1,0 +1,26 @@
+"""Measure: a run's newest policy on held-out levels, while the training may be going on."""
+
+from typing import Any
+
+from vagen.run.run import Run, result
+from vagen.stages.evaluate import evaluate_model
+from vagen.stages.tracking import log_evaluation
+
+
+def measure(run: Run, name: str, split: str, count: int = 0) -> dict[str, Any]:
+    """Evaluates the newest policy, with networks of this process, whatever engine trains.
+
+    Args:
+        run: The run.
+        name: Name of the evaluation, which no other process makes.
+        split: `val` or `test`.
+        count: Levels per environment; 0 takes all.
+
+    Raises:
+        ConfigError: The run has no policy yet.
+    """
+    folder = run.evaluation(name)
+    infra = run.infra.model_copy(update={"engine": "local"})
+    evaluate_model(run.newest_policy(), run.experiment, infra, split, count or None, folder)
+    log_evaluation(run, name)
+    return result(folder)

@@ -1,0 +1,60 @@
+"""A training, as on paper.
+
+    levels → warm start → evaluation
+    for each iteration: rollout → judge → advantage → PPO update (→ validation)
+    evaluation → registration
+
+Every step is a function of `vagen.stages` that commits one folder of the run. One that finds its
+folder committed does nothing: to resume a training is to call `train` again. The same steps in the
+same order are a Kubeflow pipeline in `pipelines.definition`, each a process of its own.
+"""
+
+from functools import partial
+
+from vagen.run import layout
+from vagen.run.run import Run
+from vagen.stages.advantage import advantage
+from vagen.stages.build import build
+from vagen.stages.evaluate import evaluate
+from vagen.stages.execute import closing, execute
+from vagen.stages.judge import judge
+from vagen.stages.register import register
+from vagen.stages.rollout import rollout, start_rollout
+from vagen.stages.tracking import tracker_of
+from vagen.stages.update import update
+from vagen.stages.warm_start import warm_start
+
+
+def train(run: Run) -> None:
+    """Trains from wherever the run stands; `finalize` closes the run, however the training ends.
+
+    Raises:
+        ValueError: The user can put it right.
+        StageFailed: A step broke.
+    """
+    step = partial(execute, run)
+    with run.at_work(), closing(run):
+        tracker_of(run)  # what cannot be recorded fails before anything is computed
+        step(build)
+        step(warm_start)
+        step(evaluate, name=layout.WARM_START, split="test")
+        iterate(run, 0, run.experiment.trainer.total_training_steps)
+        step(evaluate, name=layout.FINAL, split="test")
+        step(register)
+
+
+def iterate(run: Run, start: int, stop: int) -> None:
+    """The iterations from `start` to before `stop`, fewer if the training ends early."""
+    step = partial(execute, run)
+    trainer = run.experiment.trainer
+    for iteration in range(start, stop):
+        step(rollout, iteration=iteration)
+        step(judge, iteration=iteration)
+        step(advantage, iteration=iteration)
+        if run.experiment.rollout_manager.one_step_off:
+            start_rollout(run, iteration + 1)
+        step(update, iteration=iteration)
+        if trainer.validates_after(iteration):
+            step(evaluate, name=layout.validation(iteration + 1), split="val")
+        if run.stop is not None:
+            return
