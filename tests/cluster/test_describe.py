@@ -33,7 +33,7 @@ def test_a_run_is_described(finished, kube) -> None:
     assert [pod.role for pod in state.pods] == ["head", "worker", "worker"]
     assert state.pods[0].restarts == 1
     text = state.text()
-    assert "RayCluster lake: ready, workers 2/2, may be removed in 24.0 h" in text
+    assert "RayCluster lake: ready, workers 2/2, leased for 60 min more" in text
     assert "OOMKilled, 1 restarts" in text
 
 

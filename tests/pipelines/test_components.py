@@ -43,7 +43,11 @@ IN_ORDER: list[tuple[str, dict[str, Any], str]] = [
     ("evaluate", {"name": "final", "split": "test"}, "evaluations/final"),
     ("measure", {"name": "now", "split": "val", "count": 2}, "evaluations/now"),
     ("register", {}, "registration"),
-    ("finalize", {"status": SimpleNamespace(state="COMPLETE", error_message=None)}, ""),
+    (
+        "finalize",
+        {"namespace": "", "status": SimpleNamespace(state="COMPLETE", error_message=None)},
+        "",
+    ),
 ]
 
 
