@@ -102,10 +102,11 @@ test: lint $(VERL_READY) system-packages ## Lint, types, manifests, all tests, a
 	@if command -v kubectl >/dev/null; then $(MAKE) manifest-checks; else \
 		echo "no kubectl here: manifests are not checked (make validate says what is needed)"; fi
 	$(BIN)/python -m pytest -m "not slow" -n auto
-	$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl --ignore=tests/launch
 	@# Ray's tests mostly wait: the two rooms that use it side by side, each in one process.
-	$(BIN)/python -m pytest -m slow tests/launch & launch=$$!; \
-		$(BIN)/python -m pytest -m slow tests/engines/verl; verl=$$?; wait $$launch && exit $$verl
+	$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl --ignore=tests/launch; slow=$$?; \
+		$(BIN)/python -m pytest -m slow tests/launch & launch=$$!; \
+		$(BIN)/python -m pytest -m slow tests/engines/verl; verl=$$?; \
+		wait $$launch && exit $$((slow | verl))
 
 system-packages: ## Install what pip cannot: GL for pictures, servers that tests use (Debian, root)
 	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then exit 0; fi; \

@@ -55,7 +55,8 @@ def test_delete(running, capsys) -> None:
 def test_gc_says_first_and_does_then(kubeconfig, manifest, capsys) -> None:
     ensure_raycluster(kubeconfig.kube, manifest(lease_minutes=-1))
     assert main(["cluster", "gc", "--dry-run"]) == 0
-    assert "would be removed: RayCluster lake of run lake: its lease ended at" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("would be removed: RayCluster lake of run lake: its lease ended at")
     assert kubeconfig.store.all("RayCluster")
     assert main(["cluster", "gc"]) == 0
     assert capsys.readouterr().out.startswith("removed: RayCluster lake")
