@@ -122,7 +122,7 @@ check_secrets() {
 }
 
 await_ready() {
-    local kind
+    local kind job
     for kind in statefulset deployment; do
         kube --namespace vagen get "$kind" --selector app.kubernetes.io/part-of=vagen --output name \
             | while read -r name; do
@@ -133,6 +133,9 @@ await_ready() {
                 }
             done
     done
+    job=$(kube --namespace vagen get job vagen-s3-bucket --ignore-not-found --output name)
+    [[ -z $job ]] || kube --namespace vagen wait "$job" --for condition=complete \
+        --timeout "${TIMEOUT:-10m}" || fail "no bucket: kubectl --namespace vagen logs $job"
 }
 
 deploy() {

@@ -47,6 +47,7 @@ SUCCESS = "train/success"
 ACTION_IS_VALID = "train/action_is_valid"
 REWARD_STD = "rollout/reward_std"
 REWARD_VARIANCE = "rollout/reward_variance"
+TOKENS = "rollout/tokens"
 JUDGE_SCORES = ("judge/observation", "judge/prediction")
 UPDATE_KL = "actor/update_kl"
 PPO_KL = "actor/ppo_kl"
@@ -126,6 +127,7 @@ STEPS: dict[str, tuple[Metric, ...]] = {
                panel=SCORE_PANEL),
         Metric("<split>/<metric>/<env>", "as `<split>/<metric>`",
                "Any other of these in one environment.", _SEVERAL),
+        Metric(TOKENS, "tokens", "Sampled tokens of all episodes."),
         Metric(REWARD_VARIANCE, "score squared", "Variance of scores in a group, mean over groups.",
                _GROUPS),
         Metric("rollout/baseline_score", "per episode",
@@ -266,6 +268,12 @@ STEPS: dict[str, tuple[Metric, ...]] = {
         Metric("guard/rolled_back", "0 or 1", "Whether the iteration was undone.", better="down"),
         Metric("guard/rollbacks", "iterations", "Undone so far.", better="down"),
         Metric("guard/lr_scale", "1", "What rollbacks have left of the learning rates."),
+    ),
+    "finalize": (
+        Metric("run/gpu_hours", "h", "GPUs times the time that the engine held them.",
+               "it ran on GPUs", "down"),
+        Metric("run/cost", "currency", "GPU-hours at `infra.gpu_hour_price`.",
+               "`infra.gpu_hour_price`, and it ran on GPUs", "down"),
     ),
     "every step": (
         Metric(STEP_SECONDS, "s", "Duration of a step; drawn with the curves, not in MLflow."),

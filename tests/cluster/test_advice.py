@@ -50,6 +50,14 @@ PODS = {
         ["tolerate the taint"],
         False,
     ),
+    "full disk": (
+        unscheduled(
+            "0/1 nodes are available: 1 node(s) had untolerated taint "
+            "{node.kubernetes.io/disk-pressure: }."
+        ),
+        ["a node is short of disk"],
+        False,
+    ),
     "memory": (
         unscheduled("0/3 nodes are available: 3 Insufficient cpu, 3 Insufficient memory."),
         ["cpu, memory is short"],

@@ -37,7 +37,7 @@ class RayHead:
     def __init__(self, scratch: Path, **environment: str) -> None:
         self.scratch = scratch
         names = ("port", "dashboard-port", "dashboard-agent-listen-port")
-        names += ("dashboard-agent-grpc-port", "ray-client-server-port")
+        names += ("dashboard-agent-grpc-port", "ray-client-server-port", "metrics-export-port")
         self._ports = dict(zip(names, free_ports(len(names)), strict=True))
         binaries = str(Path(sys.executable).parent)
         self._environment = {
@@ -50,6 +50,7 @@ class RayHead:
             **environment,
         }
         self.dashboard = Dashboard(f"http://127.0.0.1:{self._ports['dashboard-port']}", TOKEN)
+        self.metrics = f"http://127.0.0.1:{self._ports['metrics-export-port']}/metrics"
         self.start()
 
     def start(self) -> None:

@@ -1,8 +1,11 @@
 """Stages as jobs of a real Ray head: who asks, who dies, and what comes back."""
 
 import os
+import re
 import signal
+from contextlib import suppress
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from ray_head import PATIENCE, TOKEN, Background, RayHead, await_true, in_warm_start
@@ -28,6 +31,13 @@ def committed(run: Any, folder: str) -> str:
     return parse_manifest(content, folder).digest if content else ""
 
 
+def metrics(head: RayHead) -> str:
+    """What the head tells Prometheus; empty while it does not answer."""
+    with suppress(OSError), urlopen(head.metrics, timeout=5) as answer:
+        return answer.read().decode()
+    return ""
+
+
 @pytest.fixture
 def built(head, run, stage_job):
     """A run with levels, performed on the head."""
@@ -45,6 +55,8 @@ def test_a_stage_is_performed_and_its_result_is_what_the_store_has(head, run, st
     # Asked again, it finds what is committed.
     assert stage_job("build").perform(head.dashboard)["sha256"] == result["sha256"]
     assert attempts(head, run, "build") == [(1, "SUCCEEDED"), (2, "SUCCEEDED")]
+    told = await_true(lambda: re.findall(r"ray_vagen_step_seconds{.*} .*", metrics(head)))
+    assert any(f'run="{run.name}"' in line and 'step="build"' in line for line in told), told
 
 
 def test_what_the_user_gave_is_refused_in_the_stage_s_own_words(head, stage_job):

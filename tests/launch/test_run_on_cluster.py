@@ -4,6 +4,7 @@ Kubernetes is the API server of tests/cluster; the head of every cluster in it i
 """
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from vagen.launch.bring_up import bring_up, lease
 from vagen.launch.errors import JobFailed, JobRefused
 from vagen.launch.on_cluster import run_on_cluster, tear_down
 from vagen.launch.step import run_stage
+from vagen.run import layout
 from vagen.run.run import Run
 from vagen.storage import StoreAway, open_store
 
@@ -182,13 +184,18 @@ def test_the_two_ends_of_a_pipeline(namespace, tmp_path, monkeypatch, capsys):
     """Its first step makes the run and the cluster, its last one lets both go."""
     monkeypatch.setenv("VAGEN_SCRATCH", str(tmp_path / "scratch"))
     run = f"{(tmp_path / 'store').as_uri()}/lake"
-    settings = [f"store={(tmp_path / 'store').as_uri()}", "mlflow_tracking_uri=null"]
+    settings = [f"store={(tmp_path / 'store').as_uri()}", f"output_dir={tmp_path}"]
+    settings.append(f"mlflow_tracking_uri=sqlite:///{tmp_path}/mlflow.db")
     infra = dump_yaml(load_infra("kubernetes-cpu", [*settings, "kubernetes.pending_minutes=0.5"]))
     experiment = dump_yaml(load_experiment("frozenlake-tiny", SMALL))
     lifecycle.end(run, namespace="vagen", state="FAILED", message="begin")
     assert "was never made: there is nothing to close" in capsys.readouterr().out
     lifecycle.begin(run, experiment=experiment, infra=infra)
+    tracked = open_store(f"{(tmp_path / 'store').as_uri()}").read_file("lake/mlflow_run_id")
+    assert tracked, "what cannot be recorded fails before anything is computed"
+    shutil.rmtree(tmp_path / "scratch")
     lifecycle.begin(run, experiment=experiment, infra=infra)  # a step that is tried again
+    assert (Run.open(run).path / layout.MLFLOW_RUN).read_bytes() == tracked
     run_stage(run, "build")
     assert names(namespace) == [], "no GPUs are held while levels are made"
     other = dump_yaml(load_experiment("frozenlake-tiny", [*SMALL, "seed=8"]))

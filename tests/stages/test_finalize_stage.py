@@ -4,7 +4,7 @@ import pytest
 
 from vagen import progress
 from vagen.progress import reporter
-from vagen.stages.finalize import working_seconds
+from vagen.run.spent import gpu_hours, working_seconds
 
 
 def events(*steps: tuple[float, str]) -> list[dict]:
@@ -22,6 +22,14 @@ def test_a_pause_between_processes_is_no_work():
 def test_without_a_session_it_is_from_the_first_event_to_the_last():
     assert working_seconds(events((3.0, "stage_started"), (7.5, "stage_finished"))) == 4.5
     assert working_seconds([]) == 0
+
+
+def test_gpus_count_while_an_engine_holds_them():
+    started = {"time": 10.0, "event": "engine_started", "gpus": 8}
+    trained = [(0.0, "process_started"), (10.0, "stage_started")], [(1810.0, "stage_finished")]
+    closed = events((2000.0, "process_started"), (3000.0, "run_ended"))
+    assert gpu_hours([*events(*trained[0]), started, *events(*trained[1]), *closed]) == 4.0
+    assert gpu_hours(events(*trained[0], *trained[1])) == 0.0
 
 
 def test_the_summarys_total_is_the_sum_of_processes(tmp_path, monkeypatch):

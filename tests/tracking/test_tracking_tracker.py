@@ -102,6 +102,15 @@ def test_the_commit_of_a_checkout_is_recorded(started):
     assert tags["mlflow.source.git.commit"] == commit.stdout.strip()
 
 
+def test_a_run_that_the_environment_names_becomes_the_parent(output_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_RUN_ID", "0" * 32)
+    child = Tracker.start(
+        experiment="tests", run_name="child", run_dir=tmp_path, output_dir=output_dir
+    )
+    tags = open_client(child.uri).get_run(child.run_id).data.tags
+    assert (tags["mlflow.parentRunId"], child.run_id != "0" * 32) == ("0" * 32, True)
+
+
 def test_a_step_logged_again_after_a_resume_shows_once(started, output_dir, tmp_path):
     for step in range(3):
         started.log_metrics({"success": step / 10, "seconds": 1.0}, step)

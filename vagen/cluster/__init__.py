@@ -3,6 +3,7 @@
 from vagen.cluster.clusters import (
     await_raycluster,
     cluster_pods,
+    clusters_of,
     delete_raycluster,
     delete_run,
     ensure_raycluster,
@@ -31,6 +32,7 @@ __all__ = [
     "await_raycluster",
     "cluster_name",
     "cluster_pods",
+    "clusters_of",
     "connect",
     "delete_raycluster",
     "delete_run",

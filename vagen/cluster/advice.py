@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from vagen.cluster.kube import Object
-from vagen.cluster.names import QUEUE
+from vagen.cluster.names import QUEUE, parse_time
 
 _NODES = re.compile(r"0/(\d+) nodes are available: (.*)", re.DOTALL)
 _SHORT = re.compile(r"(\d+) Insufficient ([\w./-]+)")
@@ -18,6 +19,11 @@ _PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNev
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _INVALID = ("InvalidRayClusterSpec", "InvalidRayClusterMetadata", "InvalidRayClusterStatus")
 _NOT_CREATED = ("FailedToCreateHeadPod", "FailedToCreateWorkerPod")
+
+
+_PRESSURE = re.compile(r"node\.kubernetes\.io/(disk|memory|pid)-pressure")
+NOTICE_SECONDS = 15.0
+"""What KubeRay may take to notice a new RayCluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ def explain_cluster(
     found = [*_kueue(cluster, events), *_refused(cluster, events)]
     for pod in pods:
         found += explain_pod(pod, events)
-    if not found and not pods and not cluster.get("status"):
+    if not found and not pods and not cluster.get("status") and _age(cluster) > NOTICE_SECONDS:
         found.append(
             Finding(
                 "KubeRay has not taken notice of it: does the operator run, and does it watch this "
@@ -167,7 +173,9 @@ def _unscheduled(name: str, status: Object) -> Iterator[Finding]:
                 f"{', '.join(short)} is short: wait for other pods to end, add nodes, or ask for "
                 "less per worker"
             )
-        if "untolerated taint" in reasons:
+        if pressure := _PRESSURE.search(reasons):
+            advice.append(f"a node is short of {pressure[1]}: free some there, or wait")
+        elif "untolerated taint" in reasons:
             advice.append("tolerate the taint in the RayCluster template if those nodes are meant")
         if "node affinity/selector" in reasons:
             advice.append("check the template's nodeSelector against the nodes' labels")
@@ -255,6 +263,12 @@ def _not_mounted(name: str, events: list[Object]) -> Iterator[Finding]:
             yield Finding(
                 f"pod {name}: {event['message'].strip()}{advice}", final=missing is not None
             )
+
+
+def _age(cluster: Object) -> float:
+    """Seconds since an object was made."""
+    made = parse_time(cluster["metadata"]["creationTimestamp"])
+    return (datetime.now(UTC) - made).total_seconds()
 
 
 def _of(events: Iterable[Object], kind: str, name: str) -> list[Object]:

@@ -168,6 +168,12 @@ def delete_raycluster(kube: Kube, name: str, *, wait: float = 300.0) -> bool:
     return found
 
 
+def clusters_of(kube: Kube, run: str) -> list[str]:
+    """Names of the RayClusters that bear a run's label."""
+    items = kube.list(RAYCLUSTERS, f"{RUN}={label_value(run)}").items
+    return [item["metadata"]["name"] for item in items]
+
+
 def delete_run(kube: Kube, run: str, *, wait: float = 300.0) -> list[str]:
     """Deletes all RayClusters that bear a run's label, whatever state they are in.
 
@@ -179,11 +185,8 @@ def delete_run(kube: Kube, run: str, *, wait: float = 300.0) -> list[str]:
     Returns:
         Names of those that were there.
     """
-    items = kube.list(RAYCLUSTERS, f"{RUN}={label_value(run)}").items
     # All are told to go before one is waited for.
-    found = [
-        name for item in items if delete_raycluster(kube, name := item["metadata"]["name"], wait=0)
-    ]
+    found = [name for name in clusters_of(kube, run) if delete_raycluster(kube, name, wait=0)]
     if wait > 0:
         for name in found:
             await_gone(kube, name, wait)

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from vagen.config.base import Fraction, Section
 from vagen.config.environments import EnvironmentsConfig
@@ -79,6 +79,9 @@ class InfraConfig(Section):
     """`staged`: every step is a pipeline task; `fused`: one task runs all iterations."""
     iterations_per_task: PositiveInt | None = None
     """Iterations of one task with `mode: fused`; null: all up to the next validation."""
+    gpu_hour_price: NonNegativeFloat | None = None
+    """What an hour of one GPU costs, in any currency, for a run's cost in MLflow, summary and
+    report; null leaves it at GPU-hours."""
     mlflow_tracking_uri: str | None = None
     """null: an SQLite file in `output_dir`; otherwise any MLflow server."""
     kubernetes: KubernetesConfig | None = None

@@ -22,12 +22,14 @@ S = TypeVar("S", bound=BaseModel)
 _SUFFIXES = (".yaml", ".yml")
 
 
-def load_experiment(path_or_name: str | Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
+def load_experiment(
+    source: str | Path | Document, overrides: Sequence[str] = ()
+) -> ExperimentConfig:
     """Loads an experiment, lays the overrides over it and checks that it can run.
 
     Args:
-        path_or_name: A YAML file, or the name of a file under `experiments/` of the current folder
-            or of the repository.
+        source: A YAML file, the name of a file under `experiments/` of the current folder or of
+            the repository, or what `parse_yaml` made of a text.
         overrides: Dotted assignments with YAML values, e.g. `algorithm.lam=0.95` or
             `envs.lake.env_config.size=8`.
 
@@ -39,7 +41,7 @@ def load_experiment(path_or_name: str | Path, overrides: Sequence[str] = ()) -> 
             it, and what would be right.
     """
     layers = Layers(_defaults(ExperimentConfig))
-    documents = [read_yaml(find_file(path_or_name, "experiments"))]
+    documents = [_document(source, "experiments")]
     documents += [parse_override(text) for text in overrides]
     preset = _preset_layer(documents)
     for document in [preset, *documents] if preset else documents:
@@ -51,21 +53,21 @@ def load_experiment(path_or_name: str | Path, overrides: Sequence[str] = ()) -> 
 
 
 def load_infra(
-    path_or_name: str | Path | None = None, overrides: Sequence[str] = ()
+    source: str | Path | Document | None = None, overrides: Sequence[str] = ()
 ) -> InfraConfig:
     """Loads where a run takes place.
 
     Args:
-        path_or_name: A YAML file, the name of a file under `experiments/infra/`, or None for the
-            schema's defaults (one machine).
+        source: A YAML file, the name of a file under `experiments/infra/`, what `parse_yaml` made
+            of a text, or None for the schema's defaults (one machine).
         overrides: Dotted assignments, e.g. `device=cpu`.
 
     Raises:
         ConfigError: As for `load_experiment`.
     """
     layers = Layers(_defaults(InfraConfig))
-    if path_or_name is not None:
-        layers.lay(read_yaml(find_file(path_or_name, "experiments/infra")))
+    if source is not None:
+        layers.lay(_document(source, "experiments/infra"))
     for text in overrides:
         layers.lay(parse_override(text))
     return validate(InfraConfig, layers.tree, layers.place_of)
@@ -111,6 +113,10 @@ def find_file(path_or_name: str | Path, folder: str) -> Path:
         kind = "infra" if folder.endswith("infra") else "experiment"
         raise ConfigError(f"{unknown_name(kind, str(path_or_name), known)} (in `{folder}/`)")
     return known[str(path_or_name)]
+
+
+def _document(source: str | Path | Document, folder: str) -> Document:
+    return source if isinstance(source, Document) else read_yaml(find_file(source, folder))
 
 
 def _defaults(model: type[BaseModel]) -> dict[str, Any]:

@@ -46,16 +46,29 @@ def parse_value(text: str) -> Any:
 
 
 def read_yaml(path: Path) -> Document:
-    """Reads a file whose top level is a mapping.
+    """Reads a file; see `parse_yaml`.
 
     Raises:
-        ConfigError: If the file cannot be read, is not YAML, holds no mapping, has a key that is
-            not text, or has a key twice.
+        ConfigError: If the file cannot be read, and as for `parse_yaml`.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, name: str) -> Document:
+    """Reads a text whose top level is a mapping.
+
+    Args:
+        text: YAML.
+        name: What messages call it.
+
+    Raises:
+        ConfigError: If it is not YAML, holds no mapping, has a key that is not text, or has a key
+            twice.
+    """
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
@@ -63,11 +76,11 @@ def read_yaml(path: Path) -> Document:
         if node is None:
             return Document(tree={}, places=places)
         if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"{path} must hold `key: value` lines, not a list or a single value")
-        _locate(node, (), path, places)
+            raise ConfigError(f"{name} must hold `key: value` lines, not a list or a single value")
+        _locate(node, (), name, places)
         tree = loader.construct_document(node)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {_problem(error)}") from None
+        raise ConfigError(f"{name} is not valid YAML: {_problem(error)}") from None
     finally:
         loader.dispose()
     return Document(tree=tree, places=places)
@@ -79,12 +92,12 @@ def dump_yaml(config: BaseModel) -> str:
 
 
 def _locate(
-    node: yaml.Node, prefix: tuple[str, ...], path: Path, places: dict[tuple[str, ...], str]
+    node: yaml.Node, prefix: tuple[str, ...], name: str, places: dict[tuple[str, ...], str]
 ) -> None:
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
-        place = f"{path}:{key.start_mark.line + 1}"
+        place = f"{name}:{key.start_mark.line + 1}"
         if key.tag == "tag:yaml.org,2002:merge":
             raise ConfigError(f"{place}: merge keys (`<<`) are not supported")
         if key.tag != "tag:yaml.org,2002:str":
@@ -93,7 +106,7 @@ def _locate(
         if here in places:
             raise ConfigError(f"{place}: `{'.'.join(here)}` stands twice (first at {places[here]})")
         places[here] = place
-        _locate(value, here, path, places)
+        _locate(value, here, name, places)
 
 
 def _problem(error: yaml.YAMLError) -> str:

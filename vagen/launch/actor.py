@@ -13,8 +13,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from vagen import progress
 from vagen.engines.verl.errors import ProcessDied
 from vagen.launch.protocol import Kind, Verdict
+from vagen.launch.telemetry import Telemetry
 from vagen.run.run import Run
 from vagen.storage import StoreAway
 
@@ -51,6 +53,7 @@ class ResidentActor:
         if self._run is None:
             run = Run.open(self._uri)
             self._held.enter_context(run.at_work())
+            progress.observe(Telemetry(run.name))
             self._run = run
         return self._run
 

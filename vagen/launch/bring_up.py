@@ -92,6 +92,11 @@ def ready_dashboard(run: str, namespace: str) -> Dashboard | None:
     return cluster.find_dashboard(kube, found)
 
 
+def has_cluster(run: str, namespace: str) -> bool:
+    """Whether a Ray cluster bears the run's label."""
+    return bool(cluster.clusters_of(cluster.connect(namespace), run_name(run)))
+
+
 def delete_clusters(run: str, namespace: str) -> list[str]:
     """Deletes the Ray clusters that bear the run's label; returns their names."""
     return cluster.delete_run(cluster.connect(namespace), run_name(run))

@@ -1,20 +1,19 @@
 """The two ends of a pipeline's run: made with what it needs, and closed."""
 
-import tempfile
-from pathlib import Path
-
-from vagen.config import config_digest
+from vagen.config import ExperimentConfig, config_digest
 from vagen.config.base import ConfigError
 from vagen.config.load import load_experiment, load_infra
+from vagen.config.yaml_io import parse_yaml
 from vagen.launch.step import await_store, run_stage
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.run.uris import is_uri, run_name, split_uri
+from vagen.stages.tracking import tracker_of
 from vagen.storage import open_store
 
 
 def begin(run: str, *, experiment: str, infra: str) -> None:
-    """Makes the run if it is not there.
+    """Makes the run if it is not there, and opens its MLflow run.
 
     Args:
         run: The run: its folder, which exists, or its URI in a store.
@@ -23,15 +22,17 @@ def begin(run: str, *, experiment: str, infra: str) -> None:
 
     Raises:
         ConfigError: There is no such run and nothing to make it from, or it is another one.
+        TrackingError: What cannot be recorded fails before anything is computed.
     """
     found = await_store(lambda: _found(run))
     if found is None:
-        await_store(lambda: _made(run, experiment, infra))
+        found = await_store(lambda: _made(run, experiment, infra))
     elif experiment and config_digest(_experiment(experiment)) != found.config_digest:
         raise ConfigError(
             f"{run} exists with another experiment: choose another name, or submit it with its own "
             "(--clone)"
         )
+    await_store(lambda: _open_tracking(found))
 
 
 def release(run: str) -> None:
@@ -76,21 +77,24 @@ def _found(run: str) -> Run | None:
     return Run.open(run)
 
 
+def _open_tracking(run: Run) -> None:
+    with run.at_work():
+        if run.mirror is not None:
+            run.mirror.begin()
+        tracker_of(run)
+        if run.mirror is not None:
+            run.mirror.push_files()
+
+
 def _made(run: str, experiment: str, infra: str) -> Run:
     """A new run from the texts of its files."""
     if not experiment:
         raise ConfigError(f"there is no run {run}, and no experiment to make it from")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "infra.yaml")
-        path.write_text(infra)
-        where = load_infra(path)
+    where = load_infra(parse_yaml(infra, "infra"))
     if where.store is None or f"{where.store.rstrip('/')}/{run_name(run)}" != run:
         raise ConfigError(f"infra.store is {where.store!r}, and the run shall be {run}")
     return Run.create(_experiment(experiment), where, name=run_name(run))
 
 
-def _experiment(text: str):
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "experiment.yaml")
-        path.write_text(text)
-        return load_experiment(path)
+def _experiment(text: str) -> ExperimentConfig:
+    return load_experiment(parse_yaml(text, "experiment"))

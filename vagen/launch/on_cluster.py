@@ -12,6 +12,7 @@ from vagen.config import InfraConfig
 from vagen.launch.bring_up import (
     bring_up,
     delete_clusters,
+    has_cluster,
     kubernetes_of,
     lease,
     ready_dashboard,
@@ -89,10 +90,11 @@ def tear_down(run: str, namespace: str) -> None:
     Raises:
         ClusterError: A cluster cannot be deleted.
     """
-    try:
-        save_logs(run, namespace)
-    finally:
-        delete_clusters(run, namespace)
+    if has_cluster(run, namespace):
+        try:
+            save_logs(run, namespace)
+        finally:
+            delete_clusters(run, namespace)
 
 
 def save_logs(run: str, namespace: str) -> None:

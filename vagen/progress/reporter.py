@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ from vagen.progress.display import Advance, Display, LineDisplay, StepRecord, Te
 from vagen.progress.live import LiveDisplay
 from vagen.storage import StorageError, storage_errors
 
+Observer = Callable[[str, dict[str, Any]], None]
+"""Takes the name and the fields of an event."""
+
 
 class Reporter:
     """Events and display of one run; the module's functions use the current one."""
@@ -26,12 +29,15 @@ class Reporter:
     def __init__(self, events: Path | None, display: Display) -> None:
         self._events = events
         self.display = display
+        self.observer: Observer | None = None
         if self._events is not None and _is_cut(self._events):
             with self._events.open("a") as file:
                 file.write("\n")
 
     def event(self, event: str, **fields: Any) -> None:
         """Appends one event; a single write, so that lines of several processes do not mix."""
+        if self.observer is not None:
+            self.observer(event, fields)
         if self._events is not None:
             append_event(self._events, event, **fields)
 
@@ -142,6 +148,11 @@ def describe(title: str, iterations: int, done: int = 0) -> None:
 def current() -> Reporter:
     """The reporter in use; without `configure`, one that draws on standard error."""
     return _current or configure()
+
+
+def observe(observer: Observer) -> None:
+    """Calls `observer` with every event until the reporter is closed."""
+    current().observer = observer
 
 
 def close() -> None:

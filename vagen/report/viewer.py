@@ -33,6 +33,7 @@ def write_report(
     title: str,
     tokenizer: Any | None = None,
     token_strings: Mapping[int, str] | Sequence[str] | None = None,
+    facts: Mapping[str, str] | None = None,
     max_frame_bytes: int = MAX_FRAME_BYTES,
 ) -> Path:
     """Writes a batch as one self-contained HTML page and returns its path.
@@ -46,6 +47,7 @@ def write_report(
         title: Heading of the page.
         tokenizer: Gives the text of token ids by `decode`.
         token_strings: Text by token id, instead of a tokenizer. With neither, ids are shown.
+        facts: Names and values that the heading shows beside the batch's own.
         max_frame_bytes: Size of all frames beyond which they are re-encoded smaller.
     """
     text_of = token_text(tokenizer, token_strings)
@@ -58,6 +60,7 @@ def write_report(
             ("iteration", batch.iteration),
             ("policy", batch.policy_version[:16]),
             ("config", batch.config_digest[:16]),
+            *((name.replace("_", " "), value) for name, value in (facts or {}).items()),
         ],
         cards=summary_cards(batch.trajectories),
         configs=config_rows(batch.trajectories),

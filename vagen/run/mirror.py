@@ -13,7 +13,6 @@ takes over what that one did, and moves what it has itself and the store has not
 """
 
 import shutil
-import tempfile
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from vagen.config import InfraConfig
 from vagen.config.base import ConfigError
 from vagen.config.infra import SCRATCH
 from vagen.config.load import load_infra
+from vagen.config.yaml_io import parse_yaml
 from vagen.run import layout
 from vagen.run.uris import split_uri
 from vagen.storage import (
@@ -332,10 +332,7 @@ def restore(uri: str) -> Path:
     experiment, infra = contents.values()
     if experiment is None or infra is None:
         raise ConfigError(f"there is no run {uri}: it has no {CONFIG[0]}")
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "infra.yaml"
-        copy.write_bytes(infra)
-        config = load_infra(copy)
+    config = load_infra(parse_yaml(infra.decode(), f"{uri}/{CONFIG[1]}"))
     if (config.store or "").rstrip("/") != root:
         raise ConfigError(
             f"the run {uri} says that it is in the store {config.store}: correct infra.store in "

@@ -1,6 +1,7 @@
 """Evaluation: every held-out level once, with a report of every episode."""
 
 import json
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from vagen.rollout.batch import SCHEMA_VERSION, TrajectoryBatch
 from vagen.rollout.types import Status
 from vagen.run import layout
 from vagen.run.run import Run, committed, result
+from vagen.run.spent import spent
 from vagen.stages.advantage import add_columns
 from vagen.stages.episodes import evaluation_specs
 from vagen.stages.judge import score
@@ -44,6 +46,7 @@ def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
         folder=folder,
         name=name,
         cache=cache_folder(run.infra),
+        facts={name.removeprefix("run/"): f"{value:.4g}" for name, value in spent(run).items()},
     )
     log_evaluation(run, name)
     return result(folder)
@@ -59,8 +62,12 @@ def play_levels(
     name: str,
     count: int | None = None,
     cache: Path | None = None,
+    facts: Mapping[str, str] | None = None,
 ) -> dict[str, float]:
-    """Plays levels, judges and estimates advantages, and commits batch, results and report."""
+    """Plays levels, judges and estimates advantages, and commits batch, results and report.
+
+    The report's head shows `facts` as well.
+    """
     assert engine.version is not None
     specs = evaluation_specs(config, levels, split, count)
     with progress.bar("episodes", len(specs)) as advance:
@@ -108,6 +115,7 @@ def play_levels(
             partial / layout.REPORT,
             title=f"{config.name}: {name} on {len(trajectories)} {split} levels",
             tokenizer=engine.processor.tokenizer,
+            facts=facts,
         )
     return metrics
 

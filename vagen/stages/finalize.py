@@ -1,7 +1,6 @@
 """Finalize: writes the summary and the curves of a run and closes its MLflow run."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from vagen import progress
 from vagen.report.curves import Mark, write_curves
 from vagen.run import layout
 from vagen.run.run import Run, committed
+from vagen.run.spent import spent, working_seconds
 from vagen.stages.evaluate import read_results
 from vagen.stages.tracking import log_all, tracker_of
 from vagen.tracking import paired_bootstrap
@@ -36,6 +36,7 @@ def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
     if (run.path / layout.MLFLOW_RUN).exists():
         tracker = tracker_of(run)
         log_all(run)
+        tracker.log_metrics(spent(run), step=run.last_iteration + 1)
         if curves is not None:
             tracker.log_artifact(curves)
         if summary is not None:
@@ -71,6 +72,8 @@ def summarize(run: Run) -> dict[str, Any] | None:
         "iterations": run.finished_iterations,
         "stopped_early": stop.reason if (stop := run.stop) else None,
         "seconds": _seconds(run),
+        "gpu_hours": spent(run).get("run/gpu_hours", 0.0),
+        "cost": spent(run).get("run/cost"),
         "model_uri": registration.get("model_uri"),
         "alias": registration.get("alias"),
         "mlflow_run_id": registration.get("mlflow_run_id"),
@@ -96,23 +99,6 @@ def _seconds(run: Run) -> dict[str, float]:
         **{stage: round(value, 1) for stage, value in seconds.items()},
         "total": round(working_seconds(events), 1),
     }
-
-
-def working_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """Time that a run was at work: each process from its start to the last that it reported.
-
-    What lies between the end of one process and the start of the next is not counted; nor is what
-    a killed process did after its last event.
-
-    Args:
-        events: Of the run, oldest first.
-    """
-    total, previous = 0.0, None
-    for event in events:
-        if previous is not None and event["event"] != "process_started":
-            total += event["time"] - previous
-        previous = event["time"]
-    return total
 
 
 def _curves(run: Run) -> Path | None:

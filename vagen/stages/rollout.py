@@ -14,7 +14,7 @@ from vagen.config.checks import needs_greedy_baseline, trajectories_per_iteratio
 from vagen.engines.base import Engine, Images, Play
 from vagen.envs.images import decode_png
 from vagen.learning.early_stop import group_variance
-from vagen.metrics import REWARD_VARIANCE
+from vagen.metrics import REWARD_VARIANCE, TOKENS
 from vagen.models.processor import Processor
 from vagen.rollout.batch import BatchError, TrajectoryBatch
 from vagen.rollout.types import Status, Trajectory
@@ -57,7 +57,7 @@ def rollout(run: Run, iteration: int) -> dict[str, Any]:
         config_digest=run.config_digest,
         kind="rollout",
         iteration=iteration,
-        metrics=played.metrics | _spread(played.trajectories),
+        metrics=played.metrics | _spread(played.trajectories) | {TOKENS: _tokens(played)},
     )
     check_images(batch, engine.processor, folder)
     batch.save(folder)
@@ -183,6 +183,11 @@ def _spread(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     valid = [t for t in trajectories if t.status is not Status.ENV_ERROR]
     variance = group_variance([t.score for t in valid], [t.group_id for t in valid])
     return {} if variance is None else {REWARD_VARIANCE: variance}
+
+
+def _tokens(played: Played) -> float:
+    """Sampled tokens of all episodes."""
+    return float(sum(int(row.loss_mask.sum()) for t in played.trajectories for row in t.rows))
 
 
 class _Wins:

@@ -3,11 +3,13 @@
 import shutil
 from pathlib import Path
 
+from vagen import progress
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.engines.base import Engine
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
 from vagen.run.run import KEEP_CHECKPOINTS, Run
+from vagen.run.spent import ENGINE_STARTED
 from vagen.storage import verify_directory
 
 
@@ -54,6 +56,7 @@ def engine_at(run: Run, version: str) -> Engine:
         run.engine = make_engine(
             run.experiment, run.infra, run.initial_model(), version=layout.WARM_START
         )
+        progress.event(ENGINE_STARTED, gpus=gpus_of(run.infra))
     if version != layout.WARM_START:
         checkpoint = run.checkpoint(int(version.rpartition("-")[2]))
         verify_directory(run.fetch(checkpoint))
@@ -115,6 +118,13 @@ def device_of(infra: InfraConfig):
     if wanted.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"infra.device is {wanted}, but no GPU is visible: use cpu or auto")
     return torch.device(wanted)
+
+
+def gpus_of(infra: InfraConfig) -> int:
+    """GPUs that an engine holds; 0 on a CPU."""
+    if device_of(infra).type == "cpu":
+        return 0
+    return infra.verl.nnodes * infra.verl.n_gpus_per_node if infra.engine == "verl" else 1
 
 
 def prune_checkpoints(run: Run, latest: int, *, keep: str = "") -> None:

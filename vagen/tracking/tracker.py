@@ -6,6 +6,7 @@ take now is kept in a file beside the run and delivered later. Only `Tracker.sta
 """
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,6 +72,8 @@ class Tracker:
     ) -> "Tracker":
         """Opens a new MLflow run, tagged with commit, package versions and the run's folder.
 
+        A run that the environment names (`MLFLOW_RUN_ID`, as pipelines do) becomes its parent.
+
         Args:
             experiment: name of the MLflow experiment; made if it does not exist.
             run_name: name of the run, e.g. that of its folder.
@@ -93,6 +96,7 @@ class Tracker:
                     "mlflow.source.name": "vagen",
                     "vagen.run_dir": str(Path(run_dir).absolute()),
                     **provenance_tags(),
+                    **_parent(),
                     **(tags or {}),
                 },
             )
@@ -242,6 +246,11 @@ class Tracker:
             self._client.log_artifacts(self.run_id, str(path), artifact_path=inside)
         else:
             self._client.log_artifact(self.run_id, str(path), artifact_path=folder)
+
+
+def _parent() -> dict[str, str]:
+    parent = os.environ.get("MLFLOW_RUN_ID")
+    return {"mlflow.parentRunId": parent} if parent else {}
 
 
 def _experiment_id(client: "MlflowClient", name: str, uri: str, output_dir: Path) -> str:

@@ -1,0 +1,31 @@
+"""What a run on a Ray cluster tells Prometheus, beside Ray's own metrics.
+
+Ray exports them at the port `metrics` of the actor's node, named `ray_vagen_...`.
+"""
+
+from typing import Any
+
+from ray.util.metrics import Gauge
+
+from vagen.metrics import TOKENS
+
+
+class Telemetry:
+    """Observes a run's events: `progress.observe(Telemetry("lake-1"))`."""
+
+    def __init__(self, run: str) -> None:
+        self._run = {"run": run}
+        self._seconds = Gauge("vagen_step_seconds", "Duration of the latest.", ("run", "step"))
+        self._speed = Gauge("vagen_tokens_per_second", "Sampled, latest rollout.", ("run",))
+        self._iteration = Gauge("vagen_iteration", "Latest iteration at work.", ("run",))
+
+    def __call__(self, event: str, fields: dict[str, Any]) -> None:
+        """Takes an event of `vagen.progress`."""
+        if event == "stage_started" and fields["iteration"] is not None:
+            self._iteration.set(fields["iteration"], self._run)
+        if event != "stage_finished":
+            return
+        seconds = fields["seconds"]
+        self._seconds.set(seconds, {**self._run, "step": fields["stage"]})
+        if TOKENS in fields["metrics"] and seconds:
+            self._speed.set(fields["metrics"][TOKENS] / seconds, self._run)

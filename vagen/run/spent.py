@@ -1,0 +1,58 @@
+"""What a run has taken so far: time at work, GPU-hours and their cost."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from vagen import progress
+from vagen.run.run import Run
+
+ENGINE_STARTED = "engine_started"
+"""Event: from here to the end of its process, an engine holds `gpus` GPUs."""
+
+
+def working_seconds(events: Sequence[dict[str, Any]]) -> float:
+    """Time that a run was at work: each process from its start to the last that it reported.
+
+    What lies between the end of one process and the start of the next is not counted; nor is what
+    a killed process did after its last event.
+
+    Args:
+        events: Of the run, oldest first.
+    """
+    return sum(seconds for seconds, _ in _spans(events))
+
+
+def gpu_hours(events: Sequence[dict[str, Any]]) -> float:
+    """GPU-hours that a run has held: all GPUs of an engine from its start to its process's last
+    event, whether they were busy or waited for the next step.
+
+    >>> gpu_hours([{"time": 0, "event": "engine_started", "gpus": 8},
+    ...            {"time": 1800, "event": "stage_finished"}])
+    4.0
+
+    Args:
+        events: Of the run, oldest first.
+    """
+    return sum(seconds * gpus for seconds, gpus in _spans(events)) / 3600
+
+
+def spent(run: Run) -> dict[str, float]:
+    """`run/gpu_hours` and, if the infra has a price, `run/cost`; empty for a run without GPUs."""
+    hours = gpu_hours(progress.read_events(run.events))
+    if not hours:
+        return {}
+    price = run.infra.gpu_hour_price
+    return {"run/gpu_hours": hours} | ({} if price is None else {"run/cost": hours * price})
+
+
+def _spans(events: Sequence[dict[str, Any]]) -> Iterator[tuple[float, int]]:
+    """Seconds from one event of a process to its next, and the GPUs held meanwhile."""
+    previous, gpus = None, 0
+    for event in events:
+        if event["event"] == "process_started":
+            gpus = 0
+        elif previous is not None:
+            yield event["time"] - previous, gpus
+        if event["event"] == ENGINE_STARTED:
+            gpus = event["gpus"]
+        previous = event["time"]
