@@ -3,8 +3,9 @@
     begin → build → warm start → evaluate → stretch → stretch → … → evaluate → register
 
 A *stretch* is one iteration as four tasks (rollout → judge → advantage → update, and a validation
-where one is due), or several iterations as one `train` task. Which there are is a parameter of the
-pipeline run (`pipelines.schedule`), so that the pipeline has the same size for any training.
+where one is due), or with `infra.mode: fused` several iterations as one `train` task. Which there
+are is a parameter of the pipeline run (`pipelines.schedule`), so that the pipeline has the same
+size for any training. Every group of tasks costs a pod of Kubeflow's that enters it: there are few.
 
 The order of steps is that of `vagen.train`. Steps find what the step before committed in the run
 itself; nothing travels through Kubeflow but names and metrics. The exit handler closes the run
@@ -52,31 +53,20 @@ def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseCo
     step = partial(_step, infra, image)
     namespace = infra.ray_namespace
 
-    @dsl.pipeline(name="stretch")
-    def stretch(run: str, start: int, stop: int, staged: bool, validation: str) -> None:
-        """One iteration in four tasks, or several iterations in one."""
-        with dsl.If(staged == True):  # noqa: E712  # kfp compares channels
-            played = step(rollout, run=run, iteration=start)
-            judged = step(judge, run=run, iteration=start).after(played)
-            estimated = step(advantage, run=run, iteration=start).after(judged)
-            updated = step(update, run=run, iteration=start).after(estimated)
-            with dsl.If(validation != ""):
-                step(evaluate, run=run, name=validation, split="val").after(updated)
-        with dsl.Else():
-            step(train, run=run, start=start, stop=stop)
-
     # Not named "iteration": kfp takes "-iteration-" in a name for its own loops.
     @dsl.pipeline(name="stretches")
     def loop(run: str, stretches: list) -> None:
         """All iterations, one stretch after the other."""
         with dsl.ParallelFor(stretches, parallelism=1, name="in-order") as item:
-            stretch(
-                run=run,
-                start=item.start,
-                stop=item.stop,
-                staged=item.staged,
-                validation=item.validation,
-            )
+            if infra.mode == "fused":
+                step(train, run=run, start=item.start, stop=item.stop)
+                return
+            played = step(rollout, run=run, iteration=item.start)
+            judged = step(judge, run=run, iteration=item.start).after(played)
+            estimated = step(advantage, run=run, iteration=item.start).after(judged)
+            updated = step(update, run=run, iteration=item.start).after(estimated)
+            with dsl.If(item.validation != ""):
+                step(evaluate, run=run, name=item.validation, split="val").after(updated)
 
     @dsl.pipeline(
         name=TRAIN,

@@ -1,4 +1,4 @@
-"""Which iterations of a training are one task each step, and which are one task together."""
+"""Which iterations of a training are one item of the pipeline's loop."""
 
 import itertools
 from typing import TypedDict
@@ -13,15 +13,13 @@ MOST = 60
 class Stretch(TypedDict):
     """An item of the pipeline's loop.
 
-    Example: `{"start": 4, "stop": 5, "staged": True, "validation": "iteration-0005"}`.
+    Example: `{"start": 4, "stop": 5, "validation": "iteration-0005"}`.
     """
 
     start: int
     """First iteration, from 0."""
     stop: int
     """Iteration to stop before."""
-    staged: bool
-    """One iteration as four tasks; otherwise all of them are one task."""
     validation: str
     """Evaluation after a staged iteration; empty: none. One `train` task makes its own."""
 
@@ -41,7 +39,6 @@ def stretches(experiment: ExperimentConfig, infra: InfraConfig) -> list[Stretch]
         Stretch(
             start=start,
             stop=stop,
-            staged=staged,
             validation=layout.validation(stop) if staged and trainer.validates_after(start) else "",
         )
         for start, stop in itertools.pairwise(cuts)

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+LONGEST = ("test_same_training.py", "test_resume.py")
+"""Begin first: begun last, they would keep one process busy when the others are done."""
 MODELS = ("tiny:vl", "tiny:text")
 
 # Models this small gain nothing from a second thread, and no test's speed may depend on whether an
@@ -21,6 +23,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")
 # Nor a process for every core that a test's node claims to have, before anybody asks for one.
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 def experiment_tree(model: str = "tiny:vl", env_name: str = "FrozenLake", **env_config: Any):

@@ -81,9 +81,16 @@ def test_nothing_is_cached_and_no_name_looks_like_kfp_s_own_loops(content: dict[
             assert not task["cachingOptions"].get("enableCache"), name
             steps.add(component.removeprefix("comp-").rstrip("-23"))
     assert steps == {
-        *("begin", "build", "warm-start", "evaluate", "register", "finalize", "train"),
+        *("begin", "build", "warm-start", "evaluate", "register", "finalize"),
         *("rollout", "judge", "advantage", "update"),
     }
+
+
+def test_fused_a_stretch_is_one_task(tmp_path: Path):
+    pipeline = training_pipeline(load_infra(None, ["mode=fused"]))
+    compiled = yaml.safe_load(write(pipeline, tmp_path / "pipeline.yaml").read_text())
+    (body,) = (part for name, part in compiled["components"].items() if "for-loop" in name)
+    assert list(body["dag"]["tasks"]) == ["train"]
 
 
 def test_stretches_run_one_after_the_other(content: dict[str, Any]):
@@ -110,7 +117,6 @@ def test_a_staged_iteration_is_a_stretch_with_its_validation(make_experiment):
     found = schedule(make_experiment, total=4, test_freq=2)
     assert [(each["start"], each["stop"]) for each in found] == [(0, 1), (1, 2), (2, 3), (3, 4)]
     assert [each["validation"] for each in found] == ["", "iteration-0002", "", ""]
-    assert all(each["staged"] for each in found)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +127,7 @@ def test_fused_iterations_are_one_task_that_validates_itself(make_experiment, ev
     words = ("mode=fused", f"iterations_per_task={every}")
     found = schedule(make_experiment, *words, total=10, test_freq=2)
     assert [(each["start"], each["stop"]) for each in found] == expected
-    assert not any(each["staged"] or each["validation"] for each in found)
+    assert not any(each["validation"] for each in found)
 
 
 def test_what_kubernetes_cannot_hold_is_refused(make_experiment):
