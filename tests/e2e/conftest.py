@@ -1,6 +1,7 @@
 """Tests on a real cluster, which start trainings there: only `make test-cluster` runs them."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from lake import lake_yaml
 from place import Place, missing
 
+sys.path.append(str(Path(__file__).parents[1] / "k8s"))
 collect_ignore_glob = [] if os.environ.get("VAGEN_CLUSTER") else ["test_*.py"]
 
 

@@ -95,19 +95,20 @@ class Place:
             yield place
 
     def submit(self, folder: Path, name: str, *words: str) -> str:
-        """Submits `lake.yaml` of a folder as a person does; returns the id of the pipeline run."""
+        """Submits `lake.yaml` of a folder; returns the id of the pipeline run."""
+        where = ("--infra", "kubernetes-cpu", f"infra.store={site('VAGEN_STORE')}")
+        return self.send(str(folder / "lake.yaml"), *where, "--name", name, *words)
+
+    def send(self, *words: str) -> str:
+        """`vagen submit`, as a person does it; returns the id of the run or of the schedule."""
         done = subprocess.run(
-            [
-                *("vagen", "submit", str(folder / "lake.yaml"), "--infra", "kubernetes-cpu"),
-                *("--name", name, "--host", self.kubeflow, f"infra.store={site('VAGEN_STORE')}"),
-                *words,
-            ],
+            ["vagen", "submit", "--host", self.kubeflow, *words],
             env={**os.environ, "VAGEN_IMAGE": site("VAGEN_IMAGE")},
             capture_output=True,
             text=True,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        found = re.search(r"#/runs/details/(\S+)", done.stdout)
+        found = re.search(r"#/\w+/details/(\S+)", done.stdout)
         assert found, done.stdout
         return found[1]
 
@@ -118,6 +119,15 @@ class Place:
     def terminate(self, identifier: str) -> None:
         """What the button of Kubeflow's page does."""
         self._client().terminate_run(identifier)
+
+    def runs_of(self, schedule: str) -> list[str]:
+        """States of the runs that a schedule has started."""
+        runs = self._client().list_runs(page_size=100).runs or []
+        return [run.state for run in runs if run.recurring_run_id == schedule]
+
+    def end_schedule(self, schedule: str) -> None:
+        """Lets a schedule start nothing more."""
+        self._client().delete_recurring_run(schedule)
 
     def await_end(self, identifier: str, minutes: float = 60) -> str:
         """The state in which a pipeline run ended."""

@@ -6,9 +6,11 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
-from place import KFP, STEPS, Place, await_true, kubectl, rayclusters
+from place import KFP, STEPS, Place, await_true, forwarded, kubectl, rayclusters, site
 
 from vagen.cli.main import main
 
@@ -18,6 +20,10 @@ ON_RAY, IN_PODS = "infra.engine=verl", "infra.engine=local"
 
 def new_name(kind: str) -> str:
     return f"e2e-{kind}-{uuid.uuid4().hex[:6]}"
+
+
+def without_name(found: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key != "name"}
 
 
 def results(summary: str) -> dict[str, Any]:
@@ -48,8 +54,13 @@ def laptop(folder: Path, tmp_path_factory) -> dict[str, Any]:
 def undisturbed(place: Place, folder: Path) -> dict[str, Any]:
     """The training on the run's Ray cluster."""
     name = new_name("whole")
-    assert place.await_end(place.submit(folder, name, ON_RAY)) == "SUCCEEDED"
-    return check_ended_well(place, name)
+    submitted = place.submit(folder, name, ON_RAY)
+    await_true(at_work("rollout"), 30)
+    head = forwarded("vagen", f"{name}-head-svc", 8265)
+    with head as dashboard, pytest.raises(HTTPError, match="401"):
+        urlopen(f"{dashboard}/api/jobs/", timeout=30)
+    assert place.await_end(submitted) == "SUCCEEDED"
+    return {**check_ended_well(place, name), "name": name}
 
 
 def test_a_training_in_pods_is_that_of_a_laptop(place, folder, laptop):
@@ -61,6 +72,30 @@ def test_a_training_in_pods_is_that_of_a_laptop(place, folder, laptop):
 
 def test_a_training_on_a_ray_cluster(undisturbed, laptop):
     assert undisturbed["config_digest"] == laptop["config_digest"]
+
+
+def test_the_same_again_by_clone(place, undisturbed):
+    name = new_name("clone")
+    origin = f"{site('VAGEN_STORE')}/{undisturbed['name']}"
+    assert place.await_end(place.send("--clone", origin, "--name", name)) == "SUCCEEDED"
+    assert check_ended_well(place, name) == without_name(undisturbed)
+
+
+def test_it_is_measured_by_the_clock(place, undisturbed):
+    origin = f"{site('VAGEN_STORE')}/{undisturbed['name']}"
+    words = ("--evaluate", origin, "--levels", "test", "--cron", "0 * * * * *")
+    schedule = place.send(*words, "infra.engine=local")
+    try:
+        assert await_true(lambda: "SUCCEEDED" in place.runs_of(schedule), 15)
+    finally:
+        place.end_schedule(schedule)
+
+
+def test_a_loop_of_sixty_items(place, folder):
+    name = new_name("sixty")
+    words = ("trainer.total_training_steps=60", "infra.mode=fused", "infra.iterations_per_task=1")
+    assert place.await_end(place.submit(folder, name, ON_RAY, *words), 300) == "SUCCEEDED"
+    assert check_ended_well(place, name)["iterations"] == 60
 
 
 def delete_pods(selector: str, namespace: str) -> None:
@@ -120,7 +155,7 @@ def test_after_a_fault_it_ends_as_undisturbed(place, folder, undisturbed, fault)
     time.sleep(10)
     happen()
     assert place.await_end(submitted) == "SUCCEEDED"
-    assert check_ended_well(place, name) == undisturbed
+    assert check_ended_well(place, name) == without_name(undisturbed)
 
 
 def test_terminated_it_says_so_and_goes_on_when_submitted_again(place, folder, undisturbed):
@@ -131,7 +166,7 @@ def test_terminated_it_says_so_and_goes_on_when_submitted_again(place, folder, u
     assert place.await_end(submitted) in ("CANCELED", "FAILED")
     await_true(lambda: rayclusters() == [], 10)
     assert place.await_end(place.submit(folder, name, ON_RAY)) == "SUCCEEDED"
-    assert check_ended_well(place, name) == undisturbed
+    assert check_ended_well(place, name) == without_name(undisturbed)
 
 
 def test_of_two_submissions_of_one_name_nothing_is_done_twice(place, folder, undisturbed):
@@ -140,4 +175,4 @@ def test_of_two_submissions_of_one_name_nothing_is_done_twice(place, folder, und
     states = [place.await_end(one) for one in both]
     assert "SUCCEEDED" in states
     await_true(lambda: rayclusters() == [], 10)
-    assert results(place.read(name, "summary.json")) == undisturbed
+    assert results(place.read(name, "summary.json")) == without_name(undisturbed)
