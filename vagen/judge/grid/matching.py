@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from vagen.judge.grid.lexicon import BOX, HOLE, TARGET
 from vagen.judge.grid.statement import Claim, Form, Statement
@@ -160,4 +159,6 @@ def _best_credit(credits: list[list[float]]) -> float:
     if len(credits[0]) == 1:
         return max(row[0] for row in credits)
     matrix = np.array(credits)
+    from scipy.optimize import linear_sum_assignment  # slow to load, for every step
+
     return float(matrix[linear_sum_assignment(matrix, maximize=True)].sum())
