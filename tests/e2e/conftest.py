@@ -14,10 +14,15 @@ collect_ignore_glob = [] if os.environ.get("VAGEN_CLUSTER") else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
-def place() -> Iterator[Place]:
-    """The cluster's services."""
+def cluster() -> None:
+    """There is a cluster with the platform."""
     if reason := missing():
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def place(cluster: None) -> Iterator[Place]:
+    """The cluster's services."""
     with Place.reached() as place:
         yield place
 

@@ -28,7 +28,7 @@ def apply(objects: list[dict[str, Any]], verb: str = "apply") -> None:
 
 
 @pytest.fixture(scope="module")
-def queue(place) -> Iterator[None]:
+def queue(cluster) -> Iterator[None]:
     """A queue that holds one run."""
     if "clusterqueues" not in kubectl("api-resources", "--api-group", "kueue.x-k8s.io"):
         pytest.skip("no Kueue")
@@ -97,7 +97,7 @@ def test_who_has_priority_goes_first_and_the_other_goes_on_later(place, folder, 
 
 
 @pytest.mark.parametrize("overlay", ["h100", "h100-multinode"])
-def test_what_the_overlay_asks_for_is_admitted(place, queue, overlay: str) -> None:
+def test_what_the_overlay_asks_for_is_admitted(queue, overlay: str) -> None:
     """By quota; whether a node has it is the scheduler's."""
     kinds = ("ResourceFlavor", "ClusterQueue", "LocalQueue")
     there = kubectl("get", "namespaces", "--output", "jsonpath={.items[*].metadata.name}").split()

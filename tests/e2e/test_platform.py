@@ -20,7 +20,7 @@ def inside(rows: list) -> list[Row]:
     ]
 
 
-def test_the_network_lets_pass_what_the_table_says_and_nothing_else(place) -> None:
+def test_the_network_lets_pass_what_the_table_says_and_nothing_else(cluster) -> None:
     rows = [*inside(MUST_PASS), *inside(MUST_NOT_PASS)]
     expected = [True] * len(inside(MUST_PASS)) + [False] * len(inside(MUST_NOT_PASS))
     with Probes.listening(rows) as probes:
@@ -30,7 +30,7 @@ def test_the_network_lets_pass_what_the_table_says_and_nothing_else(place) -> No
 
 
 @pytest.mark.parametrize("what", ["root", "host", "capability"])
-def test_pod_security_refuses(place, what: str) -> None:
+def test_pod_security_refuses(cluster, what: str) -> None:
     pod = probe("vagen-probe", Peer("vagen", {}), [8000])
     if what == "root":
         pod["spec"]["securityContext"]["runAsUser"] = 0
@@ -63,13 +63,13 @@ def test_pod_security_refuses(place, what: str) -> None:
         ("get", "nodes", "default", False),
     ],
 )
-def test_what_a_step_may(place, verb: str, what: str, namespace: str, may: bool) -> None:
+def test_what_a_step_may(cluster, verb: str, what: str, namespace: str, may: bool) -> None:
     words = ("auth", "can-i", verb, what, ACCOUNT, "--namespace", namespace)
     done = subprocess.run(["kubectl", *words], capture_output=True, text=True)
     assert done.stdout.strip() == ("yes" if may else "no"), done.stderr
 
 
-def test_nobody_else_of_kubeflow_may_make_ray_clusters(place) -> None:
+def test_nobody_else_of_kubeflow_may_make_ray_clusters(cluster) -> None:
     words = ("auth", "can-i", "create", "rayclusters.ray.io", "--namespace", "vagen")
     account = f"--as=system:serviceaccount:{KFP}:default"
     done = subprocess.run(["kubectl", *words, account], capture_output=True, text=True)
