@@ -82,7 +82,7 @@ LabelValue = Annotated[str, AfterValidator(_label_value)]
 
 
 class ResourcesConfig(Section):
-    """What a step's pod requests; its limits are the same."""
+    """What a step's pod requests. Its limit of memory is the same; of cores, one at least."""
 
     cpu: Quantity = "1"
     """Cores."""

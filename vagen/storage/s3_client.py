@@ -26,8 +26,8 @@ from vagen.storage.errors import StorageError, StoreAway
 
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60
 """Seconds."""
-# Says at every client where its keys come from, in the log of every step.
-logging.getLogger("botocore.credentials").setLevel(logging.WARNING)
+# Says at every client where its keys and its address come from, in the log of every step.
+logging.getLogger("botocore").setLevel(logging.WARNING)
 _KEYS = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the profile, or the pod's role)"
 _ADDRESS = "check infra.s3.endpoint_url (AWS_ENDPOINT_URL_S3), and that it can be reached from here"
 _ADVICE = {
