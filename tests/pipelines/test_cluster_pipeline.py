@@ -23,7 +23,8 @@ from vagen.config.load import load_experiment, load_infra
 DATA = Path(__file__).parents[1] / "data" / "pipelines"
 CPU, H100, NODES = "kubernetes-cpu", "kubernetes-h100x8", "kubernetes-h100x8-2nodes"
 LOCAL = ("engine=local", "kubernetes.work.gpus=1")
-ASKING = {"warm_start", "rollout", "judge", "advantage", "update", "train", "evaluate"}
+STRETCH = {"staged": {"rollout", "judge", "advantage", "update"}, "fused": {"train"}}
+ASKING = {"warm_start", "evaluate"}.union(*STRETCH.values())
 WORKING = {"build", "register"}
 WAITING = {"begin", "finalize"}
 
@@ -134,7 +135,7 @@ def test_every_executor_s_resources(tmp_path: Path, name: str, words: tuple[str,
         assert (shm and (shm["medium"], shm["sizeLimit"])) == (
             expected.shm and ("Memory", expected.shm)
         )
-    assert seen == WAITING | WORKING | ASKING
+    assert seen == WAITING | WORKING | {"warm_start", "evaluate"} | STRETCH[infra.mode]
 
 
 def test_resources_of_one_step():
