@@ -202,7 +202,7 @@ def test_every_step_is_tried_again_and_never_cached(tmp_path: Path):
         assert not task["cachingOptions"].get("enableCache"), name
         assert task["retryPolicy"]["maxRetryCount"] == 2, name
         assert task["retryPolicy"]["backoffDuration"] == "30s", name
-    assert steps == 13
+    assert steps == 8
 
 
 def test_parameters_are_the_run_and_two_files(tmp_path: Path):
