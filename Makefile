@@ -25,7 +25,7 @@ PORT ?= 5000
 .PHONY: help venv run pipeline resume eval view ui doctor plan compile submit status logs gc \
 	check test test-cluster test-verl test-vllm system-packages \
 	lint format docs hooks \
-	bench-ablation bench-advantage bench-engine bench-envs bench-judge bench-judge-hacking \
+	bench-ablation bench-advantage bench-cluster bench-engine bench-envs bench-judge bench-judge-hacking \
 	bench-learning bench-rollout bench-service bench-stability \
 	bench-startup bench-structure clean
 
@@ -148,6 +148,9 @@ hooks: $(READY) ## Install the git hooks (format and lint at every commit)
 
 bench-advantage: $(READY) ## Measure advantage estimators: speed, growth, memory
 	$(BIN)/python benchmarks/advantage.py $(ARGS)
+
+bench-cluster: $(READY) ## Measure what Kubeflow adds to a run's own work (ARGS="URI --workflow NAME")
+	$(BIN)/python -m benchmarks.cluster $(ARGS)
 
 bench-engine: $(READY) ## Measure one training iteration: seconds per phase
 	$(BIN)/python benchmarks/engine.py $(ARGS)
