@@ -16,6 +16,8 @@ def evaluate(
 ):
     """Plays the held-out levels with a policy and writes a report of every episode.
 
+    After the final one the run's Ray cluster goes: what follows needs none.
+
     Args:
         run: The run: its folder, or its URI in a store.
         name: Name of the evaluation: `warm_start`, `final`, `iteration-0010`.
@@ -23,9 +25,11 @@ def evaluate(
         report: The report, one HTML file.
         metrics: Metrics of the step.
     """
+    from vagen.launch.lifecycle import release
     from vagen.launch.step import finite, run_stage, save_report
 
     result = run_stage(run, "evaluate", name=name, split=split)
     save_report(run, name, report.path)
     report.metadata["sha256"] = result["sha256"]
     metrics.metadata.update(finite(result["metrics"]))
+    release(run, after=name)

@@ -14,15 +14,11 @@ def register(
 ):
     """Registers the trained model; its alias moves only if it is better than the present holder.
 
-    No GPUs are held meanwhile: the run's Ray cluster goes first.
-
     Args:
         run: The run: its folder, or its URI in a store.
         model: The registered model version.
         metrics: Metrics of the step.
     """
-    from vagen.launch.lifecycle import release
     from vagen.launch.step import hand_on, run_stage
 
-    release(run)
     hand_on(run_stage(run, "register"), model, metrics)

@@ -203,7 +203,9 @@ def test_the_two_ends_of_a_pipeline(namespace, tmp_path, monkeypatch, capsys):
         lifecycle.begin(run, experiment=other, infra=infra)
     bring_up(run, Run.open(run).infra)
     assert names(namespace) == ["lake"]
-    lifecycle.release(run)
+    lifecycle.release(run, after=layout.WARM_START)
+    assert names(namespace) == ["lake"]
+    lifecycle.release(run, after=layout.FINAL)
     assert names(namespace) == []
 
 

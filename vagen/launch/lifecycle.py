@@ -35,8 +35,17 @@ def begin(run: str, *, experiment: str, infra: str) -> None:
     await_store(lambda: _open_tracking(found))
 
 
-def release(run: str) -> None:
-    """Lets the run's Ray cluster go, if it has one; a later step makes it again."""
+def release(run: str, *, after: str) -> None:
+    """Lets the run's Ray cluster go after its final evaluation, if it has one.
+
+    What follows needs no GPUs, and on a small cluster its pod finds no room before.
+
+    Args:
+        run: The run: its folder, or its URI in a store.
+        after: Name of the evaluation that is done.
+    """
+    if after != layout.FINAL:
+        return
     if namespace := await_store(lambda: Run.open(run)).infra.ray_namespace:
         _tear_down(run, namespace)
 
