@@ -6,10 +6,9 @@ set -euo pipefail
 packages=python3,python3-venv,python3-pip,ca-certificates
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-command -v mmdebstrap >/dev/null && command -v buildah >/dev/null || {
-    echo "mmdebstrap and buildah are needed: apt-get install mmdebstrap buildah" >&2
-    exit 2
-}
+for tool in mmdebstrap buildah; do
+    command -v "$tool" >/dev/null || { echo "$tool is needed: apt-get install $tool" >&2; exit 2; }
+done
 mmdebstrap --variant=minbase --include="$packages" bookworm "$work/base.tar"
 container=$(buildah from scratch)
 buildah add --quiet "$container" "$work/base.tar" /

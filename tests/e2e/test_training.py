@@ -15,6 +15,9 @@ from place import KFP, STEPS, Place, await_true, forwarded, kubectl, rayclusters
 from vagen.cli.main import main
 
 RESULTS = ("warm_start", "final", "paired_gain", "iterations", "config_digest")
+RECOMPUTED = ("rollout/kl", "rollout/logprob_difference_max")
+"""Rounding of rows that are computed again in other company."""
+UPDATE = "iterations/{:04d}/update/manifest.json"
 ON_RAY, IN_PODS = "infra.engine=verl", "infra.engine=local"
 
 
@@ -22,13 +25,16 @@ def new_name(kind: str) -> str:
     return f"e2e-{kind}-{uuid.uuid4().hex[:6]}"
 
 
-def without_name(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if key != "name"}
+def without_name(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if key != "name"}
 
 
-def results(summary: str) -> dict[str, Any]:
+def results(summary: str, manifests: list[str]) -> dict[str, Any]:
+    """What a training found, and every metric of its iterations."""
     read = json.loads(summary)
-    return {key: read[key] for key in RESULTS}
+    history = [json.loads(text)["payload"]["history"] for text in manifests]
+    kept = [{name: one[name] for name in one if name not in RECOMPUTED} for one in history]
+    return {**{key: read[key] for key in RESULTS}, "history": kept}
 
 
 def check_ended_well(place: Place, name: str) -> dict[str, Any]:
@@ -36,9 +42,15 @@ def check_ended_well(place: Place, name: str) -> dict[str, Any]:
     assert rayclusters() == []
     record = place.mlflow_run(name)
     assert record.info.status == "FINISHED"
+    assert json.loads(place.read(name, "summary.json"))["model_uri"], "its model is registered"
+    return found(place, name)
+
+
+def found(place: Place, name: str) -> dict[str, Any]:
+    """The results of a run in the store."""
     summary = place.read(name, "summary.json")
-    assert json.loads(summary)["model_uri"], "its model is registered"
-    return results(summary)
+    count = json.loads(summary)["iterations"]
+    return results(summary, [place.read(name, UPDATE.format(number)) for number in range(count)])
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +59,9 @@ def laptop(folder: Path, tmp_path_factory) -> dict[str, Any]:
     outputs = tmp_path_factory.mktemp("outputs")
     words = [f"infra.output_dir={outputs}", "infra.device=cpu", "infra.threads=1"]
     assert main(["run", str(folder / "lake.yaml"), *words, "--name", "laptop"]) == 0
-    return results((outputs / "laptop" / "summary.json").read_text())
+    run = outputs / "laptop"
+    manifests = [(run / UPDATE.format(number)).read_text() for number in range(2)]
+    return results((run / "summary.json").read_text(), manifests)
 
 
 @pytest.fixture(scope="module")
@@ -175,4 +189,4 @@ def test_of_two_submissions_of_one_name_nothing_is_done_twice(place, folder, und
     states = [place.await_end(one) for one in both]
     assert "SUCCEEDED" in states
     await_true(lambda: rayclusters() == [], 10)
-    assert results(place.read(name, "summary.json")) == without_name(undisturbed)
+    assert found(place, name) == without_name(undisturbed)
