@@ -1,5 +1,7 @@
 """Messages as Kubernetes, Kueue and KubeRay word them, and what we make of them."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from vagen.cluster.advice import explain_cluster, explain_pod
@@ -286,3 +288,15 @@ def test_a_refusal_that_is_over_is_not_repeated() -> None:
     old = event("RayCluster", "lake", "FailedToCreateHeadPod", "quota")
     well = cluster(status={"conditions": [{"type": "HeadPodReady", "status": "False"}]})
     assert explain_cluster(well, [], [old]) == []
+
+
+def test_kuberay_is_given_some_seconds_to_notice_a_new_cluster() -> None:
+    def made(seconds: float) -> dict:
+        moment = datetime.now(UTC) - timedelta(seconds=seconds)
+        return cluster(
+            status={}, metadata={"name": "lake", "creationTimestamp": f"{moment:%FT%TZ}"}
+        )
+
+    assert explain_cluster(made(2), [], []) == []
+    (finding,) = explain_cluster(made(60), [], [])
+    assert "does the operator run" in finding.text

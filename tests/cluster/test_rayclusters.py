@@ -6,6 +6,7 @@ import pytest
 
 from vagen.cluster import (
     ClusterError,
+    advice,
     await_raycluster,
     delete_raycluster,
     ensure_raycluster,
@@ -185,8 +186,9 @@ def test_a_deletion_meanwhile_ends_the_wait(namespace, kube, manifest) -> None:
         await_raycluster(kube, "lake", pending_deadline=60)
 
 
-def test_an_operator_that_does_not_run_is_suspected(namespace, kube, manifest) -> None:
+def test_an_operator_that_does_not_run_is_suspected(namespace, kube, manifest, monkeypatch) -> None:
     namespace.operator.paused = True
+    monkeypatch.setattr(advice, "NOTICE_SECONDS", -1.0)
     ensure_raycluster(kube, manifest())
     with pytest.raises(ClusterError, match="does the operator run"):
         await_raycluster(kube, "lake", pending_deadline=0.5)
