@@ -53,6 +53,13 @@ def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseCo
     step = partial(_step, infra, image)
     namespace = infra.ray_namespace
 
+    # A pipeline of its own: `kfp.local` takes a condition on a loop's item for false.
+    @dsl.pipeline(name="validation")
+    def validate(run: str, name: str) -> None:
+        """An evaluation on the validation levels, where one is due."""
+        with dsl.If(name != ""):
+            step(evaluate, run=run, name=name, split="val")
+
     # Not named "iteration": kfp takes "-iteration-" in a name for its own loops.
     @dsl.pipeline(name="stretches")
     def loop(run: str, stretches: list) -> None:
@@ -65,8 +72,7 @@ def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseCo
             judged = step(judge, run=run, iteration=item.start).after(played)
             estimated = step(advantage, run=run, iteration=item.start).after(judged)
             updated = step(update, run=run, iteration=item.start).after(estimated)
-            with dsl.If(item.validation != ""):
-                step(evaluate, run=run, name=item.validation, split="val").after(updated)
+            validate(run=run, name=item.validation).after(updated)
 
     @dsl.pipeline(
         name=TRAIN,
