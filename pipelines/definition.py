@@ -2,10 +2,11 @@
 
     begin → build → warm start → evaluate → stretch → stretch → … → evaluate → register
 
-A *stretch* is one iteration as four tasks (rollout → judge → advantage → update, and a validation
-where one is due), or with `infra.mode: fused` several iterations as one `train` task. Which there
-are is a parameter of the pipeline run (`pipelines.schedule`), so that the pipeline has the same
-size for any training. Every group of tasks costs a pod of Kubeflow's that enters it: there are few.
+A *stretch* is one iteration as four tasks (rollout → judge → advantage → update, which ends with a
+validation where one is due), or with `infra.mode: fused` several iterations as one `train` task.
+Which there are is a parameter of the pipeline run (`pipelines.schedule`), so that the pipeline has
+the same size for any training. Every task costs a pod of Kubeflow's beside its own, every group of
+tasks and every condition another: there are few.
 
 The order of steps is that of `vagen.train`. Steps find what the step before committed in the run
 itself; nothing travels through Kubeflow but names and metrics. The exit handler closes the run
@@ -18,6 +19,7 @@ from kfp import dsl
 from kfp.dsl.base_component import BaseComponent
 from kfp.dsl.pipeline_task import PipelineTask
 
+from components import digest
 from components.advantage.component import advantage
 from components.begin.component import begin
 from components.build.component import build
@@ -53,13 +55,6 @@ def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseCo
     step = partial(_step, infra, image)
     namespace = infra.ray_namespace
 
-    # A pipeline of its own: `kfp.local` takes a condition on a loop's item for false.
-    @dsl.pipeline(name="validation")
-    def validate(run: str, name: str) -> None:
-        """An evaluation on the validation levels, where one is due."""
-        with dsl.If(name != ""):
-            step(evaluate, run=run, name=name, split="val")
-
     # Not named "iteration": kfp takes "-iteration-" in a name for its own loops.
     @dsl.pipeline(name="stretches")
     def loop(run: str, stretches: list) -> None:
@@ -71,8 +66,7 @@ def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseCo
             played = step(rollout, run=run, iteration=item.start)
             judged = step(judge, run=run, iteration=item.start).after(played)
             estimated = step(advantage, run=run, iteration=item.start).after(judged)
-            updated = step(update, run=run, iteration=item.start).after(estimated)
-            validate(run=run, name=item.validation).after(updated)
+            step(update, run=run, iteration=item.start).after(estimated)
 
     @dsl.pipeline(
         name=TRAIN,
@@ -81,7 +75,7 @@ def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseCo
     )
     def pipeline(run: str, stretches: list, experiment: str = "", infra: str = "") -> None:
         with dsl.ExitHandler(step(finalize, run=run, namespace=namespace), name="training"):
-            there = step(begin, run=run, experiment=experiment, infra=infra)
+            there = step(begin, run=run, experiment=experiment, infra=infra, code=digest())
             levels = step(build, run=run).after(there)
             first = step(warm_start, run=run).after(levels)
             before = step(evaluate, run=run, name=layout.WARM_START, split="test").after(first)

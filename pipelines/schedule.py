@@ -4,7 +4,6 @@ import itertools
 from typing import TypedDict
 
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
-from vagen.run import layout
 
 MOST = 60
 """Stretches of a pipeline run: Kubernetes keeps the state of all their tasks in one object."""
@@ -13,15 +12,13 @@ MOST = 60
 class Stretch(TypedDict):
     """An item of the pipeline's loop.
 
-    Example: `{"start": 4, "stop": 5, "validation": "iteration-0005"}`.
+    Example: `{"start": 4, "stop": 5}`.
     """
 
     start: int
     """First iteration, from 0."""
     stop: int
     """Iteration to stop before."""
-    validation: str
-    """Evaluation after a staged iteration; empty: none. One `train` task makes its own."""
 
 
 def stretches(experiment: ExperimentConfig, infra: InfraConfig) -> list[Stretch]:
@@ -30,19 +27,10 @@ def stretches(experiment: ExperimentConfig, infra: InfraConfig) -> list[Stretch]
     `infra.mode: staged` makes every iteration a stretch of its own; `fused` joins
     `infra.iterations_per_task` of them, or all.
     """
-    trainer = experiment.trainer
-    total = trainer.total_training_steps
-    staged = infra.mode == "staged"
-    length = 1 if staged else infra.iterations_per_task or total
+    total = experiment.trainer.total_training_steps
+    length = 1 if infra.mode == "staged" else infra.iterations_per_task or total
     cuts = [*range(0, total, length), total]
-    return [
-        Stretch(
-            start=start,
-            stop=stop,
-            validation=layout.validation(stop) if staged and trainer.validates_after(start) else "",
-        )
-        for start, stop in itertools.pairwise(cuts)
-    ]
+    return [Stretch(start=start, stop=stop) for start, stop in itertools.pairwise(cuts)]
 
 
 def check_length(found: list[Stretch]) -> None:

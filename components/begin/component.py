@@ -10,6 +10,7 @@ def begin(
     run: str,
     experiment: str,
     infra: str,
+    code: str,
 ):
     """Makes the run: its folder in the store, with its configuration.
 
@@ -17,7 +18,10 @@ def begin(
         run: The run: its folder, or its URI in a store.
         experiment: The experiment file's text; empty if the run is there already.
         infra: The infra file's text; empty if the run is there already.
+        code: Digest of the steps' code that the pipeline carries: the image must have the same.
     """
+    from components import check
     from vagen.launch.lifecycle import begin
 
+    check(code)
     begin(run, experiment=experiment, infra=infra)

@@ -13,7 +13,7 @@ def update(
     policy: Output[Model],
     metrics: Output[Metrics],
 ):
-    """Updates the actor and the critic with PPO.
+    """Updates the actor and the critic with PPO, and plays the validation levels where that is due.
 
     Args:
         run: The run: its folder, or its URI in a store.
@@ -21,6 +21,7 @@ def update(
         policy: The updated policy, with critic and optimizer state.
         metrics: Metrics of the step.
     """
-    from vagen.launch.step import hand_on, run_stage
+    from vagen.launch.step import hand_on, run_stage, validate
 
     hand_on(run_stage(run, "update", iteration=iteration), policy, metrics)
+    validate(run, iteration)

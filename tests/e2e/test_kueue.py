@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from place import await_true, kubectl
 from rendered import of_kind
-from test_training import ON_RAY, check_ended_well, new_name
+from test_training import BRIEF, check_ended_well, new_name
 
 from vagen.cluster.names import cluster_name
 
@@ -74,7 +74,7 @@ def running(name: str) -> bool:
 
 def test_of_two_runs_one_waits_until_the_other_has_ended(place, folder, queue) -> None:
     names = [new_name("first"), new_name("second")]
-    words = (ON_RAY, f"infra.kubernetes.queue={QUEUE}")
+    words = (*BRIEF, f"infra.kubernetes.queue={QUEUE}")
     one = place.submit(folder, names[0], *words)
     await_true(lambda: running(names[0]), 30)
     other = place.submit(folder, names[1], *words)
@@ -87,7 +87,7 @@ def test_of_two_runs_one_waits_until_the_other_has_ended(place, folder, queue) -
 
 def test_who_has_priority_goes_first_and_the_other_goes_on_later(place, folder, queue) -> None:
     names = [new_name("trial"), new_name("run")]
-    words = (ON_RAY, f"infra.kubernetes.queue={QUEUE}")
+    words = (*BRIEF, f"infra.kubernetes.queue={QUEUE}")
     trial = place.submit(folder, names[0], *words, "infra.kubernetes.priority=vagen-trial")
     await_true(lambda: running(names[0]), 30)
     run = place.submit(folder, names[1], *words, "infra.kubernetes.priority=vagen-run")

@@ -210,7 +210,7 @@ def test_parameters_are_the_run_and_two_files(tmp_path: Path):
     parameters = {"run", "stretches", "experiment", "infra"}
     assert set(spec["root"]["inputDefinitions"]["parameters"]) == parameters
     begin = spec["components"]["comp-exit-handler-1"]["dag"]["tasks"]["begin"]
-    assert set(begin["inputs"]["parameters"]) == {"run", "experiment", "infra"}
+    assert set(begin["inputs"]["parameters"]) == {"run", "experiment", "infra", "code"}
 
 
 @pytest.mark.slow

@@ -106,28 +106,26 @@ def test_the_image_is_a_choice_at_compile_time(content: dict[str, Any], tmp_path
     assert images_of(compiled) == {image}
 
 
-def schedule(make_experiment, *words: str, total: int, test_freq: int = 0):
+def schedule(make_experiment, *words: str, total: int):
     experiment = make_experiment()
-    trainer = TrainerConfig(total_training_steps=total, test_freq=test_freq)
+    trainer = TrainerConfig(total_training_steps=total)
     experiment = experiment.model_copy(update={"trainer": trainer})
     return stretches(experiment, load_infra(None, list(words)))
 
 
-def test_a_staged_iteration_is_a_stretch_with_its_validation(make_experiment):
-    found = schedule(make_experiment, total=4, test_freq=2)
+def test_a_staged_iteration_is_a_stretch(make_experiment):
+    found = schedule(make_experiment, total=4)
     assert [(each["start"], each["stop"]) for each in found] == [(0, 1), (1, 2), (2, 3), (3, 4)]
-    assert [each["validation"] for each in found] == ["", "iteration-0002", "", ""]
 
 
 @pytest.mark.parametrize(
     ("every", "expected"),
     [("null", [(0, 10)]), ("4", [(0, 4), (4, 8), (8, 10)]), ("5", [(0, 5), (5, 10)])],
 )
-def test_fused_iterations_are_one_task_that_validates_itself(make_experiment, every, expected):
+def test_fused_iterations_are_one_task(make_experiment, every, expected):
     words = ("mode=fused", f"iterations_per_task={every}")
-    found = schedule(make_experiment, *words, total=10, test_freq=2)
+    found = schedule(make_experiment, *words, total=10)
     assert [(each["start"], each["stop"]) for each in found] == expected
-    assert not any(each["validation"] for each in found)
 
 
 def test_what_kubernetes_cannot_hold_is_refused(make_experiment):

@@ -10,7 +10,7 @@ import pytest
 from kfp import local
 from kfp.dsl import Artifact
 
-from components import readme
+from components import check, digest, readme
 from pipelines.definition import evaluation_pipeline
 from vagen.config.load import load_infra
 from vagen.run.run import Run
@@ -31,7 +31,7 @@ def test_metadata_is_current(name: str):
 
 
 IN_ORDER: list[tuple[str, dict[str, Any], str]] = [
-    ("begin", {"experiment": "", "infra": ""}, ""),
+    ("begin", {"experiment": "", "infra": "", "code": digest()}, ""),
     ("build", {}, "levels"),
     ("warm_start", {}, "warm_start"),
     ("evaluate", {"name": "warm_start", "split": "test"}, "evaluations/warm_start"),
@@ -100,5 +100,11 @@ def test_components_import_nothing_but_the_launch(path: Path):
         for line in path.read_text().splitlines()
         if line.lstrip().startswith(("import ", "from "))
     ]
-    allowed = {"kfp", "kfp.dsl", "components.image", "vagen.launch.step", "vagen.launch.lifecycle"}
-    assert set(imports) <= allowed
+    launch = {"vagen.launch.step", "vagen.launch.lifecycle"}
+    assert set(imports) <= {"kfp", "kfp.dsl", "components", "components.image", *launch}
+
+
+def test_a_pipeline_of_other_code_than_the_images_is_refused():
+    check(digest())
+    with pytest.raises(ValueError, match="compiled with other code .* build it anew"):
+        check("0123456789ab")

@@ -8,7 +8,7 @@ import os
 import traceback
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -17,10 +17,14 @@ from vagen import progress
 from vagen.engines.verl.errors import ProcessDied
 from vagen.launch.protocol import Kind, Verdict
 from vagen.launch.telemetry import Telemetry
-from vagen.run.run import Run
 from vagen.storage import StoreAway
 
+if TYPE_CHECKING:
+    from vagen.run.run import Run
+
 NAMESPACE = "vagen"
+CHUNK = 1 << 20
+"""Bytes of its output that are copied at once."""
 
 
 class ResidentActor:
@@ -28,13 +32,17 @@ class ResidentActor:
 
     def __init__(self, run: str) -> None:
         self._uri = run
-        self._run: Run | None = None
+        self._run: "Run | None" = None
         self._held = ExitStack()
 
     def output(self) -> tuple[str, str, int]:
         """Where this process prints: id of its node, file there, and its size now in bytes."""
         path = os.readlink("/proc/self/fd/2")
         return ray.get_runtime_context().get_node_id(), path, Path(path).stat().st_size
+
+    def read(self, path: str, position: int) -> bytes:
+        """As `read_lines`, of what this process prints."""
+        return read_lines(path, position)
 
     def perform(self, stage: str, arguments: dict[str, Any]) -> Verdict:
         """Performs a stage; every failure is an answer too."""
@@ -49,13 +57,24 @@ class ResidentActor:
                 traceback.print_exc()
             return {"kind": kind, "message": str(error) or type(error).__name__}
 
-    def _opened(self) -> Run:
+    def _opened(self) -> "Run":
         if self._run is None:
+            # As with torch: the job that asks loads neither environments nor their libraries.
+            from vagen.run.run import Run
+
             run = Run.open(self._uri)
             self._held.enter_context(run.at_work())
             progress.observe(Telemetry(run.name))
             self._run = run
         return self._run
+
+
+def read_lines(path: str, position: int) -> bytes:
+    """Whole lines of a file from a position on; empty if there are none yet."""
+    with open(path, "rb") as file:
+        file.seek(position)
+        text = file.read(CHUNK)
+    return text if len(text) == CHUNK else text[: text.rfind(b"\n") + 1]
 
 
 def attach(run: str, environment: dict[str, str]) -> Any:

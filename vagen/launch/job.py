@@ -14,17 +14,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from vagen.engines.verl.env_vars import variables_of
-from vagen.launch.actor import NAMESPACE, attach, kind_of
+from vagen.launch.actor import NAMESPACE, attach, kind_of, read_lines
 from vagen.launch.logs import RAY_LOGS, write_ray_logs
 from vagen.launch.protocol import CPU, EXIT_CODES, Verdict, format_verdict, parse_command
 
 PAUSE = 2.0
 """Seconds between two looks at what the actor has printed."""
-CHUNK = 1 << 20
-"""Bytes of its output that are copied at once."""
 MESSAGE = 1000
 """Characters of what Ray says of a lost actor."""
 
@@ -49,7 +48,11 @@ def _perform(run: str, stage: str, arguments: dict[str, Any]) -> Verdict:
 
 
 def _ask(run: str, stage: str, arguments: dict[str, Any]) -> Verdict:
-    """Has the actor perform a stage, and prints what it prints."""
+    """Has the actor perform a stage, and prints what it prints.
+
+    While it is at work, a task reads its output; once it is done, the actor itself does, because
+    the first task of a job takes a second to start.
+    """
     variables = variables_of(cpu=bool(arguments.pop(CPU, 0)))
     actor = attach(run, variables)
 
@@ -61,30 +64,28 @@ def _ask(run: str, stage: str, arguments: dict[str, Any]) -> Verdict:
     where = actor.output.remote()
     reply = actor.perform.remote(stage, arguments)
     node, path, position = ray.get(where)
-    tail = _tail.options(
+    beside = ray.remote(read_lines).options(
         num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
     )
-    while True:
-        done, _ = ray.wait([reply], timeout=PAUSE)
-        while text := ray.get(tail.remote(path, position)):
+
+    def copy(read: Any) -> None:
+        nonlocal position
+        while text := ray.get(read.remote(path, position)):
             sys.stdout.write(text.decode(errors="replace"))
             sys.stdout.flush()
             position += len(text)
-        if done:
-            break
-    verdict: Verdict = ray.get(reply)  # pyright: ignore[reportAssignmentType]
+
+    while not ray.wait([reply], timeout=PAUSE)[0]:
+        copy(beside)
+    try:
+        verdict: Verdict = ray.get(reply)  # pyright: ignore[reportAssignmentType]
+        copy(actor.read)
+    except RayError:
+        copy(beside)
+        raise
     if verdict.get("kind", "user") != "user":
         ray.kill(actor)  # what it holds may not be whole any more: the next attempt starts another
     return verdict
-
-
-@ray.remote
-def _tail(path: str, position: int) -> bytes:
-    """Whole lines of a file from a position on; empty if there are none yet."""
-    with open(path, "rb") as file:
-        file.seek(position)
-        text = file.read(CHUNK)
-    return text if len(text) == CHUNK else text[: text.rfind(b"\n") + 1]
 
 
 if __name__ == "__main__":

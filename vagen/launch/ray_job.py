@@ -32,8 +32,8 @@ class Patience:
 
     answer: float = 15.0
     """For an answer to one request."""
-    look: float = 30.0
-    """Between two looks at a job's state while its log is silent."""
+    look: float = 1.0
+    """Between two looks at a job's state: its log goes on for seconds after its end."""
     reconnect: float = 1.0
     """Before a request is made again that was not answered, or a connection that broke."""
     unreachable: float = 120.0
@@ -130,8 +130,16 @@ class RayJobs:
 
     def find(self, job: str) -> "JobDetails | None":
         """A job by its submission id; None if this head does not know it."""
-        jobs = self._call(self.client.list_jobs)
-        return next((one for one in jobs if one.submission_id == job), None)
+
+        def ask() -> "JobDetails | None":
+            try:
+                return self.client.get_job_info(job)
+            except RuntimeError as error:
+                if "status code 404" in str(error):
+                    return None
+                raise
+
+        return self._call(ask)
 
     def newest(self) -> "JobDetails | None":
         """The job that was submitted last."""

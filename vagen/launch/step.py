@@ -1,5 +1,7 @@
 """What the steps of a pipeline call. Loaded by each of them, so it imports nothing heavy."""
 
+import atexit
+import gc
 import json
 import math
 import shutil
@@ -14,6 +16,9 @@ from vagen.run.uris import is_uri
 from vagen.storage import StoreAway
 
 T = TypeVar("T")
+
+# A process that ends collects all that it has loaded, which takes a step a second.
+atexit.register(gc.freeze)
 
 STORE_AWAY_SECONDS = 1800.0
 """How long a step waits for a store that does not answer."""
@@ -50,6 +55,12 @@ def _run_stage(run: str, stage: str, arguments: dict[str, Any]) -> dict[str, Any
     from vagen.launch.here import run_here
 
     return run_here(run, stage, **arguments)
+
+
+def validate(run: str, iteration: int) -> None:
+    """Has the validation levels played with the policy of an iteration, if that is due after it."""
+    if await_store(lambda: Run.open(run)).experiment.trainer.validates_after(iteration):
+        run_stage(run, "evaluate", name=layout.validation(iteration + 1), split="val")
 
 
 def await_store(action: Callable[[], T]) -> T:
