@@ -55,7 +55,7 @@ def test_another_runs_cluster_is_not_taken(kube, manifest) -> None:
 
 def test_a_cluster_of_another_size_is_not_taken(kube, manifest) -> None:
     ensure_raycluster(kube, manifest())
-    with pytest.raises(ClusterError, match=r"2 x gpu .* 4 x gpu"):
+    with pytest.raises(ClusterError, match=r"x \w+ .* 4 x \w+"):
         ensure_raycluster(kube, manifest(workers=4))
 
 

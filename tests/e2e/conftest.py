@@ -9,7 +9,7 @@ import pytest
 from lake import lake_yaml
 from place import Place, missing
 
-sys.path.append(str(Path(__file__).parents[1] / "k8s"))
+sys.path += [str(Path(__file__).parents[1] / room) for room in ("k8s", "cluster")]
 collect_ignore_glob = [] if os.environ.get("VAGEN_CLUSTER") else ["test_*.py"]
 
 

@@ -207,3 +207,33 @@ def test_of_two_submissions_of_one_name_nothing_is_done_twice(place, folder, und
     assert "SUCCEEDED" in states
     await_true(lambda: rayclusters() == [], 10)
     assert found(place, name) == without_name(undisturbed)
+
+
+def test_a_pod_of_the_environment_service_is_killed(place, folder):
+    namespace = ("--namespace", "vagen")
+    if not kubectl(*namespace, "get", "deployment/vagen-env", "--ignore-not-found"):
+        pytest.skip("the overlay has no component env-service")
+    name = new_name("env")
+    service = ("placement=service", "url=http://vagen-env.vagen.svc:8000")
+    words = (*BRIEF, *(f"infra.environments.{word}" for word in service))
+    submitted = place.submit(folder, name, *words)
+    await_true(at_work("train"), 30)
+    pods = ("get", "pods", "--selector", "app.kubernetes.io/name=env", "--output", "name")
+    first, *_ = kubectl(*namespace, *pods).split()
+    kubectl(*namespace, "delete", first, "--force", "--grace-period=0")
+    assert place.await_end(submitted) == "SUCCEEDED"
+    assert all(one["train/env_error"] < 1 for one in check_ended_well(place, name)["history"])
+
+
+def test_a_judge_that_is_away_ends_the_training_with_its_name(place, folder):
+    name = new_name("judge")
+    where = "http://vagen-judge.vagen.svc:8000/v1"
+    judge = ("type=llm", "llm.model=none", f"llm.base_url={where}", "llm.api_key_env=null")
+    short = ("llm.retries=1", "llm.deadline=30")
+    # Warm enough to say what it sees.
+    words = ("warm_start.steps=300", *(f"judge.{word}" for word in (*judge, *short)))
+    submitted = place.submit(folder, name, *BRIEF, *words)
+    assert place.await_end(submitted) == "FAILED"
+    assert rayclusters() == []
+    assert place.mlflow_run(name).info.status == "FAILED"
+    assert where in place.read(name, "session.log")

@@ -23,10 +23,12 @@ from vagen.config import InfraConfig, dump_yaml
 from vagen.config.base import ConfigError
 from vagen.config.kubernetes import KubernetesConfig
 from vagen.config.load import load_experiment, load_infra
-from vagen.launch import lifecycle, step
+from vagen.launch import lifecycle, on_cluster, step
+from vagen.launch.actor import kind_of
 from vagen.launch.bring_up import bring_up, lease
 from vagen.launch.errors import JobFailed, JobRefused
 from vagen.launch.on_cluster import run_on_cluster, tear_down
+from vagen.launch.protocol import ERRORS
 from vagen.launch.step import run_stage
 from vagen.run import layout
 from vagen.run.run import Run
@@ -139,6 +141,14 @@ def test_what_is_lost_again_and_again_is_given_up(head, run, perform):
     assert "given up after 1 attempts" in str(step.outcome)
 
 
+def test_a_store_that_is_away_is_no_attempt(perform, monkeypatch):
+    monkeypatch.setattr(on_cluster, "_check_committed", lambda *_: away(""))
+    with pytest.raises(StoreAway):
+        perform("build", retries=0)
+    assert kind_of(StoreAway("")) == "store"
+    assert ERRORS["store"] is StoreAway
+
+
 def test_another_token_than_the_cluster_s_is_named(namespace, perform):
     namespace.store.delete("Secret", "vagen-ray-token", {})
     with pytest.raises(ClusterError, match="no secret vagen-ray-token with the key auth_token"):
@@ -203,6 +213,10 @@ def test_the_two_ends_of_a_pipeline(namespace, tmp_path, monkeypatch, capsys):
         lifecycle.begin(run, experiment=other, infra=infra)
     bring_up(run, Run.open(run).infra)
     assert names(namespace) == ["lake"]
+    with pytest.raises(ConfigError, match="3 does not begin, because iteration 2 has not ended"):
+        run_stage(run, "rollout", iteration=3)
+    assert names(namespace) == [], "no item after one that failed holds GPUs"
+    bring_up(run, Run.open(run).infra)
     lifecycle.release(run, after=layout.WARM_START)
     assert names(namespace) == ["lake"]
     lifecycle.release(run, after=layout.FINAL)

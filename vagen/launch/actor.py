@@ -32,7 +32,7 @@ class ResidentActor:
 
     def __init__(self, run: str) -> None:
         self._uri = run
-        self._run: "Run | None" = None
+        self._run: Run | None = None
         self._held = ExitStack()
 
     def output(self) -> tuple[str, str, int]:
@@ -102,13 +102,15 @@ def attach(run: str, environment: dict[str, str]) -> Any:
 
 def kind_of(error: BaseException) -> Kind:
     """Whose fault an error is: of a stage's own error, its cause decides."""
-    if isinstance(error, ValueError) and not isinstance(error, StoreAway):
-        return "user"
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
+    if any(isinstance(one, StoreAway) for one in causes):
+        return "store"
+    if isinstance(error, ValueError):
+        return "user"
     lost = any(
-        isinstance(one, ProcessDied | StoreAway)
+        isinstance(one, ProcessDied)
         or (isinstance(one, RayError) and not isinstance(one, RayTaskError))
         for one in causes
     )

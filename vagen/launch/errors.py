@@ -10,7 +10,7 @@ class JobFailed(RuntimeError):
 
 
 class Lost(RuntimeError):
-    """The infrastructure failed: a pod, a node, the head, the actor or the store is gone or away.
+    """The infrastructure failed: a pod, a node, the head or the actor is gone.
 
     What is committed is safe, and another attempt goes on from there.
     """

@@ -71,7 +71,7 @@ def _ask(run: str, stage: str, arguments: dict[str, Any]) -> Verdict:
     def copy(read: Any) -> None:
         nonlocal position
         while text := ray.get(read.remote(path, position)):
-            sys.stdout.write(text.decode(errors="replace"))
+            sys.stdout.write(str(text, errors="replace"))
             sys.stdout.flush()
             position += len(text)
 

@@ -23,7 +23,7 @@ from vagen.launch.logs import RAY_LOGS
 from vagen.launch.protocol import CPU
 from vagen.launch.ray_job import PATIENCE, Patience, StageJob
 from vagen.run.uris import split_uri
-from vagen.storage import MANIFEST, StoreAway, open_store, parse_manifest
+from vagen.storage import MANIFEST, open_store, parse_manifest
 
 LOGS_SECONDS = 300.0
 """What saving Ray's logs may take: the cluster costs money meanwhile."""
@@ -53,6 +53,7 @@ def run_on_cluster(
         JobRefused: The stage refused what the user gave it.
         ClusterError: The cluster cannot be had.
         JobFailed: The stage broke, took too long, or the infrastructure failed again and again.
+        StoreAway: The run's store does not answer.
     """
     config = kubernetes_of(infra)
     arguments = kwargs | ({CPU: 1} if infra.device == "cpu" else {})
@@ -65,7 +66,7 @@ def run_on_cluster(
                 result = job.perform(_brought_up(run, infra))
                 _check_committed(run, result)
                 return result
-            except (Lost, StoreAway) as loss:
+            except Lost as loss:
                 if not left:
                     raise JobFailed(
                         f"{stage}: given up after {config.retries + 1} attempts, the last of which "

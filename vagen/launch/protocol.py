@@ -15,18 +15,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from vagen.launch.errors import JobFailed, JobRefused, Lost
+from vagen.storage import StoreAway
 
 CPU = "cpu"
 """Argument `cpu=1`: the run computes without GPUs; not handed on to the stage."""
 _NUMBERS = ("iteration", "start", "stop", CPU)
 PREFIX = "vagen-verdict: "
-Kind = Literal["user", "internal", "infrastructure"]
-EXIT_CODES: dict[Kind, int] = {"internal": 1, "user": 2, "infrastructure": 3}
+Kind = Literal["user", "internal", "infrastructure", "store"]
+EXIT_CODES: dict[Kind, int] = {"internal": 1, "user": 2, "infrastructure": 3, "store": 4}
 """Exit code of a job by whose fault it is; 0 is success. A job that is killed has none of these."""
 ERRORS: dict[Kind, type[Exception]] = {
     "internal": JobFailed,
     "user": JobRefused,
     "infrastructure": Lost,
+    "store": StoreAway,
 }
 
 

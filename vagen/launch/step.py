@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from vagen.config.base import ConfigError
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.run.uris import is_uri
@@ -40,6 +41,7 @@ def run_stage(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
     Raises:
         ValueError: The user can put it right.
         RuntimeError: The stage broke, or the cluster did.
+        StoreAway: The run's store has not answered for half an hour.
     """
     return await_store(lambda: _run_stage(run, stage, arguments))
 
@@ -48,6 +50,7 @@ def _run_stage(run: str, stage: str, arguments: dict[str, Any]) -> dict[str, Any
     opened = Run.open(run)
     if (done := _finished(opened, stage, arguments)) is not None:
         return done
+    _check_order(opened, stage, arguments)
     if is_uri(run) and opened.infra.has_ray_cluster and stage not in OWN_POD:
         from vagen.launch.on_cluster import run_on_cluster
 
@@ -88,6 +91,27 @@ def _finished(run: Run, stage: str, arguments: dict[str, Any]) -> dict[str, Any]
     if run.mirror is not None:
         run.mirror.find(run.folder(stage, **arguments))
     return run.finished(stage, **arguments)
+
+
+def _check_order(run: Run, stage: str, arguments: dict[str, Any]) -> None:
+    """Kubeflow begins every item of its loop, also after one has failed: those are refused, and
+    hold no Ray cluster until the run is closed.
+    """
+    iteration = arguments.get("iteration" if stage == "rollout" else "start", 0)
+    before = {"iteration": iteration - 1}
+    if not iteration or stage not in ("rollout", "train") or _finished(run, "update", before):
+        return
+    if run.mirror is not None:
+        run.mirror.pull()  # an iteration before may have ended the training
+    if run.finished("update", **before) is None:
+        if run.mirror is not None and run.infra.ray_namespace:
+            from vagen.launch.on_cluster import tear_down
+
+            tear_down(run.mirror.uri, run.infra.ray_namespace)
+        raise ConfigError(
+            f"iteration {iteration} does not begin, because iteration {iteration - 1} has not "
+            "ended: see what its step says; submitted again, the run goes on from there"
+        )
 
 
 def finite(metrics: Mapping[str, Any]) -> dict[str, float]:
