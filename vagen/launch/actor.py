@@ -53,7 +53,7 @@ class ResidentActor:
             return {"result": perform(self._opened(), stage, **arguments)}
         except Exception as error:
             kind = kind_of(error)
-            if kind != "user":
+            if kind not in ("user", "store"):
                 traceback.print_exc()
             return {"kind": kind, "message": str(error) or type(error).__name__}
 

@@ -11,7 +11,7 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray.exceptions import RayError
@@ -70,8 +70,8 @@ def _ask(run: str, stage: str, arguments: dict[str, Any]) -> Verdict:
 
     def copy(read: Any) -> None:
         nonlocal position
-        while text := ray.get(read.remote(path, position)):
-            sys.stdout.write(str(text, errors="replace"))
+        while text := cast(bytes, ray.get(read.remote(path, position))):
+            sys.stdout.write(text.decode(errors="replace"))
             sys.stdout.flush()
             position += len(text)
 
