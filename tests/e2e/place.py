@@ -8,8 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,49 +49,61 @@ def missing() -> str:
     return ""
 
 
+def forward(namespace: str, service: str, port: int) -> tuple[subprocess.Popen[str], str]:
+    """`kubectl port-forward` to a service of the cluster, and the URL that it makes."""
+    words = ("--namespace", namespace, "port-forward", f"service/{service}", f":{port}")
+    process = subprocess.Popen(["kubectl", *words], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    found = FORWARDING.match(process.stdout.readline())
+    assert found, f"{service} cannot be reached"
+    return process, f"http://{found[1]}"
+
+
 @contextmanager
 def forwarded(namespace: str, service: str, port: int) -> Iterator[str]:
-    """URL of a service of the cluster, by `kubectl port-forward`."""
-    with subprocess.Popen(
-        ["kubectl", "--namespace", namespace, "port-forward", f"service/{service}", f":{port}"],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            found = FORWARDING.match(process.stdout.readline())
-            assert found, f"{service} cannot be reached"
-            yield f"http://{found[1]}"
-        finally:
-            process.terminate()
+    """URL of a service of the cluster."""
+    process, url = forward(namespace, service, port)
+    try:
+        yield url
+    finally:
+        process.terminate()
+        process.communicate()
 
 
-@dataclass(frozen=True)
 class Place:
-    """The cluster's services, as this machine reaches them."""
+    """The cluster's services, as this machine reaches them, also after the API server was away."""
 
-    kubeflow: str
-    mlflow: str
-    store: str
+    def __init__(self) -> None:
+        self._forwarded: dict[str, tuple[subprocess.Popen[str], str]] = {}
 
     @classmethod
     @contextmanager
     def reached(cls) -> Iterator["Place"]:
-        """Forwards the ports, and gives this process the runs' keys."""
-        with ExitStack() as stack:
-            place = cls(
-                stack.enter_context(forwarded(KFP, "ml-pipeline", 8888)),
-                stack.enter_context(forwarded("vagen", "vagen-mlflow", 5000)),
-                stack.enter_context(forwarded("vagen", "vagen-s3", 8333)),
-            )
-            secret = json.loads(
-                kubectl("--namespace", "vagen", "get", "secret", "vagen-s3", "--output", "json")
-            )
-            for key, value in secret["data"].items():
-                os.environ[key] = base64.b64decode(value).decode()
-            os.environ["AWS_ENDPOINT_URL_S3"] = place.store
-            os.environ["AWS_REGION"] = site("AWS_REGION")
+        """Gives this process the runs' keys for as long as the block takes."""
+        place = cls()
+        secret = kubectl("--namespace", "vagen", "get", "secret", "vagen-s3", "--output", "json")
+        for key, value in json.loads(secret)["data"].items():
+            os.environ[key] = base64.b64decode(value).decode()
+        os.environ["AWS_REGION"] = site("AWS_REGION")
+        try:
             yield place
+        finally:
+            for process, _ in place._forwarded.values():
+                process.terminate()
+                process.communicate()
+
+    def _url(self, namespace: str, service: str, port: int) -> str:
+        process, url = self._forwarded.get(service, (None, ""))
+        if process is None or process.poll() is not None:
+            process, url = self._forwarded[service] = forward(namespace, service, port)
+        return url
+
+    def _reach_store(self) -> None:
+        os.environ["AWS_ENDPOINT_URL_S3"] = self._url("vagen", "vagen-s3", 8333)
+
+    @property
+    def kubeflow(self) -> str:
+        return self._url(KFP, "ml-pipeline", 8888)
 
     def submit(self, folder: Path, name: str, *words: str) -> str:
         """Submits `lake.yaml` of a folder; returns the id of the pipeline run."""
@@ -101,6 +112,7 @@ class Place:
 
     def send(self, *words: str) -> str:
         """`vagen submit`, as a person does it; returns the id of the run or of the schedule."""
+        self._reach_store()
         done = subprocess.run(
             ["vagen", "submit", "--host", self.kubeflow, *words],
             env={**os.environ, "VAGEN_IMAGE": site("VAGEN_IMAGE")},
@@ -139,6 +151,7 @@ class Place:
         """A file of a run in the store; empty if it is not there."""
         from vagen.storage import open_store
 
+        self._reach_store()
         content = open_store(site("VAGEN_STORE")).read_file(f"{name}/{file}")
         return content.decode() if content else ""
 
@@ -146,7 +159,9 @@ class Place:
         """What MLflow knows of a run."""
         from mlflow import MlflowClient
 
-        return MlflowClient(self.mlflow).get_run(self.read(name, "mlflow_run_id").strip())
+        return MlflowClient(self._url("vagen", "vagen-mlflow", 5000)).get_run(
+            self.read(name, "mlflow_run_id").strip()
+        )
 
     def _client(self) -> Any:
         import kfp
