@@ -99,6 +99,11 @@ class Place:
         return url
 
     def _reach_store(self) -> None:
+        """Anew: its pod may be another, which a connection that is forwarded does not see."""
+        process, _ = self._forwarded.pop("vagen-s3", (None, ""))
+        if process is not None:
+            process.terminate()
+            process.communicate()
         os.environ["AWS_ENDPOINT_URL_S3"] = self._url("vagen", "vagen-s3", 8333)
 
     @property

@@ -215,7 +215,8 @@ def test_a_pod_of_the_environment_service_is_killed(place, folder):
         pytest.skip("the overlay has no component env-service")
     name = new_name("env")
     service = ("placement=service", "url=http://vagen-env.vagen.svc:8000")
-    words = (*BRIEF, *(f"infra.environments.{word}" for word in service))
+    token = "infra.kubernetes.secrets.vagen-env=[VAGEN_ENV_TOKEN]"
+    words = (*BRIEF, token, *(f"infra.environments.{word}" for word in service))
     submitted = place.submit(folder, name, *words)
     await_true(at_work("train"), 30)
     pods = ("get", "pods", "--selector", "app.kubernetes.io/name=env", "--output", "name")

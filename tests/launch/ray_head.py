@@ -102,7 +102,7 @@ class RayHead:
 
     def _belongs(self, process: Path) -> bool:
         """Whether a process or one above it names this head's folder."""
-        while process.name not in ("0", "1", ""):
+        while process.name not in ("0", "proc"):  # `proc`: it has ended
             if self._folder in _command(process):
                 return True
             # Workers write their titles over what they were started with.
