@@ -89,6 +89,12 @@ def test_a_step_makes_its_cluster_and_the_last_one_lets_it_go(namespace, run, pe
     assert sorted(key.rpartition("-")[2] for key in kept) == ["pods", "ray"]
 
 
+def test_a_stretch_of_iterations_is_found_in_the_store(run, perform):
+    perform("build")
+    perform("warm_start")
+    assert perform("train", start=0, stop=1)["uri"] == f"{run.mirror.uri}/iterations/0000/update"
+
+
 def test_logs_that_cannot_be_saved_do_not_keep_the_cluster(namespace, run, perform, capsys):
     perform("build")
     namespace.store.delete("Secret", "vagen-ray-token", {})

@@ -39,7 +39,7 @@ def perform(run: Run, stage: str, **arguments: Any) -> dict[str, Any]:
     """Executes one stage of a run that this process works on; see `run_here`."""
     if stage == TRAIN:
         iterate(run, **arguments)
-        return result(run.step(run.finished_iterations - 1, "update"))
+        return run.located(result(run.step(run.finished_iterations - 1, "update")))
     if stage not in STAGES:
         raise ConfigError(f"no stage is named {stage!r}: there are {', '.join(STAGES)}, {TRAIN}")
     return execute(run, STAGES[stage], **arguments)
