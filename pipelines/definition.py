@@ -81,6 +81,9 @@ def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseCo
             before = step(evaluate, run=run, name=layout.WARM_START, split="test").after(first)
             learnt = loop(run=run, stretches=stretches).after(before)
             after = step(evaluate, run=run, name=layout.FINAL, split="test").after(learnt)
+            before.set_display_name("evaluate the warm start")
+            learnt.set_display_name("iterations")
+            after.set_display_name("evaluate the result")
             step(register, run=run).after(after)
 
     return pipeline

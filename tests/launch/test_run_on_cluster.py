@@ -7,7 +7,9 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from vagen.config.kubernetes import KubernetesConfig
 from vagen.config.load import load_experiment, load_infra
 from vagen.launch import lifecycle, on_cluster, step
 from vagen.launch.actor import kind_of
-from vagen.launch.bring_up import bring_up, lease
+from vagen.launch.bring_up import ENDING_MINUTES, bring_up, lease
 from vagen.launch.errors import JobFailed, JobRefused
 from vagen.launch.on_cluster import run_on_cluster, tear_down
 from vagen.launch.protocol import ERRORS
@@ -194,6 +196,16 @@ def test_a_step_at_work_renews_the_lease(namespace, run, perform):
         await_true(lambda: until() < first)
         second = until()
         await_true(lambda: until() > second)
+
+
+def test_a_pod_that_is_told_to_end_leaves_a_short_lease(namespace, run, perform):
+    perform("build")
+    with pytest.raises(SystemExit), lease(run.mirror.uri, on(run)):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    (item,) = namespace.store.all("RayCluster")
+    until = datetime.fromisoformat(item["metadata"]["annotations"][LEASE_UNTIL])
+    assert until - datetime.now(UTC) < timedelta(minutes=ENDING_MINUTES)
 
 
 def test_the_two_ends_of_a_pipeline(namespace, tmp_path, monkeypatch, capsys):

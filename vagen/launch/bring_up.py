@@ -1,5 +1,7 @@
 """A run's Ray cluster on Kubernetes: made, awaited and kept, its logs saved, deleted."""
 
+import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -13,6 +15,9 @@ from vagen.config.kubernetes import KubernetesConfig
 from vagen.launch.logs import LOGS, keep_logs
 from vagen.run.uris import run_name
 from vagen.storage import commit_directory
+
+ENDING_MINUTES = 10.0
+"""What is left of a lease when the pod that renews it is told to end."""
 
 
 def bring_up(run: str, infra: InfraConfig) -> Dashboard:
@@ -56,6 +61,9 @@ def bring_up(run: str, infra: InfraConfig) -> Dashboard:
 def lease(run: str, infra: InfraConfig) -> Iterator[None]:
     """Keeps `make gc` from removing the run's Ray cluster for as long as the block takes.
 
+    If this process is told to end, the lease ends soon: the pod that takes its place renews it, and
+    of a pipeline that was terminated nothing else is executed, not even its exit handler.
+
     Args:
         run: URI of the run.
         infra: Of the run.
@@ -63,17 +71,25 @@ def lease(run: str, infra: InfraConfig) -> Iterator[None]:
     config, name = kubernetes_of(infra), cluster.cluster_name(run_name(run))
     over = threading.Event()
 
-    def renew() -> None:
-        while not over.wait(60 * config.lease_minutes / 4):
-            try:
-                cluster.renew_lease(cluster.connect(config.namespace), name, config.lease_minutes)
-            except ClusterError as error:
-                print(f"the lease of {name} is not renewed: {error}", flush=True)
+    def renew(minutes: float) -> None:
+        try:
+            cluster.renew_lease(cluster.connect(config.namespace), name, minutes)
+        except ClusterError as error:
+            print(f"the lease of {name} is not renewed: {error}", flush=True)
 
-    thread = threading.Thread(target=renew, daemon=True)
+    def keep() -> None:
+        while not over.wait(60 * config.lease_minutes / 4):
+            renew(config.lease_minutes)
+
+    thread = threading.Thread(target=keep, daemon=True)
     thread.start()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         yield
+    except SystemExit:
+        renew(min(ENDING_MINUTES, config.lease_minutes))
+        raise
     finally:
         over.set()
         thread.join()

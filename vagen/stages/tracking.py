@@ -34,13 +34,24 @@ def tracker_of(run: Run) -> "Tracker":
                 run_dir=run.path,
                 output_dir=output_dir,
                 uri=uri,
-                tags={"vagen.config_digest": run.config_digest},
+                tags={"vagen.config_digest": run.config_digest, "mlflow.note.content": _about(run)},
             )
             file.write_text(run.tracker.run_id + "\n")
             run.tracker.log_config(run.experiment)
             run.tracker.log_artifact(run.path / layout.EXPERIMENT, "config")
             run.tracker.log_artifact(run.path / layout.INFRA, "config")
     return run.tracker
+
+
+def _about(run: Run) -> str:
+    """What MLflow's page of the run begins with."""
+    experiment = run.experiment
+    envs = ", ".join(sorted({spec.env_name for spec in experiment.envs.values()}))
+    where = str(run.path) if run.mirror is None else run.mirror.uri
+    return (
+        f"{experiment.preset or 'no preset'} on {envs}, "
+        f"{experiment.trainer.total_training_steps} iterations, seed {experiment.seed}. `{where}`"
+    )
 
 
 def log_iteration(run: Run, iteration: int, metrics: dict[str, float]) -> None:
