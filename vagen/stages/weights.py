@@ -11,7 +11,7 @@ from vagen.run import layout
 from vagen.run.run import KEEP_CHECKPOINTS, Run
 from vagen.run.spent import ENGINE_STARTED
 from vagen.stages.learn import learn
-from vagen.storage import MANIFEST, read_manifest, verify_directory
+from vagen.storage import MANIFEST, StorageError, read_manifest, verify_directory
 
 
 def version_before(iteration: int) -> str:
@@ -73,7 +73,10 @@ def engine_at(run: Run, version: str) -> Engine:
 
 def _repeat(run: Run, engine: Engine, iteration: int) -> None:
     """Does once more what a committed update has done to the weights."""
-    read_manifest(run.step(iteration, "update"))
+    if "rollback" in read_manifest(run.step(iteration, "update")).payload:
+        raise StorageError(
+            f"{run.checkpoint(iteration)} is gone, and what it held was rolled back to, not learnt"
+        )
     progress.note(
         f"the weights after iteration {iteration + 1} were not saved: its update is done again"
     )
