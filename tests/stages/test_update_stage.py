@@ -12,8 +12,15 @@ from vagen.rollout.runner import derive_seed
 from vagen.run.run import KEEP_CHECKPOINTS, Run, committed
 from vagen.stages import weights
 from vagen.stages.update import update
-from vagen.stages.weights import engine_at, prune_checkpoints, version_after, version_before
-from vagen.storage import CorruptArtifact, StorageError, commit_directory
+from vagen.stages.weights import (
+    engine_at,
+    prune_checkpoints,
+    saved_iterations,
+    version_after,
+    version_before,
+)
+from vagen.storage import CorruptArtifact, StorageError, commit_directory, read_manifest
+from vagen.train import iterate
 
 
 @pytest.fixture
@@ -128,7 +135,7 @@ def test_a_changed_warm_start_is_refused(run):
 
 
 def test_a_checkpoint_that_is_gone_is_named(run):
-    with pytest.raises(StorageError, match="checkpoints/0005"):
+    with pytest.raises(StorageError, match="iterations/0000/update"):
         engine_at(run, "iteration-0005")
 
 
@@ -141,6 +148,24 @@ def test_only_the_latest_checkpoints_are_kept(run):
         assert kept == list(range(max(0, iteration + 1 - KEEP_CHECKPOINTS), iteration + 1))
     left = sorted(path.name for path in (run.path / "checkpoints").iterdir())
     assert left == ["0002", "0003"]
+
+
+def test_what_was_not_saved_is_learnt_again(make_started_run):
+    """Every step of the second run by a process that has nothing in memory."""
+    whole, seldom = (make_started_run("trainer.total_training_steps=4") for _ in range(2))
+    seldom.infra = seldom.infra.model_copy(update={"save_freq": 3})
+    iterate(whole, 0, 4)
+    for iteration in range(4):
+        iterate(Run(seldom.path, seldom.experiment, seldom.infra), iteration, iteration + 1)
+    assert saved_iterations(whole) == [2, 3]
+    assert saved_iterations(seldom) == [2, 3]
+    manifests = [read_manifest(run.checkpoint(3)) for run in (whole, seldom)]
+    assert manifests[0].files == manifests[1].files
+    for iteration in range(4):
+        one, other = (
+            read_manifest(run.step(iteration, "update")).payload for run in (whole, seldom)
+        )
+        assert one["history"] == other["history"]
 
 
 def test_a_gpu_that_is_not_there_is_refused(run):

@@ -79,6 +79,9 @@ class InfraConfig(Section):
     """`staged`: every step is a pipeline task; `fused`: one task runs all iterations."""
     iterations_per_task: PositiveInt | None = None
     """Iterations of one task with `mode: fused`; null: all up to the next validation."""
+    save_freq: PositiveInt = 1
+    """Iterations from one checkpoint to the next. What a killed run has learnt since its last one
+    is learnt again from the stored batches, with the same numbers."""
     gpu_hour_price: NonNegativeFloat | None = None
     """What an hour of one GPU costs, in any currency, for a run's cost in MLflow, summary and
     report; null leaves it at GPU-hours."""

@@ -10,7 +10,8 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
 from vagen.run.run import KEEP_CHECKPOINTS, Run
 from vagen.run.spent import ENGINE_STARTED
-from vagen.storage import verify_directory
+from vagen.stages.learn import learn
+from vagen.storage import MANIFEST, StorageError, read_manifest, verify_directory
 
 
 def version_before(iteration: int) -> str:
@@ -35,19 +36,61 @@ def version_after(iteration: int) -> str:
     return f"iteration-{iteration:04d}"
 
 
+def iteration_of(version: str) -> int:
+    """The iteration whose update left a policy; the inverse of `version_after`."""
+    return int(version.rpartition("-")[2])
+
+
+def saved_iterations(run: Run) -> list[int]:
+    """Iterations whose weights are committed, in order; their contents may be in the store."""
+    found = (run.path / layout.CHECKPOINTS).glob(f"[0-9]*/{MANIFEST}")
+    return sorted(int(path.parent.name) for path in found)
+
+
 def engine_at(run: Run, version: str) -> Engine:
     """The engine with the weights of `version`: the resident one, or loaded from the run's folder.
+
+    Weights that were not saved (`trainer.save_freq`) are had again by repeating the updates since
+    those that were: their batches are kept.
 
     Args:
         run: The run; keeps the engine.
         version: `warm_start` or `iteration-0007`.
 
     Raises:
-        StorageError: The weights are not there: never written, or pruned since.
+        StorageError: The iteration's update is not committed, or what it needs is not there.
         CorruptArtifact: A file of theirs was changed.
     """
     if run.engine is not None and run.engine.version == version:
         return run.engine
+    last = -1 if version == layout.WARM_START else iteration_of(version)
+    saved = max((number for number in saved_iterations(run) if number <= last), default=-1)
+    engine = _load(run, version_before(saved + 1))
+    for iteration in range(saved + 1, last + 1):
+        _repeat(run, engine, iteration)
+    return engine
+
+
+def _repeat(run: Run, engine: Engine, iteration: int) -> None:
+    """Does once more what a committed update has done to the weights."""
+    if "rollback" in read_manifest(run.step(iteration, "update")).payload:
+        raise StorageError(
+            f"{run.checkpoint(iteration)} is gone, and what it held was rolled back to, not learnt"
+        )
+    progress.note(
+        f"the weights after iteration {iteration + 1} were not saved: its update is done again"
+    )
+    batch = TrajectoryBatch.load(
+        run.fetch(run.step(iteration, "advantage")),
+        kind="advantage",
+        config_digest=run.config_digest,
+    )
+    learn(run, engine, batch, iteration)
+    engine.version = version_after(iteration)
+
+
+def _load(run: Run, version: str) -> Engine:
+    """The engine with weights that were saved."""
     if run.engine is None or version == layout.WARM_START:
         if run.engine is not None:
             run.engine.close()
@@ -58,7 +101,7 @@ def engine_at(run: Run, version: str) -> Engine:
         )
         progress.event(ENGINE_STARTED, gpus=gpus_of(run.infra))
     if version != layout.WARM_START:
-        checkpoint = run.checkpoint(int(version.rpartition("-")[2]))
+        checkpoint = run.checkpoint(iteration_of(version))
         verify_directory(run.fetch(checkpoint))
         run.engine.load(checkpoint, version=version)
     return run.engine
@@ -127,15 +170,25 @@ def gpus_of(infra: InfraConfig) -> int:
     return infra.verl.nnodes * infra.verl.n_gpus_per_node if infra.engine == "verl" else 1
 
 
-def prune_checkpoints(run: Run, latest: int, *, keep: str = "") -> None:
-    """Deletes checkpoints older than the latest few, but that of the version `keep`."""
-    for folder in sorted((run.path / layout.CHECKPOINTS).glob("[0-9]*")):
-        number = int(folder.name)
-        if number <= latest - KEEP_CHECKPOINTS and version_after(number) != keep:
+def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:
+    """Deletes the checkpoints that are needed no more once that of an iteration is written.
+
+    Args:
+        run: The run.
+        iteration: Whose checkpoint comes next, or is there; it counts among those that are kept.
+        base: The version that the guard would go back to: what that is had from stays, too. Empty
+            if it never does.
+    """
+    saved = [number for number in saved_iterations(run) if number < iteration]
+    kept = set(saved[1 - KEEP_CHECKPOINTS :])
+    if base not in ("", layout.WARM_START):
+        kept |= set([number for number in saved if number <= iteration_of(base)][-1:])
+    for folder in (run.path / layout.CHECKPOINTS).glob("[0-9]*"):
+        if int(folder.name) < iteration and int(folder.name) not in kept:
             _remove(folder)
 
 
 def _remove(folder: Path) -> None:
     """Deletes a folder such that what is left of it never looks whole."""
-    (folder / "manifest.json").unlink(missing_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder)

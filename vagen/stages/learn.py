@@ -1,0 +1,54 @@
+"""What an update does to the weights: from a batch with advantages to the next policy."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vagen import progress
+from vagen.engines.base import Engine, Images
+from vagen.metrics import UPDATE_KL
+from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.runner import derive_seed
+from vagen.rollout.types import TokenRow
+from vagen.run.run import Run
+from vagen.stages.credit import update_credit
+
+KL_ROWS = 32
+"""Rows of the batch on which the change of log-probabilities is measured after an update."""
+
+
+def learn(run: Run, engine: Engine, batch: TrajectoryBatch, iteration: int) -> dict[str, float]:
+    """Changes the engine's weights; returns the update's metrics."""
+    kept = [trajectory for trajectory in batch.trajectories if trajectory.kept is not False]
+    rows = [row for trajectory in kept for row in trajectory.rows if row.loss_mask.any()]
+    config = run.experiment
+    passes = config.actor_rollout_ref.actor.ppo_epochs
+    learns = iteration >= config.trainer.critic_warmup
+    engine.version = None
+    total = len(rows) * (passes * learns + config.critic.ppo_epochs * (engine.learns_values))
+    with progress.bar("rows", total) as advance:
+        metrics = engine.update(
+            rows,
+            batch.images,
+            seed=derive_seed(config.seed, "update", iteration),
+            actor=learns,
+            on_progress=advance,
+        )
+    update_credit(config, engine.credit, batch.trajectories)
+    metrics["update/skipped"] = float(not rows)
+    if learns and rows:
+        metrics[UPDATE_KL] = _update_kl(engine, rows[:KL_ROWS], batch.images)
+    return metrics
+
+
+def _update_kl(engine: Engine, rows: Sequence[TokenRow], images: Images) -> float:
+    """Mean of old minus new log-probabilities of the sampled tokens, nats per token.
+
+    `actor/ppo_kl` is taken while the update goes on: of a single optimizer step it is 0.
+    """
+    new = engine.logprobs(rows, images)
+    changes = [
+        (row.columns["old_logprobs"] - logprobs)[row.loss_mask]
+        for row, logprobs in zip(rows, new, strict=True)
+    ]
+    return float(np.concatenate(changes).mean())
