@@ -16,6 +16,9 @@ QUEUE = "vagen-e2e"
 COVERED = {"cpu": "1", "memory": "64Gi", "ephemeral-storage": "200Gi"}
 """Of the overlay `cpu`, a Ray cluster takes more than half of the cores."""
 
+SMALL = "infra.kubernetes.work.cpu=250m"
+"""So that both runs' steps find room on one small node."""
+
 
 def apply(objects: list[dict[str, Any]], verb: str = "apply") -> None:
     subprocess.run(
@@ -74,7 +77,7 @@ def running(name: str) -> bool:
 
 def test_of_two_runs_one_waits_until_the_other_has_ended(place, folder, queue) -> None:
     names = [new_name("first"), new_name("second")]
-    words = (*BRIEF, f"infra.kubernetes.queue={QUEUE}")
+    words = (*BRIEF, SMALL, f"infra.kubernetes.queue={QUEUE}")
     one = place.submit(folder, names[0], *words)
     await_true(lambda: running(names[0]), 30)
     other = place.submit(folder, names[1], *words)
@@ -87,7 +90,7 @@ def test_of_two_runs_one_waits_until_the_other_has_ended(place, folder, queue) -
 
 def test_who_has_priority_goes_first_and_the_other_goes_on_later(place, folder, queue) -> None:
     names = [new_name("trial"), new_name("run")]
-    words = (*BRIEF, f"infra.kubernetes.queue={QUEUE}")
+    words = (*BRIEF, SMALL, f"infra.kubernetes.queue={QUEUE}")
     trial = place.submit(folder, names[0], *words, "infra.kubernetes.priority=vagen-trial")
     await_true(lambda: running(names[0]), 30)
     run = place.submit(folder, names[1], *words, "infra.kubernetes.priority=vagen-run")

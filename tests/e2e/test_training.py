@@ -196,6 +196,7 @@ def test_terminated_it_says_so_and_goes_on_when_submitted_again(place, folder, u
     name = new_name("terminated")
     submitted = place.submit(folder, name, *BRIEF)
     await_true(at_work("train"), 30)
+    time.sleep(10)
     place.terminate(submitted)
     assert place.await_end(submitted) in ("CANCELED", "FAILED")
     # Kubeflow executes no exit handler then: the lease of the cluster ends soon.
