@@ -223,8 +223,9 @@ def test_a_pod_of_the_environment_service_is_killed(place, folder):
         pytest.skip("the overlay has no component env-service")
     name = new_name("env")
     service = ("placement=service", "url=http://vagen-env.vagen.svc:8000")
-    token = "infra.kubernetes.secrets.vagen-env=[VAGEN_ENV_TOKEN]"
-    words = (*BRIEF, token, *(f"infra.environments.{word}" for word in service))
+    keys = ("vagen-s3=[AWS_ACCESS_KEY_ID,AWS_SECRET_ACCESS_KEY]", "vagen-env=[VAGEN_ENV_TOKEN]")
+    words = (*BRIEF, *(f"infra.kubernetes.secrets.{key}" for key in keys))
+    words += tuple(f"infra.environments.{word}" for word in service)
     submitted = place.submit(folder, name, *words)
     await_true(at_work("train"), 30)
     pods = ("get", "pods", "--selector", "app.kubernetes.io/name=env", "--output", "name")
