@@ -250,7 +250,7 @@ time.sleep(600)
 """
 
 
-def test_a_person_reads_the_newest_log(
+def test_a_person_reads_the_newest_log_and_stops_a_job(
     namespace, head, run, perform, capsys, monkeypatch, tmp_path
 ):
     perform("build")
@@ -265,3 +265,7 @@ def test_a_person_reads_the_newest_log(
     assert "build: " in capsys.readouterr().out
     assert main(["cluster", "logs", run.name, "--follow"]) == 0
     assert "build: " in capsys.readouterr().out
+    step = Background(perform, "warm_start")
+    in_warm_start(head, run, step)
+    assert main(["cluster", "stop", run.name]) == 0
+    assert isinstance(step.result(), JobFailed) and "was stopped" in str(step.outcome)

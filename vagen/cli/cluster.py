@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 
 from vagen.cluster import (
     ClusterError,
@@ -24,7 +25,8 @@ def cluster(options: Namespace) -> int:
     if options.action == "gc":
         return _gc(kube, dry_run=options.dry_run)
     run = find_run(kube, options.run)
-    return {"status": _status, "logs": _logs, "delete": _delete}[options.action](kube, run, options)
+    actions = {"status": _status, "logs": _logs, "stop": _stop, "delete": _delete}
+    return actions[options.action](kube, run, options)
 
 
 def find_run(kube: Kube, text: str) -> str:
@@ -53,6 +55,30 @@ def _status(kube: Kube, run: str, options: Namespace) -> int:
 
 def _logs(kube: Kube, run: str, options: Namespace) -> int:
     """The newest Ray job's log; with `--follow` until it ends."""
+
+    def show(jobs: RayJobs, job: str) -> None:
+        log = Log(lambda line: print(line, flush=True))
+        if options.follow:
+            asyncio.run(Follower(jobs, job, log, PATIENCE).follow(float("inf")))
+        else:
+            log.take(jobs.read_log(job), 0)
+
+    return _with_newest_job(kube, run, options, show)
+
+
+def _stop(kube: Kube, run: str, options: Namespace) -> int:
+    """Ends what the run is doing: its step fails, and its pipeline closes it."""
+
+    def stop(jobs: RayJobs, job: str) -> None:
+        jobs.stop(job)
+        print(f"{job} is stopped; the pipeline's last step closes the run")
+
+    return _with_newest_job(kube, run, options, stop)
+
+
+def _with_newest_job(
+    kube: Kube, run: str, options: Namespace, act: Callable[[RayJobs, str], None]
+) -> int:
     clusters = kube.list(RAYCLUSTERS, f"{RUN}={label_value(run)}").items
     if not clusters:
         print(f"run {run} has no RayCluster in namespace {kube.namespace}", file=sys.stderr)
@@ -63,12 +89,7 @@ def _logs(kube: Kube, run: str, options: Namespace) -> int:
         if newest is None:
             print(f"run {run} has no Ray job yet", file=sys.stderr)
             return 1
-        job = str(newest.submission_id)
-        log = Log(lambda line: print(line, flush=True))
-        if options.follow:
-            asyncio.run(Follower(jobs, job, log, PATIENCE).follow(float("inf")))
-        else:
-            log.take(jobs.read_log(job), 0)
+        act(jobs, str(newest.submission_id))
     return 0
 
 

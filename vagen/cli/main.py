@@ -261,7 +261,7 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         (
             ("action",),
             {
-                "choices": ["status", "logs", "delete", "gc"],
+                "choices": ["status", "logs", "stop", "delete", "gc"],
                 "help": "what to do; gc: remove what has expired, of all runs",
             },
         ),

@@ -312,7 +312,7 @@ def _outcome(job: str, details: "JobDetails", log: Log) -> dict[str, Any]:
     if "kind" in verdict:
         raise ERRORS[verdict["kind"]](verdict.get("message", ""))
     if details.status == "STOPPED":
-        raise JobFailed(f"job {job} was stopped (Ray's dashboard, `ray job stop`)")
+        raise JobFailed(f"job {job} was stopped (`vagen cluster stop`, Ray's dashboard)")
     said = (details.message or "").partition(", last available logs")[0].strip()
     lines = "\n".join(f"  | {line}" for line in log.tail)
     raise Lost(f"job {job} died without a verdict: {said}; last lines of its log:\n{lines}")
