@@ -17,7 +17,10 @@ from place import KFP, STEPS, Place, await_true, forwarded, kubectl, rayclusters
 from vagen.cli.main import main
 
 RESULTS = ("warm_start", "final", "paired_gain", "iterations", "config_digest")
-RECOMPUTED = ("rollout/kl", "rollout/logprob_difference_max")
+RECOMPUTED = (
+    *("rollout/kl", "rollout/logprob_difference_max"),
+    *("rollout/ratio_mean", "rollout/probability_correlation"),
+)
 """Rounding of rows that are computed again in other company."""
 UPDATE = "iterations/{:04d}/update/manifest.json"
 ON_RAY, IN_PODS = "infra.engine=verl", "infra.engine=local"
