@@ -26,6 +26,7 @@ from vagen.engines.verl.env_vars import VENDOR
 from vagen.engines.verl.mapping import STRATEGY
 from vagen.engines.verl.rows import FRAMES
 from vagen.envs.images import decode_png
+from vagen.models.attention import Segments
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor, load_processor
 
@@ -47,19 +48,25 @@ class Learner:
     def initialize(self) -> None:
         """Loads the model and its processor."""
         self.processor = load_processor(self.model_config.local_path)
+        # Of the engine alone: rows are packed, but verl shall not put flash-attn's attention in
+        # place of the one that the configuration names.
+        self.use_remove_padding = False
         super().initialize()  # type: ignore[misc]
         self.checkpoint_manager = ShardedState(
             self.module, self.optimizer, self.lr_scheduler, checkpoint_config=self.checkpoint_config
         )
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
-        """As verl does it, with pixels from the rows' frames."""
+        """As verl does it, with pixels from the rows' frames and where packed rows begin."""
         frames = micro_batch.get(FRAMES, None)
         if frames is not None:
             micro_batch = micro_batch.exclude(FRAMES)
         inputs, arguments = super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
         if frames is not None:
             inputs |= self._pixels(frames)
+        if self.model_config.use_remove_padding:
+            lengths = micro_batch["input_ids"].offsets().diff().tolist()
+            inputs["segments"] = Segments.of(lengths, inputs["input_ids"].device)
         return inputs, arguments
 
     def train_batch(self, data: TensorDict, loss_function: Any) -> Any:
