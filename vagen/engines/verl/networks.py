@@ -91,6 +91,13 @@ class Learner:
             self.optimizer.zero_grad()
         return norm
 
+    def _build_module(self) -> Any:
+        module = super()._build_module()  # type: ignore[misc]
+        tower = getattr(module.model, "visual", None)
+        if tower is not None:
+            tower.register_forward_hook(_features)
+        return module
+
     def _pixels(self, frames: Any) -> dict[str, Tensor]:
         """Pixel values and grids of a micro batch's frames, in the order of its image blocks."""
         shown = [
@@ -107,6 +114,15 @@ class Learner:
             ),
             "image_grid_thw": torch.tensor([image.grid for image in shown], device=device),
         }
+
+
+def _features(tower: Any, inputs: Any, output: Any) -> Any:
+    """What a vision tower says, where it is one tensor as that tensor.
+
+    Where no row of a micro batch shows a picture verl calls the tower all the same, as other ranks
+    do, and takes the output of Qwen2.5-VL's for a tensor.
+    """
+    return output if hasattr(output, "deepstack_features") else output.pooler_output
 
 
 class BanningHead(nn.Linear):
