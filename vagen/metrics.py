@@ -49,6 +49,8 @@ REWARD_STD = "rollout/reward_std"
 REWARD_VARIANCE = "rollout/reward_variance"
 TOKENS = "rollout/tokens"
 JUDGE_SCORES = ("judge/observation", "judge/prediction")
+RATIO_MEAN = "rollout/ratio_mean"
+PROBABILITY_CORRELATION = "rollout/probability_correlation"
 UPDATE_KL = "actor/update_kl"
 PPO_KL = "actor/ppo_kl"
 ENTROPY = "actor/entropy"
@@ -193,6 +195,14 @@ STEPS: dict[str, tuple[Metric, ...]] = {
                better="down"),
         Metric("rollout/kl", "nats per token",
                "Log-probability as sampled minus as recomputed, mean over sampled tokens."),
+        Metric(RATIO_MEAN, "1",
+               "Probability as recomputed over as sampled, mean over sampled tokens: 1 if rollout "
+               "and trainer agree."),
+        Metric(PROBABILITY_CORRELATION, "-1 to 1",
+               "Pearson's, of the two probabilities over the sampled tokens.",
+               "the probabilities vary", "up"),
+        Metric("rollout/disagreement_alarm", "0 or 1",
+               "Whether one of the two is outside `trainer.agreement`.", better="down"),
         Metric("critic/rewards/mean", "per episode",
                "Sum of token rewards: environment, format, judge and KL penalty.", better="up",
                panel=SCORE_PANEL),

@@ -11,7 +11,7 @@ from vagen.config.load import load_experiment, load_infra
 
 LAKE = "name: lake\nenvs:\n  lake:\n    env_name: FrozenLake\n"
 WEIGHTED = ["actor_rollout_ref.actor.tis_imp_ratio_cap=2"]
-OFF = [*WEIGHTED, "rollout_manager.one_step_off=true", "actor_rollout_ref.rollout.top_p=1"]
+OFF = [*WEIGHTED, "rollout_manager.one_step_off=true"]
 VERL = ["engine=verl", "verl.n_gpus_per_node=4"]
 NODES = [*VERL, "verl.nnodes=2"]
 CLUSTER = ["verl.ray_address=auto", "device=cuda"]
@@ -42,9 +42,21 @@ CASES = [
         TORCH,
     ),
     (
-        WEIGHTED,
+        [*WEIGHTED, "actor_rollout_ref.rollout.top_p=0.95"],
         VERL,
         "`actor_rollout_ref.actor.tis_imp_ratio_cap`: importance weights compare with the whole",
+        TORCH,
+    ),
+    (
+        ["actor_rollout_ref.rollout.top_p=0.95"],
+        VERL,
+        "`actor_rollout_ref.rollout.top_p`: vLLM gives probabilities after top-p and top-k",
+        TORCH,
+    ),
+    (
+        ["actor_rollout_ref.rollout.top_k=50"],
+        VERL,
+        "`actor_rollout_ref.rollout.top_k`: vLLM gives probabilities after top-p and top-k",
         TORCH,
     ),
     (

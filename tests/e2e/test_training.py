@@ -20,7 +20,10 @@ from vagen.cluster.names import LEASE_UNTIL
 from vagen.launch.bring_up import ENDING_MINUTES
 
 RESULTS = ("warm_start", "final", "paired_gain", "iterations", "config_digest")
-RECOMPUTED = ("rollout/kl", "rollout/logprob_difference_max")
+RECOMPUTED = (
+    *("rollout/kl", "rollout/logprob_difference_max"),
+    *("rollout/ratio_mean", "rollout/probability_correlation"),
+)
 """Rounding of rows that are computed again in other company."""
 UPDATE = "iterations/{:04d}/update/manifest.json"
 ON_RAY, IN_PODS = "infra.engine=verl", "infra.engine=local"

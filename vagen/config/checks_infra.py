@@ -142,6 +142,12 @@ def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
             "importance weights compare with the whole distribution, and vLLM gives probabilities "
             "after top-p and top-k; set actor_rollout_ref.rollout.top_p to 1 and top_k to -1",
         )
+    if layout.rollout == "vllm" and cut and experiment.trainer.agreement.enable:
+        yield (
+            f"actor_rollout_ref.rollout.{'top_p' if rollout.top_p < 1 else 'top_k'}",
+            "vLLM gives probabilities after top-p and top-k, and the trainer's cannot agree with "
+            "those; set them to 1 and -1, or trainer.agreement.enable to false",
+        )
     budget = layout.max_token_len_per_gpu
     if budget is not None and budget < data.max_trajectory_length:
         yield (

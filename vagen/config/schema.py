@@ -241,8 +241,9 @@ class SamplingConfig(Section):
 
     temperature: float = Field(default=0.7, ge=0.0)
     """0 is greedy."""
-    top_p: float = Field(default=0.95, gt=0.0, le=1.0)
-    """Smallest set of tokens with this probability; 1 is off."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Smallest set of tokens with this probability; 1 is off, as what is learnt from has to be
+    drawn from the distribution that learns (VAGEN samples with .95)."""
     top_k: int = Field(default=-1, ge=-1)
     """-1 is off."""
 
@@ -345,6 +346,20 @@ class EarlyStopConfig(Section):
     """Consecutive validations below it."""
 
 
+class AgreementConfig(Section):
+    """Compares the probabilities of sampled tokens in the rollout with the trainer's: a run whose
+    first iteration shows two different policies is stopped, later ones sound an alarm.
+    """
+
+    enable: bool = True
+    """Whether it stops and sounds; what it watches is logged in any case."""
+    max_ratio_error: PositiveFloat = 0.02
+    """Largest distance from 1 of the mean of pi_trainer / pi_rollout. Of engines that agree it is 1
+    whatever their rounding; tokens that only one of them rules out move it."""
+    min_correlation: float = Field(default=0.95, ge=-1.0, le=1.0)
+    """Least correlation of the two probabilities. Rounding to bfloat16 leaves .99 or more."""
+
+
 class TrainerConfig(Section):
     """Length of the run and what is measured on the way."""
 
@@ -354,6 +369,14 @@ class TrainerConfig(Section):
     """Evaluate on the validation levels every this many iterations; 0 is never."""
     critic_warmup: int = Field(default=0, ge=0)
     """First iterations in which only the critic learns."""
+    format_probe: int | None = Field(default=None, ge=0)
+    """Training levels of each environment that are played before anything else; 0 is none. Their
+    first answers must have the layout that the prompt asks for, or the run stops. null: 20, and
+    none for a tiny model, which knows no layout but that of its warm start."""
+    format_probe_min: Fraction = 0.1
+    """Least share of them that have it. A policy that keeps it three times in ten passes in 99 of
+    100 runs, one that keeps it once in a hundred in 2."""
+    agreement: AgreementConfig = AgreementConfig()
     guard: GuardConfig = GuardConfig()
     early_stop: EarlyStopConfig = EarlyStopConfig()
     template_collapse_freq: int = Field(default=0, ge=0)

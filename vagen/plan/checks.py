@@ -5,7 +5,7 @@ from vagen.config.checks import context_window, estimator_of
 from vagen.plan.local import Memory
 from vagen.plan.remedies import remedies
 from vagen.plan.shape import GIB, ModelShape, read_shape
-from vagen.plan.sizes import ConversationSize
+from vagen.plan.sizes import ConversationSize, learns_tags, reserved_text
 from vagen.plan.tables import bytes_text
 from vagen.plan.verl import GpuMemory, fits, gpu_memory, throughput
 
@@ -38,6 +38,13 @@ def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> l
                 f"{env_id}: an expert's response takes {size.response} tokens; responses will be "
                 f"cut at data.max_response_length = {data.max_response_length}"
             )
+        if size.resized:
+            found.append(
+                f"{env_id}: frames of {size.resized}. Rollout and trainer see the same picture "
+                "only if their image processors resize alike"
+            )
+        if size.reserved and not learns_tags(experiment):
+            found.append(f"{env_id}: {reserved_text(env_id, size.reserved)}")
     spec = estimator_of(experiment)
     if not spec.reads_token_rewards and experiment.algorithm.kl_ctrl.kl_coef > 0:
         found.append(

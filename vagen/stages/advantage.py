@@ -3,8 +3,9 @@
 Shape legend: B rows, T tokens of the longest row (right-padded).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vagen import progress
 from vagen.advantage import estimate_with_metrics
 from vagen.config.checks import estimator_of, needs_greedy_baseline
-from vagen.config.schema import ExperimentConfig
+from vagen.config.schema import AgreementConfig, ExperimentConfig
 from vagen.engines.base import Engine
 from vagen.engines.objectives import CRITIC_MASK
 from vagen.learning import (
@@ -25,6 +27,7 @@ from vagen.learning import (
     turn_end_mask,
     turn_start_mask,
 )
+from vagen.learning.agreement import disagreement, measure_agreement
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import TokenRow, Trajectory
 from vagen.run.run import Run, result
@@ -34,19 +37,52 @@ from vagen.stages.selection import select_trajectories, turn_rewards_by_trajecto
 from vagen.stages.weights import engine_at, version_learning
 
 
+class EnginesDisagree(ValueError):
+    """The rollout engine and the trainer do not compute the same probabilities."""
+
+
 def advantage(
     run: Run, iteration: int, source: Path | None = None, out: Path | None = None
 ) -> dict[str, Any]:
-    """Adds every column the update needs to a judged batch and commits it."""
+    """Adds every column the update needs to a judged batch and commits it.
+
+    Raises:
+        EnginesDisagree: Rollout and trainer are two policies, as the first iteration shows.
+    """
     source = source or run.step(iteration, "judge")
     folder = out or run.step(iteration, "advantage")
     batch = TrajectoryBatch.load(run.fetch(source), kind="judge", config_digest=run.config_digest)
     engine = engine_at(run, version_learning(run, batch))
-    metrics = add_columns(run.experiment, engine, batch.trajectories, batch.images)
+    metrics = add_columns(
+        run.experiment,
+        engine,
+        batch.trajectories,
+        batch.images,
+        watch=partial(watch_agreement, run.experiment.trainer.agreement, iteration),
+    )
     if is_due(run.experiment, iteration):
         metrics |= measure(run.experiment, engine, batch.trajectories, batch.images)
     replace(batch, kind="advantage", metrics=metrics).save(folder, previous=source)
     return result(folder)
+
+
+def watch_agreement(
+    config: AgreementConfig, iteration: int, metrics: Mapping[str, float]
+) -> dict[str, float]:
+    """Stops a run that begins with two policies; later ones sound the alarm. Returns its metric.
+
+    Raises:
+        EnginesDisagree: In the first iteration.
+    """
+    problem = disagreement(config, metrics)
+    if problem is not None and config.enable:
+        if iteration == 0:
+            raise EnginesDisagree(
+                f"{problem}. `trainer.agreement.enable=false` goes on all the same"
+            )
+        progress.event("disagreement_alarm", iteration=iteration, reason=problem)
+        progress.note(f"iteration {iteration + 1}: {problem}")
+    return {"rollout/disagreement_alarm": float(problem is not None)}
 
 
 def add_columns(
@@ -56,8 +92,12 @@ def add_columns(
     images: dict[str, bytes],
     *,
     training: bool = True,
+    watch: Callable[[Mapping[str, float]], dict[str, float]] | None = None,
 ) -> dict[str, float]:
     """Computes all columns of all rows in place; returns metrics.
+
+    What rollout and trainer agree in is measured first, and given to `watch`, which may stop here
+    and returns metrics of its own.
 
     In training the filter goes first: to what it drops no column is added, and normalisation,
     groups, whitening and metrics see the others only. Evaluation episodes are neither filtered nor
@@ -76,6 +116,9 @@ def add_columns(
     spec = estimator_of(config)
     kl_coef = engine.kl_coef
     columns = {"old_logprobs": _logprobs(engine, rows, images)}
+    agreement = _agreement(rows, columns["old_logprobs"])
+    if watch is not None:
+        agreement |= watch(agreement)
     if kl_coef or config.actor_rollout_ref.actor.use_kl_loss:
         columns["ref_logprobs"] = _logprobs(engine, rows, images, reference=True)
     values = bootstrap = None
@@ -134,7 +177,7 @@ def add_columns(
         length = len(row.input_ids)
         row.columns |= {name: column[i] for name, column in columns.items()}
         row.columns |= {name: x[i, :length].float().numpy().copy() for name, x in padded.items()}
-    return chosen | metrics | _metrics(rows, columns, padded, loss_mask, values, mask)
+    return chosen | agreement | metrics | _metrics(rows, columns, padded, loss_mask, values, mask)
 
 
 def _logprobs(
@@ -147,6 +190,17 @@ def _logprobs(
     for i, logprobs in zip(learnt, found, strict=True):
         out[i] = logprobs
     return out
+
+
+def _agreement(
+    rows: Sequence[TokenRow], logprobs: Sequence[NDArray[np.float32]]
+) -> dict[str, float]:
+    """How far the rollout's log-probabilities of the sampled tokens are the trainer's."""
+    trainer = [array[row.loss_mask] for row, array in zip(rows, logprobs, strict=True)]
+    rollout = [row.rollout_logprobs[row.loss_mask] for row in rows]
+    if not any(map(len, rollout)):
+        return {}
+    return measure_agreement(np.concatenate(trainer), np.concatenate(rollout))
 
 
 def _critic_mask(
@@ -228,10 +282,7 @@ def _metrics(
         return {}
     scored = {row.trajectory_id for row in rows if row.loss_mask.any()}
     old = _pad(columns["old_logprobs"]).numpy()[sampled]
-    rollout = _pad([row.rollout_logprobs for row in rows]).numpy()[sampled]
     metrics = {
-        "rollout/logprob_difference_max": float(np.abs(old - rollout).max()),
-        "rollout/kl": float((rollout - old).mean()),
         "critic/rewards/mean": float(padded["rewards"].sum()) / len(scored),
         "critic/advantages/mean": float(padded["advantages"].numpy()[sampled].mean()),
         "critic/advantages/max": float(padded["advantages"].numpy()[sampled].max()),

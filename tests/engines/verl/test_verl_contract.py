@@ -8,7 +8,7 @@ import importlib
 import inspect
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -153,3 +153,51 @@ def test_version_is_the_pinned_one() -> None:
     pins = Path(__file__).parents[3].joinpath("constraints", "verl.txt").read_text().splitlines()
     found_version = version("verl")
     assert f"verl=={found_version}" in pins, f"verl {found_version} is not what was tested"
+
+
+def test_vllm_leaves_out_what_we_ban(vl_model: Any) -> None:
+    """verl's server masks ids of no token and images' tokens; our trainers must do the same.
+
+    Its module needs vLLM to be imported, its function does not.
+    """
+    import ast
+    from types import MethodType, SimpleNamespace
+
+    import torch
+    import verl
+
+    folder = Path(verl.__file__).parent / "workers" / "rollout" / "vllm_rollout"
+    name = "monkey_patch_compute_logits"
+    tree = ast.parse((folder / "utils.py").read_text())
+    (patch,) = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    known: dict[str, Any] = {"torch": torch, "MethodType": MethodType, "Optional": Optional}
+    exec(compile(ast.Module([patch], []), name, "exec"), known)
+    server = (folder / "vllm_async_server.py").read_text()
+    assert '"vocab_size": len(self.model_config.tokenizer),' in server
+    assert '"banned_token_ids": get_vision_placeholder_token_ids(' in server
+
+    ours = vl_model.processor
+    rows = vl_model.model.lm_head.weight.shape[0]
+    model = SimpleNamespace(compute_logits=lambda: torch.zeros(1, rows))
+    placeholders = ours.tokenizer.convert_tokens_to_ids(["<|image_pad|>", "<|video_pad|>"])
+    known[name](model, len(ours.tokenizer), placeholders)
+    masked = torch.isneginf(model.compute_logits()[0]).nonzero().flatten().tolist()
+    assert len(masked) > len(placeholders)
+    assert set(masked) <= set(ours.banned_ids)
+
+
+def test_vllm_is_told_the_rest_of_our_bans(vl_model: Any) -> None:
+    from types import SimpleNamespace
+
+    from vagen.engines.verl.policy import BANNED_LOGIT, ServerPolicy
+    from vagen.rollout.types import Sampling
+
+    ours = vl_model.processor
+    config = SimpleNamespace(
+        actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(name="vllm"))
+    )
+    policy = ServerPolicy(SimpleNamespace(config=config), ours)  # pyright: ignore[reportArgumentType]
+    told = policy._vllm(Sampling())["logit_bias"]
+    beyond = range(len(ours.tokenizer), vl_model.model.lm_head.weight.shape[0])
+    assert sorted([*told, *beyond]) == ours.banned_ids
+    assert set(told.values()) == {BANNED_LOGIT}
