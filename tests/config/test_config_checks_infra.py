@@ -6,7 +6,7 @@ import pytest
 
 from vagen.cli.main import USER_ERROR, main
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
-from vagen.config.checks_infra import check_infra, check_verl
+from vagen.config.checks_infra import check_infra
 from vagen.config.load import load_experiment, load_infra
 
 LAKE = "name: lake\nenvs:\n  lake:\n    env_name: FrozenLake\n"
@@ -91,15 +91,6 @@ def test_refusals_and_the_nearest_that_runs(
         check_infra(*both(tmp_path, words, infra))
     assert message in str(refusal.value)
     check_infra(*both(tmp_path, words, instead))
-
-
-def test_flash_attention_has_no_float32_but_a_cpu_does_without_it(tmp_path: Path) -> None:
-    experiment, infra = both(tmp_path, [], VERL)
-    check_verl(experiment, infra, cpu=True)
-    with pytest.raises(ConfigError, match=r"infra\.dtype to bfloat16, or this to sdpa"):
-        check_verl(experiment, infra, cpu=False)
-    check_verl(*both(tmp_path, [], [*VERL, "dtype=bfloat16"]), cpu=False)
-    check_verl(*both(tmp_path, [], [*VERL, "verl.attention=sdpa"]), cpu=False)
 
 
 def test_the_command_line_refuses_before_anything_starts(

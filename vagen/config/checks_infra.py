@@ -22,13 +22,13 @@ def check_infra(experiment: ExperimentConfig, infra: InfraConfig) -> None:
     _refuse(reason for part in parts for reason in part)
 
 
-def check_verl(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> None:
-    """Like `check_infra` for verl, on a machine that is known.
+def check_verl(experiment: ExperimentConfig, infra: InfraConfig) -> None:
+    """What of `check_infra` is about verl.
 
     Raises:
         ConfigError: With one line per reason.
     """
-    _refuse([*_verl(experiment, infra), *([] if cpu else _gpu(infra))])
+    _refuse(_verl(experiment, infra))
 
 
 def _refuse(refusals: Iterable[tuple[str, str]]) -> None:
@@ -160,12 +160,4 @@ def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
             "infra.device",
             f"{infra.device} is one GPU and Ray hands them out; take cuda, and "
             "CUDA_VISIBLE_DEVICES for some of them",
-        )
-
-
-def _gpu(infra: InfraConfig) -> Refusals:
-    if infra.verl.attention == "flash_attention_2" and infra.dtype == "float32":
-        yield (
-            "infra.verl.attention",
-            "flash_attention_2 has no float32; set infra.dtype to bfloat16, or this to sdpa",
         )

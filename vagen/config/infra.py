@@ -37,8 +37,9 @@ class VerlConfig(Section):
     """Ranks that share one vLLM server."""
     gpu_memory_utilization: Fraction = 0.5
     """Share of a GPU's memory that vLLM may take, weights and key/value cache."""
-    attention: Literal["flash_attention_2", "sdpa"] = "flash_attention_2"
-    """Attention of actor and critic. With `flash_attention_2` rows are packed without padding."""
+    attention: Literal["packed", "sdpa"] = "packed"
+    """Attention of actor and critic. `packed`: rows lie end to end, without padding, and torch's
+    kernels read them one by one; `sdpa`: that of `transformers`, over padded rows."""
     max_token_len_per_gpu: PositiveInt | None = None
     """Tokens of a micro batch on one rank; null takes `actor.ppo_max_token_len`."""
     gpu_memory_gib: PositiveFloat = 80.0

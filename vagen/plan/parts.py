@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.checks_infra import check_verl
 from vagen.engines.verl.mapping import is_cpu
 from vagen.plan import local, verl
 from vagen.plan.checks import check_gpu, check_memory, check_prompts, notes
@@ -68,7 +67,6 @@ def _verl(
 ) -> Parts:
     """The verl engine's configuration, memory of GPUs and nodes, and tokens per step."""
     cpu = is_cpu(infra)
-    check_verl(experiment, infra, cpu=cpu)
     yield settings_text(experiment, infra, cpu=cpu)
     shape = read_shape(model, experiment)
     memory = verl.gpu_memory(experiment, infra, shape, sizes)

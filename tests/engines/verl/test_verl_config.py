@@ -12,6 +12,7 @@ from vagen.config.load import load_experiment, load_infra
 from vagen.config.presets import PRESETS
 from vagen.engines.verl.config import lay, verl_config, verl_defaults
 from vagen.engines.verl.mapping import Setting, settings
+from vagen.models.attention import ATTENTION
 from vagen.stages.warm_start import build_tiny_policy, sampled_levels
 
 GPU = ["engine=verl", "device=cuda", "dtype=bfloat16", "verl.n_gpus_per_node=4"]
@@ -87,9 +88,12 @@ def test_verls_dataclasses_hold_what_we_set(model: str, machine: Sequence[str]) 
     assert rollout.calculate_log_probs
     assert rollout.log_prob_max_token_len_per_gpu == 16384
     network: Any = omega_conf_to_dataclass(config.actor_rollout_ref.model)
-    kernel = "sdpa" if infra.device == "cpu" else "flash_attention_2"
-    assert network.hf_config._attn_implementation == kernel
-    assert network.use_remove_padding is (kernel == "flash_attention_2")
+    assert network.hf_config._attn_implementation == ATTENTION
+    assert network.use_remove_padding
+    padded = composed(model, infra=[*machine, "verl.attention=sdpa"])
+    network = omega_conf_to_dataclass(padded.actor_rollout_ref.model)
+    assert network.hf_config._attn_implementation == "sdpa"
+    assert not network.use_remove_padding
 
 
 def test_ranks_servers_and_concurrency(model: str) -> None:

@@ -57,11 +57,6 @@ def servers(infra: InfraConfig) -> int:
     return ranks(infra) // infra.verl.tensor_model_parallel_size
 
 
-def attention(infra: InfraConfig, *, cpu: bool) -> str:
-    """Attention of actor, critic and reference; flash attention needs a GPU."""
-    return "sdpa" if cpu else infra.verl.attention
-
-
 def settings(
     experiment: ExperimentConfig,
     infra: InfraConfig,
@@ -82,10 +77,10 @@ def settings(
     Raises:
         ConfigError: For combinations that verl cannot run.
     """
-    check_verl(experiment, infra, cpu=cpu)
+    check_verl(experiment, infra)
     return [
         *_trainer(infra, cpu=cpu),
-        *_model(experiment, infra, model_path, cpu=cpu),
+        *_model(experiment, infra, model_path),
         *_actor_and_reference(experiment, infra, cpu=cpu),
         *_critic(experiment, infra, model_path, cpu=cpu),
         *_rollout(experiment, infra, cpu=cpu),
@@ -99,23 +94,17 @@ def _trainer(infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
         yield Setting(f"trainer.{name}", getattr(infra.verl, name), f"infra.verl.{name}")
 
 
-def _model(
-    experiment: ExperimentConfig, infra: InfraConfig, model_path: str, *, cpu: bool
-) -> Iterator[Setting]:
+def _model(experiment: ExperimentConfig, infra: InfraConfig, model_path: str) -> Iterator[Setting]:
     model = experiment.actor_rollout_ref.model
-    yield from _network("actor_rollout_ref.model", infra, model_path, cpu=cpu)
+    yield from _network("actor_rollout_ref.model", infra, model_path)
     yield from _lora("actor_rollout_ref.model", model)
 
 
-def _network(key: str, infra: InfraConfig, model_path: str, *, cpu: bool) -> Iterator[Setting]:
-    kernel = attention(infra, cpu=cpu)
+def _network(key: str, infra: InfraConfig, model_path: str) -> Iterator[Setting]:
+    kernel, source = infra.verl.attention, "infra.verl.attention"
     yield Setting(f"{key}.path", model_path, "actor_rollout_ref.model.path")
-    yield Setting(
-        f"{key}.override_config.attn_implementation", kernel, "infra.verl.attention", new=True
-    )
-    yield Setting(
-        f"{key}.use_remove_padding", kernel == "flash_attention_2", "infra.verl.attention"
-    )
+    yield Setting(f"{key}.override_config.attn_implementation", kernel, source, new=True)
+    yield Setting(f"{key}.use_remove_padding", kernel == "packed", source)
     yield Setting(
         f"{key}.enable_gradient_checkpointing",
         infra.verl.gradient_checkpointing,
@@ -166,7 +155,7 @@ def _critic(
         return
     critic = experiment.critic
     yield Setting("critic.strategy", STRATEGY, "")
-    yield from _network("critic.model", infra, model_path, cpu=cpu)
+    yield from _network("critic.model", infra, model_path)
     yield from _lora("critic.model", critic.model)
     yield from _batches("critic", experiment, infra)
     yield from _optimizer("critic", critic.optim, critic.grad_clip)

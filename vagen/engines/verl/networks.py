@@ -26,6 +26,7 @@ from vagen.engines.verl.env_vars import VENDOR
 from vagen.engines.verl.mapping import STRATEGY
 from vagen.engines.verl.rows import FRAMES
 from vagen.envs.images import decode_png
+from vagen.models.attention import Segments
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor, load_processor
 
@@ -47,19 +48,25 @@ class Learner:
     def initialize(self) -> None:
         """Loads the model and its processor."""
         self.processor = load_processor(self.model_config.local_path)
+        # Of the engine alone: rows are packed, but verl shall not put flash-attn's attention in
+        # place of the one that the configuration names.
+        self.use_remove_padding = False
         super().initialize()  # type: ignore[misc]
         self.checkpoint_manager = ShardedState(
             self.module, self.optimizer, self.lr_scheduler, checkpoint_config=self.checkpoint_config
         )
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
-        """As verl does it, with pixels from the rows' frames."""
+        """As verl does it, with pixels from the rows' frames and where packed rows begin."""
         frames = micro_batch.get(FRAMES, None)
         if frames is not None:
             micro_batch = micro_batch.exclude(FRAMES)
         inputs, arguments = super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
         if frames is not None:
             inputs |= self._pixels(frames)
+        if self.model_config.use_remove_padding:
+            lengths = micro_batch["input_ids"].offsets().diff().tolist()
+            inputs["segments"] = Segments.of(lengths, inputs["input_ids"].device)
         return inputs, arguments
 
     def train_batch(self, data: TensorDict, loss_function: Any) -> Any:
@@ -84,6 +91,13 @@ class Learner:
             self.optimizer.zero_grad()
         return norm
 
+    def _build_module(self) -> Any:
+        module = super()._build_module()  # type: ignore[misc]
+        tower = getattr(module.model, "visual", None)
+        if tower is not None:
+            tower.register_forward_hook(_features)
+        return module
+
     def _pixels(self, frames: Any) -> dict[str, Tensor]:
         """Pixel values and grids of a micro batch's frames, in the order of its image blocks."""
         shown = [
@@ -100,6 +114,15 @@ class Learner:
             ),
             "image_grid_thw": torch.tensor([image.grid for image in shown], device=device),
         }
+
+
+def _features(tower: Any, inputs: Any, output: Any) -> Any:
+    """What a vision tower says, where it is one tensor as that tensor.
+
+    Where no row of a micro batch shows a picture verl calls the tower all the same, as other ranks
+    do, and takes the output of Qwen2.5-VL's for a tensor.
+    """
+    return output if hasattr(output, "deepstack_features") else output.pooler_output
 
 
 class BanningHead(nn.Linear):
