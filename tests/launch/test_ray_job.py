@@ -100,13 +100,18 @@ def test_a_stage_outlives_its_job(head, built, stage_job):
 def test_a_head_that_is_lost_loses_no_more_than_the_stage(head, built, stage_job):
     lines: list[str] = []
     job = stage_job("warm_start", lines)
+
+    def logs() -> int:
+        return sum("vagen.launch.job" in line for line in lines)
+
     asked = in_warm_start(head, built, Background(job.perform, head.dashboard))
+    await_true(logs)  # a log is shown a moment after it was written
     head.kill()
     assert isinstance(asked.result(), Lost)
     head.start()
     assert job.perform(head.dashboard)["sha256"] == committed(built, "warm_start")
     assert attempts(head, built, "warm_start") == [(1, "SUCCEEDED")]
-    assert sum("vagen.launch.job" in line for line in lines) == 2, "both logs from their beginning"
+    assert logs() == 2, "both logs from their beginning"
 
 
 def test_a_job_that_is_stopped_ends_with_its_stage(head, built, stage_job):
