@@ -25,7 +25,6 @@ from machine import describe_machine
 
 from vagen.config.load import load_experiment, load_infra
 from vagen.engines.local.engine import LocalEngine
-from vagen.rollout.play import play
 from vagen.rollout.types import Trajectory
 from vagen.run.run import Run
 from vagen.stages.advantage import add_columns
@@ -74,13 +73,8 @@ def iteration(run: Run, engine: LocalEngine, clock: Clock) -> list[Trajectory]:
     config = run.experiment
     specs = training_specs(config, load_levels(run), 0)
     with clock.phase("rollout"):
-        trajectories, images = play(
-            config,
-            specs,
-            policy=engine.policy(slots=config.actor_rollout_ref.rollout.max_concurrency),
-            processor=engine.processor,
-            sampling=config.actor_rollout_ref.rollout,
-            split="train",
+        trajectories, images = engine.play(
+            specs, sampling=config.actor_rollout_ref.rollout, split="train"
         )
     rows = [row for trajectory in trajectories for row in trajectory.rows]
     with clock.phase("logprobs"):

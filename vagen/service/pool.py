@@ -3,6 +3,8 @@
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from vagen.service.base import EnvironmentLost, EnvironmentRaised
@@ -17,10 +19,14 @@ _LONGEST_PAUSE = 30.0
 
 
 def core_count() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Cores that this process may use: the machine's, or its control group's share if less."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota, period = "max", "1"
+    with suppress(OSError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    if not quota.isdigit():
+        return cores or 1
+    return max(1, min(cores or 1, int(quota) // int(period)))
 
 
 class PooledEnv:

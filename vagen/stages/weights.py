@@ -10,6 +10,7 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
 from vagen.run.run import KEEP_CHECKPOINTS, Run
 from vagen.run.spent import ENGINE_STARTED
+from vagen.service.pool import core_count
 from vagen.stages.learn import learn
 from vagen.storage import MANIFEST, StorageError, read_manifest, verify_directory
 
@@ -132,17 +133,33 @@ def make_engine(
         dtype=getattr(torch, infra.dtype),
         version=version,
         environments=infra.environments,
+        helpers=helpers_of(infra),
     )
 
 
 def configure_torch(infra: InfraConfig) -> None:
-    """Threads and determinism of this process; on a CPU torch's kernels are deterministic."""
+    """Threads and determinism of this process; on a CPU torch's kernels are deterministic.
+
+    The local engine computes on a CPU with one thread per process: numbers depend on how many
+    threads there are.
+    """
     import torch
 
-    if infra.threads is not None:
-        torch.set_num_threads(infra.threads)
     if device_of(infra).type == "cuda":
         torch.use_deterministic_algorithms(True, warn_only=True)
+    elif infra.engine == "local":
+        torch.set_num_threads(1)
+    if infra.engine == "verl" and infra.threads is not None:
+        torch.set_num_threads(infra.threads)
+
+
+def helpers_of(infra: InfraConfig) -> int:
+    """Processes that compute beside the local engine's own: one per further core."""
+    from vagen.engines.local.helpers import possible_helpers
+
+    if device_of(infra).type != "cpu":
+        return 0
+    return possible_helpers(infra.threads or core_count())
 
 
 def device_of(infra: InfraConfig):
