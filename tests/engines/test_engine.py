@@ -80,7 +80,7 @@ def test_the_reference_stays_where_it_began(make_engine, batch):
     rows = rows_of(batch)
     before = engine.logprobs(rows, batch.images, reference=True)
     for a, row in zip(before, rows, strict=True):
-        np.testing.assert_array_equal(a, row.columns["old_logprobs"])
+        np.testing.assert_allclose(a, row.columns["old_logprobs"], atol=1e-4)
     engine.update(rows, batch.images, seed=1)
     after = engine.logprobs(rows, batch.images, reference=True)
     moved = engine.logprobs(rows, batch.images)

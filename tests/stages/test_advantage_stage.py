@@ -10,6 +10,7 @@ import torch
 
 from vagen.engines.objectives import CRITIC_MASK
 from vagen.rollout.types import Status, TokenRow, Trajectory, TurnRewards
+from vagen.stages import advantage as stage
 from vagen.stages.advantage import add_columns
 
 
@@ -20,6 +21,7 @@ class FixedEngine:
     """
 
     kl_coef = 0.05
+    same_logprobs = False
 
     def logprobs(self, rows: list[TokenRow], images: Any, *, reference: bool = False):
         return [self._spread(row, -1.0 if reference else -0.5) for row in rows]
@@ -116,6 +118,32 @@ def test_every_column_is_there_for_the_update(batch):
         np.testing.assert_array_equal(row.columns[CRITIC_MASK] != 0, row.loss_mask)
 
 
+def test_the_rollout_s_log_probabilities_are_computed_again_for_a_sample_only(
+    make_engine, batch, monkeypatch
+):
+    monkeypatch.setattr(stage, "COMPARED", 2)
+    found, metrics = {}, {}
+    for reuse in ("null", "false"):
+        engine = make_engine(f"actor_rollout_ref.actor.use_rollout_log_probs={reuse}")
+        passed, trajectories = [], copy.deepcopy(batch.trajectories)
+        plain = engine.logprobs
+
+        def counted(rows, images, reference=False, plain=plain, passed=passed):
+            passed.append(0 if reference else len(rows))
+            return plain(rows, images, reference=reference)
+
+        monkeypatch.setattr(engine, "logprobs", counted)
+        metrics[reuse] = add_columns(engine.config, engine, trajectories, batch.images)
+        assert sum(passed) == (2 if reuse == "null" else len(trajectories))
+        found[reuse] = [t.rows[0] for t in trajectories]
+    for row, computed in zip(found["null"], found["false"], strict=True):
+        expected = np.where(row.loss_mask, row.rollout_logprobs, 0)
+        np.testing.assert_array_equal(row.columns["old_logprobs"], expected)
+        for name, column in computed.columns.items():
+            np.testing.assert_allclose(row.columns[name], column, atol=1e-3, err_msg=name)
+    assert metrics["null"].keys() == metrics["false"].keys()
+
+
 def test_rewards_are_at_the_ends_of_turns(batch):
     """At the warm start the policy is its own reference: there is no KL yet."""
     for trajectory in batch.trajectories:
@@ -169,7 +197,7 @@ def test_judge_rewards_count_and_missing_ones_do_not(make_experiment, batch):
     add_columns(config, engine, batch.trajectories, {})
     after = [float(r.sum()) for r in sampled(batch.trajectories, "rewards")]
     assert after[0] == pytest.approx(before[0] + 0.5)
-    assert after[1:] == pytest.approx(before[1:])
+    assert after[1:] == pytest.approx(before[1:], abs=1e-6)
 
 
 def test_an_estimator_is_taken_by_its_path_as_by_its_name(make_experiment, batch):

@@ -31,6 +31,7 @@ class PositionEngine:
     """Log-probabilities and values that are a function of trajectory and position alone."""
 
     kl_coef = 0.05
+    same_logprobs = False
 
     def __init__(self, credit: Any = None):
         self.credit = credit

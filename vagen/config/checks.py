@@ -291,6 +291,17 @@ def _rollout(config: ExperimentConfig) -> Refusals:
 def _update(config: ExperimentConfig) -> Refusals:
     actor = config.actor_rollout_ref.actor
     trajectories = trajectories_per_iteration(config)
+    for option, wrong in (
+        ("rollout_manager.use_loss_mask", not config.rollout_manager.use_loss_mask),
+        ("rollout_manager.one_step_off", config.rollout_manager.one_step_off),
+        ("actor_rollout_ref.actor.tis_imp_ratio_cap", actor.tis_imp_ratio_cap is not None),
+    ):
+        if wrong and actor.use_rollout_log_probs:
+            yield (
+                "actor_rollout_ref.actor.use_rollout_log_probs",
+                f"with the present {option} the update reads log-probabilities that the rollout "
+                "did not record; set it to false",
+            )
     if actor.ppo_mini_batch_size > trajectories:
         yield (
             "actor_rollout_ref.actor.ppo_mini_batch_size",

@@ -75,7 +75,8 @@ class InfraConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of weights and activations."""
     threads: PositiveInt | None = None
-    """Torch threads; null takes every core."""
+    """Cores to compute on; null takes all. The local engine on a CPU has a process of one thread on
+    each, which changes no number."""
     mode: Literal["staged", "fused"] = "staged"
     """`staged`: every step is a pipeline task; `fused`: one task runs all iterations."""
     iterations_per_task: PositiveInt | None = None

@@ -231,6 +231,9 @@ class ActorConfig(Section):
     """Weight of that term."""
     kl_loss_type: Literal["k1", "low_var_kl", "mse"] = "low_var_kl"
     """Its estimator: `k1`, `low_var_kl` (k3) or `mse` (k2)."""
+    use_rollout_log_probs: bool | None = None
+    """The rollout's log-probabilities are the old ones, and the trainer computes those of a sample
+    only, to compare; null: where both are the same engine (`local`)."""
     tis_imp_ratio_cap: PositiveFloat | None = None
     """Truncated importance weights: each token's loss is multiplied by
     min(pi_trainer / pi_rollout, this) (2 is usual); null is off."""

@@ -40,6 +40,9 @@ class Engine(Protocol):
     credit: Credit | None
     """Running statistics of `adaptive_credit`; None for other estimators."""
 
+    same_logprobs: bool
+    """Whether `play` records what `logprobs` says, but for rounding."""
+
     @property
     def learns_values(self) -> bool:
         """Whether there is a critic."""

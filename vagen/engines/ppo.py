@@ -61,6 +61,8 @@ class Stepped:
 class PpoEngine(ABC):
     """The part of `vagen.engines.base.Engine` that does not depend on where networks live."""
 
+    same_logprobs = False
+
     def __init__(self, config: ExperimentConfig, processor: Processor, version: str):
         self.config = config
         self.config_digest = config_digest(config)

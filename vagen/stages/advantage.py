@@ -36,6 +36,9 @@ from vagen.stages.credit import anchor_ids, credit_arguments
 from vagen.stages.selection import select_trajectories, turn_rewards_by_trajectory
 from vagen.stages.weights import engine_at, version_learning
 
+COMPARED = 16
+"""Rows whose log-probabilities are computed only to compare them with the rollout's."""
+
 
 class EnginesDisagree(ValueError):
     """The rollout engine and the trainer do not compute the same probabilities."""
@@ -115,8 +118,8 @@ def add_columns(
         return chosen
     spec = estimator_of(config)
     kl_coef = engine.kl_coef
-    columns = {"old_logprobs": _logprobs(engine, rows, images)}
-    agreement = _agreement(rows, columns["old_logprobs"])
+    old, agreement = _old_logprobs(config, engine, rows, images)
+    columns = {"old_logprobs": old}
     if watch is not None:
         agreement |= watch(agreement)
     if kl_coef or config.actor_rollout_ref.actor.use_kl_loss:
@@ -190,6 +193,22 @@ def _logprobs(
     for i, logprobs in zip(learnt, found, strict=True):
         out[i] = logprobs
     return out
+
+
+def _old_logprobs(
+    config: ExperimentConfig, engine: Engine, rows: Sequence[TokenRow], images: dict[str, bytes]
+) -> tuple[list[NDArray[np.float32]], dict[str, float]]:
+    """Log-probabilities [T] per row before the update, and how far rollout and trainer agree."""
+    actor, rollout = config.actor_rollout_ref.actor, config.rollout_manager
+    reuse = actor.use_rollout_log_probs
+    if reuse is None:
+        reuse = engine.same_logprobs and rollout.use_loss_mask and actor.tis_imp_ratio_cap is None
+    compared = rows[:: -(-len(rows) // COMPARED)] if reuse else rows
+    found = _logprobs(engine, compared, images)
+    agreement = _agreement(compared, found)
+    if reuse:
+        found = [np.where(r.loss_mask, r.rollout_logprobs, np.float32(0)) for r in rows]
+    return found, agreement
 
 
 def _agreement(

@@ -22,7 +22,7 @@ from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig
 from vagen.engines.base import Images, OnProgress
 from vagen.engines.local.checkpoint import load_learner, load_module, save_learner, save_module
 from vagen.engines.local.generation import LocalPolicy
-from vagen.engines.local.helpers import Hear, Helpers
+from vagen.engines.local.helpers import PARTS, Hear, Helpers
 from vagen.engines.local.images import Frames
 from vagen.engines.local.losses import action_logprobs, actor_loss, critic_loss
 from vagen.engines.local.packing import PackedRows, micro_batches, pack
@@ -37,16 +37,16 @@ from vagen.rollout.types import TokenRow, Trajectory
 
 LossOf = Callable[[Sequence[TokenRow], PackedRows, Step], Loss]
 """The loss of one micro batch."""
-PARTS = 4
-"""Parts that a batch is cut into on a CPU, if they are large enough."""
 LEAST_TOKENS = 1024
-"""Tokens of such a part of rows."""
+"""Tokens of rows that are worth a unit."""
 LEAST_EPISODES = 32
-"""Episodes of such a part of a rollout: a step of generation costs little more for many."""
+"""Episodes that are worth a unit: a step of generation costs little more for many."""
 
 
 class LocalEngine(PpoEngine):
     """Implements `vagen.engines.base.Engine`."""
+
+    same_logprobs = True
 
     def __init__(
         self,

@@ -24,6 +24,8 @@ Hear = Callable[[Any], None]
 """Takes what a unit says while it is computed."""
 Unit = tuple[Any, ...]
 """Arguments of a method, but for the last one, which is where to say things (`Hear`)."""
+PARTS = 8
+"""Most units that a batch is cut into if few would do, so that several can be computed at once."""
 ALIGNMENT = 64
 """Bytes that the place of a parameter in shared memory is a multiple of, as torch's own are."""
 
@@ -33,11 +35,11 @@ class HelperLost(RuntimeError):
 
 
 def possible_helpers(cores: int) -> int:
-    """How many helpers a process may have on a number of cores that are its own.
+    """How many helpers are of use to a process on a number of cores that are its own.
 
     A fork cannot compute gradients where torch has seen an accelerator, and is not safe on macOS.
     """
-    return cores - 1 if sys.platform == "linux" and not torch.cuda.is_available() else 0
+    return min(cores, PARTS) - 1 if sys.platform == "linux" and not torch.cuda.is_available() else 0
 
 
 class Helpers:
