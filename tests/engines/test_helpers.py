@@ -54,6 +54,7 @@ def iteration(make_engine, run, batch_dir: Path, helpers: int, model: str) -> di
     }
     metrics = engine.update(rows, batch.images, seed=1)
     found["metrics"] = [np.array([metrics[name] for name in sorted(metrics)])]
+    assert engine.critic is not None
     learners = [*engine.actor.model.parameters(), *engine.critic.parameters()]
     found["weights"] = [parameter.detach().numpy().copy() for parameter in learners]
     found["images"] = sorted(images)
