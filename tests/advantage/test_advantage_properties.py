@@ -18,7 +18,7 @@ from vagen.advantage import (
 from vagen.advantage.segments import BLOCK, Selection, reverse_linear_scan
 
 CRITIC = [name for name, spec in ESTIMATORS.items() if spec.needs_critic]
-MASKED = [name for name, spec in ESTIMATORS.items() if spec.mask == "loss"]
+MASKED = [name for name, spec in ESTIMATORS.items() if spec.mask != "attention"]
 OPTIONS = {"gamma": 0.97, "lam": 0.9, "high_level_gamma": 0.9, "high_level_lam": 0.8}
 
 few = settings(max_examples=15, deadline=None)
