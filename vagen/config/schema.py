@@ -219,8 +219,15 @@ class ActorConfig(Section):
     """Dual clip for negative advantages (3 is usual); null is off."""
     entropy_coeff: float = Field(default=0.001, ge=0.0)
     """Weight of the entropy bonus."""
-    loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
-    """How token losses become one: over all tokens, or per sequence first."""
+    loss_agg_mode: Literal[
+        "token-mean",
+        "seq-mean-token-sum",
+        "seq-mean-token-mean",
+        "trajectory-mean-token-sum",
+        "trajectory-mean-token-mean",
+    ] = "token-mean"
+    """How token losses become one: over all tokens, or per sequence (a row) or trajectory (all its
+    rows) first. The last two differ only where a context makes several rows of a trajectory."""
     grad_clip: PositiveFloat = 1.0
     """Gradients are scaled down to this norm."""
     grad_norm_threshold: PositiveFloat = 1000.0

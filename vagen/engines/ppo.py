@@ -16,7 +16,13 @@ from vagen.advantage import get_estimator, make_credit
 from vagen.config import ConfigError, config_digest
 from vagen.config.schema import ActorConfig, CriticConfig, ExperimentConfig, OptimConfig
 from vagen.engines.base import Images, OnProgress, Play, Result
-from vagen.engines.objectives import CRITIC_MASK, actor_denominator, critic_denominator
+from vagen.engines.objectives import (
+    CRITIC_MASK,
+    PER_TRAJECTORY,
+    actor_denominator,
+    count_trajectory_tokens,
+    critic_denominator,
+)
 from vagen.learning import Metric, combine_metrics, make_kl_controller
 from vagen.models.processor import Processor
 from vagen.rollout.types import TokenRow
@@ -123,6 +129,8 @@ class PpoEngine(ABC):
         if not rows:
             self.updates += 1
             return {}
+        if self.config.actor_rollout_ref.actor.loss_agg_mode == PER_TRAJECTORY:
+            count_trajectory_tokens(rows, action_mask=self.action_mask)
         order = np.random.Generator(np.random.Philox(key=seed))
         metrics: dict[str, float] = {}
         if self.learns_values:
