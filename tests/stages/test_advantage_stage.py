@@ -76,6 +76,8 @@ def lengthen(row: TokenRow, place: int, count: int) -> None:
 @pytest.mark.parametrize("estimator", MASKED)
 def test_observations_and_padding_change_no_advantage(make_experiment, batch, estimator):
     config = with_estimator(make_experiment, estimator)
+    for i, trajectory in enumerate(batch.trajectories):
+        trajectory.group_id = str(i % 2)
     plain = copy.deepcopy(batch.trajectories)
     add_columns(config, FixedEngine(), plain, {})
     changed = copy.deepcopy(batch.trajectories)
@@ -211,6 +213,8 @@ def test_an_estimator_is_taken_by_its_path_as_by_its_name(make_experiment, batch
             f"algorithm.adv_estimator={name}", "rollout_manager.n_trajectory=2"
         )
         trajectories = copy.deepcopy(batch.trajectories)
+        for i, trajectory in enumerate(trajectories):
+            trajectory.group_id = str(i % 2)
         add_columns(config, FixedEngine(), trajectories, {})
         found.append(sampled(trajectories, "advantages"))
     for by_name, by_path in zip(*found, strict=True):
