@@ -67,7 +67,8 @@ def batches(
     """Ragged rows: one-token turns, single turns, no sampled token, zero rewards, groups of one.
 
     With `several`, a trajectory may have several rows, which need not stand together, and rows
-    may be padding. The policy loss may read tokens that were not sampled, also behind the last turn.
+    may be padding. The policy loss may read tokens that were not sampled, those after the last turn
+    too.
     """
     layouts = draw(
         st.lists(

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
-from vagen.config.base import Fraction, Section
+from vagen.config.base import LATER, Fraction, Section
 from vagen.config.judge_options import JudgeConfig
 
 
@@ -351,6 +351,8 @@ class EarlyStopConfig(Section):
     """Success on the validation levels (.01)."""
     val_success_patience: PositiveInt = 5
     """Consecutive validations below it."""
+    empty_batches: Annotated[PositiveInt | None, LATER] = None
+    """Consecutive iterations of which the rollout filter kept nothing (5)."""
 
 
 class AgreementConfig(Section):

@@ -1,6 +1,5 @@
 """Leave-one-out advantages."""
 
-import torch
 from torch import Tensor
 
 from vagen.advantage.estimator import estimator
