@@ -68,7 +68,7 @@ def actor_objective(
     share: dict[str, Any] = {"denominator": denominator.to(logprobs.device), "row_ids": row_ids}
     scale = torch.ones_like(logprobs)
     if config.loss_agg_mode == PER_TRAJECTORY:
-        scale = 1.0 / column(TRAJECTORY_TOKENS)
+        scale = 1.0 / column(TRAJECTORY_TOKENS).clamp(min=1.0)  # 0 in rows that pad a batch
     old_logprobs = column("old_logprobs")
     weights, weight_metrics = None, {}
     if config.tis_imp_ratio_cap is not None:

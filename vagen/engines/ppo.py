@@ -103,12 +103,15 @@ class PpoEngine(ABC):
         return self.config.actor_rollout_ref.rollout.temperature
 
     def action_mask(self, row: TokenRow) -> NDArray[np.bool_]:
-        """Bool [T]: tokens the policy loss reads (M^loss, or every token it could have sampled)."""
+        """Bool [T]: tokens the policy loss reads (M^loss, or every token it could have sampled).
+
+        None of a row without sampled tokens, such as one that only fills a batch up.
+        """
         if self.config.rollout_manager.use_loss_mask:
             return row.loss_mask
         mask = ~np.isin(row.input_ids, self.processor.banned_ids)
         mask[0] = False
-        return mask
+        return mask & row.loss_mask.any()
 
     def update(
         self,

@@ -208,10 +208,10 @@ def _agreement(
 def _action_mask(
     config: ExperimentConfig, engine: Engine, rows: Sequence[TokenRow]
 ) -> Tensor | None:
-    """Tokens that the policy loss reads, of rows that are learnt from; None with the loss mask."""
+    """Tokens that the policy loss reads; None with the loss mask, which says so itself."""
     if config.rollout_manager.use_loss_mask:
         return None
-    return _pad([engine.action_mask(row) & row.loss_mask.any() for row in rows]).bool()
+    return _pad([engine.action_mask(row) for row in rows]).bool()
 
 
 def _critic_mask(
