@@ -271,7 +271,9 @@ def test_a_cut_that_shows_no_state_bootstraps_where_the_critic_has_learnt(
 def test_a_critic_of_turn_ends_bootstraps_at_the_last_of_them(make_experiment, batch, estimator):
     options = ("critic.use_reward_mask=true", "algorithm.high_level_gamma=1.0")
     config = with_estimator(make_experiment, estimator, *options)
-    add_columns(config, FixedEngine(), batch.trajectories, {})
+    engine = FixedEngine()
+    engine.kl_coef = 0.0
+    add_columns(config, engine, batch.trajectories, {})
     cut = [t.rows[0] for t in batch.trajectories if t.truncated]
     assert cut
     for row in cut:
