@@ -253,7 +253,7 @@ def test_a_cut_that_shows_no_state_bootstraps_where_the_critic_has_learnt(
     make_experiment, batch, valued_engine
 ):
     """With gamma and lambda 1 the last return is then the value that was there before."""
-    config = with_estimator(make_experiment, "masked_gae")
+    config = with_estimator(make_experiment, "masked_gae", "algorithm.truncation_bootstrap=true")
     cut = next(t for t in batch.trajectories if t.truncated)
     row = cut.rows[0]
     end = int(np.flatnonzero(row.loss_mask)[-1])
@@ -269,7 +269,8 @@ def test_a_cut_that_shows_no_state_bootstraps_where_the_critic_has_learnt(
 
 @pytest.mark.parametrize("estimator", ["turn_wise_gae", "no_concat_gae_last"])
 def test_a_critic_of_turn_ends_bootstraps_at_the_last_of_them(make_experiment, batch, estimator):
-    options = ("critic.use_reward_mask=true", "algorithm.high_level_gamma=1.0")
+    options = ("truncation_bootstrap=true", "high_level_gamma=1.0")
+    options = ("critic.use_reward_mask=true", *(f"algorithm.{option}" for option in options))
     config = with_estimator(make_experiment, estimator, *options)
     engine = FixedEngine()
     engine.kl_coef = 0.0
@@ -282,7 +283,7 @@ def test_a_critic_of_turn_ends_bootstraps_at_the_last_of_them(make_experiment, b
 
 
 def test_terminated_and_truncated_at_once_is_over(make_experiment, batch):
-    config = with_estimator(make_experiment, "masked_gae")
+    config = with_estimator(make_experiment, "masked_gae", "algorithm.truncation_bootstrap=true")
     for trajectory in batch.trajectories:
         trajectory.truncated = trajectory.terminated = True
     add_columns(config, FixedEngine(), batch.trajectories, {})
