@@ -48,15 +48,24 @@ def play(
     processor: ChatProcessor,
     sampling: SamplingConfig,
     split: str,
-    concurrency: int,
+    concurrency: int | None = None,
     environments: EnvironmentsConfig | None = None,
     sharers: int = 1,
     on_finish: Callable[[Trajectory], None] | None = None,
 ) -> tuple[list[Trajectory], dict[str, bytes]]:
     """Plays episodes in this process; returns them in order, and every frame shown as PNG.
 
-    Environments run where `infra.environments` says, None being the default; `sharers` processes
-    on this machine do the same.
+    Args:
+        config: The experiment.
+        specs: The episodes.
+        policy: Plays.
+        processor: Of its model.
+        sampling: How it draws tokens.
+        split: Of the levels.
+        concurrency: Episodes side by side; None is the experiment's.
+        environments: Where environments run; None is the default.
+        sharers: Processes on this machine that do the same.
+        on_finish: Called with each trajectory when it ends.
 
     Raises:
         RenderError: A prompt is too long.
@@ -68,7 +77,7 @@ def play(
             runner,
             specs,
             lambda spec: make_environment(config, spec, split, placed),
-            max_concurrency=concurrency,
+            max_concurrency=concurrency or config.actor_rollout_ref.rollout.max_concurrency,
             on_finish=on_finish,
         )
     )
