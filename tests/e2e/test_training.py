@@ -211,6 +211,16 @@ def test_terminated_it_says_so_and_goes_on_when_submitted_again(place, folder, u
     assert check_ended_well(place, name) == without_name(undisturbed)
 
 
+def test_stopped_it_is_closed(place, folder):
+    name = new_name("stopped")
+    submitted = place.submit(folder, name, *BRIEF)
+    await_true(at_work("train"), 30)
+    await_true(lambda: main(["cluster", "stop", name]) == 0, 5)
+    assert place.await_end(submitted) == "FAILED"
+    assert rayclusters() == []
+    assert place.mlflow_run(name).info.status == "FAILED"
+
+
 def test_of_two_submissions_of_one_name_nothing_is_done_twice(place, folder, undisturbed):
     name = new_name("twice")
     both = [place.submit(folder, name, *BRIEF) for _ in range(2)]
