@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from place import await_true, kubectl
+from place import await_true, kubectl, rayclusters
 from test_training import BRIEF, check_ended_well, new_name
 
-from vagen.cluster.names import cluster_name
+from vagen.cluster.names import RUN
 
 QUEUE = "vagen-e2e"
 COVERED = {"cpu": "1", "memory": "64Gi", "ephemeral-storage": "200Gi"}
@@ -64,13 +64,11 @@ def queue(cluster) -> Iterator[None]:
 
 def suspended(name: str) -> bool:
     """Whether a run's Ray cluster is there, and waits."""
-    words = ("get", "rayclusters", "--output", "json", "--namespace", "vagen")
-    found = {item["metadata"]["name"]: item for item in json.loads(kubectl(*words))["items"]}
-    return bool(found.get(cluster_name(name), {}).get("spec", {}).get("suspend"))
+    return any(found["spec"].get("suspend") for found in rayclusters(name))
 
 
 def running(name: str) -> bool:
-    words = ("get", "pods", "--namespace", "vagen", "--selector", f"vagen.dev/run={name}")
+    words = ("get", "pods", "--namespace", "vagen", "--selector", f"{RUN}={name}")
     return bool(kubectl(*words, "--field-selector", "status.phase=Running", "--output", "name"))
 
 

@@ -49,7 +49,7 @@ def results(summary: str, manifests: list[str]) -> dict[str, Any]:
 
 def check_ended_well(place: Place, name: str) -> dict[str, Any]:
     """What a finished run has left, and what it has not."""
-    assert rayclusters() == []
+    assert rayclusters(name) == []
     record = place.mlflow_run(name)
     assert record.info.status == "FINISHED"
     assert json.loads(place.read(name, "summary.json"))["model_uri"], "its model is registered"
@@ -203,8 +203,7 @@ def test_terminated_it_says_so_and_goes_on_when_submitted_again(place, folder, u
     place.terminate(submitted)
     assert place.await_end(submitted) in ("CANCELED", "FAILED")
     # Kubeflow executes no exit handler then: the lease of the cluster ends soon.
-    words = ("get", "rayclusters", "--namespace", "vagen", "--output", "json")
-    (left,) = json.loads(kubectl(*words))["items"]
+    (left,) = rayclusters(name)
     until = datetime.fromisoformat(left["metadata"]["annotations"][LEASE_UNTIL])
     assert until - datetime.now(UTC) < timedelta(minutes=ENDING_MINUTES)
     assert place.await_end(place.submit(folder, name, *BRIEF)) == "SUCCEEDED"
@@ -217,7 +216,7 @@ def test_stopped_it_is_closed(place, folder):
     await_true(at_work("train"), 30)
     await_true(lambda: main(["cluster", "stop", name]) == 0, 5)
     assert place.await_end(submitted) == "FAILED"
-    assert rayclusters() == []
+    assert rayclusters(name) == []
     assert place.mlflow_run(name).info.status == "FAILED"
 
 
@@ -226,7 +225,7 @@ def test_of_two_submissions_of_one_name_nothing_is_done_twice(place, folder, und
     both = [place.submit(folder, name, *BRIEF) for _ in range(2)]
     states = [place.await_end(one) for one in both]
     assert "SUCCEEDED" in states
-    await_true(lambda: rayclusters() == [], 10)
+    await_true(lambda: rayclusters(name) == [], 10)
     assert found(place, name) == without_name(undisturbed)
 
 
@@ -257,6 +256,6 @@ def test_a_judge_that_is_away_ends_the_training_with_its_name(place, folder):
     words = ("warm_start.steps=300", *(f"judge.{word}" for word in (*judge, *short)))
     submitted = place.submit(folder, name, *BRIEF, *words)
     assert place.await_end(submitted) == "FAILED"
-    assert rayclusters() == []
+    assert rayclusters(name) == []
     assert place.mlflow_run(name).info.status == "FAILED"
     assert where in place.read(name, "session.log")
