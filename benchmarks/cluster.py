@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--workflow", required=True, help="name of the Argo Workflow")
     parser.add_argument("--namespace", default="kubeflow")
     parser.add_argument("--entry", default="staged", help="name of the result")
-    parser.add_argument("--what", required=True, help="what ran, and what beside it")
+    parser.add_argument("--what", required=True, help="what ran, what beside it, and the load")
     options = parser.parse_args()
     steps, drivers = pods(options.workflow, options.namespace)
     work = stage_seconds(options.run)
@@ -62,7 +62,7 @@ def main() -> None:
     measured = {
         "what": options.what,
         "date": datetime.fromtimestamp(steps[0].started, UTC).date().isoformat(),
-        "machine": describe_machine(),
+        "machine": {key: describe_machine()[key] for key in ("cpu", "cores", "system")},
         "workflow_object": workflow_object(options.workflow, options.namespace),
         "pods_of_kubeflow_itself": drivers,
         "whole_s": round(steps[-1].ended - steps[0].started),
