@@ -349,6 +349,11 @@ def _stability(config: ExperimentConfig) -> Refusals:
                     "a group of one trajectory has no variance; set it to null, or "
                     "rollout_manager.n_trajectory to at least 2",
                 )
+    if stop.empty_batches is not None and config.algorithm.rollout_filter.strategy == "none":
+        yield (
+            "trainer.early_stop.empty_batches",
+            "no batch is ever empty without algorithm.rollout_filter; set one, or this to null",
+        )
     if stop.min_val_success is not None and not trainer.test_freq:
         yield (
             "trainer.early_stop.min_val_success",

@@ -80,6 +80,13 @@ class Engine(Protocol):
         """
         ...
 
+    def action_mask(self, row: TokenRow) -> NDArray[np.bool_]:
+        """Bool [T]: tokens the policy loss reads (M^loss, or every token it could have sampled).
+
+        None of a row without sampled tokens.
+        """
+        ...
+
     def logprobs(
         self, rows: Sequence[TokenRow], images: Images, *, reference: bool = False
     ) -> list[NDArray[np.float32]]:

@@ -16,7 +16,13 @@ from vagen.advantage import get_estimator, make_credit
 from vagen.config import ConfigError, config_digest
 from vagen.config.schema import ActorConfig, CriticConfig, ExperimentConfig, OptimConfig
 from vagen.engines.base import Images, OnProgress, Play, Result
-from vagen.engines.objectives import CRITIC_MASK, actor_denominator, critic_denominator
+from vagen.engines.objectives import (
+    CRITIC_MASK,
+    PER_TRAJECTORY,
+    actor_denominator,
+    count_trajectory_tokens,
+    critic_denominator,
+)
 from vagen.learning import Metric, combine_metrics, make_kl_controller
 from vagen.models.processor import Processor
 from vagen.rollout.types import TokenRow
@@ -97,12 +103,15 @@ class PpoEngine(ABC):
         return self.config.actor_rollout_ref.rollout.temperature
 
     def action_mask(self, row: TokenRow) -> NDArray[np.bool_]:
-        """Bool [T]: tokens the policy loss reads (M^loss, or every token it could have sampled)."""
+        """Bool [T]: tokens the policy loss reads (M^loss, or every token it could have sampled).
+
+        None of a row without sampled tokens, such as one that only fills a batch up.
+        """
         if self.config.rollout_manager.use_loss_mask:
             return row.loss_mask
         mask = ~np.isin(row.input_ids, self.processor.banned_ids)
         mask[0] = False
-        return mask
+        return mask & row.loss_mask.any()
 
     def update(
         self,
@@ -123,6 +132,8 @@ class PpoEngine(ABC):
         if not rows:
             self.updates += 1
             return {}
+        if self.config.actor_rollout_ref.actor.loss_agg_mode == PER_TRAJECTORY:
+            count_trajectory_tokens(rows, action_mask=self.action_mask)
         order = np.random.Generator(np.random.Philox(key=seed))
         metrics: dict[str, float] = {}
         if self.learns_values:

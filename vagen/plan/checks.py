@@ -2,6 +2,7 @@
 
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.checks import context_window, estimator_of
+from vagen.config.hints import no_ops
 from vagen.plan.local import Memory
 from vagen.plan.remedies import remedies
 from vagen.plan.shape import GIB, ModelShape, read_shape
@@ -56,7 +57,7 @@ def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> l
             "critic.use_reward_mask trains the critic at the ends of turns only, and "
             f"{experiment.algorithm.adv_estimator} reads its values on every token"
         )
-    return found
+    return [*found, *no_ops(experiment)]
 
 
 def check_prompts(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> None:

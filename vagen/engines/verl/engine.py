@@ -18,7 +18,7 @@ from vagen.config.checks import has_reference
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
 from vagen.engines.base import Images, OnProgress, Play, Result
-from vagen.engines.objectives import CRITIC_MASK
+from vagen.engines.objectives import CRITIC_MASK, PER_TRAJECTORY, TRAJECTORY_TOKENS
 from vagen.engines.ppo import PpoEngine, Step, Stepped
 from vagen.engines.verl import checkpoint, players
 from vagen.engines.verl.errors import Processes
@@ -219,6 +219,8 @@ class VerlEngine(PpoEngine):
         columns = ("old_logprobs", "advantages")
         if config.tis_imp_ratio_cap is not None:
             columns += ("rollout_logprobs", "loss_mask")
+        if config.loss_agg_mode == PER_TRAJECTORY:
+            columns += (TRAJECTORY_TOKENS,)
         return (*columns, "ref_logprobs") if config.use_kl_loss else columns
 
     def _infer(
