@@ -39,7 +39,7 @@ CHECKS = {
     "g6": Check("step:speed", 128, repeats=1),
     "g7": Check("stock:check", 64, repeats=2),
     "g8": Check("rollout:synchronisation", 8, 2, 32),
-    "g9": Check("checkpoint:check", 8, 2, 32),
+    "g9": Check("checkpoint:check", 8, 2, 32, repeats=1),
     "g10": Check("learning:check", 64),
 }
 

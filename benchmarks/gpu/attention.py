@@ -1,4 +1,4 @@
-"""G1: which of torch's attention kernels read packed rows, and what `packed` costs beside `sdpa`."""
+"""G1: which of torch's kernels read packed rows, and what `packed` costs beside `sdpa`."""
 
 from typing import Any
 

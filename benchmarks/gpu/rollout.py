@@ -63,9 +63,7 @@ def missing(rollout: str) -> str:
     return ", ".join(name for name in needed if importlib.util.find_spec(name) is None)
 
 
-def engine_of(
-    setup: Setup, config: ExperimentConfig, rollout: str
-) -> AbstractContextManager[Any]:
+def engine_of(setup: Setup, config: ExperimentConfig, rollout: str) -> AbstractContextManager[Any]:
     """The local engine, or the distributed one with a kind of rollout servers."""
     if rollout == "local":
         return local_engine(config, setup.device, setup.dtype)

@@ -29,7 +29,6 @@ from benchmarks.gpu.common import (
 
 MOST = 1.1
 """How much longer than verl's own ours may take."""
-WITHOUT_CRITIC = ("algorithm.adv_estimator=grpo", "algorithm.kl_ctrl.kl_coef=0")
 
 
 def check(setup: Setup) -> dict[str, Any]:
@@ -143,7 +142,9 @@ def _batch(setup: Setup, config: Any, rows: Sequence[Any], images: Any) -> Any:
     batch["advantages"] = answers(lambda row: row.columns["advantages"])
     pixels = []
     for row in rows:
-        shown = [processor.process_image(Image.fromarray(decode_png(images[d]))) for d in row.images]
+        shown = [
+            processor.process_image(Image.fromarray(decode_png(images[d]))) for d in row.images
+        ]
         values = np.concatenate([image.pixel_values for image in shown])
         pixels.append(
             {
@@ -162,7 +163,14 @@ def _child(name: str, given: Path, answer: Path) -> None:
 
     setup: Setup = pickle.loads(given.read_bytes())
     configure(cpu=setup.device == "cpu")
-    config = setup.experiment(*WITHOUT_CRITIC)
+    levels = max(setup.trajectories // 2, 1)
+    config = setup.experiment(  # neither critic nor reference
+        "algorithm.adv_estimator=grpo",
+        "algorithm.kl_ctrl.kl_coef=0",
+        "rollout_manager.n_trajectory=2",
+        f"data.train_batch_size={levels}",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={min(32, 2 * levels)}",
+    )
     trajectories, images = written_episodes(setup, config)
     measure = {"ours": _ours, "verl": _verl}[name]
     answer.write_bytes(pickle.dumps(measure(setup, config, rows_of(trajectories), images)))
