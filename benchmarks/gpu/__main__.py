@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.gpu.common import ROOT, Setup, write
+from benchmarks.gpu.common import ROOT, SIZES, Setup, write
 from benchmarks.gpu.model import MODELS
 
 
@@ -58,10 +58,7 @@ def main() -> None:
 
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     check = CHECKS[arguments.check]
-    sizes = {
-        name: getattr(arguments, name) or getattr(check, name)
-        for name in ("trajectories", "turns", "response", "repeats")
-    }
+    sizes = {name: getattr(arguments, name) or getattr(check, name) for name in SIZES}
     setup = Setup(
         model=arguments.model,
         device=device,
@@ -77,6 +74,8 @@ def main() -> None:
         configure(cpu=device == "cpu")  # before transformers is imported
     module, _, function = check.function.partition(":")
     found = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)(setup)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
     path = write(arguments.check, setup, arguments.output, found)
     print(json.dumps(found, indent=2))
     print(f"{arguments.check}: {'passed' if found['passed'] else 'NOT PASSED'}; {path}")
@@ -90,7 +89,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", choices=list(MODELS), default="qwen25vl-1b")
     parser.add_argument("--device", choices=["cuda", "cpu"])
     parser.add_argument("--gpus", type=int, default=1)
-    for name in ("trajectories", "turns", "response", "repeats"):
+    for name in SIZES:
         parser.add_argument(f"--{name}", type=int, help="of the check, if not given")
     parser.add_argument("--rollouts", default="local,torch,vllm", help="of g3, g4, g5, g6, g8")
     parser.add_argument("--scratch", type=Path, default=ROOT / "build" / "gpu")

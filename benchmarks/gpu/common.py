@@ -10,9 +10,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,9 @@ from vagen.rollout.types import Generation, Sampling, TokenRow, Trajectory
 from vagen.stages.episodes import training_specs
 from vagen.stages.levels import draw_levels
 
+SIZES = ("trajectories", "turns", "response", "repeats")
+"""Of a `Setup`; each check has its own."""
+VERSIONS = ("torch", "vllm", "verl", "transformers", "ray")
 ROOT = Path(__file__).parent.parent.parent
 GIB = 1 << 30
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
@@ -82,17 +84,13 @@ class Setup:
 
     def infra(self, *options: str) -> InfraConfig:
         """The distributed engine on this machine."""
-        layout = [f"verl.n_gpus_per_node={self.gpus}", f"verl.agent_workers={self.workers}"]
+        players = max(1, min(8, (os.cpu_count() or 2) // 2))
+        layout = [f"verl.n_gpus_per_node={self.gpus}", f"verl.agent_workers={players}"]
         own = [o.removeprefix("infra.") for o in self.options if o.startswith("infra.")]
         base = ["engine=verl", f"device={self.device}", f"dtype={self.dtype}"]
         if self.device == "cpu":
             base.append("threads=1")
         return load_infra(None, [*base, *layout, *own, *options])
-
-    @property
-    def workers(self) -> int:
-        """Processes that play."""
-        return max(1, min(8, (os.cpu_count() or 2) // 2))
 
     def model_path(self) -> Path:
         """The model's directory, built if it is not there."""
@@ -111,9 +109,10 @@ class Scribe:
         self.eos, self.length = processor.eos_id, length
 
     async def generate(self, *, sampling: Sampling, **_: Any) -> Generation:
-        """An answer of exactly so many tokens, the end of the turn included."""
+        """An answer of so many tokens or down to half of them, the end of the turn included."""
         draws = np.random.Generator(np.random.Philox(key=sampling.seed))
-        ids = [*draws.choice(self.words, self.length - 1).tolist(), self.eos]
+        length = draws.integers(self.length // 2, self.length, endpoint=True)
+        ids = [*draws.choice(self.words, length - 1).tolist(), self.eos]
         return Generation(ids, [0.0] * len(ids), "stop")
 
     def release(self, request_id: str) -> None:
@@ -263,17 +262,9 @@ def used_bytes(device: str) -> int:
     own = psutil.Process()
     found = 0
     for process in (own, *own.children(recursive=True)):
-        with _ended_meanwhile():
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
             found += process.memory_info().rss
     return found
-
-
-@contextmanager
-def _ended_meanwhile() -> Iterator[None]:
-    try:
-        yield
-    except psutil.NoSuchProcess:
-        return
 
 
 class Meter:
@@ -340,7 +331,7 @@ class Meter:
 
 
 def difference(found: Sequence[Any], reference: Sequence[Any], rows: Sequence[TokenRow]) -> Any:
-    """How two computations of one number per sampled token differ."""
+    """How two computations of one number per sampled token differ, beside its own deviation."""
     a, b = (
         np.concatenate([x[row.loss_mask] for x, row in zip(xs, rows, strict=True)])
         for xs in (found, reference)
@@ -350,7 +341,8 @@ def difference(found: Sequence[Any], reference: Sequence[Any], rows: Sequence[To
         "mean": float(apart.mean()),
         "p99": float(np.quantile(apart, 0.99)),
         "max": float(apart.max()),
-        "deviation_of_reference": float(b.std()),
+        "correlation": float(np.corrcoef(a, b)[0, 1]),
+        "deviation": float(b.std()),
     }
 
 
@@ -365,34 +357,23 @@ def write(check: str, setup: Setup, output: Path, content: dict[str, Any]) -> Pa
     """Writes a check's result beside those of the other benchmarks."""
     import torch
 
-    version = partial(_version, ("torch", "vllm", "verl", "transformers", "ray"))
-    gpu = torch.cuda.get_device_name() if setup.device == "cuda" else "cpu"
+    known = {d.metadata["Name"].lower(): d.version for d in importlib.metadata.distributions()}
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
+    sizes = asdict(setup)
     report = {
         "check": check,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "device": gpu,
-        "gpus": setup.gpus,
-        "versions": version() | {"cuda": torch.version.cuda},
+        "device": torch.cuda.get_device_name() if setup.device == "cuda" else "cpu",
+        "versions": {name: known.get(name) for name in VERSIONS} | {"cuda": torch.version.cuda},
         "commit": commit or os.environ.get("VAGEN_COMMIT", "unknown"),
         "machine": describe_machine(),
-        "model": setup.model,
         "dtype": setup.dtype,
-        "trajectories": setup.trajectories,
-        "turns": setup.turns,
-        "response_tokens": setup.response,
-        "repeats": setup.repeats,
-        "options": list(setup.options),
+        **{name: sizes[name] for name in ("model", "gpus", *SIZES, "options")},
         **content,
     }
     output.mkdir(parents=True, exist_ok=True)
     path = output / f"gpu-{check}.json"
     path.write_text(json.dumps(report, indent=2) + "\n")
     return path
-
-
-def _version(names: Sequence[str]) -> dict[str, str | None]:
-    known = {d.metadata["Name"].lower(): d.version for d in importlib.metadata.distributions()}
-    return {name: known.get(name) for name in names}

@@ -110,7 +110,7 @@ def _configuration(published: Any, tokenizer: Any) -> Any:
     config = published.config()
     text, vision = config.get_text_config(), config.vision_config
     half = (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads) // 2
-    side = half * 3 // 8  # height and width have three eighths each, time the rest
+    side = half * 3 // 8  # of height and of width; time has the rest
     qwen3 = published.model_type == "qwen3_vl"
     text.rope_parameters = {
         "rope_type": "default",
@@ -127,10 +127,9 @@ def _configuration(published: Any, tokenizer: Any) -> Any:
     else:
         whole = [i for i in vision.fullatt_block_indexes if i < vision.depth]
         vision.fullatt_block_indexes = whole or last
-    for part in ("image_token", "video_token", "vision_start_token", "vision_end_token"):
-        text_of = {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"}
-        found = text_of.get(part, f"<|{part.removesuffix('_token')}|>")
-        setattr(config, f"{part}_id", tokenizer.convert_tokens_to_ids(found))
+    for part in ("image_pad", "video_pad", "vision_start", "vision_end"):
+        name = f"{part.removesuffix('_pad')}_token_id"
+        setattr(config, name, tokenizer.convert_tokens_to_ids(f"<|{part}|>"))
     for section in (config, text):
         section.eos_token_id, section.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
         section.bos_token_id = None

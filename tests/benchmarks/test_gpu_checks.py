@@ -66,7 +66,7 @@ def test_g1_kernels_and_both_attentions(run):
     names = [f"{kind}/{part}" for kind in ("packed", "sdpa") for part in ("logprobs", "update")]
     phases_took_time(found["phases"], *names)
     assert found["rows"] == 3 and found["tokens"] > 3 * 2 * 81
-    assert found["difference"]["deviation_of_reference"] > 0
+    assert found["difference"]["deviation"] > 0
     assert found["difference"]["max"] < 0.5  # after updates of weights that were the same
 
 
@@ -83,10 +83,10 @@ def test_g2_float32_is_exact_however_rows_lie(run, model):
         "packed against sdpa",
         "shuffled against in order",
     }
-    assert found["sampled"] == 3 * 2 * 12
+    assert 3 * 2 * 6 <= found["sampled"] < 3 * 2 * 12
     for figures in found["compared"].values():
         assert figures["logprobs"]["max"] < 2e-3 and figures["values"]["max"] < 2e-3
-        assert figures["values"]["deviation_of_reference"] > 0.05, "the head says nothing"
+        assert figures["values"]["deviation"] > 0.05, "the head says nothing"
 
 
 def test_g3_rollouts_agree_with_the_trainer(run):
@@ -144,7 +144,7 @@ def test_g8_servers_have_the_weights_after_sleep(run):
     found = run("g8", "--rollouts", "torch")
     assert found["passed"] and set(found["rollouts"]) == {"torch, all weights", "torch, adapters"}
     for figures in found["rollouts"].values():
-        phases_took_time(figures["phases"], "synchronise, awake", "sleep", "wake and synchronise")
+        phases_took_time(figures["phases"], "sleep", "wake and synchronise")
         assert figures["gb_per_second"] > 0
 
 
