@@ -1,6 +1,7 @@
 """What the GPU checks share: a setup, episodes of the right shape, engines, clocks, results."""
 
 import datetime
+import gc
 import importlib.metadata
 import json
 import os
@@ -170,9 +171,11 @@ def local_engine(config: ExperimentConfig, device: str, dtype: str) -> Iterator[
     from vagen.engines.local.engine import LocalEngine
 
     path = config.actor_rollout_ref.model.path
-    yield LocalEngine(config, path, device=torch.device(device), dtype=getattr(torch, dtype))
-    if device == "cuda":
-        torch.cuda.empty_cache()
+    engine = LocalEngine(config, path, device=torch.device(device), dtype=getattr(torch, dtype))
+    try:
+        yield engine
+    finally:
+        _empty(engine)
 
 
 @contextmanager
@@ -234,7 +237,6 @@ def one_rank(config: ExperimentConfig, infra: InfraConfig) -> Iterator[Any]:
 
     configure(cpu=is_cpu(infra))
     join_alone()
-    import torch
     from omegaconf import OmegaConf
 
     from vagen.engines.verl.config import verl_config
@@ -243,11 +245,22 @@ def one_rank(config: ExperimentConfig, infra: InfraConfig) -> Iterator[Any]:
     path = config.actor_rollout_ref.model.path
     verl = verl_config(config, infra, path)
     OmegaConf.resolve(verl)
-    groups: Any = OneRank(config, verl)
-    engine = VerlEngine(config, path, groups=groups)
-    yield engine
-    engine.close()
-    del engine.groups, groups
+    ranks: Any = OneRank(config, verl)
+    engine = VerlEngine(config, path, groups=ranks)
+    del ranks
+    try:
+        yield engine
+    finally:
+        engine.close()
+        _empty(engine)
+
+
+def _empty(engine: Any) -> None:
+    """Gives its memory back, whoever still has a name for it."""
+    import torch
+
+    vars(engine).clear()
+    gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
@@ -358,16 +371,17 @@ def write(check: str, setup: Setup, output: Path, content: dict[str, Any]) -> Pa
     import torch
 
     known = {d.metadata["Name"].lower(): d.version for d in importlib.metadata.distributions()}
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
+    commit = os.environ.get("VAGEN_COMMIT", "")
+    if not commit and (ROOT / ".git").exists():
+        asked = ["git", "rev-parse", "HEAD"]
+        commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     sizes = asdict(setup)
     report = {
         "check": check,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name() if setup.device == "cuda" else "cpu",
         "versions": {name: known.get(name) for name in VERSIONS} | {"cuda": torch.version.cuda},
-        "commit": commit or os.environ.get("VAGEN_COMMIT", "unknown"),
+        "commit": commit,
         "machine": describe_machine(),
         "dtype": setup.dtype,
         **{name: sizes[name] for name in ("model", "gpus", *SIZES, "options")},

@@ -1,6 +1,5 @@
 """G3, G4, G8: what the rollout says against the trainer, before and after the weights change."""
 
-import gc
 import importlib.util
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -86,8 +85,6 @@ def _each(
             config = setup.experiment(*options)
             with engine_of(setup, config, rollout) as engine:
                 found[f"{rollout}, {name}"] = measure(setup, config, engine, rollout)
-            del engine
-            gc.collect()
     return {
         "passed": bool(found) and all(figures["passed"] for figures in found.values()),
         "thresholds": {
