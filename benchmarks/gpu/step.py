@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from PIL import Image
@@ -77,12 +78,10 @@ def _step(setup: Setup, context: str) -> dict[str, Any]:
             trajectories, images = written_episodes(setup, config)
             rows = _learn(setup, engine, rows_of(trajectories), images, meter)
     else:
+        options = {"sampling": config.actor_rollout_ref.rollout, "split": "train"}
+        specs = specs_of(config)
         with engine_of(setup, config, rollout) as engine:
-
-            def play() -> Any:
-                sampling = config.actor_rollout_ref.rollout
-                return engine.play(specs_of(config), sampling=sampling, split="train")
-
+            play = partial(engine.play, specs, **options)
             trajectories, images = meter.repeat("rollout", setup.repeats, play)
             rows = _learn(setup, engine, rows_of(trajectories), images, meter)
     seconds = {name: meter.median(name) for name in meter.seconds}
