@@ -118,6 +118,7 @@ def _batch(setup: Setup, config: Any, rows: Sequence[Any], images: Any) -> Any:
     from PIL import Image
     from tensordict.tensorclass import NonTensorData, NonTensorStack
     from torch.nn.utils.rnn import pad_sequence
+    from verl.utils import tensordict_utils
 
     from vagen.engines.verl.rows import ACTIONS, FRAMES, jagged, to_batch
     from vagen.envs.images import decode_png
@@ -154,7 +155,7 @@ def _batch(setup: Setup, config: Any, rows: Sequence[Any], images: Any) -> Any:
         )
     batch[FRAMES] = NonTensorStack(*(NonTensorData(entry) for entry in pixels))
     longest = batch["response_mask"].shape[1]
-    batch["max_response_len"] = NonTensorData(longest, batch_size=batch.batch_size)
+    tensordict_utils.assign_non_tensor(batch, max_response_len=longest)
     return batch
 
 
