@@ -1,10 +1,10 @@
 """Model directories of published size with random weights: no network, no download.
 
-Weights are drawn so that every part of the network matters: linear layers at fan_in^-1/2, those
-that write to the residual stream less by the root of twice the layers, the output layer such that
-logits deviate by about 3. Probabilities of sampled tokens then spread as those of trained models
-do; with the usual .02 they would all be near one over the vocabulary, and say nothing about how
-well two engines agree.
+Weights are drawn so that every part of the network matters: linear layers at fan_in^-1/2, queries
+three times as large, so that a token attends to few others, the output layer such that logits
+deviate by about 3. Probabilities of sampled tokens then spread as those of trained models do, and
+rest on what was said before; with the usual .02 they would all be near one over the vocabulary, and
+say nothing about how well two engines agree.
 """
 
 import json
@@ -20,8 +20,8 @@ from vagen.models.tiny import build_tokenizer
 LOGIT_DEVIATION = 3.0
 VOCABULARY = 4096
 """Most tokens that the tokenizer knows; the others of the published vocabulary are banned."""
-INTO_RESIDUAL = ("o_proj", "down_proj", "attn.proj", "linear_fc2")
-"""Names of layers that write to a residual stream end so."""
+SHARPNESS = 3.0
+"""Deviation of attention's scores."""
 SMALL_TEXT = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -139,10 +139,11 @@ def _configuration(published: Any, tokenizer: Any) -> Any:
 def _initialise(model: Any) -> None:
     import torch
 
-    layers = 2 * model.config.get_text_config().num_hidden_layers
     head = model.get_output_embeddings().weight
     for name, module in model.named_modules():
         weight = getattr(module, "weight", None)
+        if name.endswith("q_norm"):
+            torch.nn.init.constant_(module.weight, SHARPNESS)
         if weight is None or weight.ndim < 2:
             continue
         deviation = weight[0].numel() ** -0.5
@@ -150,8 +151,8 @@ def _initialise(model: Any) -> None:
             deviation *= LOGIT_DEVIATION
         elif isinstance(module, torch.nn.Embedding):
             deviation = 0.1
-        elif name.endswith(INTO_RESIDUAL):
-            deviation *= layers**-0.5
+        elif name.endswith("q_proj"):
+            deviation *= SHARPNESS
         torch.nn.init.normal_(weight, std=deviation)
         if getattr(module, "bias", None) is not None:
             torch.nn.init.zeros_(module.bias)
