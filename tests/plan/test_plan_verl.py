@@ -217,6 +217,15 @@ def test_what_never_fits_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.strip().endswith("take a smaller model")
 
 
+def test_what_is_passed_through_to_verl_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    key = "actor_rollout_ref.rollout.enable_chunked_prefill"
+    plan = ["plan", EXPERIMENT, "--infra", "h100x4"]
+    assert main([*plan, f"infra.verl.extra.{key}=false"]) == 0
+    assert f" {key}: False (infra.verl.extra)\n" in capsys.readouterr().out
+    assert main([*plan, "infra.verl.extra.trainer.nnodes=2"]) == USER_ERROR
+    assert "set `infra.verl.nnodes` instead" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_engine_can_be_chosen_for_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "frozenlake-tiny", "--engine", "verl", "infra.device=cpu"]) == 0

@@ -3,9 +3,16 @@
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+)
 
 from vagen.config.base import Fraction, Section
 from vagen.config.environments import EnvironmentsConfig
@@ -20,6 +27,17 @@ def _device(text: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
         raise ValueError("use auto, cpu, cuda or cuda:N")
     return text
+
+
+def dotted(tree: Any) -> Any:
+    """Nested mappings as one of dotted keys; of two that name the same the later one stays."""
+    if not isinstance(tree, dict):
+        return tree
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        inside = isinstance(value, dict) and value
+        flat |= {f"{key}.{k}": v for k, v in dotted(value).items()} if inside else {key: value}
+    return flat
 
 
 class VerlConfig(Section):
@@ -52,6 +70,9 @@ class VerlConfig(Section):
     """Keep optimizer state in host memory while it is not used."""
     agent_workers: PositiveInt = 8
     """Processes that play episodes."""
+    extra: Annotated[dict[str, Any], BeforeValidator(dotted)] = Field(default={})
+    """Any other of verl's own options by their dotted keys, laid over all the rest; those that an
+    option of ours sets are refused."""
 
 
 class InfraConfig(Section):

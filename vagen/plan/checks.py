@@ -1,5 +1,7 @@
 """What speaks against a plan: remarks on what may not be meant, refusals of what cannot fit."""
 
+import importlib.util
+
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.checks import context_window, estimator_of
 from vagen.plan.local import Memory
@@ -73,6 +75,18 @@ def check_prompts(experiment: ExperimentConfig, sizes: dict[str, ConversationSiz
                 f"`data.max_prompt_length` is {most:,}: raise it, or use a shorter "
                 "`env_config.prompt_detail`"
             )
+
+
+def check_extra(infra: InfraConfig) -> None:
+    """Refuses what is passed through to verl and it does not know, where verl is installed.
+
+    Raises:
+        ConfigError: With the nearest name.
+    """
+    if infra.verl.extra and importlib.util.find_spec("verl") is not None:
+        from vagen.engines.verl.config import pass_through, verl_defaults
+
+        pass_through(verl_defaults(), infra.verl.extra)
 
 
 def check_memory(memory: Memory, device: str, limit: int) -> None:

@@ -7,7 +7,7 @@ from rich.table import Table
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.engines.verl.mapping import is_cpu
 from vagen.plan import local, verl
-from vagen.plan.checks import check_gpu, check_memory, check_prompts, notes
+from vagen.plan.checks import check_extra, check_gpu, check_memory, check_prompts, notes
 from vagen.plan.counting import must_estimate
 from vagen.plan.shape import read_shape, trained_parameters
 from vagen.plan.sizes import ConversationSize, environments_here, measure, model_directory
@@ -67,6 +67,7 @@ def _verl(
 ) -> Parts:
     """The verl engine's configuration, memory of GPUs and nodes, and tokens per step."""
     cpu = is_cpu(infra)
+    check_extra(infra)
     yield settings_text(experiment, infra, cpu=cpu)
     shape = read_shape(model, experiment)
     memory = verl.gpu_memory(experiment, infra, shape, sizes)

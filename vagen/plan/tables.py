@@ -12,7 +12,7 @@ from vagen.config.checks import (
     trajectories_per_iteration,
 )
 from vagen.config.judge_options import JudgeConfig
-from vagen.engines.verl.mapping import ranks, servers, settings, token_budget
+from vagen.engines.verl.mapping import EXTRA, ranks, servers, settings, token_budget
 from vagen.plan.local import Memory
 from vagen.plan.shape import ModelShape, trained_parameters
 from vagen.plan.sizes import ConversationSize
@@ -119,7 +119,8 @@ def settings_text(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool
     """What we set in verl's configuration, a line each."""
     path = experiment.actor_rollout_ref.model.path
     laid = settings(experiment, infra, path, cpu=cpu)
-    lines = [f" {setting.key}: {setting.value}" for setting in laid]
+    passed = {True: f" ({EXTRA})", False: ""}
+    lines = [f" {s.key}: {s.value}{passed[s.source == EXTRA]}" for s in laid]
     return "\n".join(["what verl is told (the rest is its default)", *lines])
 
 

@@ -175,3 +175,41 @@ def test_no_option_is_set_twice() -> None:
         infra = load_infra(None, machine)
         keys = [s.key for s in settings(experiment, infra, "m", cpu=infra.device == "cpu")]
         assert len(keys) == len(set(keys))
+
+
+def test_any_other_option_of_verl_is_passed_through(model: str) -> None:
+    from verl.utils.config import omega_conf_to_dataclass
+
+    extra = {
+        "actor_rollout_ref.rollout.enable_chunked_prefill": False,
+        "actor_rollout_ref.actor.fsdp_config.forward_prefetch": True,
+        # Only the dataclass has it.
+        "critic.ppo_infer_micro_batch_size_per_gpu": 3,
+        # Empty in the defaults, or handed to Ray.
+        "actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space": 8,
+        "ray_kwargs.ray_init.object_store_memory": 10**9,
+    }
+    words = [f"verl.extra.{key}={str(value).lower()}" for key, value in extra.items()]
+    config = composed(model, infra=["engine=verl", "device=cpu", *words])
+    for key, value in extra.items():
+        assert OmegaConf.select(config, key) == value
+    rollout: Any = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    assert rollout.enable_chunked_prefill is False
+    critic: Any = omega_conf_to_dataclass(config.critic)
+    assert critic.ppo_infer_micro_batch_size_per_gpu == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("actor_rollout_ref.rollout.enable_chunked_prefil", "rollout.enable_chunked_prefill`?"),
+        ("actor_rollout_ref.actor.fsdp_config.forward_prefech", "fsdp_config.forward_prefetch`?"),
+        ("actor_rollout_ref.rollout.enforce_eager.more", "rollout.enforce_eager`?"),
+    ],
+)
+def test_an_option_that_verl_lacks_is_refused_with_the_nearest(
+    model: str, key: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match="unknown option of verl") as error:
+        composed(model, infra=[*GPU, f"verl.extra.{key}=1"])
+    assert words in str(error.value)

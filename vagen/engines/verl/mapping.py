@@ -5,13 +5,14 @@ batches, learning rate schedules and evaluation are not verl's: the stages and t
 take them from the experiment itself, so that both engines compute the same.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vagen.config import ConfigError
 from vagen.config.checks import context_window, has_critic, has_reference
 from vagen.config.checks_infra import check_verl
-from vagen.config.infra import InfraConfig
+from vagen.config.infra import InfraConfig, dotted
 from vagen.config.schema import ExperimentConfig, LoraConfig, OptimConfig
 
 TORCH_ROLLOUT = "vagen_torch"
@@ -20,6 +21,8 @@ ROLLOUTS = {"vllm": "vllm", "torch": TORCH_ROLLOUT}
 """`infra.verl.rollout` as verl calls it."""
 STRATEGY = "fsdp2"
 """How verl shards a network."""
+EXTRA = "infra.verl.extra"
+"""Source of the settings that are passed through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +78,11 @@ def settings(
         environment: Variables that every process of a Ray started here needs.
 
     Raises:
-        ConfigError: For combinations that verl cannot run.
+        ConfigError: For combinations that verl cannot run, and for what `infra.verl.extra` may not
+            set.
     """
     check_verl(experiment, infra)
-    return [
+    ours = [
         *_trainer(infra, cpu=cpu),
         *_model(experiment, infra, model_path),
         *_actor_and_reference(experiment, infra, cpu=cpu),
@@ -86,6 +90,21 @@ def settings(
         *_rollout(experiment, infra, cpu=cpu),
         *_ray(infra, environment or {}, cpu=cpu),
     ]
+    return [*ours, *_extra(infra, ours)]
+
+
+def _extra(infra: InfraConfig, ours: Sequence[Setting]) -> Iterator[Setting]:
+    """What is passed through, unless an option of ours decides it."""
+    sources = {
+        key: setting.source for setting in ours for key in dotted({setting.key: setting.value})
+    }
+    for key, value in infra.verl.extra.items():
+        for own, source in sources.items():
+            if f"{own}.".startswith(f"{key}.") or key.startswith(f"{own}."):
+                names = " and ".join(f"`{name}`" for name in source.split(", "))
+                advice = f"set {names} instead" if source else "it is the same for every run"
+                raise ConfigError(f"`{EXTRA}.{key}`: we set verl's `{own}`; {advice}")
+        yield Setting(key, value, EXTRA)
 
 
 def _trainer(infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
