@@ -43,7 +43,10 @@ def test_every_source_is_an_option_of_ours() -> None:
 def test_every_option_of_the_layout_reaches_verl_or_the_plan() -> None:
     named = {name for s in all_settings() for name in s.source.split(", ")}
     layout = {name for name in leaves(InfraConfig, "infra.") if name.startswith("infra.verl.")}
-    assert layout - named == {"infra.verl.gpu_memory_gib", EXTRA}
+    planned = {
+        f"infra.verl.{name}" for name in ("gpu_memory_gib", "host_memory_gib", "scratch_gib")
+    }
+    assert layout - named == {*planned, EXTRA}
 
 
 def test_nested_options_and_dotted_ones_are_the_same() -> None:

@@ -21,6 +21,12 @@ ROLLOUTS = {"vllm": "vllm", "torch": TORCH_ROLLOUT}
 """`infra.verl.rollout` as verl calls it."""
 STRATEGY = "fsdp2"
 """How verl shards a network."""
+FROZEN_TOWER = "freeze_vision_tower"
+"""Among the changes of a model's configuration: whether its vision tower learns."""
+SLICE = 512
+"""Tokens whose logits are float32 at once (`logits.py`)."""
+BUDGET = "infra.verl.max_token_len_per_gpu, actor_rollout_ref.actor.ppo_max_token_len"
+"""Source of the tokens of a micro batch."""
 EXTRA = "infra.verl.extra"
 """Source of the settings that are passed through."""
 
@@ -53,6 +59,11 @@ def token_budget(experiment: ExperimentConfig, infra: InfraConfig) -> int:
 def ranks(infra: InfraConfig) -> int:
     """Processes that train, a GPU each."""
     return infra.verl.nnodes * infra.verl.n_gpus_per_node
+
+
+def shards(infra: InfraConfig) -> int:
+    """Ranks that share one copy of a network."""
+    return min(infra.verl.fsdp_size or ranks(infra), ranks(infra))
 
 
 def servers(infra: InfraConfig) -> int:
@@ -115,18 +126,23 @@ def _trainer(infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
 
 def _model(experiment: ExperimentConfig, infra: InfraConfig, model_path: str) -> Iterator[Setting]:
     model = experiment.actor_rollout_ref.model
-    yield from _network("actor_rollout_ref.model", infra, model_path)
+    yield from _network("actor_rollout_ref.model", experiment, infra, model_path)
     yield from _lora("actor_rollout_ref.model", model)
 
 
-def _network(key: str, infra: InfraConfig, model_path: str) -> Iterator[Setting]:
+def _network(
+    key: str, experiment: ExperimentConfig, infra: InfraConfig, model_path: str
+) -> Iterator[Setting]:
     kernel, source = infra.verl.attention, "infra.verl.attention"
     yield Setting(f"{key}.path", model_path, "actor_rollout_ref.model.path")
     yield Setting(f"{key}.override_config.attn_implementation", kernel, source, new=True)
     yield Setting(f"{key}.use_remove_padding", kernel == "packed", source)
+    if experiment.actor_rollout_ref.model.freeze_vision_tower:
+        option = f"actor_rollout_ref.model.{FROZEN_TOWER}"
+        yield Setting(f"{key}.override_config.{FROZEN_TOWER}", True, option, new=True)
     yield Setting(
         f"{key}.enable_gradient_checkpointing",
-        infra.verl.gradient_checkpointing,
+        infra.verl.gradient_checkpointing is not False,
         "infra.verl.gradient_checkpointing",
     )
 
@@ -155,12 +171,10 @@ def _actor_and_reference(
     yield from _batches(key, experiment, infra)
     yield from _optimizer(key, actor.optim, actor.grad_clip)
     yield from _sharding(f"{key}.fsdp_config", experiment, infra, cpu=cpu)
-    # Entropy in slices: its [tokens, vocabulary] probabilities would double the logits' memory.
-    yield Setting(f"{key}.entropy_from_logits_with_chunking", True, "")
-    yield Setting(f"{key}.entropy_checkpointing", True, "")
     if has_reference(experiment):
         # It is frozen: weights of the type that it computes in are enough.
         yield from _precision("actor_rollout_ref.ref.fsdp_config", infra, master=False)
+        yield _groups("actor_rollout_ref.ref.fsdp_config", infra)
         if cpu:
             yield Setting(
                 "actor_rollout_ref.ref.fsdp_config.use_torch_compile", False, "infra.device"
@@ -174,17 +188,19 @@ def _critic(
         return
     critic = experiment.critic
     yield Setting("critic.strategy", STRATEGY, "")
-    yield from _network("critic.model", infra, model_path)
+    yield from _network("critic.model", experiment, infra, model_path)
     yield from _lora("critic.model", critic.model)
     yield from _batches("critic", experiment, infra)
+    # Its default is a number of its own.
+    name, budget = "ppo_infer_max_token_len_per_gpu", token_budget(experiment, infra)
+    yield Setting(f"critic.{name}", budget, BUDGET, new=True)
     yield from _optimizer("critic", critic.optim, critic.grad_clip)
     yield from _sharding("critic.fsdp", experiment, infra, cpu=cpu)
 
 
 def _batches(key: str, experiment: ExperimentConfig, infra: InfraConfig) -> Iterator[Setting]:
     yield Setting(f"{key}.use_dynamic_bsz", True, "")
-    source = "infra.verl.max_token_len_per_gpu, actor_rollout_ref.actor.ppo_max_token_len"
-    yield Setting(f"{key}.ppo_max_token_len_per_gpu", token_budget(experiment, infra), source)
+    yield Setting(f"{key}.ppo_max_token_len_per_gpu", token_budget(experiment, infra), BUDGET)
 
 
 def _optimizer(key: str, optim: OptimConfig, grad_clip: float) -> Iterator[Setting]:
@@ -201,11 +217,16 @@ def _sharding(
     key: str, experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool
 ) -> Iterator[Setting]:
     yield from _precision(key, infra, master=True)
+    yield _groups(key, infra)
     for name in ("param_offload", "optimizer_offload"):
         yield Setting(f"{key}.{name}", getattr(infra.verl, name), f"infra.verl.{name}")
     yield Setting(f"{key}.seed", experiment.seed, "seed")
     if cpu:
         yield Setting(f"{key}.use_torch_compile", False, "infra.device")
+
+
+def _groups(key: str, infra: InfraConfig) -> Setting:
+    return Setting(f"{key}.fsdp_size", infra.verl.fsdp_size or -1, "infra.verl.fsdp_size")
 
 
 def _precision(key: str, infra: InfraConfig, *, master: bool) -> Iterator[Setting]:
