@@ -289,20 +289,16 @@ STEPS: dict[str, tuple[Metric, ...]] = {
     ),
     "every step": (
         Metric(STEP_SECONDS, "s", "Duration of a step; drawn with the curves, not in MLflow."),
-        *(
-            Metric(f"perf/<call>/{name}", unit, meaning, when, better)
-            for name, unit, meaning, when, better in (
-                ("tokens_per_second", "tokens/s",
-                 "Tokens of all rows over the networks' seconds; `<call>` is `logprobs`, "
-                 "`reference`, `values`, `update_actor` or `update_critic`.",
-                 "the step calls the engine", "up"),
-                ("mfu", "0 to 1",
-                 "Model FLOPs utilisation: the arithmetic that the model's layers need, as verl "
-                 "counts it, over what the GPUs could do.", _VERL_GPU, "up"),
-                ("max_memory_allocated", "GiB", "Most memory of tensors on a GPU.", _GPU, ""),
-                ("max_memory_reserved", "GiB", "Most memory that torch took of a GPU.", _GPU, ""),
-            )
-        ),
+        Metric("perf/<call>/tokens_per_second", "tokens/s",
+               "Tokens of all rows over the networks' seconds; `<call>` is `logprobs`, "
+               "`reference`, `values`, `update_actor` or `update_critic`.",
+               "the step calls the engine", "up"),
+        Metric("perf/<call>/mfu", "0 to 1",
+               "Model FLOPs utilisation: the arithmetic that the model's layers need, as verl "
+               "counts it, over what the GPUs could do.", _VERL_GPU, "up"),
+        Metric("perf/<call>/max_memory_allocated", "GiB", "Most memory of tensors on a GPU.", _GPU),
+        Metric("perf/<call>/max_memory_reserved", "GiB", "Most memory that torch took of a GPU.",
+               _GPU),
     ),
 }
 """The metrics of each step, in the order in which they are shown."""

@@ -44,6 +44,25 @@ def test_values_and_gradients_are_torchs(given, name):
     assert wanted.abs().max() > 0.1
 
 
+def test_one_network_s_logits_can_have_both(given):
+    """As a loss with an entropy bonus reads them: neither gradient spoils the other's logits."""
+    from vagen.engines.verl import logits as ours
+
+    logits, labels = given
+
+    def found(leaf):
+        scaled = leaf / 0.7
+        return ours.logprobs(scaled, labels) + 0.5 * ours.entropy(scaled)
+
+    def expected(leaf):
+        logs = (leaf / 0.7).log_softmax(-1)
+        return logs.gather(-1, labels[:, None])[:, 0] - 0.5 * (logs.exp() * logs).sum(-1)
+
+    weights = torch.linspace(-1, 2, TOKENS)
+    wanted, got = gradient(expected, logits, weights), gradient(found, logits, weights)
+    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+
+
 def test_bfloat16_logits_give_float32_log_probabilities(given):
     """verl's own are rounded to bfloat16: a ratio of two policies of some percent off."""
     from verl.utils.torch_functional import logprobs_from_logits_v2
@@ -68,3 +87,7 @@ def test_the_workers_use_them():
     from vagen.engines.verl import networks  # noqa: F401
 
     assert transformer_impl.logprobs_from_logits is ours.logprobs
+    assert transformer_impl.verl_F.entropy_from_logits is ours.entropy
+    padded = torch.randn(2, 3, VOCABULARY)
+    expected = torch.distributions.Categorical(logits=padded).entropy()
+    torch.testing.assert_close(ours.entropy(padded), expected)

@@ -62,9 +62,9 @@ def test_ranks_get_the_rows_of_a_batch_once(vl_batch, family_dirs):
     shared.shares(again, vl_batch.images, 2)
     assert len(put) == 5
     # Rows that are not there begin another batch; the first one is gone then.
-    shared.shares(rows_of(vl_batch)[5:7], vl_batch.images, 1)
-    assert len(put) == 7
+    shared.shares(rows_of(vl_batch)[5:], vl_batch.images, 1)
+    assert len(put) == len(rows_of(vl_batch)) > 5
     shared.shares(rows, vl_batch.images, 1)
-    assert len(put) == 12
+    assert len(put) == len(rows_of(vl_batch)) + 5
     whole = to_batch(rows, vl_batch.images, processor, action_mask=lambda row: row.loss_mask)
     assert len(whole[FRAMES]) == 5

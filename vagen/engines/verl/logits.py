@@ -31,14 +31,15 @@ def logprobs(logits: Tensor, labels: Tensor, inplace_backward: bool = True) -> T
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy of each distribution in nats: logits [N, V] to float32 [N]."""
-    return _Entropy.apply(logits)
+    """Entropy of each distribution in nats: logits [..., V] to float32 [...]."""
+    return _Entropy.apply(logits.flatten(0, -2)).view(logits.shape[:-1])
 
 
 def _slices(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Copies in float32, which may be written to."""
     for start in range(0, len(logits), SLICE):
         part = slice(start, start + SLICE)
-        yield part, logits[part].float()
+        yield part, logits[part].to(torch.float32, copy=True)
 
 
 class _LogProbs(torch.autograd.Function):

@@ -35,6 +35,7 @@ from vagen.models.processor import Processor, load_processor
 from vagen.models.vision import freeze_tower
 
 transformer_impl.logprobs_from_logits = logits.logprobs
+transformer_impl.verl_F.entropy_from_logits = logits.entropy
 
 IMPOSSIBLE = -1e9
 """Logit of a banned token. Its probability is 0; minus infinity would make entropies NaN."""
@@ -57,7 +58,7 @@ class Learner:
         # Of the engine alone: rows are packed, but verl shall not put flash-attn's attention in
         # place of the one that the configuration names.
         self.use_remove_padding = False
-        self.compute_entropy_from_logits = logits.entropy
+        self.compute_entropy_from_logits = logits.entropy  # compiled, it would be no other
         super().initialize()  # type: ignore[misc]
         self.checkpoint_manager = ShardedState(
             self.module, self.optimizer, self.lr_scheduler, checkpoint_config=self.checkpoint_config

@@ -88,11 +88,7 @@ def assemble(
         fields[FRAMES] = NonTensorStack(*(NonTensorData({"png": e["png"]}) for e in entries))
     for name, values in columns.items():
         fields[f"column/{name}"] = jagged([torch.tensor(value) for value in values])
-    whole = {
-        name: NonTensorData(value) if isinstance(value, list) else value
-        for name, value in options.items()
-    }
-    return tensordict_utils.get_tensordict(fields, non_tensor_dict=whole)
+    return tensordict_utils.get_tensordict(fields, non_tensor_dict=options)
 
 
 def to_batch(
