@@ -20,7 +20,7 @@ STEP = {"lr": 1e-3, "grad_clip": 1.0, "grad_norm_threshold": 1e9, "denominator":
 
 
 def learn(rank: int, ranks: int, folder: Path) -> None:
-    """One step of each network; which of its weights moved."""
+    """Two steps of each network; which of its weights moved."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": "0"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     from omegaconf import OmegaConf
@@ -46,7 +46,8 @@ def learn(rank: int, ranks: int, folder: Path) -> None:
         ("actor", policy.actor, ("old_logprobs", "advantages")),
         ("critic", critic, ("values", "returns", "critic_mask")),
     ):
-        data = to_batch(
+        data = partial(
+            to_batch,
             given["rows"][rank::ranks],
             given["images"],
             load_processor(source),
@@ -59,7 +60,8 @@ def learn(rank: int, ranks: int, folder: Path) -> None:
         )
         module = worker.engine.module
         before = {n: w.detach().full_tensor().clone() for n, w in module.named_parameters()}
-        worker.train_batch(data)
+        for _ in range(2):  # a value head that says 0 gives the rest no gradient at first
+            worker.train_batch(data())
         found[name] = {
             n: not torch.equal(w.detach().full_tensor(), before[n])
             for n, w in module.named_parameters()
