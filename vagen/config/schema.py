@@ -199,6 +199,9 @@ class ModelConfig(LoraConfig):
 
     path: str = "tiny:vl"
     """A local model directory, a hub id, or `tiny:vl` / `tiny:text` (built in code)."""
+    freeze_vision_tower: bool = False
+    """The vision tower, of the critic too, stays as the warm start left it: no gradients, no
+    moments. With adapters `target_modules` says what learns instead."""
 
 
 class ActorConfig(Section):
