@@ -326,6 +326,13 @@ def _update(config: ExperimentConfig) -> Refusals:
 
 
 def _adapters(config: ExperimentConfig) -> Refusals:
+    frozen = config.actor_rollout_ref.model.freeze_vision_tower
+    if frozen and (config.actor_rollout_ref.model.lora_rank or config.critic.model.lora_rank):
+        yield (
+            "actor_rollout_ref.model.freeze_vision_tower",
+            "adapters train nothing else: leave the tower's layers out of their target_modules, "
+            "and set this to false",
+        )
     if config.critic.model.lora_rank and not has_critic(config):
         yield ("critic.model.lora_rank", "there is no critic to get adapters; set it to 0")
     models = {

@@ -199,6 +199,9 @@ class ModelConfig(LoraConfig):
 
     path: str = "tiny:vl"
     """A local model directory, a hub id, or `tiny:vl` / `tiny:text` (built in code)."""
+    freeze_vision_tower: Annotated[bool, LATER] = False
+    """The vision tower, of the critic too, stays as the warm start left it: no gradients, no
+    moments. With adapters `target_modules` says what learns instead."""
 
 
 class ActorConfig(Section):
@@ -238,7 +241,7 @@ class ActorConfig(Section):
     """Weight of that term."""
     kl_loss_type: Literal["k1", "low_var_kl", "mse"] = "low_var_kl"
     """Its estimator: `k1`, `low_var_kl` (k3) or `mse` (k2)."""
-    use_rollout_log_probs: bool | None = None
+    use_rollout_log_probs: Annotated[bool | None, LATER] = None
     """The rollout's log-probabilities are the old ones, and the trainer computes those of a sample
     only, to compare; null: where both are the same engine (`local`)."""
     tis_imp_ratio_cap: PositiveFloat | None = None

@@ -2,8 +2,9 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,7 @@ from vagen.engines.objectives import (
     count_trajectory_tokens,
     critic_denominator,
 )
+from vagen.engines.performance import Performance, start_trace, write_trace
 from vagen.learning import Metric, combine_metrics, make_kl_controller
 from vagen.models.processor import Processor
 from vagen.rollout.types import TokenRow
@@ -76,6 +78,7 @@ class PpoEngine(ABC):
         self.version: str | None = version
         self.updates = 0
         self.lr_scale = 1.0
+        self.performance = Performance()
         algorithm = config.algorithm
         self.kl_controller = make_kl_controller(
             algorithm.kl_ctrl.type,
@@ -172,6 +175,13 @@ class PpoEngine(ABC):
             "rollout_manager.one_step_off needs an engine that plays while it learns: take "
             "infra.engine=verl, or one_step_off=false"
         )
+
+    @contextmanager
+    def profiled(self, path: Path) -> Iterator[None]:
+        """Writes what the block computes as a Chrome trace; see `Engine.profiled`."""
+        trace = start_trace()
+        yield
+        write_trace(trace, path)
 
     def close(self) -> None:  # noqa: B027  # nothing is held by default
         """Lets everything go; the engine cannot be used any more."""

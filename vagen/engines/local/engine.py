@@ -7,6 +7,7 @@ Shape legend: R rows, T tokens of a row, N tokens of a packed line, M action tok
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from vagen.engines.ppo import Network, PpoEngine, Step, Stepped
 from vagen.learning import Metric
 from vagen.models.loading import LanguageModel, copy_of, load_model, value_model_from
 from vagen.models.lora import add_adapters, has_adapters
+from vagen.models.vision import freeze_tower
 from vagen.rollout.play import check_failures, check_rendering, play
 from vagen.rollout.runner import EpisodeSpec, derive_seed
 from vagen.rollout.types import TokenRow, Trajectory
@@ -76,6 +78,8 @@ class LocalEngine(PpoEngine):
             ModelError: The model cannot be loaded.
         """
         self.actor = load_model(model_path, device=device, dtype=dtype)
+        if config.actor_rollout_ref.model.freeze_vision_tower:
+            freeze_tower(self.actor.model)
         super().__init__(config, self.actor.processor, version)
         self.device = device
         self.environments = environments
@@ -160,7 +164,8 @@ class LocalEngine(PpoEngine):
         self, rows: Sequence[TokenRow], images: Images, *, reference: bool = False
     ) -> list[NDArray[np.float32]]:
         """Log-probabilities of the action tokens, float32 [T] per row, 0 elsewhere."""
-        return self._infer("logprobs_of", rows, images, reference)
+        with self._measured("reference" if reference else "logprobs", rows):
+            return self._infer("logprobs_of", rows, images, reference)
 
     @torch.no_grad()
     def logprobs_of(
@@ -177,7 +182,8 @@ class LocalEngine(PpoEngine):
         self, rows: Sequence[TokenRow], images: Images
     ) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
         """Values before each token, float32 [T] per row, and after the last one, float32 [R]."""
-        after = self._infer("values_after", rows, images)
+        with self._measured("values", rows):
+            after = self._infer("values_after", rows, images)
         before = [np.concatenate([[np.float32(0)], value[:-1]]) for value in after]
         return before, np.array([value[-1] for value in after], dtype=np.float32)
 
@@ -221,6 +227,10 @@ class LocalEngine(PpoEngine):
         """Ends the helpers."""
         self._helpers.close()
 
+    def _measured(self, call: str, rows: Sequence[TokenRow]) -> AbstractContextManager[None]:
+        tokens = sum(len(row.input_ids) for row in rows)
+        return self.performance.measured(call, tokens, self.device)
+
     def _parts(self, size: int, least: int) -> int:
         """How many parts of at least some size a batch is cut into."""
         return max(1, min(PARTS, size // least)) if self.device.type == "cpu" else 1
@@ -259,12 +269,12 @@ class LocalEngine(PpoEngine):
             group["lr"] = step.lr
         optimizer.zero_grad(set_to_none=True)
         units = ((step, *_some(rows, images, group)) for group in self._groups(rows))
-        found = self._helpers.add_gradients(
-            step.network, "learn_from", units, on_progress or (lambda _: None)
-        )
-        norm = float(nn.utils.clip_grad_norm_(module.parameters(), step.grad_clip))
-        if not step.skips(norm):
-            optimizer.step()
+        hear = on_progress or (lambda _: None)
+        with self._measured(f"update_{step.network}", rows):
+            found = self._helpers.add_gradients(step.network, "learn_from", units, hear)
+            norm = float(nn.utils.clip_grad_norm_(module.parameters(), step.grad_clip))
+            if not step.skips(norm):
+                optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses, parts = zip(*found, strict=True)
         return Stepped(loss=sum(losses), grad_norm=norm, parts=list(parts))
