@@ -11,7 +11,7 @@ from vagen.run import layout
 from vagen.run.run import KEEP_CHECKPOINTS, Run
 from vagen.run.spent import ENGINE_STARTED
 from vagen.stages.learn import learn
-from vagen.storage import MANIFEST, StorageError, read_manifest, verify_directory
+from vagen.storage import MANIFEST, StorageError, read_manifest, remove_all_stale, verify_directory
 
 
 def version_before(iteration: int) -> str:
@@ -50,7 +50,7 @@ def saved_iterations(run: Run) -> list[int]:
 def engine_at(run: Run, version: str) -> Engine:
     """The engine with the weights of `version`: the resident one, or loaded from the run's folder.
 
-    Weights that were not saved (`trainer.save_freq`) are had again by repeating the updates since
+    Weights that were not saved (`infra.save_freq`) are had again by repeating the updates since
     those that were: their batches are kept.
 
     Args:
@@ -60,9 +60,11 @@ def engine_at(run: Run, version: str) -> Engine:
     Raises:
         StorageError: The iteration's update is not committed, or what it needs is not there.
         CorruptArtifact: A file of theirs was changed.
+        StorageError: The checkpoint that was being written could not be.
     """
     if run.engine is not None and run.engine.version == version:
         return run.engine
+    run.await_checkpoint()
     last = -1 if version == layout.WARM_START else iteration_of(version)
     saved = max((number for number in saved_iterations(run) if number <= last), default=-1)
     engine = _load(run, version_before(saved + 1))
@@ -171,7 +173,8 @@ def gpus_of(infra: InfraConfig) -> int:
 
 
 def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:
-    """Deletes the checkpoints that are needed no more once that of an iteration is written.
+    """Deletes the checkpoints that are needed no more once that of an iteration is written, and
+    what a killed process left of one.
 
     Args:
         run: The run.
@@ -186,6 +189,7 @@ def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:
     for folder in (run.path / layout.CHECKPOINTS).glob("[0-9]*"):
         if int(folder.name) < iteration and int(folder.name) not in kept:
             _remove(folder)
+    remove_all_stale(run.path / layout.CHECKPOINTS)
 
 
 def _remove(folder: Path) -> None:
