@@ -388,7 +388,7 @@ def _lines_beside(content: bytes, other: bytes) -> bytes:
 
 
 def _rank(place: Path) -> tuple[Any, ...]:
-    """Orders places: an iteration's checkpoint comes right before its update."""
+    """Orders places: an iteration's checkpoint, if it is there, comes right before its update."""
     first, *rest = place.parts
     stages = (*layout.ITERATION_STAGES[:-1], "checkpoint", layout.ITERATION_STAGES[-1])
     if first == layout.CHECKPOINTS:
