@@ -58,9 +58,9 @@ def engine_at(run: Run, version: str) -> Engine:
         version: `warm_start` or `iteration-0007`.
 
     Raises:
-        StorageError: The iteration's update is not committed, or what it needs is not there.
+        StorageError: The iteration's update is not committed, or what it needs is not there; or the
+            checkpoint that was being written could not be.
         CorruptArtifact: A file of theirs was changed.
-        StorageError: The checkpoint that was being written could not be.
     """
     if run.engine is not None and run.engine.version == version:
         return run.engine
