@@ -33,6 +33,7 @@ SIZES = {
     "num_attention_heads": 12,
     "num_key_value_heads": 6,
     "head_dim": 64,
+    "layer_types": ["full_attention"] * 8,
 }
 SMALL = (
     *("envs.frozenlake.env_config.render_mode=text", "envs.frozenlake.train_size=8"),
@@ -75,7 +76,7 @@ def write_model(directory: Path) -> None:
     from vagen.models.tiny import build_tiny_model
 
     build_tiny_model("tiny:text", directory, corpus=["a b c up down left right"], tags=[], seed=0)
-    config = Qwen3Config.from_pretrained(directory, **SIZES, layer_types=None)
+    config = Qwen3Config.from_pretrained(directory, **SIZES)
     Qwen3ForCausalLM(config).save_pretrained(directory)
 
 
