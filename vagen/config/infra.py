@@ -5,7 +5,13 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
 from vagen.config.base import Fraction, Section
 from vagen.config.environments import EnvironmentsConfig
@@ -31,6 +37,9 @@ class VerlConfig(Section):
     """Nodes that train."""
     n_gpus_per_node: PositiveInt = 1
     """Ranks per node, a GPU each; on a machine without GPU, processes."""
+    rollout_gpus: NonNegativeInt = 0
+    """GPUs that belong to the rollout servers alone, on all nodes together, beside those that train;
+    every node has the same number of them. 0: the servers share the GPUs that train."""
     rollout: Literal["vllm", "torch"] = "vllm"
     """What generates: vLLM servers, or plain torch (small models, tests)."""
     tensor_model_parallel_size: PositiveInt = 1
