@@ -104,11 +104,14 @@ def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
     if layout.rollout_gpus % layout.nnodes:
         yield (
             "infra.verl.rollout_gpus",
-            f"infra.verl.nnodes = {layout.nnodes} does not divide {layout.rollout_gpus}: every node "
-            "has the same number of GPUs",
+            f"infra.verl.nnodes = {layout.nnodes} does not divide {layout.rollout_gpus}: every "
+            "node has the same number of GPUs",
         )
-    parallel, apart = layout.tensor_model_parallel_size, layout.rollout_gpus > 0
-    per_node = layout.rollout_gpus // layout.nnodes if apart else layout.n_gpus_per_node
+    parallel = layout.tensor_model_parallel_size
+    per_node, whole = layout.n_gpus_per_node, "infra.verl.n_gpus_per_node"
+    if layout.rollout_gpus:
+        per_node = layout.rollout_gpus // layout.nnodes
+        whole = "infra.verl.rollout_gpus / infra.verl.nnodes"
     if infra.kubernetes is not None and layout.ray_address is not None:
         yield (
             "infra.verl.ray_address",
@@ -130,9 +133,8 @@ def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
     if per_node % parallel:
         yield (
             "infra.verl.tensor_model_parallel_size",
-            f"{parallel} does not divide "
-            + (f"the {per_node} of infra.verl.rollout_gpus" if apart else "infra.verl.n_gpus_per_node")
-            + f" = {per_node}: a rollout server takes whole GPUs of one node",
+            f"{parallel} does not divide {whole} = {per_node}: a rollout server takes whole GPUs "
+            "of one node",
         )
     if layout.rollout == "torch" and parallel > 1:
         yield (

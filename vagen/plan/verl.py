@@ -15,7 +15,7 @@ from vagen.config.checks import (
     has_reference,
     trajectories_per_iteration,
 )
-from vagen.engines.verl.mapping import ranks, servers, token_budget
+from vagen.engines.verl.mapping import BUCKET_MIB, gpus, ranks, servers, token_budget
 from vagen.plan.shape import GIB, WIDTH, ModelShape, trained_parameters
 from vagen.plan.sizes import ConversationSize, longest_context
 
@@ -68,6 +68,8 @@ class GpuMemory:
     vllm_weights: int
     cache: int
     """Key/value cache that remains of vLLM's share; negative if its weights do not fit."""
+    received: int
+    """Weights on their way into a server that has a GPU of its own; 0 if servers share GPUs."""
 
     @property
     def resting(self) -> int:
@@ -76,8 +78,9 @@ class GpuMemory:
 
     @property
     def rollout(self) -> int:
-        """Peak while episodes are played."""
-        return CONTEXT + self.resting + (self.vllm or self.vllm_weights + self.cache)
+        """Peak while episodes are played, on a GPU that plays."""
+        beside = self.received or self.resting
+        return CONTEXT + beside + (self.vllm or self.vllm_weights + self.cache)
 
     @property
     def update(self) -> int:
@@ -85,7 +88,7 @@ class GpuMemory:
         learning = self.actor.working + self.logits + self.resting - self.actor.resting
         if self.critic:
             learning = max(learning, self.critic.working + self.actor.resting)
-        asleep = ASLEEP if self.vllm else self.vllm_weights
+        asleep = 0 if self.received else ASLEEP if self.vllm else self.vllm_weights
         return CONTEXT + asleep + learning + self.gathered + self.activations
 
     @property
@@ -171,7 +174,13 @@ def gpu_memory(
         vllm=vllm,
         vllm_weights=weights,
         cache=cache,
+        received=_received(shape) if layout.rollout_gpus else 0,
     )
+
+
+def _received(shape: ModelShape) -> int:
+    """Two buckets, one that is handed on, and the largest weight, whose parts are put together."""
+    return 3 * (BUCKET_MIB << 20) + 4 * shape.vocabulary * shape.hidden
 
 
 def micro_batch_tokens(
@@ -283,8 +292,8 @@ def host_memory(
     patches = max(size.patches for size in sizes.values())
     shown = trajectories_per_iteration(experiment) * turns * patches
     return HostMemory(
-        processes=local * WORKER
-        + local // layout.tensor_model_parallel_size * SERVER
+        processes=gpus(infra) // layout.nnodes * WORKER
+        + servers(infra) // layout.nnodes * SERVER
         + layout.agent_workers * AGENT,
         reference=reference,
         offloaded=offloaded,

@@ -64,7 +64,7 @@ def synchronize(engines: list[BroadcastEngine], weights: dict[str, Tensor]) -> l
         return {name: weight.clone() async for name, weight in engine.receive_weights()}
 
     with ThreadPoolExecutor(len(engines)) as threads:
-        list(threads.map(lambda pair: pair[0].init_process_group(**pair[1]), zip(engines, arguments)))
+        list(threads.map(lambda e, a: e.init_process_group(**a), engines, arguments))
         sending = [threads.submit(send, engine) for engine in engines[:RANKS]]
         found = list(threads.map(lambda e: asyncio.run(received(e)), engines[RANKS:]))
         for future in sending:

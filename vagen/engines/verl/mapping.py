@@ -20,6 +20,10 @@ ROLLOUTS = {"vllm": "vllm", "torch": TORCH_ROLLOUT}
 """`infra.verl.rollout` as verl calls it."""
 BROADCAST = "vagen_broadcast"
 """What verl's checkpoint engine calls our way to send weights to other GPUs (`broadcast.py`)."""
+BUCKET_MIB = 512
+"""Weights that are sent to other GPUs at a time; three times this is held there meanwhile."""
+CPU_BUCKET_MIB = 16
+"""The same between the processes of a CPU, and from a rank to a server beside it."""
 STRATEGY = "fsdp2"
 """How verl shards a network."""
 
@@ -244,9 +248,12 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
         yield Setting(f"{key}.enable_sleep_mode", False, source, new=True)
     if cpu:
         yield Setting(f"{key}.enforce_eager", True, "infra.device")
-        yield Setting(
-            f"{key}.checkpoint_engine.update_weights_bucket_megabytes", 16, "infra.device"
+    if cpu or layout.rollout_gpus:
+        size, source = (
+            CPU_BUCKET_MIB if cpu else BUCKET_MIB,
+            "infra.device, infra.verl.rollout_gpus",
         )
+        yield Setting(f"{key}.checkpoint_engine.update_weights_bucket_megabytes", size, source)
 
 
 def _apart(key: str, infra: InfraConfig) -> Iterator[Setting]:

@@ -17,8 +17,7 @@ END = "<!-- /options -->"
 
 
 def all_settings() -> list[Setting]:
-    """Every option that some run sets, once: with critic and adapters, on a GPU and on a CPU, with
-    servers beside the ranks and apart."""
+    """Every option that some run sets, once: with critic and adapters, GPU and CPU, own servers."""
     plain = ExperimentConfig(name="table", envs={"lake": EnvSpec(env_name="FrozenLake")})
     experiment = resolve_environments(plain)
     adapters = LoraConfig(lora_rank=8)
