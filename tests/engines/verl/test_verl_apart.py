@@ -2,7 +2,12 @@
 
 import numpy as np
 import pytest
+import ray
+from verl_stories import ray_files
 
+from vagen.config import ConfigError
+from vagen.config.load import load_infra
+from vagen.engines.verl.launch import start
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.run import Run
 from vagen.train import iterate
@@ -49,3 +54,14 @@ def test_servers_apart_play_and_learn_as_shared_ones(run_of, tmp_path, case) -> 
     for found, expected in zip(*(run.iteration_metrics() for run in runs), strict=True):
         for name in expected.keys() - {key for key in expected if key.startswith(OF_THE_MACHINE)}:
             assert found[name] == pytest.approx(expected[name], rel=1e-2, abs=1e-3), name
+
+
+def test_a_cluster_with_too_few_gpus_is_refused(make_experiment, vl_dir) -> None:
+    infra = load_infra(None, ["engine=verl", "device=cpu", "verl.rollout=torch", *APART])
+    with ray_files():
+        ray.init(num_gpus=2, num_cpus=4, include_dashboard=False)
+        try:
+            with pytest.raises(ConfigError, match="has 2 GPUs, and the run asks for 3"):
+                start(make_experiment(*FULL), infra, vl_dir)
+        finally:
+            ray.shutdown()
