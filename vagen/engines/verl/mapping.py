@@ -249,11 +249,9 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     if cpu:
         yield Setting(f"{key}.enforce_eager", True, "infra.device")
     if cpu or layout.rollout_gpus:
-        size, source = (
-            CPU_BUCKET_MIB if cpu else BUCKET_MIB,
-            "infra.device, infra.verl.rollout_gpus",
-        )
-        yield Setting(f"{key}.checkpoint_engine.update_weights_bucket_megabytes", size, source)
+        name = f"{key}.checkpoint_engine.update_weights_bucket_megabytes"
+        size = CPU_BUCKET_MIB if cpu else BUCKET_MIB
+        yield Setting(name, size, "infra.device, infra.verl.rollout_gpus")
 
 
 def _apart(key: str, infra: InfraConfig) -> Iterator[Setting]:
