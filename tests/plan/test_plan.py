@@ -17,7 +17,7 @@ from vagen.rollout.types import Trajectory
 
 LAKE = """\
 name: lake
-preset: vagen_full_turn_lambda
+preset: vagen_full
 envs:
   lake:
     env_name: FrozenLake

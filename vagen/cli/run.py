@@ -38,9 +38,7 @@ def run(options: Namespace) -> None:
             "take another --infra"
         )
     check_model(experiment.actor_rollout_ref.model.path)
-    from vagen.plan.parts import decide
-
-    created = Run.create(experiment, decide(experiment, infra), name=options.name)
+    created = Run.create(experiment, infra, name=options.name)
     if options.stage:
         _step(options, created)
     else:

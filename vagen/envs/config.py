@@ -10,10 +10,6 @@ from vagen.envs.parsing import LAYOUTS, Layout, Notation, PromptFormat, Tags
 RewardPreset = Literal["vagen-legacy", "vagen-new"]
 
 
-EXTRA_PARTS = {"format_penalty": 0.0}
-"""Parts that no preset pays: a response without the layout earns `format_penalty` (RAGEN: -.1)."""
-
-
 class EnvConfig(Section):
     """Options of every environment."""
 
@@ -67,7 +63,7 @@ class EnvConfig(Section):
                 f"expert_actions_per_turn is {self.expert_actions_per_turn}, but an answer may "
                 f"hold only max_actions_per_step = {self.max_actions_per_step}"
             )
-        parts = {**EXTRA_PARTS, **self.reward_presets.get(self.reward, {})}
+        parts = self.reward_presets.get(self.reward, {})
         for name in self.reward_overrides:
             if name not in parts:
                 raise ValueError(
@@ -83,7 +79,7 @@ class EnvConfig(Section):
     @property
     def reward_values(self) -> dict[str, float]:
         """The preset with the overrides applied."""
-        return {**EXTRA_PARTS, **self.reward_presets[self.reward], **self.reward_overrides}
+        return {**self.reward_presets[self.reward], **self.reward_overrides}
 
 
 class GridConfig(EnvConfig):

@@ -188,10 +188,7 @@ def step(name: str, iteration: int | None = None, label: str = "") -> Iterator[S
         raise
     seconds = time.monotonic() - record.started
     reporter.display.finish(record, seconds, None)
-    told = {"metrics": record.metrics}
-    if record.performance:
-        told["performance"] = record.performance
-    reporter.event("stage_finished", **about, seconds=round(seconds, 3), **told)
+    reporter.event("stage_finished", **about, seconds=round(seconds, 3), metrics=record.metrics)
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def saved_iterations(run: Run) -> list[int]:
 def engine_at(run: Run, version: str) -> Engine:
     """The engine with the weights of `version`: the resident one, or loaded from the run's folder.
 
-    Weights that were not saved (`trainer.save_freq`) are had again by repeating the updates since
+    Weights that were not saved (`infra.save_freq`) are had again by repeating the updates since
     those that were: their batches are kept.
 
     Args:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from verl_stories import OVERRIDES, Story, go_on, nodes, ray_files, rows_of, started, tell
-from vl_families import write_qwen25vl
 
 from vagen.engines.verl.env_vars import configure
 
@@ -61,13 +60,6 @@ def vl_batch(batch_dirs) -> Any:
     from vagen.rollout.batch import TrajectoryBatch
 
     return TrajectoryBatch.load(batch_dirs["tiny:vl"])
-
-
-@pytest.fixture(scope="session")
-def family_dirs(vl_dir, tmp_path_factory) -> dict[str, Path]:
-    """A model directory per family, all with the same tokenizer and image processor."""
-    folder = tmp_path_factory.mktemp("families") / "qwen2_5_vl"
-    return {"qwen3_vl": vl_dir, "qwen2_5_vl": write_qwen25vl(folder, like=vl_dir)}
 
 
 @pytest.fixture(scope="session")

@@ -4,14 +4,16 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from verl_stories import go_on, rows_of, spawn, tell
+from verl_stories import go_on, rows_of, tell
 
+from vagen.engines.verl.env_vars import configure
 from vagen.storage import StorageError, verify_directory
 
 pytestmark = pytest.mark.slow
@@ -61,6 +63,19 @@ def read(rank: int, ranks: int, folder: Path) -> None:
     manager = network(rank, ranks, seed=1, frozen=True)[2]
     with pytest.raises(ValueError, match=r"is of another network: 0\.bias is not in both"):
         manager.load_checkpoint(str(folder / "actor"))
+
+
+def worker(rank: int, ranks: int, folder: Path, task: Callable[[int, int, Path], None]) -> None:
+    configure(cpu=True)
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store-{task.__name__}-{ranks}"
+    torch.distributed.init_process_group("gloo", store, rank=rank, world_size=ranks)
+    task(rank, ranks, folder)
+    torch.distributed.destroy_process_group()
+
+
+def spawn(task: Callable[[int, int, Path], None], ranks: int, folder: Path) -> None:
+    torch.multiprocessing.spawn(worker, (ranks, folder, task), nprocs=ranks)
 
 
 def test_any_number_of_ranks_reads_what_any_other_wrote(tmp_path):

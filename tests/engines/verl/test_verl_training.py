@@ -11,8 +11,6 @@ from vagen.config.load import load_infra
 from vagen.models import load_model
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.run import Run
-from vagen.stages.build import build
-from vagen.stages.warm_start import warm_start
 from vagen.train import iterate
 
 pytestmark = pytest.mark.slow
@@ -21,7 +19,6 @@ JUDGED = (
     "judge.use_state_reward=true",
     "envs.game.env_config.prompt_format=grounding_worldmodeling",
 )
-WORDS = ("render_mode=text", "prompt_format=free_think", "prompt_detail=brief")
 GROUPS = ("preset=grpo_mask", "rollout_manager.n_trajectory=2", "data.train_batch_size=3")
 CASES = {
     "vagen_full": ("preset=vagen_full", "data.max_response_length=32", *JUDGED),
@@ -30,30 +27,16 @@ CASES = {
         "rollout_manager.one_step_off=true",
         "actor_rollout_ref.actor.tis_imp_ratio_cap=2.0",
     ),
-    "qwen2_5_vl": (
-        "preset=vagen_full",
-        "warm_start.steps=0",
-        *(f"envs.words.{name}_size=6" for name in ("train", "val", "test")),
-        "envs.words.env_name=FrozenLake",
-        *(f"envs.words.env_config.{option}" for option in WORDS),
-    ),
 }
-"""The last one plays levels with and without pictures."""
 
 
 @pytest.fixture
-def run_of(make_experiment, warm_runs, family_dirs, tmp_path):
-    """A run on verl with levels and initial model: `run_of("preset=...", ...)`."""
+def run_of(make_experiment, warm_runs, tmp_path):
+    """A run on verl with levels and warm start: `run_of("preset=...", ...)`."""
 
     def make(*overrides: str) -> Run:
         infra = [f"output_dir={tmp_path}", "engine=verl", "device=cpu", "threads=1"]
         infra += ["verl.rollout=torch", "verl.agent_workers=1"]
-        if "warm_start.steps=0" in overrides:
-            model = f"actor_rollout_ref.model.path={family_dirs['qwen2_5_vl']}"
-            run = Run.create(make_experiment(*overrides, model), load_infra(None, infra))
-            build(run)
-            warm_start(run)
-            return run
         run = Run.create(make_experiment(*overrides), load_infra(None, infra))
         for part in ("levels", "warm_start"):
             shutil.copytree(warm_runs["tiny:vl"].path / part, run.path / part)

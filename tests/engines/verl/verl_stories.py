@@ -2,13 +2,12 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vagen.engines.verl.env_vars import configure
 from vagen.storage import commit_directory
 
 OVERRIDES = (
@@ -57,24 +56,6 @@ def started(experiment: Any, model: Path, *settings: str) -> Iterator[Any]:
         yield engine
     finally:
         engine.close()
-
-
-def spawn(task: Callable[[int, int, Path], None], ranks: int, folder: Path) -> None:
-    """Runs `task(rank, ranks, folder)` in a process per rank, which can talk to each other."""
-    import torch
-
-    torch.multiprocessing.spawn(_rank, (ranks, folder, task), nprocs=ranks)
-
-
-def _rank(rank: int, ranks: int, folder: Path, task: Callable[[int, int, Path], None]) -> None:
-    configure(cpu=True)
-    import torch
-
-    torch.set_num_threads(1)
-    store = f"file://{folder}/store-{task.__name__}-{ranks}"
-    torch.distributed.init_process_group("gloo", store, rank=rank, world_size=ranks)
-    task(rank, ranks, folder)
-    torch.distributed.destroy_process_group()
 
 
 @dataclass
