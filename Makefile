@@ -149,7 +149,7 @@ hooks: $(READY) ## Install the git hooks (format and lint at every commit)
 bench-advantage: $(READY) ## Measure advantage estimators: speed, growth, memory
 	$(BIN)/python benchmarks/advantage.py $(ARGS)
 
-bench-cluster: $(READY) ## Measure what Kubeflow adds to a run's own work (ARGS="URI --workflow NAME --what TEXT")
+bench-cluster: $(READY) ## Measure what Kubeflow adds to a run's own work (ARGS="URI --workflow NAME")
 	$(BIN)/python -m benchmarks.cluster $(ARGS)
 
 bench-engine: $(READY) ## Measure one training iteration: seconds per phase
