@@ -21,11 +21,15 @@ ARGS ?=
 RUN ?= latest
 OUTPUTS ?= outputs
 PORT ?= 5000
+CHECK ?= all
+# The Python that has constraints/gpu.txt.
+GPU_PYTHON ?= $(BIN)/python
 
 .PHONY: help venv run pipeline resume eval view ui doctor plan compile submit status logs gc \
 	check test test-cluster test-verl test-vllm system-packages \
 	lint format docs hooks \
-	bench-ablation bench-advantage bench-cluster bench-engine bench-envs bench-judge bench-judge-hacking \
+	bench-ablation bench-advantage bench-cluster bench-engine bench-envs bench-gpu bench-judge \
+	bench-judge-hacking \
 	bench-learning bench-rollout bench-service bench-stability \
 	bench-startup bench-structure bench-verl-cpu clean
 
@@ -149,7 +153,7 @@ hooks: $(READY) ## Install the git hooks (format and lint at every commit)
 bench-advantage: $(READY) ## Measure advantage estimators: speed, growth, memory
 	$(BIN)/python benchmarks/advantage.py $(ARGS)
 
-bench-cluster: $(READY) ## Measure what Kubeflow adds to a run's own work (ARGS="URI --workflow NAME")
+bench-cluster: $(READY) ## Measure what Kubeflow adds to a run's own work (ARGS="URI --workflow NAME --what TEXT")
 	$(BIN)/python -m benchmarks.cluster $(ARGS)
 
 bench-engine: $(READY) ## Measure one training iteration: seconds per phase
@@ -157,6 +161,9 @@ bench-engine: $(READY) ## Measure one training iteration: seconds per phase
 
 bench-envs: $(READY) ## Measure environments: resets and steps per second
 	$(BIN)/python benchmarks/envs.py $(ARGS)
+
+bench-gpu: ## Check the engines on GPUs: CHECK=g1 to g10 or all (benchmarks/gpu/README.md)
+	$(GPU_PYTHON) -m benchmarks.gpu $(CHECK) $(ARGS)
 
 bench-judge: $(READY) ## Measure the rule judge: texts per second, calls of a language model saved
 	$(BIN)/python benchmarks/judge_speed.py $(ARGS)

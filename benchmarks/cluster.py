@@ -1,6 +1,6 @@
 """What Kubernetes and Kubeflow add to a training's own work, measured on a run of a real cluster.
 
-    python -m benchmarks.cluster s3://vagen/runs/lake-1 --workflow vagen-train-x7k2p
+    python -m benchmarks.cluster s3://vagen/runs/lake-1 --workflow vagen-train-x7k2p --what "..."
 
 Needs kubectl's context, the pods of the pipeline run (Kubeflow keeps them for a while), and the
 store as `vagen` reaches it. A step's overhead is the time from the end of the step before it to its
@@ -11,7 +11,7 @@ what is told to Kubeflow afterwards.
 import argparse
 import json
 import subprocess
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("run", help="its URI")
     parser.add_argument("--workflow", required=True, help="name of the Argo Workflow")
     parser.add_argument("--namespace", default="kubeflow")
+    parser.add_argument("--entry", default="staged", help="name of the result")
+    parser.add_argument("--what", required=True, help="what ran, what beside it, and the load")
     options = parser.parse_args()
     steps, drivers = pods(options.workflow, options.namespace)
     work = stage_seconds(options.run)
@@ -54,26 +56,33 @@ def main() -> None:
                 "overhead": round(step.ended - before.ended - stage),
             }
         )
-    inner = [row["overhead"] for row in rows if row["step"] in IN_LOOP]
-    known = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    known |= {
-        "machine": describe_machine(),
+    loop = [row for row in rows if row["step"] in IN_LOOP]
+    into = [row["between"] for row in loop if row["step"] in ("rollout", "train")]
+    within = [row["between"] for row in loop if row["step"] not in ("rollout", "train")]
+    measured = {
+        "what": options.what,
+        "date": datetime.fromtimestamp(steps[0].started, UTC).date().isoformat(),
+        "machine": {key: describe_machine()[key] for key in ("cpu", "cores", "system")},
+        "workflow_object": workflow_object(options.workflow, options.namespace),
         "pods_of_kubeflow_itself": drivers,
-        "overhead_of_a_step_s": {"median": median(inner), "all": inner} if inner else None,
         "whole_s": round(steps[-1].ended - steps[0].started),
+        "median_s": {
+            "into_a_stretch": median(into) if into else None,
+            "between_steps_of_a_stretch": median(within) if within else None,
+            "overhead_of_a_step": median(row["overhead"] for row in loop) if loop else None,
+        },
         "steps": rows,
     }
-    RESULT.write_text(json.dumps(known, indent=2) + "\n")
-    print(json.dumps(known, indent=2))
+    known = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    RESULT.write_text(json.dumps(known | {options.entry: measured}, indent=2) + "\n")
+    print(json.dumps(measured, indent=2))
 
 
 def pods(workflow: str, namespace: str) -> tuple[list[Step], int]:
     """The steps' containers in the order of their starts, and how many pods were Kubeflow's own."""
-    words = ["kubectl", "--namespace", namespace, "get", "pods", "--output", "json"]
     selector = f"workflows.argoproj.io/workflow={workflow}"
-    done = subprocess.run([*words, "--selector", selector], capture_output=True, check=True)
     found, others = [], 0
-    for pod in json.loads(done.stdout)["items"]:
+    for pod in json.loads(get(namespace, "pods", "--selector", selector))["items"]:
         name = pod["metadata"]["labels"].get("vagen.dev/step")
         if name is None:
             others += 1
@@ -85,6 +94,19 @@ def pods(workflow: str, namespace: str) -> tuple[list[Step], int]:
         )
         found.append(step)
     return sorted(found, key=lambda step: step.started), others
+
+
+def workflow_object(workflow: str, namespace: str) -> dict[str, Any]:
+    """Its size, of which Kubernetes takes 1 MiB; Argo compresses what would be more."""
+    found = json.loads(get(namespace, "workflow", workflow))
+    size = len(json.dumps(found, separators=(",", ":")))
+    return {"bytes": size, "compressed": "compressedNodes" in found["status"]}
+
+
+def get(namespace: str, *words: str) -> bytes:
+    """What `kubectl get` answers, as JSON."""
+    command = ["kubectl", "--namespace", namespace, "get", *words, "--output", "json"]
+    return subprocess.run(command, capture_output=True, check=True).stdout
 
 
 def stage_seconds(run: str) -> dict[str, list[float]]:

@@ -2,7 +2,8 @@
 
     python benchmarks/verl_cpu.py checkpoint --engine verl --other ../vagen-of-before
 
-A section writes its part of `benchmarks/results/verl-cpu.json` and leaves the others as they are.
+A section writes its part of `benchmarks/results/verl-cpu.json` and leaves the others as they are;
+`data_movement` is written by `benchmarks/data_movement.py`.
 
 `checkpoint`: a Qwen3 of 72 M parameters and a critic as large, after one update, saved several
 times: seconds for which the training waits, seconds until it is committed, bytes, seconds of
@@ -205,13 +206,13 @@ def main() -> None:
         found = measure_checkpoint(options.engine, options.saves, options.measure)
         (options.measure / "measured.json").write_text(json.dumps(found))
         return
-    results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    results = json.loads(RESULT.read_text()) if RESULT.exists() else {"sections": {}}
     for section in options.sections:
         found = SECTIONS[section](options) | {"machine": describe_machine()}
         print(json.dumps(found, indent=2))
         if section == "checkpoint":
-            found = results.get(section, {}) | {options.engine: found}
-        results[section] = found
+            found = results["sections"].get(section, {}) | {options.engine: found}
+        results["sections"][section] = found
     RESULT.write_text(json.dumps(results, indent=2) + "\n")
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from vagen.cluster.names import RUN
+
 ROOT = Path(__file__).parents[2]
 FORWARDING = re.compile(r"Forwarding from (127\.0\.0\.1:\d+)")
 ENDED = ("SUCCEEDED", "FAILED", "CANCELED")
@@ -183,6 +185,7 @@ def await_true(test: Callable[[], Any], minutes: float) -> Any:
     return found
 
 
-def rayclusters() -> list[str]:
-    """Names of the Ray clusters that there are."""
-    return kubectl("--namespace", "vagen", "get", "rayclusters", "--output", "name").split()
+def rayclusters(run: str) -> list[dict[str, Any]]:
+    """The Ray clusters that a run has."""
+    words = ("get", "rayclusters", "--selector", f"{RUN}={run}", "--output", "json")
+    return json.loads(kubectl("--namespace", "vagen", *words))["items"]

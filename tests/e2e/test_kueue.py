@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from place import await_true, kubectl
-from rendered import of_kind
+from place import await_true, kubectl, rayclusters
 from test_training import BRIEF, check_ended_well, new_name
 
-from vagen.cluster.names import cluster_name
+from vagen.cluster.names import RUN
 
 QUEUE = "vagen-e2e"
 COVERED = {"cpu": "1", "memory": "64Gi", "ephemeral-storage": "200Gi"}
@@ -65,13 +64,11 @@ def queue(cluster) -> Iterator[None]:
 
 def suspended(name: str) -> bool:
     """Whether a run's Ray cluster is there, and waits."""
-    words = ("get", "rayclusters", "--output", "json", "--namespace", "vagen")
-    found = {item["metadata"]["name"]: item for item in json.loads(kubectl(*words))["items"]}
-    return bool(found.get(cluster_name(name), {}).get("spec", {}).get("suspend"))
+    return any(found["spec"].get("suspend") for found in rayclusters(name))
 
 
 def running(name: str) -> bool:
-    words = ("get", "pods", "--namespace", "vagen", "--selector", f"vagen.dev/run={name}")
+    words = ("get", "pods", "--namespace", "vagen", "--selector", f"{RUN}={name}")
     return bool(kubectl(*words, "--field-selector", "status.phase=Running", "--output", "name"))
 
 
@@ -97,48 +94,3 @@ def test_who_has_priority_goes_first_and_the_other_goes_on_later(place, folder, 
     await_true(lambda: suspended(names[0]), 30)
     assert [place.await_end(each, 120) for each in (run, trial)] == ["SUCCEEDED"] * 2
     assert check_ended_well(place, names[0]) == check_ended_well(place, names[1])
-
-
-@pytest.mark.parametrize("overlay", ["h100", "h100-multinode"])
-def test_what_the_overlay_asks_for_is_admitted(queue, overlay: str) -> None:
-    """By quota; whether a node has it is the scheduler's."""
-    kinds = ("ResourceFlavor", "ClusterQueue", "LocalQueue")
-    there = kubectl("get", "namespaces", "--output", "jsonpath={.items[*].metadata.name}").split()
-    for cluster in of_kind(overlay, "RayCluster"):
-        namespace = cluster["metadata"]["namespace"]
-        queues = [
-            *(
-                each
-                for each in of_kind(overlay, "Namespace")
-                if each["metadata"]["name"] not in there
-            ),
-            *(found for kind in kinds for found in of_kind(overlay, kind)),
-        ]
-        (local,) = (
-            found["metadata"]["name"]
-            for found in queues
-            if found["kind"] == "LocalQueue" and found["metadata"]["namespace"] == namespace
-        )
-        cluster["metadata"] |= {
-            "name": "vagen-e2e-asks",
-            "labels": {"kueue.x-k8s.io/queue-name": local},
-        }
-        cluster["spec"]["suspend"] = True
-        apply(queues)
-        try:
-            apply([cluster])
-            words = ("get", "workloads", "--namespace", namespace, "--output", "json")
-            await_true(lambda words=words: admitted(kubectl(*words)), 5)
-        finally:
-            apply([cluster], "delete")
-            apply(queues[::-1], "delete")
-
-
-def admitted(workloads: str) -> bool:
-    """Whether the one that is asked for has its quota."""
-    return any(
-        condition["type"] == "QuotaReserved" and condition["status"] == "True"
-        for item in json.loads(workloads)["items"]
-        if "vagen-e2e-asks" in item["metadata"]["name"]
-        for condition in item.get("status", {}).get("conditions", [])
-    )

@@ -18,6 +18,7 @@ from place import KFP, STEPS, Place, await_true, forwarded, kubectl, rayclusters
 from vagen.cli.main import main
 from vagen.cluster.names import LEASE_UNTIL
 from vagen.launch.bring_up import ENDING_MINUTES
+from vagen.run import layout
 
 RESULTS = ("warm_start", "final", "paired_gain", "iterations", "config_digest")
 RECOMPUTED = (
@@ -49,7 +50,7 @@ def results(summary: str, manifests: list[str]) -> dict[str, Any]:
 
 def check_ended_well(place: Place, name: str) -> dict[str, Any]:
     """What a finished run has left, and what it has not."""
-    assert rayclusters() == []
+    assert rayclusters(name) == []
     record = place.mlflow_run(name)
     assert record.info.status == "FINISHED"
     assert json.loads(place.read(name, "summary.json"))["model_uri"], "its model is registered"
@@ -79,7 +80,7 @@ def undisturbed(place: Place, folder: Path) -> dict[str, Any]:
     """The training on the run's Ray cluster."""
     name = new_name("whole")
     submitted = place.submit(folder, name, ON_RAY)
-    await_true(at_work("rollout"), 30)
+    await_true(at_work("rollout", submitted), 30)
     head = forwarded("vagen", f"{name}-head-svc", 8265)
     with head as dashboard, pytest.raises(HTTPError, match="401"):
         urlopen(f"{dashboard}/api/jobs/", timeout=30)
@@ -176,9 +177,10 @@ FAULTS: dict[str, tuple[tuple[str, Callable[[], None]], ...]] = {
 """What happens to one run, in this order, each while the step is at work."""
 
 
-def at_work(step: str) -> Callable[[], str]:
-    """Whether a pod of a step is running."""
-    words = ("get", "pods", "--selector", f"vagen.dev/step={step}", "--output", "name")
+def at_work(step: str, submitted: str) -> Callable[[], str]:
+    """Whether a pod of a pipeline run's step is running."""
+    selector = f"vagen.dev/step={step},pipeline/runid={submitted}"
+    words = ("get", "pods", "--selector", selector, "--output", "name")
     running = ("--field-selector", "status.phase=Running")
     return lambda: kubectl("--namespace", KFP, *words, *running)
 
@@ -188,7 +190,7 @@ def test_after_faults_it_ends_as_undisturbed(place, folder, undisturbed, faults)
     name = new_name("fault")
     submitted = place.submit(folder, name, ON_RAY)
     for step, happen in FAULTS[faults]:
-        await_true(at_work(step), 30)
+        await_true(at_work(step, submitted), 30)
         time.sleep(5)
         happen()
     assert place.await_end(submitted) == "SUCCEEDED"
@@ -198,17 +200,26 @@ def test_after_faults_it_ends_as_undisturbed(place, folder, undisturbed, faults)
 def test_terminated_it_says_so_and_goes_on_when_submitted_again(place, folder, undisturbed):
     name = new_name("terminated")
     submitted = place.submit(folder, name, *BRIEF)
-    await_true(at_work("train"), 30)
+    await_true(at_work("train", submitted), 30)
     time.sleep(10)
     place.terminate(submitted)
     assert place.await_end(submitted) in ("CANCELED", "FAILED")
     # Kubeflow executes no exit handler then: the lease of the cluster ends soon.
-    words = ("get", "rayclusters", "--namespace", "vagen", "--output", "json")
-    (left,) = json.loads(kubectl(*words))["items"]
+    (left,) = rayclusters(name)
     until = datetime.fromisoformat(left["metadata"]["annotations"][LEASE_UNTIL])
     assert until - datetime.now(UTC) < timedelta(minutes=ENDING_MINUTES)
     assert place.await_end(place.submit(folder, name, *BRIEF)) == "SUCCEEDED"
     assert check_ended_well(place, name) == without_name(undisturbed)
+
+
+def test_stopped_it_is_closed(place, folder):
+    name = new_name("stopped")
+    submitted = place.submit(folder, name, *BRIEF)
+    await_true(at_work("train", submitted), 30)
+    await_true(lambda: main(["cluster", "stop", name]) == 0, 5)
+    assert place.await_end(submitted) == "FAILED"
+    assert rayclusters(name) == []
+    assert place.mlflow_run(name).info.status == "FAILED"
 
 
 def test_of_two_submissions_of_one_name_nothing_is_done_twice(place, folder, undisturbed):
@@ -216,8 +227,8 @@ def test_of_two_submissions_of_one_name_nothing_is_done_twice(place, folder, und
     both = [place.submit(folder, name, *BRIEF) for _ in range(2)]
     states = [place.await_end(one) for one in both]
     assert "SUCCEEDED" in states
-    await_true(lambda: rayclusters() == [], 10)
-    assert found(place, name) == without_name(undisturbed)
+    await_true(lambda: rayclusters(name) == [], 10)
+    assert check_ended_well(place, name) == without_name(undisturbed)
 
 
 def test_a_pod_of_the_environment_service_is_killed(place, folder):
@@ -230,7 +241,7 @@ def test_a_pod_of_the_environment_service_is_killed(place, folder):
     words = (*BRIEF, *(f"infra.kubernetes.secrets.{key}" for key in keys))
     words += tuple(f"infra.environments.{word}" for word in service)
     submitted = place.submit(folder, name, *words)
-    await_true(at_work("train"), 30)
+    await_true(at_work("train", submitted), 30)
     pods = ("get", "pods", "--selector", "app.kubernetes.io/name=env", "--output", "name")
     first, *_ = kubectl(*namespace, *pods).split()
     kubectl(*namespace, "delete", first, "--force", "--grace-period=0")
@@ -238,15 +249,15 @@ def test_a_pod_of_the_environment_service_is_killed(place, folder):
     assert all(one["train/env_error"] < 1 for one in check_ended_well(place, name)["history"])
 
 
-def test_a_judge_that_is_away_ends_the_training_with_its_name(place, folder):
+def test_a_judge_that_is_away_ends_the_training_with_its_address(place, folder):
     name = new_name("judge")
     where = "http://vagen-judge.vagen.svc:8000/v1"
     judge = ("type=llm", "llm.model=none", f"llm.base_url={where}", "llm.api_key_env=null")
     short = ("llm.retries=1", "llm.deadline=30")
-    # Warm enough to say what it sees.
+    # It is the Ray cluster that asks it, in the first iteration; warm enough to say what it sees.
     words = ("warm_start.steps=300", *(f"judge.{word}" for word in (*judge, *short)))
     submitted = place.submit(folder, name, *BRIEF, *words)
     assert place.await_end(submitted) == "FAILED"
-    assert rayclusters() == []
+    assert rayclusters(name) == []
     assert place.mlflow_run(name).info.status == "FAILED"
-    assert where in place.read(name, "session.log")
+    assert where in place.read(name, layout.EVENTS)

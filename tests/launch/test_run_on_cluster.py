@@ -265,6 +265,8 @@ def test_a_person_reads_the_newest_log_and_stops_a_job(
     assert "build: " in capsys.readouterr().out
     assert main(["cluster", "logs", run.name, "--follow"]) == 0
     assert "build: " in capsys.readouterr().out
+    assert main(["cluster", "stop", run.name]) == 1
+    assert "has ended already" in capsys.readouterr().err
     step = Background(perform, "warm_start")
     in_warm_start(head, run, step)
     assert main(["cluster", "stop", run.name]) == 0

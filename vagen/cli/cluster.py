@@ -56,12 +56,13 @@ def _status(kube: Kube, run: str, options: Namespace) -> int:
 def _logs(kube: Kube, run: str, options: Namespace) -> int:
     """The newest Ray job's log; with `--follow` until it ends."""
 
-    def show(jobs: RayJobs, job: str) -> None:
+    def show(jobs: RayJobs, job: str, over: bool) -> int:
         log = Log(lambda line: print(line, flush=True))
         if options.follow:
             asyncio.run(Follower(jobs, job, log, PATIENCE).follow(float("inf")))
         else:
             log.take(jobs.read_log(job), 0)
+        return 0
 
     return _with_newest_job(kube, run, options, show)
 
@@ -69,15 +70,19 @@ def _logs(kube: Kube, run: str, options: Namespace) -> int:
 def _stop(kube: Kube, run: str, options: Namespace) -> int:
     """Ends what the run is doing: its step fails, and its pipeline closes it."""
 
-    def stop(jobs: RayJobs, job: str) -> None:
+    def stop(jobs: RayJobs, job: str, over: bool) -> int:
+        if over:
+            print(f"{job} has ended already: stop again once the next is there", file=sys.stderr)
+            return 1
         jobs.stop(job)
         print(f"{job} is stopped; the pipeline's last step closes the run")
+        return 0
 
     return _with_newest_job(kube, run, options, stop)
 
 
 def _with_newest_job(
-    kube: Kube, run: str, options: Namespace, act: Callable[[RayJobs, str], None]
+    kube: Kube, run: str, options: Namespace, act: Callable[[RayJobs, str, bool], int]
 ) -> int:
     clusters = kube.list(RAYCLUSTERS, f"{RUN}={label_value(run)}").items
     if not clusters:
@@ -89,8 +94,7 @@ def _with_newest_job(
         if newest is None:
             print(f"run {run} has no Ray job yet", file=sys.stderr)
             return 1
-        act(jobs, str(newest.submission_id))
-    return 0
+        return act(jobs, str(newest.submission_id), newest.status.is_terminal())
 
 
 def _delete(kube: Kube, run: str, options: Namespace) -> int:

@@ -126,6 +126,13 @@ def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
             f"{parallel} does not divide infra.verl.n_gpus_per_node = {per_node}: a rollout server "
             "takes whole GPUs of one node",
         )
+    ranks = layout.nnodes * per_node
+    if layout.fsdp_size is not None and ranks % layout.fsdp_size:
+        yield (
+            "infra.verl.fsdp_size",
+            f"{layout.fsdp_size} does not divide the {ranks} ranks: each group holds one copy; set "
+            f"it to {per_node}, the ranks of a node, or to null",
+        )
     if layout.rollout == "torch" and parallel > 1:
         yield (
             "infra.verl.tensor_model_parallel_size",

@@ -3,9 +3,17 @@
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
 from vagen.config.base import Fraction, Section
 from vagen.config.environments import EnvironmentsConfig
@@ -20,6 +28,17 @@ def _device(text: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
         raise ValueError("use auto, cpu, cuda or cuda:N")
     return text
+
+
+def dotted(tree: Any) -> Any:
+    """Nested mappings as one of dotted keys; of two that name the same the later one stays."""
+    if not isinstance(tree, dict):
+        return tree
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        inside = isinstance(value, dict) and value
+        flat |= {f"{key}.{k}": v for k, v in dotted(value).items()} if inside else {key: value}
+    return flat
 
 
 class VerlConfig(Section):
@@ -44,14 +63,26 @@ class VerlConfig(Section):
     """Tokens of a micro batch on one rank; null takes `actor.ppo_max_token_len`."""
     gpu_memory_gib: PositiveFloat = 80.0
     """Memory of a GPU, for `vagen plan`; an H100 has 80."""
-    gradient_checkpointing: bool = True
-    """Compute activations again in the backward pass instead of keeping them."""
+    host_memory_gib: PositiveFloat | None = None
+    """Memory of a node, for `vagen plan`; null: it is not compared."""
+    scratch_gib: PositiveFloat | None = None
+    """Disk for `output_dir`, for `vagen plan`; null: it is not compared."""
+    gradient_checkpointing: bool | Literal["auto"] = "auto"
+    """Compute activations again in the backward pass instead of keeping them. `auto`: where
+    `vagen plan` finds that a GPU could not keep them; without a plan, always."""
+    fsdp_size: PositiveInt | None = None
+    """Ranks that share one copy of weights, gradients and moments; every such group has a copy of
+    its own (hybrid sharding). With several nodes the GPUs of one keep gathering weights within it.
+    null: all ranks share one copy."""
     param_offload: bool = False
     """Keep weights in host memory while they are not used."""
     optimizer_offload: bool = False
     """Keep optimizer state in host memory while it is not used."""
     agent_workers: PositiveInt = 8
     """Processes that play episodes."""
+    extra: Annotated[dict[str, Any], BeforeValidator(dotted)] = Field(default={})
+    """Any other of verl's own options by their dotted keys, laid over all the rest; those that an
+    option of ours sets are refused."""
 
 
 class InfraConfig(Section):
@@ -83,6 +114,9 @@ class InfraConfig(Section):
     save_freq: PositiveInt = 1
     """Iterations from one checkpoint to the next. What a killed run has learnt since its last one
     is learnt again from the stored batches, with the same numbers."""
+    profile_iteration: NonNegativeInt | None = None
+    """Iteration, from 0, whose steps that compute are recorded by torch's profiler, of the first
+    rank: a Chrome trace each in `profiles` of the run's folder. null: none."""
     gpu_hour_price: NonNegativeFloat | None = None
     """What an hour of one GPU costs, in any currency, for a run's cost in MLflow, summary and
     report; null leaves it at GPU-hours."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
-from vagen.config.base import Fraction, Section
+from vagen.config.base import LATER, Fraction, Section
 from vagen.config.judge_options import JudgeConfig
 
 
@@ -199,6 +199,9 @@ class ModelConfig(LoraConfig):
 
     path: str = "tiny:vl"
     """A local model directory, a hub id, or `tiny:vl` / `tiny:text` (built in code)."""
+    freeze_vision_tower: bool = False
+    """The vision tower, of the critic too, stays as the warm start left it: no gradients, no
+    moments. With adapters `target_modules` says what learns instead."""
 
 
 class ActorConfig(Section):
@@ -219,8 +222,15 @@ class ActorConfig(Section):
     """Dual clip for negative advantages (3 is usual); null is off."""
     entropy_coeff: float = Field(default=0.001, ge=0.0)
     """Weight of the entropy bonus."""
-    loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
-    """How token losses become one: over all tokens, or per sequence first."""
+    loss_agg_mode: Literal[
+        "token-mean",
+        "seq-mean-token-sum",
+        "seq-mean-token-mean",
+        "trajectory-mean-token-sum",
+        "trajectory-mean-token-mean",
+    ] = "token-mean"
+    """How token losses become one: over all tokens, or per sequence (a row) or trajectory (all its
+    rows) first. The last two differ only where a context makes several rows of a trajectory."""
     grad_clip: PositiveFloat = 1.0
     """Gradients are scaled down to this norm."""
     grad_norm_threshold: PositiveFloat = 1000.0
@@ -344,6 +354,8 @@ class EarlyStopConfig(Section):
     """Success on the validation levels (.01)."""
     val_success_patience: PositiveInt = 5
     """Consecutive validations below it."""
+    empty_batches: Annotated[PositiveInt | None, LATER] = None
+    """Consecutive iterations of which the rollout filter kept nothing (5)."""
 
 
 class AgreementConfig(Section):

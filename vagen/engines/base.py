@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from vagen.advantage import Credit
 from vagen.config.schema import SamplingConfig
+from vagen.engines.performance import Performance
 from vagen.models.processor import Processor
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import TokenRow, Trajectory
@@ -43,6 +45,8 @@ class Engine(Protocol):
     """Of the policy's model."""
     credit: Credit | None
     """Running statistics of `adaptive_credit`; None for other estimators."""
+    performance: Performance
+    """How fast it has been."""
 
     @property
     def learns_values(self) -> bool:
@@ -81,6 +85,13 @@ class Engine(Protocol):
 
         Raises:
             ConfigError: The engine cannot do two things at a time.
+        """
+        ...
+
+    def action_mask(self, row: TokenRow) -> NDArray[np.bool_]:
+        """Bool [T]: tokens the policy loss reads (M^loss, or every token it could have sampled).
+
+        None of a row without sampled tokens.
         """
         ...
 
@@ -130,6 +141,10 @@ class Engine(Protocol):
 
     def load(self, directory: Path, *, version: str) -> None:
         """Takes up what `save` wrote."""
+        ...
+
+    def profiled(self, path: Path) -> AbstractContextManager[None]:
+        """Records what the networks compute in a block, on the first rank, as a Chrome trace."""
         ...
 
     def close(self) -> None:

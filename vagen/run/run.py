@@ -288,17 +288,20 @@ class Run:
         return self.mirror.fetch(folder, part) if self.mirror is not None else folder
 
     def iteration_metrics(self) -> list[dict[str, float]]:
-        """Metrics of every finished iteration, each with its `iteration` and the steps' seconds."""
-        seconds: dict[int, dict[str, float]] = {}
+        """Metrics of every finished iteration, with its `iteration`, and what events say of it:
+        the steps' seconds, and how fast the engine was.
+        """
+        told: dict[int, dict[str, float]] = {}
         for event in progress.read_events(self.events):
             if event["event"] == "stage_finished" and event["iteration"] is not None:
-                times = seconds.setdefault(event["iteration"], {})
-                times[f"timing_s/{event['stage']}"] = event["seconds"]
+                found = told.setdefault(event["iteration"], {})
+                found[f"timing_s/{event['stage']}"] = event["seconds"]
+                found |= event.get("performance", {})
         return [
             {
                 "iteration": iteration,
                 **read_manifest(self.step(iteration, "update")).payload["history"],
-                **seconds.get(iteration, {}),
+                **told.get(iteration, {}),
             }
             for iteration in range(self.finished_iterations)
         ]

@@ -121,18 +121,12 @@ def add_columns(
         agreement |= watch(agreement)
     if kl_coef or config.actor_rollout_ref.actor.use_kl_loss:
         columns["ref_logprobs"] = _logprobs(engine, rows, images, reference=True)
-    values = bootstrap = None
-    if spec.needs_critic:
-        columns["values"], last = engine.values(rows, images)
-        values = _pad(columns["values"])
-        bootstrap = torch.from_numpy(_bootstrap(config, owners, last))
-        for trajectory, value in zip(owners, bootstrap.tolist(), strict=True):
-            trajectory.bootstrap_value = value
     loss_mask = _pad([row.loss_mask for row in rows]).bool()
     turn_index = _pad([row.turn_index for row in rows], fill=-1).long()
     attention = _pad([np.full(len(row.input_ids), row.loss_mask.any()) for row in rows]).bool()
     ends = turn_end_mask(loss_mask, turn_index)
-    rewards = token_rewards(
+    place = partial(
+        token_rewards,
         _row_rewards(rows, turn_rewards_by_trajectory(config, trajectories, normalize=training)),
         loss_mask=loss_mask,
         turn_end_mask=ends,
@@ -140,15 +134,25 @@ def add_columns(
         trajectory_ids=[trajectory.trajectory_id for trajectory in owners],
         old_logprobs=_pad(columns["old_logprobs"]),
         ref_logprobs=_pad(columns["ref_logprobs"]) if "ref_logprobs" in columns else None,
-        kl_coef=kl_coef,
     )
+    rewards = place(kl_coef=kl_coef)
+    values = bootstrap = mask = None
+    if spec.needs_critic:
+        columns["values"], after = engine.values(rows, images)
+        values = _pad(columns["values"])
+        mask = _critic_mask(config, attention, loss_mask, turn_index, ends)
+        bootstrap = _bootstrap(config, owners, values, after, rewards, mask)
+        for trajectory, value in zip(owners, bootstrap.tolist(), strict=True):
+            trajectory.bootstrap_value = value
     adapted, metrics = credit_arguments(engine.credit, owners) if spec.adapts else ({}, {})
     algorithm = config.algorithm
     estimate = estimate_with_metrics(
         algorithm.adv_estimator,
         rewards=rewards,
+        task_rewards=place() if kl_coef else None,
         values=values,
         loss_mask=loss_mask,
+        action_mask=_action_mask(config, engine, rows),
         turn_end_mask=ends,
         attention_mask=attention,
         group_ids=[trajectory.group_id for trajectory in owners],
@@ -169,9 +173,7 @@ def add_columns(
         "advantages": estimate.advantages * scale,
         "returns": estimate.returns,
     }
-    mask = None
-    if spec.needs_critic:
-        mask = _critic_mask(config, attention, loss_mask, turn_index, ends)
+    if mask is not None:
         padded[CRITIC_MASK] = mask.float()
     for i, row in enumerate(rows):
         length = len(row.input_ids)
@@ -203,6 +205,15 @@ def _agreement(
     return measure_agreement(np.concatenate(trainer), np.concatenate(rollout))
 
 
+def _action_mask(
+    config: ExperimentConfig, engine: Engine, rows: Sequence[TokenRow]
+) -> Tensor | None:
+    """Tokens that the policy loss reads; None with the loss mask, which says so itself."""
+    if config.rollout_manager.use_loss_mask:
+        return None
+    return _pad([engine.action_mask(row) for row in rows]).bool()
+
+
 def _critic_mask(
     config: ExperimentConfig,
     attention: Tensor,
@@ -230,16 +241,39 @@ def _critic_mask(
 
 
 def _bootstrap(
-    config: ExperimentConfig, owners: Sequence[Trajectory], last: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Value of each row's trajectory where it was cut short, 0 where it was over.
+    config: ExperimentConfig,
+    owners: Sequence[Trajectory],
+    values: Tensor,
+    after: NDArray[np.float32],
+    rewards: Tensor,
+    mask: Tensor,
+) -> Tensor:
+    """[B] value of what would have followed each row's trajectory; 0 unless it was only cut short.
 
     It is the value after the last token of its last row, which ends with the state it stopped in.
+    No critic knows that value if the next observation did not fit the row, or if it learns at the
+    ends of turns. Then it is the value at the last token that the critic does learn on, less the
+    rewards from there on: the critic's own expectation, so that a cut is neither loss nor gain.
     """
-    cut = np.array([trajectory.truncated for trajectory in owners])
-    final = {trajectory.trajectory_id: i for i, trajectory in enumerate(owners)}
-    last = last[[final[trajectory.trajectory_id] for trajectory in owners]]
-    return np.where(cut & config.algorithm.truncation_bootstrap, last, np.float32(0))
+    found = torch.zeros(len(owners), dtype=torch.float64)
+    if not config.algorithm.truncation_bootstrap:
+        return found
+    at_ends = config.critic.use_reward_mask
+    rows_of: dict[str, list[int]] = {}
+    for i, owner in enumerate(owners):
+        rows_of.setdefault(owner.trajectory_id, []).append(i)
+    for rows in rows_of.values():
+        owner, learnt = owners[rows[-1]], [i for i in rows if mask[i].any()]
+        if owner.terminated or not (owner.truncated and learnt):
+            continue
+        last = owner.rows[-1]
+        shown = not last.loss_mask.any() or last.turn_index[-1] == len(owner.turns)
+        if shown and not at_ends:
+            found[rows] = float(after[rows[-1]])
+        else:
+            i, t = learnt[-1], int(mask[learnt[-1]].nonzero()[-1])
+            found[rows] = float(values[i, t] - rewards[i, t:].sum())
+    return found
 
 
 def _baselines(owners: Sequence[Trajectory]) -> Tensor:

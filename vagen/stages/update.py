@@ -86,9 +86,10 @@ def _stop_reason(run: Run, iteration: int, history: dict[str, float]) -> str | N
     rules = run.experiment.trainer.early_stop
     if iteration + 1 == run.experiment.trainer.total_training_steps:
         return None
-    variances: list[float] = []
-    if rules.min_reward_variance is not None:
+    rows: list[dict[str, float]] = []
+    if rules.min_reward_variance is not None or rules.empty_batches is not None:
         rows = [*run.iteration_metrics(), history]
-        variances = [row[REWARD_VARIANCE] for row in rows if REWARD_VARIANCE in row]
+    variances = [row[REWARD_VARIANCE] for row in rows if REWARD_VARIANCE in row]
+    skipped = [row.get("update/skipped") == 1.0 for row in rows]
     successes = validations(run, iteration) if rules.min_val_success is not None else []
-    return stop_reason(rules, variances, successes)
+    return stop_reason(rules, variances, successes, skipped)

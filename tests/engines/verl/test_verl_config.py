@@ -123,6 +123,18 @@ def test_a_ray_of_our_own_is_local_and_counts_ranks_as_gpus(model: str) -> None:
     assert "num_gpus" not in on_gpu
 
 
+def test_groups_of_ranks_with_a_copy_each(model: str) -> None:
+    overrides = ["preset=grpo_mask", "rollout_manager.n_trajectory=2", "data.train_batch_size=64"]
+    overrides += ["algorithm.kl_ctrl.kl_coef=0.05"]
+    config = composed(model, overrides, infra=[*GPU, "verl.fsdp_size=2"])
+    assert config.actor_rollout_ref.actor.fsdp_config.fsdp_size == 2
+    assert config.actor_rollout_ref.ref.fsdp_config.fsdp_size == 2
+    assert composed(model, infra=[*GPU, "verl.fsdp_size=2"]).critic.fsdp.fsdp_size == 2
+    assert composed(model, infra=GPU).critic.fsdp.fsdp_size == -1
+    with pytest.raises(ConfigError, match="3 does not divide the 4 ranks"):
+        composed(model, infra=[*GPU, "verl.fsdp_size=3"])
+
+
 def test_adapters_and_the_servers_get_merged_weights(model: str) -> None:
     overrides = ["actor_rollout_ref.model.lora_rank=8", "critic.model.lora_rank=4"]
     overrides += ["actor_rollout_ref.model.target_modules=[q_proj,v_proj]"]
@@ -135,6 +147,8 @@ def test_adapters_and_the_servers_get_merged_weights(model: str) -> None:
 
 
 def test_offload_memory_and_token_budget(model: str) -> None:
+    from vagen.engines.verl.groups import _critic_config
+
     layout = ["param_offload=true", "optimizer_offload=true", "gpu_memory_utilization=0.25"]
     layout += ["max_token_len_per_gpu=4096", "gradient_checkpointing=false"]
     config = composed(model, infra=[*GPU, *(f"verl.{word}" for word in layout)])
@@ -146,6 +160,9 @@ def test_offload_memory_and_token_budget(model: str) -> None:
     assert config.critic.forward_max_token_len_per_gpu == 4096
     assert config.actor_rollout_ref.rollout.gpu_memory_utilization == 0.25
     assert not config.actor_rollout_ref.model.enable_gradient_checkpointing
+    critic = _critic_config(config).engine_config
+    assert config.critic.ppo_infer_max_token_len_per_gpu == 4096
+    assert (critic.max_token_len_per_gpu, critic.infer_max_token_len_per_gpu) == (4096, 4096)
     on_cpu = composed(model, infra=["engine=verl", "device=cpu", "verl.agent_workers=3"])
     assert on_cpu.ray_kwargs.ray_init.num_cpus == 19
 
@@ -175,3 +192,41 @@ def test_no_option_is_set_twice() -> None:
         infra = load_infra(None, machine)
         keys = [s.key for s in settings(experiment, infra, "m", cpu=infra.device == "cpu")]
         assert len(keys) == len(set(keys))
+
+
+def test_any_other_option_of_verl_is_passed_through(model: str) -> None:
+    from verl.utils.config import omega_conf_to_dataclass
+
+    extra = {
+        "actor_rollout_ref.rollout.enable_chunked_prefill": False,
+        "actor_rollout_ref.actor.fsdp_config.forward_prefetch": True,
+        # Only the dataclass has it.
+        "critic.ppo_infer_micro_batch_size_per_gpu": 3,
+        # Empty in the defaults, or handed to Ray.
+        "actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space": 8,
+        "ray_kwargs.ray_init.object_store_memory": 10**9,
+    }
+    words = [f"verl.extra.{key}={str(value).lower()}" for key, value in extra.items()]
+    config = composed(model, infra=["engine=verl", "device=cpu", *words])
+    for key, value in extra.items():
+        assert OmegaConf.select(config, key) == value
+    rollout: Any = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    assert rollout.enable_chunked_prefill is False
+    critic: Any = omega_conf_to_dataclass(config.critic)
+    assert critic.ppo_infer_micro_batch_size_per_gpu == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("actor_rollout_ref.rollout.enable_chunked_prefil", "rollout.enable_chunked_prefill`?"),
+        ("actor_rollout_ref.actor.fsdp_config.forward_prefech", "fsdp_config.forward_prefetch`?"),
+        ("actor_rollout_ref.rollout.enforce_eager.more", "rollout.enforce_eager`?"),
+    ],
+)
+def test_an_option_that_verl_lacks_is_refused_with_the_nearest(
+    model: str, key: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match="unknown option of verl") as error:
+        composed(model, infra=[*GPU, f"verl.extra.{key}=1"])
+    assert words in str(error.value)

@@ -16,6 +16,7 @@ RAY = "verl.single_controller.ray"
 WORKERS = "verl.workers.engine_workers"
 ROLLOUT = "verl.workers.rollout"
 CHECKPOINT = "verl.checkpoint_engine.base:CheckpointEngineManager"
+FSDP = "verl.workers.engine.fsdp.transformer_impl"
 CALLED: dict[str, list[str]] = {
     # platform.py
     "verl.plugin.platform:PlatformRegistry.register": ["platform"],
@@ -40,6 +41,9 @@ CALLED: dict[str, list[str]] = {
     f"{ROLLOUT}.llm_server:LLMServerClient._acquire_server": ["request_id", "extra"],
     f"{ROLLOUT}.llm_server:LLMServerClient._vllm_request_id": ["request_id"],
     f"{ROLLOUT}.llm_server:LLMServerManager.get_client": ["client_cls"],
+    # networks.py
+    f"{FSDP}:logprobs_from_logits": ["logits", "labels", "inplace_backward"],
+    f"{FSDP}:verl_F.entropy_from_logits": ["logits"],
     # groups.py
     f"{RAY}:ResourcePoolManager.__init__": ["resource_pool_spec", "mapping"],
     f"{RAY}:ResourcePoolManager.create_resource_pool": [],
@@ -49,8 +53,15 @@ CALLED: dict[str, list[str]] = {
     f"{RAY}:create_colocated_worker_cls": ["class_dict"],
     f"{WORKERS}:ActorRolloutRefWorker.__init__": ["config", "role"],
     f"{WORKERS}:ActorRolloutRefWorker.init_model": [],
-    f"{WORKERS}:ActorRolloutRefWorker.compute_log_prob": ["data"],
-    f"{WORKERS}:ActorRolloutRefWorker.compute_ref_log_prob": ["data"],
+    f"{WORKERS}:ActorRolloutRefWorker.actor_worker_cls": [],
+    f"{WORKERS}:ActorRolloutRefWorker.ref_worker_cls": [],
+    f"{WORKERS}:TrainingWorker._postprocess_output": [
+        "output",
+        "global_token_num",
+        "delta_time",
+        "forward_only",
+        "images_seqlens",
+    ],
     f"{WORKERS}:TrainingWorker.__init__": ["config"],
     f"{WORKERS}:TrainingWorker.reset": [],
     f"{WORKERS}:TrainingWorker.infer_batch": ["data"],

@@ -72,7 +72,7 @@ def learn(rank: int, ranks: int, folder: Path) -> None:
     from vagen.engines.verl.config import verl_config
     from vagen.engines.verl.groups import _critic_config
     from vagen.engines.verl.objectives import policy_loss, value_loss
-    from vagen.engines.verl.rows import before_tokens
+    from vagen.engines.verl.rows import at_tokens, before_tokens
     from vagen.engines.verl.workers import CriticWorker, PolicyWorker
 
     given = torch.load(folder / "given.pt", weights_only=False)
@@ -100,12 +100,12 @@ def learn(rank: int, ranks: int, folder: Path) -> None:
 
         def said(compute: Any, name: str, batch: Any = batch) -> list[np.ndarray]:
             data = batch(compute_loss=False, calculate_entropy=False)
-            return before_tokens(compute(data)[name])
+            return before_tokens(at_tokens(compute(data)[name]))
 
         found: dict[str, Any] = {"before": said(policy.compute_log_prob, "log_probs")}
         columns = ("old_logprobs", "advantages")
         data = batch(columns=columns, calculate_entropy=True, value_shift=0.0, **STEP)
-        found["actor"] = policy.train_batch(data)["metrics"]
+        found["actor"] = policy.actor.train_batch(data)["metrics"]
         found["after"] = said(policy.compute_log_prob, "log_probs")
         data = batch(columns=("values", "returns", "critic_mask"), value_shift=0.0, **STEP)
         found["critic"] = critic.train_batch(data)["metrics"]

@@ -4,6 +4,7 @@ Shape legend: R rows, T tokens of a row, N tokens of a packed line, M action tok
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from vagen.models.loading import (
     value_model_from,
 )
 from vagen.models.lora import add_adapters, has_adapters
+from vagen.models.vision import freeze_tower
 from vagen.rollout.play import play
 from vagen.rollout.runner import EpisodeSpec, derive_seed
 from vagen.rollout.types import TokenRow, Trajectory
@@ -72,6 +74,8 @@ class LocalEngine(PpoEngine):
             ModelError: The model cannot be loaded.
         """
         self.actor = load_model(model_path, device=device, dtype=dtype)
+        if config.actor_rollout_ref.model.freeze_vision_tower:
+            freeze_tower(self.actor.model)
         super().__init__(config, self.actor.processor, version)
         self.device = device
         self.environments = environments
@@ -126,11 +130,12 @@ class LocalEngine(PpoEngine):
         model = self.reference if reference else self.actor
         assert model is not None
         out: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(rows)
-        for indices, packed in self._micro_batches(rows, images):
-            logits = model.logits(_predictors(model.hidden(**packed.inputs), packed))
-            values = packed.scatter(action_logprobs(logits, packed, self.temperature))
-            for i, value in zip(indices, values, strict=True):
-                out[i] = value
+        with self._measured("reference" if reference else "logprobs", rows):
+            for indices, packed in self._micro_batches(rows, images):
+                logits = model.logits(_predictors(model.hidden(**packed.inputs), packed))
+                values = packed.scatter(action_logprobs(logits, packed, self.temperature))
+                for i, value in zip(indices, values, strict=True):
+                    out[i] = value
         return out
 
     @torch.no_grad()
@@ -141,11 +146,12 @@ class LocalEngine(PpoEngine):
         assert self.critic is not None
         out: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(rows)
         last = np.zeros(len(rows), dtype=np.float32)
-        for indices, packed in self._micro_batches(rows, images):
-            after = packed.spread(self.critic(**packed.inputs)[0])
-            for i, value in zip(indices, packed.split(after), strict=True):
-                out[i] = np.concatenate([[np.float32(0)], value[:-1]])
-                last[i] = value[-1]
+        with self._measured("values", rows):
+            for indices, packed in self._micro_batches(rows, images):
+                after = packed.spread(self.critic(**packed.inputs)[0])
+                for i, value in zip(indices, packed.split(after), strict=True):
+                    out[i] = np.concatenate([[np.float32(0)], value[:-1]])
+                    last[i] = value[-1]
         return out, last
 
     def begin_save(self, directory: Path) -> Finish:
@@ -182,6 +188,10 @@ class LocalEngine(PpoEngine):
         self.load_state(directory)
         self.version = version
 
+    def _measured(self, call: str, rows: Sequence[TokenRow]) -> AbstractContextManager[None]:
+        tokens = sum(len(row.input_ids) for row in rows)
+        return self.performance.measured(call, tokens, self.device)
+
     def _micro_batches(self, rows: Sequence[TokenRow], images: Images) -> Any:
         """Yields row indices and their packed inputs."""
         budget = self.config.actor_rollout_ref.actor.ppo_max_token_len
@@ -201,6 +211,16 @@ class LocalEngine(PpoEngine):
         on_progress: OnProgress | None,
     ) -> Stepped:
         """Micro batches add up to the mini batch exactly."""
+        with self._measured(f"update_{step.network}", rows):
+            return self._stepped(step, rows, images, on_progress)
+
+    def _stepped(
+        self,
+        step: Step,
+        rows: Sequence[TokenRow],
+        images: Images,
+        on_progress: OnProgress | None,
+    ) -> Stepped:
         module, optimizer, loss = self._learner(step.network)
         for group in optimizer.param_groups:
             group["lr"] = step.lr

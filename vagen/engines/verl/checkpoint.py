@@ -255,10 +255,14 @@ def _fill(target: Tensor, pieces: list[Any], name: str) -> None:
     if not isinstance(target, DTensor):
         target.copy_(pieces[0])
         return
-    assert target.placements == (Shard(0),), target.placements
-    rows = -(-target.shape[0] // target.device_mesh.size())
+    # With hybrid sharding the mesh has a dimension of copies before that of the shards, and files
+    # of copies come behind those of the first one, which has all rows.
+    *copies, split = target.placements
+    assert split == Shard(0) and all(copy.is_replicate() for copy in copies), target.placements
+    mesh, last = target.device_mesh, target.device_mesh.ndim - 1
+    rows = -(-target.shape[0] // mesh.size(last))
     local = target.to_local()
-    start = min(rows * target.device_mesh.get_local_rank(), target.shape[0])
+    start = min(rows * mesh.get_local_rank(last), target.shape[0])
     local.copy_(_rows([p.to_local() for p in pieces], start, start + len(local)))
 
 

@@ -131,7 +131,7 @@ def _start_ranks(pool: Any, experiment: ExperimentConfig, config: DictConfig) ->
 
 def _critic_config(config: DictConfig) -> TrainingWorkerConfig:
     critic: Any = omega_conf_to_dataclass(config.critic)
-    critic.engine.infer_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
+    critic.engine.infer_max_token_len_per_gpu = critic.ppo_infer_max_token_len_per_gpu
     critic.engine.max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
     return TrainingWorkerConfig(
         model_type="value_model",

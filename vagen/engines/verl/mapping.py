@@ -5,13 +5,14 @@ batches, learning rate schedules and evaluation are not verl's: the stages and t
 take them from the experiment itself, so that both engines compute the same.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vagen.config import ConfigError
 from vagen.config.checks import context_window, has_critic, has_reference
 from vagen.config.checks_infra import check_verl
-from vagen.config.infra import InfraConfig
+from vagen.config.infra import InfraConfig, dotted
 from vagen.config.schema import ExperimentConfig, LoraConfig, OptimConfig
 
 TORCH_ROLLOUT = "vagen_torch"
@@ -20,6 +21,14 @@ ROLLOUTS = {"vllm": "vllm", "torch": TORCH_ROLLOUT}
 """`infra.verl.rollout` as verl calls it."""
 STRATEGY = "fsdp2"
 """How verl shards a network."""
+FROZEN_TOWER = "freeze_vision_tower"
+"""Among the changes of a model's configuration: whether its vision tower learns."""
+SLICE = 512
+"""Tokens whose logits are float32 at once (`logits.py`)."""
+BUDGET = "infra.verl.max_token_len_per_gpu, actor_rollout_ref.actor.ppo_max_token_len"
+"""Source of the tokens of a micro batch."""
+EXTRA = "infra.verl.extra"
+"""Source of the settings that are passed through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,11 @@ def ranks(infra: InfraConfig) -> int:
     return infra.verl.nnodes * infra.verl.n_gpus_per_node
 
 
+def shards(infra: InfraConfig) -> int:
+    """Ranks that share one copy of a network."""
+    return min(infra.verl.fsdp_size or ranks(infra), ranks(infra))
+
+
 def servers(infra: InfraConfig) -> int:
     """Rollout servers: groups of ranks that hold one copy of the weights."""
     return ranks(infra) // infra.verl.tensor_model_parallel_size
@@ -75,10 +89,11 @@ def settings(
         environment: Variables that every process of a Ray started here needs.
 
     Raises:
-        ConfigError: For combinations that verl cannot run.
+        ConfigError: For combinations that verl cannot run, and for what `infra.verl.extra` may not
+            set.
     """
     check_verl(experiment, infra)
-    return [
+    ours = [
         *_trainer(infra, cpu=cpu),
         *_model(experiment, infra, model_path),
         *_actor_and_reference(experiment, infra, cpu=cpu),
@@ -86,6 +101,21 @@ def settings(
         *_rollout(experiment, infra, cpu=cpu),
         *_ray(infra, environment or {}, cpu=cpu),
     ]
+    return [*ours, *_extra(infra, ours)]
+
+
+def _extra(infra: InfraConfig, ours: Sequence[Setting]) -> Iterator[Setting]:
+    """What is passed through, unless an option of ours decides it."""
+    sources = {
+        key: setting.source for setting in ours for key in dotted({setting.key: setting.value})
+    }
+    for key, value in infra.verl.extra.items():
+        for own, source in sources.items():
+            if f"{own}.".startswith(f"{key}.") or key.startswith(f"{own}."):
+                names = " and ".join(f"`{name}`" for name in source.split(", "))
+                advice = f"set {names} instead" if source else "it is the same for every run"
+                raise ConfigError(f"`{EXTRA}.{key}`: we set verl's `{own}`; {advice}")
+        yield Setting(key, value, EXTRA)
 
 
 def _trainer(infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
@@ -96,18 +126,23 @@ def _trainer(infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
 
 def _model(experiment: ExperimentConfig, infra: InfraConfig, model_path: str) -> Iterator[Setting]:
     model = experiment.actor_rollout_ref.model
-    yield from _network("actor_rollout_ref.model", infra, model_path)
+    yield from _network("actor_rollout_ref.model", experiment, infra, model_path)
     yield from _lora("actor_rollout_ref.model", model)
 
 
-def _network(key: str, infra: InfraConfig, model_path: str) -> Iterator[Setting]:
+def _network(
+    key: str, experiment: ExperimentConfig, infra: InfraConfig, model_path: str
+) -> Iterator[Setting]:
     kernel, source = infra.verl.attention, "infra.verl.attention"
     yield Setting(f"{key}.path", model_path, "actor_rollout_ref.model.path")
     yield Setting(f"{key}.override_config.attn_implementation", kernel, source, new=True)
     yield Setting(f"{key}.use_remove_padding", kernel == "packed", source)
+    if experiment.actor_rollout_ref.model.freeze_vision_tower:
+        option = f"actor_rollout_ref.model.{FROZEN_TOWER}"
+        yield Setting(f"{key}.override_config.{FROZEN_TOWER}", True, option, new=True)
     yield Setting(
         f"{key}.enable_gradient_checkpointing",
-        infra.verl.gradient_checkpointing,
+        infra.verl.gradient_checkpointing is not False,
         "infra.verl.gradient_checkpointing",
     )
 
@@ -136,12 +171,10 @@ def _actor_and_reference(
     yield from _batches(key, experiment, infra)
     yield from _optimizer(key, actor.optim, actor.grad_clip)
     yield from _sharding(f"{key}.fsdp_config", experiment, infra, cpu=cpu)
-    # Entropy in slices: its [tokens, vocabulary] probabilities would double the logits' memory.
-    yield Setting(f"{key}.entropy_from_logits_with_chunking", True, "")
-    yield Setting(f"{key}.entropy_checkpointing", True, "")
     if has_reference(experiment):
         # It is frozen: weights of the type that it computes in are enough.
         yield from _precision("actor_rollout_ref.ref.fsdp_config", infra, master=False)
+        yield _groups("actor_rollout_ref.ref.fsdp_config", infra)
         if cpu:
             yield Setting(
                 "actor_rollout_ref.ref.fsdp_config.use_torch_compile", False, "infra.device"
@@ -155,17 +188,19 @@ def _critic(
         return
     critic = experiment.critic
     yield Setting("critic.strategy", STRATEGY, "")
-    yield from _network("critic.model", infra, model_path)
+    yield from _network("critic.model", experiment, infra, model_path)
     yield from _lora("critic.model", critic.model)
     yield from _batches("critic", experiment, infra)
+    # Its default is a number of its own.
+    name, budget = "ppo_infer_max_token_len_per_gpu", token_budget(experiment, infra)
+    yield Setting(f"critic.{name}", budget, BUDGET, new=True)
     yield from _optimizer("critic", critic.optim, critic.grad_clip)
     yield from _sharding("critic.fsdp", experiment, infra, cpu=cpu)
 
 
 def _batches(key: str, experiment: ExperimentConfig, infra: InfraConfig) -> Iterator[Setting]:
     yield Setting(f"{key}.use_dynamic_bsz", True, "")
-    source = "infra.verl.max_token_len_per_gpu, actor_rollout_ref.actor.ppo_max_token_len"
-    yield Setting(f"{key}.ppo_max_token_len_per_gpu", token_budget(experiment, infra), source)
+    yield Setting(f"{key}.ppo_max_token_len_per_gpu", token_budget(experiment, infra), BUDGET)
 
 
 def _optimizer(key: str, optim: OptimConfig, grad_clip: float) -> Iterator[Setting]:
@@ -182,11 +217,16 @@ def _sharding(
     key: str, experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool
 ) -> Iterator[Setting]:
     yield from _precision(key, infra, master=True)
+    yield _groups(key, infra)
     for name in ("param_offload", "optimizer_offload"):
         yield Setting(f"{key}.{name}", getattr(infra.verl, name), f"infra.verl.{name}")
     yield Setting(f"{key}.seed", experiment.seed, "seed")
     if cpu:
         yield Setting(f"{key}.use_torch_compile", False, "infra.device")
+
+
+def _groups(key: str, infra: InfraConfig) -> Setting:
+    return Setting(f"{key}.fsdp_size", infra.verl.fsdp_size or -1, "infra.verl.fsdp_size")
 
 
 def _precision(key: str, infra: InfraConfig, *, master: bool) -> Iterator[Setting]:

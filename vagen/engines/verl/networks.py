@@ -15,20 +15,27 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from verl.utils.fsdp_utils import fsdp2_clip_grad_norm_
+from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import (
     FSDPEngineWithLMHead,
     FSDPEngineWithValueHead,
 )
 
+from vagen.engines.verl import logits
 from vagen.engines.verl.checkpoint import ShardedState, whole
 from vagen.engines.verl.env_vars import VENDOR
-from vagen.engines.verl.mapping import STRATEGY
+from vagen.engines.verl.mapping import FROZEN_TOWER, STRATEGY
 from vagen.engines.verl.rows import FRAMES
 from vagen.envs.images import decode_png
 from vagen.models.attention import Segments
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor, load_processor
+from vagen.models.vision import freeze_tower
+
+transformer_impl.logprobs_from_logits = logits.logprobs
+transformer_impl.verl_F.entropy_from_logits = logits.entropy
 
 IMPOSSIBLE = -1e9
 """Logit of a banned token. Its probability is 0; minus infinity would make entropies NaN."""
@@ -51,6 +58,7 @@ class Learner:
         # Of the engine alone: rows are packed, but verl shall not put flash-attn's attention in
         # place of the one that the configuration names.
         self.use_remove_padding = False
+        self.compute_entropy_from_logits = logits.entropy  # compiled, it would be no other
         super().initialize()  # type: ignore[misc]
         self.checkpoint_manager = ShardedState(
             self.module, self.optimizer, self.lr_scheduler, checkpoint_config=self.checkpoint_config
@@ -96,6 +104,8 @@ class Learner:
         tower = getattr(module.model, "visual", None)
         if tower is not None:
             tower.register_forward_hook(_features)
+        if self.model_config.override_config.get(FROZEN_TOWER, False):
+            freeze_tower(module)
         return module
 
     def _pixels(self, frames: Any) -> dict[str, Tensor]:
@@ -135,9 +145,9 @@ class BanningHead(nn.Linear):
 
         Here and not on the model's output: that one is a view which FSDP listens to.
         """
-        logits = super().forward(input)
-        logits[..., self.banned_ids] = IMPOSSIBLE
-        return logits
+        said = super().forward(input)
+        said[..., self.banned_ids] = IMPOSSIBLE
+        return said
 
 
 @EngineRegistry.register("language_model", backend=STRATEGY, device="cuda", vendor=VENDOR)
@@ -152,10 +162,15 @@ class PolicyNetwork(Learner, FSDPEngineWithLMHead):
         return module
 
     def get_per_tensor_param(self, **kwargs: Any) -> tuple[Iterator[tuple[str, Tensor]], None]:
-        """Weights for the servers, whole; verl would round those with adapters to bfloat16."""
-        if not hasattr(self.module, "peft_config"):
-            return super().get_per_tensor_param(**kwargs)
-        return merged_weights(self.module.get_base_model(), whole), None
+        """Weights for the servers, whole, in the type that they compute in, adapters merged.
+
+        They stay on this rank's device, and are rounded before ranks gather them: verl would gather
+        and send float32, whatever the servers make of it.
+        """
+        adapted = hasattr(self.module, "peft_config")
+        model = self.module.get_base_model() if adapted else self.module
+        dtype = PrecisionType.to_dtype(self.engine_config.mixed_precision["param_dtype"])
+        return merged_weights(model, whole, dtype), None
 
 
 @EngineRegistry.register("value_model", backend=STRATEGY, device="cuda", vendor=VENDOR)

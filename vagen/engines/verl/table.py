@@ -21,7 +21,7 @@ def all_settings() -> list[Setting]:
     experiment = resolve_environments(plain)
     adapters = LoraConfig(lora_rank=8)
     policy = experiment.actor_rollout_ref
-    model = policy.model.model_copy(update=dict(adapters))
+    model = policy.model.model_copy(update={**dict(adapters), "freeze_vision_tower": True})
     experiment = experiment.model_copy(
         update={
             "actor_rollout_ref": policy.model_copy(update={"model": model}),
