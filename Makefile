@@ -31,7 +31,7 @@ GPU_PYTHON ?= $(BIN)/python
 	bench-ablation bench-advantage bench-cluster bench-engine bench-envs bench-gpu bench-judge \
 	bench-judge-hacking \
 	bench-learning bench-rollout bench-service bench-stability \
-	bench-startup bench-structure clean
+	bench-startup bench-structure bench-verl-cpu clean
 
 help: ## Show this list
 	@echo "Usage: make TARGET [EXPERIMENT=frozenlake-tiny] [ARGS=\"key=value ...\"] [RUN=latest]"
@@ -193,6 +193,9 @@ bench-startup: $(READY) ## Measure seconds from vagen run to the first rollout (
 
 bench-structure: $(READY) ## Measure the code: modules per iteration, circles of imports, lines
 	$(BIN)/python benchmarks/structure.py $(ARGS)
+
+bench-verl-cpu: $(VERL_READY) ## Measure checkpoints on the CPU (ARGS="checkpoint --engine local --other CHECKOUT")
+	$(BIN)/python benchmarks/verl_cpu.py $(ARGS)
 
 include k8s/k8s.mk
 

@@ -154,7 +154,7 @@ def test_g9_a_checkpoint_says_the_same_when_read(run):
     # Policy in float32, and of actor and critic weights and both moments.
     weights = 4 * 420_064
     assert 7 * weights < found["gb"] * 1e9 < 8 * weights
-    assert set(found["gb_per_second"]) >= {"write", "hash", "read"}
+    assert set(found["gb_per_second"]) >= {"copy", "write and hash", "read"}
 
 
 def test_g10_the_tiny_agent_learns_as_on_the_cpu(run):

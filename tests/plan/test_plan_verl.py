@@ -225,7 +225,7 @@ def test_host_memory_holds_the_reference_and_what_is_offloaded() -> None:
     assert memory.critic is not None
     moments = 4 * (memory.actor.adam + memory.critic.adam)
     assert of("verl.optimizer_offload=true").offloaded == moments
-    assert plain.saving == 4 * 4_000_000
+    assert plain.saving == checkpoints(experiment, SHAPE).one
     assert plain.peak == plain.processes + plain.reference + plain.episodes + plain.saving
     # The first rank reads the weights, or each one if embedding and output layer are one.
     assert plain.loading == 4 * 4_000_000
@@ -281,12 +281,12 @@ def test_there_is_something_shipped() -> None:
             "gpu_memory_utilization=0.",
         ),
         (
-            ["infra.verl.host_memory_gib=95"],
+            ["infra.verl.host_memory_gib=146"],
             "a node needs about",
             "agent_workers=",
         ),
         (
-            ["infra.verl.host_memory_gib=110", "infra.verl.optimizer_offload=true"],
+            ["infra.verl.host_memory_gib=160", "infra.verl.optimizer_offload=true"],
             "(infra.verl.host_memory_gib)",
             "optimizer_offload=false",
         ),

@@ -256,6 +256,7 @@ def test_an_interrupted_run_adapts_as_one_that_was_not(make_started_run, mode):
                 stage(run, iteration)
                 if interrupted:
                     run.engine = None
+        run.await_checkpoint()
         state = json.loads((run.checkpoint(1) / "engine.json").read_text())["credit"]
         states.append(state)
     assert states[0] == states[1]

@@ -65,6 +65,7 @@ def spikes(monkeypatch) -> set[int]:
 def train(run: Run, *iterations: int) -> None:
     for iteration in iterations:
         iterate(run, iteration, iteration + 1)
+    run.await_checkpoint()
 
 
 def fresh(run: Run) -> Run:
@@ -220,10 +221,11 @@ def test_a_run_that_was_killed_anywhere_goes_on_with_the_same_numbers(
     spikes.add(2)
     train(whole, *range(5))
     for iteration in range(5):
-        for stage in ITERATION_STAGES:
-            execute(fresh(killed), STAGES[stage], iteration=iteration)
-        shutil.rmtree(killed.step(iteration, "update"))
-        execute(fresh(killed), STAGES["update"], iteration=iteration)
+        for stage in (*ITERATION_STAGES, "update"):
+            shutil.rmtree(killed.step(iteration, "update"), ignore_errors=True)
+            process = fresh(killed)
+            execute(process, STAGES[stage], iteration=iteration)
+            process.await_checkpoint()
     for iteration in range(5):
         assert payload(killed, iteration) == payload(whole, iteration)
     assert digests(killed, 4) == digests(whole, 4)

@@ -15,6 +15,7 @@ from vagen.engines.performance import Performance
 from vagen.models.processor import Processor
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import TokenRow, Trajectory
+from vagen.storage import FileEntry
 
 Images = dict[str, bytes]
 """PNG bytes by SHA-256."""
@@ -23,6 +24,9 @@ OnProgress = Callable[[int], None]
 Play = Callable[..., tuple[list[Trajectory], Images]]
 """Plays episodes, called as `Engine.play` is."""
 Result = TypeVar("Result")
+Finish = Callable[[], dict[str, FileEntry]]
+"""Returns once all of a checkpoint is written: digests of its files by name, as far as they were
+taken meanwhile. Called once, from any thread."""
 
 
 class Engine(Protocol):
@@ -121,8 +125,21 @@ class Engine(Protocol):
         """
         ...
 
+    def begin_save(self, directory: Path) -> Finish:
+        """Copies all that `load` needs to go on identically to host memory, to be written there.
+
+        The engine may do whatever comes next while it is written, but save again.
+
+        Args:
+            directory: Is there; every node sees it.
+
+        Returns:
+            What ends the writing; its `OSError` is of the disk and leaves the engine as it is.
+        """
+        ...
+
     def save(self, directory: Path) -> None:
-        """Writes weights, optimizer and counters: all that `load` needs to go on identically."""
+        """Begins and ends it."""
         ...
 
     def load(self, directory: Path, *, version: str) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from vagen.advantage import get_estimator, make_credit
 from vagen.config import ConfigError, config_digest
 from vagen.config.schema import ActorConfig, CriticConfig, ExperimentConfig, OptimConfig
-from vagen.engines.base import Images, OnProgress, Play, Result
+from vagen.engines.base import Finish, Images, OnProgress, Play, Result
 from vagen.engines.objectives import (
     CRITIC_MASK,
     PER_TRAJECTORY,
@@ -150,6 +150,10 @@ class PpoEngine(ABC):
         self.updates += 1
         return metrics
 
+    def save(self, directory: Path) -> None:
+        """Writes weights, optimizers and counters; see `Engine.save`."""
+        self.begin_save(directory)()
+
     def save_state(self, directory: Path) -> None:
         """Writes counters and controllers."""
         content = {
@@ -185,6 +189,10 @@ class PpoEngine(ABC):
 
     def close(self) -> None:  # noqa: B027  # nothing is held by default
         """Lets everything go; the engine cannot be used any more."""
+
+    @abstractmethod
+    def begin_save(self, directory: Path) -> Finish:
+        """See `Engine.begin_save`."""
 
     @abstractmethod
     def _step(

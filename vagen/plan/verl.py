@@ -120,7 +120,8 @@ class HostMemory:
     episodes: int
     """Frames and rows of an iteration, in Ray's object store and in the workers."""
     saving: int
-    """All weights of the policy, gathered for a checkpoint."""
+    """Copy of a checkpoint, while it is written: the policy's weights, gathered, and the pieces of
+    all ranks. The next episodes are played meanwhile."""
 
     @property
     def peak(self) -> int:
@@ -353,7 +354,8 @@ def host_memory(
         offloaded=offloaded,
         loading=readers * 4 * shape.parameters,
         episodes=int(shown * PATCH_BYTES / layout.nnodes),
-        saving=4 * shape.parameters,
+        saving=4 * shape.parameters
+        + local * (4 + OPTIMIZER) * sum(trained_parameters(experiment, shape)) // shards(infra),
     )
 
 

@@ -60,6 +60,8 @@ class Run:
     engine: "Engine | None" = field(default=None, repr=False)
     """Networks in memory; None until a step needs them (`vagen.stages.weights`)."""
     next_rollout: NextRollout | None = field(default=None, repr=False)
+    checkpoint_to_come: Future[None] | None = field(default=None, repr=False)
+    """The checkpoint that is being written (`vagen.stages.checkpoints`)."""
     tracker: "Tracker | None" = field(default=None, repr=False)
     """The open MLflow run; None until a step reports to it (`vagen.stages.tracking`)."""
     mirror: Mirror | None = field(init=False, repr=False)
@@ -125,10 +127,12 @@ class Run:
     def at_work(self) -> Iterator[None]:
         """Makes this process the run's only writer, and reports its progress.
 
-        What the process holds for the run (networks, MLflow run) is let go at the end.
+        What the process holds for the run (networks, MLflow run) is let go at the end, once the
+        checkpoint that is being written is whole.
 
         Raises:
             InUse: Another process works on the run.
+            StorageError: The checkpoint could not be written, and nothing went wrong before.
         """
         with sole_writer(self.path), progress.reporting(self.events):
             progress.describe(
@@ -138,10 +142,29 @@ class Run:
             )
             try:
                 yield
+                self.await_checkpoint()
             finally:
+                try:
+                    self.await_checkpoint()
+                except Exception as error:  # of what has gone wrong, the first is raised
+                    progress.note(str(error))
                 if self.engine is not None:
                     self.engine.close()
                 self.engine = self.next_rollout = self.tracker = None
+
+    def await_checkpoint(self, *, wait: bool = True) -> None:
+        """Returns when no checkpoint is being written any more.
+
+        Args:
+            wait: False only looks whether it is done.
+
+        Raises:
+            Exception: It could not be written; this is told once.
+        """
+        future = self.checkpoint_to_come
+        if future is not None and (wait or future.done()):
+            self.checkpoint_to_come = None
+            future.result()
 
     @property
     def events(self) -> Path:

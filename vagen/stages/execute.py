@@ -70,6 +70,9 @@ def execute(run: Run, stage: Stage, **arguments: Any) -> dict[str, Any]:
     about = {"iteration": arguments.get("iteration"), "label": arguments.get("name", "")}
     try:
         _take_over(run, stage)
+        if stage is not finalize:
+            with _explained(run, "checkpoint", {}):
+                run.await_checkpoint(wait=False)
     except StorageError as error:
         if stage is finalize and not isinstance(error, Superseded):
             finalize(run, **arguments)  # tracking is closed all the same
@@ -151,7 +154,11 @@ def _take_over(run: Run, stage: Stage) -> None:
         return
     if stage is measure:
         run.mirror.pull()
-    elif run.mirror.begin():
+        return
+    if not run.mirror.stands:
+        with suppress(Exception):  # what was to be saved is not this process's any more
+            run.await_checkpoint()
+    if run.mirror.begin():
         run.next_rollout = None
         if run.engine is not None:
             # Its weights may bear the name of what another attempt has learnt since.

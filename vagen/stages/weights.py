@@ -12,7 +12,7 @@ from vagen.run.run import KEEP_CHECKPOINTS, Run
 from vagen.run.spent import ENGINE_STARTED
 from vagen.service.pool import core_count
 from vagen.stages.learn import learn
-from vagen.storage import MANIFEST, StorageError, read_manifest, verify_directory
+from vagen.storage import MANIFEST, StorageError, read_manifest, remove_all_stale, verify_directory
 
 
 def version_before(iteration: int) -> str:
@@ -51,7 +51,7 @@ def saved_iterations(run: Run) -> list[int]:
 def engine_at(run: Run, version: str) -> Engine:
     """The engine with the weights of `version`: the resident one, or loaded from the run's folder.
 
-    Weights that were not saved (`trainer.save_freq`) are had again by repeating the updates since
+    Weights that were not saved (`infra.save_freq`) are had again by repeating the updates since
     those that were: their batches are kept.
 
     Args:
@@ -59,11 +59,13 @@ def engine_at(run: Run, version: str) -> Engine:
         version: `warm_start` or `iteration-0007`.
 
     Raises:
-        StorageError: The iteration's update is not committed, or what it needs is not there.
+        StorageError: The iteration's update is not committed, or what it needs is not there; or the
+            checkpoint that was being written could not be.
         CorruptArtifact: A file of theirs was changed.
     """
     if run.engine is not None and run.engine.version == version:
         return run.engine
+    run.await_checkpoint()
     last = -1 if version == layout.WARM_START else iteration_of(version)
     saved = max((number for number in saved_iterations(run) if number <= last), default=-1)
     engine = _load(run, version_before(saved + 1))
@@ -188,7 +190,8 @@ def gpus_of(infra: InfraConfig) -> int:
 
 
 def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:
-    """Deletes the checkpoints that are needed no more once that of an iteration is written.
+    """Deletes the checkpoints that are needed no more once that of an iteration is written, and
+    what a killed process left of one.
 
     Args:
         run: The run.
@@ -203,6 +206,7 @@ def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:
     for folder in (run.path / layout.CHECKPOINTS).glob("[0-9]*"):
         if int(folder.name) < iteration and int(folder.name) not in kept:
             _remove(folder)
+    remove_all_stale(run.path / layout.CHECKPOINTS)
 
 
 def _remove(folder: Path) -> None:

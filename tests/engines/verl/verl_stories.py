@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vagen.engines.verl.env_vars import configure
-from vagen.storage import commit_directory
+from vagen.storage import FileEntry, commit_directory
 
 OVERRIDES = (
     "actor_rollout_ref.actor.ppo_mini_batch_size=6",
@@ -99,13 +99,15 @@ def rows_of(batch: Any) -> list[Any]:
 
 
 def tell(engine: Any, batch: Any, checkpoint: Path) -> Story:
-    """Two updates, with a checkpoint between them."""
+    """Two updates; the checkpoint of the first is written during the second."""
     story = Story(checkpoint)
     story.values = engine.values(rows_of(batch), batch.images)[0]
     story.first = engine.update(rows_of(batch), batch.images, seed=3)
-    with commit_directory(checkpoint, kind="checkpoint") as partial:
-        engine.save(partial)
-    story.second = go_on(engine, batch)
+    known: dict[str, FileEntry] = {}
+    with commit_directory(checkpoint, kind="checkpoint", known=known) as partial:
+        finish = engine.begin_save(partial)
+        story.second = go_on(engine, batch)
+        known |= finish()
     return story
 
 

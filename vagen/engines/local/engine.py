@@ -8,6 +8,7 @@ Shape legend: R rows, T tokens of a row, N tokens of a packed line, M action tok
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from vagen.config.checks import has_reference
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig
-from vagen.engines.base import Images, OnProgress
-from vagen.engines.local.checkpoint import load_learner, load_module, save_learner, save_module
+from vagen.engines.base import Finish, Images, OnProgress
+from vagen.engines.local.checkpoint import learner_files, load_learner, load_module, module_state
 from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.local.helpers import PARTS, Hear, Helpers
 from vagen.engines.local.images import Frames
@@ -30,12 +32,21 @@ from vagen.engines.local.packing import PackedRows, micro_batches, pack
 from vagen.engines.objectives import Loss
 from vagen.engines.ppo import Network, PpoEngine, Step, Stepped
 from vagen.learning import Metric
-from vagen.models.loading import LanguageModel, copy_of, load_model, value_model_from
+from vagen.models.loading import (
+    LanguageModel,
+    copy_of,
+    load_model,
+    save_processor,
+    save_weights,
+    tied,
+    value_model_from,
+)
 from vagen.models.lora import add_adapters, has_adapters
 from vagen.models.vision import freeze_tower
 from vagen.rollout.play import check_failures, check_rendering, play
 from vagen.rollout.runner import EpisodeSpec, derive_seed
 from vagen.rollout.types import TokenRow, Trajectory
+from vagen.storage import write_files
 
 LossOf = Callable[[Sequence[TokenRow], PackedRows, Step], Loss]
 """The loss of one micro batch."""
@@ -196,18 +207,25 @@ class LocalEngine(PpoEngine):
         packed = self._pack(rows, images)
         return packed.split(packed.spread(self.critic(**packed.inputs)[0]))
 
-    def save(self, directory: Path) -> None:
-        """Writes weights, optimizers and counters.
+    def begin_save(self, directory: Path) -> Finish:
+        """Copies weights, optimizers and counters, to be written; see `Engine.begin_save`.
 
         `policy` and `critic.safetensors` hold merged weights, which can be read without adapters;
         `load` takes the adapters themselves, which merged weights no longer tell exactly.
         """
-        self.actor.save(directory / "policy")
-        save_learner(directory, "actor", self.actor.model, self.actor_optimizer)
+        model = self.actor.model
+        files = learner_files("actor", model, self.actor_optimizer)
         if self.critic is not None and self.critic_optimizer is not None:
-            save_module(directory / "critic.safetensors", self.critic)
-            save_learner(directory, "critic", self.critic, self.critic_optimizer)
+            files["critic.safetensors"] = module_state(self.critic)
+            files |= learner_files("critic", self.critic, self.critic_optimizer)
+        writers: dict[str, Callable[[Path], None]] = {
+            name: partial(save_file, tensors) for name, tensors in files.items()
+        }
+        policy = tied(model, module_state(model))
+        writers["policy"] = lambda path: save_weights(path, model, policy)
+        save_processor(directory / "policy", self.processor)
         self.save_state(directory)
+        return partial(write_files, directory, writers)
 
     def load(self, directory: Path, *, version: str) -> None:
         """Takes up what `save` wrote; the reference, and the base under adapters, stay."""

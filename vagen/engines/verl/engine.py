@@ -3,6 +3,7 @@
 Shape legend: R rows, T tokens of a row.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from vagen.config.checks import has_reference
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
-from vagen.engines.base import Images, OnProgress, Play, Result
+from vagen.engines.base import Finish, Images, OnProgress, Play, Result
 from vagen.engines.objectives import CRITIC_MASK, PER_TRAJECTORY, TRAJECTORY_TOKENS
 from vagen.engines.ppo import PpoEngine, Step, Stepped
 from vagen.engines.verl import checkpoint, players
@@ -30,6 +31,10 @@ from vagen.models.processor import load_processor
 from vagen.rollout.play import check_rendering
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import TokenRow, Trajectory
+from vagen.storage import FileEntry
+
+POLL_SECONDS = 1.0
+"""Longest pause between two looks at how far the ranks are with a checkpoint."""
 
 
 class VerlEngine(PpoEngine):
@@ -123,11 +128,12 @@ class VerlEngine(PpoEngine):
         last = np.array([values[-1] for values in outputs], dtype=np.float32)
         return before_tokens(outputs), last
 
-    def save(self, directory: Path) -> None:
-        """Writes a checkpoint (see `vagen.engines.verl.checkpoint`); all nodes see the folder.
+    def begin_save(self, directory: Path) -> Finish:
+        """Copies a checkpoint to host memory (see `vagen.engines.verl.checkpoint`), to be written.
 
-        Raises:
-            StorageError: A rank wrote its files elsewhere.
+        All nodes see the folder. What is returned asks the ranks from time to time whether they
+        have written their files, between what else they do, and raises `StorageError` if one wrote
+        them elsewhere.
         """
         directory = directory.absolute()
         with self.processes.watched():
@@ -135,8 +141,28 @@ class VerlEngine(PpoEngine):
             self.groups.policy.export_policy(str(directory / checkpoint.POLICY))
             for name, group in self._learners():
                 group.save_checkpoint(str(directory / name))
-                checkpoint.check_shards(directory / name, group.world_size)
         self.save_state(directory)
+        return partial(self._end_save, directory)
+
+    def _end_save(self, directory: Path) -> dict[str, FileEntry]:
+        entries: dict[str, FileEntry] = {}
+        errors: list[OSError] = []
+        pause = 0.05
+        while True:
+            with self.processes.watched():
+                answers: list[checkpoint.Written] = self.groups.policy.written()
+            for found, error in answers:
+                entries |= found or {}
+                errors += [error] if error is not None else []
+            if all(found is not None or error is not None for found, error in answers):
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_SECONDS)
+        if errors:
+            raise errors[0]
+        for name, group in self._learners():
+            checkpoint.check_shards(directory / name, group.world_size)
+        return entries
 
     def load(self, directory: Path, *, version: str) -> None:
         """Takes up what `save` wrote on any number of ranks; the reference and frozen bases stay.

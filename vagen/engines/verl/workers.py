@@ -21,7 +21,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 import vagen.engines.verl.networks  # noqa: F401
 from vagen.engines.performance import start_trace, write_trace
-from vagen.engines.verl.checkpoint import export_policy
+from vagen.engines.verl.checkpoint import WRITER, Written, export_policy
 from vagen.engines.verl.rows import at_tokens
 from vagen.engines.verl.shared_rows import Share
 
@@ -118,8 +118,13 @@ class PolicyWorker(ActorRolloutRefWorker):
             write_trace(self.trace, Path(path))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def written(self) -> Written:
+        """How far this rank is with the checkpoint that it writes, of all its networks."""
+        return WRITER.written()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def export_policy(self, directory: str) -> None:
-        """Writes a model directory with the policy's weights."""
+        """Begins to write a model directory with the policy's weights."""
         network = self.actor.engine
         source = network.model_config.local_path
         export_policy(network.module, source, network.processor, Path(directory), self.rank)
