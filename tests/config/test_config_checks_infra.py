@@ -37,6 +37,19 @@ CASES = [
     ),
     (
         [],
+        [*NODES, *CLUSTER, "verl.rollout_gpus=3"],
+        "`infra.verl.rollout_gpus`: infra.verl.nnodes = 2 does not divide 3",
+        [*NODES, *CLUSTER, "verl.rollout_gpus=2"],
+    ),
+    (
+        [],
+        [*NODES, *CLUSTER, "verl.rollout_gpus=6", "verl.tensor_model_parallel_size=2"],
+        "2 does not divide infra.verl.rollout_gpus / infra.verl.nnodes = 3",
+        # Ranks are no multiple of what a server takes: they hold none.
+        [*NODES, *CLUSTER, "verl.rollout_gpus=6", "verl.tensor_model_parallel_size=3"],
+    ),
+    (
+        [],
         [*TORCH, "verl.tensor_model_parallel_size=2"],
         "the torch rollout does not split a model",
         TORCH,

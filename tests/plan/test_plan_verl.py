@@ -8,14 +8,17 @@ import pytest
 
 from vagen.cli.main import USER_ERROR, main
 from vagen.config.load import load_experiment, load_infra
+from vagen.engines.verl.mapping import BUCKET_MIB
 from vagen.plan.parts import decide
 from vagen.plan.shape import GIB, ModelShape, read_shape
 from vagen.plan.sizes import ConversationSize, longest_context
 from vagen.plan.verl import (
     ASLEEP,
     CONTEXT,
+    SERVER,
     SLACK,
     VLLM_OVERHEAD,
+    WORKER,
     GpuMemory,
     checkpoints,
     decided,
@@ -88,6 +91,25 @@ def test_peaks_are_sums_of_what_is_there_at_once() -> None:
     assert gone.update == common + gone.actor.working + gone.logits
     half = memory_of("verl.optimizer_offload=true")
     assert half.resting == memory.actor.weights + memory.critic.weights
+
+
+def test_servers_with_gpus_of_their_own_leave_the_others_to_training() -> None:
+    shared, apart = memory_of(), memory_of("verl.rollout_gpus=2")
+    assert apart.update == shared.update - ASLEEP
+    embedding = 4 * SHAPE.vocabulary * SHAPE.hidden
+    assert apart.rollout == CONTEXT + 40 * GIB + 3 * (BUCKET_MIB << 20) + embedding
+    experiment, infra = load_experiment(EXPERIMENT), load_infra("h100x4", ["verl.rollout_gpus=2"])
+    rates = throughput(experiment, infra, SHAPE, SIZE, apart)
+    beside = throughput(experiment, load_infra("h100x4"), SHAPE, SIZE, shared)
+    assert (rates.cache_tokens, rates.tokens_per_rank) == (
+        beside.cache_tokens // 2,
+        beside.tokens_per_rank,
+    )
+    # Two more processes that receive weights, two servers less.
+    nodes = [
+        host_memory(experiment, at, SHAPE, SIZE, shared) for at in (infra, load_infra("h100x4"))
+    ]
+    assert nodes[0].processes - nodes[1].processes == 2 * WORKER - 2 * SERVER
 
 
 def test_adapters_leave_little_to_train() -> None:

@@ -101,7 +101,17 @@ def _local(experiment: ExperimentConfig) -> Refusals:
 
 def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
     layout, data = infra.verl, experiment.data
-    parallel, per_node = layout.tensor_model_parallel_size, layout.n_gpus_per_node
+    if layout.rollout_gpus % layout.nnodes:
+        yield (
+            "infra.verl.rollout_gpus",
+            f"infra.verl.nnodes = {layout.nnodes} does not divide {layout.rollout_gpus}: every "
+            "node has the same number of GPUs",
+        )
+    parallel = layout.tensor_model_parallel_size
+    per_node, whole = layout.n_gpus_per_node, "infra.verl.n_gpus_per_node"
+    if layout.rollout_gpus:
+        per_node = layout.rollout_gpus // layout.nnodes
+        whole = "infra.verl.rollout_gpus / infra.verl.nnodes"
     if infra.kubernetes is not None and layout.ray_address is not None:
         yield (
             "infra.verl.ray_address",
@@ -123,8 +133,8 @@ def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
     if per_node % parallel:
         yield (
             "infra.verl.tensor_model_parallel_size",
-            f"{parallel} does not divide infra.verl.n_gpus_per_node = {per_node}: a rollout server "
-            "takes whole GPUs of one node",
+            f"{parallel} does not divide {whole} = {per_node}: a rollout server takes whole GPUs "
+            "of one node",
         )
     ranks = layout.nnodes * per_node
     if layout.fsdp_size is not None and ranks % layout.fsdp_size:

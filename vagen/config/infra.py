@@ -50,6 +50,9 @@ class VerlConfig(Section):
     """Nodes that train."""
     n_gpus_per_node: PositiveInt = 1
     """Ranks per node, a GPU each; on a machine without GPU, processes."""
+    rollout_gpus: NonNegativeInt = 0
+    """GPUs of the rollout servers alone, beside those that train, shared out evenly over the nodes;
+    0: the servers are on the GPUs that train."""
     rollout: Literal["vllm", "torch"] = "vllm"
     """What generates: vLLM servers, or plain torch (small models, tests)."""
     tensor_model_parallel_size: PositiveInt = 1

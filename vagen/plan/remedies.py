@@ -87,6 +87,8 @@ def _options(experiment: ExperimentConfig, infra: InfraConfig) -> Options:
     if layout.rollout == "vllm":
         yield "gpu_memory_utilization", SHARES
         per_node, present = layout.n_gpus_per_node, layout.tensor_model_parallel_size
+        if layout.rollout_gpus:
+            per_node = layout.rollout_gpus // layout.nnodes
         parallel = [n for n in (2, 4, 8) if n > present and per_node % n == 0]
         yield "tensor_model_parallel_size", parallel
 
@@ -95,7 +97,8 @@ def _machines(infra: InfraConfig) -> Options:
     """More GPUs than now."""
     layout = infra.verl
     yield "n_gpus_per_node", [n for n in (2, 4, 8) if n > layout.n_gpus_per_node]
-    yield "nnodes", [n for n in (2, 4, 8) if n > layout.nnodes]
+    apart = layout.rollout_gpus
+    yield "nnodes", [n for n in (2, 4, 8) if n > layout.nnodes and apart % n == 0]
 
 
 def _together(experiment: ExperimentConfig, infra: InfraConfig, fits: Fits) -> list[str]:

@@ -152,7 +152,9 @@ def gpu_table(
         "peak": f"rollout {bytes_text(memory.rollout)}, update {bytes_text(memory.update)} of "
         f"{infra.verl.gpu_memory_gib:g} GiB",
     }
-    return table(f"memory of each of {ranks(infra)} GPUs", rows)
+    apart = infra.verl.rollout_gpus
+    others = f" that train, and {apart} that play" if apart else ""
+    return table(f"memory of each of {ranks(infra)} GPUs{others}", rows)
 
 
 def host_table(infra: InfraConfig, memory: HostMemory, *, cpu: bool) -> Table:

@@ -15,7 +15,15 @@ from vagen.config.checks import (
     has_reference,
     trajectories_per_iteration,
 )
-from vagen.engines.verl.mapping import SLICE, ranks, servers, shards, token_budget
+from vagen.engines.verl.mapping import (
+    BUCKET_MIB,
+    SLICE,
+    gpus,
+    ranks,
+    servers,
+    shards,
+    token_budget,
+)
 from vagen.plan.shape import GIB, WIDTH, ModelShape, frozen_parameters, trained_parameters
 from vagen.plan.sizes import ConversationSize, longest_context
 from vagen.run.run import KEEP_CHECKPOINTS
@@ -82,6 +90,8 @@ class GpuMemory:
     vllm_weights: int
     cache: int
     """Key/value cache that remains of vLLM's share; negative if its weights do not fit."""
+    received: int
+    """Weights on their way into a server that has a GPU of its own; 0 if servers share GPUs."""
 
     @property
     def resting(self) -> int:
@@ -90,8 +100,9 @@ class GpuMemory:
 
     @property
     def rollout(self) -> int:
-        """Peak while episodes are played."""
-        return CONTEXT + self.resting + (self.vllm or self.vllm_weights + self.cache)
+        """Peak while episodes are played, on a GPU that plays."""
+        beside = self.received or self.resting
+        return CONTEXT + beside + (self.vllm or self.vllm_weights + self.cache)
 
     @property
     def update(self) -> int:
@@ -193,7 +204,9 @@ def gpu_memory(
         slots = -(-experiment.actor_rollout_ref.rollout.max_concurrency // servers(infra))
         cache = width * slots * longest_context(experiment, sizes) * shape.cache_floats
         vllm, serving = 0, weights
-    if experiment.rollout_manager.one_step_off:
+    if layout.rollout_gpus:
+        serving = 0
+    elif experiment.rollout_manager.one_step_off:
         serving = vllm or weights + cache
     bonus = 2 if experiment.actor_rollout_ref.actor.entropy_coeff else 0
     return GpuMemory(
@@ -208,7 +221,13 @@ def gpu_memory(
         vllm=vllm,
         vllm_weights=weights,
         cache=cache,
+        received=_received(shape) if layout.rollout_gpus else 0,
     )
+
+
+def _received(shape: ModelShape) -> int:
+    """Two buckets, one that is handed on, and the largest weight, whose parts are put together."""
+    return 3 * (BUCKET_MIB << 20) + 4 * shape.vocabulary * shape.hidden
 
 
 def micro_batch_tokens(
@@ -347,8 +366,8 @@ def host_memory(
     patches = max(size.patches for size in sizes.values())
     shown = trajectories_per_iteration(experiment) * turns * patches
     return HostMemory(
-        processes=local * WORKER
-        + local // layout.tensor_model_parallel_size * SERVER
+        processes=gpus(infra) // layout.nnodes * WORKER
+        + servers(infra) // layout.nnodes * SERVER
         + layout.agent_workers * AGENT,
         reference=reference,
         offloaded=offloaded,

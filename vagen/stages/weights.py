@@ -6,6 +6,7 @@ from pathlib import Path
 from vagen import progress
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.engines.base import Engine
+from vagen.engines.verl.mapping import gpus
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
 from vagen.run.run import KEEP_CHECKPOINTS, Run
@@ -186,7 +187,7 @@ def gpus_of(infra: InfraConfig) -> int:
     """GPUs that an engine holds; 0 on a CPU."""
     if device_of(infra).type == "cpu":
         return 0
-    return infra.verl.nnodes * infra.verl.n_gpus_per_node if infra.engine == "verl" else 1
+    return gpus(infra) if infra.engine == "verl" else 1
 
 
 def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:

@@ -1,5 +1,6 @@
 """Our experiment and infra as verl's configuration: composed, converted and validated by verl."""
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from vagen.config.checks import has_critic, has_reference
 from vagen.config.load import load_experiment, load_infra
 from vagen.config.presets import PRESETS
 from vagen.engines.verl.config import lay, verl_config, verl_defaults
-from vagen.engines.verl.mapping import Setting, settings
+from vagen.engines.verl.mapping import BROADCAST, BUCKET_MIB, Setting, settings
 from vagen.models.attention import ATTENTION
 from vagen.stages.warm_start import build_tiny_policy, sampled_levels
 
@@ -133,6 +134,24 @@ def test_groups_of_ranks_with_a_copy_each(model: str) -> None:
     assert composed(model, infra=GPU).critic.fsdp.fsdp_size == -1
     with pytest.raises(ConfigError, match="3 does not divide the 4 ranks"):
         composed(model, infra=[*GPU, "verl.fsdp_size=3"])
+
+
+def test_servers_with_gpus_of_their_own(model: str) -> None:
+    layout = ["verl.nnodes=2", "verl.ray_address=auto", "verl.rollout_gpus=4"]
+    layout.append("verl.tensor_model_parallel_size=2")
+    config = composed(model, infra=[*GPU, *layout])
+    rollout = config.actor_rollout_ref.rollout
+    assert not config.actor_rollout_ref.hybrid_engine
+    assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (2, 4)
+    assert (rollout.nnodes, rollout.n_gpus_per_node) == (2, 2)
+    # 128 trajectories over two servers of two GPUs each.
+    assert rollout.max_num_seqs == 64
+    assert not rollout.free_cache_engine
+    engine = rollout.checkpoint_engine
+    assert (engine.backend, engine.update_weights_bucket_megabytes) == (BROADCAST, BUCKET_MIB)
+    assert importlib.import_module(engine.custom_backend_module).BROADCAST == BROADCAST
+    here = ["engine=verl", "device=cpu", "verl.n_gpus_per_node=2", "verl.rollout_gpus=1"]
+    assert composed(model, infra=here).ray_kwargs.ray_init.num_gpus == 3
 
 
 def test_adapters_and_the_servers_get_merged_weights(model: str) -> None:

@@ -72,6 +72,11 @@ CALLED: dict[str, list[str]] = {
     f"{CHECKPOINT}.__init__": ["config", "actor_wg", "replicas"],
     f"{CHECKPOINT}.update_weights": ["global_steps"],
     f"{CHECKPOINT}.sleep_replicas": [],
+    # broadcast.py
+    "verl.checkpoint_engine.base:CheckpointEngineRegistry.register": ["backend"],
+    "verl.checkpoint_engine.base:split_weight_chunks": ["weights", "bucket_size"],
+    "verl.checkpoint_engine.base:merge_weight_chunks": ["chunks", "bucket_size"],
+    "verl.workers.rollout.utils:ensure_async_iterator": ["iterable"],
 }
 """`module:qualified name` and the parameters that we give or override."""
 
@@ -113,6 +118,20 @@ def test_model_has_the_fields_that_we_use(symbol: str, fields: str) -> None:
     known = getattr(model, "model_fields", None) or model.__dataclass_fields__
     missing = set(fields.split()) - set(known)
     assert not missing, f"{symbol} has no field {', '.join(sorted(missing))} any more"
+
+
+def test_our_way_to_send_weights_has_all_that_verl_asks_of_one() -> None:
+    from vagen.engines.verl.broadcast import BroadcastEngine
+
+    missing = BroadcastEngine.__abstractmethods__
+    assert not missing, f"verl.checkpoint_engine asks for {', '.join(sorted(missing))}"
+
+
+def test_receivers_of_weights_are_called_what_we_look_for() -> None:
+    from vagen.engines.verl.groups import RECEIVER_PREFIX
+
+    source = inspect.getsource(found(f"{ROLLOUT}.replica:RolloutReplica.init_standalone"))
+    assert f'f"{RECEIVER_PREFIX}{{' in source
 
 
 def test_platform_implements_all_that_verl_asks_of_one() -> None:

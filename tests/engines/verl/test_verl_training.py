@@ -1,18 +1,12 @@
 """Whole iterations on the distributed engine."""
 
 import itertools
-import shutil
 
 import numpy as np
 import pytest
-from verl_stories import ray_files
 
-from vagen.config.load import load_infra
 from vagen.models import load_model
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.run.run import Run
-from vagen.stages.build import build
-from vagen.stages.warm_start import warm_start
 from vagen.train import iterate
 
 pytestmark = pytest.mark.slow
@@ -39,28 +33,6 @@ CASES = {
     ),
 }
 """The last one plays levels with and without pictures."""
-
-
-@pytest.fixture
-def run_of(make_experiment, warm_runs, family_dirs, tmp_path):
-    """A run on verl with levels and initial model: `run_of("preset=...", ...)`."""
-
-    def make(*overrides: str) -> Run:
-        infra = [f"output_dir={tmp_path}", "engine=verl", "device=cpu", "threads=1"]
-        infra += ["verl.rollout=torch", "verl.agent_workers=1"]
-        if "warm_start.steps=0" in overrides:
-            model = f"actor_rollout_ref.model.path={family_dirs['qwen2_5_vl']}"
-            run = Run.create(make_experiment(*overrides, model), load_infra(None, infra))
-            build(run)
-            warm_start(run)
-            return run
-        run = Run.create(make_experiment(*overrides), load_infra(None, infra))
-        for part in ("levels", "warm_start"):
-            shutil.copytree(warm_runs["tiny:vl"].path / part, run.path / part)
-        return run
-
-    with ray_files():
-        yield make
 
 
 def sampled(batch: TrajectoryBatch, of: str) -> np.ndarray:

@@ -19,6 +19,12 @@ TORCH_ROLLOUT = "vagen_torch"
 """What verl calls our own rollout server (`torch_server.py`)."""
 ROLLOUTS = {"vllm": "vllm", "torch": TORCH_ROLLOUT}
 """`infra.verl.rollout` as verl calls it."""
+BROADCAST = "vagen_broadcast"
+"""What verl's checkpoint engine calls our way to send weights to other GPUs (`broadcast.py`)."""
+BUCKET_MIB = 512
+"""Weights that are sent to other GPUs at a time; three times this is held there meanwhile."""
+CPU_BUCKET_MIB = 16
+"""The same between the processes of a CPU, and from a rank to a server beside it."""
 STRATEGY = "fsdp2"
 """How verl shards a network."""
 FROZEN_TOWER = "freeze_vision_tower"
@@ -67,8 +73,13 @@ def shards(infra: InfraConfig) -> int:
 
 
 def servers(infra: InfraConfig) -> int:
-    """Rollout servers: groups of ranks that hold one copy of the weights."""
-    return ranks(infra) // infra.verl.tensor_model_parallel_size
+    """Rollout servers: groups of GPUs that hold one copy of the weights."""
+    return (infra.verl.rollout_gpus or ranks(infra)) // infra.verl.tensor_model_parallel_size
+
+
+def gpus(infra: InfraConfig) -> int:
+    """All GPUs of the engine."""
+    return ranks(infra) + infra.verl.rollout_gpus
 
 
 def settings(
@@ -269,15 +280,29 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     yield Setting(f"{key}.calculate_log_probs", True, "")
     yield Setting(f"{key}.logprobs_mode", "processed_logprobs", "")
     yield Setting(f"{key}.load_format", "auto", "")
-    if cpu or experiment.rollout_manager.one_step_off:
-        source = "infra.device, rollout_manager.one_step_off"
+    if layout.rollout_gpus:
+        yield from _apart(key, infra)
+    if cpu or layout.rollout_gpus or experiment.rollout_manager.one_step_off:
+        source = "infra.device, infra.verl.rollout_gpus, rollout_manager.one_step_off"
         yield Setting(f"{key}.free_cache_engine", False, source)
         yield Setting(f"{key}.enable_sleep_mode", False, source, new=True)
     if cpu:
         yield Setting(f"{key}.enforce_eager", True, "infra.device")
-        yield Setting(
-            f"{key}.checkpoint_engine.update_weights_bucket_megabytes", 16, "infra.device"
-        )
+    if cpu or layout.rollout_gpus:
+        name = f"{key}.checkpoint_engine.update_weights_bucket_megabytes"
+        size = CPU_BUCKET_MIB if cpu else BUCKET_MIB
+        yield Setting(name, size, "infra.device, infra.verl.rollout_gpus")
+
+
+def _apart(key: str, infra: InfraConfig) -> Iterator[Setting]:
+    """Servers with GPUs of their own, and how these get weights."""
+    source, nodes = "infra.verl.rollout_gpus", infra.verl.nnodes
+    yield Setting("actor_rollout_ref.hybrid_engine", False, source)
+    yield Setting(f"{key}.nnodes", nodes, source)
+    yield Setting(f"{key}.n_gpus_per_node", infra.verl.rollout_gpus // nodes, source)
+    yield Setting(f"{key}.checkpoint_engine.backend", BROADCAST, source)
+    module = "vagen.engines.verl.broadcast"
+    yield Setting(f"{key}.checkpoint_engine.custom_backend_module", module, source)
 
 
 def most_images(experiment: ExperimentConfig) -> int:
@@ -294,11 +319,9 @@ def _ray(infra: InfraConfig, environment: Mapping[str, str], *, cpu: bool) -> It
         yield Setting(f"{key}.runtime_env.env_vars", dict(environment), "", new=True)
     if cpu and address is None:
         # Ray hands out ranks as GPUs; on a CPU these and the cores are only counted, not there.
-        count = ranks(infra)
-        yield Setting(f"{key}.num_gpus", count, "infra.verl.n_gpus_per_node", new=True)
+        count, source = gpus(infra), "infra.verl.n_gpus_per_node, infra.verl.rollout_gpus"
+        yield Setting(f"{key}.num_gpus", count, source, new=True)
         # Its processes would take as long to start as the rest.
         yield Setting(f"{key}.include_dashboard", False, "infra.device", new=True)
         cores = 8 + 8 * count + infra.verl.agent_workers
-        yield Setting(
-            f"{key}.num_cpus", cores, "infra.verl.n_gpus_per_node, infra.verl.agent_workers"
-        )
+        yield Setting(f"{key}.num_cpus", cores, f"{source}, infra.verl.agent_workers")
