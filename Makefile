@@ -29,8 +29,7 @@ GPU_PYTHON ?= $(BIN)/python
 	check test test-cluster test-verl test-vllm system-packages \
 	lint format docs hooks \
 	bench-ablation bench-advantage bench-cluster bench-engine bench-envs bench-gpu bench-judge \
-	bench-judge-hacking \
-	bench-learning bench-rollout bench-service bench-stability \
+	bench-judge-hacking bench-learning bench-rollout bench-service bench-stability \
 	bench-startup bench-structure bench-verl-cpu clean
 
 help: ## Show this list
@@ -153,7 +152,7 @@ hooks: $(READY) ## Install the git hooks (format and lint at every commit)
 bench-advantage: $(READY) ## Measure advantage estimators: speed, growth, memory
 	$(BIN)/python benchmarks/advantage.py $(ARGS)
 
-bench-cluster: $(READY) ## Measure what Kubeflow adds to a run's own work (ARGS="URI --workflow NAME --what TEXT")
+bench-cluster: $(READY) ## Measure what Kubeflow adds to a run's own work (ARGS="URI --workflow NAME")
 	$(BIN)/python -m benchmarks.cluster $(ARGS)
 
 bench-engine: $(READY) ## Measure one training iteration: seconds per phase
@@ -162,7 +161,7 @@ bench-engine: $(READY) ## Measure one training iteration: seconds per phase
 bench-envs: $(READY) ## Measure environments: resets and steps per second
 	$(BIN)/python benchmarks/envs.py $(ARGS)
 
-bench-gpu: ## Check the engines on GPUs: CHECK=g1 to g10 or all (benchmarks/gpu/README.md)
+bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VERL_READY)) ## Check the engines on GPUs: CHECK=g1 to g10 or all (benchmarks/gpu/README.md)
 	$(GPU_PYTHON) -m benchmarks.gpu $(CHECK) $(ARGS)
 
 bench-judge: $(READY) ## Measure the rule judge: texts per second, calls of a language model saved

@@ -16,7 +16,7 @@ import pytest
 
 from vagen.metrics import PROBABILITY_CORRELATION, RATIO_MEAN
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TINY = ("--device", "cpu", "--trajectories", "3", "--turns", "2", "--response", "12")
 verl_installed = pytest.mark.skipif(
     importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-verl)"
