@@ -220,9 +220,7 @@ class _Helper:
             except EOFError:
                 return
             try:
-                found = self._owner.call(
-                    method, unit, lambda said: _send(pipe, ("said", said)), network
-                )
+                found = self._owner.call(method, unit, say, network)
                 if network is not None:
                     found = (found[0], self._owner.pack(network, self._slot, found[1]))
                 _send(pipe, ("done", found))
