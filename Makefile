@@ -21,13 +21,16 @@ ARGS ?=
 RUN ?= latest
 OUTPUTS ?= outputs
 PORT ?= 5000
+CHECK ?= all
+# The Python that has constraints/gpu.txt.
+GPU_PYTHON ?= $(BIN)/python
 
 .PHONY: help venv run pipeline resume eval view ui doctor plan compile submit status logs gc \
 	check test test-cluster test-verl test-vllm system-packages \
 	lint format docs hooks \
-	bench-ablation bench-advantage bench-cluster bench-engine bench-envs bench-judge bench-judge-hacking \
-	bench-learning bench-rollout bench-service bench-stability \
-	bench-startup bench-structure clean
+	bench-ablation bench-advantage bench-cluster bench-engine bench-envs bench-gpu bench-judge \
+	bench-judge-hacking bench-learning bench-rollout bench-service bench-stability \
+	bench-startup bench-structure bench-verl-cpu clean
 
 help: ## Show this list
 	@echo "Usage: make TARGET [EXPERIMENT=frozenlake-tiny] [ARGS=\"key=value ...\"] [RUN=latest]"
@@ -158,6 +161,9 @@ bench-engine: $(READY) ## Measure one training iteration: seconds per phase
 bench-envs: $(READY) ## Measure environments: resets and steps per second
 	$(BIN)/python benchmarks/envs.py $(ARGS)
 
+bench-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VERL_READY)) ## Check the engines on GPUs: CHECK=g1 to g10 or all (benchmarks/gpu/README.md)
+	$(GPU_PYTHON) -m benchmarks.gpu $(CHECK) $(ARGS)
+
 bench-judge: $(READY) ## Measure the rule judge: texts per second, calls of a language model saved
 	$(BIN)/python benchmarks/judge_speed.py $(ARGS)
 
@@ -186,6 +192,9 @@ bench-startup: $(READY) ## Measure seconds from vagen run to the first rollout (
 
 bench-structure: $(READY) ## Measure the code: modules per iteration, circles of imports, lines
 	$(BIN)/python benchmarks/structure.py $(ARGS)
+
+bench-verl-cpu: $(VERL_READY) ## Measure checkpoints on the CPU (ARGS="checkpoint --engine local --other CHECKOUT")
+	$(BIN)/python benchmarks/verl_cpu.py $(ARGS)
 
 include k8s/k8s.mk
 

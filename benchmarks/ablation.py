@@ -23,9 +23,8 @@ from vagen.config.load import load_experiment, load_infra
 from vagen.report import write_comparison_curve
 from vagen.run.run import Run
 from vagen.stages.build import build
-from vagen.stages.evaluate import read_results
 from vagen.stages.warm_start import warm_start
-from vagen.tracking import git_commit, package_versions, paired_bootstrap
+from vagen.tracking import git_commit, package_versions, paired_seeds
 
 ROOT = Path(__file__).parent.parent
 MAIN_PRESETS = ("vanilla_ppo", "grpo_mask", "turn_ppo_mask", "vagen_base", "vagen_full")
@@ -66,41 +65,39 @@ def train(experiment: str, preset: str, seed: int, iterations: int, outputs: Pat
     return Run.open(folder)
 
 
-def by_level(run: Run, name: str) -> dict[str, float]:
-    """Success per held-out level."""
-    return read_results(run.evaluation(name))["by_level"]
-
-
-def paired(baseline: list[dict[str, float]], candidate: list[dict[str, float]]) -> dict[str, Any]:
-    """Mean difference over seeds and levels; seeds are kept apart, levels are resampled."""
-    shared = [sorted(a.keys() & b.keys()) for a, b in zip(baseline, candidate, strict=True)]
-    before, after = (
-        [part[level] for part, levels in zip(parts, shared, strict=True) for level in levels]
-        for parts in (baseline, candidate)
-    )
-    result = paired_bootstrap(before, after, seed=0)
-    return {"gain": result.gain, "ci95": list(result.ci95)}
-
-
 def summarize(runs: dict[str, list[Run]]) -> dict[str, Any]:
-    """Success of each preset, its gain over the warm start, and against `vagen_full`."""
+    """Success of each preset by seed, on the same held-out levels, and what `compare` adds."""
     rows = {}
     for preset, group in runs.items():
         summaries = [json.loads((run.path / "summary.json").read_text()) for run in group]
-        finals = [by_level(run, "final") for run in group]
         success = [summary["final"]["success"] for summary in summaries]
         rows[preset] = {
             "success": float(np.mean(success)),
             "success_of_seeds": success,
             "ci95_of_seeds": [summary["final"]["ci95"] for summary in summaries],
             "warm_start_of_seeds": [summary["warm_start"]["success"] for summary in summaries],
-            "gain": paired([by_level(run, "warm_start") for run in group], finals),
             "minutes": [summary["seconds"]["total"] / 60 for summary in summaries],
         }
-        if preset != "vagen_full" and "vagen_full" in runs:
-            full = [by_level(run, "final") for run in runs["vagen_full"]]
-            rows[preset]["vagen_full_minus_this"] = paired(finals, full)
+    compare(rows)
     return rows
+
+
+def compare(rows: dict[str, Any]) -> None:
+    """Adds to each preset its gain over the warm start and its distance from `vagen_full`."""
+    full = rows.get("vagen_full")
+    for row in rows.values():
+        found = row["success_of_seeds"]
+        row["gain"] = paired_seeds(row["warm_start_of_seeds"], found)._asdict()
+        if full is not None and row is not full:
+            distance = paired_seeds(found, full["success_of_seeds"])
+            row["vagen_full_minus_this"] = distance._asdict()
+
+
+def as_text(found: dict[str, Any]) -> str:
+    """A gain with its interval over seeds, if there are several."""
+    interval = found["ci95"]
+    text = f"{found['gain']:+.3f}"
+    return text if interval is None else f"{text} [{interval[0]:+.3f}, {interval[1]:+.3f}]"
 
 
 def main() -> None:
@@ -147,11 +144,7 @@ def main() -> None:
         limits=(0.0, 1.0),
     )
     for preset, row in rows.items():
-        low, high = row["gain"]["ci95"]
-        print(
-            f"{preset:15} {row['success']:.3f}  gain {row['gain']['gain']:+.3f} "
-            f"[{low:+.3f}, {high:+.3f}]"
-        )
+        print(f"{preset:15} {row['success']:.3f}  gain {as_text(row['gain'])}")
     print(path, figure, sep="\n")
 
 

@@ -19,15 +19,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import transformers
 from machine import describe_machine
 
 from vagen.config.load import load_experiment, load_infra
 from vagen.engines.local.engine import LocalEngine
-from vagen.rollout.play import play
+from vagen.engines.local.helpers import possible_helpers
 from vagen.rollout.types import Trajectory
 from vagen.run.run import Run
+from vagen.service.pool import core_count
 from vagen.stages.advantage import add_columns
 from vagen.stages.build import build
 from vagen.stages.episodes import training_specs
@@ -42,26 +44,31 @@ class Clock:
     """Wall and processor seconds of named phases."""
 
     def __init__(self) -> None:
+        self.processes = [psutil.Process()]
         self.wall: dict[str, list[float]] = {}
         self.cpu: dict[str, list[float]] = {}
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Adds one measurement."""
-        started, spent = time.perf_counter(), time.process_time()
+        started, spent = time.perf_counter(), self._spent()
         yield
         self.wall.setdefault(name, []).append(time.perf_counter() - started)
-        self.cpu.setdefault(name, []).append(time.process_time() - spent)
+        self.cpu.setdefault(name, []).append(self._spent() - spent)
+
+    def _spent(self) -> float:
+        times = [process.cpu_times() for process in self.processes]
+        return sum(time.user + time.system for time in times)
 
 
-def prepare(folder: Path, experiment: str, overrides: list[str], threads: int) -> Run:
+def prepare(folder: Path, experiment: str, overrides: list[str], cores: int) -> Run:
     """The run in `folder`, made and warmed up if it is not there."""
     if (folder / "config").exists():
         return Run.open(folder)
     config = load_experiment(str(ROOT / experiment), overrides)
     infra = load_infra(
         str(ROOT / "experiments/infra/laptop.yaml"),
-        [f"output_dir={folder.parent}", "device=cpu", f"threads={threads}"],
+        [f"output_dir={folder.parent}", "device=cpu", f"threads={cores}"],
     )
     run = Run.create(config, infra, name=folder.name)
     build(run)
@@ -74,13 +81,8 @@ def iteration(run: Run, engine: LocalEngine, clock: Clock) -> list[Trajectory]:
     config = run.experiment
     specs = training_specs(config, load_levels(run), 0)
     with clock.phase("rollout"):
-        trajectories, images = play(
-            config,
-            specs,
-            policy=engine.policy(slots=config.actor_rollout_ref.rollout.max_concurrency),
-            processor=engine.processor,
-            sampling=config.actor_rollout_ref.rollout,
-            split="train",
+        trajectories, images = engine.play(
+            specs, sampling=config.actor_rollout_ref.rollout, split="train"
         )
     rows = [row for trajectory in trajectories for row in trajectory.rows]
     with clock.phase("logprobs"):
@@ -111,18 +113,24 @@ def main() -> None:
     parser.add_argument("--experiment", default=EXPERIMENT)
     parser.add_argument("--run", type=Path, help="keeps the warm start here, or takes it from here")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--processes", type=int, default=possible_helpers(core_count()) + 1)
     default = Path(__file__).parent / "results" / "engine.json"
     parser.add_argument("--output", type=Path, default=default)
     arguments = parser.parse_args()
 
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(1)
     clock = Clock()
     trajectories: list[Trajectory] = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = (arguments.run or Path(scratch) / "engine").absolute()
-        run = prepare(folder, arguments.experiment, arguments.overrides, arguments.threads)
-        engine = LocalEngine(run.experiment, run.initial_model(), device=torch.device("cpu"))
+        run = prepare(folder, arguments.experiment, arguments.overrides, arguments.processes)
+        engine = LocalEngine(
+            run.experiment,
+            run.initial_model(),
+            device=torch.device("cpu"),
+            helpers=arguments.processes - 1,
+        )
+        clock.processes += psutil.Process().children()
         initial = [copy.deepcopy(part.state_dict()) for part in states(engine)]
         for repeat in range(arguments.repeats):
             for part, state in zip(states(engine), initial, strict=True):
@@ -136,7 +144,7 @@ def main() -> None:
     report = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(
-            threads=torch.get_num_threads(),
+            processes=arguments.processes,
             torch=torch.__version__,
             transformers=transformers.__version__,
         ),

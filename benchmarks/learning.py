@@ -16,7 +16,7 @@ from pathlib import Path
 
 from vagen.report import Mark, write_comparison_curve
 from vagen.run.run import Run
-from vagen.tracking import git_commit, package_versions
+from vagen.tracking import git_commit, package_versions, paired_seeds
 
 ROOT = Path(__file__).parent.parent
 KEYS = (
@@ -54,6 +54,9 @@ def main() -> None:
     ]
     runs = [Run.open(folder) for folder in folders]
     summaries = [json.loads((run.path / "summary.json").read_text()) for run in runs]
+    gain = paired_seeds(
+        *([summary[part]["success"] for summary in summaries] for part in ("warm_start", "final"))
+    )
     engine = runs[0].infra.engine
     name = runs[0].experiment.name + ("" if engine == "local" else f"-{engine}")
     commit = git_commit()
@@ -65,6 +68,7 @@ def main() -> None:
         "versions": package_versions(),
         "note": options.note,
         "threads": runs[0].infra.threads,
+        "gain_of_seeds": gain._asdict(),
         "runs": [{key: summary[key] for key in KEYS} for summary in summaries],
     }
     path = ROOT / "benchmarks" / "results" / f"learning-{name}.json"
@@ -90,6 +94,8 @@ def main() -> None:
             f"[{gain['ci95'][0]:+.3f}, {gain['ci95'][1]:+.3f}], "
             f"{summary['seconds']['total'] / 60:.1f} min"
         )
+    if gain.ci95 is not None:
+        print(f"all seeds: {gain.gain:+.3f} [{gain.ci95[0]:+.3f}, {gain.ci95[1]:+.3f}]")
     print(path, figure, sep="\n")
 
 

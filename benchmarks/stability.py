@@ -45,7 +45,7 @@ from vagen.stages.execute import execute
 from vagen.stages.finalize import finalize
 from vagen.stages.warm_start import warm_start
 from vagen.storage import read_manifest
-from vagen.tracking import git_commit, package_versions, paired_bootstrap
+from vagen.tracking import git_commit, package_versions, paired_bootstrap, paired_seeds
 from vagen.train import iterate
 
 ROOT = Path(__file__).parent.parent
@@ -236,7 +236,7 @@ def outcome(run: Run, untouched: Run, at: int) -> dict[str, Any]:
     ]
     return {
         "final": {key: results[key] for key in ("success", "ci95", "levels")},
-        "difference": difference([run], [untouched]),
+        "difference": difference(run, untouched),
         "train_success": [round(value, 4) for value in success],
         "rollbacks": [
             {"iteration": at + i, **payload["rollback"]}
@@ -247,16 +247,20 @@ def outcome(run: Run, untouched: Run, at: int) -> dict[str, Any]:
     }
 
 
-def difference(runs: Sequence[Run], untouched: Sequence[Run]) -> dict[str, Any]:
-    """Final success minus that of the untouched runs, paired by seed and level."""
-    pairs = []
-    for run, other in zip(runs, untouched, strict=True):
-        found, reference = (
-            read_results(each.evaluation(FINAL))["by_level"] for each in (run, other)
-        )
-        pairs += [(reference[level], found[level]) for level in sorted(found.keys() & reference)]
+def difference(run: Run, untouched: Run) -> dict[str, Any]:
+    """Final success minus that of the untouched run of the same seed, paired by level."""
+    found, reference = (
+        read_results(each.evaluation(FINAL))["by_level"] for each in (run, untouched)
+    )
+    pairs = [(reference[level], found[level]) for level in sorted(found.keys() & reference)]
     paired = paired_bootstrap([a for a, _ in pairs], [b for _, b in pairs], seed=0)
     return {"value": paired.gain, "ci95": list(paired.ci95), "pairs": len(pairs)}
+
+
+def over_seeds(differences: Sequence[float]) -> dict[str, Any]:
+    """Mean of the differences of all seeds; of a single one there is no interval."""
+    found = paired_seeds([0.0] * len(differences), differences)
+    return {"value": found.gain, "ci95": found.ci95, "seeds": len(differences)}
 
 
 def report(plan: Plan, note: str) -> dict[str, Any]:
@@ -266,6 +270,10 @@ def report(plan: Plan, note: str) -> dict[str, Any]:
         for branch, _, _ in plan.branches()
     }
     untouched = runs[UNTOUCHED]
+    branches = {
+        branch: [outcome(run, other, plan.at) for run, other in zip(group, untouched, strict=True)]
+        for branch, group in runs.items()
+    }
     commit = git_commit()
     result = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -279,13 +287,11 @@ def report(plan: Plan, note: str) -> dict[str, Any]:
         "injected_at": plan.at,
         "seeds": list(plan.seeds),
         "warm_start": [read_results(run.evaluation(WARM_START))["success"] for run in untouched],
-        "branches": {
-            branch: [
-                outcome(run, other, plan.at) for run, other in zip(group, untouched, strict=True)
-            ]
-            for branch, group in runs.items()
+        "branches": branches,
+        "all_seeds": {
+            branch: over_seeds([found["difference"]["value"] for found in group])
+            for branch, group in branches.items()
         },
-        "all_seeds": {branch: difference(group, untouched) for branch, group in runs.items()},
     }
     path = ROOT / "benchmarks" / "results" / "stability.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
@@ -338,8 +344,8 @@ def main() -> None:
 
 def as_text(found: dict[str, Any]) -> str:
     """A difference with its interval."""
-    low, high = found["ci95"]
-    return f"{found['value']:+.3f} [{low:+.3f}, {high:+.3f}]"
+    text = f"{found['value']:+.3f}"
+    return f"{text} [{found['ci95'][0]:+.3f}, {found['ci95'][1]:+.3f}]" if found["ci95"] else text
 
 
 if __name__ == "__main__":

@@ -219,11 +219,12 @@ def make_engine(warm_runs, make_experiment) -> Callable[..., Any]:
 
     from vagen.engines.local.engine import LocalEngine
 
-    def make(*overrides: str, model: str = "tiny:vl"):
+    def make(*overrides: str, model: str = "tiny:vl", helpers: int = 0):
         return LocalEngine(
             make_experiment(*overrides, model=model),
             warm_runs[model].warm_start / "policy",
             device=torch.device("cpu"),
+            helpers=helpers,
         )
 
     return make

@@ -49,6 +49,8 @@ REWARD_STD = "rollout/reward_std"
 REWARD_VARIANCE = "rollout/reward_variance"
 TOKENS = "rollout/tokens"
 JUDGE_SCORES = ("judge/observation", "judge/prediction")
+RATIO_MEAN = "rollout/ratio_mean"
+PROBABILITY_CORRELATION = "rollout/probability_correlation"
 UPDATE_KL = "actor/update_kl"
 PPO_KL = "actor/ppo_kl"
 ENTROPY = "actor/entropy"
@@ -60,6 +62,8 @@ _CRITIC = "the estimator has a critic"
 _JUDGE = "`judge.use_state_reward`"
 _GROUPS = "a level is played more than once (`rollout_manager.n_trajectory`)"
 _SEVERAL = "there are several environments"
+_GPU = "it runs on GPUs"
+_VERL_GPU = "`infra.engine=verl`, and verl knows the GPU"
 _ALARM = "`judge.alarm.window` iterations are there"
 _COLLAPSE = "`trainer.template_collapse_freq`"
 _VALUES = {"split": "train|val|test", "section": "observation|prediction"}
@@ -158,6 +162,9 @@ STEPS: dict[str, tuple[Metric, ...]] = {
         Metric("judge/repetition_charge", "score",
                "Deducted for texts that are said in other states as well.",
                "`judge.repetition.enable`", "down"),
+        Metric("judge/refused_repeats", "share of statements",
+               "Among the texts said most, and hardly right.",
+               "`judge.repetition.top_k`", "down"),
         Metric("judge/not_compared", "statements",
                "Statements that the rules cannot compare with other states.",
                "`judge.information.enable` or `judge.repetition.enable`", "down"),
@@ -193,6 +200,14 @@ STEPS: dict[str, tuple[Metric, ...]] = {
                better="down"),
         Metric("rollout/kl", "nats per token",
                "Log-probability as sampled minus as recomputed, mean over sampled tokens."),
+        Metric(RATIO_MEAN, "1",
+               "Probability as recomputed over as sampled, mean over sampled tokens: 1 if rollout "
+               "and trainer agree."),
+        Metric(PROBABILITY_CORRELATION, "-1 to 1",
+               "Pearson's, of the two probabilities over the sampled tokens.",
+               "the probabilities vary", "up"),
+        Metric("rollout/disagreement_alarm", "0 or 1",
+               "Whether one of the two is outside `trainer.agreement`.", better="down"),
         Metric("critic/rewards/mean", "per episode",
                "Sum of token rewards: environment, format, judge and KL penalty.", better="up",
                panel=SCORE_PANEL),
@@ -277,6 +292,16 @@ STEPS: dict[str, tuple[Metric, ...]] = {
     ),
     "every step": (
         Metric(STEP_SECONDS, "s", "Duration of a step; drawn with the curves, not in MLflow."),
+        Metric("perf/<call>/tokens_per_second", "tokens/s",
+               "Tokens of all rows over the networks' seconds; `<call>` is `logprobs`, "
+               "`reference`, `values`, `update_actor` or `update_critic`.",
+               "the step calls the engine", "up"),
+        Metric("perf/<call>/mfu", "0 to 1",
+               "Model FLOPs utilisation: the arithmetic that the model's layers need, as verl "
+               "counts it, over what the GPUs could do.", _VERL_GPU, "up"),
+        Metric("perf/<call>/max_memory_allocated", "GiB", "Most memory of tensors on a GPU.", _GPU),
+        Metric("perf/<call>/max_memory_reserved", "GiB", "Most memory that torch took of a GPU.",
+               _GPU),
     ),
 }
 """The metrics of each step, in the order in which they are shown."""

@@ -49,10 +49,10 @@ def iterate(run: Run, start: int, stop: int) -> None:
     trainer = run.experiment.trainer
     for iteration in range(start, stop):
         step(rollout, iteration=iteration)
-        step(judge, iteration=iteration)
-        step(advantage, iteration=iteration)
         if run.experiment.rollout_manager.one_step_off:
             start_rollout(run, iteration + 1)
+        step(judge, iteration=iteration)
+        step(advantage, iteration=iteration)
         step(update, iteration=iteration)
         if trainer.validates_after(iteration):
             step(evaluate, name=layout.validation(iteration + 1), split="val")

@@ -1,6 +1,7 @@
 """Slow, plain-loop estimators and random batches to compare the vectorised ones with."""
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
 
@@ -22,6 +23,7 @@ class Batch:
     trajectory_ids: Tensor
     anchor_ids: Tensor
     baselines: Tensor
+    action_mask: Tensor
 
     def arguments(self) -> dict[str, Tensor]:
         return dict(vars(self))
@@ -65,7 +67,8 @@ def batches(
     """Ragged rows: one-token turns, single turns, no sampled token, zero rewards, groups of one.
 
     With `several`, a trajectory may have several rows, which need not stand together, and rows
-    may be padding.
+    may be padding. The policy loss may read tokens that were not sampled, those after the last turn
+    too.
     """
     layouts = draw(
         st.lists(
@@ -81,7 +84,8 @@ def batches(
     width = max(1 + sum(o + n for o, n in row) for row in layouts) + pad
     count, shape = len(layouts), (len(layouts), width)
     rewards, values = torch.zeros(shape).double(), torch.zeros(shape).double()
-    loss, ends, attended = (torch.zeros(shape, dtype=torch.bool) for _ in range(3))
+    loss, ends, attended, actions = (torch.zeros(shape, dtype=torch.bool) for _ in range(4))
+    unmasked = draw(st.sampled_from([0.0, 0.5, 1.0]))
     anchors = torch.full(shape, -1)
     for b, row in enumerate(layouts):
         at = 1
@@ -91,9 +95,11 @@ def batches(
             anchors[b, at : at + response] = random.randrange(3)
             at += response
             ends[b, at - 1] = True
+        at += unmasked > 0 and at < width
         attended[b, :at] = not several or bool(row) or draw(st.booleans())
         for t in range(at):
             values[b, t] = random.uniform(-5, 5)
+            actions[b, t] = loss[b, t] or (attended[b, t] and random.random() < unmasked)
             if ends[b, t] or (loss[b, t] and not turn_rewards_only):
                 rewards[b, t] = random.uniform(-5, 5) * (random.random() < rewarded)
     lines = list(range(count))
@@ -111,6 +117,7 @@ def batches(
         torch.tensor(lines),
         anchors,
         torch.tensor([baselines[line] for line in lines]).double(),
+        actions,
     )
 
 
@@ -124,6 +131,8 @@ class Line:
     rows: list[int]
     turns: list[list[tuple[int, int]]] = field(default_factory=list)
     group: int = -1
+    read: list[list[tuple[int, int]]] = field(default_factory=list)
+    """Per turn, the tokens that the policy loss reads, those before its answer included."""
 
     @property
     def tokens(self) -> list[tuple[int, int]]:
@@ -133,6 +142,7 @@ class Line:
 def lines_of(batch: Batch) -> list[Line]:
     """Trajectories that are not padding."""
     found: dict[int, Line] = {}
+    pending: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for b, name in enumerate(batch.trajectory_ids.tolist()):
         if not batch.attention_mask[b].any():
             continue
@@ -142,8 +152,11 @@ def lines_of(batch: Batch) -> list[Line]:
         for t in range(batch.loss_mask.shape[1]):
             if batch.loss_mask[b, t]:
                 turn.append((b, t))
+            if batch.action_mask[b, t]:
+                pending[name].append((b, t))
             if batch.turn_end_mask[b, t]:
                 line.turns.append(turn)
+                line.read.append(pending.pop(name))
                 turn = []
     return list(found.values())
 
@@ -179,6 +192,10 @@ def _whiten(x: Tensor, mask: Tensor, sample_mask: Tensor) -> Tensor:
     return out
 
 
+UNMASKED = ("masked_gae", "turn_wise_gae", "bi_level_gae", "adaptive_credit")
+"""Estimators that say something of every token that the policy loss reads."""
+
+
 def oracle(name: str, batch: Batch, options: Options) -> tuple[Tensor, Tensor]:
     if name in ("grpo", "masked_grpo", "rloo", "masked_rloo", "brpo", "arpo", "gigpo"):
         return _scored(name, batch, options)
@@ -189,10 +206,11 @@ def oracle(name: str, batch: Batch, options: Options) -> tuple[Tensor, Tensor]:
     else:
         for line in lines_of(batch):
             _recursion(name, batch, options, line, raw, returns)
-    mask = batch.attention_mask if name == "gae" else batch.loss_mask
+    learnt = batch.attention_mask if name == "gae" else batch.loss_mask
+    mask = batch.action_mask if name in UNMASKED else learnt
     if options.whiten and name != "remax":
-        raw = _whiten(raw, mask, batch.turn_end_mask if name == "turn_wise_gae" else mask)
-    return torch.where(mask, raw, 0.0), torch.where(mask, returns, 0.0)
+        raw = _whiten(raw, mask, batch.turn_end_mask if name == "turn_wise_gae" else learnt)
+    return torch.where(mask, raw, 0.0), torch.where(learnt, returns, 0.0)
 
 
 def _every_position(batch: Batch, options: Options, raw: Tensor, returns: Tensor) -> None:
@@ -255,9 +273,9 @@ def _recursion(
             lam = [*options.turn_lams[last_row][1:k], 0.0]
         ends = [turn[-1] for turn in turns]
         outer = gae(ends, [reward(e) for e in ends], g, lam)
-        for turn, end, advantage in zip(turns, ends, outer, strict=True):
+        for turn, read, end, advantage in zip(turns, line.read, ends, outer, strict=True):
             if name == "turn_wise_gae":
-                for token in turn:
+                for token in read:
                     raw[token] = advantage
                 returns[end] = advantage + value(end)
                 continue
@@ -272,11 +290,13 @@ def _recursion(
 
 def _normalized(x: float, peers: list[float], *, by_std: bool) -> float:
     n = len(peers)
-    mean = math.fsum(peers) / n if n > 1 else 0.0
+    if n == 1:
+        return 0.0
+    mean = math.fsum(peers) / n
     if not by_std:
         return x - mean
-    std = math.sqrt(math.fsum((p - mean) ** 2 for p in peers) / (n - 1)) if n > 1 else 1.0
-    return (x - mean) / (std + 1e-6)
+    std = math.sqrt(math.fsum((p - mean) ** 2 for p in peers) / (n - 1))
+    return (x - mean) / (std + 1e-6) if std > 1e-8 else 0.0
 
 
 def _scored(name: str, batch: Batch, options: Options) -> tuple[Tensor, Tensor]:
@@ -291,7 +311,7 @@ def _scored(name: str, batch: Batch, options: Options) -> tuple[Tensor, Tensor]:
         peers = [s for s, other in zip(scores, lines, strict=True) if other.group == line.group]
         if name.endswith("rloo"):
             n = len(peers)
-            advantage = score if n == 1 else score - (math.fsum(peers) - score) / (n - 1)
+            advantage = 0.0 if n == 1 else score - (math.fsum(peers) - score) / (n - 1)
         elif name == "brpo":
             advantage = _normalized(score, scores, by_std=True)
         elif name == "arpo":
@@ -320,6 +340,5 @@ def step_oracle(batch: Batch, options: Options) -> list[tuple[list[tuple[int, in
     for key, to_go, turn in steps:
         peers = [other for peer, other, _ in steps if peer == key]
         by_std = options.step_normalization == "mean_std"
-        advantage = 0.0 if len(peers) == 1 else _normalized(to_go, peers, by_std=by_std)
-        found.append((turn, len(peers), advantage))
+        found.append((turn, len(peers), _normalized(to_go, peers, by_std=by_std)))
     return found

@@ -54,6 +54,31 @@ def test_equals_the_reference_on_the_estimators_mask(cases, case, name):
     assert (returns - load(f"{name}/returns"))[mask].abs().max() <= 1e-5
 
 
+@pytest.mark.parametrize("name", ["masked_gae", "bi_level_gae"])
+@pytest.mark.parametrize("case", range(len(META)))
+def test_without_loss_mask_equals_the_reference_on_every_token(cases, case, name):
+    """VAGEN's trainer whitens the whole tensor, so that an observation has the whitened 0."""
+
+    def load(key):
+        return cases[f"case{case:02d}/{key}"]
+
+    attended = load("attention_mask")
+    options = {key: META[case][key] for key in ("gamma", "lam", "high_level_gamma")}
+    advantages, _ = estimate_advantages(
+        name,
+        rewards=load("token_level_rewards"),
+        values=load("values"),
+        loss_mask=load("loss_mask"),
+        action_mask=attended,
+        turn_end_mask=load("end_of_response_mask"),
+        attention_mask=attended,
+        **options,
+    )
+    between = (attended != 0) & (load("loss_mask") == 0)
+    assert advantages[between].abs().min() > 0
+    assert (advantages - load(f"{name}/advantages"))[attended != 0].abs().max() <= 1e-5
+
+
 # One row: observation, turn of two tokens, observation, turn of two tokens, padding.
 HAND = {
     "rewards": [[0, 0, 1, 0, 0, 3, 0.0]],
@@ -77,10 +102,11 @@ HAND = {
         # Per turn 0.9: T_2 = 3 - 1; T_1 = 1 + 0.9 * 3 - 2.
         ("turn_wise_gae", [0, 1.7, 1.7, 0, 2, 2, 0], [0, 0, 3.7, 0, 0, 3, 0]),
         ("bi_level_gae", [0, 0.85, 1.7, 0, -2.5, 2, 0], [0, 1.85, 3.7, 0, 1.5, 3, 0]),
-        ("masked_grpo", [0, 4, 4, 0, 4, 4, 0], [0, 4, 4, 0, 4, 4, 0]),
-        ("grpo", [4, 4, 4, 4, 4, 4, 0], [4, 4, 4, 4, 4, 4, 0]),
-        ("masked_rloo", [0, 4, 4, 0, 4, 4, 0], [0, 4, 4, 0, 4, 4, 0]),
-        ("rloo", [4, 4, 4, 4, 4, 4, 0], [4, 4, 4, 4, 4, 4, 0]),
+        # Alone in its group, as where an environment failed in all others: nothing to compare with.
+        ("masked_grpo", [0] * 7, [0] * 7),
+        ("grpo", [0] * 7, [0] * 7),
+        ("masked_rloo", [0] * 7, [0] * 7),
+        ("rloo", [0] * 7, [0] * 7),
     ],
 )
 def test_two_turns_by_hand(name, expected_advantages, expected_returns):
@@ -95,3 +121,40 @@ def test_two_turns_by_hand(name, expected_advantages, expected_returns):
     )
     assert advantages[0].tolist() == pytest.approx(expected_advantages, abs=1e-5)
     assert returns[0].tolist() == pytest.approx(expected_returns, abs=1e-5)
+
+
+def test_without_loss_mask_a_turn_begins_with_its_observation():
+    """As in VAGEN's trainer: every token up to `e_k` has T_k, what follows the last one 0."""
+    row = {key: torch.tensor(x) for key, x in HAND.items()}
+    row["attention_mask"] = torch.ones(1, 7)
+    found = estimate_advantages(
+        "turn_wise_gae",
+        **row,
+        action_mask=torch.tensor([[0, 1, 1, 1, 1, 1, 1]]),
+        lam=1.0,
+        high_level_gamma=0.9,
+        whiten=False,
+    )
+    assert found[0][0].tolist() == pytest.approx([0, 1.7, 1.7, 2, 2, 2, 0])
+    assert found[1][0].tolist() == pytest.approx([0, 0, 3.7, 0, 0, 3, 0])
+
+
+@pytest.mark.parametrize("name", ["grpo", "masked_grpo", "gigpo"])
+def test_a_group_is_divided_by_the_deviation_before_kl(name):
+    """Two of equal task scores have 0, whatever KL makes of them; of others it is part of `s`."""
+    task = torch.tensor([[0.0, 1], [0, 1], [0, 0], [0, 4]]).double()
+    kl = torch.tensor([[0.1, 0], [0, 0.3], [0.2, 0], [0, 0]]).double()
+    sampled = torch.ones(4, 2)
+    given = {
+        "loss_mask": sampled,
+        "attention_mask": sampled,
+        "turn_end_mask": torch.tensor([[0, 1]] * 4),
+        "anchor_ids": torch.arange(4)[:, None].expand(4, 2),
+        "group_ids": ["a", "a", "b", "b"],
+        "step_normalization": "mean_std",
+    }
+    found = estimate_advantages(name, rewards=task - kl, task_rewards=task, **given)[0]
+    half = 4.2 / 2 / (8**0.5 + 1e-6)
+    assert found[:, 0].tolist() == pytest.approx([0, 0, -half, half])
+    noise = estimate_advantages(name, rewards=task - kl, **given)[0]
+    assert noise[0].abs().min() > 0.7, "which is what KL alone would teach"

@@ -18,7 +18,7 @@ from vagen.advantage import (
 from vagen.advantage.segments import BLOCK, Selection, reverse_linear_scan
 
 CRITIC = [name for name, spec in ESTIMATORS.items() if spec.needs_critic]
-MASKED = [name for name, spec in ESTIMATORS.items() if spec.mask == "loss"]
+MASKED = [name for name, spec in ESTIMATORS.items() if spec.mask != "attention"]
 OPTIONS = {"gamma": 0.97, "lam": 0.9, "high_level_gamma": 0.9, "high_level_lam": 0.8}
 
 few = settings(max_examples=15, deadline=None)
@@ -175,6 +175,7 @@ def widen(batch: Batch, columns: list[int], width: int) -> Batch:
         batch.trajectory_ids,
         move(batch.anchor_ids, -1),
         batch.baselines,
+        move(batch.action_mask, False),
     )
 
 
@@ -249,7 +250,7 @@ def test_bootstrap_is_a_last_token_that_is_worth_its_value(name, batch, data):
     for b in used.nonzero().flatten().tolist():
         end = int(batch.attention_mask[b].nonzero().max()) + 1
         longer["rewards"][b, end] = longer["values"][b, end] = bootstrap[b]
-        for key in ("loss_mask", "turn_end_mask", "attention_mask"):
+        for key in ("loss_mask", "turn_end_mask", "attention_mask", "action_mask"):
             longer[key][b, end] = True
     zero = torch.zeros(rows).double()
     options = {**OPTIONS, "whiten": False}
@@ -258,8 +259,8 @@ def test_bootstrap_is_a_last_token_that_is_worth_its_value(name, batch, data):
     )
     whole = estimate_advantages(name, **longer, **options, bootstrap_values=zero)
     mask = batch.attention_mask if name == "gae" else batch.loss_mask
-    close(cut[0], torch.where(mask, whole[0][:, :width], 0.0))
-    close(cut[1], torch.where(mask, whole[1][:, :width], 0.0))
+    for x, y in zip(cut[:2], whole[:2], strict=True):
+        close(torch.where(mask, x, 0.0), torch.where(mask, y[:, :width], 0.0))
 
 
 @pytest.mark.parametrize("name", [n for n, spec in ESTIMATORS.items() if spec.stitches])

@@ -172,7 +172,9 @@ def test_a_whole_model_directory_is_good(model: Path, tmp_path: Path) -> None:
         doctor_model.model(experiment_of(tmp_path, f"actor_rollout_ref.model.path={model}"))
     )
     assert [finding.subject for finding in findings] == ["model", "tags", "conversation"]
-    assert {finding.verdict for finding in findings} == {Verdict.GOOD}
+    verdicts = [finding.verdict for finding in findings]
+    # A tiny model's tags are tokens of their own, that it has learnt in its warm start.
+    assert verdicts == [Verdict.GOOD, Verdict.WARNING, Verdict.GOOD]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +226,24 @@ def test_tags_that_the_tokenizer_swallows_are_bad(model: Path, tmp_path: Path) -
     assert findings["tags"].advice == "rename them in `envs.lake.env_config.tags`"
     renamed = experiment_of(tmp_path, path, "envs.lake.env_config.tags.reasoning=because")
     findings = {finding.subject: finding for finding in doctor_model.model(renamed)}
-    assert findings["tags"].verdict is Verdict.GOOD
+    assert findings["tags"].verdict is not Verdict.BAD
+
+
+def test_tags_that_are_a_token_of_their_own_are_warned_of(model: Path, tmp_path: Path) -> None:
+    """As `<think>` is in Qwen3-VL's tokenizer: ordinary, so that it survives, but reserved."""
+    from vagen.models.tiny import build_tokenizer
+
+    words = ["The box is left of you. <thinking><observation><answer>Left</answer>"] * 50
+    build_tokenizer(words, tags=["<think>", "</think>"]).save_pretrained(model)
+    path = f"actor_rollout_ref.model.path={model}"
+    findings = {f.subject: f for f in doctor_model.model(experiment_of(tmp_path, path))}
+    assert findings["tags"].verdict is Verdict.WARNING
+    assert "lake: <think>, </think>: one added token" in findings["tags"].text
+    assert findings["tags"].advice == "rename them in `envs.lake.env_config.tags`"
+    for words in (["envs.lake.env_config.tags.think=thinking"], ["warm_start.steps=1"]):
+        experiment = experiment_of(tmp_path, path, *words)
+        findings = {finding.subject: finding for finding in doctor_model.model(experiment)}
+        assert findings["tags"].verdict is Verdict.GOOD, words
 
 
 def test_a_text_model_for_pictures_is_bad(tmp_path: Path) -> None:

@@ -31,6 +31,12 @@ CASES = [
         ["trainer.guard.enable=true"],
     ),
     (
+        ["actor_rollout_ref.actor.use_rollout_log_probs=true", *CAPPED[1:]],
+        "`actor_rollout_ref.actor.use_rollout_log_probs` (override `actor_rollout_ref.actor."
+        "use_rollout_log_probs=true`): with the present actor_rollout_ref.actor.tis_imp_ratio_cap",
+        ["actor_rollout_ref.actor.use_rollout_log_probs=true"],
+    ),
+    (
         ["critic.enable=false"],
         "`critic.enable` (override `critic.enable=false`): bi_level_gae reads the critic's values",
         ["critic.enable=true"],

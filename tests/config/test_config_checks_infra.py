@@ -6,12 +6,12 @@ import pytest
 
 from vagen.cli.main import USER_ERROR, main
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
-from vagen.config.checks_infra import check_infra, check_verl
+from vagen.config.checks_infra import check_infra
 from vagen.config.load import load_experiment, load_infra
 
 LAKE = "name: lake\nenvs:\n  lake:\n    env_name: FrozenLake\n"
 WEIGHTED = ["actor_rollout_ref.actor.tis_imp_ratio_cap=2"]
-OFF = [*WEIGHTED, "rollout_manager.one_step_off=true", "actor_rollout_ref.rollout.top_p=1"]
+OFF = [*WEIGHTED, "rollout_manager.one_step_off=true"]
 VERL = ["engine=verl", "verl.n_gpus_per_node=4"]
 NODES = [*VERL, "verl.nnodes=2"]
 CLUSTER = ["verl.ray_address=auto", "device=cuda"]
@@ -37,14 +37,39 @@ CASES = [
     ),
     (
         [],
+        [*NODES, *CLUSTER, "verl.rollout_gpus=3"],
+        "`infra.verl.rollout_gpus`: infra.verl.nnodes = 2 does not divide 3",
+        [*NODES, *CLUSTER, "verl.rollout_gpus=2"],
+    ),
+    (
+        [],
+        [*NODES, *CLUSTER, "verl.rollout_gpus=6", "verl.tensor_model_parallel_size=2"],
+        "2 does not divide infra.verl.rollout_gpus / infra.verl.nnodes = 3",
+        # Ranks are no multiple of what a server takes: they hold none.
+        [*NODES, *CLUSTER, "verl.rollout_gpus=6", "verl.tensor_model_parallel_size=3"],
+    ),
+    (
+        [],
         [*TORCH, "verl.tensor_model_parallel_size=2"],
         "the torch rollout does not split a model",
         TORCH,
     ),
     (
-        WEIGHTED,
+        [*WEIGHTED, "actor_rollout_ref.rollout.top_p=0.95"],
         VERL,
         "`actor_rollout_ref.actor.tis_imp_ratio_cap`: importance weights compare with the whole",
+        TORCH,
+    ),
+    (
+        ["actor_rollout_ref.rollout.top_p=0.95"],
+        VERL,
+        "`actor_rollout_ref.rollout.top_p`: vLLM gives probabilities after top-p and top-k",
+        TORCH,
+    ),
+    (
+        ["actor_rollout_ref.rollout.top_k=50"],
+        VERL,
+        "`actor_rollout_ref.rollout.top_k`: vLLM gives probabilities after top-p and top-k",
         TORCH,
     ),
     (
@@ -79,15 +104,6 @@ def test_refusals_and_the_nearest_that_runs(
         check_infra(*both(tmp_path, words, infra))
     assert message in str(refusal.value)
     check_infra(*both(tmp_path, words, instead))
-
-
-def test_flash_attention_has_no_float32_but_a_cpu_does_without_it(tmp_path: Path) -> None:
-    experiment, infra = both(tmp_path, [], VERL)
-    check_verl(experiment, infra, cpu=True)
-    with pytest.raises(ConfigError, match=r"infra\.dtype to bfloat16, or this to sdpa"):
-        check_verl(experiment, infra, cpu=False)
-    check_verl(*both(tmp_path, [], [*VERL, "dtype=bfloat16"]), cpu=False)
-    check_verl(*both(tmp_path, [], [*VERL, "verl.attention=sdpa"]), cpu=False)
 
 
 def test_the_command_line_refuses_before_anything_starts(

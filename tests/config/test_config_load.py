@@ -1,5 +1,7 @@
 """Layers, overrides and messages."""
 
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -232,3 +234,17 @@ def test_configurations_are_frozen(experiment: Path) -> None:
     config: ExperimentConfig = load_experiment(experiment)
     with pytest.raises(ValueError, match="frozen"):
         config.seed = 1  # type: ignore[misc]
+
+
+def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Path) -> None:
+    """So that runs made without it can be resumed."""
+    config = load_experiment(experiment)
+    values = config.model_dump(mode="json")
+    del values["trainer"]["early_stop"]["empty_batches"]
+    del values["judge"]["repetition"]["top_k"]
+    del values["actor_rollout_ref"]["model"]["freeze_vision_tower"]
+    del values["actor_rollout_ref"]["actor"]["use_rollout_log_probs"]
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    assert config_digest(config) == hashlib.sha256(text.encode()).hexdigest()
+    used = load_experiment(experiment, ["judge.repetition.top_k=5"])
+    assert config_digest(used) != config_digest(config)

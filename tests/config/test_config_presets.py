@@ -20,6 +20,7 @@ PAPER = {
     "turn_ppo_mask_script": ("turn_wise_gae", 1.0, True, True, True, False, 64, 2, True),
     "vagen_base": ("masked_gae", 1.0, True, True, False, False, 128, 1, False),
     "vagen_full": ("bi_level_gae", 0.95, True, True, True, True, 128, 1, False),
+    "vagen_full_turn_lambda": ("bi_level_gae", 0.95, True, True, True, True, 128, 1, False),
 }
 RELEASE = {
     "rico_gae": ("gae", 0.95, False, False, False, False, 128, 1, False),
@@ -58,6 +59,8 @@ def test_a_preset_is_its_row_of_the_table(name: str, row: tuple, tmp_path: Path)
         config.critic.use_reward_mask,
     )
     assert (config.algorithm.gamma, config.algorithm.lam) == (1.0, 1.0)
+    lam = config.algorithm.high_level_lam
+    assert lam == (0.5 if name == "vagen_full_turn_lambda" else None)
     assert config.algorithm.kl_ctrl.kl_coef == 0.001
     assert config.actor_rollout_ref.actor.optim.lr == 1e-6
     assert config.critic.optim.lr == 1e-5
@@ -71,6 +74,9 @@ def test_a_preset_is_its_row_of_the_table(name: str, row: tuple, tmp_path: Path)
     if name in PAPER:
         strategy = "free_think" if name.endswith("_script") else "grounding_worldmodeling"
         assert config.envs["lake"].env_config["prompt_format"] == strategy
+    else:
+        env_config = config.envs["lake"].env_config
+        assert env_config["prompt_format"] == "free_think" and env_config["tags"]["answer"] == "ans"
     assert not config.algorithm.truncation_bootstrap
     assert config.judge.observation_weight == config.judge.prediction_weight == 0.5
 
@@ -93,6 +99,38 @@ def test_starpo_is_as_ragen_has_it(name: str, row: tuple, tmp_path: Path) -> Non
     assert not config.rollout_manager.use_multi_turn_reward
     assert config.actor_rollout_ref.rollout.temperature == 1.0
     assert config.actor_rollout_ref.rollout.val_kwargs.temperature == 0.5
+    env_config = config.envs["lake"].env_config
+    assert (env_config["max_actions_per_step"], env_config["max_steps"]) == (5, 10)
+    assert env_config["reward_overrides"] == {"format": 0.0, "format_penalty": -0.1}
+
+
+GAMES = """\
+name: games
+preset: {preset}
+envs:
+  boxes: {{env_name: Sokoban}}
+  cubes: {{env_name: PrimitiveSkill}}
+  icons: {{env_name: SVG, env_config: {{prompt_format: free_think}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("preset", "env_id", "option", "value"),
+    [
+        ("vagen_full", "cubes", "prompt_format", "grounding_worldmodeling_structured"),
+        ("vagen_full", "boxes", "prompt_format", "grounding_worldmodeling"),
+        ("vagen_base", "cubes", "prompt_format", "grounding_worldmodeling"),
+        ("trico", "boxes", "max_solution_length", 6),
+        ("trico", "cubes", "max_actions_per_step", 2),
+        ("starpo", "boxes", "max_actions_per_step", 5),
+        ("starpo", "icons", "max_actions_per_step", 1),
+    ],
+)
+def test_what_a_preset_says_of_one_environment(preset, env_id, option, value, tmp_path) -> None:
+    path = tmp_path / "games.yaml"
+    path.write_text(GAMES.format(preset=preset))
+    overrides = [] if preset != "vagen_full" else ["judge.use_state_reward=false"]
+    assert load_experiment(path, overrides).envs[env_id].env_config[option] == value
 
 
 def test_the_tables_are_complete() -> None:

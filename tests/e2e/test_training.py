@@ -21,7 +21,10 @@ from vagen.launch.bring_up import ENDING_MINUTES
 from vagen.run import layout
 
 RESULTS = ("warm_start", "final", "paired_gain", "iterations", "config_digest")
-RECOMPUTED = ("rollout/kl", "rollout/logprob_difference_max")
+RECOMPUTED = (
+    *("rollout/kl", "rollout/logprob_difference_max"),
+    *("rollout/ratio_mean", "rollout/probability_correlation"),
+)
 """Rounding of rows that are computed again in other company."""
 UPDATE = "iterations/{:04d}/update/manifest.json"
 ON_RAY, IN_PODS = "infra.engine=verl", "infra.engine=local"

@@ -159,13 +159,13 @@ def test_mini_batches_are_trajectories_with_all_their_rows(
     add_columns(make_experiment(*options), engine, trajectories, images)
     rows = [row for row in rows_of(trajectories) if row.loss_mask.any()]
     seen: list[list[TokenRow]] = []
-    micro_batches = engine._micro_batches
+    groups = engine._groups
 
-    def recorded(mini, frames):
+    def recorded(mini):
         seen.append(list(mini))
-        return micro_batches(mini, frames)
+        return groups(mini)
 
-    engine._micro_batches = recorded
+    engine._groups = recorded
     metrics = engine.update(rows, images, seed=5)
     assert metrics["actor/skipped_steps"] == metrics["critic/skipped_steps"] == 0
     assert np.isfinite(metrics["actor/loss"]) and np.isfinite(metrics["critic/loss"])

@@ -191,6 +191,7 @@ def test_a_run_resumes_with_its_adapters(make_started_run):
     run = make_started_run(*BOTH)
     for stage in (rollout, judge, advantage, update):
         stage(run, 0)
+    run.await_checkpoint()
     again = engine_at(Run.open(run.path), "iteration-0000")
     assert same(weights(again), weights(run.engine))
     assert adapters(weights(again))

@@ -194,6 +194,10 @@ def test_reward_parts_can_be_overridden(name):
     env = make(name, render_mode="text", reward_overrides={"format": 2})
     first = play(env, seed=8)[1]
     assert first[4]["rewards"]["format"] == 2.0
+    ragen = make(name, render_mode="text", reward_overrides={"format": 0, "format_penalty": -0.1})
+    ragen.reset(seed=8)
+    assert ragen.step("no layout")[4]["rewards"]["format"] == -0.1
+    assert play(ragen, seed=8)[1][4]["rewards"]["format"] == 0.0
     with pytest.raises(ValidationError, match=r"no part 'bonus'.*format"):
         envs.make(name, {"reward_overrides": {"bonus": 1.0}})
 

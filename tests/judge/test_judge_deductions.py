@@ -190,3 +190,23 @@ def test_defences_that_cannot_work_are_refused(
     endpoint = ("judge.llm.base_url=http://localhost:1/v1", "judge.llm.model=m")
     with pytest.raises(ConfigError, match=message):
         make_experiment(*ON, *options, *endpoint, **GROUNDED)
+
+
+def test_of_the_texts_said_most_those_hardly_right_cost(make_experiment: Any) -> None:
+    """As VAGEN has it: -.1 in the score, whatever the text earned; what is right is spared."""
+    experiment = make_experiment(*ON, "judge.repetition.top_k=1", **GROUNDED)
+    made = saying(lambda _: TEMPLATE)
+    metrics = score(experiment, made, iteration=0)
+    assert metrics.keys() & {"judge/refused_repeats", "judge/not_compared"} == {
+        "judge/refused_repeats"
+    }
+    seen = set()
+    for turn in (turn for trajectory in made for turn in trajectory.turns):
+        assert turn.verdict is not None and turn.verdict.observation is not None
+        hardly = turn.verdict.observation < 0.35
+        expected = -0.1 if hardly else turn.verdict.observation
+        assert turn.rewards.judge_observation == pytest.approx(0.5 * expected)
+        seen.add(hardly)
+    assert seen == {True, False}
+    told = saying(honest)
+    assert score(experiment, told, iteration=0)["judge/refused_repeats"] == 0.0

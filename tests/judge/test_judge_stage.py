@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from free_ports import free_ports
 from judged_batches import batch, trajectories
 from llm_server import MODEL, ScriptedServer
 
@@ -21,12 +22,15 @@ from vagen.config.load import load_infra
 from vagen.judge.agreement import cohen_kappa
 from vagen.judge.schedule import cap_factor, schedule_factor, weigh
 from vagen.judge.scoring import is_chosen, statements
+from vagen.launch.step import run_stage
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import Status, TurnRewards
+from vagen.run import layout
 from vagen.run.layout import JUDGE_ANSWERS
 from vagen.run.run import Run
 from vagen.stages import judge_answers
 from vagen.stages.judge import JudgeUnavailable, judge, score
+from vagen.storage import open_store
 
 KEY = "sk-0b1d-not-to-be-seen"
 GROUNDED = {"prompt_format": "grounding_worldmodeling"}
@@ -360,3 +364,20 @@ def test_of_a_run_in_a_store_another_pod_goes_on_without_paying_twice(
     second.mirror.push()
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(KEY.encode() in path.read_bytes() for path in written)
+
+
+def test_a_judge_that_is_away_is_refused_before_anything_is_computed_and_the_store_says_so(
+    make_experiment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VAGEN_SCRATCH", str(tmp_path / "scratch"))
+    where = f"http://127.0.0.1:{free_ports(1)[0]}/v1"
+    options = ("judge.type=llm", "judge.llm.model=none", "judge.llm.api_key_env=null")
+    options = (*RULES, *options, f"judge.llm.base_url={where}")
+    experiment = make_experiment(*options, **GROUNDED)
+    settings = [f"store={(tmp_path / 'store').as_uri()}", f"output_dir={tmp_path}/runs"]
+    run = Run.create(experiment, load_infra(None, [*settings, "mlflow_tracking_uri=null"]))
+    run.mirror.begin()
+    with pytest.raises(JudgeUnavailable, match="did not answer"):
+        run_stage(run.mirror.uri, "build")
+    told = open_store(run.mirror.uri).read_file(layout.EVENTS)
+    assert told is not None and where in told.decode()

@@ -57,3 +57,12 @@ def test_no_success_stops_after_the_patience():
 
 def test_rules_that_are_null_stop_nothing():
     assert stop_reason(EarlyStopConfig(), FIRST + [0.0] * 50, [0.0] * 50) is None
+
+
+def test_empty_batches_in_a_row_stop():
+    config = EarlyStopConfig(empty_batches=2)
+    reason = stop_reason(config, [], [], [True, False, True, True])
+    assert reason == "the rollout filter left nothing to learn from 2 iterations in a row"
+    for history in ([], [True], [True, True, False], [True, False, True]):
+        assert stop_reason(config, [], [], history) is None
+    assert stop_reason(EarlyStopConfig(), [], [], [True] * 50) is None

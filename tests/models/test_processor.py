@@ -124,7 +124,8 @@ def test_images_are_refused_by_a_text_model(text_model):
 
 def test_banned_are_image_video_and_header_tokens(vl_model):
     ours = vl_model.processor
-    banned = set(ours.tokenizer.convert_ids_to_tokens(ours.banned_ids))
+    tokens = len(ours.tokenizer)
+    banned = set(ours.tokenizer.convert_ids_to_tokens([i for i in ours.banned_ids if i < tokens]))
     assert banned == {
         "<|image_pad|>",
         "<|video_pad|>",
@@ -134,6 +135,14 @@ def test_banned_are_image_video_and_header_tokens(vl_model):
         "<|im_start|>",
     }
     assert ours.eos_id not in ours.banned_ids
+
+
+def test_banned_are_ids_of_no_token(vl_model):
+    """The output layer is padded: its last rows are no tokens, and vLLM never samples them."""
+    ours = vl_model.processor
+    rows = vl_model.model.lm_head.weight.shape[0]
+    assert rows > len(ours.tokenizer)
+    assert set(range(len(ours.tokenizer), rows)) <= set(ours.banned_ids) <= set(range(rows))
 
 
 LLAMA = """\

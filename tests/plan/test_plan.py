@@ -17,7 +17,7 @@ from vagen.rollout.types import Trajectory
 
 LAKE = """\
 name: lake
-preset: vagen_full
+preset: vagen_full_turn_lambda
 envs:
   lake:
     env_name: FrozenLake

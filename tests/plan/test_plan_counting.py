@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vagen.config import ExperimentConfig
 from vagen.config.load import load_experiment
 from vagen.envs import make
 from vagen.models.published import IMAGE_TOKEN
+from vagen.plan.checks import notes
 from vagen.plan.counting import END, PIECES, CountingTokenizer, counting_processor
 from vagen.plan.sizes import measure
 from vagen.rollout.conversation import ChatRenderer
@@ -59,3 +61,52 @@ def test_sizes_of_a_published_model_need_no_files_of_it() -> None:
     env = make("FrozenLake", experiment.envs["frozenlake"].env_config)
     words = len(re.findall(r"\w+", env.system_prompt()))
     assert words < size.prompt - size.image_tokens < 3 * words
+
+
+SIMULATED = ("navigation", "primitive-skill")
+SHIPPED = [
+    pytest.param(f"{game}-{model}", marks=[pytest.mark.slow] if game in SIMULATED else [])
+    for game in ("frozenlake", "sokoban", "blackjack", "svg", "household", *SIMULATED)
+    for model in ("qwen25vl-3b", "qwen3vl-4b")
+]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_what_ships_resizes_no_frame_and_asks_for_no_reserved_tag(name: str) -> None:
+    experiment = load_experiment(name)
+    assert _about_environments(experiment) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        (
+            "frozenlake-qwen25vl-3b",
+            "tile_size=32",
+            "frames of 128 x 128 pixels are resized to 140 x 140; sides that are multiples of 28, "
+            "56 or more, are left as they are",
+        ),
+        (
+            "frozenlake-qwen3vl-4b",
+            "tile_size=40",
+            "frames of 160 x 160 pixels are resized to 256 x 256; sides that are multiples of 32, "
+            "256 or more",
+        ),
+        (
+            "frozenlake-qwen3vl-4b",
+            "tags.think=think",
+            "<think>, </think>: one added token of the tokenizer each",
+        ),
+    ],
+)
+def test_a_plan_says_what_a_published_model_would_make_of_it(
+    name: str, words: str, said: str
+) -> None:
+    experiment = load_experiment(name, [f"envs.frozenlake.env_config.{words}"])
+    (note,) = _about_environments(experiment)
+    assert f"frozenlake: {said}" in note
+
+
+def _about_environments(experiment: ExperimentConfig) -> list[str]:
+    sizes = measure(experiment, experiment.actor_rollout_ref.model.path)
+    return [note for note in notes(experiment, sizes) if note.split(": ")[0] in sizes]

@@ -8,13 +8,20 @@ import pytest
 
 from vagen.cli.main import USER_ERROR, main
 from vagen.config.load import load_experiment, load_infra
+from vagen.engines.verl.mapping import BUCKET_MIB
+from vagen.plan.parts import decide
 from vagen.plan.shape import GIB, ModelShape, read_shape
 from vagen.plan.sizes import ConversationSize, longest_context
 from vagen.plan.verl import (
     ASLEEP,
     CONTEXT,
+    SERVER,
+    SLACK,
     VLLM_OVERHEAD,
+    WORKER,
     GpuMemory,
+    checkpoints,
+    decided,
     gpu_memory,
     host_memory,
     throughput,
@@ -23,6 +30,7 @@ from vagen.plan.verl import (
 ROOT = Path(__file__).resolve().parents[2]
 H100 = sorted(path.stem for path in (ROOT / "experiments" / "infra").glob("h100*.yaml"))
 LARGE = sorted(path.stem for path in (ROOT / "experiments").glob("*-qwen*.yaml"))
+LARGE.remove("svg-dreamsim-qwen25vl-3b")  # its environment needs models that are not here
 SLOW = pytest.mark.slow
 """Conversations of other games are measured in many seconds, some in a simulator."""
 EXPERIMENT = "frozenlake-qwen25vl-3b"
@@ -59,7 +67,14 @@ def test_weights_gradients_and_moments_are_sharded_over_every_rank() -> None:
     two = memory_of("verl.nnodes=2", "verl.ray_address=auto")
     assert two.actor.adam == memory.actor.adam // 2
     # Trained weights are float32 whatever is computed in.
-    assert memory_of("dtype=float32", "verl.attention=sdpa").actor == memory.actor
+    assert memory_of("dtype=float32").actor == memory.actor
+
+
+def test_groups_of_ranks_hold_a_copy_each() -> None:
+    two = memory_of("verl.nnodes=2", "verl.ray_address=auto")
+    hybrid = memory_of("verl.nnodes=2", "verl.ray_address=auto", "verl.fsdp_size=4")
+    assert hybrid.actor == memory_of().actor
+    assert hybrid.actor.adam == 2 * two.actor.adam
 
 
 def test_peaks_are_sums_of_what_is_there_at_once() -> None:
@@ -78,6 +93,25 @@ def test_peaks_are_sums_of_what_is_there_at_once() -> None:
     assert half.resting == memory.actor.weights + memory.critic.weights
 
 
+def test_servers_with_gpus_of_their_own_leave_the_others_to_training() -> None:
+    shared, apart = memory_of(), memory_of("verl.rollout_gpus=2")
+    assert apart.update == shared.update - ASLEEP
+    embedding = 4 * SHAPE.vocabulary * SHAPE.hidden
+    assert apart.rollout == CONTEXT + 40 * GIB + 3 * (BUCKET_MIB << 20) + embedding
+    experiment, infra = load_experiment(EXPERIMENT), load_infra("h100x4", ["verl.rollout_gpus=2"])
+    rates = throughput(experiment, infra, SHAPE, SIZE, apart)
+    beside = throughput(experiment, load_infra("h100x4"), SHAPE, SIZE, shared)
+    assert (rates.cache_tokens, rates.tokens_per_rank) == (
+        beside.cache_tokens // 2,
+        beside.tokens_per_rank,
+    )
+    # Two more processes that receive weights, two servers less.
+    nodes = [
+        host_memory(experiment, at, SHAPE, SIZE, shared) for at in (infra, load_infra("h100x4"))
+    ]
+    assert nodes[0].processes - nodes[1].processes == 2 * WORKER - 2 * SERVER
+
+
 def test_adapters_leave_little_to_train() -> None:
     words = ("actor_rollout_ref.model.lora_rank=8",)
     shape = ModelShape(
@@ -90,18 +124,88 @@ def test_adapters_leave_little_to_train() -> None:
     assert memory.gathered < memory_of().gathered
 
 
+def test_a_frozen_vision_tower_is_not_trained() -> None:
+    words = ("actor_rollout_ref.model.freeze_vision_tower=true",)
+    shape = read_shape(MODEL)
+    # What is not the language model, Qwen2.5-3B.
+    assert shape.vision_parameters == 3_754_622_976 - 3_085_938_688
+    plain, frozen = memory_of(shape=shape), memory_of(words=words, shape=shape)
+    assert frozen.critic is not None and plain.critic is not None
+    assert frozen.actor.weights == plain.actor.weights
+    for network, whole in ((frozen.actor, plain.actor), (frozen.critic, plain.critic)):
+        assert whole.adam - network.adam == 8 * shape.vision_parameters // 4
+    assert frozen.activations < plain.activations
+
+
 def test_logits_and_activations_grow_with_the_micro_batch() -> None:
     # 32 trajectories of 750 tokens are a step, 8 of them on each rank.
     memory = memory_of()
-    assert memory.logits == 8 * 750 * 1000 * (3 * 2 + 4)
+    # Five times in bfloat16, and a slice of 512 tokens three times in float32.
+    sliced = 512 * 1000 * 3 * 4
+    assert memory.logits == 8 * 750 * 1000 * 5 * 2 + sliced
     small = memory_of("verl.max_token_len_per_gpu=3000")
-    assert small.logits == memory.logits // 2
+    assert small.logits - sliced == (memory.logits - sliced) // 2
+    # The entropy bonus has a gradient of its own, added to the other.
+    plain = memory_of(words=("actor_rollout_ref.actor.entropy_coeff=0",))
+    assert plain.logits - sliced == (memory.logits - sliced) * 3 // 5
     assert small.activations == memory.activations // 2
     # A layer's input, 100 numbers, and one layer's inside instead of all ten layers' insides.
     inside = SHAPE.activation_floats // 10
     assert memory.activations == 2 * 6000 * (10 * 100 + inside)
     kept = memory_of("verl.gradient_checkpointing=false")
     assert kept.activations == 2 * 6000 * SHAPE.activation_floats
+
+
+def test_servers_that_play_while_a_network_learns_keep_their_memory() -> None:
+    words = (
+        "rollout_manager.one_step_off=true",
+        "actor_rollout_ref.actor.tis_imp_ratio_cap=2",
+    )
+    plain, apart = memory_of(), memory_of(words=words)
+    assert (plain.serving, apart.serving) == (ASLEEP, 40 * GIB)
+    assert apart.update == plain.update - ASLEEP + 40 * GIB
+    torch = memory_of("verl.rollout=torch", words=words)
+    assert torch.serving == torch.vllm_weights + torch.cache
+    assert memory_of("verl.rollout=torch").serving == torch.vllm_weights
+
+
+def test_float32_attention_is_not_fused() -> None:
+    assert memory_of().attention == 0
+    # 8 heads, 6,000 tokens, each with at most 1,200 of its row; four bytes, three times.
+    assert memory_of("dtype=float32").attention == 8 * 6000 * 1200 * 4 * 3
+    kept = memory_of("dtype=float32", "verl.gradient_checkpointing=false")
+    assert kept.attention == 8 * 6000 * 1200 * 4 * (3 + 9)
+    assert kept.update > memory_of("verl.gradient_checkpointing=false").update + kept.attention
+
+
+def test_checkpoints_on_the_disk() -> None:
+    """The policy twice over and more: its weights, and both networks' with their moments."""
+    experiment = load_experiment(EXPERIMENT)
+    found = checkpoints(experiment, SHAPE)
+    assert found.one == 4 * 4_000_000 + 12 * (4_000_000 + 3_000_000 + 101)
+    assert (found.count, found.peak) == (2, 2 * found.one)
+    guarded = load_experiment(EXPERIMENT, ["trainer.guard.enable=true"])
+    assert checkpoints(guarded, SHAPE).count == 3
+
+
+def test_activations_are_kept_where_there_is_room() -> None:
+    experiment = load_experiment(EXPERIMENT)
+
+    def of(*words: str) -> bool | str:
+        infra = load_infra("h100x4", words)
+        return decided(experiment, infra, SHAPE, SIZE).verl.gradient_checkpointing
+
+    assert of() is False
+    assert of("verl.gradient_checkpointing=true") is True
+    memory = memory_of("verl.gradient_checkpointing=false")
+    room = memory.peak / GIB / (1 - SLACK)
+    share = 40 / room  # vLLM's share stays 40 GiB
+    words = [f"verl.gpu_memory_utilization={share}", f"verl.gpu_memory_gib={room - 0.1}"]
+    assert of(*words) is True
+    # The file says nothing: what the plan has chosen is what verl is told.
+    infra = load_infra("h100x4")
+    assert infra.verl.gradient_checkpointing == "auto"
+    assert decide(experiment, load_infra("laptop")) == load_infra("laptop")
 
 
 def test_the_cache_is_what_remains_of_vllms_share() -> None:
@@ -143,6 +247,8 @@ def test_host_memory_holds_the_reference_and_what_is_offloaded() -> None:
     assert memory.critic is not None
     moments = 4 * (memory.actor.adam + memory.critic.adam)
     assert of("verl.optimizer_offload=true").offloaded == moments
+    assert plain.saving == checkpoints(experiment, SHAPE).one
+    assert plain.peak == plain.processes + plain.reference + plain.episodes + plain.saving
     # The first rank reads the weights, or each one if embedding and output layer are one.
     assert plain.loading == 4 * 4_000_000
     assert of(shape=read_shape(MODEL)).loading == 4 * 4 * 3_754_622_976
@@ -188,6 +294,35 @@ def test_there_is_something_shipped() -> None:
         ),
         (["infra.verl.gpu_memory_gib=40"], "has 40 GiB", "optimizer_offload=true"),
         (
+            [
+                "rollout_manager.one_step_off=true",
+                "actor_rollout_ref.actor.tis_imp_ratio_cap=2",
+                "infra.verl.gpu_memory_utilization=0.6",
+            ],
+            "in the update and has 80 GiB",
+            "gpu_memory_utilization=0.",
+        ),
+        (
+            ["infra.verl.host_memory_gib=146"],
+            "a node needs about",
+            "agent_workers=",
+        ),
+        (
+            ["infra.verl.host_memory_gib=160", "infra.verl.optimizer_offload=true"],
+            "(infra.verl.host_memory_gib)",
+            "optimizer_offload=false",
+        ),
+        (
+            ["infra.verl.scratch_gib=240", "trainer.guard.enable=true"],
+            "3 checkpoints of",
+            "trainer.guard.enable=false",
+        ),
+        (
+            ["infra.verl.scratch_gib=120"],
+            "(infra.verl.scratch_gib)",
+            "actor_rollout_ref.model.lora_rank=64",
+        ),
+        (
             ["infra.verl.gpu_memory_gib=24"],
             "has 24 GiB",
             "optimizer_offload=true infra.verl.param_offload=true infra.verl.max_token_len",
@@ -204,7 +339,7 @@ def test_what_does_not_fit_is_refused_with_advice_that_works(
     advice = err.strip().partition("it would fit with ")[2]
     assert remedy in advice
     for alternative in advice.split(", or "):
-        added = alternative.split(" ")
+        added = alternative.removesuffix(", on a disk of that size").split(" ")
         if any("nnodes" in word for word in added):
             added.append("infra.verl.ray_address=auto")
         assert main([*plan, *added]) == 0, alternative
@@ -217,20 +352,21 @@ def test_what_never_fits_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.strip().endswith("take a smaller model")
 
 
+def test_what_is_passed_through_to_verl_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    key = "actor_rollout_ref.rollout.enable_chunked_prefill"
+    plan = ["plan", EXPERIMENT, "--infra", "h100x4"]
+    assert main([*plan, f"infra.verl.extra.{key}=false"]) == 0
+    assert f" {key}: False (infra.verl.extra)\n" in capsys.readouterr().out
+    assert main([*plan, "infra.verl.extra.trainer.nnodes=2"]) == USER_ERROR
+    assert "set `infra.verl.nnodes` instead" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_engine_can_be_chosen_for_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "frozenlake-tiny", "--engine", "verl", "infra.device=cpu"]) == 0
     out = capsys.readouterr().out
-    assert " actor_rollout_ref.model.override_config.attn_implementation: sdpa\n" in out
+    assert " actor_rollout_ref.model.override_config.attn_implementation: packed\n" in out
     assert "host memory of each of 1 nodes" in out
     assert "memory of each of 1 GPUs" not in out
     assert main(["plan", "frozenlake-tiny", "--engine", "local", "infra.engine=verl"]) == 0
     assert "memory of the local engine" in capsys.readouterr().out
-
-
-def test_a_plan_on_a_gpu_refuses_what_flash_attention_cannot(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = ["--infra", "h100x4", "infra.dtype=float32"]
-    assert main(["plan", EXPERIMENT, *words]) == USER_ERROR
-    assert "flash_attention_2 has no float32" in capsys.readouterr().err

@@ -114,6 +114,26 @@ def test_a_checkpoint_is_there_before_the_update_that_names_it(run, monkeypatch)
     ]
 
 
+def test_what_another_thread_puts_there_is_left_to_it(run, monkeypatch):
+    commit(run.levels)
+    run.mirror.begin()
+    iteration(run, 0)
+    with run.mirror.put_after(run.checkpoint(0)):
+        run.mirror.push()
+        assert "checkpoints/0000" not in stored(run) and "iterations/0000/update" in stored(run)
+    assert "checkpoints/0000" in stored(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "put_directory", refuse)
+        with (
+            pytest.raises(StorageError, match="the store is full"),
+            run.mirror.put_after(run.checkpoint(1)),
+        ):
+            commit(run.checkpoint(1))
+    assert "checkpoints/0001" not in stored(run)
+    run.mirror.push()
+    assert "checkpoints/0001" in stored(run)
+
+
 def test_elsewhere_manifests_are_there_at_once_and_contents_when_asked_for(
     run, elsewhere, tmp_path
 ):

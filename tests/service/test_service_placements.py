@@ -146,7 +146,7 @@ def test_a_worker_killed_in_an_episode_makes_env_errors(make_experiment, vl_mode
         async def generate(self, **request: Any) -> Generation:
             begun.add(request["request_id"])
             if len(begun) == 6 and not self.killed.is_set():
-                os.kill(environments._pool.pids[0], signal.SIGKILL)
+                os.kill(environments._pools.pids[0], signal.SIGKILL)
                 self.killed.set()
             await self.killed.wait()
             return await super().generate(**request)
@@ -163,6 +163,18 @@ def test_a_worker_killed_in_an_episode_makes_env_errors(make_experiment, vl_mode
     assert len(whole) == 3 and all(t.terminated or t.truncated for t in whole)
 
 
+@pytest.mark.slow
+def test_two_simulators_draw_side_by_side() -> None:
+    """In one process their graphics end in a segmentation fault."""
+    environments = Environments(EnvironmentsConfig(workers=1))
+    opened = [environments.open(name, {}) for name in ("Navigation", "PrimitiveSkill") * 2]
+    for seed in range(2):
+        for env in opened:
+            observation, _ = env.reset(seed=seed)
+            assert observation["images"]
+    environments.close()
+
+
 def test_environments_step_while_others_generate(make_experiment, vl_model) -> None:
     """With a stopped worker the episodes of the other one go on to their end."""
     config = experiment(make_experiment)
@@ -174,7 +186,7 @@ def test_environments_step_while_others_generate(make_experiment, vl_model) -> N
 
         async def generate(self, **request: Any) -> Generation:
             if not self.stopped:
-                self.stopped = environments._pool.pids[0]
+                self.stopped = environments._pools.pids[0]
                 os.kill(self.stopped, signal.SIGSTOP)
             return await super().generate(**request)
 

@@ -10,6 +10,7 @@ import torch
 
 from vagen.engines.objectives import CRITIC_MASK
 from vagen.rollout.types import Status, TokenRow, Trajectory, TurnRewards
+from vagen.stages import advantage as stage
 from vagen.stages.advantage import add_columns
 
 
@@ -20,6 +21,7 @@ class FixedEngine:
     """
 
     kl_coef = 0.05
+    same_logprobs = False
 
     def logprobs(self, rows: list[TokenRow], images: Any, *, reference: bool = False):
         return [self._spread(row, -1.0 if reference else -0.5) for row in rows]
@@ -27,6 +29,9 @@ class FixedEngine:
     def values(self, rows: list[TokenRow], images: Any):
         last = [float(len(self._owner(row)) + row.loss_mask.sum()) for row in rows]
         return [self._spread(row, 2.0, junk=50.0) for row in rows], np.asarray(last, np.float32)
+
+    def action_mask(self, row: TokenRow) -> np.ndarray:
+        return np.arange(len(row.input_ids)) > 0
 
     @staticmethod
     def _owner(row: TokenRow) -> str:
@@ -73,6 +78,8 @@ def lengthen(row: TokenRow, place: int, count: int) -> None:
 @pytest.mark.parametrize("estimator", MASKED)
 def test_observations_and_padding_change_no_advantage(make_experiment, batch, estimator):
     config = with_estimator(make_experiment, estimator)
+    for i, trajectory in enumerate(batch.trajectories):
+        trajectory.group_id = str(i % 2)
     plain = copy.deepcopy(batch.trajectories)
     add_columns(config, FixedEngine(), plain, {})
     changed = copy.deepcopy(batch.trajectories)
@@ -97,6 +104,35 @@ def test_observations_and_padding_change_no_advantage(make_experiment, batch, es
     assert any(np.abs(a).max() > 0.1 for a in sampled(plain, "advantages"))
 
 
+@pytest.mark.parametrize("estimator", ["turn_wise_gae", "masked_gae", "bi_level_gae"])
+def test_without_loss_mask_observations_have_what_the_2025_code_gives_them(
+    make_experiment, batch, estimator
+):
+    """Their turn's advantage if it is per turn, otherwise the whitened 0: they are learnt from."""
+    options = ("rollout_manager.use_loss_mask=false", "algorithm.truncation_bootstrap=false")
+    config = with_estimator(make_experiment, estimator, *options)
+    masked = with_estimator(make_experiment, estimator, options[1])
+    expected = copy.deepcopy(batch.trajectories)
+    add_columns(masked, FixedEngine(), expected, {})
+    add_columns(config, FixedEngine(), batch.trajectories, {})
+    neutral = set()
+    for trajectory, other in zip(batch.trajectories, expected, strict=True):
+        row, advantages = trajectory.rows[0], trajectory.rows[0].columns["advantages"]
+        for name in ("advantages", "returns"):
+            np.testing.assert_array_equal(
+                row.columns[name][row.loss_mask], other.rows[0].columns[name][row.loss_mask]
+            )
+        assert advantages[0] == 0, "no action"
+        between = np.flatnonzero(~row.loss_mask[1:]) + 1
+        for t in between if estimator == "turn_wise_gae" else ():
+            later = np.flatnonzero(row.loss_mask[t:])
+            if later.size:
+                assert advantages[t] == advantages[t + later[0]] != 0
+        if estimator != "turn_wise_gae":
+            neutral |= set(advantages[between].tolist())
+    assert estimator == "turn_wise_gae" or (len(neutral) == 1 and neutral != {0.0})
+
+
 def test_every_column_is_there_for_the_update(batch):
     for trajectory in batch.trajectories:
         row = trajectory.rows[0]
@@ -114,6 +150,32 @@ def test_every_column_is_there_for_the_update(batch):
         for name in ("old_logprobs", "ref_logprobs", "rewards", "advantages", "returns"):
             assert not row.columns[name][~row.loss_mask].any(), name
         np.testing.assert_array_equal(row.columns[CRITIC_MASK] != 0, row.loss_mask)
+
+
+def test_the_rollout_s_log_probabilities_are_computed_again_for_a_sample_only(
+    make_engine, batch, monkeypatch
+):
+    monkeypatch.setattr(stage, "COMPARED", 2)
+    found, metrics = {}, {}
+    for reuse in ("null", "false"):
+        engine = make_engine(f"actor_rollout_ref.actor.use_rollout_log_probs={reuse}")
+        passed, trajectories = [], copy.deepcopy(batch.trajectories)
+        plain = engine.logprobs
+
+        def counted(rows, images, reference=False, plain=plain, passed=passed):
+            passed.append(0 if reference else len(rows))
+            return plain(rows, images, reference=reference)
+
+        monkeypatch.setattr(engine, "logprobs", counted)
+        metrics[reuse] = add_columns(engine.config, engine, trajectories, batch.images)
+        assert sum(passed) == (2 if reuse == "null" else len(trajectories))
+        found[reuse] = [t.rows[0] for t in trajectories]
+    for row, computed in zip(found["null"], found["false"], strict=True):
+        expected = np.where(row.loss_mask, row.rollout_logprobs, 0)
+        np.testing.assert_array_equal(row.columns["old_logprobs"], expected)
+        for name, column in computed.columns.items():
+            np.testing.assert_allclose(row.columns[name], column, atol=1e-3, err_msg=name)
+    assert metrics["null"].keys() == metrics["false"].keys()
 
 
 def test_rewards_are_at_the_ends_of_turns(batch):
@@ -169,7 +231,7 @@ def test_judge_rewards_count_and_missing_ones_do_not(make_experiment, batch):
     add_columns(config, engine, batch.trajectories, {})
     after = [float(r.sum()) for r in sampled(batch.trajectories, "rewards")]
     assert after[0] == pytest.approx(before[0] + 0.5)
-    assert after[1:] == pytest.approx(before[1:])
+    assert after[1:] == pytest.approx(before[1:], abs=1e-6)
 
 
 def test_an_estimator_is_taken_by_its_path_as_by_its_name(make_experiment, batch):
@@ -179,6 +241,8 @@ def test_an_estimator_is_taken_by_its_path_as_by_its_name(make_experiment, batch
             f"algorithm.adv_estimator={name}", "rollout_manager.n_trajectory=2"
         )
         trajectories = copy.deepcopy(batch.trajectories)
+        for i, trajectory in enumerate(trajectories):
+            trajectory.group_id = str(i % 2)
         add_columns(config, FixedEngine(), trajectories, {})
         found.append(sampled(trajectories, "advantages"))
     for by_name, by_path in zip(*found, strict=True):
@@ -211,6 +275,47 @@ def test_truncated_bootstraps_and_terminated_does_not(make_experiment, batch, va
         final = np.flatnonzero(row.loss_mask)[-1]
         to_come = row.columns["returns"][final] - row.columns["rewards"][final]
         assert to_come == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_cut_that_shows_no_state_bootstraps_where_the_critic_has_learnt(
+    make_experiment, batch, valued_engine
+):
+    """With gamma and lambda 1 the last return is then the value that was there before."""
+    config = with_estimator(make_experiment, "masked_gae", "algorithm.truncation_bootstrap=true")
+    cut = next(t for t in batch.trajectories if t.truncated)
+    row = cut.rows[0]
+    end = int(np.flatnonzero(row.loss_mask)[-1])
+    for name in ("input_ids", "loss_mask", "turn_index", "rollout_logprobs"):
+        setattr(row, name, getattr(row, name)[: end + 1])
+    is_image = row.input_ids == valued_engine.processor.image_token_id
+    row.images = row.images[: int((is_image[1:] & ~is_image[:-1]).sum())]
+    cut.status = Status.TRUNCATED_TOKENS
+    add_columns(config, valued_engine, [cut], batch.images)
+    assert abs(cut.bootstrap_value) > 1e-3
+    assert row.columns["returns"][end] == pytest.approx(row.columns["values"][end], abs=1e-5)
+
+
+@pytest.mark.parametrize("estimator", ["turn_wise_gae", "no_concat_gae_last"])
+def test_a_critic_of_turn_ends_bootstraps_at_the_last_of_them(make_experiment, batch, estimator):
+    options = ("truncation_bootstrap=true", "high_level_gamma=1.0")
+    options = ("critic.use_reward_mask=true", *(f"algorithm.{option}" for option in options))
+    config = with_estimator(make_experiment, estimator, *options)
+    engine = FixedEngine()
+    engine.kl_coef = 0.0
+    add_columns(config, engine, batch.trajectories, {})
+    cut = [t.rows[0] for t in batch.trajectories if t.truncated]
+    assert cut
+    for row in cut:
+        end = np.flatnonzero(row.loss_mask)[-1]
+        assert row.columns["returns"][end] == pytest.approx(row.columns["values"][end], rel=1e-2)
+
+
+def test_terminated_and_truncated_at_once_is_over(make_experiment, batch):
+    config = with_estimator(make_experiment, "masked_gae", "algorithm.truncation_bootstrap=true")
+    for trajectory in batch.trajectories:
+        trajectory.truncated = trajectory.terminated = True
+    add_columns(config, FixedEngine(), batch.trajectories, {})
+    assert {t.bootstrap_value for t in batch.trajectories} == {0.0}
 
 
 def test_bootstrap_can_be_switched_off(make_experiment, batch, valued_engine):
@@ -307,6 +412,16 @@ def test_what_the_filter_drops_is_as_if_it_had_not_been_played(
     assert metrics["rollout/filter_kept"] == pytest.approx(keep / 6)
     assert metrics["rollout/zero_std_groups"] == pytest.approx(1 / 3)
     assert metrics["rollout/reward_std"] == pytest.approx((0 + 0.5**0.5 + 8**0.5) / 3)
+
+
+def test_groups_of_equal_scores_teach_nothing_with_kl_in_the_reward(make_experiment, grouped):
+    config = with_estimator(make_experiment, "grpo", *GROUPED)
+    metrics = add_columns(config, FixedEngine(), grouped, {})
+    rewards = [float(r.sum()) for r in sampled(grouped, "rewards")]
+    assert abs(rewards[0] - rewards[1]) > 0.01, "the penalty differs"
+    silent = [not a.any() for a in sampled(grouped, "advantages")]
+    assert silent == [True, True, False, False, False, False]
+    assert metrics["rollout/zero_std_groups"] == pytest.approx(1 / 3)
 
 
 def test_failed_episodes_are_in_no_group(make_experiment, grouped):

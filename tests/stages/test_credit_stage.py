@@ -31,6 +31,7 @@ class PositionEngine:
     """Log-probabilities and values that are a function of trajectory and position alone."""
 
     kl_coef = 0.05
+    same_logprobs = False
 
     def __init__(self, credit: Any = None):
         self.credit = credit
@@ -255,6 +256,7 @@ def test_an_interrupted_run_adapts_as_one_that_was_not(make_started_run, mode):
                 stage(run, iteration)
                 if interrupted:
                     run.engine = None
+        run.await_checkpoint()
         state = json.loads((run.checkpoint(1) / "engine.json").read_text())["credit"]
         states.append(state)
     assert states[0] == states[1]

@@ -4,9 +4,8 @@ from collections import Counter
 
 import pytest
 
-from vagen.engines.local.generation import LocalPolicy
-from vagen.rollout import play as play_module
-from vagen.rollout.play import EpisodesFailed, play
+from vagen.engines.local import engine as engine_module
+from vagen.rollout.play import EpisodesFailed
 from vagen.service import placement
 from vagen.stages.episodes import evaluation_specs, greedy_specs, training_specs
 from vagen.stages.levels import LevelSet, load_levels
@@ -101,16 +100,13 @@ class _NoEnv:
         pass
 
 
-def test_a_batch_without_a_single_episode_is_refused(run, levels, vl_model, monkeypatch):
+def test_a_batch_without_a_single_episode_is_refused(run, levels, make_engine, monkeypatch):
     """As when an environment's service is not there."""
-    monkeypatch.setattr(play_module, "check_rendering", lambda *_: None)
+    monkeypatch.setattr(engine_module, "check_rendering", lambda *_: None)
     monkeypatch.setattr(placement, "make", lambda *_: _NoEnv())
     with pytest.raises(EpisodesFailed, match=r"all 6 .* first with ConnectionError: service is"):
-        play(
-            run.experiment,
+        make_engine().play(
             training_specs(run.experiment, levels, 0),
-            policy=LocalPolicy(vl_model, slots=4),
-            processor=vl_model.processor,
             sampling=run.experiment.actor_rollout_ref.rollout,
             split="train",
         )

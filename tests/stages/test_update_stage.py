@@ -1,16 +1,24 @@
 """The update step, its checkpoints and the engine that stays."""
 
+import errno
 import json
+import os
 import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
 
+from vagen.engines.local.engine import LocalEngine
 from vagen.models import load_model
 from vagen.rollout.batch import BatchError, TrajectoryBatch
 from vagen.rollout.runner import derive_seed
 from vagen.run.run import KEEP_CHECKPOINTS, Run, committed
 from vagen.stages import weights
+from vagen.stages.evaluate import evaluate, read_results
 from vagen.stages.update import update
 from vagen.stages.weights import (
     engine_at,
@@ -19,7 +27,13 @@ from vagen.stages.weights import (
     version_after,
     version_before,
 )
-from vagen.storage import CorruptArtifact, StorageError, commit_directory, read_manifest
+from vagen.storage import (
+    CorruptArtifact,
+    StorageError,
+    commit_directory,
+    read_manifest,
+    write_files,
+)
 from vagen.train import iterate
 
 
@@ -150,22 +164,124 @@ def test_only_the_latest_checkpoints_are_kept(run):
     assert left == ["0002", "0003"]
 
 
-def test_what_was_not_saved_is_learnt_again(make_started_run):
-    """Every step of the second run by a process that has nothing in memory."""
-    whole, seldom = (make_started_run("trainer.total_training_steps=4") for _ in range(2))
-    seldom.infra = seldom.infra.model_copy(update={"save_freq": 3})
-    iterate(whole, 0, 4)
-    for iteration in range(4):
-        iterate(Run(seldom.path, seldom.experiment, seldom.infra), iteration, iteration + 1)
-    assert saved_iterations(whole) == [2, 3]
-    assert saved_iterations(seldom) == [2, 3]
-    manifests = [read_manifest(run.checkpoint(3)) for run in (whole, seldom)]
+FOUR = ("trainer.total_training_steps=4", "trainer.test_freq=2")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(make_started_run):
+    """Four iterations in one process, each with a checkpoint."""
+    run = make_started_run(*FOUR)
+    with run.at_work():
+        iterate(run, 0, 4)
+    assert saved_iterations(run) == [2, 3]
+    return run
+
+
+def assert_learnt_the_same(run: Run, other: Run) -> None:
+    """Weights, moments, counters, metrics and validations, to the last bit."""
+    manifests = [read_manifest(one.checkpoint(3)) for one in (run, other)]
     assert manifests[0].files == manifests[1].files
     for iteration in range(4):
-        one, other = (
-            read_manifest(run.step(iteration, "update")).payload for run in (whole, seldom)
-        )
-        assert one["history"] == other["history"]
+        one, two = (read_manifest(r.step(iteration, "update")).payload for r in (run, other))
+        assert one["history"] == two["history"]
+    one, two = (read_results(r.evaluation("iteration-0002")) for r in (run, other))
+    assert one == two
+
+
+def test_what_was_not_saved_is_learnt_again(make_started_run, undisturbed):
+    """Every iteration by a process that has nothing in memory, and the validation by another."""
+    run = make_started_run(*FOUR)
+    run.infra = run.infra.model_copy(update={"save_freq": 3})
+    for iteration in range(4):
+        opened = Run(run.path, run.experiment, run.infra)
+        with opened.at_work():
+            iterate(opened, iteration, iteration + 1)
+        if iteration == 1:
+            shutil.rmtree(run.evaluation("iteration-0002"))
+            opened = Run(run.path, run.experiment, run.infra)
+            with opened.at_work():
+                evaluate(opened, "iteration-0002", "val")
+    assert saved_iterations(run) == [2, 3]
+    assert_learnt_the_same(run, undisturbed)
+
+
+DISK_THAT_HANGS = """
+import sys, time
+from vagen.engines.local.engine import LocalEngine
+from vagen.run.run import Run
+from vagen.train import iterate
+
+begin = LocalEngine.begin_save
+
+def begin_and_hang(engine, directory):
+    finish = begin(engine, directory)
+    return lambda: finish() and time.sleep(3600)
+
+LocalEngine.begin_save = begin_and_hang
+run = Run.open(sys.argv[1])
+with run.at_work():
+    iterate(run, 0, 4)
+"""
+
+
+def test_a_process_that_is_killed_while_it_writes_a_checkpoint_has_lost_nothing(
+    make_started_run, undisturbed
+):
+    """The files are written and not yet committed, and the next iteration has begun."""
+    run = make_started_run(*FOUR)
+    process = subprocess.Popen([sys.executable, "-c", DISK_THAT_HANGS, str(run.path)])
+    while committed(run.step(1, "advantage")) is None:
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    assert committed(run.step(0, "update")) is not None and saved_iterations(run) == []
+    (left,) = (run.path / "checkpoints").iterdir()
+    assert left.name.startswith(".0000.partial-") and (left / "policy").is_dir()
+    with run.at_work():
+        iterate(run, 0, 4)
+    assert sorted(path.name for path in left.parent.iterdir()) == ["0002", "0003"]
+    assert_learnt_the_same(run, undisturbed)
+
+
+def test_a_disk_that_fails_under_a_checkpoint_is_told_once_and_loses_nothing(
+    make_started_run, undisturbed, monkeypatch
+):
+    run = make_started_run(*FOUR)
+    begin = LocalEngine.begin_save
+
+    def fill(path: Path) -> None:
+        with open("/dev/full", "wb") as file:
+            file.write(b"x")
+
+    def begin_on_a_full_disk(engine, directory):
+        finish = begin(engine, directory)
+        return lambda: finish() | write_files(directory, {"more": fill})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalEngine, "begin_save", begin_on_a_full_disk)
+        message = r"^the checkpoint after iteration 1 was not written: .*the disk is full.*resumed"
+        with pytest.raises(StorageError, match=message), run.at_work():
+            iterate(run, 0, 4)
+    run.await_checkpoint()  # was told
+    assert committed(run.step(0, "update")) is not None
+    assert list((run.path / "checkpoints").iterdir()) == []
+    with run.at_work():
+        iterate(run, 0, 4)
+    assert_learnt_the_same(run, undisturbed)
+
+
+def test_the_last_checkpoint_is_there_before_its_update(make_started_run, monkeypatch):
+    """What cannot be repeated by the next step, which may be another process's."""
+    run = make_started_run("trainer.total_training_steps=1")
+
+    def fail(engine, directory):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
+
+    monkeypatch.setattr(LocalEngine, "begin_save", lambda *given: lambda: fail(*given))
+    with pytest.raises(StorageError, match="the disk is full"), run.at_work():
+        iterate(run, 0, 1)
+    assert committed(run.step(0, "update")) is None
 
 
 def test_a_gpu_that_is_not_there_is_refused(run):

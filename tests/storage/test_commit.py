@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,16 @@ import pytest
 from vagen.storage import (
     MANIFEST,
     CorruptArtifact,
+    FileEntry,
     StorageError,
     commit_directory,
     directory_digest,
     read_manifest,
+    remove_all_stale,
     reuse_file,
     storage_errors,
     verify_directory,
+    write_files,
 )
 
 
@@ -229,3 +233,34 @@ def test_reuse_shares_bytes_or_copies(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", refuse)
     reuse_file(source, tmp_path / "c")
     assert (tmp_path / "c").read_text() == "x" and not (tmp_path / "c").samefile(source)
+
+
+def test_files_are_hashed_as_they_are_written(tmp_path):
+    """Of those the commit believes the digest; of the others it takes it."""
+    known: dict[str, FileEntry] = {}
+    content = {"a/weights": b"x" * 100_000, "a/state": b"y", "b": b"z" * 5}
+
+    def fill(folder: Path) -> None:
+        folder.mkdir()
+        for name in ("weights", "state"):
+            (folder / name).write_bytes(content[f"a/{name}"])
+
+    with commit_directory(tmp_path / "made", known=known) as partial:
+        (partial / "loose").write_text("loose")
+        writers = {"a": fill, "b": lambda path: path.write_bytes(content["b"])}
+        known |= write_files(partial, writers)
+        assert known.keys() == content.keys()
+        known["b"] = replace(known["b"], sha256="0" * 64)
+    assert sorted(read_manifest(tmp_path / "made").files) == [*sorted(content), "loose"]
+    with pytest.raises(CorruptArtifact, match=r"b is corrupt: the manifest has SHA-256 0000"):
+        verify_directory(tmp_path / "made")
+    assert verify_directory(tmp_path / "made", "a")
+
+
+def test_what_dead_attempts_left_in_a_folder_is_removed_whatever_they_were_to_write(tmp_path):
+    with commit_directory(tmp_path / "live") as live:
+        for name in (".0001.partial-1", ".0002.partial-2"):
+            (tmp_path / name).mkdir()
+        assert len(remove_all_stale(tmp_path)) == 2
+        assert live.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["live"]

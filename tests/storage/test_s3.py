@@ -120,6 +120,25 @@ def test_what_a_guard_refuses_does_not_appear(tmp_path, bucket, source):
     assert (store.fetch_directory("a", tmp_path / "b") / "c").read_bytes() == b"x" * 999
 
 
+@pytest.mark.parametrize("size", [MIB, 12 * MIB], ids=["whole", "in parts"])
+def test_a_file_that_is_not_what_its_manifest_says_is_not_put(tmp_path, swift, bucket, size):
+    content = bytearray(os.urandom(size))
+    directory = make_directory(tmp_path / "made", {"weights": bytes(content)})
+    store = open_store(bucket, PART)
+    content[size // 2] ^= 1
+    (directory / "weights").write_bytes(content)
+    with pytest.raises(CorruptArtifact, match=r"weights is corrupt: the manifest has SHA-256"):
+        store.put_directory(directory, "a")
+    (directory / "weights").unlink()
+    with pytest.raises(CorruptArtifact, match="weights is missing"):
+        store.put_directory(directory, "a")
+    assert names(swift, bucket) == [] and list(store.uploads()) == []
+    content[size // 2] ^= 1
+    (directory / "weights").write_bytes(content)
+    store.put_directory(directory, "a")
+    assert verify_directory(store.fetch_directory("a", tmp_path / "b"))
+
+
 def test_a_corrupted_object_is_detected_and_named(tmp_path, swift, bucket):
     store = open_store(bucket, PART)
     content = os.urandom(6 * MIB)

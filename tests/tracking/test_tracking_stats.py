@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binomtest, ttest_rel
 
-from vagen.tracking.stats import binomial_ci95, paired_bootstrap
+from vagen.tracking.stats import binomial_ci95, paired_bootstrap, paired_seeds
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -60,3 +60,32 @@ def test_equal_results_have_no_gain():
 def test_unpaired_results_are_refused(a, b, message):
     with pytest.raises(ValueError, match=message):
         paired_bootstrap(a, b, seed=0)
+
+
+def test_seeds_are_compared_by_students_t():
+    before, after = [0.48, 0.45, 0.52], [0.63, 0.62, 0.61]
+    expected = ttest_rel(after, before)
+    found = paired_seeds(before, after)
+    assert found.t == pytest.approx(expected.statistic)
+    assert found.ci95 == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert found.gain == pytest.approx(np.mean(after) - np.mean(before))
+
+
+def test_one_seed_says_nothing_of_another():
+    assert paired_seeds([0.5], [0.75]) == (0.25, None, None)
+    assert paired_seeds([0.5, 0.25], [0.75, 0.5]) == (0.25, (0.25, 0.25), None)
+
+
+def test_the_interval_over_seeds_covers_where_that_over_levels_does_not():
+    """What training gains differs by seed: of three, levels see only how each turned out."""
+    rng = np.random.default_rng(0)
+    covered = np.zeros(2)
+    for trial in range(200):
+        gains = rng.normal(0.1, 0.05, 3)
+        levels = (rng.random((3, 256)) < 0.5 + gains[:, None]).astype(float)
+        by_seed = paired_seeds([0.5] * 3, levels.mean(1)).ci95
+        by_level = paired_bootstrap(np.full(768, 0.5), levels.ravel(), seed=trial, resamples=200)
+        for i, interval in enumerate((by_seed, by_level.ci95)):
+            assert interval is not None
+            covered[i] += interval[0] <= 0.1 <= interval[1]
+    assert covered[0] >= 180 and covered[1] < 160

@@ -41,6 +41,9 @@ def checked_inputs(name: str, spec: EstimatorSpec, given: AdvantageArguments) ->
         checked[field.name] = (
             value if value is None or check is None else check(rows, field.name, value)
         )
+    for name, default in (("action_mask", "loss_mask"), ("task_rewards", "rewards")):
+        if checked[name] is None:
+            checked[name] = checked[default]
     if given.high_level_lam is None:
         checked["high_level_lam"] = checked["lam"]
     checked["trajectory_ids"] = rows.trajectory_ids
@@ -55,14 +58,22 @@ def checked_inputs(name: str, spec: EstimatorSpec, given: AdvantageArguments) ->
 
 def _check(spec: EstimatorSpec, inputs: AdvantageInputs) -> None:
     loss, attended, ends = inputs.loss_mask, inputs.attention_mask, inputs.turn_end_mask
+    actions = inputs.action_mask
     everywhere = spec.reads_padding and inputs.bootstrap_values is None
     read = None if everywhere else attended if spec.mask == "attention" else loss
-    floats = {"rewards": inputs.rewards}
+    floats = {"rewards": inputs.rewards, "task_rewards": inputs.task_rewards}
     if spec.needs_critic and inputs.values is not None:
         floats["values"] = inputs.values
     _require(
         inputs, "loss_mask", "sampled tokens at padding", lambda p: _within(loss[p], attended[p])
     )
+    if actions is not loss:
+        _require(
+            inputs,
+            "action_mask",
+            "sampled tokens off it, or padding on it",
+            lambda p: _within(loss[p], actions[p]) & _within(actions[p], attended[p]),
+        )
     if spec.needs_turn_end:
         assert ends is not None
         _require(

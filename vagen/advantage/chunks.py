@@ -58,9 +58,9 @@ def _chunk(
         if value is not None and place_of is not None:
             parts[field.name] = value[place_of]
     parts["trajectory_ids"] = parts["trajectory_ids"] - trajectories.start
-    parts["rewards"] = parts["rewards"].double()
-    if inputs.values is not None:
-        parts["values"] = parts["values"].double()
+    for name in ("rewards", "task_rewards", "values"):
+        if name in parts:
+            parts[name] = parts[name].double()
     return rows, replace(inputs, **parts)
 
 

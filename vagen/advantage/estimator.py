@@ -18,8 +18,9 @@ class EstimatorSpec:
     function: EstimatorFunction
     """Computes it."""
     _: KW_ONLY
-    mask: Literal["attention", "loss"]
-    """Tokens that get an advantage."""
+    mask: Literal["attention", "loss", "action"]
+    """Tokens that get an advantage: attended ones, sampled ones, or (`action`) those that the
+    policy loss reads, which are the sampled ones unless it has no loss mask."""
     whiten_over: Literal["attention", "loss", "turn_end"] | None = None
     """Tokens that whitening statistics are over; None is never whitened."""
     value_mask: MaskName | None = None

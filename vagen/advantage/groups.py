@@ -3,7 +3,7 @@
 Shape legend: B rows, T tokens, L trajectories, M things compared.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from vagen.advantage.rows import Normalization
 
 EPSILON = 1e-6
 """Added to the standard deviation."""
+ZERO = 1e-8
+"""Standard deviations up to this are rounding: all scores are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,20 @@ class Peers:
     """Unbiased; 0 in a group of one."""
 
 
-def peers_of(x_M: Tensor, ids_M: Tensor, counted_M: Tensor) -> Peers:
+def peers_of(
+    x_M: Tensor, ids_M: Tensor, counted_M: Tensor, *, deviating_M: Tensor | None = None
+) -> Peers:
     """Statistics of `x_M` within groups.
 
     Args:
         x_M: [M] float64.
         ids_M: [M] int64, group of each, in [0, M).
         counted_M: [M] bool, what belongs to its group's statistics.
+        deviating_M: [M] float64, whose deviation is taken; `x_M` if None.
     """
+    if deviating_M is not None:
+        stds = peers_of(deviating_M, ids_M, counted_M).stds
+        return replace(peers_of(x_M, ids_M, counted_M), stds=stds)
     counted = counted_M.to(x_M.dtype)
 
     def per_group(y: Tensor) -> Tensor:
@@ -46,18 +54,31 @@ def peers_of(x_M: Tensor, ids_M: Tensor, counted_M: Tensor) -> Peers:
 
 
 def normalized(x_M: Tensor, peers: Peers, normalization: Normalization) -> Tensor:
-    """`x - mean`, and over `std + 1e-6` for `mean_std`; a group of one has mean 0 and std 1."""
-    alone = peers.sizes < 2
-    relative = x_M - torch.where(alone, 0.0, peers.means)
+    """`x - mean`, and over `std + 1e-6` for `mean_std`, or 0 where all are equal or one alone."""
+    relative = torch.where(peers.sizes < 2, 0.0, x_M - peers.means)
     if normalization == "mean":
         return relative
-    return relative / (torch.where(alone, 1.0, peers.stds) + EPSILON)
+    return torch.where(peers.stds <= ZERO, 0.0, relative / (peers.stds + EPSILON))
 
 
-def trajectory_scores(inputs: AdvantageInputs, mask_BT: Tensor) -> Tensor:
+def compared(
+    inputs: AdvantageInputs, ids_L: Tensor, mask_BT: Tensor, normalization: Normalization
+) -> Tensor:
+    """Each trajectory's score against its group, [L] float64.
+
+    The mean is that of scores, the deviation that of scores before any KL penalty: where all
+    succeed alike or fail alike, dividing by the deviation would leave the penalty's noise alone.
+    """
+    scores = trajectory_scores(inputs.rewards, inputs, mask_BT)
+    earned = trajectory_scores(inputs.task_rewards, inputs, mask_BT)
+    peers = peers_of(scores, ids_L, inputs.counted, deviating_M=earned)
+    return normalized(scores, peers, normalization)
+
+
+def trajectory_scores(rewards_BT: Tensor, inputs: AdvantageInputs, mask_BT: Tensor) -> Tensor:
     """Sum of the rewards over the mask in all rows of each trajectory, [L] float64."""
     rows = [
-        torch.where(mask_BT[part], inputs.rewards[part].double(), 0.0).sum(1)
+        torch.where(mask_BT[part], rewards_BT[part].double(), 0.0).sum(1)
         for part in row_slices(mask_BT)
     ]
     scores = inputs.rewards.new_zeros(inputs.counted.numel(), dtype=torch.float64)

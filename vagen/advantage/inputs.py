@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vagen.advantage.rows import Ids, Normalization, Rows
 
-MaskName = Literal["attention", "loss", "turn_start", "turn_end"]
+MaskName = Literal["attention", "loss", "action", "turn_start", "turn_end"]
 
 
 def _metadata(
@@ -50,8 +50,14 @@ class AdvantageArguments:
     """[B, T], non-zero on tokens the policy sampled; bool to an estimator, as all masks."""
     attention_mask: Tensor = field(metadata=MASK)
     """[B, T], non-zero on tokens that are not padding."""
+    task_rewards: Tensor | None = field(default=None, metadata=MATRIX)
+    """[B, T] floats, rewards before any KL penalty. Where scores are divided by a deviation it is
+    that of these, and where it is 0 there is no advantage. None is `rewards`."""
     values: Tensor | None = field(default=None, metadata=MATRIX)
     """[B, T] floats, critic's value *before* each token."""
+    action_mask: Tensor | None = field(default=None, metadata=MASK)
+    """[B, T], non-zero on tokens that the policy loss reads: all sampled ones, and without the loss
+    mask (M^loss) those between them; None is `loss_mask`."""
     turn_end_mask: Tensor | None = field(default=None, metadata=MASK)
     """[B, T], non-zero on the last sampled token of each turn."""
     anchor_ids: Tensor | None = field(default=None, metadata=MATRIX)
@@ -99,6 +105,10 @@ class AdvantageInputs(AdvantageArguments):
     chunks`) they are float64 and the rows of a trajectory follow each other.
     """
 
+    task_rewards: Tensor = field(metadata=_metadata("row"))
+    """[B, T] floats, rewards before any KL penalty."""
+    action_mask: Tensor = field(metadata=_metadata("row"))
+    """[B, T] bool, tokens that the policy loss reads."""
     trajectory_ids: Tensor = field(metadata=_metadata("row"))
     """[B] int64, trajectory of each row, numbered in order of appearance."""
     group_ids: Tensor | None = field(metadata=_metadata("trajectory"))
@@ -116,7 +126,8 @@ class AdvantageInputs(AdvantageArguments):
             assert self.turn_end_mask is not None
             return self.turn_end_mask
         assert name != "turn_start"
-        return self.attention_mask if name == "attention" else self.loss_mask
+        masks = {"attention": self.attention_mask, "action": self.action_mask}
+        return masks.get(name, self.loss_mask)
 
 
 class Estimate(NamedTuple):

@@ -134,7 +134,7 @@ def _devices(infra: InfraConfig) -> Findings:
     cores = core_count()
     threads = infra.threads or cores
     memory = memory_limit() / GIB
-    text = f"{cores} cores, {threads} torch threads, {memory:.1f} GiB of memory"
+    text = f"{cores} cores, {threads} to compute on, {memory:.1f} GiB of memory"
     if threads > cores:
         yield warning("cpu", text, f"lower `infra.threads` to {cores}")
     elif memory < 4:

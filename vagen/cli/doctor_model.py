@@ -7,6 +7,7 @@ from vagen.cli.findings import Findings, bad, good, guarded, warning
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.environments import EnvironmentsConfig
 from vagen.envs import get_environment, parse_env_config
+from vagen.envs.parsing import tags_in
 from vagen.models import load_processor
 from vagen.models.files import check_model
 from vagen.models.tiny import TINY_MODELS
@@ -14,7 +15,10 @@ from vagen.plan.sizes import (
     SAMPLED_LEVELS,
     environments_here,
     expert_turns,
+    learns_tags,
     model_directory,
+    reserved_tags,
+    reserved_text,
 )
 from vagen.rollout.conversation import ChatRenderer
 from vagen.service import environments_of
@@ -101,14 +105,20 @@ def _tokenizer(experiment: ExperimentConfig, place: EnvironmentsConfig | None) -
     with model_directory(experiment, place) as directory:
         processor = load_processor(directory)
     for env_id, spec in experiment.envs.items():
-        yield from _tags(env_id, spec, processor.tokenizer, place)
+        yield from _tags(env_id, spec, processor.tokenizer, place, not learns_tags(experiment))
         yield from _conversation(env_id, spec, processor, place)
 
 
-def _tags(env_id: str, spec: Any, tokenizer: Any, place: EnvironmentsConfig | None) -> Findings:
-    """Each tag, and a whole response, after encoding and decoding without special tokens."""
+def _tags(
+    env_id: str, spec: Any, tokenizer: Any, place: EnvironmentsConfig | None, prompted: bool
+) -> Findings:
+    """Each tag, and a whole response, after encoding and decoding without special tokens.
+
+    Where only the prompt asks for the tags, none should be a token of its own.
+    """
     lost = []
-    for tag in _layout_tags(parse_env_config(spec.env_name, spec.env_config)):
+    config = parse_env_config(spec.env_name, spec.env_config)
+    for tag in tags_in(config.layout, config.tags):
         text = f"left{tag}right"
         if survives(text, tokenizer) != text:
             lost.append(tag)
@@ -130,6 +140,9 @@ def _tags(env_id: str, spec: Any, tokenizer: Any, place: EnvironmentsConfig | No
             f"{env_id}: the tokenizer turns {response!r} into {survives(response, tokenizer)!r}",
             "take a tokenizer that keeps text as it is",
         )
+    elif prompted and (reserved := reserved_tags(config, tokenizer)):
+        text, _, advice = reserved_text(env_id, reserved).partition("; ")
+        yield warning("tags", f"{env_id}: {text}", advice)
     else:
         yield good("tags", f"{env_id}: all survive encoding and decoding")
 
@@ -157,11 +170,3 @@ def _conversation(
         "conversation",
         f"{env_id}: {len(observations)} turns with {images} images render token-exactly",
     )
-
-
-def _layout_tags(env_config: Any) -> list[str]:
-    """Opening and closing tags that a response of this environment may have."""
-    layout = env_config.layout
-    sections = [*(["think"] if layout.think else []), *layout.inner, "answer"]
-    names = [getattr(env_config.tags, section) for section in sections]
-    return [mark for name in names for mark in (f"<{name}>", f"</{name}>")]

@@ -38,7 +38,9 @@ def run(options: Namespace) -> None:
             "take another --infra"
         )
     check_model(experiment.actor_rollout_ref.model.path)
-    created = Run.create(experiment, infra, name=options.name)
+    from vagen.plan.parts import decide
+
+    created = Run.create(experiment, decide(experiment, infra), name=options.name)
     if options.stage:
         _step(options, created)
     else:

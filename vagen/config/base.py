@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,7 +25,29 @@ class Section(BaseModel):
     )
 
 
+LATER = object()
+"""Mark of an option (`Annotated[type, LATER]`) that came when runs had been made without it: at its
+default it is not in the digest, so that these runs can be resumed."""
+
+
 def config_digest(config: BaseModel) -> str:
     """SHA-256 of a configuration's values, independent of key order; 64 hex digits."""
-    canonical = json.dumps(config.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(_known(config, config.model_dump(mode="json")), **_CANONICAL)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+_CANONICAL: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
+
+
+def _known(value: Any, dumped: Any) -> Any:
+    """The dump of a section, or of a mapping of them, without later options at their defaults."""
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        return {
+            name: _known(getattr(value, name), dumped[name])
+            for name, field in fields.items()
+            if LATER not in field.metadata or getattr(value, name) != field.get_default()
+        }
+    if isinstance(value, dict) and any(isinstance(item, BaseModel) for item in value.values()):
+        return {name: _known(item, dumped[name]) for name, item in value.items()}
+    return dumped

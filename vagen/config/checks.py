@@ -291,6 +291,17 @@ def _rollout(config: ExperimentConfig) -> Refusals:
 def _update(config: ExperimentConfig) -> Refusals:
     actor = config.actor_rollout_ref.actor
     trajectories = trajectories_per_iteration(config)
+    for option, wrong in (
+        ("rollout_manager.use_loss_mask", not config.rollout_manager.use_loss_mask),
+        ("rollout_manager.one_step_off", config.rollout_manager.one_step_off),
+        ("actor_rollout_ref.actor.tis_imp_ratio_cap", actor.tis_imp_ratio_cap is not None),
+    ):
+        if wrong and actor.use_rollout_log_probs:
+            yield (
+                "actor_rollout_ref.actor.use_rollout_log_probs",
+                f"with the present {option} the update reads log-probabilities that the rollout "
+                "did not record; set it to false",
+            )
     if actor.ppo_mini_batch_size > trajectories:
         yield (
             "actor_rollout_ref.actor.ppo_mini_batch_size",
@@ -315,6 +326,13 @@ def _update(config: ExperimentConfig) -> Refusals:
 
 
 def _adapters(config: ExperimentConfig) -> Refusals:
+    frozen = config.actor_rollout_ref.model.freeze_vision_tower
+    if frozen and (config.actor_rollout_ref.model.lora_rank or config.critic.model.lora_rank):
+        yield (
+            "actor_rollout_ref.model.freeze_vision_tower",
+            "adapters train nothing else: leave the tower's layers out of their target_modules, "
+            "and set this to false",
+        )
     if config.critic.model.lora_rank and not has_critic(config):
         yield ("critic.model.lora_rank", "there is no critic to get adapters; set it to 0")
     models = {
@@ -349,6 +367,11 @@ def _stability(config: ExperimentConfig) -> Refusals:
                     "a group of one trajectory has no variance; set it to null, or "
                     "rollout_manager.n_trajectory to at least 2",
                 )
+    if stop.empty_batches is not None and config.algorithm.rollout_filter.strategy == "none":
+        yield (
+            "trainer.early_stop.empty_batches",
+            "no batch is ever empty without algorithm.rollout_filter; set one, or this to null",
+        )
     if stop.min_val_success is not None and not trainer.test_freq:
         yield (
             "trainer.early_stop.min_val_success",

@@ -22,13 +22,13 @@ def check_infra(experiment: ExperimentConfig, infra: InfraConfig) -> None:
     _refuse(reason for part in parts for reason in part)
 
 
-def check_verl(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> None:
-    """Like `check_infra` for verl, on a machine that is known.
+def check_verl(experiment: ExperimentConfig, infra: InfraConfig) -> None:
+    """What of `check_infra` is about verl.
 
     Raises:
         ConfigError: With one line per reason.
     """
-    _refuse([*_verl(experiment, infra), *([] if cpu else _gpu(infra))])
+    _refuse(_verl(experiment, infra))
 
 
 def _refuse(refusals: Iterable[tuple[str, str]]) -> None:
@@ -101,7 +101,17 @@ def _local(experiment: ExperimentConfig) -> Refusals:
 
 def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
     layout, data = infra.verl, experiment.data
-    parallel, per_node = layout.tensor_model_parallel_size, layout.n_gpus_per_node
+    if layout.rollout_gpus % layout.nnodes:
+        yield (
+            "infra.verl.rollout_gpus",
+            f"infra.verl.nnodes = {layout.nnodes} does not divide {layout.rollout_gpus}: every "
+            "node has the same number of GPUs",
+        )
+    parallel = layout.tensor_model_parallel_size
+    per_node, whole = layout.n_gpus_per_node, "infra.verl.n_gpus_per_node"
+    if layout.rollout_gpus:
+        per_node = layout.rollout_gpus // layout.nnodes
+        whole = "infra.verl.rollout_gpus / infra.verl.nnodes"
     if infra.kubernetes is not None and layout.ray_address is not None:
         yield (
             "infra.verl.ray_address",
@@ -123,8 +133,15 @@ def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
     if per_node % parallel:
         yield (
             "infra.verl.tensor_model_parallel_size",
-            f"{parallel} does not divide infra.verl.n_gpus_per_node = {per_node}: a rollout server "
-            "takes whole GPUs of one node",
+            f"{parallel} does not divide {whole} = {per_node}: a rollout server takes whole GPUs "
+            "of one node",
+        )
+    ranks = layout.nnodes * per_node
+    if layout.fsdp_size is not None and ranks % layout.fsdp_size:
+        yield (
+            "infra.verl.fsdp_size",
+            f"{layout.fsdp_size} does not divide the {ranks} ranks: each group holds one copy; set "
+            f"it to {per_node}, the ranks of a node, or to null",
         )
     if layout.rollout == "torch" and parallel > 1:
         yield (
@@ -142,6 +159,12 @@ def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
             "importance weights compare with the whole distribution, and vLLM gives probabilities "
             "after top-p and top-k; set actor_rollout_ref.rollout.top_p to 1 and top_k to -1",
         )
+    if layout.rollout == "vllm" and cut and experiment.trainer.agreement.enable:
+        yield (
+            f"actor_rollout_ref.rollout.{'top_p' if rollout.top_p < 1 else 'top_k'}",
+            "vLLM gives probabilities after top-p and top-k, and the trainer's cannot agree with "
+            "those; set them to 1 and -1, or trainer.agreement.enable to false",
+        )
     budget = layout.max_token_len_per_gpu
     if budget is not None and budget < data.max_trajectory_length:
         yield (
@@ -154,12 +177,4 @@ def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
             "infra.device",
             f"{infra.device} is one GPU and Ray hands them out; take cuda, and "
             "CUDA_VISIBLE_DEVICES for some of them",
-        )
-
-
-def _gpu(infra: InfraConfig) -> Refusals:
-    if infra.verl.attention == "flash_attention_2" and infra.dtype == "float32":
-        yield (
-            "infra.verl.attention",
-            "flash_attention_2 has no float32; set infra.dtype to bfloat16, or this to sdpa",
         )

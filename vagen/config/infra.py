@@ -3,9 +3,17 @@
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
 from vagen.config.base import Fraction, Section
 from vagen.config.environments import EnvironmentsConfig
@@ -22,6 +30,17 @@ def _device(text: str) -> str:
     return text
 
 
+def dotted(tree: Any) -> Any:
+    """Nested mappings as one of dotted keys; of two that name the same the later one stays."""
+    if not isinstance(tree, dict):
+        return tree
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        inside = isinstance(value, dict) and value
+        flat |= {f"{key}.{k}": v for k, v in dotted(value).items()} if inside else {key: value}
+    return flat
+
+
 class VerlConfig(Section):
     """Ray and verl: how the distributed engine is laid out (`engine: verl`)."""
 
@@ -31,26 +50,42 @@ class VerlConfig(Section):
     """Nodes that train."""
     n_gpus_per_node: PositiveInt = 1
     """Ranks per node, a GPU each; on a machine without GPU, processes."""
+    rollout_gpus: NonNegativeInt = 0
+    """GPUs of the rollout servers alone, beside those that train, shared out evenly over the nodes;
+    0: the servers are on the GPUs that train."""
     rollout: Literal["vllm", "torch"] = "vllm"
     """What generates: vLLM servers, or plain torch (small models, tests)."""
     tensor_model_parallel_size: PositiveInt = 1
     """Ranks that share one vLLM server."""
     gpu_memory_utilization: Fraction = 0.5
     """Share of a GPU's memory that vLLM may take, weights and key/value cache."""
-    attention: Literal["flash_attention_2", "sdpa"] = "flash_attention_2"
-    """Attention of actor and critic. With `flash_attention_2` rows are packed without padding."""
+    attention: Literal["packed", "sdpa"] = "packed"
+    """Attention of actor and critic. `packed`: rows lie end to end, without padding, and torch's
+    kernels read them one by one; `sdpa`: that of `transformers`, over padded rows."""
     max_token_len_per_gpu: PositiveInt | None = None
     """Tokens of a micro batch on one rank; null takes `actor.ppo_max_token_len`."""
     gpu_memory_gib: PositiveFloat = 80.0
     """Memory of a GPU, for `vagen plan`; an H100 has 80."""
-    gradient_checkpointing: bool = True
-    """Compute activations again in the backward pass instead of keeping them."""
+    host_memory_gib: PositiveFloat | None = None
+    """Memory of a node, for `vagen plan`; null: it is not compared."""
+    scratch_gib: PositiveFloat | None = None
+    """Disk for `output_dir`, for `vagen plan`; null: it is not compared."""
+    gradient_checkpointing: bool | Literal["auto"] = "auto"
+    """Compute activations again in the backward pass instead of keeping them. `auto`: where
+    `vagen plan` finds that a GPU could not keep them; without a plan, always."""
+    fsdp_size: PositiveInt | None = None
+    """Ranks that share one copy of weights, gradients and moments; every such group has a copy of
+    its own (hybrid sharding). With several nodes the GPUs of one keep gathering weights within it.
+    null: all ranks share one copy."""
     param_offload: bool = False
     """Keep weights in host memory while they are not used."""
     optimizer_offload: bool = False
     """Keep optimizer state in host memory while it is not used."""
     agent_workers: PositiveInt = 8
     """Processes that play episodes."""
+    extra: Annotated[dict[str, Any], BeforeValidator(dotted)] = Field(default={})
+    """Any other of verl's own options by their dotted keys, laid over all the rest; those that an
+    option of ours sets are refused."""
 
 
 class InfraConfig(Section):
@@ -74,7 +109,8 @@ class InfraConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of weights and activations."""
     threads: PositiveInt | None = None
-    """Torch threads; null takes every core."""
+    """Cores to compute on; null takes all. The local engine on a CPU has a process of one thread on
+    each, which changes no number."""
     mode: Literal["staged", "fused"] = "staged"
     """`staged`: every step is a pipeline task; `fused`: one task runs all iterations."""
     iterations_per_task: PositiveInt | None = None
@@ -82,6 +118,9 @@ class InfraConfig(Section):
     save_freq: PositiveInt = 1
     """Iterations from one checkpoint to the next. What a killed run has learnt since its last one
     is learnt again from the stored batches, with the same numbers."""
+    profile_iteration: NonNegativeInt | None = None
+    """Iteration, from 0, whose steps that compute are recorded by torch's profiler, of the first
+    rank: a Chrome trace each in `profiles` of the run's folder. null: none."""
     gpu_hour_price: NonNegativeFloat | None = None
     """What an hour of one GPU costs, in any currency, for a run's cost in MLflow, summary and
     report; null leaves it at GPU-hours."""

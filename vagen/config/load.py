@@ -137,8 +137,12 @@ def _preset_layer(documents: Sequence[Document]) -> Document | None:
         return None
     if not isinstance(preset, str) or preset not in PRESETS:
         raise ConfigError(unknown_name("preset", str(preset), PRESETS))
-    env_ids: dict[str, None] = {}
+    env_names: dict[str, str] = {}
     for document in documents:
         envs = document.tree.get("envs")
-        env_ids |= dict.fromkeys(envs if isinstance(envs, dict) else ())
-    return from_one_place(preset_values(preset, list(env_ids)), f"preset `{preset}`")
+        for env_id, spec in envs.items() if isinstance(envs, dict) else ():
+            known = env_names.get(env_id, "")
+            env_names[env_id] = (
+                str(spec.get("env_name", known)) if isinstance(spec, dict) else known
+            )
+    return from_one_place(preset_values(preset, env_names), f"preset `{preset}`")

@@ -16,7 +16,7 @@ END = "<!-- /presets -->"
 HEADER = (
     "preset",
     "estimator",
-    "γ turn",
+    "γ, λ turn",
     "γ, λ token",
     "M^loss",
     "M^adv",
@@ -34,7 +34,7 @@ HEADER = (
 def experiment_of(name: str) -> ExperimentConfig:
     """The experiment that a preset makes of FrozenLake with nothing else said."""
     given = {"name": "table", "preset": name, "envs": {"lake": {"env_name": "FrozenLake"}}}
-    values = preset_values(name, ["lake"])
+    values = preset_values(name, {"lake": "FrozenLake"})
     lake = {**given["envs"]["lake"], **values.pop("envs", {}).get("lake", {})}
     return resolve_environments(
         ExperimentConfig.model_validate({**given, **values, "envs": {"lake": lake}})
@@ -47,6 +47,7 @@ def switches(name: str) -> dict[str, str]:
     algorithm, manager = config.algorithm, config.rollout_manager
     actor, kept = config.actor_rollout_ref.actor, algorithm.rollout_filter
     turn_level = algorithm.adv_estimator in ("bi_level_gae", "turn_wise_gae")
+    turn_lambda = algorithm.lam if algorithm.high_level_lam is None else algorithm.high_level_lam
     learns_on = "turn ends" if config.critic.use_reward_mask else "sampled tokens"
     if algorithm.adv_estimator == "gae" and not manager.use_loss_mask:
         learns_on = "all tokens"
@@ -56,7 +57,7 @@ def switches(name: str) -> dict[str, str]:
     cells = (
         f"`{name}`",
         f"`{algorithm.adv_estimator}`",
-        f"{algorithm.high_level_gamma:g}" if turn_level else "–",
+        f"{algorithm.high_level_gamma:g}, {turn_lambda:g}" if turn_level else "–",
         f"{algorithm.gamma:g}, {algorithm.lam:g}" if has_critic(config) else "–",
         _yes(manager.use_loss_mask),
         _yes(manager.use_gae_mask),

@@ -5,7 +5,8 @@ share (learning rates 1e-6 and 1e-5, KL .001 in the reward, entropy .001, clip .
 experiment file and the overrides go before a preset. Reproductions set `truncation_bootstrap` to
 false: the originals take the turn cap for the end of the world.
 
-Under `envs`, the id `EVERY_ENV` stands for each environment of the experiment.
+Under `envs`, `EVERY_ENV` stands for each environment of the experiment; what stands under the name
+of an environment (`Sokoban`) is laid over it where it is played.
 """
 
 import copy
@@ -15,8 +16,8 @@ from typing import Any
 EVERY_ENV = "*"
 
 
-def _prompted(prompt_format: str) -> dict[str, Any]:
-    return {EVERY_ENV: {"env_config": {"prompt_format": prompt_format}}}
+def _prompted(prompt_format: str, **options: Any) -> dict[str, Any]:
+    return {EVERY_ENV: {"env_config": {"prompt_format": prompt_format, **options}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ def _paper(
     *,
     estimator: str,
     high_level_gamma: float,
+    high_level_lam: float | None = None,
     loss_mask: bool,
     gae_mask: bool,
     turn_reward: bool,
@@ -55,6 +57,7 @@ def _paper(
             "gamma": 1.0,
             "lam": 1.0,
             "high_level_gamma": high_level_gamma,
+            "high_level_lam": high_level_lam,
             "truncation_bootstrap": False,
         },
         "rollout_manager": {
@@ -68,6 +71,9 @@ def _paper(
     }
     if state_reward:
         values["judge"] |= {"observation_weight": 0.5, "prediction_weight": 0.5}
+        # The paper describes states as dictionaries there (its table 4).
+        structured = {"prompt_format": f"{prompt_format}_structured"}
+        values["envs"]["PrimitiveSkill"] = {"env_config": structured}
     return Preset(summary, values)
 
 
@@ -83,7 +89,8 @@ def _release(
 ) -> Preset:
     """A script of the March 2025 release.
 
-    Its history window of five turns never closes within its three turns, so none is set.
+    Its history window of five turns never closes within its three turns, so none is set. Answers
+    are `<think>...</think><ans>...</ans>`; Sokoban is 6 x 6 with one box and at most six moves.
     """
     preset = _paper(
         summary,
@@ -101,7 +108,12 @@ def _release(
         "max_trajectory_length": 1800,
     }
     preset.values["rollout_manager"]["max_turns"] = 3
-    del preset.values["envs"]
+    preset.values["envs"] = {
+        **_prompted("free_think", tags={"answer": "ans"}),
+        "Sokoban": {
+            "env_config": {"dim_room": [6, 6], "num_boxes": 1, "max_solution_length": 6},
+        },
+    }
     return preset
 
 
@@ -144,11 +156,22 @@ def _trico_turn_wise(summary: str, *, turn_reward: bool) -> Preset:
 
 
 def _starpo(summary: str, *, kl_coef: float, clip_high: float, keep: float | None) -> Preset:
-    """RAGEN's StarPO with PPO inside: 8 levels of 16 trajectories, one reward per trajectory."""
+    """RAGEN's StarPO with PPO inside: 8 levels of 16 trajectories, one reward per trajectory.
+
+    Five turns of up to five actions, ten in all; the layout earns nothing, its lack costs .1.
+    """
     kept = {"strategy": "top_k", "value": keep} if keep else {"strategy": "none"}
     sampled = {"temperature": 1.0, "top_p": 1.0}
     values = {
-        "envs": _prompted("free_think"),
+        "envs": {
+            **_prompted(
+                "free_think",
+                max_actions_per_step=5,
+                max_steps=10,
+                reward_overrides={"format": 0.0, "format_penalty": -0.1},
+            ),
+            **{name: {"env_config": {"max_actions_per_step": 1}} for name in ("SVG", "Blackjack")},
+        },
         "data": {"train_batch_size": 8},
         "algorithm": {
             "adv_estimator": "masked_gae",
@@ -217,6 +240,16 @@ PRESETS: dict[str, Preset] = {
         "bi-level GAE, turn rewards and world-modeling reward",
         estimator="bi_level_gae",
         high_level_gamma=0.95,
+        loss_mask=True,
+        gae_mask=True,
+        turn_reward=True,
+        state_reward=True,
+    ),
+    "vagen_full_turn_lambda": _paper(
+        "`vagen_full` with lambda .5 between turns: the next turn's value is learnt from",
+        estimator="bi_level_gae",
+        high_level_gamma=0.95,
+        high_level_lam=0.5,
         loss_mask=True,
         gae_mask=True,
         turn_reward=True,
@@ -298,10 +331,19 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def preset_values(name: str, env_ids: list[str]) -> dict[str, Any]:
-    """The values of a preset with `EVERY_ENV` spread over the experiment's environments."""
+def preset_values(name: str, env_names: dict[str, str]) -> dict[str, Any]:
+    """The values of a preset for an experiment's environments.
+
+    Args:
+        name: Of the preset.
+        env_names: Name of each environment (`Sokoban`) by its id in the experiment.
+    """
     values = copy.deepcopy(PRESETS[name].values)
-    every = values.pop("envs", {}).get(EVERY_ENV)
-    if every:
-        values["envs"] = {env_id: copy.deepcopy(every) for env_id in env_ids}
+    given = values.pop("envs")
+    every = given[EVERY_ENV]["env_config"]
+    values["envs"] = {
+        env_id: {"env_config": copy.deepcopy({**every, **own.get("env_config", {})})}
+        for env_id, env_name in env_names.items()
+        for own in [given.get(env_name, {})]
+    }
     return values

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
-from vagen.config.base import Fraction, Section
+from vagen.config.base import LATER, Fraction, Section
 from vagen.config.judge_options import JudgeConfig
 
 
@@ -199,6 +199,9 @@ class ModelConfig(LoraConfig):
 
     path: str = "tiny:vl"
     """A local model directory, a hub id, or `tiny:vl` / `tiny:text` (built in code)."""
+    freeze_vision_tower: Annotated[bool, LATER] = False
+    """The vision tower, of the critic too, stays as the warm start left it: no gradients, no
+    moments. With adapters `target_modules` says what learns instead."""
 
 
 class ActorConfig(Section):
@@ -219,8 +222,15 @@ class ActorConfig(Section):
     """Dual clip for negative advantages (3 is usual); null is off."""
     entropy_coeff: float = Field(default=0.001, ge=0.0)
     """Weight of the entropy bonus."""
-    loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"] = "token-mean"
-    """How token losses become one: over all tokens, or per sequence first."""
+    loss_agg_mode: Literal[
+        "token-mean",
+        "seq-mean-token-sum",
+        "seq-mean-token-mean",
+        "trajectory-mean-token-sum",
+        "trajectory-mean-token-mean",
+    ] = "token-mean"
+    """How token losses become one: over all tokens, or per sequence (a row) or trajectory (all its
+    rows) first. The last two differ only where a context makes several rows of a trajectory."""
     grad_clip: PositiveFloat = 1.0
     """Gradients are scaled down to this norm."""
     grad_norm_threshold: PositiveFloat = 1000.0
@@ -231,6 +241,9 @@ class ActorConfig(Section):
     """Weight of that term."""
     kl_loss_type: Literal["k1", "low_var_kl", "mse"] = "low_var_kl"
     """Its estimator: `k1`, `low_var_kl` (k3) or `mse` (k2)."""
+    use_rollout_log_probs: Annotated[bool | None, LATER] = None
+    """The rollout's log-probabilities are the old ones, and the trainer computes those of a sample
+    only, to compare; null: where both are the same engine (`local`)."""
     tis_imp_ratio_cap: PositiveFloat | None = None
     """Truncated importance weights: each token's loss is multiplied by
     min(pi_trainer / pi_rollout, this) (2 is usual); null is off."""
@@ -241,8 +254,9 @@ class SamplingConfig(Section):
 
     temperature: float = Field(default=0.7, ge=0.0)
     """0 is greedy."""
-    top_p: float = Field(default=0.95, gt=0.0, le=1.0)
-    """Smallest set of tokens with this probability; 1 is off."""
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Smallest set of tokens with this probability; 1 is off, as what is learnt from has to be
+    drawn from the distribution that learns (VAGEN samples with .95)."""
     top_k: int = Field(default=-1, ge=-1)
     """-1 is off."""
 
@@ -343,6 +357,22 @@ class EarlyStopConfig(Section):
     """Success on the validation levels (.01)."""
     val_success_patience: PositiveInt = 5
     """Consecutive validations below it."""
+    empty_batches: Annotated[PositiveInt | None, LATER] = None
+    """Consecutive iterations of which the rollout filter kept nothing (5)."""
+
+
+class AgreementConfig(Section):
+    """Compares the probabilities of sampled tokens in the rollout with the trainer's: a run whose
+    first iteration shows two different policies is stopped, later ones sound an alarm.
+    """
+
+    enable: bool = True
+    """Whether it stops and sounds; what it watches is logged in any case."""
+    max_ratio_error: PositiveFloat = 0.02
+    """Largest distance from 1 of the mean of pi_trainer / pi_rollout. Of engines that agree it is 1
+    whatever their rounding; tokens that only one of them rules out move it."""
+    min_correlation: float = Field(default=0.95, ge=-1.0, le=1.0)
+    """Least correlation of the two probabilities. Rounding to bfloat16 leaves .99 or more."""
 
 
 class TrainerConfig(Section):
@@ -354,6 +384,14 @@ class TrainerConfig(Section):
     """Evaluate on the validation levels every this many iterations; 0 is never."""
     critic_warmup: int = Field(default=0, ge=0)
     """First iterations in which only the critic learns."""
+    format_probe: int | None = Field(default=None, ge=0)
+    """Training levels of each environment that are played before anything else; 0 is none. Their
+    first answers must have the layout that the prompt asks for, or the run stops. null: 20, and
+    none for a tiny model, which knows no layout but that of its warm start."""
+    format_probe_min: Fraction = 0.1
+    """Least share of them that have it. A policy that keeps it three times in ten passes in 99 of
+    100 runs, one that keeps it once in a hundred in 2."""
+    agreement: AgreementConfig = AgreementConfig()
     guard: GuardConfig = GuardConfig()
     early_stop: EarlyStopConfig = EarlyStopConfig()
     template_collapse_freq: int = Field(default=0, ge=0)

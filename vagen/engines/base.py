@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -10,9 +11,11 @@ from numpy.typing import NDArray
 
 from vagen.advantage import Credit
 from vagen.config.schema import SamplingConfig
+from vagen.engines.performance import Performance
 from vagen.models.processor import Processor
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import TokenRow, Trajectory
+from vagen.storage import FileEntry
 
 Images = dict[str, bytes]
 """PNG bytes by SHA-256."""
@@ -21,6 +24,9 @@ OnProgress = Callable[[int], None]
 Play = Callable[..., tuple[list[Trajectory], Images]]
 """Plays episodes, called as `Engine.play` is."""
 Result = TypeVar("Result")
+Finish = Callable[[], dict[str, FileEntry]]
+"""Returns once all of a checkpoint is written: digests of its files by name, as far as they were
+taken meanwhile. Called once, from any thread."""
 
 
 class Engine(Protocol):
@@ -39,6 +45,11 @@ class Engine(Protocol):
     """Of the policy's model."""
     credit: Credit | None
     """Running statistics of `adaptive_credit`; None for other estimators."""
+    performance: Performance
+    """How fast it has been."""
+
+    same_logprobs: bool
+    """Whether `play` records what `logprobs` says, but for rounding."""
 
     @property
     def learns_values(self) -> bool:
@@ -80,6 +91,13 @@ class Engine(Protocol):
         """
         ...
 
+    def action_mask(self, row: TokenRow) -> NDArray[np.bool_]:
+        """Bool [T]: tokens the policy loss reads (M^loss, or every token it could have sampled).
+
+        None of a row without sampled tokens.
+        """
+        ...
+
     def logprobs(
         self, rows: Sequence[TokenRow], images: Images, *, reference: bool = False
     ) -> list[NDArray[np.float32]]:
@@ -107,12 +125,29 @@ class Engine(Protocol):
         """
         ...
 
+    def begin_save(self, directory: Path) -> Finish:
+        """Copies all that `load` needs to go on identically to host memory, to be written there.
+
+        The engine may do whatever comes next while it is written, but save again.
+
+        Args:
+            directory: Is there; every node sees it.
+
+        Returns:
+            What ends the writing; its `OSError` is of the disk and leaves the engine as it is.
+        """
+        ...
+
     def save(self, directory: Path) -> None:
-        """Writes weights, optimizer and counters: all that `load` needs to go on identically."""
+        """Begins and ends it."""
         ...
 
     def load(self, directory: Path, *, version: str) -> None:
         """Takes up what `save` wrote."""
+        ...
+
+    def profiled(self, path: Path) -> AbstractContextManager[None]:
+        """Records what the networks compute in a block, on the first rank, as a Chrome trace."""
         ...
 
     def close(self) -> None:

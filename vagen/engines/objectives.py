@@ -6,8 +6,9 @@ up exactly, however it is cut. The formulas are in `vagen.learning`.
 Shape legend: N tokens of some rows laid end to end, M action tokens (those the policy loss reads).
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,10 +26,15 @@ from vagen.learning import (
     truncated_importance_weights,
     value_loss,
 )
+from vagen.learning.aggregate import LossAggMode
 from vagen.rollout.types import TokenRow
 
 CRITIC_MASK = "critic_mask"
 """Column with 1 where the critic has a target."""
+
+TRAJECTORY_TOKENS = "trajectory_tokens"
+"""Column with the number of the trajectory's action tokens in all its rows."""
+PER_TRAJECTORY = "trajectory-mean-token-mean"
 
 Column = Callable[[str], Tensor]
 """A row's column or field by name, float32 at the tokens in question."""
@@ -51,13 +57,18 @@ def actor_objective(
         logprobs: float32 [M], of the action tokens under the present weights.
         entropy: float32 [M], of the distributions that they were drawn from, nats.
         column: Gives [M] of `old_logprobs` and `advantages`; `rollout_logprobs` and `loss_mask` for
-            truncated importance weights, `ref_logprobs` for a KL loss.
+            truncated importance weights, `ref_logprobs` for a KL loss, `TRAJECTORY_TOKENS` for
+            `PER_TRAJECTORY`.
         row_ids: int64 [M], the row of each action token.
         denominator: Of the mini batch (`actor_denominator`).
         config: Clips, coefficients, how tokens are averaged.
     """
     every = torch.ones_like(logprobs, dtype=torch.bool)
+    mode = _over_rows(config.loss_agg_mode)
     share: dict[str, Any] = {"denominator": denominator.to(logprobs.device), "row_ids": row_ids}
+    scale = torch.ones_like(logprobs)
+    if config.loss_agg_mode == PER_TRAJECTORY:
+        scale = 1.0 / column(TRAJECTORY_TOKENS).clamp(min=1.0)  # 0 in rows that pad a batch
     old_logprobs = column("old_logprobs")
     weights, weight_metrics = None, {}
     if config.tis_imp_ratio_cap is not None:
@@ -75,18 +86,18 @@ def actor_objective(
         clip_ratio_low=config.clip_ratio_low,
         clip_ratio_high=config.clip_ratio_high,
         clip_ratio_c=config.clip_ratio_c,
-        weights=weights,
-        loss_agg_mode=config.loss_agg_mode,
+        weights=scale if weights is None else scale * weights,
+        loss_agg_mode=mode,
         **share,
     )
     metrics = {**metrics, **weight_metrics, "entropy": token_mean(entropy, every)}
     if config.entropy_coeff:
-        bonus = aggregate(entropy, every, mode=config.loss_agg_mode, **share)
+        bonus = aggregate(scale * entropy, every, mode=mode, **share)
         loss = loss - config.entropy_coeff * bonus
     if config.use_kl_loss:
         penalty = kl_penalty(logprobs, column("ref_logprobs"), config.kl_loss_type)
         metrics["kl_loss"] = token_mean(penalty, every)
-        divergence = aggregate(penalty, every, mode=config.loss_agg_mode, **share)
+        divergence = aggregate(scale * penalty, every, mode=mode, **share)
         loss = loss + config.kl_loss_coef * divergence
     return loss, metrics
 
@@ -127,9 +138,30 @@ def actor_denominator(
 ) -> Tensor:
     """What the actor's loss over a mini batch is divided by, 0-d."""
     masks = [action_mask(row) for row in rows]
-    row_ids = np.repeat(np.arange(len(rows)), [len(mask) for mask in masks])
+    ids = list(range(len(rows)))
+    if config.loss_agg_mode.startswith("trajectory-"):
+        numbers: dict[str, int] = {}
+        ids = [numbers.setdefault(row.trajectory_id, len(numbers)) for row in rows]
+    row_ids = np.repeat(ids, [len(mask) for mask in masks])
     line = torch.from_numpy(np.concatenate(masks))
-    return loss_denominator(line, config.loss_agg_mode, torch.from_numpy(row_ids))
+    return loss_denominator(line, _over_rows(config.loss_agg_mode), torch.from_numpy(row_ids))
+
+
+def count_trajectory_tokens(
+    rows: Sequence[TokenRow], *, action_mask: Callable[[TokenRow], NDArray[np.bool_]]
+) -> None:
+    """Sets `TRAJECTORY_TOKENS` of rows among which are all of each trajectory."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts[row.trajectory_id] += int(action_mask(row).sum())
+    for row in rows:
+        tokens = max(counts[row.trajectory_id], 1)
+        row.columns[TRAJECTORY_TOKENS] = np.full(len(row.input_ids), tokens, np.float32)
+
+
+def _over_rows(mode: str) -> LossAggMode:
+    """What remains to be done where the weights of tokens and the denominator are known."""
+    return "seq-mean-token-sum" if mode.startswith("trajectory-") else cast(LossAggMode, mode)
 
 
 def critic_denominator(rows: Sequence[TokenRow]) -> Tensor:

@@ -2,8 +2,9 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,8 +16,15 @@ from torch import Tensor
 from vagen.advantage import get_estimator, make_credit
 from vagen.config import ConfigError, config_digest
 from vagen.config.schema import ActorConfig, CriticConfig, ExperimentConfig, OptimConfig
-from vagen.engines.base import Images, OnProgress, Play, Result
-from vagen.engines.objectives import CRITIC_MASK, actor_denominator, critic_denominator
+from vagen.engines.base import Finish, Images, OnProgress, Play, Result
+from vagen.engines.objectives import (
+    CRITIC_MASK,
+    PER_TRAJECTORY,
+    actor_denominator,
+    count_trajectory_tokens,
+    critic_denominator,
+)
+from vagen.engines.performance import Performance, start_trace, write_trace
 from vagen.learning import Metric, combine_metrics, make_kl_controller
 from vagen.models.processor import Processor
 from vagen.rollout.types import TokenRow
@@ -61,6 +69,8 @@ class Stepped:
 class PpoEngine(ABC):
     """The part of `vagen.engines.base.Engine` that does not depend on where networks live."""
 
+    same_logprobs = False
+
     def __init__(self, config: ExperimentConfig, processor: Processor, version: str):
         self.config = config
         self.config_digest = config_digest(config)
@@ -68,6 +78,7 @@ class PpoEngine(ABC):
         self.version: str | None = version
         self.updates = 0
         self.lr_scale = 1.0
+        self.performance = Performance()
         algorithm = config.algorithm
         self.kl_controller = make_kl_controller(
             algorithm.kl_ctrl.type,
@@ -97,12 +108,15 @@ class PpoEngine(ABC):
         return self.config.actor_rollout_ref.rollout.temperature
 
     def action_mask(self, row: TokenRow) -> NDArray[np.bool_]:
-        """Bool [T]: tokens the policy loss reads (M^loss, or every token it could have sampled)."""
+        """Bool [T]: tokens the policy loss reads (M^loss, or every token it could have sampled).
+
+        None of a row without sampled tokens, such as one that only fills a batch up.
+        """
         if self.config.rollout_manager.use_loss_mask:
             return row.loss_mask
         mask = ~np.isin(row.input_ids, self.processor.banned_ids)
         mask[0] = False
-        return mask
+        return mask & row.loss_mask.any()
 
     def update(
         self,
@@ -123,6 +137,8 @@ class PpoEngine(ABC):
         if not rows:
             self.updates += 1
             return {}
+        if self.config.actor_rollout_ref.actor.loss_agg_mode == PER_TRAJECTORY:
+            count_trajectory_tokens(rows, action_mask=self.action_mask)
         order = np.random.Generator(np.random.Philox(key=seed))
         metrics: dict[str, float] = {}
         if self.learns_values:
@@ -133,6 +149,10 @@ class PpoEngine(ABC):
         self._update_kl_controller(rows)
         self.updates += 1
         return metrics
+
+    def save(self, directory: Path) -> None:
+        """Writes weights, optimizers and counters; see `Engine.save`."""
+        self.begin_save(directory)()
 
     def save_state(self, directory: Path) -> None:
         """Writes counters and controllers."""
@@ -160,8 +180,19 @@ class PpoEngine(ABC):
             "infra.engine=verl, or one_step_off=false"
         )
 
+    @contextmanager
+    def profiled(self, path: Path) -> Iterator[None]:
+        """Writes what the block computes as a Chrome trace; see `Engine.profiled`."""
+        trace = start_trace()
+        yield
+        write_trace(trace, path)
+
     def close(self) -> None:  # noqa: B027  # nothing is held by default
         """Lets everything go; the engine cannot be used any more."""
+
+    @abstractmethod
+    def begin_save(self, directory: Path) -> Finish:
+        """See `Engine.begin_save`."""
 
     @abstractmethod
     def _step(

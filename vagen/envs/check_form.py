@@ -126,7 +126,7 @@ def step(env: AgentEnv, response: str) -> tuple[Observation, bool, bool, dict[st
     for name, flag in flags.items():
         demand(isinstance(flag, bool), f"info: {name} is {_kind(flag)}, not True or False")
     demand(
-        info["parsed"]["format_correct"] or info["rewards"]["format"] == 0,
+        info["parsed"]["format_correct"] or info["rewards"]["format"] <= 0,
         f"a format reward of {info['rewards']['format']} is paid for a response whose format is "
         "wrong; it is to be 0",
     )

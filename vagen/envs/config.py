@@ -10,6 +10,10 @@ from vagen.envs.parsing import LAYOUTS, Layout, Notation, PromptFormat, Tags
 RewardPreset = Literal["vagen-legacy", "vagen-new"]
 
 
+EXTRA_PARTS = {"format_penalty": 0.0}
+"""Parts that no preset pays: a response without the layout earns `format_penalty` (RAGEN: -.1)."""
+
+
 class EnvConfig(Section):
     """Options of every environment."""
 
@@ -63,7 +67,7 @@ class EnvConfig(Section):
                 f"expert_actions_per_turn is {self.expert_actions_per_turn}, but an answer may "
                 f"hold only max_actions_per_step = {self.max_actions_per_step}"
             )
-        parts = self.reward_presets.get(self.reward, {})
+        parts = {**EXTRA_PARTS, **self.reward_presets.get(self.reward, {})}
         for name in self.reward_overrides:
             if name not in parts:
                 raise ValueError(
@@ -79,7 +83,7 @@ class EnvConfig(Section):
     @property
     def reward_values(self) -> dict[str, float]:
         """The preset with the overrides applied."""
-        return {**self.reward_presets[self.reward], **self.reward_overrides}
+        return {**EXTRA_PARTS, **self.reward_presets[self.reward], **self.reward_overrides}
 
 
 class GridConfig(EnvConfig):

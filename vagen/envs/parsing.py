@@ -119,6 +119,11 @@ def write_response(layout: Layout, tags: Tags, texts: dict[SectionName, str]) ->
     return wrap("think", inside) + answer
 
 
+def tags_in(layout: Layout, tags: Tags) -> list[str]:
+    """Opening and closing tags of a response, in order."""
+    return _TAG.findall(write_response(layout, tags, dict.fromkeys(layout.sections, "")))
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedResponse:
     """What a response says. If its layout is wrong, every text is None and nothing is executed.
@@ -189,7 +194,7 @@ class ResponseParser:
         self._max_actions = max_actions
         self._read_action = read_action
         self._answer_tags = (f"<{tags.answer}>", f"</{tags.answer}>") if markup_answer else None
-        self._tags: list[str] = _TAG.findall(write_response(layout, tags, _blank(layout)))
+        self._tags = tags_in(layout, tags)
         opening = {f"<{getattr(tags, section)}>" for section in self._sections}
         self._holds_text = [tag in opening for tag in self._tags[:-1]]
 
@@ -244,7 +249,3 @@ class ResponseParser:
                 return tuple(actions), False
             actions.append(action)
         return tuple(actions), True
-
-
-def _blank(layout: Layout) -> dict[SectionName, str]:
-    return dict.fromkeys(layout.sections, "")

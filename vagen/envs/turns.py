@@ -212,7 +212,7 @@ class TurnEnv(AgentEnv):
         self._state = self._read_state()
         self._success = self._is_won()
         self._running = not (terminated or truncated)
-        format_reward = self._rewards["format"] if parsed.format_correct else 0.0
+        format_reward = self._rewards["format" if parsed.format_correct else "format_penalty"]
         info = {
             "rewards": {"env": env_reward, "format": format_reward},
             "parsed": parsed.to_dict(),

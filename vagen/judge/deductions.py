@@ -21,6 +21,8 @@ from vagen.rollout.types import SectionScores, Trajectory, Turn
 
 FITS = 0.99
 """Score from which on a text fits a state."""
+HARDLY, COMMON_SCORE = 0.35, -0.1
+"""Of the texts said most, those that score less than the one are left the other (VAGEN)."""
 _COMPARISONS = 20_000
 """Scores of texts against states that a batch's section may cost."""
 _MOST_STATES = 256
@@ -50,11 +52,12 @@ def deduct(
         trajectories: A judged batch.
         seed: Draws the states that texts are compared with: the same for the same batch.
     """
-    options = judge.information, judge.repetition
-    if not any(option.enable for option in options):
+    compares = judge.information.enable or judge.repetition.enable
+    if not compares and not judge.repetition.top_k:
         return {}
     information: list[float] = []
     charges: list[float] = []
+    refused: list[bool] = []
     unread = 0
     for config_id, reader in readers.items():
         batch = [t for t in trajectories if t.config_id == config_id]
@@ -62,9 +65,11 @@ def deduct(
             stated = _stated(batch, section)
             if not stated:
                 continue
-            others = _elsewhere(reader, batch, stated, judge.information.states, seed)
-            repeated = _repeated(stated, others, judge.repetition.similarity)
-            for each, fits, share in zip(stated, others, repeated, strict=True):
+            others = repeated = ()
+            if compares:
+                others = _elsewhere(reader, batch, stated, judge.information.states, seed)
+                repeated = _repeated(stated, others, judge.repetition.similarity)
+            for each, fits, share in zip(stated, others, repeated, strict=False):
                 unread += fits is None
                 taken = 0.0
                 if fits is not None and judge.information.enable:
@@ -75,7 +80,11 @@ def deduct(
                     charges.append(judge.repetition.weight * share)
                     taken += charges[-1]
                 _deduct(each, taken)
-    metrics = {"judge/not_compared": float(unread)}
+            if judge.repetition.top_k:
+                refused += _refuse_common(stated, judge.repetition.top_k)
+    metrics = {"judge/not_compared": float(unread)} if compares else {}
+    if refused:
+        metrics["judge/refused_repeats"] = float(np.mean(refused))
     if information:
         metrics["judge/information"] = float(np.mean(information))
     if charges:
@@ -97,6 +106,21 @@ def _deduct(stated: Stated, amount: float) -> None:
     assert verdict is not None
     deducted = replace(verdict.deducted or SectionScores(), **{stated.section: amount})
     stated.turn.verdict = replace(verdict, deducted=deducted)
+
+
+def _refuse_common(stated: list[Stated], top_k: int) -> list[bool]:
+    """Leaves `COMMON_SCORE` of each text that is said most and is hardly right; which those are.
+
+    VAGEN counts exact texts over the life of its environment service, a thousand at most; here it
+    is those of the batch, so that a batch is worth the same whatever came before.
+    """
+    counts = Counter(each.text for each in stated)
+    common = {text for text, count in counts.most_common(top_k) if count > 1}
+    refused = [each.text in common and each.score < HARDLY for each in stated]
+    for each, is_refused in zip(stated, refused, strict=True):
+        if is_refused:
+            _deduct(each, each.score - COMMON_SCORE)
+    return refused
 
 
 def _elsewhere(

@@ -12,6 +12,7 @@ from vagen import cluster
 from vagen.cluster import ClusterError, Dashboard
 from vagen.config import InfraConfig
 from vagen.config.kubernetes import KubernetesConfig
+from vagen.engines.verl.mapping import gpus
 from vagen.launch.logs import LOGS, keep_logs
 from vagen.run.uris import run_name
 from vagen.storage import commit_directory
@@ -40,7 +41,7 @@ def bring_up(run: str, infra: InfraConfig) -> Dashboard:
         name=cluster.cluster_name(name),
         run=name,
         workers=infra.verl.nnodes,
-        gpus_per_worker=0 if infra.device == "cpu" else infra.verl.n_gpus_per_node,
+        gpus_per_worker=0 if infra.device == "cpu" else gpus(infra) // infra.verl.nnodes,
         lease_minutes=config.lease_minutes,
         image=config.ray_image,
         queue=config.queue,

@@ -17,6 +17,15 @@ class Telemetry:
         self._run = {"run": run}
         self._seconds = Gauge("vagen_step_seconds", "Duration of the latest.", ("run", "step"))
         self._speed = Gauge("vagen_tokens_per_second", "Sampled, latest rollout.", ("run",))
+        self._engine = {
+            name: Gauge(f"vagen_engine_{name}", text, ("run", "call"))
+            for name, text in (
+                ("tokens_per_second", "Of the networks, latest step."),
+                ("mfu", "Share of the GPUs' arithmetic, latest step."),
+                ("max_memory_allocated", "Most GiB of tensors on a GPU, latest step."),
+                ("max_memory_reserved", "Most GiB that torch took of a GPU, latest step."),
+            )
+        }
         self._iteration = Gauge("vagen_iteration", "Latest iteration at work.", ("run",))
 
     def __call__(self, event: str, fields: dict[str, Any]) -> None:
@@ -29,3 +38,6 @@ class Telemetry:
         self._seconds.set(seconds, {**self._run, "step": fields["stage"]})
         if TOKENS in fields["metrics"] and seconds:
             self._speed.set(fields["metrics"][TOKENS] / seconds, self._run)
+        for name, value in fields.get("performance", {}).items():
+            _, call, measure = name.split("/")
+            self._engine[measure].set(value, {**self._run, "call": call})

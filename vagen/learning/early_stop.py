@@ -31,21 +31,29 @@ def group_variance(scores: Sequence[float], group_ids: Sequence[Hashable]) -> fl
 
 
 def stop_reason(
-    config: EarlyStopConfig, variances: Sequence[float], validations: Sequence[float]
+    config: EarlyStopConfig,
+    variances: Sequence[float],
+    validations: Sequence[float],
+    skipped: Sequence[bool] = (),
 ) -> str | None:
     """Why training should end now, or None.
 
-    Two rules, each on the last `patience` measurements without exception:
+    Three rules, each on the last `patience` measurements without exception:
 
     - the variance of scores in a group is below `min_reward_variance` times its mean over the first
       ten iterations (which are never themselves below);
-    - success on the validation levels is below `min_val_success`.
+    - success on the validation levels is below `min_val_success`;
+    - nothing of the batch was left to learn from, `empty_batches` iterations in a row.
 
     Args:
         config: Thresholds and patience; a rule whose threshold is None never ends anything.
         variances: `group_variance` of every iteration so far.
         validations: Success of every validation so far, from 0 to 1.
+        skipped: Whether each update so far had nothing to learn from.
     """
+    empty = config.empty_batches
+    if empty is not None and len(skipped) >= empty and all(skipped[-empty:]):
+        return f"the rollout filter left nothing to learn from {empty} iterations in a row"
     later = variances[BASELINE:]
     patience = config.reward_variance_patience
     if config.min_reward_variance is not None and len(later) >= patience:

@@ -29,9 +29,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from vagen.models.vision import SharedImages
 
-ATTENTION = "vagen_packed"
+ATTENTION = "packed"
 """Name under which the function is registered with `transformers`."""
-
 
 SIMILAR = 0.85
 """Rows of a group are at least this share of its longest: a bound on padding in attention."""

@@ -125,10 +125,30 @@ def save_model(directory: Path, model: Any, state: dict[str, Tensor], processor:
         state: Its weights, whole and without adapters.
         processor: Its tokenizer and, if it reads images, its image processor.
     """
+    save_processor(directory, processor)
+    save_weights(directory, model, state)
+
+
+def save_weights(directory: Path, model: Any, state: dict[str, Tensor]) -> None:
+    """The part of `save_model` that may be done while the model learns, in another thread."""
     model.save_pretrained(directory, state_dict=state)
+
+
+def save_processor(directory: Path, processor: Processor) -> None:
+    """The part of `save_model` that is small, and not to be done while the tokenizer is used."""
+    directory.mkdir(parents=True, exist_ok=True)
     processor.tokenizer.save_pretrained(directory)
     if processor.image_processor is not None:
         processor.image_processor.save_pretrained(directory)
+
+
+def tied(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state with weights that are one parameter as one tensor: they are written once."""
+    first: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name in state:
+            state[name] = state[first.setdefault(id(parameter), name)]
+    return state
 
 
 def value_model_from(policy: LanguageModel, *, share_weights: bool = False) -> ValueModel:

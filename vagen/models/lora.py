@@ -103,28 +103,39 @@ def merged_state(module: nn.Module) -> dict[str, Tensor]:
     Merged weights are on the CPU and rounded to the type of the base: in float32 the merged model
     says what the adapted one says, in bfloat16 nearly so. The module stays as it is.
     """
-    return dict(merged_weights(module))
+    merged = {f"{layer}.weight" for layer, _ in _adapted(module)}
+    return {
+        name: weight.cpu() if name in merged else weight for name, weight in merged_weights(module)
+    }
 
 
 @torch.no_grad()
 def merged_weights(
-    module: nn.Module, whole: Callable[[Tensor], Tensor] = lambda weight: weight
+    module: nn.Module,
+    whole: Callable[[Tensor], Tensor] = lambda weight: weight,
+    dtype: torch.dtype | None = None,
 ) -> Iterator[tuple[str, Tensor]]:
-    """`merged_state`, one weight at a time.
+    """`merged_state`, one weight at a time, each where `whole` puts it.
 
     Args:
         module: Any, also one whose weights are in pieces on several ranks.
         whole: Gives all of a weight of `state_dict`; called in the same order on every rank.
+        dtype: Of what comes out; None is that of each weight. Weights without adapters are rounded
+            before they are made whole.
     """
     state, layers = module.state_dict(), dict(_adapted(module))
     for name, value in state.items():
         if ".lora_" in name:
             continue
-        weight, (layer, _, kind) = whole(value), name.partition(".base_layer.")
+        layer, _, kind = name.partition(".base_layer.")
+        target = dtype if dtype is not None and value.is_floating_point() else value.dtype
         if kind == "weight" and layer in layers:
+            weight = whole(value)
             a, b = (whole(state[f"{layer}.lora_{half}.{ADAPTER}.weight"]) for half in "AB")
             delta = (b @ a) * layers[layer].scaling[ADAPTER]
-            weight = (weight.float() + delta.float()).to(weight.dtype).cpu()
+            weight = (weight.float() + delta.float()).to(target)
+        else:
+            weight = whole(value.to(target))
         yield name.replace(".base_layer.", "."), weight
 
 

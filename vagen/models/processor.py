@@ -55,6 +55,8 @@ class Processor:
     merge_size: int = 1
     header_ids: tuple[int, ...] = ()
     """Special tokens that the chat template writes around messages: see `header_ids_of`."""
+    logits: int = 0
+    """Rows of the model's output layer, often more than the tokenizer has tokens; 0 is unknown."""
     eos_id: int = field(init=False)
     """Id of the token that ends a turn."""
     pad_id: int = field(init=False)
@@ -82,12 +84,14 @@ class Processor:
 
     @cached_property
     def banned_ids(self) -> list[int]:
-        """Ids that may never be sampled: image, video and header tokens."""
+        """Ids that may never be sampled: image, video and header tokens, and ids of no token."""
         vocabulary = self.tokenizer.get_vocab()
         banned = {vocabulary[token] for token in VISUAL_TOKENS if token in vocabulary}
         banned.update(self.header_ids)
         if self.image_token_id is not None:
             banned.add(self.image_token_id)
+        if self.logits:
+            banned.update(range(len(self.tokenizer), self.logits))
         return sorted(banned)
 
     def image_length(self, grid: Grid) -> int:
@@ -261,6 +265,7 @@ def load_processor(path: str | Path, config: Any = None) -> Processor:
         image_token_id=getattr(config, "image_token_id", None),
         merge_size=getattr(vision, "spatial_merge_size", 1) if vision is not None else 1,
         header_ids=header_ids_of(tokenizer, path),
+        logits=getattr(config.get_text_config(), "vocab_size", 0),
     )
 
 

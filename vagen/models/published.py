@@ -23,6 +23,8 @@ class Published:
     """Whether the output layer is the embedding."""
     pixels: tuple[int, int]
     """Least and most pixels that an image is scaled to."""
+    added_tags: tuple[str, ...] = ()
+    """Tags that are one token each, added to the tokenizer after it was trained on text."""
 
     def config(self) -> Any:
         """Its `transformers` configuration."""
@@ -63,9 +65,11 @@ def _qwen2_5_vl(parameters: int, *, tied: bool, **text: int) -> Published:
         "temporal_patch_size": 2,
         "out_hidden_size": text["hidden_size"],
     }
-    return Published("qwen2_5_vl", parameters, text, vision, tied, (56 * 56, 3584 * 3584))
+    pixels = (56 * 56, 3584 * 3584)
+    return Published("qwen2_5_vl", parameters, text, vision, tied, pixels, CALLS)
 
 
+CALLS = ("<tool_call>", "</tool_call>")
 PUBLISHED = {
     "Qwen/Qwen2.5-VL-3B-Instruct": _qwen2_5_vl(
         3_754_622_976,
@@ -113,6 +117,7 @@ PUBLISHED = {
         },
         tied=True,
         pixels=(256 * 256, 4096 * 4096),
+        added_tags=("<think>", "</think>", "<tool_response>", "</tool_response>", *CALLS),
     ),
 }
 """By hub id."""

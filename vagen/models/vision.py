@@ -36,6 +36,13 @@ class SharedImages:
     """Patches of each distinct image if all are of one size."""
 
 
+def freeze_tower(model: Any) -> None:
+    """Lets the vision tower of a model learn no more; does nothing to a model without one."""
+    tower = getattr(model.model, "visual", None)
+    if tower is not None:
+        tower.requires_grad_(False)
+
+
 def image_inputs(
     images: Sequence[ProcessedImage], processor: Processor, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Any]:

@@ -1,13 +1,25 @@
 """What speaks against a plan: remarks on what may not be meant, refusals of what cannot fit."""
 
+import importlib.util
+import math
+
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.checks import context_window, estimator_of
+from vagen.config.hints import no_ops
 from vagen.plan.local import Memory
-from vagen.plan.remedies import remedies
+from vagen.plan.remedies import disk_remedies, host_remedies, remedies
 from vagen.plan.shape import GIB, ModelShape, read_shape
-from vagen.plan.sizes import ConversationSize
+from vagen.plan.sizes import ConversationSize, learns_tags, reserved_text
 from vagen.plan.tables import bytes_text
-from vagen.plan.verl import GpuMemory, fits, gpu_memory, throughput
+from vagen.plan.verl import (
+    GpuMemory,
+    HostMemory,
+    checkpoints,
+    fits,
+    gpu_memory,
+    host_memory,
+    throughput,
+)
 
 
 class DoesNotFitError(ConfigError):
@@ -38,6 +50,13 @@ def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> l
                 f"{env_id}: an expert's response takes {size.response} tokens; responses will be "
                 f"cut at data.max_response_length = {data.max_response_length}"
             )
+        if size.resized:
+            found.append(
+                f"{env_id}: frames of {size.resized}. Rollout and trainer see the same picture "
+                "only if their image processors resize alike"
+            )
+        if size.reserved and not learns_tags(experiment):
+            found.append(f"{env_id}: {reserved_text(env_id, size.reserved)}")
     spec = estimator_of(experiment)
     if not spec.reads_token_rewards and experiment.algorithm.kl_ctrl.kl_coef > 0:
         found.append(
@@ -49,7 +68,7 @@ def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> l
             "critic.use_reward_mask trains the critic at the ends of turns only, and "
             f"{experiment.algorithm.adv_estimator} reads its values on every token"
         )
-    return found
+    return [*found, *no_ops(experiment)]
 
 
 def check_prompts(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> None:
@@ -66,6 +85,18 @@ def check_prompts(experiment: ExperimentConfig, sizes: dict[str, ConversationSiz
                 f"`data.max_prompt_length` is {most:,}: raise it, or use a shorter "
                 "`env_config.prompt_detail`"
             )
+
+
+def check_extra(infra: InfraConfig) -> None:
+    """Refuses what is passed through to verl and it does not know, where verl is installed.
+
+    Raises:
+        ConfigError: With the nearest name.
+    """
+    if infra.verl.extra and importlib.util.find_spec("verl") is not None:
+        from vagen.engines.verl.config import pass_through, verl_defaults
+
+        pass_through(verl_defaults(), infra.verl.extra)
 
 
 def check_memory(memory: Memory, device: str, limit: int) -> None:
@@ -88,6 +119,76 @@ def check_memory(memory: Memory, device: str, limit: int) -> None:
         )
 
 
+def check_host(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    model: str,
+    sizes: dict[str, ConversationSize],
+) -> None:
+    """Refuses what a node's memory cannot hold, if that is known.
+
+    Raises:
+        DoesNotFitError: With the numbers, and which options would make it fit.
+    """
+    limit = infra.verl.host_memory_gib
+    shapes = Shapes(model)
+
+    def estimate(config: ExperimentConfig, layout: InfraConfig) -> HostMemory:
+        shape = shapes.of(config)
+        memory = gpu_memory(config, layout, shape, sizes)
+        return host_memory(config, layout, shape, sizes, memory)
+
+    needed = estimate(experiment, infra).peak
+    if limit is None or needed <= limit * GIB:
+        return
+    found = host_remedies(
+        experiment, infra, lambda *changed: estimate(*changed).peak <= limit * GIB
+    )
+    advice = f"it would fit with {', or '.join(found)}" if found else "take larger nodes"
+    raise DoesNotFitError(
+        f"a node needs about {bytes_text(needed)} of memory and has {limit:g} GiB "
+        f"(infra.verl.host_memory_gib); {advice}"
+    )
+
+
+def check_scratch(experiment: ExperimentConfig, infra: InfraConfig, model: str) -> None:
+    """Refuses checkpoints that the disk cannot hold, if its size is known.
+
+    Raises:
+        DoesNotFitError: With the numbers, and which options would make it fit.
+    """
+    limit = infra.verl.scratch_gib
+    shapes = Shapes(model)
+
+    def enough(config: ExperimentConfig, _: InfraConfig) -> bool:
+        return limit is None or checkpoints(config, shapes.of(config)).peak <= limit * GIB
+
+    if enough(experiment, infra):
+        return
+    there = checkpoints(experiment, shapes.of(experiment))
+    found = [f"infra.verl.scratch_gib={math.ceil(there.peak / GIB)}, on a disk of that size"]
+    raise DoesNotFitError(
+        f"{there.count} checkpoints of {bytes_text(there.one)} each take "
+        f"{bytes_text(there.peak)} and there is {limit:g} GiB (infra.verl.scratch_gib); it would "
+        f"fit with {', or '.join(found + disk_remedies(experiment, infra, enough))}"
+    )
+
+
+class Shapes:
+    """The shapes of a model, one for each way of training it."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self._found: dict[int, ModelShape] = {}
+
+    def of(self, experiment: ExperimentConfig) -> ModelShape:
+        """That of the model with the adapters of an experiment."""
+        rank = experiment.actor_rollout_ref.model.lora_rank
+        if rank not in self._found:
+            self._found[rank] = read_shape(self.model, experiment)
+        return self._found[rank]
+
+
 def check_gpu(
     experiment: ExperimentConfig,
     infra: InfraConfig,
@@ -99,14 +200,12 @@ def check_gpu(
     Raises:
         DoesNotFitError: With the numbers, and which options would make it fit.
     """
-    shapes: dict[int, ModelShape] = {}
+    shapes = Shapes(model)
 
     def estimate(config: ExperimentConfig, layout: InfraConfig) -> tuple[GpuMemory, bool]:
-        rank = config.actor_rollout_ref.model.lora_rank
-        if rank not in shapes:
-            shapes[rank] = read_shape(model, config)
-        memory = gpu_memory(config, layout, shapes[rank], sizes)
-        rates = throughput(config, layout, shapes[rank], sizes, memory)
+        shape = shapes.of(config)
+        memory = gpu_memory(config, layout, shape, sizes)
+        rates = throughput(config, layout, shape, sizes, memory)
         return memory, fits(layout, memory, rates, config.data.max_trajectory_length)
 
     memory, enough = estimate(experiment, infra)

@@ -6,6 +6,7 @@ is meant to be a little too many; it could not be compared with the real tokeniz
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from vagen.models import Processor
@@ -23,6 +24,10 @@ class CountingTokenizer:
     eos_token_id = END
     pad_token_id = END
     all_special_tokens = ("<|im_start|>", "<|im_end|>", "<|image_pad|>", "<|endoftext|>")
+
+    def __init__(self, added: Iterable[str] = ()) -> None:
+        """Knows the tags that are one token, as `transformers` names them."""
+        self.added_tokens_encoder = dict.fromkeys(added, TEXT)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """One id per token; image tokens have their own."""
@@ -71,7 +76,7 @@ def counting_processor(model: str) -> Processor:
     """Counts tokens as the published model's own processor would, text by estimate."""
     published = PUBLISHED[model]
     return Processor(
-        tokenizer=CountingTokenizer(),
+        tokenizer=CountingTokenizer(published.added_tags),
         image_processor=published.image_processor(),
         model_type=published.model_type,
         image_token_id=IMAGE_TOKEN,

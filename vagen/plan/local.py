@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.checks import context_window, has_reference
-from vagen.plan.shape import GIB, WIDTH, ModelShape, trained_parameters
+from vagen.plan.shape import GIB, WIDTH, ModelShape, frozen_parameters, trained_parameters
 from vagen.plan.sizes import ConversationSize, longest_context
 
 PROCESS = int(0.8 * GIB)
@@ -127,6 +127,8 @@ def _activations(
         tokens = min(actor.ppo_max_token_len, length * actor.ppo_mini_batch_size)
         trajectories = tokens / length
         patches = trajectories * shown * size.patches
+        if frozen_parameters(experiment, shape):
+            patches = 0  # no gradient reaches the tower
         actions = trajectories * turns * size.response
         if not experiment.rollout_manager.use_loss_mask:
             actions = tokens - trajectories * shown * size.image_tokens

@@ -5,14 +5,22 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.checks_infra import check_verl
 from vagen.engines.verl.mapping import is_cpu
 from vagen.plan import local, verl
-from vagen.plan.checks import check_gpu, check_memory, check_prompts, notes
+from vagen.plan.checks import (
+    check_extra,
+    check_gpu,
+    check_host,
+    check_memory,
+    check_prompts,
+    check_scratch,
+    notes,
+)
 from vagen.plan.counting import must_estimate
 from vagen.plan.shape import read_shape, trained_parameters
 from vagen.plan.sizes import ConversationSize, environments_here, measure, model_directory
 from vagen.plan.tables import (
+    checkpoint_table,
     gpu_table,
     host_table,
     memory_table,
@@ -68,14 +76,29 @@ def _verl(
 ) -> Parts:
     """The verl engine's configuration, memory of GPUs and nodes, and tokens per step."""
     cpu = is_cpu(infra)
-    check_verl(experiment, infra, cpu=cpu)
-    yield settings_text(experiment, infra, cpu=cpu)
+    check_extra(infra)
     shape = read_shape(model, experiment)
+    if not cpu:
+        infra = verl.decided(experiment, infra, shape, sizes)
+    yield settings_text(experiment, infra, cpu=cpu)
     memory = verl.gpu_memory(experiment, infra, shape, sizes)
     rates = verl.throughput(experiment, infra, shape, sizes, memory)
     if not cpu:
         yield gpu_table(experiment, infra, shape, memory)
     yield host_table(infra, verl.host_memory(experiment, infra, shape, sizes, memory), cpu=cpu)
+    yield checkpoint_table(infra, verl.checkpoints(experiment, shape))
     yield throughput_table(experiment, infra, rates, cpu=cpu)
     if not cpu:
         check_gpu(experiment, infra, model, sizes)
+    check_host(experiment, infra, model, sizes)
+    check_scratch(experiment, infra, model)
+
+
+def decide(experiment: ExperimentConfig, infra: InfraConfig) -> InfraConfig:
+    """The infra with what is left to the plan: `infra.verl.gradient_checkpointing: auto`."""
+    if infra.engine != "verl" or infra.verl.gradient_checkpointing != "auto" or is_cpu(infra):
+        return infra
+    environments = environments_here(infra)
+    with model_directory(experiment, environments) as model:
+        sizes = measure(experiment, model, environments)
+        return verl.decided(experiment, infra, read_shape(model, experiment), sizes)

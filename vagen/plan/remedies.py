@@ -24,9 +24,40 @@ def remedies(experiment: ExperimentConfig, infra: InfraConfig, fits: Fits) -> li
     """
     found = _enough_alone(experiment, infra, fits, _options(experiment, infra))
     found = found or _together(experiment, infra, fits)
-    if not experiment.actor_rollout_ref.model.lora_rank and fits(_adapted(experiment), infra):
-        found.append(f"actor_rollout_ref.model.lora_rank={LORA_RANK}")
+    found += _adapters(experiment, infra, fits)
     return found + _enough_alone(experiment, infra, fits, _machines(infra))
+
+
+def host_remedies(experiment: ExperimentConfig, infra: InfraConfig, fits: Fits) -> list[str]:
+    """Overrides with which a node's memory is enough."""
+    layout = infra.verl
+    offloads = {n: False for n in ("optimizer_offload", "param_offload") if getattr(layout, n)}
+    options = [(name, [value]) for name, value in offloads.items()]
+    fewer = [n for n in (8, 4, 2, 1) if n < layout.agent_workers]
+    options += [("agent_workers", fewer), *list(_machines(infra))[1:]]
+    found = _enough_alone(experiment, infra, fits, iter(options))
+    if not found and len(offloads) > 1 and fits(experiment, _laid_out(infra, {**offloads})):
+        found.append(" ".join(_override(name, value) for name, value in offloads.items()))
+    return found + _adapters(experiment, infra, fits)
+
+
+def disk_remedies(experiment: ExperimentConfig, infra: InfraConfig, fits: Fits) -> list[str]:
+    """Overrides with which a disk holds the checkpoints."""
+    found = []
+    trainer = experiment.trainer
+    if trainer.guard.enable:
+        guard = trainer.guard.model_copy(update={"enable": False})
+        without = trainer.model_copy(update={"guard": guard})
+        if fits(experiment.model_copy(update={"trainer": without}), infra):
+            found.append("trainer.guard.enable=false")
+    return found + _adapters(experiment, infra, fits)
+
+
+def _adapters(experiment: ExperimentConfig, infra: InfraConfig, fits: Fits) -> list[str]:
+    """Adapters, if they would be enough."""
+    has = experiment.actor_rollout_ref.model.lora_rank
+    enough = not has and fits(_adapted(experiment), infra)
+    return [f"actor_rollout_ref.model.lora_rank={LORA_RANK}"] if enough else []
 
 
 def _enough_alone(
@@ -56,6 +87,8 @@ def _options(experiment: ExperimentConfig, infra: InfraConfig) -> Options:
     if layout.rollout == "vllm":
         yield "gpu_memory_utilization", SHARES
         per_node, present = layout.n_gpus_per_node, layout.tensor_model_parallel_size
+        if layout.rollout_gpus:
+            per_node = layout.rollout_gpus // layout.nnodes
         parallel = [n for n in (2, 4, 8) if n > present and per_node % n == 0]
         yield "tensor_model_parallel_size", parallel
 
@@ -64,7 +97,8 @@ def _machines(infra: InfraConfig) -> Options:
     """More GPUs than now."""
     layout = infra.verl
     yield "n_gpus_per_node", [n for n in (2, 4, 8) if n > layout.n_gpus_per_node]
-    yield "nnodes", [n for n in (2, 4, 8) if n > layout.nnodes]
+    apart = layout.rollout_gpus
+    yield "nnodes", [n for n in (2, 4, 8) if n > layout.nnodes and apart % n == 0]
 
 
 def _together(experiment: ExperimentConfig, infra: InfraConfig, fits: Fits) -> list[str]:

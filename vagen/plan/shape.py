@@ -28,6 +28,7 @@ class ModelShape:
     kv_heads: int
     head_dim: int
     vocabulary: int
+    vision_parameters: int = 0
     vision_layers: int = 0
     vision_hidden: int = 0
     vision_intermediate: int = 0
@@ -78,6 +79,7 @@ def read_shape(model: str, experiment: ExperimentConfig | None = None) -> ModelS
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(f"{model}: no model configuration could be loaded ({reason})") from None
+    tower = getattr(network.model, "visual", None)
     actor_adapters = critic_adapters = 0
     if experiment is not None:
         actor_adapters, critic_adapters = _adapters(network, experiment)
@@ -93,6 +95,7 @@ def read_shape(model: str, experiment: ExperimentConfig | None = None) -> ModelS
         kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
         head_dim=head_dim,
         vocabulary=text.vocab_size,
+        vision_parameters=0 if tower is None else sum(w.numel() for w in tower.parameters()),
         vision_layers=getattr(vision, "depth", 0),
         vision_hidden=getattr(vision, "hidden_size", 0),
         vision_intermediate=getattr(vision, "intermediate_size", 0),
@@ -113,7 +116,12 @@ def _adapters(network: Any, experiment: ExperimentConfig) -> tuple[int, int]:
 
 def trained_parameters(experiment: ExperimentConfig, shape: ModelShape) -> tuple[int, int]:
     """How many parameters the actor and the critic train; 0 for a critic that is not there."""
-    critic = 0
+    frozen, critic = frozen_parameters(experiment, shape), 0
     if has_critic(experiment):
-        critic = (shape.critic_adapters or shape.backbone_parameters) + shape.hidden + 1
-    return shape.actor_adapters or shape.parameters, critic
+        critic = (shape.critic_adapters or shape.backbone_parameters - frozen) + shape.hidden + 1
+    return shape.actor_adapters or shape.parameters - frozen, critic
+
+
+def frozen_parameters(experiment: ExperimentConfig, shape: ModelShape) -> int:
+    """Parameters of a vision tower that learns no more."""
+    return shape.vision_parameters * experiment.actor_rollout_ref.model.freeze_vision_tower

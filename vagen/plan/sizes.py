@@ -1,10 +1,11 @@
 """How long conversations are, measured on real observations with the real tokenizer."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -12,9 +13,13 @@ from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.checks import context_window
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import EnvSpec
+from vagen.envs import parse_env_config
 from vagen.envs.base import AgentEnv, Observation
+from vagen.envs.config import EnvConfig
+from vagen.envs.parsing import tags_in
 from vagen.models import Processor, load_processor
 from vagen.models.files import check_model
+from vagen.models.processor import Grid
 from vagen.models.tiny import TINY_MODELS
 from vagen.plan.counting import counting_processor, must_estimate
 from vagen.rollout.conversation import ChatRenderer
@@ -40,6 +45,10 @@ class ConversationSize:
     """Patches of one observation's images, as the vision tower reads them."""
     later_prompt: int = 0
     """Like `prompt`, with a later observation; 0 if every episode ended at once."""
+    resized: str = ""
+    """Which frames the image processor resizes, and to what; empty if none."""
+    reserved: tuple[str, ...] = ()
+    """Tags of the prompt that are one added token of the tokenizer."""
 
     def trajectory(self, turns: int, response: int | None = None) -> int:
         """Tokens of an episode of `turns` turns whose responses take `response` tokens."""
@@ -111,6 +120,7 @@ def _measure(
     renderer = ChatRenderer(processor)
     env = environments_of(environments).open(spec.env_name, spec.env_config)
     prompt = later_prompt = later = longest = image_tokens = patches = 0
+    resized = ""
     for seed in range(SAMPLED_LEVELS):
         for turn, (observation, response) in enumerate(expert_turns(env, seed)):
             beginning = len(renderer.initial(env.system_prompt(), observation).ids)
@@ -119,15 +129,59 @@ def _measure(
                 later_prompt = max(later_prompt, beginning)
             else:
                 prompt = max(prompt, beginning)
-            grids = [
-                processor.image_grid(Image.fromarray(frame)) for frame in observation["images"]
-            ]
+            frames = [Image.fromarray(frame) for frame in observation["images"]]
+            grids = [processor.image_grid(frame) for frame in frames]
+            for frame, grid in zip(frames, grids, strict=True):
+                resized = resized or resizing(processor, frame.size, grid)
             image_tokens = max(image_tokens, sum(processor.image_length(grid) for grid in grids))
             patches = max(patches, sum(t * h * w for t, h, w in grids))
             ids = processor.tokenizer.encode(response, add_special_tokens=False)
             longest = max(longest, len(ids) + 1)
     env.close()
-    return ConversationSize(prompt, later, longest, image_tokens, patches, later_prompt)
+    config = parse_env_config(spec.env_name, spec.env_config)
+    return ConversationSize(
+        *(prompt, later, longest, image_tokens, patches, later_prompt),
+        resized=resized,
+        reserved=tuple(reserved_tags(config, processor.tokenizer)),
+    )
+
+
+def resizing(processor: Processor, size: tuple[int, int], grid: Grid) -> str:
+    """What happens to frames of a size (width, height) that have this grid; empty if nothing."""
+    assert processor.image_processor is not None
+    side = processor.image_processor.patch_size
+    seen = (grid[2] * side, grid[1] * side)
+    if seen == size:
+        return ""
+    unit = side * processor.merge_size
+    least = -(-(processor.image_processor.size["shortest_edge"] ** 0.5) // unit) * unit
+    return (
+        f"{size[0]} x {size[1]} pixels are resized to {seen[0]} x {seen[1]}; sides that are "
+        f"multiples of {unit}, {least:g} or more, are left as they are"
+    )
+
+
+def learns_tags(experiment: ExperimentConfig) -> bool:
+    """Whether the warm start teaches the tags, whatever the tokenizer reserves."""
+    return experiment.warm_start.steps > 0 or experiment.actor_rollout_ref.model.path in TINY_MODELS
+
+
+def reserved_tags(config: EnvConfig, tokenizer: Any) -> list[str]:
+    """Tags of the prompt that are one added token.
+
+    Such a token stands for what it was added for, and a model may hardly ever write it elsewhere,
+    whatever the prompt says: `<think>` of Qwen3-VL opens its own reasoning.
+    """
+    added = tokenizer.added_tokens_encoder
+    return [tag for tag in tags_in(config.layout, config.tags) if tag in added]
+
+
+def reserved_text(env_id: str, tags: Sequence[str]) -> str:
+    """What a user is told of such tags."""
+    return (
+        f"{', '.join(tags)}: one added token of the tokenizer each, which the model may hardly "
+        f"ever write; rename them in `envs.{env_id}.env_config.tags`"
+    )
 
 
 def longest_context(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> int:

@@ -12,11 +12,11 @@ from vagen.config.checks import (
     trajectories_per_iteration,
 )
 from vagen.config.judge_options import JudgeConfig
-from vagen.engines.verl.mapping import ranks, servers, settings, token_budget
+from vagen.engines.verl.mapping import EXTRA, ranks, servers, settings, token_budget
 from vagen.plan.local import Memory
 from vagen.plan.shape import ModelShape, trained_parameters
 from vagen.plan.sizes import ConversationSize
-from vagen.plan.verl import GpuMemory, HostMemory, Throughput
+from vagen.plan.verl import Checkpoints, GpuMemory, HostMemory, Throughput
 
 
 def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> Table:
@@ -119,7 +119,8 @@ def settings_text(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool
     """What we set in verl's configuration, a line each."""
     path = experiment.actor_rollout_ref.model.path
     laid = settings(experiment, infra, path, cpu=cpu)
-    lines = [f" {setting.key}: {setting.value}" for setting in laid]
+    passed = {True: f" ({EXTRA})", False: ""}
+    lines = [f" {s.key}: {s.value}{passed[s.source == EXTRA]}" for s in laid]
     return "\n".join(["what verl is told (the rest is its default)", *lines])
 
 
@@ -143,13 +144,17 @@ def gpu_table(
     rows |= {
         "gathered layers": bytes_text(memory.gathered),
         "activations": f"{bytes_text(memory.activations)} (estimate)",
+        "attention": f"{bytes_text(memory.attention)} (estimate)",
         "logits": f"{bytes_text(memory.logits)} (estimate)",
+        "servers in updates": bytes_text(memory.serving),
         "rollout weights": bytes_text(memory.vllm_weights),
         "key/value cache": bytes_text(max(memory.cache, 0)),
         "peak": f"rollout {bytes_text(memory.rollout)}, update {bytes_text(memory.update)} of "
         f"{infra.verl.gpu_memory_gib:g} GiB",
     }
-    return table(f"memory of each of {ranks(infra)} GPUs", rows)
+    apart = infra.verl.rollout_gpus
+    others = f" that train, and {apart} that play" if apart else ""
+    return table(f"memory of each of {ranks(infra)} GPUs{others}", rows)
 
 
 def host_table(infra: InfraConfig, memory: HostMemory, *, cpu: bool) -> Table:
@@ -159,11 +164,25 @@ def host_table(infra: InfraConfig, memory: HostMemory, *, cpu: bool) -> Table:
         "reference": bytes_text(memory.reference),
         "offloaded": bytes_text(memory.offloaded),
         "frames": bytes_text(memory.episodes),
+        "while saving": bytes_text(memory.saving),
         "while loading": bytes_text(memory.loading),
-        "peak": f"{bytes_text(memory.peak)} (estimate)"
+        "peak": f"{bytes_text(memory.peak)}{_of(infra.verl.host_memory_gib)} (estimate)"
         + (", and what a GPU would hold" if cpu else ""),
     }
     return table(f"host memory of each of {infra.verl.nnodes} nodes", rows)
+
+
+def checkpoint_table(infra: InfraConfig, found: Checkpoints) -> Table:
+    """Checkpoints against the disk."""
+    rows = {
+        "one": f"{bytes_text(found.one)}, every {infra.save_freq} iterations",
+        "at once": f"{found.count}: {bytes_text(found.peak)}{_of(infra.verl.scratch_gib)}",
+    }
+    return table("checkpoints", rows)
+
+
+def _of(limit: float | None) -> str:
+    return "" if limit is None else f" of {limit:g} GiB"
 
 
 def throughput_table(

@@ -15,9 +15,18 @@ from vagen.config.checks import (
     has_reference,
     trajectories_per_iteration,
 )
-from vagen.engines.verl.mapping import ranks, servers, token_budget
-from vagen.plan.shape import GIB, WIDTH, ModelShape, trained_parameters
+from vagen.engines.verl.mapping import (
+    BUCKET_MIB,
+    SLICE,
+    gpus,
+    ranks,
+    servers,
+    shards,
+    token_budget,
+)
+from vagen.plan.shape import GIB, WIDTH, ModelShape, frozen_parameters, trained_parameters
 from vagen.plan.sizes import ConversationSize, longest_context
+from vagen.run.run import KEEP_CHECKPOINTS
 
 CONTEXT = 2 * GIB
 """CUDA, NCCL and the allocator's slack, per process and GPU."""
@@ -35,6 +44,15 @@ PATCH_BYTES = 4 * 3 * 2 * 16 * 16
 """A float32 patch of the vision towers: RGB, two frames deep, 16 pixels square."""
 OPTIMIZER = 8
 """Adam's two float32 moments per trained weight."""
+LOGIT_COPIES = 3
+"""Vocabulary-wide rows of the computing type alive per token: the model's, divided by the
+temperature, and their gradient; with an entropy bonus its gradient and the sum of both as well."""
+SLICE_COPIES = 3
+"""The same in float32, of a slice (`vagen.engines.verl.logits`)."""
+SLACK = 0.25
+"""Share of a GPU that must be left for activations to be kept: they are an estimate."""
+UNFUSED_COPIES = 3
+"""Scores, weights and their gradient where attention is not fused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +80,18 @@ class GpuMemory:
     gathered: int
     """Layers gathered from all ranks, and their gradients before they are scattered."""
     activations: int
+    attention: int
+    """What attention keeps of each pair of tokens, where no fused kernel reads float32."""
     logits: int
+    serving: int
+    """What rollout servers hold while a network learns."""
     vllm: int
     """vLLM's share; 0 for other rollouts."""
     vllm_weights: int
     cache: int
     """Key/value cache that remains of vLLM's share; negative if its weights do not fit."""
+    received: int
+    """Weights on their way into a server that has a GPU of its own; 0 if servers share GPUs."""
 
     @property
     def resting(self) -> int:
@@ -76,8 +100,9 @@ class GpuMemory:
 
     @property
     def rollout(self) -> int:
-        """Peak while episodes are played."""
-        return CONTEXT + self.resting + (self.vllm or self.vllm_weights + self.cache)
+        """Peak while episodes are played, on a GPU that plays."""
+        beside = self.received or self.resting
+        return CONTEXT + beside + (self.vllm or self.vllm_weights + self.cache)
 
     @property
     def update(self) -> int:
@@ -85,8 +110,8 @@ class GpuMemory:
         learning = self.actor.working + self.logits + self.resting - self.actor.resting
         if self.critic:
             learning = max(learning, self.critic.working + self.actor.resting)
-        asleep = ASLEEP if self.vllm else self.vllm_weights
-        return CONTEXT + asleep + learning + self.gathered + self.activations
+        working = self.gathered + self.activations + self.attention
+        return CONTEXT + self.serving + learning + working
 
     @property
     def peak(self) -> int:
@@ -105,11 +130,29 @@ class HostMemory:
     """Most while weights are read, given back afterwards."""
     episodes: int
     """Frames and rows of an iteration, in Ray's object store and in the workers."""
+    saving: int
+    """Copy of a checkpoint, while it is written: the policy's weights, gathered, and the pieces of
+    all ranks. The next episodes are played meanwhile."""
 
     @property
     def peak(self) -> int:
         """Bytes at the worst moment: while weights are loaded, or in an iteration."""
-        return self.processes + max(self.loading, self.reference + self.offloaded + self.episodes)
+        resting = self.reference + self.offloaded
+        return self.processes + max(self.loading, resting + self.episodes + self.saving)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Bytes on the disk that holds the run."""
+
+    one: int
+    count: int
+    """How many there are at once, the one that is being written among them."""
+
+    @property
+    def peak(self) -> int:
+        """Bytes of all of them."""
+        return self.one * self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +174,7 @@ class Throughput:
 
 def trained_network(weights: int, trained: int, infra: InfraConfig) -> Network:
     """A rank's shard of a network with so many weights, so many of them trained."""
-    count, layout = ranks(infra), infra.verl
+    count, layout = shards(infra), infra.verl
     held, adam = 4 * weights // count, OPTIMIZER * trained // count
     resting = (0 if layout.param_offload else held) + (0 if layout.optimizer_offload else adam)
     return Network(weights=held, adam=adam, gradients=4 * trained // count, resting=resting)
@@ -156,22 +199,35 @@ def gpu_memory(
     parallel = layout.tensor_model_parallel_size
     weights = width * shape.parameters // parallel
     cache = vllm - weights - VLLM_OVERHEAD
+    serving = ASLEEP
     if layout.rollout == "torch":
         slots = -(-experiment.actor_rollout_ref.rollout.max_concurrency // servers(infra))
         cache = width * slots * longest_context(experiment, sizes) * shape.cache_floats
-        vllm = 0
+        vllm, serving = 0, weights
+    if layout.rollout_gpus:
+        serving = 0
+    elif experiment.rollout_manager.one_step_off:
+        serving = vllm or weights + cache
+    bonus = 2 if experiment.actor_rollout_ref.actor.entropy_coeff else 0
     return GpuMemory(
         actor=actor,
         critic=critic,
         gathered=_gathered(shape, width, frozen=bool(shape.actor_adapters)),
         activations=_activations(experiment, infra, shape, sizes, tokens),
-        # In the computing type: the model's, divided by the temperature, their gradient; and one
-        # float32 copy where the log-probability is taken.
-        logits=tokens * shape.vocabulary * (3 * width + 4),
+        attention=_attention(experiment, infra, shape, sizes, tokens),
+        logits=shape.vocabulary
+        * (tokens * width * (LOGIT_COPIES + bonus) + min(tokens, SLICE) * 4 * SLICE_COPIES),
+        serving=serving,
         vllm=vllm,
         vllm_weights=weights,
         cache=cache,
+        received=_received(shape) if layout.rollout_gpus else 0,
     )
+
+
+def _received(shape: ModelShape) -> int:
+    """Two buckets, one that is handed on, and the largest weight, whose parts are put together."""
+    return 3 * (BUCKET_MIB << 20) + 4 * shape.vocabulary * shape.hidden
 
 
 def micro_batch_tokens(
@@ -219,14 +275,41 @@ def _activations(
         rows = size.rows(turns, window)
         shown = turns if window is None else window * len(rows)
         patches = tokens / sum(rows) * shown * size.patches
+        if frozen_parameters(experiment, shape):
+            patches = 0  # no gradient reaches the tower
         kept = tokens * shape.activation_floats + patches * shape.patch_floats
-        if infra.verl.gradient_checkpointing:
+        if infra.verl.gradient_checkpointing is not False:
             kept = tokens * (shape.layers * shape.hidden + shape.activation_floats / shape.layers)
             if shape.vision_layers:
                 inside = shape.patch_floats / shape.vision_layers
                 kept += patches * (shape.vision_layers * shape.vision_hidden + inside)
         most = max(most, int(width * kept))
     return most
+
+
+def _attention(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    shape: ModelShape,
+    sizes: dict[str, ConversationSize],
+    tokens: int,
+) -> int:
+    """Scores of each token with all of its row: torch fuses them in half precision only."""
+    if infra.dtype != "float32":
+        return 0
+    pairs = shape.heads * tokens * longest_context(experiment, sizes)
+    kept = 0 if infra.verl.gradient_checkpointing is not False else shape.layers - 1
+    return 4 * pairs * (UNFUSED_COPIES + kept)
+
+
+def checkpoints(experiment: ExperimentConfig, shape: ModelShape) -> Checkpoints:
+    """The checkpoints of a run: the policy's weights, and what both networks need to go on."""
+    trained = sum(trained_parameters(experiment, shape))
+    return Checkpoints(
+        one=4 * shape.parameters + (4 + OPTIMIZER) * trained,
+        # What the guard would go back to stays as well.
+        count=KEEP_CHECKPOINTS + experiment.trainer.guard.enable,
+    )
 
 
 def throughput(
@@ -274,7 +357,7 @@ def host_memory(
     reference = 0
     if has_reference(experiment) and not shape.actor_adapters:
         # verl keeps the reference in pinned host memory, sharded.
-        reference = WIDTH[infra.dtype] * shape.parameters // layout.nnodes
+        reference = local * WIDTH[infra.dtype] * shape.parameters // shards(infra)
     # verl reads the whole float32 model in every rank if the output layer is the embedding, else in
     # the first one; one network after the other.
     readers = local if shape.tied else 1
@@ -283,18 +366,42 @@ def host_memory(
     patches = max(size.patches for size in sizes.values())
     shown = trajectories_per_iteration(experiment) * turns * patches
     return HostMemory(
-        processes=local * WORKER
-        + local // layout.tensor_model_parallel_size * SERVER
+        processes=gpus(infra) // layout.nnodes * WORKER
+        + servers(infra) // layout.nnodes * SERVER
         + layout.agent_workers * AGENT,
         reference=reference,
         offloaded=offloaded,
         loading=readers * 4 * shape.parameters,
         episodes=int(shown * PATCH_BYTES / layout.nnodes),
+        saving=4 * shape.parameters
+        + local * (4 + OPTIMIZER) * sum(trained_parameters(experiment, shape)) // shards(infra),
     )
 
 
-def fits(infra: InfraConfig, memory: GpuMemory, rates: Throughput, longest: int) -> bool:
-    """Whether a GPU holds it, and vLLM one sequence of the longest length."""
-    limit = infra.verl.gpu_memory_gib * GIB
+def fits(
+    infra: InfraConfig, memory: GpuMemory, rates: Throughput, longest: int, slack: float = 0.0
+) -> bool:
+    """Whether a GPU holds it with a share of it to spare, and vLLM one sequence of full length."""
+    limit = infra.verl.gpu_memory_gib * GIB * (1 - slack)
     cached = infra.verl.rollout == "torch" or rates.cache_tokens // servers(infra) >= longest
     return memory.peak <= limit and cached
+
+
+def decided(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    shape: ModelShape,
+    sizes: dict[str, ConversationSize],
+) -> InfraConfig:
+    """The infra with `gradient_checkpointing: auto` replaced: off where a GPU can keep all."""
+    if infra.verl.gradient_checkpointing != "auto":
+        return infra
+
+    def with_it(switch: bool) -> InfraConfig:
+        layout = infra.verl.model_copy(update={"gradient_checkpointing": switch})
+        return infra.model_copy(update={"verl": layout})
+
+    memory = gpu_memory(experiment, with_it(False), shape, sizes)
+    rates = throughput(experiment, infra, shape, sizes, memory)
+    longest = experiment.data.max_trajectory_length
+    return with_it(not fits(infra, memory, rates, longest, slack=SLACK))

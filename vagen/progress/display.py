@@ -31,6 +31,8 @@ class StepRecord:
     label: str = ""
     """Which one of several of its kind, e.g. `final` for an evaluation."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    performance: dict[str, float] = field(default_factory=dict)
+    """How fast its networks computed: differs from run to run, so that no folder holds it."""
 
 
 class Display(Protocol):

@@ -188,7 +188,10 @@ def step(name: str, iteration: int | None = None, label: str = "") -> Iterator[S
         raise
     seconds = time.monotonic() - record.started
     reporter.display.finish(record, seconds, None)
-    reporter.event("stage_finished", **about, seconds=round(seconds, 3), metrics=record.metrics)
+    told = {"metrics": record.metrics}
+    if record.performance:
+        told["performance"] = record.performance
+    reporter.event("stage_finished", **about, seconds=round(seconds, 3), **told)
 
 
 @contextmanager

@@ -48,30 +48,39 @@ def play(
     processor: ChatProcessor,
     sampling: SamplingConfig,
     split: str,
+    concurrency: int | None = None,
     environments: EnvironmentsConfig | None = None,
+    sharers: int = 1,
     on_finish: Callable[[Trajectory], None] | None = None,
 ) -> tuple[list[Trajectory], dict[str, bytes]]:
     """Plays episodes in this process; returns them in order, and every frame shown as PNG.
 
-    Environments run where `infra.environments` says, None being the default.
+    Args:
+        config: The experiment.
+        specs: The episodes.
+        policy: Plays.
+        processor: Of its model.
+        sampling: How it draws tokens.
+        split: Of the levels.
+        concurrency: Episodes side by side; None is the experiment's.
+        environments: Where environments run; None is the default.
+        sharers: Processes on this machine that do the same.
+        on_finish: Called with each trajectory when it ends.
 
     Raises:
-        RenderError: The model cannot read what an environment shows, or a prompt is too long.
-        EpisodesFailed: Every episode failed in its environment.
+        RenderError: A prompt is too long.
     """
-    check_rendering(config, processor, split, environments)
-    placed = environments_of(environments)
+    placed = environments_of(environments, sharers=sharers)
     runner = make_runner(config, policy=policy, processor=processor, sampling=sampling)
     trajectories = run_to_end(
         run_episodes(
             runner,
             specs,
             lambda spec: make_environment(config, spec, split, placed),
-            max_concurrency=config.actor_rollout_ref.rollout.max_concurrency,
+            max_concurrency=concurrency or config.actor_rollout_ref.rollout.max_concurrency,
             on_finish=on_finish,
         )
     )
-    check_failures(trajectories)
     return trajectories, runner.images
 
 

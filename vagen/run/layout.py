@@ -22,6 +22,8 @@ INFRA = Path("config/infra.yaml")
 LEVELS, WARM_START, REGISTRATION = "levels", "warm_start", "registration"
 ITERATIONS, CHECKPOINTS, EVALUATIONS = "iterations", "checkpoints", "evaluations"
 RERUNS = "reruns"
+PROFILES = "profiles"
+"""Traces of torch's profiler (`infra.profile_iteration`)."""
 SUPERSEDED = "superseded"
 """What this folder had and the store did not, when another attempt had gone on."""
 

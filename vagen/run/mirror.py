@@ -14,8 +14,9 @@ takes over what that one did, and moves what it has itself and the store has not
 
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,8 @@ class Mirror:
         self._attempt: Attempt | None = None
         self._there: dict[str, bytes] = {}
         """Manifests that the store has, by place in the run."""
+        self._others: set[str] = set()
+        """Places that another thread puts there."""
         self._sent: dict[str, tuple[int, int] | None] = {}
         """Size and time of loose files as they were sent; None of one that is gone."""
 
@@ -115,6 +118,11 @@ class Mirror:
         for name in reversed(CONFIG):
             self._store.write_file(self._key(name), (self._path / name).read_bytes())
 
+    @property
+    def stands(self) -> bool:
+        """Whether this process is the newest attempt."""
+        return self._attempt is not None and Attempt.parse(self._newest()) == self._attempt
+
     def begin(self) -> bool:
         """Makes this process the newest attempt, with all that older ones have put there.
 
@@ -124,7 +132,7 @@ class Mirror:
         Raises:
             StorageError: The store cannot be used.
         """
-        if self._attempt is not None and Attempt.parse(self._newest()) == self._attempt:
+        if self.stands:
             return False
         ours, attempt = self._is_ours(), Attempt()
         # From here on no other attempt adds anything.
@@ -157,13 +165,32 @@ class Mirror:
                 of another process in this folder, puts it there.
         """
         for place in self._committed():
-            self._put(place, guard=self._guard)
+            if place not in self._others:
+                self._put(place, guard=self._guard)
         checkpoints = self._path / layout.CHECKPOINTS
-        for place in [p for p in self._there if p.startswith(f"{layout.CHECKPOINTS}/")]:
-            if not (checkpoints / Path(place).name).exists():
+        for place in [p for p in list(self._there) if p.startswith(f"{layout.CHECKPOINTS}/")]:
+            if place not in self._others and not (checkpoints / Path(place).name).exists():
                 self._store.delete(self._key(place), guard=self._guard)
                 del self._there[place]
         self.push_files()
+
+    @contextmanager
+    def put_after(self, folder: Path) -> Iterator[None]:
+        """Puts a folder there at the end of the block, in the thread that ends it.
+
+        Until then `push` leaves it alone, so that no other thread waits for it.
+
+        Raises:
+            Superseded: A newer attempt took over.
+            StorageError: The store cannot be used; a later `push` puts the folder there.
+        """
+        place = folder.relative_to(self._path).as_posix()
+        self._others.add(place)
+        try:
+            yield
+            self._put(place, guard=self._guard)
+        finally:
+            self._others.discard(place)
 
     def push_evaluation(self, folder: Path) -> None:
         """Puts an evaluation there, which no other attempt writes, without being the newest one."""
@@ -361,7 +388,7 @@ def _lines_beside(content: bytes, other: bytes) -> bytes:
 
 
 def _rank(place: Path) -> tuple[Any, ...]:
-    """Orders places: an iteration's checkpoint comes right before its update."""
+    """Orders places: an iteration's checkpoint, if it is there, comes right before its update."""
     first, *rest = place.parts
     stages = (*layout.ITERATION_STAGES[:-1], "checkpoint", layout.ITERATION_STAGES[-1])
     if first == layout.CHECKPOINTS:

@@ -60,6 +60,8 @@ class Run:
     engine: "Engine | None" = field(default=None, repr=False)
     """Networks in memory; None until a step needs them (`vagen.stages.weights`)."""
     next_rollout: NextRollout | None = field(default=None, repr=False)
+    checkpoint_to_come: Future[None] | None = field(default=None, repr=False)
+    """The checkpoint that is being written (`vagen.stages.checkpoints`)."""
     tracker: "Tracker | None" = field(default=None, repr=False)
     """The open MLflow run; None until a step reports to it (`vagen.stages.tracking`)."""
     mirror: Mirror | None = field(init=False, repr=False)
@@ -125,10 +127,12 @@ class Run:
     def at_work(self) -> Iterator[None]:
         """Makes this process the run's only writer, and reports its progress.
 
-        What the process holds for the run (networks, MLflow run) is let go at the end.
+        What the process holds for the run (networks, MLflow run) is let go at the end, once the
+        checkpoint that is being written is whole.
 
         Raises:
             InUse: Another process works on the run.
+            StorageError: The checkpoint could not be written, and nothing went wrong before.
         """
         with sole_writer(self.path), progress.reporting(self.events):
             progress.describe(
@@ -138,10 +142,29 @@ class Run:
             )
             try:
                 yield
+                self.await_checkpoint()
             finally:
+                try:
+                    self.await_checkpoint()
+                except Exception as error:  # of what has gone wrong, the first is raised
+                    progress.note(str(error))
                 if self.engine is not None:
                     self.engine.close()
                 self.engine = self.next_rollout = self.tracker = None
+
+    def await_checkpoint(self, *, wait: bool = True) -> None:
+        """Returns when no checkpoint is being written any more.
+
+        Args:
+            wait: False only looks whether it is done.
+
+        Raises:
+            Exception: It could not be written; this is told once.
+        """
+        future = self.checkpoint_to_come
+        if future is not None and (wait or future.done()):
+            self.checkpoint_to_come = None
+            future.result()
 
     @property
     def events(self) -> Path:
@@ -265,17 +288,20 @@ class Run:
         return self.mirror.fetch(folder, part) if self.mirror is not None else folder
 
     def iteration_metrics(self) -> list[dict[str, float]]:
-        """Metrics of every finished iteration, each with its `iteration` and the steps' seconds."""
-        seconds: dict[int, dict[str, float]] = {}
+        """Metrics of every finished iteration, with its `iteration`, and what events say of it:
+        the steps' seconds, and how fast the engine was.
+        """
+        told: dict[int, dict[str, float]] = {}
         for event in progress.read_events(self.events):
             if event["event"] == "stage_finished" and event["iteration"] is not None:
-                times = seconds.setdefault(event["iteration"], {})
-                times[f"timing_s/{event['stage']}"] = event["seconds"]
+                found = told.setdefault(event["iteration"], {})
+                found[f"timing_s/{event['stage']}"] = event["seconds"]
+                found |= event.get("performance", {})
         return [
             {
                 "iteration": iteration,
                 **read_manifest(self.step(iteration, "update")).payload["history"],
-                **seconds.get(iteration, {}),
+                **told.get(iteration, {}),
             }
             for iteration in range(self.finished_iterations)
         ]

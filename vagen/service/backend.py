@@ -10,7 +10,7 @@ from vagen.envs import parse_env_config
 from vagen.envs.registry import get_environment
 from vagen.service.base import EnvironmentRaised
 from vagen.service.host import Call, Host
-from vagen.service.pool import WorkerPool, core_count
+from vagen.service.pool import WorkerPool, WorkerPools, core_count
 from vagen.service.remote import Handle
 from vagen.service.settings import ServiceSettings
 from vagen.service.wire import Reply
@@ -49,7 +49,9 @@ class Backend:
         inline = settings.workers == 0
         size = 1 if inline else settings.workers or core_count()
         self._inline = inline
-        self._pool = WorkerPool(size, answer_seconds=settings.answer_seconds, on_replace=on_replace)
+        self._pools = WorkerPools(
+            lambda: WorkerPool(size, answer_seconds=settings.answer_seconds, on_replace=on_replace)
+        )
 
     async def start(self) -> None:
         """Spawns workers and loads what is to be loaded before the first session.
@@ -59,7 +61,7 @@ class Backend:
             EnvironmentLost: Workers die over it.
         """
         if not self._inline:
-            await self._pool.start()
+            await self._pools.start()
         for env_name in self._settings.warm_up:
             env = await self.open(env_name, {}, "train")
             await env.close()
@@ -67,7 +69,7 @@ class Backend:
     @property
     def ready(self) -> bool:
         """Whether there is a process for new environments."""
-        return self._inline or self._pool.ready
+        return self._inline or self._pools.ready
 
     async def open(self, env_name: str, env_config: dict[str, Any], split: str) -> Handle:
         """Makes an environment.
@@ -79,7 +81,7 @@ class Backend:
         """
         options = parse_env_config(env_name, env_config).model_dump(mode="json")
         if not self._inline or get_environment(env_name).load().needs_process:
-            return await self._pool.open(env_name, options, split, encoding="png")
+            return await self._pools.open(env_name, options, split, encoding="png")
         number = next(self._numbers)
         order = {"env_name": env_name, "env_config": options, "split": split, "encoding": "png"}
         reply = _answered(self._host, {"op": "create", "env": number, **order})
@@ -87,7 +89,7 @@ class Backend:
 
     async def close(self) -> None:
         """Ends the workers."""
-        await self._pool.close()
+        await self._pools.close()
 
 
 def _answered(host: Host, call: Call) -> Reply:

@@ -10,7 +10,7 @@ from vagen.envs import make, parse_env_config
 from vagen.envs.base import AgentEnv
 from vagen.envs.registry import get_environment
 from vagen.service.base import LocalEnv
-from vagen.service.pool import WorkerPool, core_count
+from vagen.service.pool import WorkerPool, WorkerPools, core_count
 from vagen.service.remote import AsyncEnv, Handle, LoopThread, RemoteEnv, SyncEnv
 
 MOST_WORKERS = 8
@@ -32,7 +32,7 @@ class Environments:
         self.config = config
         self._sharers = sharers
         self._thread: LoopThread | None = None
-        self._pool: WorkerPool | None = None
+        self._pools: WorkerPools | None = None
         self._client: Any = None
 
     async def make(self, env_name: str, env_config: Any, split: str = "train") -> AsyncEnv:
@@ -61,10 +61,10 @@ class Environments:
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        for part in (self._pool, self._client):
+        for part in (self._pools, self._client):
             if part is not None:
                 thread.submit(part.close()).result()
-        self._pool = self._client = None
+        self._pools = self._client = None
         thread.stop()
 
     def _is_local(self, env_name: str) -> bool:
@@ -82,12 +82,14 @@ class Environments:
         options = parse_env_config(env_name, env_config).model_dump(mode="json")
         if self.config.placement == "service":
             return await self._service().open(env_name, options, split)
-        if self._pool is None:
-            self._pool = WorkerPool(
-                self.config.workers or self._default_workers(),
-                answer_seconds=self.config.answer_seconds,
+        if self._pools is None:
+            self._pools = WorkerPools(
+                lambda: WorkerPool(
+                    self.config.workers or self._default_workers(),
+                    answer_seconds=self.config.answer_seconds,
+                )
             )
-        return await self._pool.open(env_name, options, split)
+        return await self._pools.open(env_name, options, split)
 
     def _service(self) -> Any:
         if self._client is None:

@@ -3,8 +3,11 @@
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from vagen.envs import get_environment
 from vagen.service.base import EnvironmentLost, EnvironmentRaised
 from vagen.service.process import WorkerProcess
 from vagen.service.wire import Encoding, Reply
@@ -17,10 +20,14 @@ _LONGEST_PAUSE = 30.0
 
 
 def core_count() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Cores that this process may use: the machine's, or its control group's share if less."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota, period = "max", "1"
+    with suppress(OSError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    if not quota.isdigit():
+        return cores or 1
+    return max(1, min(cores or 1, int(quota) // int(period)))
 
 
 class PooledEnv:
@@ -204,6 +211,49 @@ class WorkerPool:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+class WorkerPools:
+    """A pool of workers for each simulator, made when it is first asked for, and one for the rest.
+
+    The graphics of two simulators in one process crash it.
+    """
+
+    def __init__(self, make: Callable[[], WorkerPool]):
+        """Prepares the pool of environments without a simulator.
+
+        Args:
+            make: Makes a pool.
+        """
+        self._make = make
+        self._pools = {"": make()}
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of all workers that live."""
+        return [pid for pool in self._pools.values() for pid in pool.pids]
+
+    @property
+    def ready(self) -> bool:
+        """Whether every worker lives."""
+        return all(pool.ready for pool in self._pools.values())
+
+    async def start(self) -> None:
+        """Spawns the workers of environments without a simulator."""
+        await self._pools[""].start()
+
+    async def open(
+        self, env_name: str, env_config: dict[str, Any], split: str, *, encoding: Encoding = "raw"
+    ) -> PooledEnv:
+        """Makes an environment; see `WorkerPool.open`."""
+        kind = env_name if get_environment(env_name).load().needs_process else ""
+        if kind not in self._pools:
+            self._pools[kind] = self._make()
+        return await self._pools[kind].open(env_name, env_config, split, encoding=encoding)
+
+    async def close(self) -> None:
+        """Ends all workers and waits until they are gone."""
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
 
 async def _try(worker: WorkerProcess, example: dict[str, Any]) -> None:

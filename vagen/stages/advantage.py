@@ -3,8 +3,9 @@
 Shape legend: B rows, T tokens of the longest row (right-padded).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vagen import progress
 from vagen.advantage import estimate_with_metrics
 from vagen.config.checks import estimator_of, needs_greedy_baseline
-from vagen.config.schema import ExperimentConfig
+from vagen.config.schema import AgreementConfig, ExperimentConfig
 from vagen.engines.base import Engine
 from vagen.engines.objectives import CRITIC_MASK
 from vagen.learning import (
@@ -25,6 +27,7 @@ from vagen.learning import (
     turn_end_mask,
     turn_start_mask,
 )
+from vagen.learning.agreement import disagreement, measure_agreement
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import TokenRow, Trajectory
 from vagen.run.run import Run, result
@@ -33,20 +36,56 @@ from vagen.stages.credit import anchor_ids, credit_arguments
 from vagen.stages.selection import select_trajectories, turn_rewards_by_trajectory
 from vagen.stages.weights import engine_at, version_learning
 
+COMPARED = 16
+"""Rows whose log-probabilities are computed only to compare them with the rollout's."""
+
+
+class EnginesDisagree(ValueError):
+    """The rollout engine and the trainer do not compute the same probabilities."""
+
 
 def advantage(
     run: Run, iteration: int, source: Path | None = None, out: Path | None = None
 ) -> dict[str, Any]:
-    """Adds every column the update needs to a judged batch and commits it."""
+    """Adds every column the update needs to a judged batch and commits it.
+
+    Raises:
+        EnginesDisagree: Rollout and trainer are two policies, as the first iteration shows.
+    """
     source = source or run.step(iteration, "judge")
     folder = out or run.step(iteration, "advantage")
     batch = TrajectoryBatch.load(run.fetch(source), kind="judge", config_digest=run.config_digest)
     engine = engine_at(run, version_learning(run, batch))
-    metrics = add_columns(run.experiment, engine, batch.trajectories, batch.images)
+    metrics = add_columns(
+        run.experiment,
+        engine,
+        batch.trajectories,
+        batch.images,
+        watch=partial(watch_agreement, run.experiment.trainer.agreement, iteration),
+    )
     if is_due(run.experiment, iteration):
         metrics |= measure(run.experiment, engine, batch.trajectories, batch.images)
     replace(batch, kind="advantage", metrics=metrics).save(folder, previous=source)
     return result(folder)
+
+
+def watch_agreement(
+    config: AgreementConfig, iteration: int, metrics: Mapping[str, float]
+) -> dict[str, float]:
+    """Stops a run that begins with two policies; later ones sound the alarm. Returns its metric.
+
+    Raises:
+        EnginesDisagree: In the first iteration.
+    """
+    problem = disagreement(config, metrics)
+    if problem is not None and config.enable:
+        if iteration == 0:
+            raise EnginesDisagree(
+                f"{problem}. `trainer.agreement.enable=false` goes on all the same"
+            )
+        progress.event("disagreement_alarm", iteration=iteration, reason=problem)
+        progress.note(f"iteration {iteration + 1}: {problem}")
+    return {"rollout/disagreement_alarm": float(problem is not None)}
 
 
 def add_columns(
@@ -56,8 +95,12 @@ def add_columns(
     images: dict[str, bytes],
     *,
     training: bool = True,
+    watch: Callable[[Mapping[str, float]], dict[str, float]] | None = None,
 ) -> dict[str, float]:
     """Computes all columns of all rows in place; returns metrics.
+
+    What rollout and trainer agree in is measured first, and given to `watch`, which may stop here
+    and returns metrics of its own.
 
     In training the filter goes first: to what it drops no column is added, and normalisation,
     groups, whitening and metrics see the others only. Evaluation episodes are neither filtered nor
@@ -75,21 +118,18 @@ def add_columns(
         return chosen
     spec = estimator_of(config)
     kl_coef = engine.kl_coef
-    columns = {"old_logprobs": _logprobs(engine, rows, images)}
+    old, agreement = _old_logprobs(config, engine, rows, images)
+    columns = {"old_logprobs": old}
+    if watch is not None:
+        agreement |= watch(agreement)
     if kl_coef or config.actor_rollout_ref.actor.use_kl_loss:
         columns["ref_logprobs"] = _logprobs(engine, rows, images, reference=True)
-    values = bootstrap = None
-    if spec.needs_critic:
-        columns["values"], last = engine.values(rows, images)
-        values = _pad(columns["values"])
-        bootstrap = torch.from_numpy(_bootstrap(config, owners, last))
-        for trajectory, value in zip(owners, bootstrap.tolist(), strict=True):
-            trajectory.bootstrap_value = value
     loss_mask = _pad([row.loss_mask for row in rows]).bool()
     turn_index = _pad([row.turn_index for row in rows], fill=-1).long()
     attention = _pad([np.full(len(row.input_ids), row.loss_mask.any()) for row in rows]).bool()
     ends = turn_end_mask(loss_mask, turn_index)
-    rewards = token_rewards(
+    place = partial(
+        token_rewards,
         _row_rewards(rows, turn_rewards_by_trajectory(config, trajectories, normalize=training)),
         loss_mask=loss_mask,
         turn_end_mask=ends,
@@ -97,15 +137,25 @@ def add_columns(
         trajectory_ids=[trajectory.trajectory_id for trajectory in owners],
         old_logprobs=_pad(columns["old_logprobs"]),
         ref_logprobs=_pad(columns["ref_logprobs"]) if "ref_logprobs" in columns else None,
-        kl_coef=kl_coef,
     )
+    rewards = place(kl_coef=kl_coef)
+    values = bootstrap = mask = None
+    if spec.needs_critic:
+        columns["values"], after = engine.values(rows, images)
+        values = _pad(columns["values"])
+        mask = _critic_mask(config, attention, loss_mask, turn_index, ends)
+        bootstrap = _bootstrap(config, owners, values, after, rewards, mask)
+        for trajectory, value in zip(owners, bootstrap.tolist(), strict=True):
+            trajectory.bootstrap_value = value
     adapted, metrics = credit_arguments(engine.credit, owners) if spec.adapts else ({}, {})
     algorithm = config.algorithm
     estimate = estimate_with_metrics(
         algorithm.adv_estimator,
         rewards=rewards,
+        task_rewards=place() if kl_coef else None,
         values=values,
         loss_mask=loss_mask,
+        action_mask=_action_mask(config, engine, rows),
         turn_end_mask=ends,
         attention_mask=attention,
         group_ids=[trajectory.group_id for trajectory in owners],
@@ -126,15 +176,13 @@ def add_columns(
         "advantages": estimate.advantages * scale,
         "returns": estimate.returns,
     }
-    mask = None
-    if spec.needs_critic:
-        mask = _critic_mask(config, attention, loss_mask, turn_index, ends)
+    if mask is not None:
         padded[CRITIC_MASK] = mask.float()
     for i, row in enumerate(rows):
         length = len(row.input_ids)
         row.columns |= {name: column[i] for name, column in columns.items()}
         row.columns |= {name: x[i, :length].float().numpy().copy() for name, x in padded.items()}
-    return chosen | metrics | _metrics(rows, columns, padded, loss_mask, values, mask)
+    return chosen | agreement | metrics | _metrics(rows, columns, padded, loss_mask, values, mask)
 
 
 def _logprobs(
@@ -147,6 +195,42 @@ def _logprobs(
     for i, logprobs in zip(learnt, found, strict=True):
         out[i] = logprobs
     return out
+
+
+def _old_logprobs(
+    config: ExperimentConfig, engine: Engine, rows: Sequence[TokenRow], images: dict[str, bytes]
+) -> tuple[list[NDArray[np.float32]], dict[str, float]]:
+    """Log-probabilities [T] per row before the update, and how far rollout and trainer agree."""
+    actor, rollout = config.actor_rollout_ref.actor, config.rollout_manager
+    reuse = actor.use_rollout_log_probs
+    if reuse is None:
+        reuse = engine.same_logprobs and rollout.use_loss_mask and actor.tis_imp_ratio_cap is None
+    compared = rows[:: -(-len(rows) // COMPARED)] if reuse else rows
+    found = _logprobs(engine, compared, images)
+    agreement = _agreement(compared, found)
+    if reuse:
+        found = [np.where(r.loss_mask, r.rollout_logprobs, np.float32(0)) for r in rows]
+    return found, agreement
+
+
+def _agreement(
+    rows: Sequence[TokenRow], logprobs: Sequence[NDArray[np.float32]]
+) -> dict[str, float]:
+    """How far the rollout's log-probabilities of the sampled tokens are the trainer's."""
+    trainer = [array[row.loss_mask] for row, array in zip(rows, logprobs, strict=True)]
+    rollout = [row.rollout_logprobs[row.loss_mask] for row in rows]
+    if not any(map(len, rollout)):
+        return {}
+    return measure_agreement(np.concatenate(trainer), np.concatenate(rollout))
+
+
+def _action_mask(
+    config: ExperimentConfig, engine: Engine, rows: Sequence[TokenRow]
+) -> Tensor | None:
+    """Tokens that the policy loss reads; None with the loss mask, which says so itself."""
+    if config.rollout_manager.use_loss_mask:
+        return None
+    return _pad([engine.action_mask(row) for row in rows]).bool()
 
 
 def _critic_mask(
@@ -176,16 +260,39 @@ def _critic_mask(
 
 
 def _bootstrap(
-    config: ExperimentConfig, owners: Sequence[Trajectory], last: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Value of each row's trajectory where it was cut short, 0 where it was over.
+    config: ExperimentConfig,
+    owners: Sequence[Trajectory],
+    values: Tensor,
+    after: NDArray[np.float32],
+    rewards: Tensor,
+    mask: Tensor,
+) -> Tensor:
+    """[B] value of what would have followed each row's trajectory; 0 unless it was only cut short.
 
     It is the value after the last token of its last row, which ends with the state it stopped in.
+    No critic knows that value if the next observation did not fit the row, or if it learns at the
+    ends of turns. Then it is the value at the last token that the critic does learn on, less the
+    rewards from there on: the critic's own expectation, so that a cut is neither loss nor gain.
     """
-    cut = np.array([trajectory.truncated for trajectory in owners])
-    final = {trajectory.trajectory_id: i for i, trajectory in enumerate(owners)}
-    last = last[[final[trajectory.trajectory_id] for trajectory in owners]]
-    return np.where(cut & config.algorithm.truncation_bootstrap, last, np.float32(0))
+    found = torch.zeros(len(owners), dtype=torch.float64)
+    if not config.algorithm.truncation_bootstrap:
+        return found
+    at_ends = config.critic.use_reward_mask
+    rows_of: dict[str, list[int]] = {}
+    for i, owner in enumerate(owners):
+        rows_of.setdefault(owner.trajectory_id, []).append(i)
+    for rows in rows_of.values():
+        owner, learnt = owners[rows[-1]], [i for i in rows if mask[i].any()]
+        if owner.terminated or not (owner.truncated and learnt):
+            continue
+        last = owner.rows[-1]
+        shown = not last.loss_mask.any() or last.turn_index[-1] == len(owner.turns)
+        if shown and not at_ends:
+            found[rows] = float(after[rows[-1]])
+        else:
+            i, t = learnt[-1], int(mask[learnt[-1]].nonzero()[-1])
+            found[rows] = float(values[i, t] - rewards[i, t:].sum())
+    return found
 
 
 def _baselines(owners: Sequence[Trajectory]) -> Tensor:
@@ -228,10 +335,7 @@ def _metrics(
         return {}
     scored = {row.trajectory_id for row in rows if row.loss_mask.any()}
     old = _pad(columns["old_logprobs"]).numpy()[sampled]
-    rollout = _pad([row.rollout_logprobs for row in rows]).numpy()[sampled]
     metrics = {
-        "rollout/logprob_difference_max": float(np.abs(old - rollout).max()),
-        "rollout/kl": float((rollout - old).mean()),
         "critic/rewards/mean": float(padded["rewards"].sum()) / len(scored),
         "critic/advantages/mean": float(padded["advantages"].numpy()[sampled].mean()),
         "critic/advantages/max": float(padded["advantages"].numpy()[sampled].max()),

@@ -20,6 +20,7 @@ from vagen.run.run import Run, committed, result
 from vagen.run.spent import spent
 from vagen.stages.advantage import add_columns
 from vagen.stages.episodes import evaluation_specs
+from vagen.stages.format_probe import answers_probed, probe_format
 from vagen.stages.judge import score
 from vagen.stages.levels import LevelSet, draw_levels, load_levels
 from vagen.stages.rollout import check_images, episode_metrics
@@ -32,16 +33,24 @@ from vagen.tracking import binomial_ci95
 def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
     """Plays a split's levels with the policy that `name` stands for and commits the results.
 
+    The first evaluation of a run begins with the format probe.
+
     Args:
         run: The run.
         name: `warm_start`, `final`, or `iteration-0010` (after ten iterations).
         split: `val` or `test`.
+
+    Raises:
+        FormatNotKept: The policy that the training would begin with does not keep to the layout.
     """
     folder = run.evaluation(name)
+    engine, levels = engine_at(run, _version(run, name)), load_levels(run)
+    if name == layout.WARM_START and answers_probed(run.experiment):
+        probe_format(run.experiment, engine, levels)
     play_levels(
         run.experiment,
-        engine_at(run, _version(run, name)),
-        load_levels(run),
+        engine,
+        levels,
         split=split,
         folder=folder,
         name=name,

@@ -4,13 +4,14 @@ import errno
 import os
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from vagen import progress
 from vagen.config.base import ConfigError
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.run import layout
 from vagen.run.run import Run
 from vagen.stages.advantage import advantage
 from vagen.stages.build import build
@@ -20,6 +21,7 @@ from vagen.stages.judge import judge
 from vagen.stages.measure import measure
 from vagen.stages.register import register
 from vagen.stages.rollout import rollout
+from vagen.stages.tracking import log_iteration
 from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
 from vagen.storage import StorageError, Superseded, storage_errors
@@ -34,6 +36,8 @@ STAGES: dict[str, Stage] = {
         *(evaluate, measure, register, finalize),
     )
 }
+COMPUTING = ("rollout", "advantage", "update")
+"""Steps of an iteration in which the engine computes."""
 RERUNNABLE = {"judge": judge, "advantage": advantage, "update": update}
 
 
@@ -66,6 +70,9 @@ def execute(run: Run, stage: Stage, **arguments: Any) -> dict[str, Any]:
     about = {"iteration": arguments.get("iteration"), "label": arguments.get("name", "")}
     try:
         _take_over(run, stage)
+        if stage is not finalize:
+            with _explained(run, "checkpoint", {}):
+                run.await_checkpoint(wait=False)
     except StorageError as error:
         if stage is finalize and not isinstance(error, Superseded):
             finalize(run, **arguments)  # tracking is closed all the same
@@ -74,8 +81,10 @@ def execute(run: Run, stage: Stage, **arguments: Any) -> dict[str, Any]:
         return done
     try:
         with progress.step(name, **about) as record, _explained(run, name, arguments):
-            produced = stage(run, **arguments)
+            with _profiled(run, name, about["iteration"]):
+                produced = stage(run, **arguments)
             record.metrics = dict(produced["metrics"])
+            record.performance = _performance(run, about["iteration"])
             _put_into_store(run, stage, Path(produced["uri"]))
     finally:
         if run.mirror is not None:
@@ -121,13 +130,35 @@ def rerun_stage(stage: str, run_dir: Path, batch_dir: Path, out_dir: Path) -> di
     return RERUNNABLE[stage](run, iteration, source=Path(batch_dir), out=Path(out_dir))
 
 
+def _profiled(run: Run, name: str, iteration: int | None) -> AbstractContextManager[None]:
+    """Records the step if it is of the iteration that `infra.profile_iteration` names."""
+    wanted = iteration is not None and iteration == run.infra.profile_iteration
+    if run.engine is None or not wanted or name not in COMPUTING:
+        return nullcontext()
+    return run.engine.profiled(run.path / layout.PROFILES / f"{iteration:04d}-{name}.json.gz")
+
+
+def _performance(run: Run, iteration: int | None) -> dict[str, float]:
+    """How fast the engine was in this step; of an iteration MLflow is told."""
+    if run.engine is None:
+        return {}
+    found = run.engine.performance.take()
+    if iteration is not None and found:
+        log_iteration(run, iteration, found)
+    return found
+
+
 def _take_over(run: Run, stage: Stage) -> None:
     """Makes this process the newest attempt at a run in a store, with all that is there."""
     if run.mirror is None:
         return
     if stage is measure:
         run.mirror.pull()
-    elif run.mirror.begin():
+        return
+    if not run.mirror.stands:
+        with suppress(Exception):  # what was to be saved is not this process's any more
+            run.await_checkpoint()
+    if run.mirror.begin():
         run.next_rollout = None
         if run.engine is not None:
             # Its weights may bear the name of what another attempt has learnt since.

@@ -8,6 +8,7 @@ from vagen.learning.early_stop import stop_reason
 from vagen.metrics import REWARD_VARIANCE
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.run import Run, result
+from vagen.stages.checkpoints import begin_checkpoint
 from vagen.stages.evaluate import validations
 from vagen.stages.learn import learn
 from vagen.stages.stability import Watch
@@ -19,11 +20,13 @@ from vagen.storage import commit_directory, read_manifest
 def update(
     run: Run, iteration: int, source: Path | None = None, out: Path | None = None
 ) -> dict[str, Any]:
-    """Updates the policy, commits a checkpoint where one is due, then the step with its metrics.
+    """Updates the policy, begins a checkpoint where one is due, commits the step with its metrics.
 
-    What the guard condemns is undone before anything is committed: the checkpoint then holds the
-    last good weights. With `out` (a single step run again) the checkpoint goes there, the run is
-    left as it is and nothing is undone.
+    The checkpoint is written while what comes next is done (`vagen.stages.checkpoints`). One that
+    the update cannot do without is there first: the last, and that of weights that were rolled
+    back to. What the guard condemns is undone before anything is committed: the checkpoint then
+    holds the last good weights. With `out` (a single step run again) the checkpoint goes there, the
+    run is left as it is and nothing is undone.
 
     Raises:
         TrainingUnstable: The guard undid more updates than `trainer.guard.max_rollbacks`.
@@ -63,12 +66,14 @@ def update(
     if reason is not None:
         payload["stopped"] = reason
         progress.note(f"the training ends after iteration {iteration + 1}: {reason}")
-    if reason is not None or watch.must_roll_back or _is_due(run, iteration):
-        checkpoint = run.checkpoint(iteration)
+    last = reason is not None or iteration + 1 == run.experiment.trainer.total_training_steps
+    cannot_be_repeated = last or watch.must_roll_back
+    if cannot_be_repeated or (iteration + 1) % run.infra.save_freq == 0:
+        run.await_checkpoint()
         prune_checkpoints(run, iteration, base=good)
-        with commit_directory(checkpoint, kind="checkpoint", replace=True) as partial:
-            engine.save(partial)
-        payload["checkpoint"] = read_manifest(checkpoint).digest
+        begin_checkpoint(run, engine, iteration)
+        if cannot_be_repeated:
+            run.await_checkpoint()
     with commit_directory(folder, kind="update", payload=payload):
         pass
     engine.version = version_after(iteration)
@@ -76,20 +81,15 @@ def update(
     return result(folder)
 
 
-def _is_due(run: Run, iteration: int) -> bool:
-    """Whether the weights that an iteration leaves are saved."""
-    done = iteration + 1
-    return done % run.infra.save_freq == 0 or done == run.experiment.trainer.total_training_steps
-
-
 def _stop_reason(run: Run, iteration: int, history: dict[str, float]) -> str | None:
     """Why the training should end with this iteration; None if it should not, or ends anyway."""
     rules = run.experiment.trainer.early_stop
     if iteration + 1 == run.experiment.trainer.total_training_steps:
         return None
-    variances: list[float] = []
-    if rules.min_reward_variance is not None:
+    rows: list[dict[str, float]] = []
+    if rules.min_reward_variance is not None or rules.empty_batches is not None:
         rows = [*run.iteration_metrics(), history]
-        variances = [row[REWARD_VARIANCE] for row in rows if REWARD_VARIANCE in row]
+    variances = [row[REWARD_VARIANCE] for row in rows if REWARD_VARIANCE in row]
+    skipped = [row.get("update/skipped") == 1.0 for row in rows]
     successes = validations(run, iteration) if rules.min_val_success is not None else []
-    return stop_reason(rules, variances, successes)
+    return stop_reason(rules, variances, successes, skipped)

@@ -29,7 +29,7 @@ from vagen.rollout.types import Sampling, TokenRow
 from vagen.run.run import Run, result
 from vagen.service import AsyncEnv, environments_of
 from vagen.stages.levels import LevelSet, draw_levels, load_levels
-from vagen.stages.weights import configure_torch, device_of
+from vagen.stages.weights import configure_torch, device_of, helpers_of
 from vagen.storage import commit_directory
 
 SAMPLE_EPISODES = 200
@@ -75,6 +75,7 @@ def warm_start(run: Run) -> dict[str, Any]:
                         experts.batch,
                         config.warm_start,
                         on_step=lambda _, loss: advance(1, loss=loss),
+                        helpers=helpers_of(run.infra),
                     )
                 payload["metrics"]["warm_start/steps"] = float(len(losses))
                 payload["metrics"]["warm_start/loss"] = float(np.mean(losses[-WINDOW:]))

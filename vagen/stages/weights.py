@@ -6,12 +6,14 @@ from pathlib import Path
 from vagen import progress
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.engines.base import Engine
+from vagen.engines.verl.mapping import gpus
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
 from vagen.run.run import KEEP_CHECKPOINTS, Run
 from vagen.run.spent import ENGINE_STARTED
+from vagen.service.pool import core_count
 from vagen.stages.learn import learn
-from vagen.storage import MANIFEST, StorageError, read_manifest, verify_directory
+from vagen.storage import MANIFEST, StorageError, read_manifest, remove_all_stale, verify_directory
 
 
 def version_before(iteration: int) -> str:
@@ -58,11 +60,13 @@ def engine_at(run: Run, version: str) -> Engine:
         version: `warm_start` or `iteration-0007`.
 
     Raises:
-        StorageError: The iteration's update is not committed, or what it needs is not there.
+        StorageError: The iteration's update is not committed, or what it needs is not there; or the
+            checkpoint that was being written could not be.
         CorruptArtifact: A file of theirs was changed.
     """
     if run.engine is not None and run.engine.version == version:
         return run.engine
+    run.await_checkpoint()
     last = -1 if version == layout.WARM_START else iteration_of(version)
     saved = max((number for number in saved_iterations(run) if number <= last), default=-1)
     engine = _load(run, version_before(saved + 1))
@@ -132,17 +136,33 @@ def make_engine(
         dtype=getattr(torch, infra.dtype),
         version=version,
         environments=infra.environments,
+        helpers=helpers_of(infra),
     )
 
 
 def configure_torch(infra: InfraConfig) -> None:
-    """Threads and determinism of this process; on a CPU torch's kernels are deterministic."""
+    """Threads and determinism of this process; on a CPU torch's kernels are deterministic.
+
+    The local engine computes on a CPU with one thread per process: numbers depend on how many
+    threads there are.
+    """
     import torch
 
-    if infra.threads is not None:
-        torch.set_num_threads(infra.threads)
     if device_of(infra).type == "cuda":
         torch.use_deterministic_algorithms(True, warn_only=True)
+    elif infra.engine == "local":
+        torch.set_num_threads(1)
+    if infra.engine == "verl" and infra.threads is not None:
+        torch.set_num_threads(infra.threads)
+
+
+def helpers_of(infra: InfraConfig) -> int:
+    """Processes that compute beside the local engine's own: one per further core."""
+    from vagen.engines.local.helpers import possible_helpers
+
+    if device_of(infra).type != "cpu":
+        return 0
+    return possible_helpers(infra.threads or core_count())
 
 
 def device_of(infra: InfraConfig):
@@ -167,11 +187,12 @@ def gpus_of(infra: InfraConfig) -> int:
     """GPUs that an engine holds; 0 on a CPU."""
     if device_of(infra).type == "cpu":
         return 0
-    return infra.verl.nnodes * infra.verl.n_gpus_per_node if infra.engine == "verl" else 1
+    return gpus(infra) if infra.engine == "verl" else 1
 
 
 def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:
-    """Deletes the checkpoints that are needed no more once that of an iteration is written.
+    """Deletes the checkpoints that are needed no more once that of an iteration is written, and
+    what a killed process left of one.
 
     Args:
         run: The run.
@@ -186,6 +207,7 @@ def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:
     for folder in (run.path / layout.CHECKPOINTS).glob("[0-9]*"):
         if int(folder.name) < iteration and int(folder.name) not in kept:
             _remove(folder)
+    remove_all_stale(run.path / layout.CHECKPOINTS)
 
 
 def _remove(folder: Path) -> None:

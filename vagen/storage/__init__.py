@@ -1,6 +1,6 @@
 """Directories on disk: whole or absent, checked by digest, kept in stores by URI."""
 
-from vagen.storage.commit import commit_directory, publish_manifest, reuse_file
+from vagen.storage.commit import commit_directory, publish_manifest, remove_all_stale, reuse_file
 from vagen.storage.errors import CorruptArtifact, StorageError, StoreAway, storage_errors
 from vagen.storage.manifest import (
     MANIFEST,
@@ -11,6 +11,7 @@ from vagen.storage.manifest import (
     parse_manifest,
     read_manifest,
     verify_directory,
+    write_files,
 )
 from vagen.storage.opening import open_store
 from vagen.storage.store import LocalStore, Store, materialize
@@ -37,8 +38,10 @@ __all__ = [
     "parse_manifest",
     "publish_manifest",
     "read_manifest",
+    "remove_all_stale",
     "reuse_file",
     "sole_writer",
     "storage_errors",
     "verify_directory",
+    "write_files",
 ]

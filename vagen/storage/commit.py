@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vagen.storage.errors import StorageError, storage_errors
-from vagen.storage.manifest import MANIFEST, Manifest, parse_manifest, scan_files
+from vagen.storage.manifest import MANIFEST, FileEntry, Manifest, parse_manifest, scan_files
 from vagen.storage.writer import standing
 
 
@@ -30,6 +30,7 @@ def commit_directory(
     schema_version: int = 1,
     payload: Mapping[str, Any] | None = None,
     replace: bool = False,
+    known: Mapping[str, FileEntry] | None = None,
 ) -> Iterator[Path]:
     """Yields a folder to write into; it becomes `final` when the block ends without an error.
 
@@ -40,6 +41,8 @@ def commit_directory(
         payload: goes into the manifest, JSON-able. It is read when the block ends, so the block
             may fill the mapping that was passed.
         replace: put the new directory in the place of an existing one.
+        known: digests that were taken as files were written; the others are taken when the block
+            ends. Like the payload it is read then.
 
     Raises:
         StorageError: if `final` exists and `replace` is not set, or if the folder cannot be
@@ -55,7 +58,7 @@ def commit_directory(
             schema_version=schema_version,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             payload=json.loads(json.dumps(dict(payload or {}))),
-            files=scan_files(partial),
+            files=scan_files(partial, known),
         )
         (partial / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         publish(partial, final, replace=replace)
@@ -120,8 +123,17 @@ def remove_stale(final: Path) -> list[Path]:
     Returns:
         The folders that were removed.
     """
+    return _remove_unlocked(final.parent, f"{glob.escape(_prefix(final))}*")
+
+
+def remove_all_stale(parent: Path) -> list[Path]:
+    """As `remove_stale`, of every folder that was to be in `parent`."""
+    return _remove_unlocked(parent, ".*.partial-*")
+
+
+def _remove_unlocked(parent: Path, pattern: str) -> list[Path]:
     removed = []
-    for path in final.parent.glob(f"{glob.escape(_prefix(final))}*"):
+    for path in parent.glob(pattern):
         lock = _lock(path)
         if lock is None:
             continue

@@ -1,14 +1,21 @@
 """The manifest of a committed directory: what is in it, and the digests to check it by."""
 
+import errno
 import hashlib
 import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from vagen.storage.errors import CorruptArtifact, StorageError, storage_errors
 
 MANIFEST = "manifest.json"
+T = TypeVar("T")
+THREADS = 8
+"""Files that are written, read or hashed side by side; none of it holds the interpreter's lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +70,68 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def scan_files(directory: Path) -> dict[str, FileEntry]:
+def file_entry(path: Path) -> FileEntry:
+    """Digest and size of a file."""
+    return FileEntry(sha256=file_digest(path), size=path.stat().st_size)
+
+
+def scan_files(
+    directory: Path, known: Mapping[str, FileEntry] | None = None
+) -> dict[str, FileEntry]:
     """Entries of every file below `directory` except its manifest, sorted by path.
+
+    Args:
+        directory: Is looked through; several files are read at a time.
+        known: Entries of files by name that need not be read.
 
     Raises:
         StorageError: if something below is neither a file nor a folder (a link, a socket).
     """
-    entries = {}
+    names = []
     for path in sorted(directory.rglob("*")):
         name = path.relative_to(directory).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise StorageError(f"{path} is neither a file nor a folder: copy what it points to")
         if path.is_file() and name != MANIFEST:
-            entries[name] = FileEntry(sha256=file_digest(path), size=path.stat().st_size)
+            names.append(name)
+    entries = dict(known or {})
+    due = [name for name in names if name not in entries]
+    entries |= zip(due, _in_threads(lambda name: file_entry(directory / name), due), strict=True)
+    return {name: entries[name] for name in names}
+
+
+def write_files(
+    directory: Path, writers: Mapping[str, Callable[[Path], None]]
+) -> dict[str, FileEntry]:
+    """Writes files side by side; each is hashed as soon as it is written, from the page cache.
+
+    Args:
+        directory: They get in; exists.
+        writers: By name in it, what writes a file, or a folder of files, at the path it is given.
+
+    Returns:
+        Entries of all files, as `commit_directory` takes them.
+
+    Raises:
+        OSError: A file could not be written; the others are, all the same.
+    """
+
+    def write(name: str) -> dict[str, FileEntry]:
+        path = directory / name
+        try:
+            writers[name](path)
+        except Exception as error:
+            # Libraries that write files by themselves (safetensors, Arrow) say it in text alone.
+            if isinstance(error, OSError) or os.strerror(errno.ENOSPC) not in str(error):
+                raise
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        if path.is_file():
+            return {name: file_entry(path)}
+        return {f"{name}/{inner}": entry for inner, entry in scan_files(path).items()}
+
+    entries: dict[str, FileEntry] = {}
+    for written in _in_threads(write, writers):
+        entries |= written
     return entries
 
 
@@ -147,19 +203,40 @@ def verify_directory(directory: Path, part: str = "") -> Manifest:
     """
     directory = Path(directory)
     manifest = read_manifest(directory)
+    names = manifest.part(part)
     with storage_errors(directory):
-        for name, entry in manifest.part(part).items():
-            path = directory / name
-            if not path.is_file():
-                raise CorruptArtifact(
-                    f"{path} is missing; the manifest has it with SHA-256 {entry.sha256}"
-                )
-            if (found := file_digest(path)) != entry.sha256:
-                raise CorruptArtifact(
-                    f"{path} is corrupt: the manifest has SHA-256 {entry.sha256} "
-                    f"({entry.size} bytes), the file has {found} ({path.stat().st_size} bytes)"
-                )
+        check_present(directory, manifest, names)
+        digests = _in_threads(lambda name: file_digest(directory / name), names)
+        for name, found in zip(names, digests, strict=True):
+            check_digest(directory / name, manifest.files[name], found)
     return manifest
+
+
+def check_present(directory: Path, manifest: Manifest, names: Iterable[str]) -> None:
+    """Looks whether files of a directory are there.
+
+    Raises:
+        CorruptArtifact: One is missing.
+    """
+    for name in names:
+        if not (directory / name).is_file():
+            raise CorruptArtifact(
+                f"{directory / name} is missing; the manifest has it with SHA-256 "
+                f"{manifest.files[name].sha256}"
+            )
+
+
+def check_digest(path: Path, entry: FileEntry, found: str) -> None:
+    """Compares what was found of a file with what its manifest says.
+
+    Raises:
+        CorruptArtifact: They differ.
+    """
+    if found != entry.sha256:
+        raise CorruptArtifact(
+            f"{path} is corrupt: the manifest has SHA-256 {entry.sha256} "
+            f"({entry.size} bytes), the file has {found} ({path.stat().st_size} bytes)"
+        )
 
 
 def _body(manifest: Manifest) -> dict[str, Any]:
@@ -172,6 +249,12 @@ def _body(manifest: Manifest) -> dict[str, Any]:
             for name, entry in sorted(manifest.files.items())
         },
     }
+
+
+def _in_threads(function: Callable[[str], T], names: Iterable[str]) -> list[T]:
+    """Results in order; the first error in order is raised once all have ended."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(function, names))
 
 
 def _is_inside(name: str) -> bool:

@@ -23,13 +23,14 @@ from botocore.exceptions import ClientError
 
 from vagen.config.s3 import S3Config
 from vagen.storage.commit import partial_directory, publish
-from vagen.storage.errors import CorruptArtifact, StorageError
+from vagen.storage.errors import CorruptArtifact, StorageError, storage_errors
 from vagen.storage.manifest import (
     MANIFEST,
     Manifest,
+    check_present,
     file_digest,
     parse_manifest,
-    verify_directory,
+    read_manifest,
 )
 from vagen.storage.s3_client import code_of, in_parallel, make_client, s3_errors
 from vagen.storage.s3_lock import Held, hold
@@ -74,15 +75,17 @@ class S3Store:
         """See `Store.put_directory`."""
         check_key(key)
         source = Path(source)
-        manifest = verify_directory(source)
+        manifest = read_manifest(source)
         content = (source / MANIFEST).read_bytes()
         uri = f"{self.uri}/{key}"
         with s3_errors(uri):
             if self._settled(key, content, manifest, replace):
                 return uri
             folder = self._data_folder(key, content)
-            files = {f"{folder}{name}": source / name for name in manifest.files}
-            self._transfer.upload(files, self._sizes(folder))
+            files = {f"{folder}{name}": (source / name, e) for name, e in manifest.files.items()}
+            with storage_errors(source):
+                check_present(source, manifest, manifest.files)
+                self._transfer.upload(files, self._sizes(folder))
             while not self._commit(key, source, manifest, replace, guard):
                 pass
         return uri
@@ -286,7 +289,12 @@ class S3Store:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             files[f"{start}{name}"] = (folder / name, entry.size)
         self._download(files)
-        wrong = {n: files[n] for n in files if not _matches(folder, manifest, n[len(start) :])}
+        right = in_parallel(
+            lambda name: _matches(folder, manifest, name[len(start) :]),
+            list(files),
+            self.options.max_concurrency,
+        )
+        wrong = {name: files[name] for name, ok in zip(files, right, strict=True) if not ok}
         # What a connection damaged is right the second time, what the server holds is not.
         self._download(wrong)
         for name in wrong:

@@ -1,4 +1,13 @@
-"""Files to an S3 server and back: in parts, side by side, and taken up where they stopped."""
+"""Files to an S3 server and back: in parts, side by side, and taken up where they stopped.
+
+A file is read once on its way there. As it is read, in order, its SHA-256 is taken, while the parts
+before are being sent; what is not what the manifest says never becomes an object: a small file is
+not sent, an upload in parts is abandoned in place of being completed. Each part travels with its
+MD5, against which the server checks what arrived (and with a signed SHA-256 of its own where the
+endpoint has no TLS: botocore's rule). What comes back is checked against the manifest by
+`vagen.storage.s3`. S3's own checksum headers are left alone: servers that are not AWS refuse them,
+or pass over them without a word.
+"""
 
 import base64
 import hashlib
@@ -7,13 +16,15 @@ import random
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
 from vagen.config.s3 import S3Config
-from vagen.storage.errors import StorageError
+from vagen.storage.errors import CorruptArtifact, StorageError
+from vagen.storage.manifest import FileEntry, check_digest
 from vagen.storage.s3_client import code_of, in_parallel
 
 _MIB = 1 << 20
@@ -37,29 +48,31 @@ class Transfer:
         self._bucket = bucket
         self._options = options
 
-    def upload(self, files: Mapping[str, Path], present: Mapping[str, int]) -> None:
-        """Puts files under object names.
+    def upload(
+        self, files: Mapping[str, tuple[Path, FileEntry]], present: Mapping[str, int]
+    ) -> None:
+        """Puts files under object names, and checks them against their manifest as they are read.
 
         An object that is there with the file's size is not sent again, nor is a part that the
         server has from an upload that was interrupted. So names must belong to their content: under
         one name only one content is ever put.
 
         Args:
-            files: Local file by object name.
+            files: By object name: the local file, and what its manifest says of it.
             present: Size in bytes of the objects that are there.
+
+        Raises:
+            CorruptArtifact: A file is not what its manifest says.
         """
-        sizes = {name: path.stat().st_size for name, path in files.items()}
-        due = [name for name in files if present.get(name) != sizes[name]]
+        due = [name for name, (_, entry) in files.items() if present.get(name) != entry.size]
         limit = self._options.part_size_mib * _MIB
-        small = [name for name in due if sizes[name] <= limit]
+        small = [name for name in due if files[name][1].size <= limit]
         in_parallel(
-            lambda name: self.put(name, files[name].read_bytes()),
-            small,
-            self._options.max_concurrency,
+            lambda name: self._put_file(name, *files[name]), small, self._options.max_concurrency
         )
         for name in due:
-            if sizes[name] > limit:
-                self._upload_in_parts(name, files[name], sizes[name])
+            if files[name][1].size > limit:
+                self._upload_in_parts(name, *files[name])
 
     def download(self, files: Mapping[str, tuple[Path, int]]) -> None:
         """Gets objects into local files.
@@ -120,16 +133,21 @@ class Transfer:
         with path.open("r+b") as file:
             os.pwrite(file.fileno(), content, offset)
 
-    def _upload_in_parts(self, name: str, path: Path, size: int) -> None:
+    def _put_file(self, name: str, path: Path, entry: FileEntry) -> None:
+        content = path.read_bytes()
+        check_digest(path, entry, hashlib.sha256(content).hexdigest())
+        self.put(name, content)
+
+    def _upload_in_parts(self, name: str, path: Path, entry: FileEntry) -> None:
         for _ in range(_UPLOADS):
             try:
-                self._attempt_in_parts(name, path, size)
+                self._attempt_in_parts(name, path, entry)
                 return
             except ClientError as error:
                 # Another writer of this very file may have completed or abandoned it.
                 if code_of(error) not in ("NoSuchUpload", "InvalidPart"):
                     raise
-                if self._size(name) == size:
+                if self._size(name) == entry.size:
                     return
         raise StorageError(
             f"s3://{self._bucket}/{name} could not be written: its upload was ended by others "
@@ -137,16 +155,16 @@ class Transfer:
             "aborts uploads early"
         )
 
-    def _attempt_in_parts(self, name: str, path: Path, size: int) -> None:
-        length = self._part_length(size)
+    def _attempt_in_parts(self, name: str, path: Path, entry: FileEntry) -> None:
+        length = self._part_length(entry.size)
         about = {"Bucket": self._bucket, "Key": name}
         upload = self._unfinished(name)
         there = self._parts(name, upload) if upload else {}
         if upload is None:
             upload = self._client.create_multipart_upload(**about)["UploadId"]
 
-        def send(number: int) -> dict[str, Any]:
-            content = _read(path, (number - 1) * length, length)
+        def send(_: int) -> dict[str, Any]:
+            number, content = source.next()
             digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
             if there.get(number) == (len(content), digest):
                 return {"PartNumber": number, "ETag": f'"{digest}"'}
@@ -159,8 +177,15 @@ class Transfer:
             )
             return {"PartNumber": number, "ETag": answer["ETag"]}
 
-        numbers = range(1, -(-size // length) + 1)
-        parts = in_parallel(send, numbers, self._options.max_concurrency)
+        with closing(_Source(path, length)) as source:
+            count = range(-(-entry.size // length))
+            parts = in_parallel(send, count, self._options.max_concurrency)
+            try:
+                check_digest(path, entry, source.sha256())
+            except CorruptArtifact:
+                self._client.abort_multipart_upload(UploadId=upload, **about)
+                raise
+        parts.sort(key=lambda part: part["PartNumber"])
         self._client.complete_multipart_upload(
             UploadId=upload, MultipartUpload={"Parts": parts}, **about
         )
@@ -210,14 +235,31 @@ class SizeMismatch(Exception):
     """An object has not the size that its manifest says; the argument is its name."""
 
 
-_reading = threading.Lock()
+class _Source:
+    """A file that threads read part by part, in order, and its digest so far."""
 
+    def __init__(self, path: Path, length: int) -> None:
+        self._file = path.open("rb")
+        self._length = length
+        self._number = 0
+        self._sha256 = hashlib.sha256()
+        self._lock = threading.Lock()
 
-def _read(path: Path, offset: int, length: int) -> bytes:
-    """A stretch of a file; one thread at a time reads, so that the disk reads in a row."""
-    with _reading, path.open("rb") as file:
-        file.seek(offset)
-        return file.read(length)
+    def next(self) -> tuple[int, bytes]:
+        """Number of the next part, from 1, and its content."""
+        with self._lock:
+            content = self._file.read(self._length)
+            self._sha256.update(content)
+            self._number += 1
+            return self._number, content
+
+    def sha256(self) -> str:
+        """Of all that was read and whatever the file has beyond that."""
+        self._sha256.update(self._file.read())
+        return self._sha256.hexdigest()
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _content_md5(content: bytes) -> str:

@@ -13,12 +13,19 @@ from vagen.tracking.registry import (
     register_model,
 )
 from vagen.tracking.server import TrackingError, default_uri, open_client
-from vagen.tracking.stats import PairedGain, binomial_ci95, paired_bootstrap
+from vagen.tracking.stats import (
+    GainOfSeeds,
+    PairedGain,
+    binomial_ci95,
+    paired_bootstrap,
+    paired_seeds,
+)
 from vagen.tracking.tracker import Tracker
 
 __all__ = [
     "ALIAS",
     "Example",
+    "GainOfSeeds",
     "PairedGain",
     "Registration",
     "RegistrationError",
@@ -31,5 +38,6 @@ __all__ = [
     "open_client",
     "package_versions",
     "paired_bootstrap",
+    "paired_seeds",
     "register_model",
 ]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 Interval = tuple[float, float]
 
@@ -18,6 +18,16 @@ class PairedGain(NamedTuple):
 
     gain: float
     ci95: Interval
+
+
+class GainOfSeeds(NamedTuple):
+    """Mean difference of trainings with the same seeds, and how sure it is of another seed."""
+
+    gain: float
+    ci95: Interval | None
+    """Of the mean over seeds; None of a single one."""
+    t: float | None
+    """Student's, of a mean of 0; None of a single seed or of equal differences."""
 
 
 def binomial_ci95(successes: int, count: int) -> Interval:
@@ -40,6 +50,32 @@ def binomial_ci95(successes: int, count: int) -> Interval:
     low = 0.0 if successes == 0 else center - half
     high = 1.0 if successes == count else center + half
     return low, high
+
+
+def paired_seeds(
+    baseline: Sequence[float] | ArrayLike, candidate: Sequence[float] | ArrayLike
+) -> GainOfSeeds:
+    """Mean of `candidate - baseline` over seeds, with Student's 95 % interval.
+
+    A seed is one observation, however many levels it was measured on: what a method does differs
+    more from seed to seed than a test's levels tell.
+
+    Args:
+        baseline: result per seed, shape [S].
+        candidate: result per seed, in the same order, shape [S].
+
+    Raises:
+        ValueError: as for `paired_bootstrap`.
+    """
+    from scipy.special import stdtrit  # slow to load, for every step
+
+    difference = _paired(baseline, candidate)
+    gain, count = float(difference.mean()), difference.size
+    if count < 2:
+        return GainOfSeeds(gain, None, None)
+    error = float(difference.std(ddof=1)) / math.sqrt(count)
+    half = float(stdtrit(count - 1, 0.975)) * error
+    return GainOfSeeds(gain, (gain - half, gain + half), gain / error if error else None)
 
 
 def paired_bootstrap(
@@ -68,23 +104,30 @@ def paired_bootstrap(
 
     Source: B. Efron, R. Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
     """
-    before, after = (np.asarray(x, np.float64) for x in (baseline, candidate))
-    if before.shape != after.shape or before.ndim != 1 or not before.size:
-        raise ValueError(
-            f"a paired comparison needs one result per level from both: these have shapes "
-            f"{list(before.shape)} and {list(after.shape)}"
-        )
-    difference = after - before
-    if not np.isfinite(difference).all():
-        raise ValueError("a paired comparison needs finite results")
+    difference = _paired(baseline, candidate)
     rng = np.random.default_rng(seed)
     means = np.concatenate(
         [
             difference[
-                rng.integers(0, difference.size, (min(_CHUNK, resamples - i), before.size))
+                rng.integers(0, difference.size, (min(_CHUNK, resamples - i), difference.size))
             ].mean(axis=1)
             for i in range(0, resamples, _CHUNK)
         ]
     )
     low, high = np.quantile(means, [0.025, 0.975])
     return PairedGain(float(difference.mean()), (float(low), float(high)))
+
+
+def _paired(
+    baseline: Sequence[float] | ArrayLike, candidate: Sequence[float] | ArrayLike
+) -> NDArray[np.float64]:
+    before, after = (np.asarray(x, np.float64) for x in (baseline, candidate))
+    if before.shape != after.shape or before.ndim != 1 or not before.size:
+        raise ValueError(
+            f"a paired comparison needs one result per level or seed from both: these have shapes "
+            f"{list(before.shape)} and {list(after.shape)}"
+        )
+    difference = after - before
+    if not np.isfinite(difference).all():
+        raise ValueError("a paired comparison needs finite results")
+    return difference

@@ -2,15 +2,17 @@
 
 import importlib.util
 import os
+import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from verl_stories import OVERRIDES, Story, go_on, nodes, ray_files, rows_of, started, tell
+from vl_families import write_qwen25vl
 
 from vagen.engines.verl.env_vars import configure
 
@@ -60,6 +62,13 @@ def vl_batch(batch_dirs) -> Any:
     from vagen.rollout.batch import TrajectoryBatch
 
     return TrajectoryBatch.load(batch_dirs["tiny:vl"])
+
+
+@pytest.fixture(scope="session")
+def family_dirs(vl_dir, tmp_path_factory) -> dict[str, Path]:
+    """A model directory per family, all with the same tokenizer and image processor."""
+    folder = tmp_path_factory.mktemp("families") / "qwen2_5_vl"
+    return {"qwen3_vl": vl_dir, "qwen2_5_vl": write_qwen25vl(folder, like=vl_dir)}
 
 
 @pytest.fixture(scope="session")
@@ -119,3 +128,29 @@ def one_rank(two_ranks, make_experiment, vl_dir, vl_batch, warm_runs, tmp_path_f
             "from_two_ranks": go_on(engine, vl_batch, two_ranks.checkpoint),
         }
     return story
+
+
+@pytest.fixture
+def run_of(make_experiment, warm_runs, family_dirs, tmp_path) -> Iterator[Callable[..., Any]]:
+    """A run on verl with levels and initial model: `run_of("preset=...", infra=["verl...."])`."""
+    from vagen.config.load import load_infra
+    from vagen.run.run import Run
+    from vagen.stages.build import build
+    from vagen.stages.warm_start import warm_start
+
+    def make(*overrides: str, infra: Sequence[str] = ()) -> Run:
+        laid = [f"output_dir={tmp_path}", "engine=verl", "device=cpu", "threads=1"]
+        laid += ["verl.rollout=torch", "verl.agent_workers=1", *infra]
+        if "warm_start.steps=0" in overrides:
+            model = f"actor_rollout_ref.model.path={family_dirs['qwen2_5_vl']}"
+            run = Run.create(make_experiment(*overrides, model), load_infra(None, laid))
+            build(run)
+            warm_start(run)
+            return run
+        run = Run.create(make_experiment(*overrides), load_infra(None, laid))
+        for part in ("levels", "warm_start"):
+            shutil.copytree(warm_runs["tiny:vl"].path / part, run.path / part)
+        return run
+
+    with ray_files():
+        yield make

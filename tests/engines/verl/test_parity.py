@@ -1,9 +1,11 @@
-"""The same stored batch and weights give the same numbers in both engines."""
+"""The same stored batch and weights give the same numbers in both engines, for both families."""
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+
+from vagen.engines.local.engine import LocalEngine
 
 pytestmark = pytest.mark.slow
 
@@ -17,17 +19,25 @@ OVERRIDES = (
 """One optimizer step per network, with every term that a loss can have."""
 
 
+@pytest.fixture(scope="module", params=["qwen3_vl", "qwen2_5_vl"])
+def model_dir(request, family_dirs):
+    return family_dirs[request.param]
+
+
 @pytest.fixture(scope="module")
-def engines(make_engine, make_verl_engine, vl_dir):
-    return make_engine(*OVERRIDES), make_verl_engine(vl_dir, *OVERRIDES)
+def engines(make_experiment, make_verl_engine, model_dir):
+    local = LocalEngine(make_experiment(*OVERRIDES), model_dir, device=torch.device("cpu"))
+    return local, make_verl_engine(model_dir, *OVERRIDES)
 
 
 def rows_of(batch):
     return [row for trajectory in batch.trajectories for row in trajectory.rows]
 
 
-def with_reference(rows):
-    for row in rows:
+def with_reference(rows, logprobs):
+    """The rows, played by the model whose log-probabilities these are."""
+    for row, values in zip(rows, logprobs, strict=True):
+        row.columns["old_logprobs"] = values
         noise = np.random.default_rng(len(row.input_ids)).normal(0, 0.1, len(row.input_ids))
         row.columns["ref_logprobs"] = row.columns["old_logprobs"] + noise.astype(np.float32)
     return rows
@@ -58,9 +68,9 @@ def weights_after(engine, folder):
     return load_file(folder / "policy" / "model.safetensors")
 
 
-def test_one_update_gives_the_same_losses_and_weights(engines, batch, vl_dir, tmp_path):
+def test_one_update_gives_the_same_losses_and_weights(engines, batch, model_dir, tmp_path):
     local, distributed = engines
-    rows = with_reference(rows_of(batch))
+    rows = with_reference(rows_of(batch), local.logprobs(rows_of(batch), batch.images))
     ours = local.update(rows, batch.images, seed=3)
     theirs = distributed.update(rows, batch.images, seed=3)
     assert ours.keys() == theirs.keys()
@@ -74,7 +84,7 @@ def test_one_update_gives_the_same_losses_and_weights(engines, batch, vl_dir, tm
         weights_after(local, tmp_path / "local"),
         weights_after(distributed, tmp_path / "d"),
     )
-    start = load_file(vl_dir / "model.safetensors")
+    start = load_file(model_dir / "model.safetensors")
     assert mine.keys() == found.keys()
     for name, weight in mine.items():
         assert (found[name] - weight).norm() <= 1e-3 * weight.norm(), name

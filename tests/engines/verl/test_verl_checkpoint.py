@@ -4,17 +4,17 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from verl_stories import go_on, rows_of, tell
+from verl_stories import go_on, rows_of, spawn, tell
 
-from vagen.engines.verl.env_vars import configure
 from vagen.storage import StorageError, verify_directory
+from vagen.storage.manifest import file_entry
 
 pytestmark = pytest.mark.slow
 
@@ -49,10 +49,24 @@ def learn(module: Any, optimizer: Any, seed: int) -> list[torch.Tensor]:
 
 
 def write(rank: int, ranks: int, folder: Path) -> None:
+    from vagen.engines.verl import checkpoint
+
     module, optimizer, manager = network(rank, ranks, seed=1)
     learn(module, optimizer, 1)
+    learnt = threading.Event()
+    save = checkpoint._save
+    checkpoint._save = lambda *given: learnt.wait() and save(*given)
     manager.save_checkpoint(str(folder / "actor"))
-    torch.save(learn(module, optimizer, 2), folder / f"expected-{rank}.pt")
+    expected = learn(module, optimizer, 2)
+    assert checkpoint.WRITER.written() == (None, None)
+    learnt.set()
+    while (written := checkpoint.WRITER.written()) == (None, None):
+        pass
+    entries, error = written
+    assert error is None and len(entries) == 3
+    for name, entry in entries.items():
+        assert entry == file_entry(folder / name)
+    torch.save(expected, folder / f"expected-{rank}.pt")
 
 
 def read(rank: int, ranks: int, folder: Path) -> None:
@@ -63,19 +77,6 @@ def read(rank: int, ranks: int, folder: Path) -> None:
     manager = network(rank, ranks, seed=1, frozen=True)[2]
     with pytest.raises(ValueError, match=r"is of another network: 0\.bias is not in both"):
         manager.load_checkpoint(str(folder / "actor"))
-
-
-def worker(rank: int, ranks: int, folder: Path, task: Callable[[int, int, Path], None]) -> None:
-    configure(cpu=True)
-    torch.set_num_threads(1)
-    store = f"file://{folder}/store-{task.__name__}-{ranks}"
-    torch.distributed.init_process_group("gloo", store, rank=rank, world_size=ranks)
-    task(rank, ranks, folder)
-    torch.distributed.destroy_process_group()
-
-
-def spawn(task: Callable[[int, int, Path], None], ranks: int, folder: Path) -> None:
-    torch.multiprocessing.spawn(worker, (ranks, folder, task), nprocs=ranks)
 
 
 def test_any_number_of_ranks_reads_what_any_other_wrote(tmp_path):
@@ -163,6 +164,11 @@ def adapted(make_verl_engine, vl_dir, vl_batch, tmp_path_factory):
     (story.found["incomplete"] / "critic" / "model_world_size_2_rank_1.pt").unlink()
     with pytest.raises(StorageError, match=r"critic lacks model_world_size_2_rank_1\.pt"):
         engine.load(story.found["incomplete"], version="incomplete")
+    blocked = story.checkpoint.parent / "blocked"
+    (blocked / "critic" / "optim_world_size_2_rank_1.pt").mkdir(parents=True)
+    finish = engine.begin_save(blocked)
+    with pytest.raises(IsADirectoryError, match=r"critic/optim_world_size_2_rank_1\.pt"):
+        finish()
     (story.checkpoint.parent / "occupied").touch()
     story.found["errors"] = []
     for error in (OSError, EngineLost):

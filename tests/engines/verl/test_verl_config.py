@@ -1,5 +1,6 @@
 """Our experiment and infra as verl's configuration: composed, converted and validated by verl."""
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,8 @@ from vagen.config.checks import has_critic, has_reference
 from vagen.config.load import load_experiment, load_infra
 from vagen.config.presets import PRESETS
 from vagen.engines.verl.config import lay, verl_config, verl_defaults
-from vagen.engines.verl.mapping import Setting, settings
+from vagen.engines.verl.mapping import BROADCAST, BUCKET_MIB, Setting, settings
+from vagen.models.attention import ATTENTION
 from vagen.stages.warm_start import build_tiny_policy, sampled_levels
 
 GPU = ["engine=verl", "device=cuda", "dtype=bfloat16", "verl.n_gpus_per_node=4"]
@@ -87,9 +89,12 @@ def test_verls_dataclasses_hold_what_we_set(model: str, machine: Sequence[str]) 
     assert rollout.calculate_log_probs
     assert rollout.log_prob_max_token_len_per_gpu == 16384
     network: Any = omega_conf_to_dataclass(config.actor_rollout_ref.model)
-    kernel = "sdpa" if infra.device == "cpu" else "flash_attention_2"
-    assert network.hf_config._attn_implementation == kernel
-    assert network.use_remove_padding is (kernel == "flash_attention_2")
+    assert network.hf_config._attn_implementation == ATTENTION
+    assert network.use_remove_padding
+    padded = composed(model, infra=[*machine, "verl.attention=sdpa"])
+    network = omega_conf_to_dataclass(padded.actor_rollout_ref.model)
+    assert network.hf_config._attn_implementation == "sdpa"
+    assert not network.use_remove_padding
 
 
 def test_ranks_servers_and_concurrency(model: str) -> None:
@@ -119,6 +124,36 @@ def test_a_ray_of_our_own_is_local_and_counts_ranks_as_gpus(model: str) -> None:
     assert "num_gpus" not in on_gpu
 
 
+def test_groups_of_ranks_with_a_copy_each(model: str) -> None:
+    overrides = ["preset=grpo_mask", "rollout_manager.n_trajectory=2", "data.train_batch_size=64"]
+    overrides += ["algorithm.kl_ctrl.kl_coef=0.05"]
+    config = composed(model, overrides, infra=[*GPU, "verl.fsdp_size=2"])
+    assert config.actor_rollout_ref.actor.fsdp_config.fsdp_size == 2
+    assert config.actor_rollout_ref.ref.fsdp_config.fsdp_size == 2
+    assert composed(model, infra=[*GPU, "verl.fsdp_size=2"]).critic.fsdp.fsdp_size == 2
+    assert composed(model, infra=GPU).critic.fsdp.fsdp_size == -1
+    with pytest.raises(ConfigError, match="3 does not divide the 4 ranks"):
+        composed(model, infra=[*GPU, "verl.fsdp_size=3"])
+
+
+def test_servers_with_gpus_of_their_own(model: str) -> None:
+    layout = ["verl.nnodes=2", "verl.ray_address=auto", "verl.rollout_gpus=4"]
+    layout.append("verl.tensor_model_parallel_size=2")
+    config = composed(model, infra=[*GPU, *layout])
+    rollout = config.actor_rollout_ref.rollout
+    assert not config.actor_rollout_ref.hybrid_engine
+    assert (config.trainer.nnodes, config.trainer.n_gpus_per_node) == (2, 4)
+    assert (rollout.nnodes, rollout.n_gpus_per_node) == (2, 2)
+    # 128 trajectories over two servers of two GPUs each.
+    assert rollout.max_num_seqs == 64
+    assert not rollout.free_cache_engine
+    engine = rollout.checkpoint_engine
+    assert (engine.backend, engine.update_weights_bucket_megabytes) == (BROADCAST, BUCKET_MIB)
+    assert importlib.import_module(engine.custom_backend_module).BROADCAST == BROADCAST
+    here = ["engine=verl", "device=cpu", "verl.n_gpus_per_node=2", "verl.rollout_gpus=1"]
+    assert composed(model, infra=here).ray_kwargs.ray_init.num_gpus == 3
+
+
 def test_adapters_and_the_servers_get_merged_weights(model: str) -> None:
     overrides = ["actor_rollout_ref.model.lora_rank=8", "critic.model.lora_rank=4"]
     overrides += ["actor_rollout_ref.model.target_modules=[q_proj,v_proj]"]
@@ -131,6 +166,8 @@ def test_adapters_and_the_servers_get_merged_weights(model: str) -> None:
 
 
 def test_offload_memory_and_token_budget(model: str) -> None:
+    from vagen.engines.verl.groups import _critic_config
+
     layout = ["param_offload=true", "optimizer_offload=true", "gpu_memory_utilization=0.25"]
     layout += ["max_token_len_per_gpu=4096", "gradient_checkpointing=false"]
     config = composed(model, infra=[*GPU, *(f"verl.{word}" for word in layout)])
@@ -142,6 +179,9 @@ def test_offload_memory_and_token_budget(model: str) -> None:
     assert config.critic.forward_max_token_len_per_gpu == 4096
     assert config.actor_rollout_ref.rollout.gpu_memory_utilization == 0.25
     assert not config.actor_rollout_ref.model.enable_gradient_checkpointing
+    critic = _critic_config(config).engine_config
+    assert config.critic.ppo_infer_max_token_len_per_gpu == 4096
+    assert (critic.max_token_len_per_gpu, critic.infer_max_token_len_per_gpu) == (4096, 4096)
     on_cpu = composed(model, infra=["engine=verl", "device=cpu", "verl.agent_workers=3"])
     assert on_cpu.ray_kwargs.ray_init.num_cpus == 19
 
@@ -171,3 +211,41 @@ def test_no_option_is_set_twice() -> None:
         infra = load_infra(None, machine)
         keys = [s.key for s in settings(experiment, infra, "m", cpu=infra.device == "cpu")]
         assert len(keys) == len(set(keys))
+
+
+def test_any_other_option_of_verl_is_passed_through(model: str) -> None:
+    from verl.utils.config import omega_conf_to_dataclass
+
+    extra = {
+        "actor_rollout_ref.rollout.enable_chunked_prefill": False,
+        "actor_rollout_ref.actor.fsdp_config.forward_prefetch": True,
+        # Only the dataclass has it.
+        "critic.ppo_infer_micro_batch_size_per_gpu": 3,
+        # Empty in the defaults, or handed to Ray.
+        "actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space": 8,
+        "ray_kwargs.ray_init.object_store_memory": 10**9,
+    }
+    words = [f"verl.extra.{key}={str(value).lower()}" for key, value in extra.items()]
+    config = composed(model, infra=["engine=verl", "device=cpu", *words])
+    for key, value in extra.items():
+        assert OmegaConf.select(config, key) == value
+    rollout: Any = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    assert rollout.enable_chunked_prefill is False
+    critic: Any = omega_conf_to_dataclass(config.critic)
+    assert critic.ppo_infer_micro_batch_size_per_gpu == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("actor_rollout_ref.rollout.enable_chunked_prefil", "rollout.enable_chunked_prefill`?"),
+        ("actor_rollout_ref.actor.fsdp_config.forward_prefech", "fsdp_config.forward_prefetch`?"),
+        ("actor_rollout_ref.rollout.enforce_eager.more", "rollout.enforce_eager`?"),
+    ],
+)
+def test_an_option_that_verl_lacks_is_refused_with_the_nearest(
+    model: str, key: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match="unknown option of verl") as error:
+        composed(model, infra=[*GPU, f"verl.extra.{key}=1"])
+    assert words in str(error.value)

@@ -8,7 +8,7 @@ import importlib
 import inspect
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -16,6 +16,7 @@ RAY = "verl.single_controller.ray"
 WORKERS = "verl.workers.engine_workers"
 ROLLOUT = "verl.workers.rollout"
 CHECKPOINT = "verl.checkpoint_engine.base:CheckpointEngineManager"
+FSDP = "verl.workers.engine.fsdp.transformer_impl"
 CALLED: dict[str, list[str]] = {
     # platform.py
     "verl.plugin.platform:PlatformRegistry.register": ["platform"],
@@ -40,6 +41,9 @@ CALLED: dict[str, list[str]] = {
     f"{ROLLOUT}.llm_server:LLMServerClient._acquire_server": ["request_id", "extra"],
     f"{ROLLOUT}.llm_server:LLMServerClient._vllm_request_id": ["request_id"],
     f"{ROLLOUT}.llm_server:LLMServerManager.get_client": ["client_cls"],
+    # networks.py
+    f"{FSDP}:logprobs_from_logits": ["logits", "labels", "inplace_backward"],
+    f"{FSDP}:verl_F.entropy_from_logits": ["logits"],
     # groups.py
     f"{RAY}:ResourcePoolManager.__init__": ["resource_pool_spec", "mapping"],
     f"{RAY}:ResourcePoolManager.create_resource_pool": [],
@@ -49,8 +53,15 @@ CALLED: dict[str, list[str]] = {
     f"{RAY}:create_colocated_worker_cls": ["class_dict"],
     f"{WORKERS}:ActorRolloutRefWorker.__init__": ["config", "role"],
     f"{WORKERS}:ActorRolloutRefWorker.init_model": [],
-    f"{WORKERS}:ActorRolloutRefWorker.compute_log_prob": ["data"],
-    f"{WORKERS}:ActorRolloutRefWorker.compute_ref_log_prob": ["data"],
+    f"{WORKERS}:ActorRolloutRefWorker.actor_worker_cls": [],
+    f"{WORKERS}:ActorRolloutRefWorker.ref_worker_cls": [],
+    f"{WORKERS}:TrainingWorker._postprocess_output": [
+        "output",
+        "global_token_num",
+        "delta_time",
+        "forward_only",
+        "images_seqlens",
+    ],
     f"{WORKERS}:TrainingWorker.__init__": ["config"],
     f"{WORKERS}:TrainingWorker.reset": [],
     f"{WORKERS}:TrainingWorker.infer_batch": ["data"],
@@ -61,6 +72,11 @@ CALLED: dict[str, list[str]] = {
     f"{CHECKPOINT}.__init__": ["config", "actor_wg", "replicas"],
     f"{CHECKPOINT}.update_weights": ["global_steps"],
     f"{CHECKPOINT}.sleep_replicas": [],
+    # broadcast.py
+    "verl.checkpoint_engine.base:CheckpointEngineRegistry.register": ["backend"],
+    "verl.checkpoint_engine.base:split_weight_chunks": ["weights", "bucket_size"],
+    "verl.checkpoint_engine.base:merge_weight_chunks": ["chunks", "bucket_size"],
+    "verl.workers.rollout.utils:ensure_async_iterator": ["iterable"],
 }
 """`module:qualified name` and the parameters that we give or override."""
 
@@ -102,6 +118,20 @@ def test_model_has_the_fields_that_we_use(symbol: str, fields: str) -> None:
     known = getattr(model, "model_fields", None) or model.__dataclass_fields__
     missing = set(fields.split()) - set(known)
     assert not missing, f"{symbol} has no field {', '.join(sorted(missing))} any more"
+
+
+def test_our_way_to_send_weights_has_all_that_verl_asks_of_one() -> None:
+    from vagen.engines.verl.broadcast import BroadcastEngine
+
+    missing = BroadcastEngine.__abstractmethods__
+    assert not missing, f"verl.checkpoint_engine asks for {', '.join(sorted(missing))}"
+
+
+def test_receivers_of_weights_are_called_what_we_look_for() -> None:
+    from vagen.engines.verl.groups import RECEIVER_PREFIX
+
+    source = inspect.getsource(found(f"{ROLLOUT}.replica:RolloutReplica.init_standalone"))
+    assert f'f"{RECEIVER_PREFIX}{{' in source
 
 
 def test_platform_implements_all_that_verl_asks_of_one() -> None:
@@ -153,3 +183,51 @@ def test_version_is_the_pinned_one() -> None:
     pins = Path(__file__).parents[3].joinpath("constraints", "verl.txt").read_text().splitlines()
     found_version = version("verl")
     assert f"verl=={found_version}" in pins, f"verl {found_version} is not what was tested"
+
+
+def test_vllm_leaves_out_what_we_ban(vl_model: Any) -> None:
+    """verl's server masks ids of no token and images' tokens; our trainers must do the same.
+
+    Its module needs vLLM to be imported, its function does not.
+    """
+    import ast
+    from types import MethodType, SimpleNamespace
+
+    import torch
+    import verl
+
+    folder = Path(verl.__file__).parent / "workers" / "rollout" / "vllm_rollout"
+    name = "monkey_patch_compute_logits"
+    tree = ast.parse((folder / "utils.py").read_text())
+    (patch,) = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    known: dict[str, Any] = {"torch": torch, "MethodType": MethodType, "Optional": Optional}
+    exec(compile(ast.Module([patch], []), name, "exec"), known)
+    server = (folder / "vllm_async_server.py").read_text()
+    assert '"vocab_size": len(self.model_config.tokenizer),' in server
+    assert '"banned_token_ids": get_vision_placeholder_token_ids(' in server
+
+    ours = vl_model.processor
+    rows = vl_model.model.lm_head.weight.shape[0]
+    model = SimpleNamespace(compute_logits=lambda: torch.zeros(1, rows))
+    placeholders = ours.tokenizer.convert_tokens_to_ids(["<|image_pad|>", "<|video_pad|>"])
+    known[name](model, len(ours.tokenizer), placeholders)
+    masked = torch.isneginf(model.compute_logits()[0]).nonzero().flatten().tolist()
+    assert len(masked) > len(placeholders)
+    assert set(masked) <= set(ours.banned_ids)
+
+
+def test_vllm_is_told_the_rest_of_our_bans(vl_model: Any) -> None:
+    from types import SimpleNamespace
+
+    from vagen.engines.verl.policy import BANNED_LOGIT, ServerPolicy
+    from vagen.rollout.types import Sampling
+
+    ours = vl_model.processor
+    config = SimpleNamespace(
+        actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(name="vllm"))
+    )
+    policy = ServerPolicy(SimpleNamespace(config=config), ours)  # pyright: ignore[reportArgumentType]
+    told = policy._vllm(Sampling())["logit_bias"]
+    beyond = range(len(ours.tokenizer), vl_model.model.lm_head.weight.shape[0])
+    assert sorted([*told, *beyond]) == ours.banned_ids
+    assert set(told.values()) == {BANNED_LOGIT}

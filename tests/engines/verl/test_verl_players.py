@@ -56,7 +56,7 @@ def run(make_run):
 
 def played(run, experiment) -> tuple[Trajectory, dict[str, bytes]]:
     """One episode of the experiment on the run's first level."""
-    infra = load_infra(None, ["device=cpu", "verl.rollout=torch", "verl.attention=sdpa"])
+    infra = load_infra(None, ["device=cpu", "verl.rollout=torch"])
     config = verl_config(experiment, infra, str(run.warm_start / "policy"))
     OmegaConf.resolve(config)
     client = ExpertServer(config)

@@ -103,6 +103,11 @@ def test_stages_are_executed_once_whoever_dies(run):
     assert events(run, "stage_started", "rollout") == events(run, "stage_finished", "rollout") == 1
     assert read_manifest(run.step(0, "update")).payload["policy_version"] == "iteration-0000"
 
+    # The step has ended, and the actor goes on to write what it has learnt.
+    store = open_store(run.infra.store)
+    while not store.list(f"{run.name}/checkpoints"):
+        assert time.monotonic() < deadline + SECONDS
+        time.sleep(0.2)
     # Iteration 1 was played while the update ran; the actor that held it is ended.
     end_actor(run)
     shutil.rmtree(run.path)
@@ -111,7 +116,7 @@ def test_stages_are_executed_once_whoever_dies(run):
         assert result["uri"] == f"{run.mirror.uri}/iterations/0001/{stage}"
     # Of what the first actor did, the second one needed the policies alone.
     assert not (run.step(0, "rollout") / "tokens.parquet").exists()
-    assert open_store(run.infra.store).list(f"{run.name}/checkpoints")
+    assert store.list(f"{run.name}/checkpoints")
     run.fetch(run.step(0, "advantage"))
     played = TrajectoryBatch.load(run.step(1, "rollout"))
     assert played.policy_version == "warm_start"  # one step off

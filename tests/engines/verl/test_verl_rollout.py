@@ -22,6 +22,7 @@ from vagen.engines.verl.torch_server import server_name
 from vagen.rollout.conversation import RenderError
 from vagen.rollout.types import Status, Trajectory
 from vagen.stages.episodes import training_specs
+from vagen.stages.format_probe import FormatNotKept, probe_format
 from vagen.stages.levels import load_levels
 
 pytestmark = pytest.mark.slow
@@ -80,6 +81,20 @@ def test_episodes_are_those_of_the_local_engine(
     assert_same(found, expected)
     assert images == expected_images
     assert sorted(finished) == sorted(spec.trajectory_id for spec in specs)
+
+
+def test_the_format_probe_reads_the_same_answers_as_on_the_local_engine(
+    engine, make_experiment, warm_runs, model_dir
+) -> None:
+    words = ("trainer.format_probe=4", "trainer.format_probe_min=1.0")
+    experiment = make_experiment(*PLAYED, *words)
+    local = LocalEngine(experiment, model_dir, device=torch.device("cpu"))
+    told = []
+    for one in (engine, local):
+        with pytest.raises(FormatNotKept) as stopped:
+            probe_format(experiment, one, load_levels(warm_runs["tiny:vl"]))
+        told.append(str(stopped.value))
+    assert told[0] == told[1]
 
 
 def test_servers_play_with_the_weights_that_the_trainer_has(

@@ -1,7 +1,10 @@
 """Rows as verl's jagged batches."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from verl_stories import rows_of
 
 
 @pytest.mark.parametrize("lengths", [(3, 5), (5, 5), (4, 4), (6,)])
@@ -17,3 +20,51 @@ def test_parts_are_jagged_in_their_last_dimension_whatever_their_lengths(leading
     chosen = tensordict_utils.index_select_tensor_dict(batch, [len(parts) - 1, 0])
     for found, part in zip(chosen["position_ids"].unbind(), (parts[-1], parts[0]), strict=True):
         assert torch.equal(found, part)
+
+
+def test_ranks_get_the_rows_of_a_batch_once(vl_batch, family_dirs):
+    """Whatever reads them, whoever has loaded them; the next batch takes their place."""
+    from vagen.engines.verl.rows import FRAMES, column, to_batch
+    from vagen.engines.verl.shared_rows import SharedRows
+    from vagen.models.processor import load_processor
+
+    processor = load_processor(family_dirs["qwen2_5_vl"])
+    put = []
+
+    def store(entry):
+        put.append(entry)
+        return len(put) - 1
+
+    shared = SharedRows(processor, lambda row: row.loss_mask, put=store)
+    rows = rows_of(vl_batch)[:5]
+    shares, order = shared.shares(rows, vl_batch.images, 2, ("advantages",), {"lr": 0.5})
+    assert len(put) == 5
+    assert sorted(order) == list(range(6))
+    assert [len(share.rows) for share in shares] == [3, 3]
+    # The sixth is a silent copy of the shortest row: no other row has to be stored for it.
+    full = [*rows, min(rows, key=lambda row: len(row.input_ids))]
+    for rank, share in enumerate(shares):
+        for place, i in enumerate(order[3 * rank : 3 * rank + 3]):
+            entry = put[share.rows[place]]
+            assert (entry["input_ids"] == full[i].input_ids).all()
+            assert entry["png"] == [vl_batch.images[digest] for digest in full[i].images]
+            mask = full[i].loss_mask if i < 5 else 0 * full[i].loss_mask
+            assert (share.actions[place] == mask).all()
+            advantages = column(full[i], "advantages") if i < 5 else 0 * full[i].input_ids
+            assert (share.columns["advantages"][place] == advantages).all()
+    assert shares[0].options["lr"] == 0.5
+    lengths = [len(row.input_ids) for row in full]
+    assert sorted(shares[0].options["global_token_num"]) == sorted(lengths)
+    patches = shares[1].options["images_seqlens"]
+    assert len(patches) == sum(len(row.images) for row in full)
+    # Loaded again they are the same; a mini batch of them as well.
+    again = [replace(row, columns={}) for row in rows[1:4]]
+    shared.shares(again, vl_batch.images, 2)
+    assert len(put) == 5
+    # Rows that are not there begin another batch; the first one is gone then.
+    shared.shares(rows_of(vl_batch)[5:], vl_batch.images, 1)
+    assert len(put) == len(rows_of(vl_batch)) > 5
+    shared.shares(rows, vl_batch.images, 1)
+    assert len(put) == len(rows_of(vl_batch)) + 5
+    whole = to_batch(rows, vl_batch.images, processor, action_mask=lambda row: row.loss_mask)
+    assert len(whole[FRAMES]) == 5

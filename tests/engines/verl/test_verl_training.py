@@ -1,16 +1,12 @@
 """Whole iterations on the distributed engine."""
 
 import itertools
-import shutil
 
 import numpy as np
 import pytest
-from verl_stories import ray_files
 
-from vagen.config.load import load_infra
 from vagen.models import load_model
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.run.run import Run
 from vagen.train import iterate
 
 pytestmark = pytest.mark.slow
@@ -19,6 +15,7 @@ JUDGED = (
     "judge.use_state_reward=true",
     "envs.game.env_config.prompt_format=grounding_worldmodeling",
 )
+WORDS = ("render_mode=text", "prompt_format=free_think", "prompt_detail=brief")
 GROUPS = ("preset=grpo_mask", "rollout_manager.n_trajectory=2", "data.train_batch_size=3")
 CASES = {
     "vagen_full": ("preset=vagen_full", "data.max_response_length=32", *JUDGED),
@@ -27,23 +24,15 @@ CASES = {
         "rollout_manager.one_step_off=true",
         "actor_rollout_ref.actor.tis_imp_ratio_cap=2.0",
     ),
+    "qwen2_5_vl": (
+        "preset=vagen_full",
+        "warm_start.steps=0",
+        *(f"envs.words.{name}_size=6" for name in ("train", "val", "test")),
+        "envs.words.env_name=FrozenLake",
+        *(f"envs.words.env_config.{option}" for option in WORDS),
+    ),
 }
-
-
-@pytest.fixture
-def run_of(make_experiment, warm_runs, tmp_path):
-    """A run on verl with levels and warm start: `run_of("preset=...", ...)`."""
-
-    def make(*overrides: str) -> Run:
-        infra = [f"output_dir={tmp_path}", "engine=verl", "device=cpu", "threads=1"]
-        infra += ["verl.rollout=torch", "verl.agent_workers=1"]
-        run = Run.create(make_experiment(*overrides), load_infra(None, infra))
-        for part in ("levels", "warm_start"):
-            shutil.copytree(warm_runs["tiny:vl"].path / part, run.path / part)
-        return run
-
-    with ray_files():
-        yield make
+"""The last one plays levels with and without pictures."""
 
 
 def sampled(batch: TrajectoryBatch, of: str) -> np.ndarray:

@@ -2,13 +2,14 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vagen.storage import commit_directory
+from vagen.engines.verl.env_vars import configure
+from vagen.storage import FileEntry, commit_directory
 
 OVERRIDES = (
     "actor_rollout_ref.actor.ppo_mini_batch_size=6",
@@ -58,6 +59,24 @@ def started(experiment: Any, model: Path, *settings: str) -> Iterator[Any]:
         engine.close()
 
 
+def spawn(task: Callable[[int, int, Path], None], ranks: int, folder: Path) -> None:
+    """Runs `task(rank, ranks, folder)` in a process per rank, which can talk to each other."""
+    import torch
+
+    torch.multiprocessing.spawn(_rank, (ranks, folder, task), nprocs=ranks)
+
+
+def _rank(rank: int, ranks: int, folder: Path, task: Callable[[int, int, Path], None]) -> None:
+    configure(cpu=True)
+    import torch
+
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store-{task.__name__}-{ranks}"
+    torch.distributed.init_process_group("gloo", store, rank=rank, world_size=ranks)
+    task(rank, ranks, folder)
+    torch.distributed.destroy_process_group()
+
+
 @dataclass
 class Story:
     """What an engine said: at first, after one update, and after a second one."""
@@ -80,13 +99,15 @@ def rows_of(batch: Any) -> list[Any]:
 
 
 def tell(engine: Any, batch: Any, checkpoint: Path) -> Story:
-    """Two updates, with a checkpoint between them."""
+    """Two updates; the checkpoint of the first is written during the second."""
     story = Story(checkpoint)
     story.values = engine.values(rows_of(batch), batch.images)[0]
     story.first = engine.update(rows_of(batch), batch.images, seed=3)
-    with commit_directory(checkpoint, kind="checkpoint") as partial:
-        engine.save(partial)
-    story.second = go_on(engine, batch)
+    known: dict[str, FileEntry] = {}
+    with commit_directory(checkpoint, kind="checkpoint", known=known) as partial:
+        finish = engine.begin_save(partial)
+        story.second = go_on(engine, batch)
+        known |= finish()
     return story
 
 

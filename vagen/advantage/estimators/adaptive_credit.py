@@ -10,7 +10,7 @@ from vagen.advantage.inputs import AdvantageInputs
 from vagen.advantage.segments import Selection
 
 
-@estimator(mask="loss", whiten_over="loss", value_mask="loss", needs_turn_end=True, adapts=True)
+@estimator(mask="action", whiten_over="loss", value_mask="loss", needs_turn_end=True, adapts=True)
 @by_chunks
 def adaptive_credit(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     """As `bi_level_gae`, with the outer recursion's constants given per turn.
@@ -24,7 +24,7 @@ def adaptive_credit(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     (`CreditReliability`, `ProgressDiscount`). This estimator is ours, not from a paper.
 
     Returns:
-        Advantages and returns [B, T], 0 off the loss mask.
+        As `bi_level_gae`.
     """
     assert inputs.turn_end_mask is not None
     turns = Selection.of(inputs.turn_end_mask, inputs.trajectory_ids)

@@ -14,4 +14,6 @@ def arpo(inputs: AdvantageInputs) -> Estimate:
     Returns:
         Advantages and returns [B, T], equal, 0 off the loss mask.
     """
-    return spread(inputs, trajectory_scores(inputs, inputs.loss_mask), inputs.loss_mask)
+    return spread(
+        inputs, trajectory_scores(inputs.rewards, inputs, inputs.loss_mask), inputs.loss_mask
+    )

@@ -10,7 +10,7 @@ from vagen.advantage.inputs import AdvantageInputs
 from vagen.advantage.segments import Selection, reverse_linear_scan, turns_of
 
 
-@estimator(mask="loss", whiten_over="loss", value_mask="loss", needs_turn_end=True)
+@estimator(mask="action", whiten_over="loss", value_mask="loss", needs_turn_end=True)
 @by_chunks
 def bi_level_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     """A recursion over turns with its own discount, then one over the tokens of each turn.
@@ -19,7 +19,7 @@ def bi_level_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     `D_k = r(e_k) + G V(e_{k+1}) - V(e_k)`, `T_k = D_k + G L T_{k+1}`.
     Inner, over sampled tokens with `gamma` and `lam`, never across turns: `A(e_k) = T_k`, and
     before it `d_i = r_i + gamma V_next(i) - V_i`, `A_i = d_i + gamma lam A_next(i)`.
-    Target `A_i + V_i`; whitened over the loss mask.
+    Target `A_i + V_i`; whitened over the loss mask as `masked_gae` is.
 
     Source: VAGEN, arXiv 2510.16907, section 4.2. `V(e_k)` is the value before the turn's last
     token, so target and value of a token belong together. The reward of a turn belongs on its
@@ -29,7 +29,7 @@ def bi_level_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     one tokens (the two agree where every turn is one token long).
 
     Returns:
-        Advantages and returns [B, T], 0 off the loss mask.
+        Advantages [B, T], 0 off the action mask, and returns [B, T], 0 off the loss mask.
     """
     assert inputs.turn_end_mask is not None
     turns = Selection.of(inputs.turn_end_mask, inputs.trajectory_ids)

@@ -3,7 +3,7 @@
 import torch
 
 from vagen.advantage.estimator import estimator
-from vagen.advantage.groups import normalized, peers_of, spread, trajectory_scores
+from vagen.advantage.groups import compared, spread
 from vagen.advantage.inputs import AdvantageInputs, Estimate
 
 
@@ -17,6 +17,6 @@ def brpo(inputs: AdvantageInputs) -> Estimate:
     Returns:
         Advantages and returns [B, T], equal, 0 off the loss mask.
     """
-    scores = trajectory_scores(inputs, inputs.loss_mask)
-    peers = peers_of(scores, torch.zeros_like(inputs.counted, dtype=torch.int64), inputs.counted)
-    return spread(inputs, normalized(scores, peers, "mean_std"), inputs.loss_mask)
+    together_L = torch.zeros_like(inputs.counted, dtype=torch.int64)
+    relative_L = compared(inputs, together_L, inputs.loss_mask, "mean_std")
+    return spread(inputs, relative_L, inputs.loss_mask)

@@ -11,7 +11,7 @@ from torch import Tensor
 from vagen.advantage.chunks import chunks
 from vagen.advantage.estimator import estimator
 from vagen.advantage.estimators.no_concat_gae import turn_rewards
-from vagen.advantage.groups import Peers, normalized, peers_of, trajectory_scores
+from vagen.advantage.groups import Peers, compared, normalized, peers_of
 from vagen.advantage.inputs import AdvantageInputs, Estimate
 from vagen.advantage.segments import Selection, reverse_linear_scan, turns_of
 
@@ -53,10 +53,7 @@ def gigpo(inputs: AdvantageInputs) -> Estimate:
         the share whose `A_S` is not 0.
     """
     assert inputs.group_ids is not None
-    normalization = inputs.step_normalization
-    scores = trajectory_scores(inputs, inputs.loss_mask)
-    peers = peers_of(scores, inputs.group_ids, inputs.counted)
-    episode_L = normalized(scores, peers, normalization)
+    episode_L = compared(inputs, inputs.group_ids, inputs.loss_mask, inputs.step_normalization)
     steps = _step_advantages(inputs)
     step_M = inputs.step_advantage_weight * steps.advantages
     advantages = torch.zeros_like(inputs.rewards, dtype=inputs.dtype)
@@ -75,21 +72,22 @@ def gigpo(inputs: AdvantageInputs) -> Estimate:
 
 def _step_advantages(inputs: AdvantageInputs) -> _StepAdvantages:
     """The advantages of turns, in the order of `chunks`."""
-    returns, keys = [], []
+    returns, earned, keys = [], [], []
     for _, part in chunks(inputs):
         assert part.turn_end_mask is not None and part.anchor_ids is not None
         assert part.group_ids is not None
         turns = Selection.of(part.turn_end_mask, part.trajectory_ids)
         tokens = Selection.of(part.loss_mask, part.trajectory_ids)
         ends_N = tokens.take(part.turn_end_mask)
-        rewards = turn_rewards(ends_N, tokens.take(part.rewards), turns.lines.numel())
-        returns.append(reverse_linear_scan(rewards, turns.within(part.step_gamma)))
+        for found, given in ((returns, part.rewards), (earned, part.task_rewards)):
+            rewards = turn_rewards(ends_N, tokens.take(given), turns.lines.numel())
+            found.append(reverse_linear_scan(rewards, turns.within(part.step_gamma)))
         keys.append(torch.stack([part.group_ids[turns.lines], turns.take(part.anchor_ids)]))
     if not returns:
         empty = inputs.rewards.new_zeros(0, dtype=torch.float64)
         return _StepAdvantages(empty, Peers(empty, empty, empty))
     returns_M = torch.cat(returns)
     _, anchor_M = torch.cat(keys, 1).unique(dim=1, return_inverse=True)
-    peers = peers_of(returns_M, anchor_M, torch.ones_like(anchor_M, dtype=torch.bool))
-    relative = normalized(returns_M, peers, inputs.step_normalization)
-    return _StepAdvantages(torch.where(peers.sizes < 2, 0.0, relative), peers)
+    every = torch.ones_like(anchor_M, dtype=torch.bool)
+    peers = peers_of(returns_M, anchor_M, every, deviating_M=torch.cat(earned))
+    return _StepAdvantages(normalized(returns_M, peers, inputs.step_normalization), peers)

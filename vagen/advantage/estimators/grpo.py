@@ -3,15 +3,13 @@
 from torch import Tensor
 
 from vagen.advantage.estimator import estimator
-from vagen.advantage.groups import normalized, peers_of, spread, trajectory_scores
+from vagen.advantage.groups import compared, spread
 from vagen.advantage.inputs import AdvantageInputs, Estimate
 
 
 def _grpo(inputs: AdvantageInputs, mask_BT: Tensor) -> Estimate:
     assert inputs.group_ids is not None
-    scores = trajectory_scores(inputs, mask_BT)
-    peers = peers_of(scores, inputs.group_ids, inputs.counted)
-    return spread(inputs, normalized(scores, peers, "mean_std"), mask_BT)
+    return spread(inputs, compared(inputs, inputs.group_ids, mask_BT, "mean_std"), mask_BT)
 
 
 @estimator(mask="attention", group_based=True)
@@ -19,8 +17,9 @@ def grpo(inputs: AdvantageInputs) -> Estimate:
     """`A = (s - mean_group) / (std_group + 1e-6)` on every attended token.
 
     `s` is the sum of the trajectory's rewards, over all its rows; mean and unbiased standard
-    deviation are over trajectories. A group of one has mean 0 and standard deviation 1. Source:
-    Shao et al. 2024, arXiv 2402.03300, section 4.1.2.
+    deviation are over trajectories, the deviation without any KL penalty. A group of one, or of
+    equal scores, has 0. Source: Shao et al. 2024, arXiv 2402.03300, section 4.1.2 (which has the
+    KL in the loss).
 
     Returns:
         Advantages and returns [B, T], equal, 0 at padding.

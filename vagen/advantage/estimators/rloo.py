@@ -1,28 +1,26 @@
 """Leave-one-out advantages."""
 
-import torch
 from torch import Tensor
 
 from vagen.advantage.estimator import estimator
-from vagen.advantage.groups import peers_of, spread, trajectory_scores
+from vagen.advantage.groups import normalized, peers_of, spread, trajectory_scores
 from vagen.advantage.inputs import AdvantageInputs, Estimate
 
 
 def _rloo(inputs: AdvantageInputs, mask_BT: Tensor) -> Estimate:
     assert inputs.group_ids is not None
-    scores = trajectory_scores(inputs, mask_BT)
+    scores = trajectory_scores(inputs.rewards, inputs, mask_BT)
     peers = peers_of(scores, inputs.group_ids, inputs.counted)
     factor = peers.sizes / (peers.sizes - 1.0).clamp(min=1.0)
-    relative = torch.where(peers.sizes < 2, scores, factor * (scores - peers.means))
-    return spread(inputs, relative, mask_BT)
+    return spread(inputs, factor * normalized(scores, peers, "mean"), mask_BT)
 
 
 @estimator(mask="attention", group_based=True)
 def rloo(inputs: AdvantageInputs) -> Estimate:
     """`A = s - mean of the others' scores = n / (n - 1) (s - mean_group)`, on attended tokens.
 
-    `s` is the sum of the trajectory's rewards, over all its rows. A group of one has no baseline:
-    `A = s`. Source: Ahmadian et al. 2024, arXiv 2402.14740, eq. 8 (Kool et al. 2019).
+    `s` is the sum of the trajectory's rewards, over all its rows. A group of one has no baseline
+    and 0. Source: Ahmadian et al. 2024, arXiv 2402.14740, eq. 8 (Kool et al. 2019).
 
     Returns:
         Advantages and returns [B, T], equal, 0 at padding.

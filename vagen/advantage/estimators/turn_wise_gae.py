@@ -1,5 +1,6 @@
 """GAE over turns: every token of a turn gets the turn's advantage."""
 
+import torch
 from torch import Tensor
 
 from vagen.advantage.chunks import by_chunks
@@ -40,7 +41,7 @@ def turn_advantages(
 
 
 @estimator(
-    mask="loss",
+    mask="action",
     whiten_over="turn_end",
     value_mask="turn_end",
     needs_turn_end=True,
@@ -48,18 +49,24 @@ def turn_advantages(
 )
 @by_chunks
 def turn_wise_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
-    """Turn-level PPO: `A = T_k` on every sampled token of turn k, target `T_k + V(e_k)` on `e_k`.
+    """Turn-level PPO: `A = T_k` on every token of turn k, target `T_k + V(e_k)` on `e_k`.
 
-    Rewards and values elsewhere than on turn ends are not read, so the critic must learn on turn
+    Tokens are those that the policy loss reads; without the loss mask the observation that turn k
+    answers to is among them, and what follows the last turn has 0 before whitening. Rewards and
+    values elsewhere than on turn ends are not read, so the critic must learn on turn
     ends only. Whitening statistics are over turns, not tokens: a long turn does not count more.
     Source: Turn-PPO baseline of VAGEN (arXiv 2510.16907, section 5).
 
     Returns:
-        Advantages [B, T], 0 off the loss mask, and returns [B, T], 0 off the turn ends.
+        Advantages [B, T], 0 off the action mask, and returns [B, T], 0 off the turn ends.
     """
     assert inputs.values is not None and inputs.turn_end_mask is not None
     turns = Selection.of(inputs.turn_end_mask, inputs.trajectory_ids)
-    tokens = Selection.of(inputs.loss_mask, inputs.trajectory_ids)
+    tokens = Selection.of(inputs.action_mask, inputs.trajectory_ids)
     turn_N = turn_advantages(inputs, turns)
-    raw_N = turn_N[turns_of(tokens.take(inputs.turn_end_mask))]
+    # Tokens after a trajectory's last turn end would belong to the next trajectory's first turn.
+    turn_of_N = turns_of(tokens.take(inputs.turn_end_mask))
+    line_of_turn = torch.cat([turns.lines, turns.lines.new_tensor([-1])])
+    raw_N = torch.cat([turn_N, turn_N.new_zeros(1)])[turn_of_N]
+    raw_N = torch.where(line_of_turn[turn_of_N] == tokens.lines, raw_N, 0.0)
     return tokens.put(raw_N), turns.put(turn_N + turns.take(inputs.values))

@@ -1,70 +1,59 @@
-"""Weights, adapters and optimizer state as safetensors: no pickle, bit-exact."""
+"""Weights, adapters and optimizer state as safetensors: no pickle, bit-exact.
 
+What is to be written is copied first, so that the networks may learn while it is written.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from vagen.models.lora import has_adapters, merged_state
 
-
-def save_optimizer(path: Path, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
-    """Writes the moments of every parameter by name."""
-    names: dict[torch.Tensor, str] = {p: name for name, p in module.named_parameters()}
-    tensors = {}
-    for parameter, state in optimizer.state.items():
-        for key, value in state.items():
-            tensors[f"{names[parameter]}|{key}"] = value.detach().cpu().contiguous()
-    save_file(tensors, path)
+Files = dict[str, dict[str, Tensor]]
+"""Tensors by the file that they belong into; copies on the CPU."""
 
 
-def load_optimizer(path: Path, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
-    """Restores what `save_optimizer` wrote; parameters that had no state yet have none."""
-    parameters = dict(module.named_parameters())
-    optimizer.state.clear()
-    for name, value in load_file(path).items():
-        parameter_name, key = name.split("|")
-        parameter = parameters[parameter_name]
-        place = "cpu" if key == "step" else parameter.device
-        optimizer.state[parameter][key] = value.to(place)
+def host_copy(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies on the CPU, each on its own."""
+    return {
+        name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()
+    }
 
 
-def save_module(path: Path, module: nn.Module) -> None:
-    """Writes a module's weights, adapters merged; tied ones once each."""
-    save_file(
-        {name: value.detach().cpu().clone() for name, value in merged_state(module).items()}, path
-    )
+def module_state(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of a module's weights, adapters merged; tied ones once each."""
+    return host_copy(merged_state(module))
 
 
 def load_module(path: Path, module: nn.Module) -> None:
-    """Restores what `save_module` wrote."""
+    """Restores what `module_state` was."""
     module.load_state_dict(load_file(path))
 
 
-def save_learner(
-    directory: Path, name: str, module: nn.Module, optimizer: torch.optim.Optimizer
-) -> None:
-    """Writes what a network needs to go on learning beside its (merged) weights.
+def learner_files(name: str, module: nn.Module, optimizer: torch.optim.Optimizer) -> Files:
+    """What a network needs to go on learning beside its (merged) weights.
 
     `<name>_optimizer.safetensors`, and if there are adapters, `<name>_adapters.safetensors`: every
     parameter that is trained, a value head too.
     """
-    save_optimizer(directory / f"{name}_optimizer.safetensors", optimizer, module)
+    files = {f"{name}_optimizer.safetensors": _moments(optimizer, module)}
     if has_adapters(module):
-        trained = {key: value.detach().cpu() for key, value in _trained(module).items()}
-        save_file(trained, directory / f"{name}_adapters.safetensors")
+        files[f"{name}_adapters.safetensors"] = host_copy(_trained(module))
+    return files
 
 
 def load_learner(
     directory: Path, name: str, module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Restores what `save_learner` wrote.
+    """Restores what `learner_files` held.
 
     Raises:
         ValueError: The adapters are of other layers.
     """
-    load_optimizer(directory / f"{name}_optimizer.safetensors", optimizer, module)
+    _load_moments(directory / f"{name}_optimizer.safetensors", optimizer, module)
     if has_adapters(module):
         path = directory / f"{name}_adapters.safetensors"
         trained, found = _trained(module), load_file(path)
@@ -74,6 +63,29 @@ def load_learner(
         with torch.no_grad():
             for key, value in found.items():
                 trained[key].copy_(value)
+
+
+def _moments(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:
+    """The moments of every parameter, `<parameter>|<moment>`."""
+    names: dict[Tensor, str] = {p: name for name, p in module.named_parameters()}
+    return host_copy(
+        {
+            f"{names[parameter]}|{key}": value
+            for parameter, state in optimizer.state.items()
+            for key, value in state.items()
+        }
+    )
+
+
+def _load_moments(path: Path, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
+    """Restores what `_moments` found; parameters that had no state yet have none."""
+    parameters = dict(module.named_parameters())
+    optimizer.state.clear()
+    for name, value in load_file(path).items():
+        parameter_name, key = name.split("|")
+        parameter = parameters[parameter_name]
+        place = "cpu" if key == "step" else parameter.device
+        optimizer.state[parameter][key] = value.to(place)
 
 
 def _trained(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -1,40 +1,65 @@
 """The engine for one machine: actor, critic and reference in this process, torch only.
 
+On a CPU forks of the process take their share of every batch (`vagen.engines.local.helpers`). The
+weights are the same memory; what learns from the gradients is here alone.
+
 Shape legend: R rows, T tokens of a row, N tokens of a packed line, M action tokens of a line.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from vagen.config.checks import has_reference
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig
-from vagen.engines.base import Images, OnProgress
-from vagen.engines.local.checkpoint import load_learner, load_module, save_learner, save_module
+from vagen.engines.base import Finish, Images, OnProgress
+from vagen.engines.local.checkpoint import learner_files, load_learner, load_module, module_state
 from vagen.engines.local.generation import LocalPolicy
+from vagen.engines.local.helpers import PARTS, Hear, Helpers
 from vagen.engines.local.images import Frames
 from vagen.engines.local.losses import action_logprobs, actor_loss, critic_loss
 from vagen.engines.local.packing import PackedRows, micro_batches, pack
 from vagen.engines.objectives import Loss
 from vagen.engines.ppo import Network, PpoEngine, Step, Stepped
-from vagen.models.loading import LanguageModel, copy_of, load_model, value_model_from
+from vagen.learning import Metric
+from vagen.models.loading import (
+    LanguageModel,
+    copy_of,
+    load_model,
+    save_processor,
+    save_weights,
+    tied,
+    value_model_from,
+)
 from vagen.models.lora import add_adapters, has_adapters
-from vagen.rollout.play import play
+from vagen.models.vision import freeze_tower
+from vagen.rollout.play import check_failures, check_rendering, play
 from vagen.rollout.runner import EpisodeSpec, derive_seed
 from vagen.rollout.types import TokenRow, Trajectory
+from vagen.storage import write_files
 
 LossOf = Callable[[Sequence[TokenRow], PackedRows, Step], Loss]
 """The loss of one micro batch."""
+LEAST_TOKENS = 1024
+"""Tokens of rows that are worth a unit."""
+LEAST_EPISODES = 32
+"""Episodes that are worth a unit: a step of generation costs little more for many."""
 
 
 class LocalEngine(PpoEngine):
     """Implements `vagen.engines.base.Engine`."""
+
+    same_logprobs = True
 
     def __init__(
         self,
@@ -45,6 +70,7 @@ class LocalEngine(PpoEngine):
         dtype: torch.dtype = torch.float32,
         version: str = "initial",
         environments: EnvironmentsConfig | None = None,
+        helpers: int = 0,
     ):
         """Loads the policy, copies it as reference if the experiment needs one, makes a critic.
 
@@ -56,11 +82,15 @@ class LocalEngine(PpoEngine):
             dtype: Of the weights.
             version: Name of the weights.
             environments: Where environments run; None is the default.
+            helpers: Processes that compute beside this one; on a CPU only, where they change no
+                number. Then torch's threads are one each.
 
         Raises:
             ModelError: The model cannot be loaded.
         """
         self.actor = load_model(model_path, device=device, dtype=dtype)
+        if config.actor_rollout_ref.model.freeze_vision_tower:
+            freeze_tower(self.actor.model)
         super().__init__(config, self.actor.processor, version)
         self.device = device
         self.environments = environments
@@ -82,6 +112,9 @@ class LocalEngine(PpoEngine):
             seed = derive_seed(config.seed, "adapters", "actor")
             add_adapters(self.actor.model, config.actor_rollout_ref.model, seed=seed)
         self.actor_optimizer = _optimizer(self.actor.model, config.actor_rollout_ref.actor.optim)
+        learners = {"actor": self.actor.model, "critic": self.critic}
+        self._processes = 1 + helpers
+        self._helpers = Helpers(self, {k: v for k, v in learners.items() if v is not None}, helpers)
 
     def policy(self, *, slots: int) -> LocalPolicy:
         """A policy over the present weights."""
@@ -96,59 +129,103 @@ class LocalEngine(PpoEngine):
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> tuple[list[Trajectory], Images]:
         """Plays episodes with the present weights; see `Engine.play`."""
-        return play(
+        check_rendering(self.config, self.processor, split, self.environments)
+        parts = self._parts(len(specs), LEAST_EPISODES)
+        chosen = [[specs[i] for i in part] for part in np.array_split(np.arange(len(specs)), parts)]
+        concurrency = max(1, self.config.actor_rollout_ref.rollout.max_concurrency // parts)
+        finished: dict[str, Trajectory] = {}
+
+        def finish(trajectory: Trajectory) -> None:
+            finished[trajectory.trajectory_id] = trajectory
+            if on_finish is not None:
+                on_finish(trajectory)
+
+        units = [(part, sampling, split, concurrency) for part in chosen]
+        images: Images = {}
+        for shown in self._helpers.map("play_part", units, finish):
+            images |= shown
+        trajectories = [finished[spec.trajectory_id] for spec in specs]
+        check_failures(trajectories)
+        return trajectories, images
+
+    def play_part(
+        self,
+        specs: Sequence[EpisodeSpec],
+        sampling: SamplingConfig,
+        split: str,
+        concurrency: int,
+        finish: Hear,
+    ) -> Images:
+        """A unit of `play`: says every trajectory, and returns the frames."""
+        _, images = play(
             self.config,
             specs,
-            policy=self.policy(slots=self.config.actor_rollout_ref.rollout.max_concurrency),
+            policy=self.policy(slots=concurrency),
             processor=self.processor,
             sampling=sampling,
             split=split,
+            concurrency=concurrency,
             environments=self.environments,
-            on_finish=on_finish,
+            sharers=self._processes,
+            on_finish=finish,
         )
+        return images
 
-    @torch.no_grad()
     def logprobs(
         self, rows: Sequence[TokenRow], images: Images, *, reference: bool = False
     ) -> list[NDArray[np.float32]]:
         """Log-probabilities of the action tokens, float32 [T] per row, 0 elsewhere."""
-        model = self.reference if reference else self.actor
-        assert model is not None
-        out: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(rows)
-        for indices, packed in self._micro_batches(rows, images):
-            logits = model.logits(_predictors(model.hidden(**packed.inputs), packed))
-            values = packed.scatter(action_logprobs(logits, packed, self.temperature))
-            for i, value in zip(indices, values, strict=True):
-                out[i] = value
-        return out
+        with self._measured("reference" if reference else "logprobs", rows):
+            return self._infer("logprobs_of", rows, images, reference)
 
     @torch.no_grad()
+    def logprobs_of(
+        self, rows: Sequence[TokenRow], images: Images, reference: bool, _: Hear
+    ) -> list[NDArray[np.float32]]:
+        """A unit of `logprobs`."""
+        model = self.reference if reference else self.actor
+        assert model is not None
+        packed = self._pack(rows, images)
+        logits = model.logits(_predictors(model.hidden(**packed.inputs), packed))
+        return packed.scatter(action_logprobs(logits, packed, self.temperature))
+
     def values(
         self, rows: Sequence[TokenRow], images: Images
     ) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
         """Values before each token, float32 [T] per row, and after the last one, float32 [R]."""
-        assert self.critic is not None
-        out: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(rows)
-        last = np.zeros(len(rows), dtype=np.float32)
-        for indices, packed in self._micro_batches(rows, images):
-            after = packed.spread(self.critic(**packed.inputs)[0])
-            for i, value in zip(indices, packed.split(after), strict=True):
-                out[i] = np.concatenate([[np.float32(0)], value[:-1]])
-                last[i] = value[-1]
-        return out, last
+        with self._measured("values", rows):
+            after = self._infer("values_after", rows, images)
+        before = [np.concatenate([[np.float32(0)], value[:-1]]) for value in after]
+        return before, np.array([value[-1] for value in after], dtype=np.float32)
 
-    def save(self, directory: Path) -> None:
-        """Writes weights, optimizers and counters.
+    @torch.no_grad()
+    def values_after(
+        self, rows: Sequence[TokenRow], images: Images, _: Hear
+    ) -> list[NDArray[np.float32]]:
+        """A unit of `values`: those after each token, float32 [T] per row."""
+        assert self.critic is not None
+        packed = self._pack(rows, images)
+        return packed.split(packed.spread(self.critic(**packed.inputs)[0]))
+
+    def begin_save(self, directory: Path) -> Finish:
+        """Copies weights, optimizers and counters, to be written; see `Engine.begin_save`.
 
         `policy` and `critic.safetensors` hold merged weights, which can be read without adapters;
         `load` takes the adapters themselves, which merged weights no longer tell exactly.
         """
-        self.actor.save(directory / "policy")
-        save_learner(directory, "actor", self.actor.model, self.actor_optimizer)
+        model = self.actor.model
+        files = learner_files("actor", model, self.actor_optimizer)
         if self.critic is not None and self.critic_optimizer is not None:
-            save_module(directory / "critic.safetensors", self.critic)
-            save_learner(directory, "critic", self.critic, self.critic_optimizer)
+            files["critic.safetensors"] = module_state(self.critic)
+            files |= learner_files("critic", self.critic, self.critic_optimizer)
+        writers: dict[str, Callable[[Path], None]] = {
+            name: partial(save_file, tensors) for name, tensors in files.items()
+        }
+        policy = tied(model, module_state(model))
+        writers["policy"] = lambda path: save_weights(path, model, policy)
+        save_processor(directory / "policy", self.processor)
         self.save_state(directory)
+        return partial(write_files, directory, writers)
 
     def load(self, directory: Path, *, version: str) -> None:
         """Takes up what `save` wrote; the reference, and the base under adapters, stay."""
@@ -164,12 +241,34 @@ class LocalEngine(PpoEngine):
         self.load_state(directory)
         self.version = version
 
-    def _micro_batches(self, rows: Sequence[TokenRow], images: Images) -> Any:
-        """Yields row indices and their packed inputs."""
-        budget = self.config.actor_rollout_ref.actor.ppo_max_token_len
-        for indices in micro_batches(rows, budget):
-            part = [rows[i] for i in indices]
-            yield indices, self._pack(part, images)
+    def close(self) -> None:
+        """Ends the helpers."""
+        self._helpers.close()
+
+    def _measured(self, call: str, rows: Sequence[TokenRow]) -> AbstractContextManager[None]:
+        tokens = sum(len(row.input_ids) for row in rows)
+        return self.performance.measured(call, tokens, self.device)
+
+    def _parts(self, size: int, least: int) -> int:
+        """How many parts of at least some size a batch is cut into."""
+        return max(1, min(PARTS, size // least)) if self.device.type == "cpu" else 1
+
+    def _groups(self, rows: Sequence[TokenRow]) -> list[list[int]]:
+        """Indices of the rows of each micro batch."""
+        parts = self._parts(sum(len(row.input_ids) for row in rows), LEAST_TOKENS)
+        return list(
+            micro_batches(rows, self.config.actor_rollout_ref.actor.ppo_max_token_len, parts)
+        )
+
+    def _infer(
+        self, method: str, rows: Sequence[TokenRow], images: Images, *options: Any
+    ) -> list[NDArray[np.float32]]:
+        """What a network says of each row."""
+        groups = self._groups(rows)
+        units = ((*_some(rows, images, group), *options) for group in groups)
+        found = self._helpers.map(method, units, lambda _: None)
+        by_row = dict(zip(chain(*groups), chain(*found), strict=True))
+        return [by_row[i] for i in range(len(rows))]
 
     def _pack(self, rows: Sequence[TokenRow], images: Images) -> PackedRows:
         processed = self._frames.shown_by(rows, images)
@@ -183,25 +282,32 @@ class LocalEngine(PpoEngine):
         on_progress: OnProgress | None,
     ) -> Stepped:
         """Micro batches add up to the mini batch exactly."""
-        module, optimizer, loss = self._learner(step.network)
+        module, optimizer, _ = self._learner(step.network)
         for group in optimizer.param_groups:
             group["lr"] = step.lr
+        optimizer.zero_grad(set_to_none=True)
+        units = ((step, *_some(rows, images, group)) for group in self._groups(rows))
+        hear = on_progress or (lambda _: None)
+        with self._measured(f"update_{step.network}", rows):
+            found = self._helpers.add_gradients(step.network, "learn_from", units, hear)
+            norm = float(nn.utils.clip_grad_norm_(module.parameters(), step.grad_clip))
+            if not step.skips(norm):
+                optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses, parts = zip(*found, strict=True)
+        return Stepped(loss=sum(losses), grad_norm=norm, parts=list(parts))
+
+    def learn_from(
+        self, step: Step, rows: Sequence[TokenRow], images: Images, done: Hear
+    ) -> tuple[float, dict[str, Metric]]:
+        """A unit of `_step`: adds to the gradients; returns the loss and its metrics."""
+        module, _, loss = self._learner(step.network)
         module.train()
-        optimizer.zero_grad(set_to_none=True)
-        parts, total = [], 0.0
-        for indices, packed in self._micro_batches(rows, images):
-            value, part = loss([rows[i] for i in indices], packed, step)
-            value.backward()
-            parts.append(part)
-            total += float(value.detach())
-            if on_progress is not None:
-                on_progress(len(indices))
-        norm = float(nn.utils.clip_grad_norm_(module.parameters(), step.grad_clip))
-        if not step.skips(norm):
-            optimizer.step()
+        value, part = loss(rows, self._pack(rows, images), step)
+        value.backward()
         module.eval()
-        optimizer.zero_grad(set_to_none=True)
-        return Stepped(loss=total, grad_norm=norm, parts=parts)
+        done(len(rows))
+        return float(value.detach()), part
 
     @torch.no_grad()
     def _shift_values(self, shift: float) -> None:
@@ -235,6 +341,14 @@ class LocalEngine(PpoEngine):
             cliprange_value=self.config.critic.cliprange_value,
             value_shift=step.value_shift,
         )
+
+
+def _some(
+    rows: Sequence[TokenRow], images: Images, indices: Iterable[int]
+) -> tuple[list[TokenRow], Images]:
+    """Some of the rows, and the images that they show."""
+    chosen = [rows[i] for i in indices]
+    return chosen, {digest: images[digest] for row in chosen for digest in row.images}
 
 
 def _predictors(hidden: Tensor, packed: PackedRows) -> Tensor:

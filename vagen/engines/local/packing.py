@@ -153,21 +153,27 @@ def _places(lengths: Sequence[int], shared: int) -> Tensor:
     return torch.cat(places)
 
 
-def micro_batches(rows: Sequence[TokenRow], max_tokens: int) -> Iterator[list[int]]:
+def micro_batches(rows: Sequence[TokenRow], max_tokens: int, parts: int = 1) -> Iterator[list[int]]:
     """Indices of rows in groups of at most `max_tokens` tokens, longest first.
 
     Rows of similar length fall into one group: attention pads to the longest of a group. A row
     longer than `max_tokens` is a group of its own.
+
+    Args:
+        rows: Of any lengths.
+        max_tokens: Of a group.
+        parts: Groups of about equal size that are wanted where so few would do.
     """
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i].input_ids))
+    lengths = [len(row.input_ids) for row in rows]
+    limit = min(max_tokens, sum(lengths) // parts + max(lengths, default=0))
     group: list[int] = []
     tokens = 0
     for i in order:
-        length = len(rows[i].input_ids)
-        if group and tokens + length > max_tokens:
+        if group and tokens + lengths[i] > limit:
             yield group
             group, tokens = [], 0
         group.append(i)
-        tokens += length
+        tokens += lengths[i]
     if group:
         yield group

@@ -10,30 +10,73 @@ A file of a rank holds its pieces of tensors that are split along their first di
 `torch.chunk` does it. So any number of ranks can read what any other number wrote: each takes the
 rows that are its own. Files are mapped, not read whole.
 
+A rank copies what it is to write to host memory; `RankWriter` writes and hashes the copies in
+threads while the rank goes on. A checkpoint is whole when every rank says so.
+
 The files are pickles. They are read without running code that they might name (`weights_only`);
 the stages besides verify a checkpoint's digests before they load it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
+from torch.utils._pytree import tree_map_only
 from transformers import AutoConfig
 from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 from verl.utils.device import get_device_id
 
-from vagen.models.loading import save_model
+from vagen.models.loading import save_processor, save_weights, tied
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor
-from vagen.storage import StorageError
+from vagen.storage import FileEntry, StorageError, write_files
 
 POLICY, ACTOR, CRITIC = "policy", "actor", "critic"
 """Folders of a checkpoint."""
 PARTS = ("model", "optim", "extra_state")
 """Kinds of files."""
+
+
+Written = tuple[dict[str, FileEntry] | None, OSError | None]
+"""What a rank has written since it was asked last; None until all is. Or what went wrong."""
+
+
+class RankWriter:
+    """Writes a rank's files of one checkpoint after the other, in threads."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(len(PARTS) * 2 + 1)
+        self._begun: list[Future[dict[str, FileEntry]]] = []
+
+    def begin(self, directory: Path, name: str, write: Callable[[Path], None]) -> None:
+        """Begins to write a file or folder `name` of the checkpoint in `directory`."""
+        self._begun.append(self._threads.submit(write_files, directory, {name: write}))
+
+    def written(self) -> Written:
+        """Digests of all files of the checkpoint, if they are written; does not wait.
+
+        Raises:
+            Exception: A file could not be written, and the disk is not at fault.
+        """
+        if not all(future.done() for future in self._begun):
+            return None, None
+        begun, self._begun = self._begun, []
+        entries: dict[str, FileEntry] = {}
+        try:
+            for future in begun:
+                entries |= future.result()
+        except OSError as error:
+            return None, error
+        return entries, None
+
+
+WRITER = RankWriter()
+"""Of this process, which is one rank of every network."""
 
 
 def shard_name(part: str, rank: int, ranks: int) -> str:
@@ -83,7 +126,7 @@ class ShardedState(BaseCheckpointManager):
         return state | {"numpy": (kind, keys.tolist(), *others)}
 
     def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
-        """Writes this rank's files."""
+        """Copies this rank's part and begins to write it."""
         folder = Path(local_path)
         folder.mkdir(parents=True, exist_ok=True)
         content = (
@@ -92,7 +135,8 @@ class ShardedState(BaseCheckpointManager):
             {"lr_scheduler": self.lr_scheduler.state_dict(), "rng": self.get_rng_state()},
         )
         for part, state in zip(PARTS, content, strict=True):
-            torch.save(state, folder / shard_name(part, self.rank, self.world_size))
+            name = shard_name(part, self.rank, self.world_size)
+            WRITER.begin(folder.parent, f"{folder.name}/{name}", partial(_save, _copied(state)))
 
     def load_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
         """Takes up what this or another number of ranks wrote.
@@ -134,9 +178,10 @@ class ShardedState(BaseCheckpointManager):
 def export_policy(
     module: Any, source: str, processor: Processor, directory: Path, rank: int
 ) -> None:
-    """Writes a model directory with all weights, float32 as they are trained, adapters merged.
+    """A model directory with all weights, float32 as they are trained, adapters merged.
 
-    Every rank calls it: they gather one weight after the other; the first keeps and writes them.
+    Every rank calls it: they gather one weight after the other; the first keeps them, and begins to
+    write them.
 
     Args:
         module: The sharded policy.
@@ -149,13 +194,19 @@ def export_policy(
     state = {}
     for name, weight in merged_weights(model, whole):
         if rank == 0:
-            state[name] = weight.cpu()
+            state[name] = weight.to("cpu", copy=True)
     if rank == 0:
-        save_model(directory, model, _tied(model, state), processor)
-        # The module's own also says which kernels this engine computes it with.
-        config = AutoConfig.from_pretrained(source)
-        config.dtype = torch.float32
-        config.save_pretrained(directory)
+        save_processor(directory, processor)
+        state = tied(model, state)
+
+        def write(path: Path) -> None:
+            save_weights(path, model, state)
+            # The module's own also says which kernels this engine computes it with.
+            config = AutoConfig.from_pretrained(source)
+            config.dtype = torch.float32
+            config.save_pretrained(path)
+
+        WRITER.begin(directory.parent, directory.name, write)
 
 
 def whole(weight: Tensor) -> Tensor:
@@ -166,16 +217,17 @@ def whole(weight: Tensor) -> Tensor:
     return here.full_tensor()
 
 
-def _tied(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state with weights that are one parameter as one tensor: they are written once."""
-    first: dict[int, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if name in state:
-            state[name] = state[first.setdefault(id(parameter), name)]
-    return state
+def _copied(state: dict[Any, Any]) -> dict[Any, Any]:
+    """The state with every tensor copied to host memory; what is in pieces stays so."""
+    return tree_map_only(Tensor, lambda value: value.detach().to("cpu", copy=True), state)
 
 
-def _learnt(module: nn.Module) -> dict[str, Tensor]:
+def _save(state: dict[Any, Any], path: Path) -> None:
+    with path.open("wb") as file:  # given a path, torch says of a full disk only that it failed
+        torch.save(state, file)
+
+
+def _learnt(module: Any) -> dict[str, Tensor]:
     """This rank's pieces of the state, the live ones, without what stays as it was loaded."""
     state = module.state_dict()
     parameters = module.named_parameters(remove_duplicate=False)
@@ -203,10 +255,14 @@ def _fill(target: Tensor, pieces: list[Any], name: str) -> None:
     if not isinstance(target, DTensor):
         target.copy_(pieces[0])
         return
-    assert target.placements == (Shard(0),), target.placements
-    rows = -(-target.shape[0] // target.device_mesh.size())
+    # With hybrid sharding the mesh has a dimension of copies before that of the shards, and files
+    # of copies come behind those of the first one, which has all rows.
+    *copies, split = target.placements
+    assert split == Shard(0) and all(copy.is_replicate() for copy in copies), target.placements
+    mesh, last = target.device_mesh, target.device_mesh.ndim - 1
+    rows = -(-target.shape[0] // mesh.size(last))
     local = target.to_local()
-    start = min(rows * target.device_mesh.get_local_rank(), target.shape[0])
+    start = min(rows * mesh.get_local_rank(last), target.shape[0])
     local.copy_(_rows([p.to_local() for p in pieces], start, start + len(local)))
 
 

@@ -1,13 +1,21 @@
 """verl's configuration of a run: its own defaults with our values laid on them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from importlib.resources import files
+from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
-from vagen.engines.verl.mapping import Setting, is_cpu, settings
+from vagen.config.errors import unknown_name
+from vagen.config.infra import dotted
+from vagen.engines.verl.mapping import EXTRA, Setting, is_cpu, settings
+
+OPEN = ("ray_kwargs.ray_init",)
+"""Sections whose options verl hands on without knowing them."""
 
 
 def verl_config(
@@ -32,7 +40,9 @@ def verl_config(
     """
     cpu = is_cpu(infra) if cpu is None else cpu
     config = verl_defaults()
-    lay(config, settings(experiment, infra, model_path, cpu=cpu, environment=environment))
+    laid = settings(experiment, infra, model_path, cpu=cpu, environment=environment)
+    lay(config, [setting for setting in laid if setting.source != EXTRA])
+    pass_through(config, infra.verl.extra)
     return config
 
 
@@ -63,3 +73,36 @@ def lay(config: DictConfig, values: Sequence[Setting]) -> None:
             )
         with open_dict(section):
             section[name] = setting.value
+
+
+def pass_through(config: DictConfig, extra: Mapping[str, Any]) -> None:
+    """Lays `infra.verl.extra` over a configuration.
+
+    Raises:
+        ConfigError: With the nearest name, if verl has no such option.
+    """
+    for key, value in extra.items():
+        if not _is_known(config, key):
+            names = dotted(OmegaConf.to_container(config, resolve=False))
+            raise ConfigError(f"`{EXTRA}`: {unknown_name('option of verl', key, names)}")
+        OmegaConf.update(config, key, value, force_add=True)
+
+
+def _is_known(config: DictConfig, key: str) -> bool:
+    """Whether verl's defaults, or the dataclass of the section, have an option of that name.
+
+    A section that is empty in the defaults, such as `engine_kwargs.vllm`, takes any.
+    """
+    parts = key.split(".")
+    section: Any = config
+    for place, name in enumerate(parts):
+        if not isinstance(section, DictConfig):
+            return False
+        if not section or ".".join(parts[:place]) in OPEN:
+            return True
+        if name not in list(section):
+            target = section.get("_target_")
+            declared = {field.name for field in fields(get_class(target))} if target else set()
+            return name in declared and place + 1 == len(parts)
+        section = section._get_node(name)
+    return True

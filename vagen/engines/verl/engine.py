@@ -3,32 +3,38 @@
 Shape legend: R rows, T tokens of a row.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict
 
 from vagen.config.checks import has_reference
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
-from vagen.engines.base import Images, OnProgress, Play, Result
-from vagen.engines.objectives import CRITIC_MASK
+from vagen.engines.base import Finish, Images, OnProgress, Play, Result
+from vagen.engines.objectives import CRITIC_MASK, PER_TRAJECTORY, TRAJECTORY_TOKENS
 from vagen.engines.ppo import PpoEngine, Step, Stepped
 from vagen.engines.verl import checkpoint, players
 from vagen.engines.verl.errors import Processes
 from vagen.engines.verl.groups import WorkerGroups
 from vagen.engines.verl.objectives import PARTS, policy_loss, value_loss
-from vagen.engines.verl.rows import at_tokens, balanced, before_tokens, padded, to_batch
+from vagen.engines.verl.rows import before_tokens
+from vagen.engines.verl.shared_rows import Share, SharedRows
+from vagen.engines.verl.workers import Answer
 from vagen.models.processor import load_processor
 from vagen.rollout.play import check_rendering
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import TokenRow, Trajectory
+from vagen.storage import FileEntry
+
+POLL_SECONDS = 1.0
+"""Longest pause between two looks at how far the ranks are with a checkpoint."""
 
 
 class VerlEngine(PpoEngine):
@@ -59,6 +65,7 @@ class VerlEngine(PpoEngine):
         self._environments = environments
         self._on_close = on_close
         self.processes = Processes(groups.processes())
+        self._rows = SharedRows(self.processor, self.action_mask)
         self._thread = ThreadPoolExecutor(1)
         self._background: Future[Any] | None = None
         models = config.actor_rollout_ref
@@ -98,15 +105,16 @@ class VerlEngine(PpoEngine):
         self, rows: Sequence[TokenRow], images: Images, *, reference: bool = False
     ) -> list[NDArray[np.float32]]:
         """Log-probabilities of the action tokens, float32 [T] per row, 0 elsewhere."""
-        policy, options = self.groups.policy, {}
-        compute = policy.compute_log_prob
+        policy, options, call = self.groups.policy, {}, "logprobs"
+        compute = policy.logprobs
         if reference:
             assert has_reference(self.config)
+            call = "reference"
             if self.config.actor_rollout_ref.model.lora_rank > 0:
                 options["no_lora_adapter"] = True
             else:
-                compute = policy.compute_ref_log_prob
-        outputs = self._infer(compute, "log_probs", rows, images, options)
+                compute = policy.reference_logprobs
+        outputs = self._infer(call, compute, rows, images, options)
         return [
             np.where(self.action_mask(row), values, np.float32(0))
             for row, values in zip(rows, before_tokens(outputs), strict=True)
@@ -116,15 +124,16 @@ class VerlEngine(PpoEngine):
         self, rows: Sequence[TokenRow], images: Images
     ) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
         """Values before each token, float32 [T] per row, and after the last one, float32 [R]."""
-        outputs = self._infer(self.groups.critic.infer_batch, "values", rows, images)
-        last = np.array([values[-1] for values in at_tokens(outputs)], dtype=np.float32)
+        outputs = self._infer("values", self.groups.critic.values, rows, images)
+        last = np.array([values[-1] for values in outputs], dtype=np.float32)
         return before_tokens(outputs), last
 
-    def save(self, directory: Path) -> None:
-        """Writes a checkpoint (see `vagen.engines.verl.checkpoint`); all nodes see the folder.
+    def begin_save(self, directory: Path) -> Finish:
+        """Copies a checkpoint to host memory (see `vagen.engines.verl.checkpoint`), to be written.
 
-        Raises:
-            StorageError: A rank wrote its files elsewhere.
+        All nodes see the folder. What is returned asks the ranks from time to time whether they
+        have written their files, between what else they do, and raises `StorageError` if one wrote
+        them elsewhere.
         """
         directory = directory.absolute()
         with self.processes.watched():
@@ -132,8 +141,28 @@ class VerlEngine(PpoEngine):
             self.groups.policy.export_policy(str(directory / checkpoint.POLICY))
             for name, group in self._learners():
                 group.save_checkpoint(str(directory / name))
-                checkpoint.check_shards(directory / name, group.world_size)
         self.save_state(directory)
+        return partial(self._end_save, directory)
+
+    def _end_save(self, directory: Path) -> dict[str, FileEntry]:
+        entries: dict[str, FileEntry] = {}
+        errors: list[OSError] = []
+        pause = 0.05
+        while True:
+            with self.processes.watched():
+                answers: list[checkpoint.Written] = self.groups.policy.written()
+            for found, error in answers:
+                entries |= found or {}
+                errors += [error] if error is not None else []
+            if all(found is not None or error is not None for found, error in answers):
+                break
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_SECONDS)
+        if errors:
+            raise errors[0]
+        for name, group in self._learners():
+            checkpoint.check_shards(directory / name, group.world_size)
+        return entries
 
     def load(self, directory: Path, *, version: str) -> None:
         """Takes up what `save` wrote on any number of ranks; the reference and frozen bases stay.
@@ -152,6 +181,15 @@ class VerlEngine(PpoEngine):
         self.load_state(directory)
         self.version = version
 
+    @contextmanager
+    def profiled(self, path: Path) -> Iterator[None]:
+        """Writes what the first rank computes as a Chrome trace; see `Engine.profiled`."""
+        with self.processes.watched():
+            self.groups.policy.start_trace()
+        yield
+        with self.processes.watched():
+            self.groups.policy.write_trace(str(path.absolute()))
+
     def close(self) -> None:
         """Ends the distributed parts; the engine cannot be used any more."""
         self._await_background()
@@ -166,7 +204,10 @@ class VerlEngine(PpoEngine):
         images: Images,
         on_progress: OnProgress | None,
     ) -> Stepped:
-        """Ranks share the mini batch; what they do with their shares is verl's."""
+        """Ranks share the mini batch; what they do with their shares is verl's.
+
+        They have its rows since the batch's log-probabilities were computed.
+        """
         options: dict[str, Any] = {
             "lr": step.lr,
             "grad_clip": step.grad_clip,
@@ -179,10 +220,12 @@ class VerlEngine(PpoEngine):
             options["calculate_entropy"] = True
         else:
             group, columns = self.groups.critic, ("values", "returns", CRITIC_MASK)
-        batch, _ = self._batch(group, rows, images, columns, options)
         with self.processes.watched():
+            shares, _ = self._shares(rows, images, columns, options)
             self.groups.make_room()
-            metrics = _ready(group.train_batch(batch))["metrics"]
+            first = group.learn(shares)[0]
+        metrics = first.metrics
+        self._measure(f"update_{step.network}", rows, first.measured)
         if step.network == "actor":
             self.groups.weights_changed()
         if on_progress is not None:
@@ -219,53 +262,43 @@ class VerlEngine(PpoEngine):
         columns = ("old_logprobs", "advantages")
         if config.tis_imp_ratio_cap is not None:
             columns += ("rollout_logprobs", "loss_mask")
+        if config.loss_agg_mode == PER_TRAJECTORY:
+            columns += (TRAJECTORY_TOKENS,)
         return (*columns, "ref_logprobs") if config.use_kl_loss else columns
 
     def _infer(
         self,
-        compute: Any,
-        name: str,
+        call: str,
+        compute: Callable[[list[Share]], list[Answer]],
         rows: Sequence[TokenRow],
         images: Images,
         options: dict[str, Any] | None = None,
-    ) -> torch.Tensor:
-        """One output of a network at every token, jagged [R, T]."""
+    ) -> list[NDArray[np.float32]]:
+        """One output of a network at every token, [T] per row."""
         options = {"compute_loss": False, "calculate_entropy": False} | (options or {})
-        batch, places = self._batch(self.groups.policy, rows, images, (), options)
         with self.processes.watched():
+            shares, places = self._shares(rows, images, (), options)
             self.groups.make_room()
-            parts = _ready(compute(batch))[name].unbind()
-        ordered = [parts[place] for place in np.argsort(places)][: len(rows)]
-        return torch.nested.as_nested_tensor(ordered, layout=torch.jagged)
+            answers = compute(shares)
+        self._measure(call, rows, answers[0].measured)
+        outputs = [output for answer in answers for output in answer.outputs]
+        return [outputs[place] for place in np.argsort(places)[: len(rows)]]
 
-    def _batch(
+    def _shares(
         self,
-        group: Any,
         rows: Sequence[TokenRow],
         images: Images,
-        columns: Iterable[str],
-        options: dict[str, Any],
-    ) -> tuple[TensorDict, list[int]]:
-        """The rows for all ranks of a group, and which row is at each place."""
-        ranks = group.world_size
-        full = padded(rows, ranks)
-        order = balanced(full, ranks)
+        columns: Sequence[str],
+        options: Mapping[str, Any],
+    ) -> tuple[list[Share], list[int]]:
+        """What each rank gets of a call, and which row is at each place."""
         temperature = self.temperature or 1.0  # greedy is read as 1
-        batch = to_batch(
-            [full[i] for i in order],
-            images,
-            self.processor,
-            action_mask=self.action_mask,
-            columns=columns,
-            temperature=temperature,
-            **options,
-        )
-        return batch, order
+        common = {"temperature": temperature, **options}
+        return self._rows.shares(rows, images, self.groups.policy.world_size, columns, common)
 
-
-def _ready(output: Any) -> TensorDict:
-    """What a call of a worker group returns, awaited."""
-    return output.get() if hasattr(output, "futures") else output
+    def _measure(self, call: str, rows: Sequence[TokenRow], measured: dict[str, float]) -> None:
+        tokens = sum(len(row.input_ids) for row in rows)
+        self.performance.add(call, tokens=tokens, **measured)
 
 
 def _flat(parts: Any) -> Iterable[Any]:

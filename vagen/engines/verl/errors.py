@@ -52,7 +52,8 @@ class Processes:
             actors: Ray actors by name.
         """
         self._actors = dict(actors)
-        places = ray.get([a.__ray_call__.remote(_place) for a in self._actors.values()])
+        asked = [a.__ray_call__.remote(_place) for a in self._actors.values()]
+        places = ray.get(asked) if asked else []
         self.places: dict[str, Place] = dict(zip(self._actors, places, strict=True))
         self._lost: str | None = None
 

@@ -1,5 +1,6 @@
 """The processes of the distributed engine: verl's ranks and rollout servers, and the players."""
 
+import copy
 from typing import Any
 
 import ray
@@ -23,13 +24,16 @@ from vagen.engines.verl.workers import CriticWorker, PolicyWorker
 
 RANK_PREFIX = "vagen_rank_"
 """Begins the names of the ranks' actors in the Ray cluster."""
+RECEIVER_PREFIX = "rollout_standalone_"
+"""So verl calls those that receive weights."""
 
 
 class WorkerGroups:
     """Starts all processes, which hold the model that the configuration names, and ends them.
 
     A rank is a process with its part of every network. Players ask the rollout servers, which get
-    the policy's weights before they play.
+    the policy's weights before they play. Servers are on the GPUs of the ranks, or have their own
+    (`infra.verl.rollout_gpus`): then a process on each of these receives the weights.
 
     Attributes:
         policy: Worker group of `PolicyWorker`: policy, and reference if there is one.
@@ -47,7 +51,8 @@ class WorkerGroups:
             config: verl's, as `verl_config` makes it, resolved.
         """
         rollout = config.actor_rollout_ref.rollout
-        self._always_awake = experiment.rollout_manager.one_step_off
+        apart = infra.verl.rollout_gpus > 0
+        self._always_awake = apart or experiment.rollout_manager.one_step_off
         self._servers_forget = rollout.free_cache_engine
         """Whether a server that sleeps loses its weights."""
         self._fresh = False
@@ -57,13 +62,15 @@ class WorkerGroups:
         pools.create_resource_pool()
         self._pool = pools.resource_pool_dict["ranks"]
         self.policy, self.critic = _start_ranks(self._pool, experiment, config)
-        self.servers: Any = LLMServerManager.create(config=config, worker_group=self.policy)
+        beside = None if apart else self.policy
+        self.servers: Any = LLMServerManager.create(config=config, worker_group=beside)
         self._weights: Any = CheckpointEngineManager(
             config=omega_conf_to_dataclass(rollout.checkpoint_engine),
             actor_wg=self.policy,
             replicas=self.servers.get_replicas(),
         )
-        self._weights.sleep_replicas()
+        if not apart:
+            self._weights.sleep_replicas()
         client = self.servers.get_client(client_cls=ServerClient)
         self.players = start_players(client, experiment, infra)
 
@@ -91,8 +98,12 @@ class WorkerGroups:
 
     def processes(self) -> dict[str, Any]:
         """The Ray actors of all ranks, servers and players, by name."""
-        servers = [server for replica in self.servers.get_replicas() for server in replica.servers]
+        replicas = self.servers.get_replicas()
+        servers = [server for replica in replicas for server in replica.servers]
         kinds = {"rank": self.policy.workers, "rollout server": servers, "player": self.players}
+        if self._own_pools():
+            receivers = [worker for replica in replicas for worker in replica.workers]
+            kinds["weight receiver"] = receivers
         return {
             f"{kind} {number}": actor
             for kind, actors in kinds.items()
@@ -103,8 +114,14 @@ class WorkerGroups:
         """Ends all processes and gives their GPUs back."""
         for process in self.processes().values():
             ray.kill(process)
-        for group in self._pool.get_placement_groups():
-            ray.util.remove_placement_group(group)
+        for pool in (self._pool, *self._own_pools()):
+            for group in pool.get_placement_groups():
+                ray.util.remove_placement_group(group)
+
+    def _own_pools(self) -> list[Any]:
+        """GPUs of servers that share none with ranks."""
+        pools = [replica.resource_pool for replica in self.servers.get_replicas()]
+        return [pool for pool in pools if pool is not None]
 
 
 def _start_ranks(pool: Any, experiment: ExperimentConfig, config: DictConfig) -> tuple[Any, Any]:
@@ -112,6 +129,10 @@ def _start_ranks(pool: Any, experiment: ExperimentConfig, config: DictConfig) ->
     # With adapters the reference is the policy without them.
     adapters = experiment.actor_rollout_ref.model.lora_rank > 0
     role = "actor_rollout_ref" if has_reference(experiment) and not adapters else "actor_rollout"
+    if not config.actor_rollout_ref.hybrid_engine:
+        # Ranks without servers need not be a multiple of what a server takes.
+        config = copy.deepcopy(config)
+        config.actor_rollout_ref.rollout.tensor_model_parallel_size = 1
     policy = ray.remote(PolicyWorker)
     classes = {role: RayClassWithInitArgs(policy, config=config.actor_rollout_ref, role=role)}
     if has_critic(experiment):
@@ -131,7 +152,7 @@ def _start_ranks(pool: Any, experiment: ExperimentConfig, config: DictConfig) ->
 
 def _critic_config(config: DictConfig) -> TrainingWorkerConfig:
     critic: Any = omega_conf_to_dataclass(config.critic)
-    critic.engine.infer_max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
+    critic.engine.infer_max_token_len_per_gpu = critic.ppo_infer_max_token_len_per_gpu
     critic.engine.max_token_len_per_gpu = critic.ppo_max_token_len_per_gpu
     return TrainingWorkerConfig(
         model_type="value_model",

@@ -4,10 +4,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.engines.base import Engine
 from vagen.engines.verl.env_vars import configure
-from vagen.engines.verl.mapping import ROLLOUTS, is_cpu
+from vagen.engines.verl.mapping import ROLLOUTS, gpus, is_cpu, ranks
 
 OTHERS_SECONDS = 60.0
 """How long the processes of an engine before this one may take to end."""
@@ -45,6 +45,7 @@ def start(
 
     config = verl_config(experiment, infra, str(model_path), cpu=cpu, environment=variables)
     ours = connect(config)
+    _check_gpus(infra)
     _await_others_end()
     OmegaConf.resolve(config)
     return VerlEngine(
@@ -76,6 +77,23 @@ def connect(config: Any) -> bool:
     return True
 
 
+def _check_gpus(infra: InfraConfig) -> None:
+    """Ray would wait for GPUs that no node has.
+
+    Raises:
+        ConfigError: The cluster has fewer than the run asks for.
+    """
+    import ray
+
+    found, wanted = int(ray.cluster_resources().get("GPU", 0)), gpus(infra)
+    if found < wanted:
+        raise ConfigError(
+            f"the Ray cluster has {found} GPUs, and the run asks for {wanted}: {ranks(infra)} that "
+            f"train (infra.verl.nnodes × n_gpus_per_node) and {infra.verl.rollout_gpus} of the "
+            "rollout servers alone (infra.verl.rollout_gpus)"
+        )
+
+
 def _await_others_end() -> None:
     """Waits until what an engine before this one left in the cluster is gone.
 
@@ -88,9 +106,9 @@ def _await_others_end() -> None:
     from ray.util import list_named_actors
 
     from vagen.engines.verl.errors import EngineLost
-    from vagen.engines.verl.groups import RANK_PREFIX
+    from vagen.engines.verl.groups import RANK_PREFIX, RECEIVER_PREFIX
 
-    prefixes = (RANK_PREFIX, *(f"{name}_server" for name in ROLLOUTS.values()))
+    prefixes = (RANK_PREFIX, RECEIVER_PREFIX, *(f"{name}_server" for name in ROLLOUTS.values()))
     deadline = time.monotonic() + OTHERS_SECONDS
     while True:
         names = {actor["name"] for actor in list_named_actors(all_namespaces=True)}

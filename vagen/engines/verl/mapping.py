@@ -5,21 +5,36 @@ batches, learning rate schedules and evaluation are not verl's: the stages and t
 take them from the experiment itself, so that both engines compute the same.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vagen.config import ConfigError
 from vagen.config.checks import context_window, has_critic, has_reference
 from vagen.config.checks_infra import check_verl
-from vagen.config.infra import InfraConfig
+from vagen.config.infra import InfraConfig, dotted
 from vagen.config.schema import ExperimentConfig, LoraConfig, OptimConfig
 
 TORCH_ROLLOUT = "vagen_torch"
 """What verl calls our own rollout server (`torch_server.py`)."""
 ROLLOUTS = {"vllm": "vllm", "torch": TORCH_ROLLOUT}
 """`infra.verl.rollout` as verl calls it."""
+BROADCAST = "vagen_broadcast"
+"""What verl's checkpoint engine calls our way to send weights to other GPUs (`broadcast.py`)."""
+BUCKET_MIB = 512
+"""Weights that are sent to other GPUs at a time; three times this is held there meanwhile."""
+CPU_BUCKET_MIB = 16
+"""The same between the processes of a CPU, and from a rank to a server beside it."""
 STRATEGY = "fsdp2"
 """How verl shards a network."""
+FROZEN_TOWER = "freeze_vision_tower"
+"""Among the changes of a model's configuration: whether its vision tower learns."""
+SLICE = 512
+"""Tokens whose logits are float32 at once (`logits.py`)."""
+BUDGET = "infra.verl.max_token_len_per_gpu, actor_rollout_ref.actor.ppo_max_token_len"
+"""Source of the tokens of a micro batch."""
+EXTRA = "infra.verl.extra"
+"""Source of the settings that are passed through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +67,19 @@ def ranks(infra: InfraConfig) -> int:
     return infra.verl.nnodes * infra.verl.n_gpus_per_node
 
 
+def shards(infra: InfraConfig) -> int:
+    """Ranks that share one copy of a network."""
+    return min(infra.verl.fsdp_size or ranks(infra), ranks(infra))
+
+
 def servers(infra: InfraConfig) -> int:
-    """Rollout servers: groups of ranks that hold one copy of the weights."""
-    return ranks(infra) // infra.verl.tensor_model_parallel_size
+    """Rollout servers: groups of GPUs that hold one copy of the weights."""
+    return (infra.verl.rollout_gpus or ranks(infra)) // infra.verl.tensor_model_parallel_size
 
 
-def attention(infra: InfraConfig, *, cpu: bool) -> str:
-    """Attention of actor, critic and reference; flash attention needs a GPU."""
-    return "sdpa" if cpu else infra.verl.attention
+def gpus(infra: InfraConfig) -> int:
+    """All GPUs of the engine."""
+    return ranks(infra) + infra.verl.rollout_gpus
 
 
 def settings(
@@ -80,17 +100,33 @@ def settings(
         environment: Variables that every process of a Ray started here needs.
 
     Raises:
-        ConfigError: For combinations that verl cannot run.
+        ConfigError: For combinations that verl cannot run, and for what `infra.verl.extra` may not
+            set.
     """
-    check_verl(experiment, infra, cpu=cpu)
-    return [
+    check_verl(experiment, infra)
+    ours = [
         *_trainer(infra, cpu=cpu),
-        *_model(experiment, infra, model_path, cpu=cpu),
+        *_model(experiment, infra, model_path),
         *_actor_and_reference(experiment, infra, cpu=cpu),
         *_critic(experiment, infra, model_path, cpu=cpu),
         *_rollout(experiment, infra, cpu=cpu),
         *_ray(infra, environment or {}, cpu=cpu),
     ]
+    return [*ours, *_extra(infra, ours)]
+
+
+def _extra(infra: InfraConfig, ours: Sequence[Setting]) -> Iterator[Setting]:
+    """What is passed through, unless an option of ours decides it."""
+    sources = {
+        key: setting.source for setting in ours for key in dotted({setting.key: setting.value})
+    }
+    for key, value in infra.verl.extra.items():
+        for own, source in sources.items():
+            if f"{own}.".startswith(f"{key}.") or key.startswith(f"{own}."):
+                names = " and ".join(f"`{name}`" for name in source.split(", "))
+                advice = f"set {names} instead" if source else "it is the same for every run"
+                raise ConfigError(f"`{EXTRA}.{key}`: we set verl's `{own}`; {advice}")
+        yield Setting(key, value, EXTRA)
 
 
 def _trainer(infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
@@ -99,26 +135,25 @@ def _trainer(infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
         yield Setting(f"trainer.{name}", getattr(infra.verl, name), f"infra.verl.{name}")
 
 
-def _model(
-    experiment: ExperimentConfig, infra: InfraConfig, model_path: str, *, cpu: bool
-) -> Iterator[Setting]:
+def _model(experiment: ExperimentConfig, infra: InfraConfig, model_path: str) -> Iterator[Setting]:
     model = experiment.actor_rollout_ref.model
-    yield from _network("actor_rollout_ref.model", infra, model_path, cpu=cpu)
+    yield from _network("actor_rollout_ref.model", experiment, infra, model_path)
     yield from _lora("actor_rollout_ref.model", model)
 
 
-def _network(key: str, infra: InfraConfig, model_path: str, *, cpu: bool) -> Iterator[Setting]:
-    kernel = attention(infra, cpu=cpu)
+def _network(
+    key: str, experiment: ExperimentConfig, infra: InfraConfig, model_path: str
+) -> Iterator[Setting]:
+    kernel, source = infra.verl.attention, "infra.verl.attention"
     yield Setting(f"{key}.path", model_path, "actor_rollout_ref.model.path")
-    yield Setting(
-        f"{key}.override_config.attn_implementation", kernel, "infra.verl.attention", new=True
-    )
-    yield Setting(
-        f"{key}.use_remove_padding", kernel == "flash_attention_2", "infra.verl.attention"
-    )
+    yield Setting(f"{key}.override_config.attn_implementation", kernel, source, new=True)
+    yield Setting(f"{key}.use_remove_padding", kernel == "packed", source)
+    if experiment.actor_rollout_ref.model.freeze_vision_tower:
+        option = f"actor_rollout_ref.model.{FROZEN_TOWER}"
+        yield Setting(f"{key}.override_config.{FROZEN_TOWER}", True, option, new=True)
     yield Setting(
         f"{key}.enable_gradient_checkpointing",
-        infra.verl.gradient_checkpointing,
+        infra.verl.gradient_checkpointing is not False,
         "infra.verl.gradient_checkpointing",
     )
 
@@ -147,12 +182,10 @@ def _actor_and_reference(
     yield from _batches(key, experiment, infra)
     yield from _optimizer(key, actor.optim, actor.grad_clip)
     yield from _sharding(f"{key}.fsdp_config", experiment, infra, cpu=cpu)
-    # Entropy in slices: its [tokens, vocabulary] probabilities would double the logits' memory.
-    yield Setting(f"{key}.entropy_from_logits_with_chunking", True, "")
-    yield Setting(f"{key}.entropy_checkpointing", True, "")
     if has_reference(experiment):
         # It is frozen: weights of the type that it computes in are enough.
         yield from _precision("actor_rollout_ref.ref.fsdp_config", infra, master=False)
+        yield _groups("actor_rollout_ref.ref.fsdp_config", infra)
         if cpu:
             yield Setting(
                 "actor_rollout_ref.ref.fsdp_config.use_torch_compile", False, "infra.device"
@@ -166,17 +199,19 @@ def _critic(
         return
     critic = experiment.critic
     yield Setting("critic.strategy", STRATEGY, "")
-    yield from _network("critic.model", infra, model_path, cpu=cpu)
+    yield from _network("critic.model", experiment, infra, model_path)
     yield from _lora("critic.model", critic.model)
     yield from _batches("critic", experiment, infra)
+    # Its default is a number of its own.
+    name, budget = "ppo_infer_max_token_len_per_gpu", token_budget(experiment, infra)
+    yield Setting(f"critic.{name}", budget, BUDGET, new=True)
     yield from _optimizer("critic", critic.optim, critic.grad_clip)
     yield from _sharding("critic.fsdp", experiment, infra, cpu=cpu)
 
 
 def _batches(key: str, experiment: ExperimentConfig, infra: InfraConfig) -> Iterator[Setting]:
     yield Setting(f"{key}.use_dynamic_bsz", True, "")
-    source = "infra.verl.max_token_len_per_gpu, actor_rollout_ref.actor.ppo_max_token_len"
-    yield Setting(f"{key}.ppo_max_token_len_per_gpu", token_budget(experiment, infra), source)
+    yield Setting(f"{key}.ppo_max_token_len_per_gpu", token_budget(experiment, infra), BUDGET)
 
 
 def _optimizer(key: str, optim: OptimConfig, grad_clip: float) -> Iterator[Setting]:
@@ -193,11 +228,16 @@ def _sharding(
     key: str, experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool
 ) -> Iterator[Setting]:
     yield from _precision(key, infra, master=True)
+    yield _groups(key, infra)
     for name in ("param_offload", "optimizer_offload"):
         yield Setting(f"{key}.{name}", getattr(infra.verl, name), f"infra.verl.{name}")
     yield Setting(f"{key}.seed", experiment.seed, "seed")
     if cpu:
         yield Setting(f"{key}.use_torch_compile", False, "infra.device")
+
+
+def _groups(key: str, infra: InfraConfig) -> Setting:
+    return Setting(f"{key}.fsdp_size", infra.verl.fsdp_size or -1, "infra.verl.fsdp_size")
 
 
 def _precision(key: str, infra: InfraConfig, *, master: bool) -> Iterator[Setting]:
@@ -240,15 +280,29 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     yield Setting(f"{key}.calculate_log_probs", True, "")
     yield Setting(f"{key}.logprobs_mode", "processed_logprobs", "")
     yield Setting(f"{key}.load_format", "auto", "")
-    if cpu or experiment.rollout_manager.one_step_off:
-        source = "infra.device, rollout_manager.one_step_off"
+    if layout.rollout_gpus:
+        yield from _apart(key, infra)
+    if cpu or layout.rollout_gpus or experiment.rollout_manager.one_step_off:
+        source = "infra.device, infra.verl.rollout_gpus, rollout_manager.one_step_off"
         yield Setting(f"{key}.free_cache_engine", False, source)
         yield Setting(f"{key}.enable_sleep_mode", False, source, new=True)
     if cpu:
         yield Setting(f"{key}.enforce_eager", True, "infra.device")
-        yield Setting(
-            f"{key}.checkpoint_engine.update_weights_bucket_megabytes", 16, "infra.device"
-        )
+    if cpu or layout.rollout_gpus:
+        name = f"{key}.checkpoint_engine.update_weights_bucket_megabytes"
+        size = CPU_BUCKET_MIB if cpu else BUCKET_MIB
+        yield Setting(name, size, "infra.device, infra.verl.rollout_gpus")
+
+
+def _apart(key: str, infra: InfraConfig) -> Iterator[Setting]:
+    """Servers with GPUs of their own, and how these get weights."""
+    source, nodes = "infra.verl.rollout_gpus", infra.verl.nnodes
+    yield Setting("actor_rollout_ref.hybrid_engine", False, source)
+    yield Setting(f"{key}.nnodes", nodes, source)
+    yield Setting(f"{key}.n_gpus_per_node", infra.verl.rollout_gpus // nodes, source)
+    yield Setting(f"{key}.checkpoint_engine.backend", BROADCAST, source)
+    module = "vagen.engines.verl.broadcast"
+    yield Setting(f"{key}.checkpoint_engine.custom_backend_module", module, source)
 
 
 def most_images(experiment: ExperimentConfig) -> int:
@@ -265,11 +319,9 @@ def _ray(infra: InfraConfig, environment: Mapping[str, str], *, cpu: bool) -> It
         yield Setting(f"{key}.runtime_env.env_vars", dict(environment), "", new=True)
     if cpu and address is None:
         # Ray hands out ranks as GPUs; on a CPU these and the cores are only counted, not there.
-        count = ranks(infra)
-        yield Setting(f"{key}.num_gpus", count, "infra.verl.n_gpus_per_node", new=True)
+        count, source = gpus(infra), "infra.verl.n_gpus_per_node, infra.verl.rollout_gpus"
+        yield Setting(f"{key}.num_gpus", count, source, new=True)
         # Its processes would take as long to start as the rest.
         yield Setting(f"{key}.include_dashboard", False, "infra.device", new=True)
         cores = 8 + 8 * count + infra.verl.agent_workers
-        yield Setting(
-            f"{key}.num_cpus", cores, "infra.verl.n_gpus_per_node, infra.verl.agent_workers"
-        )
+        yield Setting(f"{key}.num_cpus", cores, f"{source}, infra.verl.agent_workers")

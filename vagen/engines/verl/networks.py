@@ -15,19 +15,27 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from verl.utils.fsdp_utils import fsdp2_clip_grad_norm_
+from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import (
     FSDPEngineWithLMHead,
     FSDPEngineWithValueHead,
 )
 
+from vagen.engines.verl import logits
 from vagen.engines.verl.checkpoint import ShardedState, whole
 from vagen.engines.verl.env_vars import VENDOR
-from vagen.engines.verl.mapping import STRATEGY
+from vagen.engines.verl.mapping import FROZEN_TOWER, STRATEGY
 from vagen.engines.verl.rows import FRAMES
 from vagen.envs.images import decode_png
+from vagen.models.attention import Segments
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor, load_processor
+from vagen.models.vision import freeze_tower
+
+transformer_impl.logprobs_from_logits = logits.logprobs
+transformer_impl.verl_F.entropy_from_logits = logits.entropy
 
 IMPOSSIBLE = -1e9
 """Logit of a banned token. Its probability is 0; minus infinity would make entropies NaN."""
@@ -47,19 +55,26 @@ class Learner:
     def initialize(self) -> None:
         """Loads the model and its processor."""
         self.processor = load_processor(self.model_config.local_path)
+        # Of the engine alone: rows are packed, but verl shall not put flash-attn's attention in
+        # place of the one that the configuration names.
+        self.use_remove_padding = False
+        self.compute_entropy_from_logits = logits.entropy  # compiled, it would be no other
         super().initialize()  # type: ignore[misc]
         self.checkpoint_manager = ShardedState(
             self.module, self.optimizer, self.lr_scheduler, checkpoint_config=self.checkpoint_config
         )
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
-        """As verl does it, with pixels from the rows' frames."""
+        """As verl does it, with pixels from the rows' frames and where packed rows begin."""
         frames = micro_batch.get(FRAMES, None)
         if frames is not None:
             micro_batch = micro_batch.exclude(FRAMES)
         inputs, arguments = super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
         if frames is not None:
             inputs |= self._pixels(frames)
+        if self.model_config.use_remove_padding:
+            lengths = micro_batch["input_ids"].offsets().diff().tolist()
+            inputs["segments"] = Segments.of(lengths, inputs["input_ids"].device)
         return inputs, arguments
 
     def train_batch(self, data: TensorDict, loss_function: Any) -> Any:
@@ -84,6 +99,15 @@ class Learner:
             self.optimizer.zero_grad()
         return norm
 
+    def _build_module(self) -> Any:
+        module = super()._build_module()  # type: ignore[misc]
+        tower = getattr(module.model, "visual", None)
+        if tower is not None:
+            tower.register_forward_hook(_features)
+        if self.model_config.override_config.get(FROZEN_TOWER, False):
+            freeze_tower(module)
+        return module
+
     def _pixels(self, frames: Any) -> dict[str, Tensor]:
         """Pixel values and grids of a micro batch's frames, in the order of its image blocks."""
         shown = [
@@ -102,6 +126,15 @@ class Learner:
         }
 
 
+def _features(tower: Any, inputs: Any, output: Any) -> Any:
+    """What a vision tower says, where it is one tensor as that tensor.
+
+    Where no row of a micro batch shows a picture verl calls the tower all the same, as other ranks
+    do, and takes the output of Qwen2.5-VL's for a tensor.
+    """
+    return output if hasattr(output, "deepstack_features") else output.pooler_output
+
+
 class BanningHead(nn.Linear):
     """An output layer under which some tokens have no probability, as they have in generation."""
 
@@ -112,9 +145,9 @@ class BanningHead(nn.Linear):
 
         Here and not on the model's output: that one is a view which FSDP listens to.
         """
-        logits = super().forward(input)
-        logits[..., self.banned_ids] = IMPOSSIBLE
-        return logits
+        said = super().forward(input)
+        said[..., self.banned_ids] = IMPOSSIBLE
+        return said
 
 
 @EngineRegistry.register("language_model", backend=STRATEGY, device="cuda", vendor=VENDOR)
@@ -129,10 +162,15 @@ class PolicyNetwork(Learner, FSDPEngineWithLMHead):
         return module
 
     def get_per_tensor_param(self, **kwargs: Any) -> tuple[Iterator[tuple[str, Tensor]], None]:
-        """Weights for the servers, whole; verl would round those with adapters to bfloat16."""
-        if not hasattr(self.module, "peft_config"):
-            return super().get_per_tensor_param(**kwargs)
-        return merged_weights(self.module.get_base_model(), whole), None
+        """Weights for the servers, whole, in the type that they compute in, adapters merged.
+
+        They stay on this rank's device, and are rounded before ranks gather them: verl would gather
+        and send float32, whatever the servers make of it.
+        """
+        adapted = hasattr(self.module, "peft_config")
+        model = self.module.get_base_model() if adapted else self.module
+        dtype = PrecisionType.to_dtype(self.engine_config.mixed_precision["param_dtype"])
+        return merged_weights(model, whole, dtype), None
 
 
 @EngineRegistry.register("value_model", backend=STRATEGY, device="cuda", vendor=VENDOR)

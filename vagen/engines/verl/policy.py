@@ -92,8 +92,11 @@ class ServerPolicy:
     def _vllm(self, sampling: Sampling) -> dict[str, Any]:
         """Fields of vLLM's SamplingParams, as verl's server passes them on.
 
-        Only our end-of-turn token stops: models' own lists have more.
+        Only our end-of-turn token stops: models' own lists have more. Ids of no token have no
+        probability in verl's server anyway.
         """
+        tokens = len(self.processor.tokenizer)
+        banned = [token for token in self.processor.banned_ids if token < tokens]
         return {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -101,7 +104,7 @@ class ServerPolicy:
             "max_tokens": sampling.max_new_tokens,
             "seed": sampling.seed,
             "logprobs": True,
-            "logit_bias": dict.fromkeys(self.processor.banned_ids, BANNED_LOGIT),
+            "logit_bias": dict.fromkeys(banned, BANNED_LOGIT),
             "ignore_eos": True,
             "stop_token_ids": [self.processor.eos_id],
         }

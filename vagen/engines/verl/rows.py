@@ -7,8 +7,9 @@ Shape legend: R rows, T tokens of a row.
 """
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -31,6 +32,65 @@ FRAMES = "multi_modal_inputs"
 """Field with `{"png": [bytes, ...]}` of each row, the frames of its image blocks in order."""
 
 
+class Entry(TypedDict):
+    """What of a row does not change from call to call."""
+
+    input_ids: NDArray[np.int64]
+    """[T]"""
+    position_ids: NDArray[np.int64]
+    """[T], or [4, T]: text, then time, height, width."""
+    png: list[bytes] | None
+    """Frames of its image blocks in order; None of a model without vision."""
+
+
+def entry_of(row: TokenRow, images: Images, processor: Processor) -> tuple[Entry, list[int]]:
+    """A row as the ranks store it, and how many patches each of its frames has.
+
+    Args:
+        row: Any.
+        images: PNG bytes by digest; every image of the row is there.
+        processor: Of the model that will read it: it knows positions.
+    """
+    positions, grids = _positions(row, images, processor)
+    entry: Entry = {
+        "input_ids": row.input_ids.astype(np.int64),
+        "position_ids": positions,
+        "png": [images[digest] for digest in row.images] if processor.has_vision else None,
+    }
+    return entry, [int(np.prod(grid)) for grid in grids]
+
+
+def assemble(
+    entries: Sequence[Entry],
+    actions: Sequence[NDArray[np.bool_]],
+    columns: Mapping[str, Sequence[NDArray[np.float32]]],
+    **options: object,
+) -> TensorDict:
+    """A batch for verl's workers.
+
+    Args:
+        entries: At least one row.
+        actions: [T] of each row: the tokens that the policy loss reads.
+        columns: [T] of each row, by name.
+        options: What holds for the batch as a whole, such as `temperature`.
+
+    Returns:
+        int64 `input_ids` [R, T], int64 `position_ids` [R, T] or [R, 4, T], bool `ACTIONS` [R, T],
+        `FRAMES`, and the columns [R, T] as `column/<name>`, float32; all jagged in T.
+    """
+    # Copied: what comes from Ray's store must not be written to.
+    fields: dict[str, Tensor | NonTensorStack] = {
+        "input_ids": jagged([torch.tensor(entry["input_ids"]) for entry in entries]),
+        "position_ids": jagged([torch.tensor(entry["position_ids"]) for entry in entries]),
+        ACTIONS: jagged([torch.tensor(mask) for mask in actions]),
+    }
+    if entries[0]["png"] is not None:
+        fields[FRAMES] = NonTensorStack(*(NonTensorData({"png": e["png"]}) for e in entries))
+    for name, values in columns.items():
+        fields[f"column/{name}"] = jagged([torch.tensor(value) for value in values])
+    return tensordict_utils.get_tensordict(fields, non_tensor_dict=options)
+
+
 def to_batch(
     rows: Sequence[TokenRow],
     images: Images,
@@ -40,31 +100,13 @@ def to_batch(
     columns: Iterable[str] = (),
     **options: object,
 ) -> TensorDict:
-    """A batch for verl's workers.
-
-    Args:
-        rows: At least one.
-        images: PNG bytes by digest; every image of the rows is there.
-        processor: Of the model that will read them: it knows positions.
-        action_mask: bool [T] of a row.
-        columns: Columns (or `ROW_FIELDS`) to send along, as `column/<name>`, float32.
-        options: What holds for the batch as a whole, such as `temperature`.
-
-    Returns:
-        int64 `input_ids` [R, T], int64 `position_ids` [R, T] or [R, 4, T] (text, then time, height,
-        width), bool `ACTIONS` [R, T], `FRAMES`, and the columns [R, T]; all jagged in T.
-    """
-    fields: dict[str, Tensor | NonTensorStack] = {
-        "input_ids": jagged([torch.from_numpy(row.input_ids).long() for row in rows]),
-        "position_ids": jagged([_positions(row, images, processor) for row in rows]),
-        ACTIONS: jagged([torch.from_numpy(action_mask(row)) for row in rows]),
-    }
-    if processor.has_vision:
-        shown = [{"png": [images[digest] for digest in row.images]} for row in rows]
-        fields[FRAMES] = NonTensorStack(*(NonTensorData(entry) for entry in shown))
-    for name in columns:
-        fields[f"column/{name}"] = jagged([torch.from_numpy(_column(row, name)) for row in rows])
-    return tensordict_utils.get_tensordict(fields, non_tensor_dict=options)
+    """`assemble` of rows that are all here; `columns` are names of theirs or of `ROW_FIELDS`."""
+    return assemble(
+        [entry_of(row, images, processor)[0] for row in rows],
+        [action_mask(row) for row in rows],
+        {name: [column(row, name) for row in rows] for name in columns},
+        **options,
+    )
 
 
 def jagged(parts: list[Tensor]) -> Tensor:
@@ -77,9 +119,9 @@ def at_tokens(outputs: Tensor) -> list[NDArray[np.float32]]:
     return [part.float().numpy() for part in outputs.unbind()]
 
 
-def before_tokens(outputs: Tensor) -> list[NDArray[np.float32]]:
+def before_tokens(outputs: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
     """What it said before each token: its output at the one before; 0 for the first."""
-    return [np.concatenate([[np.float32(0)], part[:-1]]) for part in at_tokens(outputs)]
+    return [np.concatenate([[np.float32(0)], part[:-1]]) for part in outputs]
 
 
 def padded(rows: Sequence[TokenRow], ranks: int) -> list[TokenRow]:
@@ -105,16 +147,21 @@ def balanced(rows: Sequence[TokenRow], ranks: int) -> list[int]:
     return [place for part in parts for place in part]
 
 
-def _column(row: TokenRow, name: str) -> NDArray[np.float32]:
+def column(row: TokenRow, name: str) -> NDArray[np.float32]:
+    """A column of a row, or one of `ROW_FIELDS`, [T]."""
     values = getattr(row, name) if name in ROW_FIELDS else row.columns[name]
     return np.asarray(values, dtype=np.float32)
 
 
-def _positions(row: TokenRow, images: Images, processor: Processor) -> Tensor:
+def _positions(
+    row: TokenRow, images: Images, processor: Processor
+) -> tuple[NDArray[np.int64], list[Any]]:
+    """Positions, and the grids of the row's frames as far as positions depend on them."""
     line = np.arange(len(row.input_ids), dtype=np.int64)
     if not processor.uses_mrope:
-        return torch.from_numpy(line)
+        return line, []
     # Only its size is read, unless it is the first of this size.
     frames = [Image.open(io.BytesIO(images[digest]), formats=("PNG",)) for digest in row.images]
-    axes, _ = processor.positions(row.input_ids, [processor.image_grid(f) for f in frames], 0)
-    return torch.from_numpy(np.concatenate([line[None], axes]))
+    grids = [processor.image_grid(frame) for frame in frames]
+    axes, _ = processor.positions(row.input_ids, grids, 0)
+    return np.concatenate([line[None], axes]), grids

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.checks import resolve_environments
+from vagen.config.infra import VerlConfig
 from vagen.config.schema import EnvSpec, LoraConfig
 from vagen.engines.verl.mapping import Setting, settings
 
@@ -16,12 +17,12 @@ END = "<!-- /options -->"
 
 
 def all_settings() -> list[Setting]:
-    """Every option that some run sets, once: with critic and adapters, on a GPU and on a CPU."""
+    """Every option that some run sets, once: with critic and adapters, GPU and CPU, own servers."""
     plain = ExperimentConfig(name="table", envs={"lake": EnvSpec(env_name="FrozenLake")})
     experiment = resolve_environments(plain)
     adapters = LoraConfig(lora_rank=8)
     policy = experiment.actor_rollout_ref
-    model = policy.model.model_copy(update=dict(adapters))
+    model = policy.model.model_copy(update={**dict(adapters), "freeze_vision_tower": True})
     experiment = experiment.model_copy(
         update={
             "actor_rollout_ref": policy.model_copy(update={"model": model}),
@@ -29,8 +30,9 @@ def all_settings() -> list[Setting]:
         }
     )
     found: dict[str, Setting] = {}
-    for cpu in (False, True):
-        infra = InfraConfig(engine="verl", dtype="bfloat16")
+    for cpu, apart in ((False, 0), (True, 0), (False, 1)):
+        layout = VerlConfig(rollout_gpus=apart)
+        infra = InfraConfig(engine="verl", dtype="bfloat16", verl=layout)
         for setting in settings(experiment, infra, "", cpu=cpu):
             found.setdefault(setting.key, setting)
     return list(found.values())

@@ -7,7 +7,7 @@ models, tests, and machines without vLLM: the server's weights stay in memory wh
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import ray
@@ -18,6 +18,7 @@ from torch import Tensor
 from verl.plugin.platform import get_platform
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+from verl.workers.rollout.utils import ensure_async_iterator
 
 from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.verl.mapping import TORCH_ROLLOUT
@@ -135,7 +136,7 @@ class TorchServer:
 
 
 class TorchReplica(RolloutReplica):
-    """Launches a server beside the rank whose GPU it shares."""
+    """Launches a server beside the rank, or the receiver of weights, whose GPU it shares."""
 
     async def launch_servers(self) -> None:
         """Starts the server's actor on the node of its first rank."""
@@ -172,7 +173,18 @@ def _place(worker: Any) -> tuple[str, str]:
 
 
 class TorchAdapter(BaseRollout):
-    """The trainer's side of a server: sends it the weights of its rank."""
+    """Sends a server the weights that its rank has, or receives."""
+
+    def __init__(self, *args: Any, replica_rank: int | None = None, **kwargs: Any):
+        """Finds its server by its own rank.
+
+        Args:
+            args: verl's.
+            replica_rank: Of the server; None takes the process's rank.
+            kwargs: verl's.
+        """
+        super().__init__(*args, **kwargs)
+        self.replica_rank = int(os.environ["RANK"]) if replica_rank is None else replica_rank
 
     async def resume(self, tags: list[str]) -> None:
         """Nothing was released."""
@@ -182,26 +194,20 @@ class TorchAdapter(BaseRollout):
 
     async def update_weights(
         self,
-        weights: Iterable[tuple[str, Tensor]],
+        weights: Iterable[tuple[str, Tensor]] | AsyncIterator[tuple[str, Tensor]],
         wire_format: str = "named_tensors",
         **kwargs: Any,
     ) -> None:
         """Sends all weights. Every rank iterates: gathering a sharded weight is collective."""
         assert wire_format == "named_tensors", wire_format
-        replica, place = divmod(
-            int(os.environ["RANK"]), self.config.tensor_model_parallel_size or 1
-        )
-        server: Any = ray.get_actor(server_name(replica)) if place == 0 else None
+        server: Any = ray.get_actor(server_name(self.replica_rank))
         bucket: dict[str, Tensor] = {}
         size = 0
-        for name, weight in weights:
-            if server is None:
-                continue
+        async for name, weight in ensure_async_iterator(weights):
             bucket[name] = weight.detach().to("cpu", copy=True)
             size += bucket[name].nbytes
             if size >= BUCKET_BYTES:
                 await server.update_weights.remote(bucket)
                 bucket, size = {}, 0
-        if server is not None:
-            await server.update_weights.remote(bucket)
-            await server.clear_kv_cache.remote()
+        await server.update_weights.remote(bucket)
+        await server.clear_kv_cache.remote()

@@ -2,25 +2,83 @@
 
 A worker is a process of one rank. Importing this module registers our networks with verl: it is
 the home of the worker classes, so every worker process does.
+
+Shape legend: T tokens of a row.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict
-from verl.single_controller.base.decorator import (
-    Dispatch,
-    make_nd_compute_dataproto_dispatch_fn,
-    register,
-)
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils import tensordict_utils
+from verl.utils.device import get_torch_device
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 import vagen.engines.verl.networks  # noqa: F401
-from vagen.engines.verl.checkpoint import export_policy
+from vagen.engines.performance import start_trace, write_trace
+from vagen.engines.verl.checkpoint import WRITER, Written, export_policy
+from vagen.engines.verl.rows import at_tokens
+from vagen.engines.verl.shared_rows import Share
 
 
-class CriticWorker(TrainingWorker):
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a rank says to a call."""
+
+    outputs: list[NDArray[np.float32]]
+    """[T] of each row of its share; empty after a step."""
+    metrics: dict[str, Any]
+    """verl's of all ranks, from the first one."""
+    measured: dict[str, float]
+    """`seconds`, and on GPUs `mfu`, `allocated` and `reserved` bytes, the most of all ranks."""
+
+
+class Network(TrainingWorker):
+    """A rank of one network, which measures what a call takes."""
+
+    measured: dict[str, float]
+
+    def infer(self, share: Share, name: str) -> Answer:
+        """One output of the network at every token of the share."""
+        output = self.infer_batch(share.batch())
+        return Answer(at_tokens(output[name]), {}, self.measured)
+
+    def step(self, share: Share) -> Answer:
+        """One optimizer step."""
+        metrics = tensordict_utils.get(self.train_batch(share.batch()), "metrics")
+        return Answer([], metrics if self.rank == 0 else {}, self.measured)
+
+    def _postprocess_output(self, output: Any, *, delta_time: float, **options: Any) -> TensorDict:
+        made = super()._postprocess_output(output, delta_time=delta_time, **options)
+        self.measured = {"seconds": delta_time}
+        device = get_torch_device()
+        if self.device_name != "cpu":
+            peak = [device.max_memory_allocated(), device.max_memory_reserved()]
+            most = torch.tensor(peak, device=self.device_name)
+            torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX)
+            self.measured |= dict(zip(("allocated", "reserved"), most.tolist(), strict=True))
+            self.measured["mfu"] = tensordict_utils.get(made, "metrics").get("mfu", 0.0)
+            device.reset_peak_memory_stats()
+        return made
+
+
+class CriticWorker(Network):
     """A rank of the critic."""
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE)
+    def values(self, share: Share) -> Answer:
+        """Values at every token."""
+        return self.infer(share, "values")
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE)
+    def learn(self, share: Share) -> Answer:
+        """One optimizer step."""
+        return self.step(share)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def shift_values(self, shift: float) -> None:
@@ -31,14 +89,42 @@ class CriticWorker(TrainingWorker):
 class PolicyWorker(ActorRolloutRefWorker):
     """A rank of policy, reference and rollout."""
 
-    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
-    def train_batch(self, data: TensorDict) -> Any:
-        """One optimizer step of the policy; returns verl's metrics."""
-        return self.actor.train_batch(data)
+    actor_worker_cls = ref_worker_cls = Network
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE)
+    def logprobs(self, share: Share) -> Answer:
+        """Log-probabilities that the policy gives each next token."""
+        return self.actor.infer(share, "log_probs")
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE)
+    def reference_logprobs(self, share: Share) -> Answer:
+        """Log-probabilities that a reference with weights of its own gives each next token."""
+        return self.ref.infer(share, "log_probs")
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE)
+    def learn(self, share: Share) -> Answer:
+        """One optimizer step of the policy."""
+        return self.actor.step(share)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def start_trace(self) -> None:
+        """Begins to record what the first rank computes, the critic's part as well."""
+        self.trace = start_trace() if self.rank == 0 else None
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def write_trace(self, path: str) -> None:
+        """Writes what was recorded."""
+        if self.trace is not None:
+            write_trace(self.trace, Path(path))
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def written(self) -> Written:
+        """How far this rank is with the checkpoint that it writes, of all its networks."""
+        return WRITER.written()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def export_policy(self, directory: str) -> None:
-        """Writes a model directory with the policy's weights."""
+        """Begins to write a model directory with the policy's weights."""
         network = self.actor.engine
         source = network.model_config.local_path
         export_policy(network.module, source, network.processor, Path(directory), self.rank)

@@ -1,5 +1,7 @@
 """The Qwen-VL families at a size for tests, built from their own configuration classes."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
@@ -7,7 +9,7 @@ MERGE = 2
 IMAGE, VIDEO, VISION_START, VISION_END = 60, 61, 62, 63
 
 
-def family_config(family: str, vocabulary: int = 64, **ids: int) -> Any:
+def family_config(family: str, vocabulary: int = 64, *, tied: bool = False, **ids: int) -> Any:
     """A configuration of two decoder layers and a vision tower of two blocks."""
     from transformers import Qwen2_5_VLConfig, Qwen2VLConfig, Qwen3VLConfig
 
@@ -53,7 +55,7 @@ def family_config(family: str, vocabulary: int = 64, **ids: int) -> Any:
         "vision_start_token_id": VISION_START,
         "vision_end_token_id": VISION_END,
     }
-    return cls(text_config=text, vision_config=vision, tie_word_embeddings=False, **ids)
+    return cls(text_config=text, vision_config=vision, tie_word_embeddings=tied, **ids)
 
 
 def family_class(family: str) -> Any:
@@ -65,6 +67,30 @@ def family_class(family: str) -> Any:
         "qwen2_5_vl": transformers.Qwen2_5_VLForConditionalGeneration,
         "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,
     }[family]
+
+
+def write_qwen25vl(directory: Path, like: Path) -> Path:
+    """A Qwen2.5-VL with random weights, tied as the published 3B has them.
+
+    Args:
+        directory: Is made.
+        like: A model directory whose tokenizer and image processor it gets.
+    """
+    import torch
+    from transformers import AutoConfig
+
+    shutil.copytree(like, directory, ignore=shutil.ignore_patterns("*.safetensors"))
+    found = AutoConfig.from_pretrained(like)
+    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    ids = {name: getattr(found, name) for name in names}
+    config = family_config("qwen2_5_vl", found.text_config.vocab_size, tied=True, **ids)
+    torch.manual_seed(5)
+    model = family_class("qwen2_5_vl")(config)
+    for parameter in model.parameters():  # far from uniform attention
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=parameter[0].numel() ** -0.5)
+    model.save_pretrained(directory)
+    return directory
 
 
 def text_config(*, tied: bool = False) -> Any:

@@ -1,0 +1,77 @@
+"""How rows, trajectories and micro batches are averaged."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from vagen.config.schema import ActorConfig
+from vagen.engines.objectives import actor_denominator, actor_objective, count_trajectory_tokens
+from vagen.rollout.types import TokenRow
+
+
+def row(name: str, index: int, tokens: int) -> TokenRow:
+    """A prompt token and so many sampled ones."""
+    length = tokens + 1
+    numbers = np.random.default_rng(sum(map(ord, name)) + index)
+    names = ("logprobs", "old_logprobs", "ref_logprobs", "advantages", "entropy")
+    return TokenRow(
+        trajectory_id=name,
+        row_index=index,
+        input_ids=np.zeros(length, np.int32),
+        loss_mask=np.arange(length) > 0,
+        turn_index=np.zeros(length, np.int16),
+        rollout_logprobs=np.zeros(length, np.float32),
+        images=[],
+        columns={name: numbers.normal(size=length).astype(np.float32) for name in names},
+    )
+
+
+def loss_of(rows: list[TokenRow], config: ActorConfig, *, micro: int) -> float:
+    """The loss of a mini batch, in micro batches of so many rows."""
+    denominator = actor_denominator(rows, action_mask=lambda r: r.loss_mask, config=config)
+    total = 0.0
+    for start in range(0, len(rows), micro):
+        part = rows[start : start + micro]
+
+        def column(name: str, part: list[TokenRow] = part) -> torch.Tensor:
+            return torch.from_numpy(np.concatenate([r.columns[name][r.loss_mask] for r in part]))
+
+        ids = np.repeat(np.arange(len(part)), [int(r.loss_mask.sum()) for r in part])
+        loss, _ = actor_objective(
+            column("logprobs"),
+            column("entropy"),
+            column,
+            row_ids=torch.from_numpy(ids),
+            denominator=denominator,
+            config=config,
+        )
+        total += float(loss)
+    return total
+
+
+@pytest.mark.parametrize("average", ["token-sum", "token-mean"])
+def test_a_trajectory_in_several_rows_counts_as_if_it_were_in_one(average):
+    """And `seq-` does not: there a trajectory weighs as much as it has rows."""
+    rows = [row("a", 0, 2), row("a", 1, 5), row("b", 0, 4)]
+    joined = replace(
+        rows[0],
+        loss_mask=np.concatenate([rows[0].loss_mask, rows[1].loss_mask]),
+        input_ids=np.zeros(9, np.int32),
+        columns={
+            name: np.concatenate([rows[0].columns[name], rows[1].columns[name]])
+            for name in rows[0].columns
+        },
+    )
+    sequence, trajectory = (
+        ActorConfig.model_validate(
+            {"loss_agg_mode": f"{unit}-mean-{average}", "use_kl_loss": True, "entropy_coeff": 0.1}
+        )
+        for unit in ("seq", "trajectory")
+    )
+    expected = loss_of([joined, rows[2]], sequence, micro=2)
+    count_trajectory_tokens(rows, action_mask=lambda r: r.loss_mask)
+    for micro in (1, 2, 3):
+        assert loss_of(rows, trajectory, micro=micro) == pytest.approx(expected, rel=1e-5)
+    assert abs(loss_of(rows, sequence, micro=3) - expected) > 1e-3

@@ -1,0 +1,36 @@
+"""Options that change nothing as an experiment is written: what `vagen plan` remarks on them."""
+
+from collections.abc import Iterator
+
+from vagen.config.checks import estimator_of
+from vagen.config.schema import ExperimentConfig
+
+TURN_LEVEL = ("bi_level_gae", "turn_wise_gae")
+"""Estimators with a discount and a lambda per turn."""
+
+
+def no_ops(config: ExperimentConfig) -> Iterator[str]:
+    """Says of each such option why, and what would give it an effect."""
+    algorithm, name = config.algorithm, config.algorithm.adv_estimator
+    lam = algorithm.lam if algorithm.high_level_lam is None else algorithm.high_level_lam
+    undiscounted = algorithm.gamma == algorithm.lam == 1.0
+    if name in ("gae", "masked_gae") and undiscounted:
+        yield (
+            "algorithm.gamma = lam = 1: the advantage of a token is the reward to come less its "
+            "value whichever tokens the recursion runs over, so that "
+            "rollout_manager.use_gae_mask (M^adv) changes whitening and the critic's targets only"
+        )
+    if name in TURN_LEVEL and lam == 1.0:
+        yield (
+            f"{name} with lambda 1 between turns (algorithm.high_level_lam): a turn's advantage is "
+            "the discounted reward to come less its value, and the value of the next turn is never "
+            "learnt from; where every turn is rewarded, lower it (.5, preset "
+            "vagen_full_turn_lambda)"
+        )
+    if name == "bi_level_gae" and undiscounted and algorithm.high_level_gamma == lam == 1.0:
+        yield "bi_level_gae without any discount and with lambda 1 is masked_gae"
+    if not config.rollout_manager.use_loss_mask and estimator_of(config).mask == "loss":
+        yield (
+            f"rollout_manager.use_loss_mask = false: {name} says nothing of observations, they "
+            "dilute the policy loss and teach nothing"
+        )

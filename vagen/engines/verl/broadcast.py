@@ -1,0 +1,188 @@
+"""How weights get to rollout servers with GPUs of their own (`infra.verl.rollout_gpus`).
+
+A backend of verl's checkpoint engine over torch.distributed: NCCL between GPUs, gloo between the
+processes of a CPU, and the same code for both. (verl's own `nccl` needs cupy, and GPUs.) The first
+rank packs the weights into buckets and broadcasts one while it gathers the next; what lies where
+goes through a key-value store of its own. Configurations name this module, so that every process
+that sends or receives imports it.
+"""
+
+import pickle
+from collections.abc import AsyncIterator, Iterable
+from datetime import timedelta
+from typing import Any
+
+import ray
+import torch
+from torch import Tensor
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
+from verl.checkpoint_engine.base import (
+    CheckpointEngine,
+    CheckpointEngineRegistry,
+    TensorMeta,
+    merge_weight_chunks,
+    split_weight_chunks,
+)
+from verl.utils.device import get_device_id, get_device_name
+
+from vagen.engines.verl.mapping import BROADCAST
+
+PATIENCE = timedelta(minutes=30)
+"""How long a process waits for the others."""
+ALIGNMENT = 16
+"""Weights of any type begin at multiples of so many bytes."""
+BUCKETS = 2
+"""One is filled, or read, while the other one is under way."""
+
+Address = tuple[str, int]
+Part = tuple[TensorMeta, Tensor]
+
+
+@CheckpointEngineRegistry.register(BROADCAST)
+class BroadcastEngine(CheckpointEngine):
+    """One process's part: the first rank sends, GPUs of servers receive, other ranks only gather.
+
+    The group is made once; a process that is lost ends the engine.
+    """
+
+    def __init__(self, bucket_size: int, is_master: bool = False):
+        """Talks to nobody yet.
+
+        Args:
+            bucket_size: Bytes of a bucket; two of them are held while weights are sent.
+            is_master: Whether this process sends.
+        """
+        self.bucket_size = bucket_size
+        self.is_master = is_master
+        self._buckets: list[Tensor] = []
+        self._store: Any = None
+        self._group: Any = None
+        self._keys: list[str] = []
+        self._round = 0
+
+    def prepare(self) -> Address | None:
+        """Takes memory for the buckets; returns where the sender's store is, others None."""
+        self._buckets = [
+            torch.empty(self.bucket_size, dtype=torch.uint8, device=get_device_id())
+            for _ in range(BUCKETS)
+        ]
+        if not self.is_master:
+            return None
+        self._host = ray.util.get_node_ip_address().strip("[]")
+        if self._store is None:
+            self._store = TCPStore(
+                self._host, 0, is_master=True, wait_for_workers=False, timeout=PATIENCE
+            )
+        return self._host, self._store.port
+
+    @classmethod
+    def build_topology(
+        cls,
+        actor_wg_world_size: int,
+        rollout_world_size: int,
+        metadata: list[Address | None],
+    ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+        """Places in the group: the sender's is 0, those of ranks that do not send -1."""
+        size = 1 + rollout_world_size
+
+        def arguments(places: list[int]) -> dict[str, list[Any]]:
+            count = len(places)
+            return {"rank": places, "size": [size] * count, "address": [metadata[0]] * count}
+
+        silent = [-1] * (actor_wg_world_size - 1)
+        return arguments([0, *silent]), arguments(list(range(1, size)))
+
+    def init_process_group(self, rank: int, size: int, address: Address) -> None:
+        """Joins the others, the first time."""
+        if rank < 0:
+            self._buckets = []
+        elif self._group is None:
+            if self._store is None:
+                self._store = TCPStore(*address, is_master=False, timeout=PATIENCE)
+            self._group = _process_group(PrefixStore("group", self._store), rank, size)
+
+    def finalize(self) -> None:
+        """Gives the memory of the buckets back; every process has all weights by now."""
+        self._buckets = []
+        for key in self._keys:
+            self._store.delete_key(key)
+        self._keys = []
+        self._round += 1
+
+    @torch.no_grad()
+    async def send_weights(
+        self, weights: Iterable[tuple[str, Tensor]], global_steps: int | None = None
+    ) -> None:
+        """Sends all weights. Every rank iterates: gathering a sharded weight is collective."""
+        if self._group is None:
+            for _ in weights:
+                pass
+            return
+        sent: Any = None
+        metas: list[TensorMeta] = []
+        place, end = 0, 0
+        async for meta, chunk in split_weight_chunks(_contiguous(weights), self.bucket_size):
+            assert chunk is not None
+            if end + meta.chunk_size > self.bucket_size:
+                if sent is not None:
+                    sent.wait()
+                sent = self._send(metas, self._buckets[place], last=False)
+                metas, end, place = [], 0, (place + 1) % BUCKETS
+            meta.offset = end
+            metas.append(meta)
+            self._buckets[place][end : end + meta.chunk_size].copy_(chunk)
+            end += -(-meta.chunk_size // ALIGNMENT) * ALIGNMENT
+        if sent is not None:
+            sent.wait()
+        self._send(metas, self._buckets[place], last=True).wait()
+        torch.get_device_module(self._buckets[place].device).synchronize()
+
+    def _send(self, metas: list[TensorMeta], bucket: Tensor, *, last: bool) -> Any:
+        """Begins to broadcast a bucket; returns what can be waited for."""
+        self._keys.append(self._key(len(self._keys)))
+        self._store.set(self._keys[-1], pickle.dumps((metas, last)))
+        return self._group.broadcast(bucket[: _length(metas)], 0)
+
+    async def receive_weights(
+        self, global_steps: int | None = None
+    ) -> AsyncIterator[tuple[str, Tensor]]:
+        """Yields all weights as they were sent; each is valid until the next one is asked for."""
+        async for name, weight in merge_weight_chunks(self._received(), self.bucket_size):
+            yield name, weight
+
+    async def _received(self) -> AsyncIterator[Part]:
+        """Parts of weights, of one bucket while the next one is under way."""
+        number, coming = 0, self._receive(0)
+        while coming is not None:
+            metas, last, bucket, work = coming
+            work.wait()
+            number += 1
+            coming = None if last else self._receive(number)
+            for meta in metas:
+                assert meta.offset is not None
+                yield meta, bucket[meta.offset : meta.offset + meta.chunk_size]
+
+    def _receive(self, number: int) -> tuple[list[TensorMeta], bool, Tensor, Any]:
+        """Begins to receive a bucket: what is in it, whether it is the last one, it, its end."""
+        metas, last = pickle.loads(self._store.get(self._key(number)))
+        bucket = self._buckets[number % BUCKETS]
+        return metas, last, bucket, self._group.broadcast(bucket[: _length(metas)], 0)
+
+    def _key(self, number: int) -> str:
+        return f"{self._round}/{number}"
+
+
+def _process_group(store: Any, rank: int, size: int) -> Any:
+    """A group beside torch's default one, which has other members."""
+    if get_device_name() == "cuda":
+        return torch.distributed.ProcessGroupNCCL(store, rank, size, PATIENCE)
+    return ProcessGroupGloo(store, rank, size, PATIENCE)
+
+
+def _contiguous(weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
+    return ((name, weight.detach().contiguous()) for name, weight in weights)
+
+
+def _length(metas: list[TensorMeta]) -> int:
+    """Bytes of a bucket that are in use."""
+    return metas[-1].offset + metas[-1].chunk_size

@@ -1,0 +1,66 @@
+"""Whether the engine that samples and the one that learns are the same policy.
+
+Both compute the probability of every sampled token. What is learnt rests on the two being the same
+up to rounding: PPO's ratio, importance weights and the KL terms compare with the trainer's.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vagen.config.schema import AgreementConfig
+from vagen.learning.kl import LOG_RATIO_LIMIT
+from vagen.metrics import PROBABILITY_CORRELATION, RATIO_MEAN
+
+LEAST_DEVIATION = 0.01
+"""Probabilities that vary less have no correlation to speak of: rounding would be most of it."""
+CAUSES = (
+    "usually one of them leaves out tokens or scales logits as the other does not (top_p, top_k, "
+    "temperature, bans), has other weights (an update that did not arrive), or reads other pixels "
+    "(another image processor, frames that are resized; `vagen plan` says which): docs/stability.md"
+)
+
+
+def measure_agreement(
+    trainer: NDArray[np.float32], rollout: NDArray[np.float32]
+) -> dict[str, float]:
+    """Metrics of the two log-probabilities [tokens] of every sampled token.
+
+    The mean of pi_trainer / pi_rollout over tokens that pi_rollout drew is the probability that the
+    trainer gives to what the rollout can sample at all: 1, however much they differ otherwise, if
+    neither excludes what the other allows and the rollout drew from what it says.
+    """
+    ratio = np.exp(np.clip(trainer - rollout, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT), dtype=np.float64)
+    metrics = {
+        "rollout/logprob_difference_max": float(np.abs(trainer - rollout).max()),
+        "rollout/kl": float((rollout - trainer).mean()),
+        RATIO_MEAN: float(ratio.mean()),
+    }
+    ours, theirs = np.exp(trainer, dtype=np.float64), np.exp(rollout, dtype=np.float64)
+    if max(ours.std(), theirs.std()) >= LEAST_DEVIATION:
+        varies = min(ours.std(), theirs.std()) > 0
+        found = float(np.corrcoef(ours, theirs)[0, 1]) if varies else 0.0
+        metrics[PROBABILITY_CORRELATION] = found
+    return metrics
+
+
+def disagreement(config: AgreementConfig, metrics: Mapping[str, float]) -> str | None:
+    """What is wrong with an iteration's metrics; None if nothing is, or no token was sampled."""
+    found = []
+    ratio, correlation = metrics.get(RATIO_MEAN), metrics.get(PROBABILITY_CORRELATION)
+    if ratio is not None and not abs(ratio - 1) <= config.max_ratio_error:
+        found.append(
+            f"the mean ratio of their probabilities is {ratio:.4f}, further from 1 than "
+            f"trainer.agreement.max_ratio_error = {config.max_ratio_error:g}"
+        )
+    if correlation is not None and not correlation >= config.min_correlation:
+        found.append(
+            f"their correlation is {correlation:.4f}, below trainer.agreement.min_correlation = "
+            f"{config.min_correlation:g}"
+        )
+    if not found:
+        return None
+    return (
+        f"rollout and trainer do not agree on the sampled tokens: {', and '.join(found)}; {CAUSES}"
+    )

@@ -1,0 +1,78 @@
+"""The format probe: whether the policy answers in the layout at all, before much is spent on it.
+
+A layout that the policy never keeps is never rewarded, and reinforcement learning has nothing to
+start from: a tag that the model reserves, a prompt that it does not follow, answers that are cut.
+"""
+
+from vagen import progress
+from vagen.config.schema import ExperimentConfig
+from vagen.engines.base import Engine
+from vagen.models.tiny import TINY_MODELS
+from vagen.rollout.types import Trajectory, Turn
+from vagen.stages.episodes import evaluation_specs
+from vagen.stages.levels import LevelSet
+
+DEFAULT_ANSWERS = 20
+SHOWN = 400
+"""Most characters of an answer in the error."""
+
+
+class FormatNotKept(ValueError):
+    """Too few answers have the layout that the prompt asks for; shows two that have not."""
+
+
+def answers_probed(config: ExperimentConfig) -> int:
+    """First answers that are looked at in each environment; 0 if there is no probe."""
+    asked = config.trainer.format_probe
+    if asked is None:
+        return 0 if config.actor_rollout_ref.model.path in TINY_MODELS else DEFAULT_ANSWERS
+    return asked
+
+
+def probe_format(config: ExperimentConfig, engine: Engine, levels: list[LevelSet]) -> None:
+    """Plays a few training levels, sampled as in training, and says how many answers keep to it.
+
+    Levels and seeds are those of an evaluation of the training split, which no other step makes, so
+    that a training is the same to the last bit with a probe and without.
+
+    Raises:
+        FormatNotKept: In an environment fewer do than `trainer.format_probe_min`.
+    """
+    specs = evaluation_specs(config, levels, "train", answers_probed(config))
+    with progress.bar("answers", len(specs)) as advance:
+        trajectories, _ = engine.play(
+            specs,
+            sampling=config.actor_rollout_ref.rollout,
+            split="train",
+            on_finish=lambda _: advance(1),
+        )
+    for level_set in levels:
+        played = [t for t in trajectories if t.config_id == level_set.config_id]
+        _check(config, level_set.config_id, played)
+
+
+def _check(config: ExperimentConfig, env_id: str, played: list[Trajectory]) -> None:
+    answers = [trajectory.turns[0] for trajectory in played if trajectory.turns]
+    malformed = [turn for turn in answers if not turn.parsed.format_correct]
+    kept = len(answers) - len(malformed)
+    progress.event("format_probe", env=env_id, answers=len(answers), format_correct=kept)
+    said = f"{env_id}: {kept} of {len(answers)} first answers have the layout of the prompt"
+    least = config.trainer.format_probe_min
+    if kept >= least * len(answers):
+        progress.note(f"format probe: {said}")
+        return
+    cut = sum(turn.length_cut for turn in malformed)
+    raise FormatNotKept(
+        f"{said}, fewer than trainer.format_probe_min = {least:g} asks for: there would be nothing "
+        f"to learn from. {cut} were cut at data.max_response_length = "
+        f"{config.data.max_response_length}. Two of them:\n"
+        + "\n".join(f"  {_shown(turn)}" for turn in malformed[:2])
+        + f"\n`vagen doctor` says whether a tag is one reserved token: rename it in "
+        f"`envs.{env_id}.env_config.tags`. Otherwise take another prompt_format or model, or a "
+        "warm start; trainer.format_probe=0 goes on all the same"
+    )
+
+
+def _shown(turn: Turn) -> str:
+    text = turn.response_text
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
