@@ -190,6 +190,24 @@ def started(config: ExperimentConfig, infra: InfraConfig) -> Iterator[Any]:
         engine.close()
 
 
+class Alone:
+    """A worker group whose one worker is this process."""
+
+    world_size = 1
+
+    def __init__(self, worker: Any):
+        self.worker = worker
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.worker, name)
+
+        def call(*shares: Any, **options: Any) -> list[Any]:
+            own = (share[0] if isinstance(share, list) else share for share in shares)
+            return [method(*own, **options)]
+
+        return call
+
+
 class OneRank:
     """verl's ranks as an engine has them, this process being the only one: no Ray, no servers."""
 
@@ -199,16 +217,17 @@ class OneRank:
         from vagen.engines.verl.workers import CriticWorker, PolicyWorker
 
         adapters = experiment.actor_rollout_ref.model.lora_rank > 0
-        self.policy = PolicyWorker(config.actor_rollout_ref, role="actor")
-        self.policy.init_model()
-        self.reference = self.critic = None
+        policy = PolicyWorker(config.actor_rollout_ref, role="actor")
+        policy.init_model()
         if has_reference(experiment) and not adapters:
-            self.reference = PolicyWorker(config.actor_rollout_ref, role="ref")
-            self.reference.init_model()
-            self.policy.compute_ref_log_prob = self.reference.compute_ref_log_prob
+            reference = PolicyWorker(config.actor_rollout_ref, role="ref")
+            reference.init_model()
+            policy.ref = reference.ref
+        self.policy, self.critic = Alone(policy), None
         if has_critic(experiment):
-            self.critic = CriticWorker(_critic_config(config))
-            self.critic.reset()
+            critic = CriticWorker(_critic_config(config))
+            critic.reset()
+            self.critic = Alone(critic)
 
     def processes(self) -> dict[str, Any]:
         """None beside this one."""

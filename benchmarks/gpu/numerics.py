@@ -42,7 +42,7 @@ def check(setup: Setup) -> dict[str, Any]:
             found[f"local/{dtype}"] = _said(engine, rows, images)
     for attention in ("packed", "sdpa"):
         with one_rank(config, setup.infra(f"verl.attention={attention}")) as engine:
-            _draw_head(engine.groups.critic.engine.module.get_output_embeddings().weight)
+            _draw_head(engine.groups.critic.worker.engine.module.get_output_embeddings().weight)
             name = f"verl/{setup.dtype}/{attention}"
             found[name] = _said(engine, rows, images)
             found[f"{name}/shuffled"] = _said(engine, rows, images, shuffled=True)
