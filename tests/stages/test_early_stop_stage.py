@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from vagen.cli.main import USER_ERROR, main
+from vagen.engines.local.engine import LocalEngine
 from vagen.progress import configure, read_events
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.layout import ITERATION_STAGES, validated_iteration
-from vagen.run.run import Stop
+from vagen.run.run import KEEP_CHECKPOINTS, Stop, read_results
 from vagen.stages.evaluate import evaluate
 from vagen.stages.execute import STAGES, execute
 from vagen.stages.rollout import rollout
@@ -92,3 +94,42 @@ def test_a_training_that_stops_early_ends_well_and_resumes_to_the_same(make_star
     assert read_manifest(run.registration).digest == digest
     later = [e for e in read_events(run.events)[finished:] if e["event"] == "stage_finished"]
     assert not [e for e in later if e["iteration"] is not None], "no iteration is run again"
+
+
+@pytest.mark.slow
+def test_the_best_validated_policy_is_kept_tested_and_registered(make_started_run, monkeypatch):
+    """Learning rates that get out of hand spoil the policy: the best one is not among the last."""
+    original = LocalEngine.update
+
+    def update(engine, *arguments, **options):
+        engine.lr_scale = 0.1 if engine.updates == 0 else 1000.0
+        return original(engine, *arguments, **options)
+
+    monkeypatch.setattr(LocalEngine, "update", update)
+    run = make_started_run(
+        *(
+            "trainer.total_training_steps=5",
+            "trainer.test_freq=1",
+            "actor_rollout_ref.rollout.val_kwargs.temperature=0",
+        ),
+        "trainer.select=best_validation",
+    )
+    run.infra = run.infra.model_copy(update={"save_freq": 4})
+    train(run)
+    found = run.validations()
+    assert list(found) == [0, 1, 2, 3, 4], "the last one as well"
+    best = max(found, key=lambda number: (found[number], number))
+    assert best < 5 - KEEP_CHECKPOINTS, found
+    assert run.final_iteration == best
+    assert read_results(run.evaluation("final"))["policy_version"] == f"iteration-{best:04d}"
+    registration = json.loads((run.registration / "registration.json").read_text())
+    assert registration["policy"] == str(run.checkpoint(best) / "policy")
+    assert run.newest_policy() == registration["policy"]
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert (summary["final"]["iteration"], summary["iterations"]) == (best + 1, 5)
+
+
+def test_the_best_of_no_validation_is_refused(capsys):
+    words = ["plan", "frozenlake-tiny", "trainer.select=best_validation"]
+    assert main(words) == USER_ERROR
+    assert "set trainer.test_freq" in capsys.readouterr().err

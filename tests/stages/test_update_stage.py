@@ -16,9 +16,9 @@ from vagen.engines.local.engine import LocalEngine
 from vagen.models import load_model
 from vagen.rollout.batch import BatchError, TrajectoryBatch
 from vagen.rollout.runner import derive_seed
-from vagen.run.run import KEEP_CHECKPOINTS, Run, committed
+from vagen.run.run import KEEP_CHECKPOINTS, Run, committed, read_results
 from vagen.stages import weights
-from vagen.stages.evaluate import evaluate, read_results
+from vagen.stages.evaluate import evaluate
 from vagen.stages.update import update
 from vagen.stages.weights import (
     engine_at,

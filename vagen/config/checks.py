@@ -377,6 +377,12 @@ def _stability(config: ExperimentConfig) -> Refusals:
             "trainer.early_stop.min_val_success",
             "nothing is validated; set trainer.test_freq, or this to null",
         )
+    if trainer.select == "best_validation" and not trainer.test_freq:
+        yield (
+            "trainer.select",
+            "best_validation chooses among policies that were validated; set trainer.test_freq, or "
+            "this to last",
+        )
     if trainer.template_collapse_freq and trainer.template_collapse_samples < 2:
         yield (
             "trainer.template_collapse_samples",

@@ -382,6 +382,9 @@ class TrainerConfig(Section):
     """Iterations of rollout, judge, advantage, update."""
     test_freq: int = Field(default=0, ge=0)
     """Evaluate on the validation levels every this many iterations; 0 is never."""
+    select: Annotated[Literal["last", "best_validation"], LATER] = "last"
+    """Which policy the training ends with, is tested and registered: the last one, or of those that
+    were validated the one with the highest success (of equals the latest)."""
     critic_warmup: int = Field(default=0, ge=0)
     """First iterations in which only the critic learns."""
     format_probe: int | None = Field(default=None, ge=0)
@@ -405,9 +408,9 @@ class TrainerConfig(Section):
     def validates_after(self, iteration: int) -> bool:
         """Whether the validation levels are played after an iteration, counted from 0."""
         done = iteration + 1
-        return (
-            bool(self.test_freq) and done % self.test_freq == 0 and done < self.total_training_steps
-        )
+        if done >= self.total_training_steps:
+            return self.select == "best_validation"
+        return bool(self.test_freq) and done % self.test_freq == 0
 
 
 class ExperimentConfig(Section):

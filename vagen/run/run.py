@@ -1,5 +1,6 @@
 """A run: one folder with its configuration and everything its steps wrote."""
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -275,6 +276,34 @@ class Run:
         stop = self.stop
         return stop.iteration if stop else self.experiment.trainer.total_training_steps - 1
 
+    def validations(self) -> dict[int, float]:
+        """Success on the validation levels by iteration, of those that were validated, in order."""
+        folders = {
+            number: self.evaluation(layout.validation(number + 1))
+            for number in range(self.finished_iterations)
+        }
+        return {
+            number: read_results(self.fetch(folder))["success"]
+            for number, folder in folders.items()
+            if committed(folder)
+        }
+
+    @property
+    def best_iteration(self) -> int | None:
+        """Number of the iteration with the best validation.
+
+        None if `trainer.select` does not ask for it, or nothing was validated yet.
+        """
+        if self.experiment.trainer.select == "last" or not (found := self.validations()):
+            return None
+        return max(found, key=lambda number: (found[number], number))
+
+    @property
+    def final_iteration(self) -> int:
+        """Number of the iteration whose policy is what the training ends with."""
+        best = self.best_iteration
+        return self.last_iteration if best is None else best
+
     def fetch(self, folder: Path, part: str = "") -> Path:
         """The committed folder with its contents, which may still be in the store only.
 
@@ -316,12 +345,16 @@ class Run:
         return manifest.payload["model_path"] or str(self.warm_start / layout.POLICY)
 
     def newest_policy(self) -> str:
-        """Model directory of the newest checkpoint, else what the warm start made or was given.
+        """Model directory that the training ended with; of a training that has not, the newest.
+
+        Before the first checkpoint it is what the warm start made or was given.
 
         Raises:
             ConfigError: There is neither yet.
         """
         checkpoints = sorted((self.path / layout.CHECKPOINTS).glob("[0-9]*/manifest.json"))
+        if self.finished_iterations > self.last_iteration:
+            checkpoints = [self.checkpoint(self.final_iteration) / MANIFEST]
         if checkpoints:
             return str(self.fetch(checkpoints[-1].parent, layout.POLICY) / layout.POLICY)
         if committed(self.warm_start) is None:
@@ -332,6 +365,12 @@ class Run:
 def committed(folder: Path) -> Manifest | None:
     """The folder's manifest if it is there whole."""
     return read_manifest(folder) if (folder / MANIFEST).exists() else None
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """What an evaluation found: success with its interval, and success per level."""
+    read_manifest(folder)
+    return json.loads((folder / layout.RESULTS).read_text())
 
 
 def result(folder: Path) -> dict[str, Any]:

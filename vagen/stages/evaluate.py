@@ -16,7 +16,7 @@ from vagen.report.viewer import write_report
 from vagen.rollout.batch import SCHEMA_VERSION, TrajectoryBatch
 from vagen.rollout.types import Status
 from vagen.run import layout
-from vagen.run.run import Run, committed, result
+from vagen.run.run import Run, read_results, result
 from vagen.run.spent import spent
 from vagen.stages.advantage import add_columns
 from vagen.stages.episodes import evaluation_specs
@@ -26,7 +26,7 @@ from vagen.stages.levels import LevelSet, draw_levels, load_levels
 from vagen.stages.rollout import check_images, episode_metrics
 from vagen.stages.tracking import log_evaluation
 from vagen.stages.weights import engine_at, make_engine, version_after
-from vagen.storage import commit_directory, read_manifest
+from vagen.storage import commit_directory
 from vagen.tracking import binomial_ci95
 
 
@@ -129,18 +129,6 @@ def play_levels(
     return metrics
 
 
-def read_results(folder: Path) -> dict[str, Any]:
-    """What `play_levels` found: success with its interval, and success per level."""
-    read_manifest(folder)
-    return json.loads((folder / layout.RESULTS).read_text())
-
-
-def validations(run: Run, iteration: int) -> list[float]:
-    """Success of every validation before an iteration's update, in order."""
-    folders = [run.evaluation(layout.validation(count)) for count in range(1, iteration + 1)]
-    return [read_results(run.fetch(folder))["success"] for folder in folders if committed(folder)]
-
-
 def evaluate_model(
     model_path: str,
     experiment: ExperimentConfig,
@@ -185,7 +173,7 @@ def _version(run: Run, name: str) -> str:
     if name == layout.WARM_START:
         return layout.WARM_START
     if name == layout.FINAL:
-        return version_after(run.last_iteration)
+        return version_after(run.final_iteration)
     if (iteration := layout.validated_iteration(name)) is not None:
         return version_after(iteration)
     raise ConfigError(

@@ -7,9 +7,8 @@ from typing import Any
 from vagen import progress
 from vagen.report.curves import Mark, write_curves
 from vagen.run import layout
-from vagen.run.run import Run, committed
+from vagen.run.run import Run, committed, read_results
 from vagen.run.spent import spent, working_seconds
-from vagen.stages.evaluate import read_results
 from vagen.stages.tracking import log_all, tracker_of
 from vagen.tracking import paired_bootstrap
 from vagen.tracking.tracker import RunStatus
@@ -66,7 +65,7 @@ def summarize(run: Run) -> dict[str, Any] | None:
         "seed": run.experiment.seed,
         "config_digest": run.config_digest,
         "warm_start": _part(start),
-        "final": _part(final),
+        "final": _part(final) | {"iteration": run.final_iteration + 1},
         "levels": len(shared),
         "paired_gain": {"gain": paired.gain, "ci95": list(paired.ci95)},
         "iterations": run.finished_iterations,

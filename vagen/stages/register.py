@@ -7,9 +7,8 @@ from typing import Any
 from vagen import progress
 from vagen.envs.images import png_bytes
 from vagen.run import layout
-from vagen.run.run import Run, result
+from vagen.run.run import Run, read_results, result
 from vagen.service import environments_of
-from vagen.stages.evaluate import read_results
 from vagen.stages.tracking import tracker_of
 from vagen.storage import commit_directory, verify_directory
 from vagen.tracking import Example, register_model
@@ -21,7 +20,7 @@ def register(run: Run) -> dict[str, Any]:
     Raises:
         RegistrationError: The registered version cannot be loaded back or does not answer.
     """
-    checkpoint = run.checkpoint(run.last_iteration)
+    checkpoint = run.checkpoint(run.final_iteration)
     verify_directory(run.fetch(checkpoint, layout.POLICY), layout.POLICY)
     results = read_results(run.fetch(run.evaluation(layout.FINAL)))
     tracker = tracker_of(run)
@@ -32,7 +31,7 @@ def register(run: Run) -> dict[str, Any]:
         uri=tracker.uri,
         results=results["by_level"],
         examples=_examples(run),
-        metrics={"iterations": float(run.last_iteration + 1)},
+        metrics={"iterations": float(run.final_iteration + 1)},
         seed=run.experiment.seed,
         step=run.last_iteration + 1,
     )

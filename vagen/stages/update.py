@@ -9,7 +9,6 @@ from vagen.metrics import REWARD_VARIANCE
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.run import Run, result
 from vagen.stages.checkpoints import begin_checkpoint
-from vagen.stages.evaluate import validations
 from vagen.stages.learn import learn
 from vagen.stages.stability import Watch
 from vagen.stages.tracking import log_iteration
@@ -68,7 +67,9 @@ def update(
         progress.note(f"the training ends after iteration {iteration + 1}: {reason}")
     last = reason is not None or iteration + 1 == run.experiment.trainer.total_training_steps
     cannot_be_repeated = last or watch.must_roll_back
-    if cannot_be_repeated or (iteration + 1) % run.infra.save_freq == 0:
+    trainer = run.experiment.trainer
+    may_be_best = trainer.select == "best_validation" and trainer.validates_after(iteration)
+    if cannot_be_repeated or may_be_best or (iteration + 1) % run.infra.save_freq == 0:
         run.await_checkpoint()
         prune_checkpoints(run, iteration, base=good)
         begin_checkpoint(run, engine, iteration)
@@ -91,5 +92,5 @@ def _stop_reason(run: Run, iteration: int, history: dict[str, float]) -> str | N
         rows = [*run.iteration_metrics(), history]
     variances = [row[REWARD_VARIANCE] for row in rows if REWARD_VARIANCE in row]
     skipped = [row.get("update/skipped") == 1.0 for row in rows]
-    successes = validations(run, iteration) if rules.min_val_success is not None else []
+    successes = [*run.validations().values()] if rules.min_val_success is not None else []
     return stop_reason(rules, variances, successes, skipped)

@@ -201,7 +201,7 @@ def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:
             if it never does.
     """
     saved = [number for number in saved_iterations(run) if number < iteration]
-    kept = set(saved[1 - KEEP_CHECKPOINTS :])
+    kept = {*saved[1 - KEEP_CHECKPOINTS :], run.best_iteration}
     if base not in ("", layout.WARM_START):
         kept |= set([number for number in saved if number <= iteration_of(base)][-1:])
     for folder in (run.path / layout.CHECKPOINTS).glob("[0-9]*"):
