@@ -241,6 +241,8 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     config = load_experiment(experiment)
     values = config.model_dump(mode="json")
     del values["trainer"]["early_stop"]["empty_batches"]
+    del values["trainer"]["select"]
+    del values["actor_rollout_ref"]["rollout"]["val_kwargs"]["n"]
     del values["judge"]["repetition"]["top_k"]
     del values["actor_rollout_ref"]["model"]["freeze_vision_tower"]
     del values["actor_rollout_ref"]["actor"]["use_rollout_log_probs"]

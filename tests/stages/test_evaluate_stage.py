@@ -58,6 +58,28 @@ def test_the_same_model_outside_a_run_scores_the_same(run, evaluated, tmp_path):
     assert found["results"]["levels"] == 4
 
 
+def test_several_attempts_at_a_level(run, evaluated, tmp_path):
+    """The first one is the only one of an evaluation with one."""
+    sampling = run.experiment.actor_rollout_ref.rollout
+    val = sampling.val_kwargs.model_copy(update={"n": 3})
+    rollout = sampling.model_copy(update={"val_kwargs": val})
+    network = run.experiment.actor_rollout_ref.model_copy(update={"rollout": rollout})
+    config = run.experiment.model_copy(update={"actor_rollout_ref": network})
+    policy = str(run.warm_start / "policy")
+    results = evaluate_model(policy, config, run.infra, "test", None, tmp_path / "x")["results"]
+    played = TrajectoryBatch.load(tmp_path / "x").trajectories
+    first = {t.level_hash: float(t.success) for t in played[::3]}
+    assert first == read_results(evaluated)["by_level"]
+    rows = [t.rows[0].input_ids.tobytes() for t in played]
+    assert len(set(rows)) > 6, "attempts differ"
+    assert results["levels"] == 6 and len(played) == 18
+    rates = [np.mean([t.success for t in played[i : i + 3]]) for i in range(0, 18, 3)]
+    assert [*results["by_level"].values()] == pytest.approx(rates)
+    assert results["success"] == pytest.approx(results["pass_at"]["1"])
+    assert list(results["pass_at"]) == list(results["pass_all"]) == ["1", "2", "3"]
+    assert results["pass_at"]["3"] == pytest.approx(np.mean([rate > 0 for rate in rates]))
+
+
 def test_a_mixture_counts_a_level_once_per_environment(run, tmp_path):
     (levels,) = load_levels(run)
     both = [levels, LevelSet("again", levels.spec, levels.env_config_digest, levels.splits)]

@@ -1,10 +1,19 @@
+from itertools import combinations
+from statistics import fmean
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, ttest_rel
 
-from vagen.tracking.stats import binomial_ci95, paired_bootstrap, paired_seeds
+from vagen.tracking.stats import (
+    binomial_ci95,
+    of_attempts,
+    paired_bootstrap,
+    paired_seeds,
+    success_ci95,
+)
 
 
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
@@ -89,3 +98,27 @@ def test_the_interval_over_seeds_covers_where_that_over_levels_does_not():
             assert interval is not None
             covered[i] += interval[0] <= 0.1 <= interval[1]
     assert covered[0] >= 180 and covered[1] < 160
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=4))
+def test_attempts_are_counted_as_every_choice_of_them_would_be(levels):
+    found = of_attempts(levels, 5)
+    for k in (1, 2, 4, 5):
+        choices = [[*combinations(wins, k)] for wins in levels if len(wins) >= k]
+        if not choices:
+            assert str(k) not in found["pass_at"]
+            continue
+        some = fmean(fmean(any(chosen) for chosen in of_level) for of_level in choices)
+        every = fmean(fmean(all(chosen) for chosen in of_level) for of_level in choices)
+        assert found["pass_at"][str(k)] == pytest.approx(some)
+        assert found["pass_all"][str(k)] == pytest.approx(every)
+    assert of_attempts(levels, 1) == {}
+
+
+def test_attempts_at_a_level_are_no_independent_trials():
+    """Levels that are won always or never, but for one: ten attempts tell little more than one."""
+    rates = [0.0, 1.0] * 20
+    assert success_ci95(rates) == binomial_ci95(20, 40)
+    low, high = success_ci95([*rates, 0.5])
+    narrow_low, narrow_high = binomial_ci95(205, 410)
+    assert high - low > 2.5 * (narrow_high - narrow_low)

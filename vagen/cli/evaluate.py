@@ -62,6 +62,10 @@ def evaluate(options: Namespace) -> None:
         run.mirror.push_evaluation(out)
     interval = "[{:.3f}, {:.3f}]".format(*results["ci95"]) if results["ci95"] else "(no interval)"
     print(f"success {results['success']:.3f}  {interval} on {results['levels']} levels, {model}")
+    for name, label in (("pass_at", "pass@"), ("pass_all", "pass^")):
+        found = results.get(name, {})
+        if found:
+            print("  ".join(f"{label}{k} {value:.3f}" for k, value in found.items()))
     print(f"{out}  (vagen view {out})")
 
 

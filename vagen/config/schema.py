@@ -261,10 +261,18 @@ class SamplingConfig(Section):
     """-1 is off."""
 
 
+class ValSamplingConfig(SamplingConfig):
+    """Sampling in evaluation."""
+
+    n: Annotated[PositiveInt, LATER] = 1
+    """Attempts at each level. Success is their mean (mean@n); pass@k (at least one of k succeeds)
+    and pass^k (all of them do) are reported for k = 1, 2, 4 … n."""
+
+
 class RolloutConfig(SamplingConfig):
     """Sampling in training; `val_kwargs` in evaluation."""
 
-    val_kwargs: SamplingConfig = SamplingConfig()
+    val_kwargs: ValSamplingConfig = ValSamplingConfig()
     """Sampling in evaluation."""
     max_concurrency: PositiveInt = 128
     """Trajectories generated side by side, by all rollout servers together."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from vagen.rollout.types import Status, Trajectory, Turn
-from vagen.tracking.stats import binomial_ci95
+from vagen.tracking.stats import success_ci95
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +104,13 @@ def config_rows(trajectories: Sequence[Trajectory]) -> list[ConfigRow]:
     rows = []
     for name in sorted({item.config_id for item in trajectories}):
         members = [item for item in trajectories if item.config_id == name]
-        successes = sum(item.success for item in members)
-        low, high = binomial_ci95(successes, len(members))
+        rates = _rates(members)
+        low, high = success_ci95(rates)
         rows.append(
             ConfigRow(
                 name=name,
                 count=len(members),
-                success=f"{successes / len(members):.1%}",
+                success=f"{fmean(rates):.1%}",
                 interval=f"{low:.1%} – {high:.1%}",
                 score=_mean([item.score for item in members]),
             )
@@ -119,14 +120,14 @@ def config_rows(trajectories: Sequence[Trajectory]) -> list[ConfigRow]:
 
 def _success_card(trajectories: Sequence[Trajectory]) -> Card:
     count = len(trajectories)
-    hint = "Successful trajectories of all, with the Wilson 95 % interval"
+    hint = "Success, mean over levels, with its 95 % interval"
     if not count:
         return Card("success", "–", "no trajectory", hint)
-    successes = sum(item.success for item in trajectories)
-    low, high = binomial_ci95(successes, count)
+    successes, rates = sum(item.success for item in trajectories), _rates(trajectories)
+    low, high = success_ci95(rates)
     return Card(
         name=f"success ({successes} of {count})",
-        value=f"{successes / count:.1%}",
+        value=f"{fmean(rates):.1%}",
         detail=f"95 % interval {low:.1%} – {high:.1%}",
         hint=hint,
         interval=Interval(100 * low, 100 * successes / count, 100 * (high - low)),
@@ -148,3 +149,11 @@ def _mean(values: Iterable[float]) -> str:
 
 def _share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else "–"
+
+
+def _rates(trajectories: Sequence[Trajectory]) -> list[float]:
+    """Success per level."""
+    by_level: dict[str, list[bool]] = {}
+    for item in trajectories:
+        by_level.setdefault(item.group_id, []).append(item.success)
+    return [fmean(found) for found in by_level.values()]

@@ -49,21 +49,27 @@ def greedy_specs(specs: Sequence[EpisodeSpec]) -> list[EpisodeSpec]:
 
 
 def evaluation_specs(
-    config: ExperimentConfig, levels: Sequence[LevelSet], split: str, count: int | None = None
+    config: ExperimentConfig,
+    levels: Sequence[LevelSet],
+    split: str,
+    count: int | None = None,
+    *,
+    attempts: int = 1,
 ) -> list[EpisodeSpec]:
-    """One episode per level of a split; sampling seeds depend on the level, not on the policy."""
+    """Episodes of each level of a split; sampling seeds depend on the level, not on the policy."""
     return [
         EpisodeSpec(
-            trajectory_id=f"{split}-{level_set.config_id}-{ref.seed}",
+            trajectory_id="-".join([split, level_set.config_id, str(ref.seed), *again]),
             group_id=f"{split}-{level_set.config_id}-{ref.seed}",
             config_id=level_set.config_id,
             env_name=level_set.spec.env_name,
             env_config_digest=level_set.env_config_digest,
             level_seed=ref.seed,
-            sampling_seed=derive_seed(config.seed, "evaluation", split, ref.level_hash),
+            sampling_seed=derive_seed(config.seed, "evaluation", split, ref.level_hash, *again),
         )
         for level_set in levels
         for ref in level_set.splits[split][:count]
+        for again in ((), *((str(attempt),) for attempt in range(1, attempts)))
     ]
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from vagen import progress
@@ -27,7 +28,7 @@ from vagen.stages.rollout import check_images, episode_metrics
 from vagen.stages.tracking import log_evaluation
 from vagen.stages.weights import engine_at, make_engine, version_after
 from vagen.storage import commit_directory
-from vagen.tracking import binomial_ci95
+from vagen.tracking import of_attempts, success_ci95
 
 
 def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
@@ -78,11 +79,12 @@ def play_levels(
     The report's head shows `facts` as well.
     """
     assert engine.version is not None
-    specs = evaluation_specs(config, levels, split, count)
+    sampling = config.actor_rollout_ref.rollout.val_kwargs
+    specs = evaluation_specs(config, levels, split, count, attempts=sampling.n)
     with progress.bar("episodes", len(specs)) as advance:
         trajectories, images = engine.play(
             specs,
-            sampling=config.actor_rollout_ref.rollout.val_kwargs,
+            sampling=sampling,
             split=split,
             on_finish=lambda _: advance(1),
         )
@@ -99,18 +101,20 @@ def play_levels(
     check_images(batch, engine.processor, folder)
     add_columns(config, engine, trajectories, images, training=False)
     several = len(levels) > 1
-    wins = {
-        f"{t.config_id}/{t.level_hash}" if several else t.level_hash: float(t.success)
-        for t in trajectories
-        if t.status is not Status.ENV_ERROR
-    }
+    attempts: dict[str, list[bool]] = {}
+    for t in trajectories:
+        if t.status is not Status.ENV_ERROR:
+            level = f"{t.config_id}/{t.level_hash}" if several else t.level_hash
+            attempts.setdefault(level, []).append(t.success)
+    wins = {level: fmean(found) for level, found in attempts.items()}
     results = {
         "name": name,
         "split": split,
         "policy_version": engine.version,
-        "levels": len(trajectories),
-        "success": sum(wins.values()) / max(len(wins), 1),
-        "ci95": binomial_ci95(int(sum(wins.values())), len(wins)) if wins else None,
+        "levels": len(specs) // sampling.n,
+        "success": fmean(wins.values()) if wins else 0.0,
+        "ci95": success_ci95([*wins.values()]) if wins else None,
+        **of_attempts([*attempts.values()], sampling.n),
         "by_level": wins,
     }
     payload = batch.manifest_payload()

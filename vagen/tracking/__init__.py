@@ -17,8 +17,10 @@ from vagen.tracking.stats import (
     GainOfSeeds,
     PairedGain,
     binomial_ci95,
+    of_attempts,
     paired_bootstrap,
     paired_seeds,
+    success_ci95,
 )
 from vagen.tracking.tracker import Tracker
 
@@ -35,9 +37,11 @@ __all__ = [
     "default_uri",
     "git_commit",
     "load_registered",
+    "of_attempts",
     "open_client",
     "package_versions",
     "paired_bootstrap",
     "paired_seeds",
     "register_model",
+    "success_ci95",
 ]

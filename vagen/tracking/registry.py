@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from vagen.storage import directory_digest
@@ -19,7 +20,7 @@ from vagen.storage.manifest import Manifest, scan_files
 from vagen.tracking.names import legal_name
 from vagen.tracking.provenance import package_versions
 from vagen.tracking.server import TrackingError, errors, mlflow_at, open_client
-from vagen.tracking.stats import PairedGain, binomial_ci95, paired_bootstrap
+from vagen.tracking.stats import PairedGain, paired_bootstrap, success_ci95
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -98,7 +99,7 @@ def register_model(
         name: of the registered model.
         run_id: MLflow run that made it.
         uri: MLflow server or database.
-        results: success (0 or 1) by held-out level.
+        results: success (0 to 1) by held-out level.
         examples: what the model is asked before it may have the alias.
         metrics: summary numbers, recorded as tags of the version.
         seed: of the comparison's bootstrap.
@@ -205,14 +206,13 @@ def _create(
 ) -> "ModelVersion":
     if not any(model.name == name for model in _models(client, name)):
         client.create_registered_model(name)
-    wins, count = sum(value >= 0.5 for value in results.values()), len(results)
-    low, high = binomial_ci95(wins, count)
+    low, high = success_ci95([*results.values()])
     tags = {
         **{legal_name(key): f"{value:.6g}" for key, value in metrics.items()},
         _DIGEST_TAG: digest,
-        "success": f"{wins / count:.4f}",
+        "success": f"{fmean(results.values()):.4f}",
         "success.ci95": f"{low:.4f} {high:.4f}",
-        "levels": str(count),
+        "levels": str(len(results)),
     }
     return client.create_model_version(
         name, source=f"models:/{model_id}", run_id=run_id, model_id=model_id, tags=tags

@@ -52,6 +52,47 @@ def binomial_ci95(successes: int, count: int) -> Interval:
     return low, high
 
 
+def success_ci95(rates: Sequence[float]) -> Interval:
+    """95 % interval of the mean success over levels.
+
+    Wilson's where each level was won or lost; where some were tried several times, attempts at one
+    level are no independent trials, and levels are drawn with replacement (`paired_bootstrap`).
+
+    Args:
+        rates: success per level, shape [N].
+    """
+    if all(rate in (0, 1) for rate in rates):
+        return binomial_ci95(int(sum(rates)), len(rates))
+    return paired_bootstrap(np.zeros(len(rates)), rates, seed=0).ci95
+
+
+def of_attempts(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str, float]]:
+    """What several attempts at each level tell, for k = 1, 2, 4 … `most`; empty for one attempt.
+
+    `pass_at`: share of levels that at least one of k attempts wins; `pass_all`: that all of k win
+    (pass^k). Both are unbiased: means over every choice of k from a level's n attempts with c wins,
+    `1 - C(n-c, k) / C(n, k)` and `C(c, k) / C(n, k)`. Levels with fewer attempts than k are left
+    out.
+
+    Args:
+        levels: outcome of each attempt, by level.
+        most: the largest k.
+
+    Source: M. Chen et al., arXiv 2107.03374 (pass@k); S. Yao et al., arXiv 2406.12045 (pass^k).
+    """
+    found: dict[str, dict[str, float]] = {"pass_at": {}, "pass_all": {}}
+    if most == 1:
+        return {}
+    for k in sorted({*(2**i for i in range(most.bit_length())), most}):
+        tried = [(len(wins), sum(wins)) for wins in levels if len(wins) >= k]
+        if tried:
+            none = [math.comb(n - c, k) / math.comb(n, k) for n, c in tried]
+            every = [math.comb(c, k) / math.comb(n, k) for n, c in tried]
+            found["pass_at"][str(k)] = 1 - math.fsum(none) / len(none)
+            found["pass_all"][str(k)] = math.fsum(every) / len(every)
+    return found
+
+
 def paired_seeds(
     baseline: Sequence[float] | ArrayLike, candidate: Sequence[float] | ArrayLike
 ) -> GainOfSeeds:
