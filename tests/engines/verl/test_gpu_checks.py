@@ -101,8 +101,8 @@ def test_g3_rollouts_agree_with_the_trainer(run):
 
 
 def test_g4_no_cache_outlives_the_weights(run):
-    found = run("g4", "--rollouts", "local,torch")
-    assert found["passed"] and len(found["rollouts"]) == 4
+    found = run("g4", "--rollouts", "torch")
+    assert found["passed"] and len(found["rollouts"]) == 2
     for figures in found["rollouts"].values():
         assert min(figures["moved"]) >= 0.02
         for stage in figures["stages"].values():
