@@ -302,6 +302,11 @@ def _update(config: ExperimentConfig) -> Refusals:
                 f"with the present {option} the update reads log-probabilities that the rollout "
                 "did not record; set it to false",
             )
+    if actor.policy_loss.loss_mode == "cispo" and actor.clip_ratio_c is not None:
+        yield (
+            "actor_rollout_ref.actor.clip_ratio_c",
+            "cispo bounds the weight of every token already and has no dual clip; set it to null",
+        )
     if actor.ppo_mini_batch_size > trajectories:
         yield (
             "actor_rollout_ref.actor.ppo_mini_batch_size",

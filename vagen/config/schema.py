@@ -204,6 +204,15 @@ class ModelConfig(LoraConfig):
     moments. With adapters `target_modules` says what learns instead."""
 
 
+class PolicyLossConfig(Section):
+    """Which policy-gradient loss; `clip_ratio_low` and `clip_ratio_high` bound its ratio."""
+
+    loss_mode: Literal["vanilla", "gspo", "gspo_turn", "cispo"] = "vanilla"
+    """`vanilla`: PPO's, a ratio per token. `gspo`: one per row, the geometric mean of its tokens'
+    (clips near 3e-4 and 4e-4 are usual). `gspo_turn`: the same per turn. `cispo`: PPO's ratio,
+    clipped, is the weight of the gradient, which no token loses."""
+
+
 class ActorConfig(Section):
     """PPO update of the policy."""
 
@@ -214,6 +223,7 @@ class ActorConfig(Section):
     """Tokens per micro batch (packed, not padded)."""
     ppo_epochs: PositiveInt = 1
     """Passes over the iteration's trajectories."""
+    policy_loss: Annotated[PolicyLossConfig, LATER] = PolicyLossConfig()
     clip_ratio_low: float = Field(default=0.2, gt=0.0)
     """The probability ratio is clipped below at 1 minus this."""
     clip_ratio_high: float = Field(default=0.2, gt=0.0)

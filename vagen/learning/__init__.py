@@ -23,7 +23,7 @@ from vagen.learning.metrics import (
     token_max,
     token_mean,
 )
-from vagen.learning.policy_loss import policy_loss
+from vagen.learning.policy_loss import LossMode, policy_loss
 from vagen.learning.reward_normalization import normalize_turn_rewards
 from vagen.learning.rewards import token_rewards
 from vagen.learning.value_loss import value_loss
@@ -35,6 +35,7 @@ __all__ = [
     "KLController",
     "KLPenaltyKind",
     "LossAggMode",
+    "LossMode",
     "Max",
     "Mean",
     "Metric",

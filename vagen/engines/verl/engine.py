@@ -262,6 +262,8 @@ class VerlEngine(PpoEngine):
         columns = ("old_logprobs", "advantages")
         if config.tis_imp_ratio_cap is not None:
             columns += ("rollout_logprobs", "loss_mask")
+        if config.policy_loss.loss_mode == "gspo_turn":
+            columns += ("turn_index",)
         if config.loss_agg_mode == PER_TRAJECTORY:
             columns += (TRAJECTORY_TOKENS,)
         return (*columns, "ref_logprobs") if config.use_kl_loss else columns
