@@ -194,7 +194,7 @@ STEPS: dict[str, tuple[Metric, ...]] = {
         Metric("rollout/zero_std_groups", "share of groups",
                "Groups whose scores are all the same: nothing to learn from for GRPO.", _GROUPS,
                "down"),
-        Metric("rollout/filter_kept", "share of episodes", "Episodes that the filter kept."),
+        Metric("rollout/filter_kept", "share of episodes", "Episodes that filter and `overlong` kept."),
         Metric("rollout/logprob_difference_max", "nats",
                "Largest difference of a token's log-probability as sampled and as recomputed.",
                better="down"),

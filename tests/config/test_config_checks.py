@@ -43,6 +43,11 @@ CASES = [
         [f"{ACTOR}.policy_loss.loss_mode=gspo_turn", f"{ACTOR}.clip_ratio_c=3"],
     ),
     (
+        ["algorithm.overlong.buffer_len=200", "data.max_response_length=200"],
+        "200 leaves no length without a penalty",
+        ["algorithm.overlong.buffer_len=50", "data.max_response_length=200"],
+    ),
+    (
         ["critic.enable=false"],
         "`critic.enable` (override `critic.enable=false`): bi_level_gae reads the critic's values",
         ["critic.enable=true"],

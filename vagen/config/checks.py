@@ -220,6 +220,13 @@ def _scores(config: ExperimentConfig) -> Refusals:
             "it compares the trajectories of one level and with 1 would drop them all; set "
             "rollout_manager.n_trajectory to at least 2, or take none",
         )
+    overlong, most = config.algorithm.overlong, config.data.max_response_length
+    if overlong.buffer_len is not None and overlong.buffer_len >= most:
+        yield (
+            "algorithm.overlong.buffer_len",
+            f"{overlong.buffer_len} leaves no length without a penalty, answers have "
+            f"data.max_response_length = {most} tokens at most; make it smaller",
+        )
     if needs_greedy_baseline(config):
         name = config.algorithm.adv_estimator
         if normalization.method != "none":
@@ -372,7 +379,9 @@ def _stability(config: ExperimentConfig) -> Refusals:
                     "a group of one trajectory has no variance; set it to null, or "
                     "rollout_manager.n_trajectory to at least 2",
                 )
-    if stop.empty_batches is not None and config.algorithm.rollout_filter.strategy == "none":
+    algorithm = config.algorithm
+    drops = algorithm.overlong.mask_truncated or algorithm.rollout_filter.strategy != "none"
+    if stop.empty_batches is not None and not drops:
         yield (
             "trainer.early_stop.empty_batches",
             "no batch is ever empty without algorithm.rollout_filter; set one, or this to null",
@@ -398,11 +407,13 @@ def _sizes(config: ExperimentConfig) -> Refusals:
             f"{data.train_batch_size} is more than the {levels} training levels (train_size)",
         )
     first_turn = data.max_prompt_length + data.max_response_length
+    first_turn += config.rollout_manager.whole_turns
     if first_turn > data.max_trajectory_length:
+        end = " + 1 for its end" if config.rollout_manager.whole_turns else ""
         yield (
             "data.max_trajectory_length",
             f"{data.max_trajectory_length} cannot hold the first turn: data.max_prompt_length + "
-            f"data.max_response_length = {first_turn}",
+            f"data.max_response_length{end} = {first_turn}",
         )
 
 

@@ -91,6 +91,19 @@ class RolloutFilterConfig(Section):
     """Advantages are multiplied by the share of trajectories kept, or by its square root."""
 
 
+class OverlongConfig(Section):
+    """What becomes of answers that run into `data.max_response_length` (DAPO)."""
+
+    mask_truncated: bool = False
+    """Do not learn from episodes in which an answer was cut off or tokens ran out, as little as
+    from what the rollout filter drops."""
+    buffer_len: PositiveInt | None = None
+    """Last tokens before the limit in which an answer is penalised, the more the longer; null is
+    off."""
+    penalty_factor: PositiveFloat = 1.0
+    """Reward that an answer at the limit loses."""
+
+
 class GiGPOConfig(Section):
     """Second level of `gigpo`: turns that start from the same state are compared."""
 
@@ -139,6 +152,7 @@ class AlgorithmConfig(Section):
     """Bootstrap a truncated trajectory with the critic's value of its next state."""
     reward_normalization: RewardNormalizationConfig = RewardNormalizationConfig()
     rollout_filter: RolloutFilterConfig = RolloutFilterConfig()
+    overlong: Annotated[OverlongConfig, LATER] = OverlongConfig()
     gigpo: GiGPOConfig = GiGPOConfig()
     adaptive_credit: AdaptiveCreditConfig = AdaptiveCreditConfig()
 
@@ -161,6 +175,9 @@ class RolloutManagerConfig(Section):
     """Run the advantage recursion over sampled tokens only (M^adv)."""
     use_multi_turn_reward: bool = True
     """Place each turn's reward on its last token; otherwise their sum on the last token of all."""
+    whole_turns: Annotated[bool, LATER] = False
+    """Begin a turn only if there is room for `data.max_response_length` tokens, so that no answer
+    is cut shorter than the others; what has no room ends as truncated. Off: for 8 tokens."""
     one_step_off: bool = False
     """Play the next iteration's episodes while this one's update runs, with the weights from before
     it. Needs the verl engine and `actor.tis_imp_ratio_cap`."""
