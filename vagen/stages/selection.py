@@ -65,8 +65,9 @@ def turn_rewards_by_trajectory(
 ) -> dict[str, list[float]]:
     """Reward of each turn by trajectory id.
 
-    In training less what its length costs, and normalised by `algorithm.reward_normalization`. The statistics are over the trajectories given, each once; episodes that failed in their
-    environment count nowhere and keep what they earned.
+    In training less what its length costs, and normalised by `algorithm.reward_normalization`. The
+    statistics are over the trajectories given, each once; episodes that failed in their environment
+    count nowhere and keep what they earned.
     """
     if not training:
         return {t.trajectory_id: [turn.rewards.total for turn in t.turns] for t in trajectories}
