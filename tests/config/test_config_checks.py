@@ -43,6 +43,11 @@ CASES = [
         [f"{ACTOR}.policy_loss.loss_mode=gspo_turn", f"{ACTOR}.clip_ratio_c=3"],
     ),
     (
+        ["critic.warmup_epochs=4"],
+        "`critic.warmup_epochs` (override `critic.warmup_epochs=4`): no iteration is the critic's",
+        ["critic.warmup_epochs=4", "trainer.critic_warmup=1", "critic.cliprange_value=null"],
+    ),
+    (
         ["algorithm.overlong.buffer_len=200", "data.max_response_length=200"],
         "200 leaves no length without a penalty",
         ["algorithm.overlong.buffer_len=50", "data.max_response_length=200"],

@@ -327,6 +327,12 @@ def _update(config: ExperimentConfig) -> Refusals:
             f"data.max_trajectory_length = {config.data.max_trajectory_length} tokens",
         )
     warmup = config.trainer.critic_warmup
+    if config.critic.warmup_epochs is not None and not warmup:
+        yield (
+            "critic.warmup_epochs",
+            "no iteration is the critic's alone; set trainer.critic_warmup to at least 1, or this "
+            "to null",
+        )
     if warmup and not has_critic(config):
         yield ("trainer.critic_warmup", "there is no critic to warm up; set it to 0")
     elif warmup >= config.trainer.total_training_steps:

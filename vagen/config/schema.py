@@ -316,11 +316,15 @@ class CriticConfig(Section):
     """Trajectories per optimizer step; null takes the actor's."""
     ppo_epochs: PositiveInt = 1
     """Passes over the iteration's trajectories."""
+    warmup_epochs: Annotated[PositiveInt | None, LATER] = None
+    """Passes in the iterations of `trainer.critic_warmup`; null takes `ppo_epochs`. Values are not
+    clipped then: no policy learns from them yet."""
     center_values: bool = False
     """Before each update, shift the value head's bias by the mean error of the values. A small
     critic otherwise spends its steps on the mean and loses what its backbone knew."""
-    cliprange_value: PositiveFloat = 0.5
-    """New values are clipped to this distance from the old ones."""
+    cliprange_value: PositiveFloat | None = 0.5
+    """New values are clipped to this distance from the old ones, in units of the reward; null is
+    off. No value moves further in an update, however far off it is."""
     grad_clip: PositiveFloat = 1.0
     """Gradients are scaled down to this norm."""
     grad_norm_threshold: PositiveFloat = 1000.0
