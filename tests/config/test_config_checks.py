@@ -21,6 +21,7 @@ def experiment(tmp_path: Path) -> Path:
 
 
 OFF = ["rollout_manager.one_step_off=true"]
+ACTOR = "actor_rollout_ref.actor"
 CAPPED = [*OFF, "actor_rollout_ref.actor.tis_imp_ratio_cap=2"]
 
 CASES = [
@@ -35,6 +36,21 @@ CASES = [
         "`actor_rollout_ref.actor.use_rollout_log_probs` (override `actor_rollout_ref.actor."
         "use_rollout_log_probs=true`): with the present actor_rollout_ref.actor.tis_imp_ratio_cap",
         ["actor_rollout_ref.actor.use_rollout_log_probs=true"],
+    ),
+    (
+        [f"{ACTOR}.policy_loss.loss_mode=cispo", f"{ACTOR}.clip_ratio_c=3"],
+        f"`{ACTOR}.clip_ratio_c` (override `{ACTOR}.clip_ratio_c=3`): cispo bounds the weight",
+        [f"{ACTOR}.policy_loss.loss_mode=gspo_turn", f"{ACTOR}.clip_ratio_c=3"],
+    ),
+    (
+        ["critic.warmup_epochs=4"],
+        "`critic.warmup_epochs` (override `critic.warmup_epochs=4`): no iteration is the critic's",
+        ["critic.warmup_epochs=4", "trainer.critic_warmup=1", "critic.cliprange_value=null"],
+    ),
+    (
+        ["algorithm.overlong.buffer_len=200", "data.max_response_length=200"],
+        "200 leaves no length without a penalty",
+        ["algorithm.overlong.buffer_len=50", "data.max_response_length=200"],
     ),
     (
         ["critic.enable=false"],

@@ -415,6 +415,25 @@ def test_centred_values_still_learn(make_engine, batch):
     assert metrics["critic/vf_clipfrac"] < 0.9
 
 
+def test_a_critic_that_warms_up_makes_more_passes_and_is_not_clipped(make_engine, batch):
+    """Returns far from its first values: with the clip it hardly moves."""
+    rows = rows_of(batch)
+    for row in rows:
+        row.columns["returns"] += np.float32(10)
+    errors = {}
+    for actor in (True, False):
+        engine = make_engine(
+            "trainer.critic_warmup=1", "critic.warmup_epochs=3", "critic.cliprange_value=0.01"
+        )
+        passes = []
+        metrics = engine.update(rows, batch.images, seed=1, actor=actor, on_progress=passes.append)
+        assert sum(passes) == (2 if actor else 3) * len(rows), "one of the actor, one of the critic"
+        assert ("actor/loss" in metrics) == actor
+        assert (metrics["critic/vf_clipfrac"] > 0) == actor
+        errors[actor] = _value_error(engine, rows, batch)
+    assert errors[False] < errors[True]
+
+
 TIS = "actor_rollout_ref.actor.tis_imp_ratio_cap"
 NO_BONUS = "actor_rollout_ref.actor.entropy_coeff=0"
 

@@ -75,3 +75,31 @@ def test_a_trajectory_in_several_rows_counts_as_if_it_were_in_one(average):
     for micro in (1, 2, 3):
         assert loss_of(rows, trajectory, micro=micro) == pytest.approx(expected, rel=1e-5)
     assert abs(loss_of(rows, sequence, micro=3) - expected) > 1e-3
+
+
+def test_turns_are_told_apart_within_a_row_and_not_across_rows():
+    """`gspo_turn` of rows with two turns each is `gspo` of a row per turn."""
+    rows = [row("a", 0, 5), row("b", 0, 4)]
+    for whole in rows:
+        whole.turn_index[:] = np.arange(len(whole.turn_index)) > 3
+        whole.columns["turn_index"] = whole.turn_index.astype(np.float32)
+    turns = [cut(whole, k) for whole in rows for k in (0, 1)]
+    by_turn, by_row = (
+        ActorConfig.model_validate({"policy_loss": {"loss_mode": mode}, "clip_ratio_low": 0.05})
+        for mode in ("gspo_turn", "gspo")
+    )
+    expected = loss_of(turns, by_row, micro=4)
+    assert loss_of(rows, by_turn, micro=2) == pytest.approx(expected, rel=1e-5)
+    assert loss_of(rows, by_turn, micro=1) == pytest.approx(expected, rel=1e-5)
+    assert abs(loss_of(rows, by_row, micro=2) - expected) > 1e-3
+
+
+def cut(whole: TokenRow, turn: int) -> TokenRow:
+    """One turn as a row of its own."""
+    here = whole.turn_index == turn
+    return replace(
+        whole,
+        loss_mask=whole.loss_mask[here],
+        input_ids=whole.input_ids[here],
+        columns={name: values[here] for name, values in whole.columns.items()},
+    )

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vagen.learning import (
+    LossMode,
     aggregate,
     combine_metrics,
     entropy_from_logits,
@@ -96,12 +97,18 @@ def test_policy_loss_equals_the_formula(batch, mode, low, high, c):
 
 
 @few
-@given(batch=padded(), mode=st.sampled_from(MODES))
-def test_micro_batches_add_up_to_the_mini_batch(batch, mode):
+@given(
+    batch=padded(),
+    mode=st.sampled_from(MODES),
+    loss_mode=st.sampled_from(["vanilla", "gspo", "cispo"]),
+)
+def test_micro_batches_add_up_to_the_mini_batch(batch, mode, loss_mode):
     """Loss, gradient and metrics, whether padded at once or packed row by row."""
     new, old, advantages, mask = batch
     whole_input = new.clone().requires_grad_()
-    whole, metrics = policy_loss(whole_input, old, advantages, mask, loss_agg_mode=mode)
+    whole, metrics = policy_loss(
+        whole_input, old, advantages, mask, loss_mode=loss_mode, loss_agg_mode=mode
+    )
     whole.backward()
 
     denominator = loss_denominator(mask, mode)
@@ -118,6 +125,8 @@ def test_micro_batches_add_up_to_the_mini_batch(batch, mode):
             loss_agg_mode=mode,
             denominator=denominator,
             row_ids=ids,
+            loss_mode=loss_mode,
+            unit_ids=ids,
         )
         part.backward()
         total += float(part.detach())
@@ -145,6 +154,84 @@ def test_at_the_first_step_the_gradient_is_the_policy_gradient(batch):
     assert float(metrics["pg_clipfrac"]) == float(metrics["pg_clipfrac_lower"]) == 0.0
     if mask.any():
         assert float(metrics["ratio_mean"]) == float(metrics["ratio_max"]) == 1.0
+
+
+def gradient_of_unit(new, old, advantages, places, low, high):
+    """GSPO-token by hand: [loss, d loss / d logprob] of each place of one unit."""
+    length = len(places)
+    ratio = math.exp(math.fsum(float(new[p] - old[p]) for p in places) / length)
+    found = {}
+    for p in places:
+        a = float(advantages[p])
+        clipped = min(max(ratio, 1 - low), 1 + high)
+        free = ratio * a <= clipped * a
+        found[p] = (-(ratio if free else clipped) * a, -ratio * a if free else 0.0)
+    return found
+
+
+@few
+@given(batch=padded(), turns=st.lists(st.integers(0, 2), min_size=20, max_size=20))
+def test_gspo_clips_all_tokens_of_a_row_or_turn_alike(batch, turns):
+    new, old, advantages, mask = batch
+    turn = torch.tensor(turns)[: mask.numel()].view(mask.shape)
+    rows = torch.arange(len(mask))[:, None].expand(mask.shape)
+    cases: list[tuple[LossMode, torch.Tensor | None]]
+    cases = [("gspo", None), ("gspo_turn", 10 * rows + turn)]
+    for mode, unit_ids in cases:
+        logprobs = new.clone().requires_grad_()
+        loss, _ = policy_loss(
+            logprobs,
+            old,
+            advantages,
+            mask,
+            loss_mode=mode,
+            unit_ids=unit_ids,
+            clip_ratio_low=0.1,
+            clip_ratio_high=0.3,
+        )
+        loss.backward()
+        units: dict[int, list] = {}
+        for b, t in mask.nonzero().tolist():
+            unit = b if mode == "gspo" else 10 * b + int(turn[b, t])
+            units.setdefault(unit, []).append((b, t))
+        losses, gradient = torch.zeros_like(new), torch.zeros_like(new)
+        for places in units.values():
+            by_hand = gradient_of_unit(new, old, advantages, places, 0.1, 0.3)
+            for place, (value, slope) in by_hand.items():
+                losses[place] = value
+                gradient[place] = slope / int(mask.sum())
+        assert float(loss.detach()) == pytest.approx(average(losses, mask, "token-mean"), abs=1e-9)
+        torch.testing.assert_close(logprobs.grad, gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_gspo_by_hand():
+    """Ratios e^.2 and e^-.1 have the mean e^.05 = 1.051: the clip at 1.04 holds both back."""
+    new, old = torch.tensor([[0.2, -0.1]]).double(), torch.zeros(1, 2).double()
+    advantages, mask = torch.ones(1, 2).double(), torch.ones(1, 2)
+    loss, metrics = policy_loss(
+        new, old, advantages, mask, loss_mode="gspo", clip_ratio_high=0.04, clip_ratio_low=0.03
+    )
+    assert float(loss) == pytest.approx(-1.04)
+    assert float(metrics["pg_clipfrac"]) == 1.0
+    assert float(metrics["ratio_max"]) == pytest.approx(math.exp(0.05))
+    assert float(metrics["ppo_kl"]) == pytest.approx(-0.05)
+
+
+@few
+@given(batch=padded())
+def test_cispo_weighs_the_gradient_of_every_token(batch):
+    new, old, advantages, mask = batch
+    logprobs = new.clone().requires_grad_()
+    loss, metrics = policy_loss(logprobs, old, advantages, mask, loss_mode="cispo")
+    loss.backward()
+    ratio = (new - old).exp()
+    weight = ratio.clamp(0.8, 1.2)
+    losses = -weight * advantages * new
+    assert float(loss.detach()) == pytest.approx(average(losses, mask, "token-mean"), abs=1e-9)
+    expected = torch.where(mask, -weight * advantages / mask.sum().clamp(min=1), 0.0)
+    torch.testing.assert_close(logprobs.grad, expected, rtol=1e-9, atol=1e-12)
+    cut = ((ratio < 0.8) | (ratio > 1.2)).double()
+    assert float(metrics["pg_clipfrac"]) == pytest.approx(average(cut, mask, "token-mean"))
 
 
 @pytest.mark.parametrize("junk", [float("nan"), float("inf"), -1e30])
@@ -253,6 +340,10 @@ def test_packed_rows_need_their_ids_and_modes_are_checked():
         aggregate(x, x, mode="seq-mean-token-mean")
     with pytest.raises(ValueError, match="must be one of"):
         aggregate(x, x, mode="mean")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="must be one of"):
+        policy_loss(x, x, x, x, loss_mode="ppo")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="needs `row_ids`"):
+        policy_loss(x, x, x, x, loss_mode="gspo")
     with pytest.raises(ValueError, match="must be above 1"):
         policy_loss(x, x, x, x, clip_ratio_c=1.0)
 

@@ -132,6 +132,27 @@ def test_a_full_token_budget_holds_the_closing_token(processor):
         assert turn_lengths(trajectory) == [min(50, room - 1)]
 
 
+def test_a_turn_begins_where_a_whole_answer_has_room(processor):
+    """With one token less there is no second turn; without the option it is begun and cut."""
+    babble = [7] * 50
+    limits = replace(LIMITS, max_turns=2, max_response_length=20)
+    probe = ScriptedPolicy(processor, [WALK, babble])
+    play(probe, limits)
+    enough = len(probe.requests[1][1]) + 21
+    for budget, whole, lengths in (
+        (enough, True, 20),
+        (enough - 1, True, None),
+        (enough - 1, False, 19),
+    ):
+        trajectory = play(
+            ScriptedPolicy(processor, [WALK, babble]),
+            replace(limits, max_trajectory_length=budget, whole_turns=whole),
+        )
+        assert turn_lengths(trajectory)[1:] == ([] if lengths is None else [lengths])
+        ended = Status.TRUNCATED_TOKENS if lengths is None else Status.OK
+        assert trajectory.status is ended and trajectory.truncated
+
+
 def test_an_answer_cut_at_its_limit_is_closed_but_not_learnt(processor):
     trajectory = play(ScriptedPolicy(processor, [[7] * 99, WALK]), replace(LIMITS, max_turns=2))
     row = trajectory.rows[0]

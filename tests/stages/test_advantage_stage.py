@@ -12,6 +12,7 @@ from vagen.engines.objectives import CRITIC_MASK
 from vagen.rollout.types import Status, TokenRow, Trajectory, TurnRewards
 from vagen.stages import advantage as stage
 from vagen.stages.advantage import add_columns
+from vagen.stages.selection import turn_rewards_by_trajectory
 
 
 class FixedEngine:
@@ -433,6 +434,46 @@ def test_failed_episodes_are_in_no_group(make_experiment, grouped):
     assert [t.kept for t in grouped] == [False, False, True, True, False, None]
     assert metrics["rollout/filter_kept"] == pytest.approx(2 / 5)
     assert metrics["rollout/zero_std_groups"] == pytest.approx(1 / 2)
+
+
+def test_episodes_with_a_cut_answer_are_as_if_they_had_not_been_played(make_experiment, grouped):
+    grouped[0].turns[-1].length_cut = True
+    grouped[3].status = Status.TRUNCATED_TOKENS
+    alone = copy.deepcopy([grouped[i] for i in (1, 2, 4, 5)])
+    add_columns(with_estimator(make_experiment, "grpo", *GROUPED), FixedEngine(), alone, {})
+    config = with_estimator(
+        make_experiment, "grpo", *GROUPED, "algorithm.overlong.mask_truncated=true"
+    )
+    metrics = add_columns(config, FixedEngine(), grouped, {})
+    assert [t.kept for t in grouped] == [False, True, True, False, True, True]
+    learnt = [t for t in grouped if t.kept]
+    for a, b in zip(sampled(alone, "advantages"), sampled(learnt, "advantages"), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert metrics["rollout/filter_kept"] == pytest.approx(4 / 6)
+
+
+def test_every_answer_near_its_limit_pays_for_its_length(make_experiment, grouped):
+    """And an evaluation's rewards are what was earned."""
+    config = with_estimator(
+        make_experiment,
+        "masked_gae",
+        "algorithm.overlong.buffer_len=10",
+        "algorithm.overlong.penalty_factor=0.5",
+        "data.max_response_length=12",
+    )
+    before = [turn_rewards_by_trajectory(config, [t], training=False) for t in grouped]
+    after = turn_rewards_by_trajectory(config, grouped)
+    paid = 0.0
+    for trajectory, earned in zip(grouped, before, strict=True):
+        turns = [row.turn_index[row.loss_mask] for row in trajectory.rows]
+        for k, turn in enumerate(trajectory.turns):
+            tokens = sum(int((found == k).sum()) for found in turns)
+            assert earned[trajectory.trajectory_id][k] == turn.rewards.total
+            cost = 0.5 * min(max((tokens - 2) / 10, 0), 1)
+            paid += cost
+            expected = turn.rewards.total - cost
+            assert after[trajectory.trajectory_id][k] == pytest.approx(expected)
+    assert paid > 0
 
 
 def test_deviations_are_measured_without_a_filter_too(make_experiment, grouped):

@@ -220,6 +220,13 @@ def _scores(config: ExperimentConfig) -> Refusals:
             "it compares the trajectories of one level and with 1 would drop them all; set "
             "rollout_manager.n_trajectory to at least 2, or take none",
         )
+    overlong, most = config.algorithm.overlong, config.data.max_response_length
+    if overlong.buffer_len is not None and overlong.buffer_len >= most:
+        yield (
+            "algorithm.overlong.buffer_len",
+            f"{overlong.buffer_len} leaves no length without a penalty, answers have "
+            f"data.max_response_length = {most} tokens at most; make it smaller",
+        )
     if needs_greedy_baseline(config):
         name = config.algorithm.adv_estimator
         if normalization.method != "none":
@@ -302,6 +309,11 @@ def _update(config: ExperimentConfig) -> Refusals:
                 f"with the present {option} the update reads log-probabilities that the rollout "
                 "did not record; set it to false",
             )
+    if actor.policy_loss.loss_mode == "cispo" and actor.clip_ratio_c is not None:
+        yield (
+            "actor_rollout_ref.actor.clip_ratio_c",
+            "cispo bounds the weight of every token already and has no dual clip; set it to null",
+        )
     if actor.ppo_mini_batch_size > trajectories:
         yield (
             "actor_rollout_ref.actor.ppo_mini_batch_size",
@@ -315,6 +327,12 @@ def _update(config: ExperimentConfig) -> Refusals:
             f"data.max_trajectory_length = {config.data.max_trajectory_length} tokens",
         )
     warmup = config.trainer.critic_warmup
+    if config.critic.warmup_epochs is not None and not warmup:
+        yield (
+            "critic.warmup_epochs",
+            "no iteration is the critic's alone; set trainer.critic_warmup to at least 1, or this "
+            "to null",
+        )
     if warmup and not has_critic(config):
         yield ("trainer.critic_warmup", "there is no critic to warm up; set it to 0")
     elif warmup >= config.trainer.total_training_steps:
@@ -367,7 +385,9 @@ def _stability(config: ExperimentConfig) -> Refusals:
                     "a group of one trajectory has no variance; set it to null, or "
                     "rollout_manager.n_trajectory to at least 2",
                 )
-    if stop.empty_batches is not None and config.algorithm.rollout_filter.strategy == "none":
+    algorithm = config.algorithm
+    drops = algorithm.overlong.mask_truncated or algorithm.rollout_filter.strategy != "none"
+    if stop.empty_batches is not None and not drops:
         yield (
             "trainer.early_stop.empty_batches",
             "no batch is ever empty without algorithm.rollout_filter; set one, or this to null",
@@ -399,11 +419,13 @@ def _sizes(config: ExperimentConfig) -> Refusals:
             f"{data.train_batch_size} is more than the {levels} training levels (train_size)",
         )
     first_turn = data.max_prompt_length + data.max_response_length
+    first_turn += config.rollout_manager.whole_turns
     if first_turn > data.max_trajectory_length:
+        end = " + 1 for its end" if config.rollout_manager.whole_turns else ""
         yield (
             "data.max_trajectory_length",
             f"{data.max_trajectory_length} cannot hold the first turn: data.max_prompt_length + "
-            f"data.max_response_length = {first_turn}",
+            f"data.max_response_length{end} = {first_turn}",
         )
 
 

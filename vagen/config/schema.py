@@ -91,6 +91,19 @@ class RolloutFilterConfig(Section):
     """Advantages are multiplied by the share of trajectories kept, or by its square root."""
 
 
+class OverlongConfig(Section):
+    """What becomes of answers that run into `data.max_response_length` (DAPO)."""
+
+    mask_truncated: bool = False
+    """Do not learn from episodes in which an answer was cut off or tokens ran out, as little as
+    from what the rollout filter drops."""
+    buffer_len: PositiveInt | None = None
+    """Last tokens before the limit in which an answer is penalised, the more the longer; null is
+    off."""
+    penalty_factor: PositiveFloat = 1.0
+    """Reward that an answer at the limit loses."""
+
+
 class GiGPOConfig(Section):
     """Second level of `gigpo`: turns that start from the same state are compared."""
 
@@ -139,6 +152,7 @@ class AlgorithmConfig(Section):
     """Bootstrap a truncated trajectory with the critic's value of its next state."""
     reward_normalization: RewardNormalizationConfig = RewardNormalizationConfig()
     rollout_filter: RolloutFilterConfig = RolloutFilterConfig()
+    overlong: Annotated[OverlongConfig, LATER] = OverlongConfig()
     gigpo: GiGPOConfig = GiGPOConfig()
     adaptive_credit: AdaptiveCreditConfig = AdaptiveCreditConfig()
 
@@ -161,6 +175,9 @@ class RolloutManagerConfig(Section):
     """Run the advantage recursion over sampled tokens only (M^adv)."""
     use_multi_turn_reward: bool = True
     """Place each turn's reward on its last token; otherwise their sum on the last token of all."""
+    whole_turns: Annotated[bool, LATER] = False
+    """Begin a turn only if there is room for `data.max_response_length` tokens, so that no answer
+    is cut shorter than the others; what has no room ends as truncated. Off: for 8 tokens."""
     one_step_off: bool = False
     """Play the next iteration's episodes while this one's update runs, with the weights from before
     it. Needs the verl engine and `actor.tis_imp_ratio_cap`."""
@@ -204,6 +221,15 @@ class ModelConfig(LoraConfig):
     moments. With adapters `target_modules` says what learns instead."""
 
 
+class PolicyLossConfig(Section):
+    """Which policy-gradient loss; `clip_ratio_low` and `clip_ratio_high` bound its ratio."""
+
+    loss_mode: Literal["vanilla", "gspo", "gspo_turn", "cispo"] = "vanilla"
+    """`vanilla`: PPO's, a ratio per token. `gspo`: one per row, the geometric mean of its tokens'
+    (clips near 3e-4 and 4e-4 are usual). `gspo_turn`: the same per turn. `cispo`: PPO's ratio,
+    clipped, is the weight of the gradient, which no token loses."""
+
+
 class ActorConfig(Section):
     """PPO update of the policy."""
 
@@ -214,6 +240,7 @@ class ActorConfig(Section):
     """Tokens per micro batch (packed, not padded)."""
     ppo_epochs: PositiveInt = 1
     """Passes over the iteration's trajectories."""
+    policy_loss: Annotated[PolicyLossConfig, LATER] = PolicyLossConfig()
     clip_ratio_low: float = Field(default=0.2, gt=0.0)
     """The probability ratio is clipped below at 1 minus this."""
     clip_ratio_high: float = Field(default=0.2, gt=0.0)
@@ -297,11 +324,15 @@ class CriticConfig(Section):
     """Trajectories per optimizer step; null takes the actor's."""
     ppo_epochs: PositiveInt = 1
     """Passes over the iteration's trajectories."""
+    warmup_epochs: Annotated[PositiveInt | None, LATER] = None
+    """Passes in the iterations of `trainer.critic_warmup`; null takes `ppo_epochs`. Values are not
+    clipped then: no policy learns from them yet."""
     center_values: bool = False
     """Before each update, shift the value head's bias by the mean error of the values. A small
     critic otherwise spends its steps on the mean and loses what its backbone knew."""
-    cliprange_value: PositiveFloat = 0.5
-    """New values are clipped to this distance from the old ones."""
+    cliprange_value: PositiveFloat | None = 0.5
+    """New values are clipped to this distance from the old ones, in units of the reward; null is
+    off. No value moves further in an update, however far off it is."""
     grad_clip: PositiveFloat = 1.0
     """Gradients are scaled down to this norm."""
     grad_norm_threshold: PositiveFloat = 1000.0

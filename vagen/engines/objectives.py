@@ -57,8 +57,8 @@ def actor_objective(
         logprobs: float32 [M], of the action tokens under the present weights.
         entropy: float32 [M], of the distributions that they were drawn from, nats.
         column: Gives [M] of `old_logprobs` and `advantages`; `rollout_logprobs` and `loss_mask` for
-            truncated importance weights, `ref_logprobs` for a KL loss, `TRAJECTORY_TOKENS` for
-            `PER_TRAJECTORY`.
+            truncated importance weights, `turn_index` for `gspo_turn`, `ref_logprobs` for a KL
+            loss, `TRAJECTORY_TOKENS` for `PER_TRAJECTORY`.
         row_ids: int64 [M], the row of each action token.
         denominator: Of the mini batch (`actor_denominator`).
         config: Clips, coefficients, how tokens are averaged.
@@ -78,11 +78,17 @@ def actor_objective(
             column("loss_mask"),
             cap=config.tis_imp_ratio_cap,
         )
+    unit_ids, loss_mode = row_ids, config.policy_loss.loss_mode
+    if loss_mode == "gspo_turn":
+        turns = column("turn_index").long()
+        unit_ids = row_ids * (turns.max() + 1) + turns if len(turns) else row_ids
     loss, metrics = policy_loss(
         logprobs,
         old_logprobs,
         column("advantages"),
         every,
+        loss_mode=loss_mode,
+        unit_ids=unit_ids,
         clip_ratio_low=config.clip_ratio_low,
         clip_ratio_high=config.clip_ratio_high,
         clip_ratio_c=config.clip_ratio_c,

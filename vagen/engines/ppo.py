@@ -1,6 +1,7 @@
 """The PPO update that both engines make: which rows make a step, in which order, at which rate."""
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -49,6 +50,8 @@ class Step:
     """A step whose gradient norm is not finite or at least this must be skipped."""
     value_shift: float = 0.0
     """By how much all values were moved since the rows' `values`."""
+    cliprange_value: float = math.inf
+    """How far a value may move from there."""
 
     def skips(self, norm: float) -> bool:
         """Whether a gradient norm is no good."""
@@ -131,7 +134,8 @@ class PpoEngine(ABC):
 
         Rows carry `old_logprobs`, `advantages`, and for a critic `values`, `returns`,
         `critic_mask`; `ref_logprobs` if there is a KL loss. An optimizer step whose gradient norm
-        is not finite or too large is skipped and counted. Without a row, as where the rollout
+        is not finite or too large is skipped and counted. Without `actor` the critic warms up:
+        `critic.warmup_epochs` passes, no value clip. Without a row, as where the rollout
         filter keeps nothing, weights and optimizers stay and the update counts as one.
         """
         if not rows:
@@ -143,7 +147,17 @@ class PpoEngine(ABC):
         metrics: dict[str, float] = {}
         if self.learns_values:
             shift = self._center_critic(rows) if self.config.critic.center_values else 0.0
-            metrics |= self._train("critic", rows, images, order, on_progress, value_shift=shift)
+            clip = self.config.critic.cliprange_value if actor else None
+            metrics |= self._train(
+                "critic",
+                rows,
+                images,
+                order,
+                on_progress,
+                value_shift=shift,
+                cliprange_value=math.inf if clip is None else clip,
+                epochs=None if actor else self.config.critic.warmup_epochs,
+            )
         if actor:
             metrics |= self._train("actor", rows, images, order, on_progress)
         self._update_kl_controller(rows)
@@ -215,9 +229,14 @@ class PpoEngine(ABC):
         images: Images,
         order: np.random.Generator,
         on_progress: OnProgress | None,
-        value_shift: float = 0.0,
+        *,
+        epochs: int | None = None,
+        **values: float,
     ) -> dict[str, float]:
-        """All mini batches of one network: `ppo_mini_batch_size` trajectories, all rows of each."""
+        """All mini batches of one network: `ppo_mini_batch_size` trajectories, all rows of each.
+
+        `epochs` stand for `ppo_epochs`, `values` are what a step of the critic knows besides.
+        """
         actor, critic = self.config.actor_rollout_ref.actor, self.config.critic
         config: ActorConfig | CriticConfig = actor if network == "actor" else critic
         size = config.ppo_mini_batch_size or actor.ppo_mini_batch_size
@@ -225,7 +244,7 @@ class PpoEngine(ABC):
         whole = _by_trajectory(rows)
         done: list[Stepped] = []
         norms: list[float] = []
-        for _ in range(config.ppo_epochs):
+        for _ in range(epochs or config.ppo_epochs):
             for chosen in np.array_split(order.permutation(len(whole)), -(-len(whole) // size)):
                 mini = [row for i in chosen for row in whole[i]]
                 step = Step(
@@ -234,7 +253,7 @@ class PpoEngine(ABC):
                     lr=lr,
                     grad_clip=config.grad_clip,
                     grad_norm_threshold=config.grad_norm_threshold,
-                    value_shift=value_shift,
+                    **values,
                 )
                 stepped = self._step(step, mini, images, on_progress)
                 done.append(stepped)

@@ -23,7 +23,8 @@ from vagen.learning.metrics import (
     token_max,
     token_mean,
 )
-from vagen.learning.policy_loss import policy_loss
+from vagen.learning.overlong import overlong_penalty
+from vagen.learning.policy_loss import LossMode, policy_loss
 from vagen.learning.reward_normalization import normalize_turn_rewards
 from vagen.learning.rewards import token_rewards
 from vagen.learning.value_loss import value_loss
@@ -35,6 +36,7 @@ __all__ = [
     "KLController",
     "KLPenaltyKind",
     "LossAggMode",
+    "LossMode",
     "Max",
     "Mean",
     "Metric",
@@ -50,6 +52,7 @@ __all__ = [
     "loss_scale",
     "make_kl_controller",
     "normalize_turn_rewards",
+    "overlong_penalty",
     "policy_loss",
     "select_groups",
     "token_max",

@@ -28,7 +28,7 @@ def loss_denominator(loss_mask: Tensor, mode: LossAggMode, row_ids: Tensor | Non
     mask = loss_mask != 0
     if mode == "token-mean":
         return mask.sum().clamp(min=1)
-    return (_tokens_per_row(mask, _row_index(mask, mode, row_ids)) > 0).sum().clamp(min=1)
+    return (_tokens_per_row(mask, _row_index(mask, row_ids)) > 0).sum().clamp(min=1)
 
 
 def aggregate(
@@ -62,13 +62,32 @@ def aggregate(
     mask = loss_mask != 0
     summand = torch.where(mask, per_token, 0.0)
     if mode == "seq-mean-token-mean":
-        rows = _row_index(mask, mode, row_ids)
+        rows = _row_index(mask, row_ids)
         summand = summand / _tokens_per_row(mask, rows).clamp(min=1)[rows]
     elif mode not in get_args(LossAggMode):
         raise ValueError(f"loss_agg_mode {mode!r}; it must be one of {get_args(LossAggMode)}")
     if denominator is None:
         denominator = loss_denominator(mask, mode, row_ids)
     return summand.sum() / denominator
+
+
+def unit_means(per_token: Tensor, loss_mask: Tensor, unit_ids: Tensor | None = None) -> Tensor:
+    """At each token the mean of `per_token` over its unit's tokens where `loss_mask` is non-zero.
+
+    Args:
+        per_token: [B, T] or [N] floats.
+        loss_mask: same shape, non-zero on tokens that count.
+        unit_ids: integers of the same shape, the unit of each token, such as its row or turn; None
+            takes the rows of padded tensors.
+
+    Returns:
+        Same shape; 0 in units without a token that counts.
+    """
+    mask = loss_mask != 0
+    units = _row_index(mask, unit_ids)
+    tokens = _tokens_per_row(mask, units)
+    sums = per_token.new_zeros(tokens.shape).index_add(0, units[mask], per_token[mask])
+    return (sums / tokens.clamp(min=1))[units]
 
 
 def require_same_shape(**tensors: Tensor) -> None:
@@ -78,13 +97,13 @@ def require_same_shape(**tensors: Tensor) -> None:
         raise ValueError(f"shapes must be equal: {shapes}")
 
 
-def _row_index(mask: Tensor, mode: str, row_ids: Tensor | None) -> Tensor:
+def _row_index(mask: Tensor, row_ids: Tensor | None) -> Tensor:
     """Row number in [0, rows) of each token, shaped like `mask`."""
     if row_ids is not None:
         require_same_shape(loss_mask=mask, row_ids=row_ids)
         return torch.unique(row_ids, return_inverse=True)[1]
     if mask.dim() == 1:
-        raise ValueError(f"loss_agg_mode {mode!r} on packed tensors needs `row_ids`")
+        raise ValueError("a mean over each row of packed tensors needs `row_ids`")
     return torch.arange(mask.shape[0], device=mask.device)[:, None].expand(mask.shape)
 
 

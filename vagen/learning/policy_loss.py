@@ -1,11 +1,17 @@
-"""Clipped policy-gradient loss (PPO), with optional dual clip."""
+"""Policy-gradient losses that hold the new policy near the one that sampled."""
+
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from vagen.learning.aggregate import LossAggMode, aggregate, require_same_shape
+from vagen.learning.aggregate import LossAggMode, aggregate, require_same_shape, unit_means
 from vagen.learning.kl import LOG_RATIO_LIMIT
 from vagen.learning.metrics import Metric, token_max, token_mean
+
+LossMode = Literal["vanilla", "gspo", "gspo_turn", "cispo"]
+"""Whose ratio is clipped (a token's, a row's, a turn's), and whether with the gradient or as its
+weight (`cispo`); see `policy_loss`."""
 
 
 def policy_loss(
@@ -14,6 +20,8 @@ def policy_loss(
     advantages: Tensor,
     loss_mask: Tensor,
     *,
+    loss_mode: LossMode = "vanilla",
+    unit_ids: Tensor | None = None,
     clip_ratio_low: float = 0.2,
     clip_ratio_high: float = 0.2,
     clip_ratio_c: float | None = None,
@@ -28,14 +36,25 @@ def policy_loss(
     2503.14476, eq. 10). With `clip_ratio_c` the loss of a negative advantage is at most `-c A`
     (dual clip, Ye et al. 2020, arXiv 1912.09729, eq. 5).
 
+    `gspo`, `gspo_turn`: u is `sg(s) pi / sg(pi)`, where s is the geometric mean of the ratios of
+    the token's unit and sg stops the gradient: every token of a unit has one ratio to be clipped
+    (GSPO-token, arXiv 2507.18071, section 4.3). The unit is a row, or a turn of it as in arXiv
+    2511.20718.
+
+    `cispo`: `-sg(clip(u, 1 - low, 1 + high)) A logprobs`, so that no token is without a gradient
+    (arXiv 2506.13585, eq. 4 and 5).
+
     Args:
         logprobs: [B, T] or packed [N] floats, with gradient.
         old_logprobs: same shape, log-probs of the policy that started the update.
         advantages: same shape.
         loss_mask: same shape, non-zero on tokens to learn from; elsewhere nothing is read.
+        loss_mode: which of them.
+        unit_ids: integers of the same shape, the unit of each token; read by `gspo` and
+            `gspo_turn`. None takes the rows of padded tensors.
         clip_ratio_low: lower bound of the ratio is one minus this.
         clip_ratio_high: upper bound of the ratio is one plus this.
-        clip_ratio_c: dual clip, above 1; None is off.
+        clip_ratio_c: dual clip, above 1; None is off. `cispo` has none.
         weights: same shape, factor of each token's loss (`truncated_importance_weights`); None
             is 1. No gradient flows into it.
         loss_agg_mode: how tokens are averaged.
@@ -45,27 +64,36 @@ def policy_loss(
 
     Returns:
         The loss (0-d) and metrics: `ppo_kl` (mean of old minus new log-probs), `pg_clipfrac` and
-        `pg_clipfrac_lower` (share of tokens that the clip and the dual clip hold back),
-        `ratio_mean`, `ratio_max`.
+        `pg_clipfrac_lower` (share of tokens that the clip and the dual clip hold back, in
+        `cispo` of tokens whose weight is cut), `ratio_mean`, `ratio_max`.
 
     Raises:
-        ValueError: unequal shapes, or a dual clip that is not above 1.
+        ValueError: unequal shapes, an unknown mode, or a dual clip that is not above 1.
     """
     require_same_shape(
         logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, loss_mask=loss_mask
     )
     if clip_ratio_c is not None and clip_ratio_c <= 1.0:
         raise ValueError(f"clip_ratio_c = {clip_ratio_c}; it must be above 1")
+    if loss_mode not in get_args(LossMode):
+        raise ValueError(f"loss_mode {loss_mode!r}; it must be one of {get_args(LossMode)}")
     mask = loss_mask != 0
     log_ratio = torch.where(mask, logprobs - old_logprobs.detach(), 0.0)
     advantages = torch.where(mask, advantages.detach(), 0.0)
-    ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    log_u = log_ratio
+    if loss_mode in ("gspo", "gspo_turn"):
+        log_u = log_ratio - log_ratio.detach() + unit_means(log_ratio.detach(), mask, unit_ids)
+    ratio = log_u.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    near = ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
 
-    free = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
-    losses = torch.maximum(free, clipped)
     held = torch.zeros_like(mask)
-    if clip_ratio_c is not None:
+    if loss_mode == "cispo":
+        losses = -near.detach() * advantages * torch.where(mask, logprobs, 0.0)
+        cut = near != ratio
+    else:
+        free, clipped = -advantages * ratio, -advantages * near
+        losses, cut = torch.maximum(free, clipped), clipped > free
+    if clip_ratio_c is not None and loss_mode != "cispo":
         ceiling = -advantages * clip_ratio_c
         held = (advantages < 0) & (losses > ceiling)
         losses = torch.where(held, ceiling, losses)
@@ -76,7 +104,7 @@ def policy_loss(
     loss = aggregate(losses, mask, mode=loss_agg_mode, denominator=denominator, row_ids=row_ids)
     return loss, {
         "ppo_kl": token_mean(-log_ratio, mask),
-        "pg_clipfrac": token_mean((clipped > free).to(losses.dtype), mask),
+        "pg_clipfrac": token_mean(cut.to(losses.dtype), mask),
         "pg_clipfrac_lower": token_mean(held.to(losses.dtype), mask),
         "ratio_mean": token_mean(ratio, mask),
         "ratio_max": token_max(ratio, mask),

@@ -32,6 +32,7 @@ def limits_of(config: ExperimentConfig) -> EpisodeLimits:
         max_response_length=config.data.max_response_length,
         max_trajectory_length=config.data.max_trajectory_length,
         window=context_window(config),
+        whole_turns=config.rollout_manager.whole_turns,
     )
 
 

@@ -53,6 +53,13 @@ class EpisodeLimits:
     """Tokens of a row."""
     window: int | None = None
     """Turns in a prompt, the present one included; None keeps all of them."""
+    whole_turns: bool = False
+    """A turn is begun only if a whole answer has room."""
+
+    @property
+    def room(self) -> int:
+        """Tokens that there must be room for when a turn begins, that of its end included."""
+        return self.max_response_length + 1 if self.whole_turns else MIN_NEW_TOKENS
 
 
 MIN_NEW_TOKENS = 8
@@ -134,7 +141,7 @@ class EpisodeRunner:
                     break
                 truncated = truncated or len(turns) >= self.limits.max_turns
                 prompt = contexts.prompt(observation)
-                if not self._fits(prompt, 0 if truncated else MIN_NEW_TOKENS):
+                if not self._fits(prompt, 0 if truncated else self.limits.room):
                     if not truncated:
                         truncated, status = True, Status.TRUNCATED_TOKENS
                     break

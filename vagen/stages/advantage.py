@@ -130,7 +130,7 @@ def add_columns(
     ends = turn_end_mask(loss_mask, turn_index)
     place = partial(
         token_rewards,
-        _row_rewards(rows, turn_rewards_by_trajectory(config, trajectories, normalize=training)),
+        _row_rewards(rows, turn_rewards_by_trajectory(config, trajectories, training=training)),
         loss_mask=loss_mask,
         turn_end_mask=ends,
         use_multi_turn_reward=config.rollout_manager.use_multi_turn_reward,

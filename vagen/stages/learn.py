@@ -22,11 +22,13 @@ def learn(run: Run, engine: Engine, batch: TrajectoryBatch, iteration: int) -> d
     kept = [trajectory for trajectory in batch.trajectories if trajectory.kept is not False]
     rows = [row for trajectory in kept for row in trajectory.rows if row.loss_mask.any()]
     config = run.experiment
-    passes = config.actor_rollout_ref.actor.ppo_epochs
+    critic = config.critic
     learns = iteration >= config.trainer.critic_warmup
     engine.version = None
-    total = len(rows) * (passes * learns + config.critic.ppo_epochs * (engine.learns_values))
-    with progress.bar("rows", total) as advance:
+    passes = config.actor_rollout_ref.actor.ppo_epochs * learns
+    if engine.learns_values:
+        passes += (not learns and critic.warmup_epochs) or critic.ppo_epochs
+    with progress.bar("rows", len(rows) * passes) as advance:
         metrics = engine.update(
             rows,
             batch.images,

@@ -9,6 +9,7 @@ from vagen.learning import (
     group_statistics,
     loss_scale,
     normalize_turn_rewards,
+    overlong_penalty,
     select_groups,
 )
 from vagen.learning.filters import ZERO
@@ -19,7 +20,9 @@ from vagen.rollout.types import Status, Trajectory
 def select_trajectories(
     config: ExperimentConfig, trajectories: Sequence[Trajectory]
 ) -> tuple[dict[str, float], float]:
-    """Sets `kept` by `algorithm.rollout_filter`.
+    """Sets `kept` by `algorithm.rollout_filter` and `algorithm.overlong.mask_truncated`.
+
+    Episodes that are too long are dropped first: they are in no group.
 
     Groups are compared by the scores that training sums: rewards of all turns and parts, before
     normalisation and KL. Episodes that failed in their environment are in no group and stay None.
@@ -31,8 +34,12 @@ def select_trajectories(
         `rollout/filter_kept` is the share of trajectories kept.
     """
     options = config.algorithm.rollout_filter
-    played = _played(trajectories)
-    scores = np.array([sum(_turn_rewards(trajectory)) for trajectory in played], np.float64)
+    everything = played = _played(trajectories)
+    if config.algorithm.overlong.mask_truncated:
+        for trajectory in played:
+            trajectory.kept = not _overlong(trajectory)
+        played = [trajectory for trajectory in played if trajectory.kept]
+    scores = np.array([sum(_turn_rewards(config, t)) for t in played], np.float64)
     groups = group_statistics(scores, [trajectory.group_id for trajectory in played])
     chosen = select_groups(
         groups.stds,
@@ -45,25 +52,28 @@ def select_trajectories(
         for trajectory, group in zip(played, groups.index, strict=True):
             trajectory.kept = bool(chosen[group])
     kept = int(chosen[groups.index].sum())
-    metrics = {"rollout/filter_kept": kept / max(len(played), 1)}
+    metrics = {"rollout/filter_kept": kept / max(len(everything), 1)}
     compared = groups.stds[groups.sizes > 1]
     if compared.size:
         metrics[REWARD_STD] = float(compared.mean())
         metrics["rollout/zero_std_groups"] = float((compared <= ZERO).mean())
-    return metrics, loss_scale(kept, len(played), options.loss_scaling)
+    return metrics, loss_scale(kept, len(everything), options.loss_scaling)
 
 
 def turn_rewards_by_trajectory(
-    config: ExperimentConfig, trajectories: Sequence[Trajectory], *, normalize: bool = True
+    config: ExperimentConfig, trajectories: Sequence[Trajectory], *, training: bool = True
 ) -> dict[str, list[float]]:
-    """Reward of each turn by trajectory id, normalised by `algorithm.reward_normalization`.
+    """Reward of each turn by trajectory id.
 
-    The statistics are over the trajectories given, each once; episodes that failed in their
-    environment count nowhere and keep what they earned.
+    In training less what its length costs, and normalised by `algorithm.reward_normalization`. The
+    statistics are over the trajectories given, each once; episodes that failed in their environment
+    count nowhere and keep what they earned.
     """
-    rewards = {t.trajectory_id: _turn_rewards(t) for t in trajectories}
+    if not training:
+        return {t.trajectory_id: [turn.rewards.total for turn in t.turns] for t in trajectories}
+    rewards = {t.trajectory_id: _turn_rewards(config, t) for t in trajectories}
     options = config.algorithm.reward_normalization
-    if normalize and options.method != "none":
+    if options.method != "none":
         played = _played(trajectories)
         normalized = normalize_turn_rewards(
             [rewards[trajectory.trajectory_id] for trajectory in played],
@@ -80,5 +90,25 @@ def _played(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     return [t for t in trajectories if t.status is not Status.ENV_ERROR]
 
 
-def _turn_rewards(trajectory: Trajectory) -> list[float]:
-    return [turn.rewards.total for turn in trajectory.turns]
+def _overlong(trajectory: Trajectory) -> bool:
+    """Whether an answer was cut off, or tokens ran out."""
+    cut = any(turn.length_cut for turn in trajectory.turns)
+    return cut or trajectory.status is Status.TRUNCATED_TOKENS
+
+
+def _turn_rewards(config: ExperimentConfig, trajectory: Trajectory) -> list[float]:
+    """What each turn earned, less what its length costs."""
+    earned = np.array([turn.rewards.total for turn in trajectory.turns], np.float64)
+    options = config.algorithm.overlong
+    if options.buffer_len is None:
+        return earned.tolist()
+    lengths = np.zeros(len(earned), np.int64)
+    for row in trajectory.rows:
+        lengths += np.bincount(row.turn_index[row.loss_mask], minlength=len(earned))
+    penalty = overlong_penalty(
+        lengths,
+        max_length=config.data.max_response_length,
+        buffer_len=options.buffer_len,
+        penalty_factor=options.penalty_factor,
+    )
+    return (earned + penalty).tolist()

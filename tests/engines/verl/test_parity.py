@@ -14,6 +14,7 @@ OVERRIDES = (
     "algorithm.kl_ctrl.kl_coef=0.05",
     "actor_rollout_ref.actor.use_kl_loss=true",
     "actor_rollout_ref.actor.tis_imp_ratio_cap=2.0",
+    "actor_rollout_ref.actor.policy_loss.loss_mode=gspo_turn",
     "critic.center_values=true",
 )
 """One optimizer step per network, with every term that a loss can have."""
@@ -35,11 +36,12 @@ def rows_of(batch):
 
 
 def with_reference(rows, logprobs):
-    """The rows, played by the model whose log-probabilities these are."""
+    """The rows, played by models near the one whose log-probabilities these are."""
     for row, values in zip(rows, logprobs, strict=True):
-        row.columns["old_logprobs"] = values
-        noise = np.random.default_rng(len(row.input_ids)).normal(0, 0.1, len(row.input_ids))
-        row.columns["ref_logprobs"] = row.columns["old_logprobs"] + noise.astype(np.float32)
+        draws = np.random.default_rng(len(row.input_ids))
+        for name in ("old_logprobs", "ref_logprobs"):
+            noise = draws.normal(0, 0.1, len(values)).astype(np.float32)
+            row.columns[name] = np.where(row.loss_mask, values + noise, np.float32(0))
     return rows
 
 

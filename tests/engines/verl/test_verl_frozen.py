@@ -40,7 +40,7 @@ def learn(rank: int, ranks: int, folder: Path) -> None:
     policy.set_loss_fn(partial(policy_loss, config=experiment.actor_rollout_ref.actor))
     critic = CriticWorker(_critic_config(config))
     critic.reset()
-    critic.set_loss_fn(partial(value_loss, cliprange_value=0.5))
+    critic.set_loss_fn(value_loss)
     found: dict[str, Any] = {}
     for name, worker, columns in (
         ("actor", policy.actor, ("old_logprobs", "advantages")),
@@ -56,6 +56,7 @@ def learn(rank: int, ranks: int, folder: Path) -> None:
             temperature=1.0,
             calculate_entropy=True,
             value_shift=0.0,
+            cliprange_value=0.5,
             **STEP,
         )
         module = worker.engine.module

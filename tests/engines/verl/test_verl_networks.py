@@ -88,7 +88,7 @@ def learn(rank: int, ranks: int, folder: Path) -> None:
         policy.set_loss_fn(partial(policy_loss, config=experiment.actor_rollout_ref.actor))
         critic = CriticWorker(_critic_config(config))
         critic.reset()
-        critic.set_loss_fn(partial(value_loss, cliprange_value=0.5))
+        critic.set_loss_fn(value_loss)
         batch = partial(
             to_batch,
             given["shares"][family][rank],
@@ -104,10 +104,11 @@ def learn(rank: int, ranks: int, folder: Path) -> None:
 
         found: dict[str, Any] = {"before": said(policy.compute_log_prob, "log_probs")}
         columns = ("old_logprobs", "advantages")
-        data = batch(columns=columns, calculate_entropy=True, value_shift=0.0, **STEP)
+        data = batch(columns=columns, calculate_entropy=True, **STEP)
         found["actor"] = policy.actor.train_batch(data)["metrics"]
         found["after"] = said(policy.compute_log_prob, "log_probs")
-        data = batch(columns=("values", "returns", "critic_mask"), value_shift=0.0, **STEP)
+        columns = ("values", "returns", "critic_mask")
+        data = batch(columns=columns, value_shift=0.0, cliprange_value=0.5, **STEP)
         found["critic"] = critic.train_batch(data)["metrics"]
         found["values"] = said(critic.infer_batch, "values")
         torch.save(found, folder / f"{family}-{attention}-{rank}.pt")

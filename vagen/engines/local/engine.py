@@ -338,7 +338,7 @@ class LocalEngine(PpoEngine):
             rows,
             packed,
             step.denominator,
-            cliprange_value=self.config.critic.cliprange_value,
+            cliprange_value=step.cliprange_value,
             value_shift=step.value_shift,
         )
 

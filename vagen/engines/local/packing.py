@@ -21,7 +21,7 @@ from vagen.models.processor import ProcessedImage, Processor
 from vagen.models.vision import image_inputs
 from vagen.rollout.types import TokenRow
 
-ROW_FIELDS = ("loss_mask", "rollout_logprobs")
+ROW_FIELDS = ("loss_mask", "rollout_logprobs", "turn_index")
 """Fields of a row that can be read like columns."""
 
 

@@ -71,8 +71,7 @@ class VerlEngine(PpoEngine):
         models = config.actor_rollout_ref
         groups.policy.set_loss_fn(partial(policy_loss, config=models.actor))
         if self.learns_values:
-            cliprange = config.critic.cliprange_value
-            groups.critic.set_loss_fn(partial(value_loss, cliprange_value=cliprange))
+            groups.critic.set_loss_fn(value_loss)
 
     def play(
         self,
@@ -214,6 +213,7 @@ class VerlEngine(PpoEngine):
             "grad_norm_threshold": step.grad_norm_threshold,
             "denominator": float(step.denominator),
             "value_shift": step.value_shift,
+            "cliprange_value": step.cliprange_value,
         }
         if step.network == "actor":
             group, columns = self.groups.policy, self._actor_columns()
@@ -262,6 +262,8 @@ class VerlEngine(PpoEngine):
         columns = ("old_logprobs", "advantages")
         if config.tis_imp_ratio_cap is not None:
             columns += ("rollout_logprobs", "loss_mask")
+        if config.policy_loss.loss_mode == "gspo_turn":
+            columns += ("turn_index",)
         if config.loss_agg_mode == PER_TRAJECTORY:
             columns += (TRAJECTORY_TOKENS,)
         return (*columns, "ref_logprobs") if config.use_kl_loss else columns

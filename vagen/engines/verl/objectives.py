@@ -48,20 +48,14 @@ def policy_loss(
     return _share(loss, data)
 
 
-def value_loss(
-    model_output: dict[str, Tensor],
-    data: TensorDict,
-    dp_group: Any = None,
-    *,
-    cliprange_value: float,
-) -> Result:
+def value_loss(model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None) -> Result:
     """`critic_objective` of one micro batch, as verl's workers call it."""
     column: Callable[[str], Tensor] = lambda name: data[f"column/{name}"].values()  # noqa: E731
     loss = critic_objective(
         model_output["values"].values(),
         column,
         denominator=torch.tensor(data["denominator"]),
-        cliprange_value=cliprange_value,
+        cliprange_value=data["cliprange_value"],
         value_shift=data["value_shift"],
     )
     return _share(loss, data)
