@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from benchmarks.method.lab import Arm, Judge, Task
+from benchmarks.method.lab import Arm, Task
 
 TASKS = {
     f"{'dependent' if dependent else 'independent'}, {reward}": Task(dependent, reward)
@@ -52,9 +52,7 @@ PER_TURN: dict[str, Arm] = {
     "remax, turns": Arm("remax"),
     "bi-level .9, turns": replace(_BI_LEVEL, high_level_lam=0.9),
     "bi-level 0, turns": replace(_BI_LEVEL, high_level_lam=0.0),
-    "bi-level .5 undiscounted, turns": replace(
-        _BI_LEVEL, high_level_lam=0.5, high_level_gamma=1.0
-    ),
+    "bi-level .5 undiscounted, turns": replace(_BI_LEVEL, high_level_lam=0.5, high_level_gamma=1.0),
     "adaptive, turns": Arm("adaptive_credit"),
     "gae, turns": Arm("gae"),
     "gae token .95, turns": Arm("gae", lam=0.95),
@@ -107,50 +105,63 @@ class Contrast(NamedTuple):
 
 CONTRASTS = [
     Contrast("loss mask, token GAE", "gae, no loss mask", "gae"),
-    Contrast("loss mask, masked GAE", "masked, no loss mask", "masked"),
-    Contrast("loss mask, turn-wise GAE (`vanilla_ppo`)", "turn-wise, no loss mask", "turn-wise"),
-    Contrast("loss mask, GRPO", "grpo, no loss mask", "grpo"),
-    Contrast("M^adv, summed reward", "gae", "masked"),
-    Contrast("M^adv, turn rewards", "gae, turns", "masked, turns"),
-    Contrast("M^adv, token λ .95", "gae token .95, turns", "masked token .95, turns"),
     Contrast("turn rewards, masked GAE", "masked", "masked, turns"),
-    Contrast("turn rewards, bi-level GAE", "bi-level", "bi-level, turns"),
-    Contrast("bi-level against masked GAE, summed reward", "masked", "bi-level"),
     Contrast("bi-level against masked GAE, turn rewards", "masked, turns", "bi-level, turns"),
-    Contrast("bi-level against turn-wise GAE", "turn-wise, turns", "bi-level, turns"),
-    Contrast("all of TRICO against PPO", "gae, no loss mask", "bi-level, turns"),
-    Contrast("turn value before `e_k` against before `f_k`",
-             "turn-wise from starts, turns", "turn-wise, turns"),
-    Contrast("turn λ .9 against 1", "bi-level, turns", "bi-level .9, turns"),
     Contrast("turn λ .5 against 1", "bi-level, turns", "bi-level .5, turns"),
-    Contrast("turn λ 0 against .5", "bi-level .5, turns", "bi-level 0, turns"),
-    Contrast("turn discount .95 against 1, at turn λ .5",
-             "bi-level .5 undiscounted, turns", "bi-level .5, turns"),
-    Contrast("adaptive turn λ against 1", "bi-level, turns", "adaptive, turns"),
-    Contrast("adaptive turn λ against .5", "bi-level .5, turns", "adaptive, turns"),
-    Contrast("token λ .95 against 1, masked GAE", "masked, turns", "masked token .95, turns"),
+    Contrast("M^adv, summed reward", "gae", "masked"),
+    Contrast("loss mask, turn-wise GAE (`vanilla_ppo`)", "turn-wise, no loss mask", "turn-wise"),
     Contrast("masked GAE against GRPO, summed reward", "grpo", "masked"),
-    Contrast("bi-level GAE against GRPO", "grpo", "bi-level, turns"),
-    Contrast("GRPO's deviation against none (RLOO)", "rloo", "grpo"),
     Contrast("GiGPO against GRPO", "grpo", "gigpo, turns"),
     Contrast("bi-level λ .5 against GiGPO", "gigpo, turns", "bi-level .5, turns"),
-    Contrast("REINFORCE++ against masked GAE", "masked, turns", "reinforce++, turns"),
-    Contrast("ReMax against masked GAE", "masked, turns", "remax, turns"),
-    Contrast("BRPO against GRPO", "grpo", "brpo"),
-    Contrast("bare scores (ARPO) against BRPO", "brpo", "arpo"),
+    Contrast("judge against none, turn λ 1", "bi-level, turns", "bi-level, turns, judge"),
+    Contrast(
+        "judge against placebo, turn λ 1", "bi-level, turns, placebo", "bi-level, turns, judge"
+    ),
+    Contrast("judge against none, turn λ .5", "bi-level .5, turns", "bi-level .5, turns, judge"),
+    Contrast(
+        "judge against placebo, turn λ .5",
+        "bi-level .5, turns, placebo",
+        "bi-level .5, turns, judge",
+    ),
+    Contrast("all of TRICO against PPO", "gae, no loss mask", "bi-level, turns"),
+    Contrast("bi-level GAE against GRPO", "grpo", "bi-level, turns"),
+    Contrast("turn rewards, bi-level GAE", "bi-level", "bi-level, turns"),
+    Contrast("bi-level against masked GAE, summed reward", "masked", "bi-level"),
+    Contrast("bi-level against turn-wise GAE", "turn-wise, turns", "bi-level, turns"),
+    Contrast(
+        "turn value before `e_k` against before `f_k`",
+        "turn-wise from starts, turns",
+        "turn-wise, turns",
+    ),
+    Contrast("adaptive turn λ against 1", "bi-level, turns", "adaptive, turns"),
+    Contrast("adaptive turn λ against .5", "bi-level .5, turns", "adaptive, turns"),
+    Contrast("loss mask, masked GAE", "masked, no loss mask", "masked"),
+    Contrast("loss mask, GRPO", "grpo, no loss mask", "grpo"),
     Contrast("8 levels × 8 against 64 × 1, masked GAE", "masked", "masked, groups"),
-    Contrast("most uncertain quarter, PPO (StarPO-S)",
-             "masked, groups", "masked, groups, best quarter"),
+    Contrast(
+        "most uncertain quarter, PPO (StarPO-S)", "masked, groups", "masked, groups, best quarter"
+    ),
+    Contrast("turn λ .9 against 1", "bi-level, turns", "bi-level .9, turns"),
+    Contrast("GRPO's deviation against none (RLOO)", "rloo", "grpo"),
+    Contrast("ReMax against masked GAE", "masked, turns", "remax, turns"),
+    Contrast("REINFORCE++ against masked GAE", "masked, turns", "reinforce++, turns"),
+    Contrast("M^adv, turn rewards", "gae, turns", "masked, turns"),
+    Contrast("turn λ 0 against .5", "bi-level .5, turns", "bi-level 0, turns"),
+    Contrast(
+        "turn discount .95 against 1, at turn λ .5",
+        "bi-level .5 undiscounted, turns",
+        "bi-level .5, turns",
+    ),
+    Contrast(
+        "value clip .5 against 5, turn rewards", "masked, turns", "masked value clip .5, turns"
+    ),
+    Contrast("value clip .5 against 5, summed reward", "masked", "masked, value clip .5"),
+    Contrast("whitening", "masked not whitened, turns", "masked, turns"),
+    Contrast("M^adv, token λ .95", "gae token .95, turns", "masked token .95, turns"),
+    Contrast("token λ .95 against 1, masked GAE", "masked, turns", "masked token .95, turns"),
     Contrast("most uncertain quarter, GRPO", "grpo", "grpo, best quarter"),
     Contrast("clip .28 above against .2", "masked", "masked, clip higher"),
-    Contrast("whitening", "masked not whitened, turns", "masked, turns"),
-    Contrast("value clip .5 against 5, summed reward", "masked", "masked, value clip .5"),
-    Contrast("value clip .5 against 5, turn rewards",
-             "masked, turns", "masked value clip .5, turns"),
-    Contrast("judge against none, turn λ 1", "bi-level, turns", "bi-level, turns, judge"),
-    Contrast("judge against placebo, turn λ 1",
-             "bi-level, turns, placebo", "bi-level, turns, judge"),
-    Contrast("judge against none, turn λ .5", "bi-level .5, turns", "bi-level .5, turns, judge"),
-    Contrast("judge against placebo, turn λ .5",
-             "bi-level .5, turns, placebo", "bi-level .5, turns, judge"),
+    Contrast("BRPO against GRPO", "grpo", "brpo"),
+    Contrast("bare scores (ARPO) against BRPO", "brpo", "arpo"),
 ]
+"""The weightiest first: arms are run in the order in which they are asked for."""

@@ -62,7 +62,9 @@ def moments(gradients: Tensor) -> Moments:
 
 def fixed_policies(task: Task, seeds: Sequence[int]) -> tuple[Tensor, Networks]:
     """Share of turns that earn at the end, [S], and the policies."""
-    curve, policies = train(replace(task, reward="dense"), POLICY, seeds, POLICY_ITERATIONS[task.dependent])
+    curve, policies = train(
+        replace(task, reward="dense"), POLICY, seeds, POLICY_ITERATIONS[task.dependent]
+    )
     return curve[:, -1], policies
 
 

@@ -76,7 +76,8 @@ def jobs(part: str, outputs: Path) -> list[Job]:
     else:
         every = arms.SUMMED | arms.PER_TURN | arms.ONLY_IN_GRADIENTS
         of_tasks = dict.fromkeys(gradients.TASKS, every)
-    names = dict.fromkeys(name for of_task in of_tasks.values() for name in of_task)
+    names = dict.fromkeys(name for contrast in arms.CONTRASTS for name in contrast[1:])
+    names |= dict.fromkeys(name for of_task in of_tasks.values() for name in of_task)
     return [
         Job(part, task, name, of_task[name], outputs)
         for name in names

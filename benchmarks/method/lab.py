@@ -419,9 +419,7 @@ def train(
                 played = played._replace(logprobs=policies.logprobs(played.tokens))
         advantages, returns, values = learner.estimate(policies, luck, played)
         if values is not None:
-            learner.learn_values(
-                played, values, returns, kept_rows(arm, played, luck.orders[:, 1])
-            )
+            learner.learn_values(played, values, returns, kept_rows(arm, played, luck.orders[:, 1]))
         rows = kept_rows(arm, played, luck.orders[:, 0])
         for part in rows.split(max(1, MINI_BATCH * rows.shape[1] // EPISODES), 1):
             step(optimizer, learner.policy_loss(policies, played, advantages, part))
