@@ -7,7 +7,9 @@ from scipy.stats import ttest_rel
 
 from benchmarks.method import arms, gradients, lab, report
 from benchmarks.method.environments import TurnsEnv, options
+from benchmarks.method.pipeline import STUDIES
 from vagen.advantage import ESTIMATORS
+from vagen.config.load import load_experiment
 from vagen.envs import check_env
 
 
@@ -125,3 +127,13 @@ def test_arms_are_compared_seed_by_seed():
     assert gains["auc"].ci95 == pytest.approx(tuple(areas.confidence_interval(0.95)))
     assert gains["final"].t == pytest.approx(ends.statistic)
     assert report.compare(found, arms.Contrast("c against a", "a", "c")) == {}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_arm_of_the_pipeline_can_run(name):
+    """Its configuration is accepted, and what contrasts name is there."""
+    study = STUDIES[name]
+    load_experiment(study.experiment, [*study.shared, *study.warm])
+    for overrides in study.arms.values():
+        load_experiment(study.experiment, [*study.shared, *overrides])
+    assert {arm for contrast in study.contrasts for arm in contrast[1:]} <= set(study.arms)

@@ -6,13 +6,18 @@ from typing import NamedTuple
 from benchmarks.method.lab import Arm, Task
 
 TASKS = {
-    f"{'dependent' if dependent else 'independent'}, {reward}": Task(dependent, reward)
-    for reward in ("dense", "noisy", "sparse")
-    for dependent in (False, True)
+    "dependent, dense": Task(dependent=True, reward="dense"),
+    "independent, sparse": Task(dependent=False, reward="sparse"),
+    "independent, noisy": Task(dependent=False, reward="noisy"),
+    "independent, dense": Task(dependent=False, reward="dense"),
+    "dependent, noisy": Task(dependent=True, reward="noisy"),
+    "dependent, sparse": Task(dependent=True, reward="sparse"),
 }
+"""In the order in which they are run."""
 
-_TURNS, _GROUPS = Arm("masked_gae"), {"n_trajectory": 8}
+_TURNS = Arm("masked_gae")
 _SUM = replace(_TURNS, use_multi_turn_reward=False)
+_GROUPS = replace(_SUM, n_trajectory=8)
 _TURN_WISE = Arm("turn_wise_gae", high_level_gamma=1.0)
 _BI_LEVEL = Arm("bi_level_gae")
 
@@ -26,14 +31,12 @@ SUMMED: dict[str, Arm] = {
     ),
     "turn-wise": replace(_TURN_WISE, use_multi_turn_reward=False),
     "bi-level": replace(_BI_LEVEL, use_multi_turn_reward=False),
-    "grpo": replace(_SUM, adv_estimator="masked_grpo", **_GROUPS),
-    "grpo, no loss mask": replace(_SUM, adv_estimator="grpo", use_loss_mask=False, **_GROUPS),
-    "rloo": replace(_SUM, adv_estimator="masked_rloo", **_GROUPS),
-    "masked, groups": replace(_SUM, **_GROUPS),
-    "masked, groups, best quarter": replace(_SUM, rollout_filter=0.25, **_GROUPS),
-    "grpo, best quarter": replace(
-        _SUM, adv_estimator="masked_grpo", rollout_filter=0.25, **_GROUPS
-    ),
+    "grpo": replace(_GROUPS, adv_estimator="masked_grpo"),
+    "grpo, no loss mask": replace(_GROUPS, adv_estimator="grpo", use_loss_mask=False),
+    "rloo": replace(_GROUPS, adv_estimator="masked_rloo"),
+    "masked, groups": _GROUPS,
+    "masked, groups, best quarter": replace(_GROUPS, rollout_filter=0.25),
+    "grpo, best quarter": replace(_GROUPS, adv_estimator="masked_grpo", rollout_filter=0.25),
     "masked, clip higher": replace(_SUM, clip_ratio_high=0.28),
     "masked, value clip .5": replace(_SUM, cliprange_value=0.5),
     "brpo": replace(_SUM, adv_estimator="brpo"),
@@ -47,7 +50,7 @@ PER_TURN: dict[str, Arm] = {
     "turn-wise from starts, turns": Arm("no_concat_gae"),
     "bi-level, turns": _BI_LEVEL,
     "bi-level .5, turns": replace(_BI_LEVEL, high_level_lam=0.5),
-    "gigpo, turns": Arm("gigpo", **_GROUPS),
+    "gigpo, turns": Arm("gigpo", n_trajectory=8),
     "reinforce++, turns": Arm("reinforce_plus_plus"),
     "remax, turns": Arm("remax"),
     "bi-level .9, turns": replace(_BI_LEVEL, high_level_lam=0.9),
@@ -69,7 +72,7 @@ JUDGED: dict[str, Arm] = {
 }
 
 ONLY_IN_GRADIENTS: dict[str, Arm] = {
-    "rloo, no loss mask": replace(_SUM, adv_estimator="rloo", use_loss_mask=False, **_GROUPS),
+    "rloo, no loss mask": replace(_GROUPS, adv_estimator="rloo", use_loss_mask=False),
     "turn-wise no_concat_gae_last, turns": Arm("no_concat_gae_last"),
 }
 """With these `ESTIMATORS` is complete."""

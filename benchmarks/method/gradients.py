@@ -23,7 +23,7 @@ POLICY = Arm("bi_level_gae", high_level_lam=0.5)
 POLICY_ITERATIONS = {False: 30, True: 45}
 """By whether turns are dependent: about half of the turns earn then."""
 CRITIC_ITERATIONS, BATCHES = 30, 48
-TASKS = ("independent, noisy", "dependent, dense")
+TASKS = ("dependent, dense", "independent, noisy")
 REFERENCE = Arm("masked_gae", whiten=False)
 """Its expectation on dense rewards is the gradient that all others are held against."""
 FIRST_BATCH = 1_000_000

@@ -76,7 +76,7 @@ RUNS: dict[str, Callable[[lab.Task, lab.Arm, dict[str, Any]], dict[str, Any]]] =
 
 
 def jobs(part: str, outputs: Path) -> list[Job]:
-    """All of a part: where credit is harder first, the sparse tasks, which take longest, last."""
+    """All of a part, task by task, the weightiest arms first."""
     if part == "tokens":
         of_tasks = {name: arms.arms_of(task) for name, task in arms.TASKS.items()}
     else:
@@ -84,10 +84,9 @@ def jobs(part: str, outputs: Path) -> list[Job]:
         of_tasks = dict.fromkeys(gradients.TASKS, every)
     names = dict.fromkeys(name for contrast in arms.CONTRASTS for name in contrast[1:])
     names |= dict.fromkeys(name for of_task in of_tasks.values() for name in of_task)
-    found = [
+    return [
         Job(part, task, name, of_task[name], outputs)
-        for name in names
         for task, of_task in of_tasks.items()
+        for name in names
         if name in of_task
     ]
-    return sorted(found, key=lambda job: ("sparse" in job.task, "independent" in job.task))

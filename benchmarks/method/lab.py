@@ -3,10 +3,10 @@
 A turn is five tokens: the state (one of eight), its status, then what the policy samples: a word,
 an action, an end token. One action is right in each state. `independent`: a right turn earns.
 `dependent`: an error persists, a turn earns if it and the one before it were right (the status says
-whether it was), so that every action decides about the next turn's reward too. Rewards per earned
-turn are 1 (`dense`), 1 plus noise of deviation 1 at every turn (`noisy`), or there is only one of
-10 at the end, for at least three earned turns (two if dependent: `sparse`). A judge pays .5 where
-the word names the state, a placebo where it names that of another episode.
+whether it was), so that every action decides about the next turn's reward too. An earned turn pays
+1 (`dense`), the same with noise at every turn, of deviation 1 (.3 if dependent: `noisy`), or there
+is only one reward of 10 at the end, for at least three earned turns (two if dependent: `sparse`).
+A judge pays .5 where the word names the state, a placebo where it names that of another episode.
 
 All seeds of an arm are trained side by side: their networks are stacked, their random numbers are
 their own, the same ones for every arm.
@@ -62,7 +62,8 @@ class Task:
     def rewards(self, earned_BK: Tensor, noise_BK: Tensor) -> Tensor:
         """The task's reward of each turn; same shapes."""
         if self.reward != "sparse":
-            return earned_BK + noise_BK * (self.reward == "noisy")
+            deviation = 0.0 if self.reward == "dense" else 0.3 if self.dependent else 1.0
+            return earned_BK + deviation * noise_BK
         rewards = torch.zeros_like(earned_BK)
         rewards[..., -1] = 10.0 * (earned_BK.sum(-1) >= (2 if self.dependent else 3))
         return rewards

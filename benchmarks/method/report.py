@@ -204,9 +204,29 @@ def _save(figure: "Figure", path: Path) -> None:
         figure.savefig(partial, format="png", dpi=DPI, metadata={"Software": None})
 
 
-def write(outputs: Path, note: str = "") -> None:
-    """Everything that there is to report."""
+def contrasts_of(found: Found, contrasts: Sequence[Contrast]) -> list[dict[str, Any]]:
+    """Each contrast, and by task what it came to."""
+    return [
+        contrast._asdict()
+        | {
+            task: {key: gain._asdict() for key, gain in gains.items()}
+            for task in found
+            if (gains := compare(found[task], contrast))
+        }
+        for contrast in contrasts
+    ]
+
+
+def write(outputs: Path, studies: Mapping[str, Sequence[Contrast]], note: str) -> None:
+    """Everything that there is to report.
+
+    Args:
+        outputs: Where the parts' files are.
+        studies: Contrasts of the pipeline's studies.
+        note: How the machine was used meanwhile.
+    """
     tokens, gradients = read(outputs / "tokens"), read(outputs / "gradients")
+    played = read(outputs / "pipeline")
     commit = git_commit()
     result = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -215,17 +235,12 @@ def write(outputs: Path, note: str = "") -> None:
         "machine": describe_machine(),
         "note": note,
         "tokens": tokens,
-        "contrasts": [
-            contrast._asdict()
-            | {
-                task: {key: gain._asdict() for key, gain in gains.items()}
-                for task in tokens
-                if (gains := compare(tokens[task], contrast))
-            }
-            for contrast in CONTRASTS
-        ],
+        "contrasts": contrasts_of(tokens, CONTRASTS),
         "gradients": gradients,
-        "pipeline": read(outputs / "pipeline"),
+        "pipeline": played,
+        "pipeline_contrasts": {
+            study: contrasts_of({study: arms}, studies[study]) for study, arms in played.items()
+        },
     }
     path = ROOT / "benchmarks" / "results" / "method.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
