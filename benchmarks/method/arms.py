@@ -39,6 +39,7 @@ SUMMED: dict[str, Arm] = {
     "grpo, best quarter": replace(_GROUPS, adv_estimator="masked_grpo", rollout_filter=0.25),
     "masked, clip higher": replace(_SUM, clip_ratio_high=0.28),
     "masked, value clip .5": replace(_SUM, cliprange_value=0.5),
+    "remax": replace(_SUM, adv_estimator="remax"),
     "brpo": replace(_SUM, adv_estimator="brpo"),
     "arpo": replace(_SUM, adv_estimator="arpo"),
 }
@@ -146,7 +147,8 @@ CONTRASTS = [
     ),
     Contrast("turn λ .9 against 1", "bi-level, turns", "bi-level .9, turns"),
     Contrast("GRPO's deviation against none (RLOO)", "rloo", "grpo"),
-    Contrast("ReMax against masked GAE", "masked, turns", "remax, turns"),
+    Contrast("ReMax against masked GAE, summed reward", "masked", "remax"),
+    Contrast("ReMax against masked GAE, turn rewards", "masked, turns", "remax, turns"),
     Contrast("REINFORCE++ against masked GAE", "masked, turns", "reinforce++, turns"),
     Contrast("M^adv, turn rewards", "gae, turns", "masked, turns"),
     Contrast("turn λ 0 against .5", "bi-level .5, turns", "bi-level 0, turns"),

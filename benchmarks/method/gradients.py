@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.method.lab import Arm, Learner, Networks, Task, draw, play, train
+from benchmarks.method.lab import Arm, Learner, Networks, Task, draw, kept_rows, play, train
 
 POLICY = Arm("bi_level_gae", high_level_lam=0.5)
 """What the fixed policies are trained with, on dense rewards."""
@@ -88,7 +88,8 @@ def measure(policies: Networks, task: Task, arm: Arm, seeds: Sequence[int]) -> M
             continue
         policies.zero_grad()
         every = torch.arange(played.tokens.shape[1]).expand(len(seeds), -1)
-        learner.policy_loss(policies, played, advantages, every).backward()
+        rows = kept_rows(arm, played, every)
+        learner.policy_loss(policies, played, advantages, rows).backward()
         grads = [p.grad.flatten(1) for p in policies.parameters() if p.grad is not None]
         gradients.append(torch.cat(grads, 1))
     return moments(torch.stack(gradients))

@@ -81,7 +81,8 @@ def jobs(part: str, outputs: Path) -> list[Job]:
         of_tasks = {name: arms.arms_of(task) for name, task in arms.TASKS.items()}
     else:
         every = arms.SUMMED | arms.PER_TURN | arms.ONLY_IN_GRADIENTS
-        of_tasks = dict.fromkeys(gradients.TASKS, every)
+        first_step = {name: arm for name, arm in every.items() if arm.clip_ratio_high == 0.2}
+        of_tasks = dict.fromkeys(gradients.TASKS, first_step)  # where no ratio is clipped yet
     names = dict.fromkeys(name for contrast in arms.CONTRASTS for name in contrast[1:])
     names |= dict.fromkeys(name for of_task in of_tasks.values() for name in of_task)
     return [

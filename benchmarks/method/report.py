@@ -102,7 +102,7 @@ def gradient_table(found: Found) -> str:
         "|---" * (1 + 2 * len(found)) + "|",
     ]
     first = next(iter(found.values()))
-    for arm in sorted(first, key=lambda arm: -np.mean(first[arm]["snr"])):
+    for arm in sorted(first, key=lambda arm: -useful(first[arm])):
         cells = [
             _mean_and_error(found[task][arm][key]) if arm in found[task] else ""
             for task in found
@@ -110,6 +110,11 @@ def gradient_table(found: Found) -> str:
         ]
         lines.append("| " + " | ".join([arm, *cells]) + " |")
     return "\n".join(lines)
+
+
+def useful(row: Mapping[str, Sequence[float]]) -> float:
+    """Signal to noise along the true gradient, mean over seeds."""
+    return float(np.mean(np.nan_to_num(np.multiply(row["snr"], row["cosine"]))))
 
 
 def _mean_and_error(values: Sequence[float]) -> str:
@@ -126,7 +131,7 @@ def draw_contrasts(found: Found, path: Path) -> None:
     """Gain in area under the curve with its interval: a row per contrast, a colour per task."""
     tasks = [task for task in TASKS if task in found]
     rows = [c for c in CONTRASTS if any(compare(found[task], c) for task in tasks)]
-    figure = _figure(10.5, 0.42 * len(rows) + 1.6)
+    figure = _figure(10.5, 0.34 * len(rows) + 1.6)
     axes = figure.add_subplot()
     for index, task in enumerate(tasks):
         for row, contrast in enumerate(rows):
@@ -147,7 +152,8 @@ def draw_contrasts(found: Found, path: Path) -> None:
         if row % 2:
             axes.axhspan(row - 0.5, row + 0.5, color=GRID, alpha=0.4, lw=0)
     axes.axvline(0.0, color=INK, lw=0.9)
-    axes.set_yticks(range(len(rows)), [contrast.claim for contrast in rows], fontsize=9)
+    claims = [contrast.claim.replace("`", "") for contrast in rows]
+    axes.set_yticks(range(len(rows)), claims, fontsize=9)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("difference of the area under the accuracy curve, 8 seeds, 95 %", color=MUTED)
     axes.set_title("What the token task tells apart", loc="left", color=INK, fontsize=12)
@@ -163,7 +169,7 @@ def draw_gradients(found: Found, path: Path) -> None:
         "Gradient of one batch of 64 episodes at a fixed policy", fontsize=12, color=INK
     )
     first = next(iter(found.values()))
-    names = sorted(first, key=lambda arm: np.mean(first[arm]["snr"]))
+    names = sorted(first, key=lambda arm: useful(first[arm]))
     panels = figure.subplots(1, 2, sharey=True)
     titles = ("signal to noise, |E g| / sd(g)", "cosine of E g with the true gradient")
     for axes, key, title in zip(panels, ("snr", "cosine"), titles, strict=True):
@@ -184,11 +190,12 @@ def draw_gradients(found: Found, path: Path) -> None:
                     label=task if row == 0 else None,
                 )
         axes.set_title(title, loc="left", fontsize=10.5, color=INK)
+        axes.set_xlim(left=0.0)
         axes.grid(color=GRID, lw=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_yticks(range(len(names)), names, fontsize=9)
-    panels[0].legend(fontsize=9, edgecolor=GRID, loc="lower right")
+    panels[0].legend(fontsize=9, edgecolor=GRID, loc="center right")
     panels[1].axvline(1.0, color=INK, lw=0.9)
     _save(figure, path)
 
