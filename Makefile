@@ -28,8 +28,8 @@ GPU_PYTHON ?= $(BIN)/python
 .PHONY: help venv run pipeline resume eval view ui doctor plan compile submit status logs gc \
 	check test test-cluster test-verl test-vllm system-packages \
 	lint format docs hooks \
-	bench-ablation bench-advantage bench-cluster bench-engine bench-envs bench-gpu bench-judge \
-	bench-judge-hacking bench-learning bench-rollout bench-service bench-stability \
+	bench-advantage bench-cluster bench-engine bench-envs bench-gpu bench-judge \
+	bench-judge-hacking bench-learning bench-method bench-rollout bench-service bench-stability \
 	bench-startup bench-structure bench-verl-cpu clean
 
 help: ## Show this list
@@ -174,8 +174,8 @@ bench-judge-hacking: $(READY) ## Train with a judge that can be hacked and with 
 bench-learning: $(READY) ## Train EXPERIMENT with three seeds: success before and after
 	$(BIN)/python benchmarks/learning.py --experiment $(EXPERIMENT) $(ARGS)
 
-bench-ablation: $(READY) ## Train five presets with three seeds each on EXPERIMENT (an hour or more)
-	$(BIN)/python benchmarks/ablation.py --experiment $(EXPERIMENT) $(ARGS)
+bench-method: $(READY) ## Tell methods apart: token task, gradients (ARGS="turns frozenlake judge presets report")
+	$(BIN)/python -m benchmarks.method $(ARGS)
 
 bench-service: $(READY) ## Measure environments in process, workers, behind HTTP; soak the service
 	$(BIN)/python benchmarks/env_service.py

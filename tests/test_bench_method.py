@@ -1,0 +1,139 @@
+"""The laboratory: its task pays what it says, and its figures are what they are called."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import ttest_rel
+
+from benchmarks.method import arms, gradients, lab, report
+from benchmarks.method.environments import TurnsEnv, options
+from benchmarks.method.pipeline import STUDIES
+from vagen.advantage import ESTIMATORS
+from vagen.config.load import load_experiment
+from vagen.envs import check_env
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+@pytest.mark.parametrize(("reward", "best"), [("dense", 8.0), ("noisy", 8.0), ("sparse", 10.0)])
+def test_being_always_right_earns_most(dependent, reward, best):
+    task = lab.Task(dependent, reward)
+    earned = task.earned(torch.ones(5, lab.TURNS, dtype=torch.bool))
+    assert task.rewards(earned, torch.zeros(5, lab.TURNS)).sum(-1).tolist() == [best] * 5
+
+
+def test_an_error_persists_until_a_right_turn_mends_it():
+    right = torch.tensor([True, True, False, False, True, True, True, True])
+    assert lab.Task(False, "dense").earned(right).tolist() == right.float().tolist()
+    assert lab.Task(True, "dense").earned(right).tolist() == [1, 1, 0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("dependent", "expected"), [(False, 1 / 8), (True, (1 + 7 / 8) / 64)])
+def test_chance_earns_what_it_should(dependent, expected):
+    """A policy without preferences is right in one turn of eight."""
+    policy = lab.Networks([0, 1], lab.START, zero_head=True)
+    played = lab.play(policy, lab.Task(dependent, "dense"), lab.draw([0, 1], 0, episodes=2_000))
+    share = played.earned.mean().item()
+    error = played.earned.mean(-1).flatten().std().item() / 4_000**0.5
+    assert share == pytest.approx(expected, abs=4 * error)
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+def test_the_pipelines_environment_is_the_same_task(dependent):
+    """Right and wrong answers of chance, in both."""
+    env = TurnsEnv(options(dependent=dependent))
+    check_env(env)
+    rng = np.random.default_rng(0)
+    for seed in range(5):
+        observation, info = env.reset(seed=seed)
+        right = torch.from_numpy(rng.random(lab.TURNS) < 0.6)
+        rewards, spoilt = [], []
+        for is_right in right:
+            spoilt.append("spoilt" in observation["text"])
+            answer = env.expert_response()
+            if not is_right:
+                letter = answer[-len("A</answer>")]
+                answer = answer.replace(f">{letter}<", f">{chr((ord(letter) - 64) % 8 + 65)}<")
+            observation, reward, terminated, _, info = env.step(answer)
+            rewards.append(reward)
+        earned = lab.Task(dependent, "dense").earned(right)
+        assert rewards == earned.tolist() and terminated
+        assert info["success"] == (earned.sum() >= 4)
+        assert not dependent or spoilt[1:] == (~right[:-1]).tolist()
+
+
+def test_what_was_sampled_has_its_probability_and_seeds_do_not_mix():
+    seeds, task = [3, 4], lab.Task(True, "dense")
+    both, alone = lab.Networks(seeds, lab.START), lab.Networks([4], lab.START)
+    played = lab.play(both, task, lab.draw(seeds, 7))
+    by_itself = lab.play(alone, task, lab.draw([4], 7))
+    assert torch.equal(played.tokens[1:], by_itself.tokens)
+    again = both.logprobs(played.tokens)
+    torch.testing.assert_close(again[..., lab.SAMPLED], played.logprobs[..., lab.SAMPLED])
+    two, _ = lab.train(task, lab.Arm("bi_level_gae"), seeds, 3)
+    one, _ = lab.train(task, lab.Arm("bi_level_gae"), [4], 3)
+    torch.testing.assert_close(two[1:], one)
+
+
+def test_judge_and_placebo_pay_alike_but_for_truth():
+    """By chance both pay as often; what a word says of its own state only the judge pays for."""
+    policy, task = lab.Networks([0], lab.START, zero_head=True), lab.Task(False, "sparse")
+    luck = lab.draw([0], 0)
+    none, judge, placebo = (
+        lab.play(policy, task, luck, name).rewards for name in ("none", "judge", "placebo")
+    )
+    words = lab.play(policy, task, luck).tokens[..., lab.PLACE == 2] - lab.BOUNDS[2]
+    assert torch.equal(judge - none > 0, words == luck.states)
+    assert torch.equal(placebo - none > 0, words == luck.states.roll(1, 1))
+
+
+def test_a_method_that_works_learns():
+    """From chance to mostly right within forty iterations."""
+    curve, _ = lab.train(
+        lab.Task(False, "dense"), lab.Arm("bi_level_gae", high_level_lam=0.5), [0, 1], 40
+    )
+    assert curve[:, 0].max() < 0.25 and curve[:, -1].min() > 0.4
+
+
+def test_every_estimator_of_the_package_has_an_arm():
+    asked = arms.SUMMED | arms.PER_TURN | arms.ONLY_IN_GRADIENTS
+    assert {arm.adv_estimator for arm in asked.values()} == set(ESTIMATORS)
+    played = set().union(*(arms.arms_of(task) for task in arms.TASKS.values()))
+    assert {name for contrast in arms.CONTRASTS for name in contrast[1:]} <= played
+
+
+def test_signal_noise_and_bias_of_gradients_are_found():
+    """Of a gradient whose mean and covariance are known."""
+    source = torch.Generator().manual_seed(0)
+    mean = torch.zeros(2, 50)
+    mean[0, :9], mean[1, :4] = 1.0, 1.0  # lengths 3 and 2
+    noise = torch.randn(4_000, 2, 50, generator=source)
+    found = gradients.moments(mean + noise)
+    expected = mean.norm(dim=1) / 50**0.5
+    torch.testing.assert_close(found.snr(), expected, rtol=0.05, atol=0.0)
+    other = torch.zeros(2, 50)
+    other[:, :1] = 5.0
+    cosine = found.cosine(gradients.moments(other + torch.zeros(4_000, 2, 50)))
+    torch.testing.assert_close(cosine, torch.tensor([1 / 3, 1 / 2]), rtol=0.05, atol=0.0)
+
+
+def test_arms_are_compared_seed_by_seed():
+    rng = np.random.default_rng(0)
+    baseline, candidate = rng.random((8, 30)), rng.random((8, 30)) + 0.1
+    found = {"a": report.measures(baseline.tolist()), "b": report.measures(candidate.tolist())}
+    gains = report.compare(found, arms.Contrast("b against a", "a", "b"))
+    areas = ttest_rel(candidate.mean(1), baseline.mean(1))
+    ends = ttest_rel(candidate[:, -10:].mean(1), baseline[:, -10:].mean(1))
+    assert gains["auc"].t == pytest.approx(areas.statistic)
+    assert gains["auc"].ci95 == pytest.approx(tuple(areas.confidence_interval(0.95)))
+    assert gains["final"].t == pytest.approx(ends.statistic)
+    assert report.compare(found, arms.Contrast("c against a", "a", "c")) == {}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_arm_of_the_pipeline_can_run(name):
+    """Its configuration is accepted, and what contrasts name is there."""
+    study = STUDIES[name]
+    load_experiment(study.experiment, [*study.shared, *study.warm])
+    for overrides in study.arms.values():
+        load_experiment(study.experiment, [*study.shared, *overrides])
+    assert {arm for contrast in study.contrasts for arm in contrast[1:]} <= set(study.arms)
