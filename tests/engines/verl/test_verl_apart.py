@@ -139,7 +139,10 @@ def test_finished_episodes_are_read_while_others_are_played(
 
 
 def test_adapters_trained_in_bfloat16_play_apart_as_they_were_learnt(run_of) -> None:
-    """Merged and rounded for the servers: after an update their policy is that of the ranks."""
+    """Merged and rounded for the servers: after an update their policy is that of the ranks.
+
+    The reference, which is the policy with its adapters switched off, is read early as well.
+    """
     words = ("preset=grpo_mask", "rollout_manager.n_trajectory=2", "trainer.total_training_steps=2")
     words += ("actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.actor.optim.lr=1e-2")
     run = run_of(*words, "trainer.agreement.enable=false", infra=[*APART, "dtype=bfloat16"])

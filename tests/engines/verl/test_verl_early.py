@@ -79,16 +79,18 @@ def test_other_weights_are_asked_again(story, vl_batch) -> None:
     assert {n for (call, _), n in read.items() if call == "values"} == {2}
 
 
-def test_log_probabilities_that_the_rollout_gives_are_not_computed(
-    make_experiment, vl_batch
+@pytest.mark.parametrize("given", [True, False])
+def test_the_policy_is_asked_before_the_reference_or_neither(
+    make_experiment, vl_batch, given
 ) -> None:
+    """Neither where the rollout's log-probabilities are taken."""
     asked = []
 
     def compute(call, rows, images, batch):
         asked.append(call)
         return [np.zeros(len(row.input_ids), np.float32) for row in rows], {}
 
-    words = ("actor_rollout_ref.actor.use_rollout_log_probs=true", "preset=grpo_mask")
+    words = (f"actor_rollout_ref.actor.use_rollout_log_probs={given}".lower(), "preset=grpo_mask")
     experiment = make_experiment(*words, "rollout_manager.n_trajectory=2")
     Early(experiment, compute, RANKS).answer(vl_batch.trajectories, vl_batch.images)
-    assert asked == ["reference"]
+    assert asked == ([] if given else ["logprobs", "reference"])

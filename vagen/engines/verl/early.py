@@ -42,9 +42,13 @@ class Early:
         self._compute = compute
         self._ranks = ranks
         self._all_rows = ("values",) if has_critic(config) else ()
-        self._learnt_rows = ("reference",) if has_reference(config) else ()
+        self._learnt_rows: tuple[str, ...] = ()
         if not config.actor_rollout_ref.actor.use_rollout_log_probs:
-            self._learnt_rows += ("logprobs",)
+            # The policy first: FSDP takes for frozen what is so in a network's first call, and with
+            # adapters the reference is the policy with these switched off.
+            self._learnt_rows = (
+                ("logprobs", "reference") if has_reference(config) else ("logprobs",)
+            )
         self.forget()
         self.begin()
 
