@@ -148,7 +148,6 @@ def test_adapters_trained_in_bfloat16_play_apart_as_they_were_learnt(run_of) -> 
     run = run_of(*words, "trainer.agreement.enable=false", infra=[*APART, "dtype=bfloat16"])
     trained(run)
     metrics = run.iteration_metrics()
-    print([{k: v for k, v in m.items() if k.startswith(("rollout/", "actor/"))} for m in metrics])
     assert min(m[PROBABILITY_CORRELATION] for m in metrics) > 0.99
     assert abs(metrics[0][UPDATE_KL]) > 0.01
 
