@@ -1,14 +1,16 @@
 """What it gains to play and to learn at once: seconds of an iteration, with artificial times.
 
-    python benchmarks/verl_overlap.py --play 20 --infer 6 --update 14
+    python benchmarks/verl_overlap.py --play 20 --infer 12 --update 14
 
 The distributed engine trains a tiny model on processes of this machine, with all that an iteration
 has: episodes, weights that are sent, checkpoints. What a GPU would need for a real model is slept:
-`play` seconds per rollout, `infer` for its log-probabilities, `update` per update. Processes that
-sleep do not slow each other: where servers share GPUs with ranks `one_step_off` gains less.
+`play` seconds per rollout, whose episodes end at even intervals, `infer` for the log-probabilities
+of a batch, the policy's and the reference's, `update` per update. Processes that sleep do not slow
+each other: where servers share GPUs with ranks `one_step_off` gains less.
 """
 
 import argparse
+import asyncio
 import itertools
 import json
 import os
@@ -25,23 +27,27 @@ from machine import describe_machine
 from vagen import progress
 from vagen.config.load import load_experiment, load_infra
 from vagen.engines.verl.env_vars import configure
+from vagen.rollout.runner import EpisodeSpec
+from vagen.rollout.types import TokenRow
 from vagen.run.run import Run
 from vagen.stages.build import build
 from vagen.stages.warm_start import warm_start
 from vagen.train import iterate
 
 SMALL = (
-    *("preset=grpo_mask", "warm_start.steps=0", "data.train_batch_size=2"),
+    *("preset=grpo_mask", "warm_start.steps=0", "data.train_batch_size=4"),
     *("rollout_manager.n_trajectory=2", "rollout_manager.max_turns=1"),
-    *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "data.max_response_length=16"),
+    *("actor_rollout_ref.actor.ppo_mini_batch_size=8", "data.max_response_length=16"),
     *(f"envs.frozenlake.{split}_size={size}" for split, size in (("train", 64), ("val", 4))),
     *("envs.frozenlake.test_size=4", "trainer.agreement.enable=false", "trainer.test_freq=0"),
 )
+EPISODES = 8
 OFF = ("rollout_manager.one_step_off=true", "actor_rollout_ref.actor.tis_imp_ratio_cap=2")
 LAYOUT = ("engine=verl", "device=cpu", "threads=1", "verl.rollout=torch", "verl.agent_workers=1")
 APART = ("verl.rollout_gpus=1",)
 CASES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "shared, synchronous": ((), ()),
+    "rollout_gpus, synchronous": ((), APART),
     "shared, one_step_off": (OFF, ()),
     "rollout_gpus, one_step_off": (OFF, APART),
 }
@@ -53,7 +59,7 @@ def overlap(*, play: float, infer: float, update: float, iterations: int) -> dic
 
     Args:
         play: Seconds slept per rollout.
-        infer: Per batch whose log-probabilities are computed.
+        infer: Per batch whose log-probabilities are computed, for both networks.
         update: Per update.
         iterations: Of each training; the first one, which starts the engine, is not counted.
     """
@@ -67,6 +73,7 @@ def overlap(*, play: float, infer: float, update: float, iterations: int) -> dic
         "slept_s": slept,
         "least_s": {
             "synchronous": play + infer + update,
+            "synchronous, read while played": max(play, infer) + update,
             "one_step_off": max(play, infer + update),
         },
         "cases": cases,
@@ -86,7 +93,12 @@ def _case(
         )
         build(run)
         warm_start(run)
-        with mock.patch("vagen.engines.verl.engine.VerlEngine", _slowed(slept)), run.at_work():
+        engine, player = _slowed(slept)
+        with (
+            mock.patch("vagen.engines.verl.engine.VerlEngine", engine),
+            mock.patch("vagen.engines.verl.players.Player", player),
+            run.at_work(),
+        ):
             iterate(run, 0, iterations)
         ends = [
             event["time"]
@@ -102,31 +114,34 @@ def _case(
     return found
 
 
-def _slowed(slept: dict[str, float]) -> type:
-    """The engine, which takes as long as a real model would; its own work comes on top."""
+def _slowed(slept: dict[str, float]) -> tuple[type, type]:
+    """Engine and players that take as long as a real model would; their own work comes on top."""
     from vagen.engines.verl.engine import VerlEngine
+    from vagen.engines.verl.players import Player
 
-    class Slowed(VerlEngine):
-        def _play(self, *args: Any, **kwargs: Any) -> Any:
-            time.sleep(slept["play"])
-            return super()._play(*args, **kwargs)
-
-        def logprobs(self, *args: Any, **kwargs: Any) -> Any:
-            time.sleep(slept["infer"])
-            return super().logprobs(*args, **kwargs)
+    class SlowEngine(VerlEngine):
+        def _compute(self, call: str, rows: Sequence[TokenRow], *args: Any) -> Any:
+            time.sleep(slept["infer"] / 2 * len(rows) / EPISODES)
+            return super()._compute(call, rows, *args)
 
         def update(self, *args: Any, **kwargs: Any) -> Any:
             time.sleep(slept["update"])
             return super().update(*args, **kwargs)
 
-    return Slowed
+    class SlowPlayer(Player):
+        async def play(self, spec: EpisodeSpec, *args: Any) -> bytes:
+            _, level, number = spec.trajectory_id.split("-")
+            await asyncio.sleep(slept["play"] * (2 * int(level) + int(number) + 1) / EPISODES)
+            return await super().play(spec, *args)
+
+    return SlowEngine, SlowPlayer
 
 
 def main() -> None:
     """Measures, prints and writes the section `overlap` of `benchmarks/results/verl-cpu.json`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--play", type=float, default=20)
-    parser.add_argument("--infer", type=float, default=6)
+    parser.add_argument("--infer", type=float, default=12)
     parser.add_argument("--update", type=float, default=14)
     parser.add_argument("--iterations", type=int, default=4)
     found = overlap(**vars(parser.parse_args()))

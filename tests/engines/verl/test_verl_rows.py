@@ -22,6 +22,11 @@ def test_parts_are_jagged_in_their_last_dimension_whatever_their_lengths(leading
         assert torch.equal(found, part)
 
 
+def shorter(row):
+    """A row that is no other one's, with its last token gone."""
+    return replace(row, input_ids=row.input_ids[:-1], loss_mask=row.loss_mask[:-1], columns={})
+
+
 def test_ranks_get_the_rows_of_a_batch_once(vl_batch, family_dirs):
     """Whatever reads them, whoever has loaded them; the next batch takes their place."""
     from vagen.engines.verl.rows import FRAMES, column, to_batch
@@ -61,10 +66,15 @@ def test_ranks_get_the_rows_of_a_batch_once(vl_batch, family_dirs):
     again = [replace(row, columns={}) for row in rows[1:4]]
     shared.shares(again, vl_batch.images, 2)
     assert len(put) == 5
-    # Rows that are not there begin another batch; the first one is gone then.
-    shared.shares(rows_of(vl_batch)[5:], vl_batch.images, 1)
-    assert len(put) == len(rows_of(vl_batch)) > 5
+    # Rows that are not there belong to the same batch if the call says so, or begin another one:
+    # the first one is gone then.
+    more = rows_of(vl_batch)[5:]
+    assert more
+    shared.shares(more, vl_batch.images, 1, batch=rows_of(vl_batch))
+    shared.shares(rows_of(vl_batch), vl_batch.images, 1)
+    assert len(put) == 5 + len(more)
+    shared.shares([shorter(rows[0])], vl_batch.images, 1)
     shared.shares(rows, vl_batch.images, 1)
-    assert len(put) == len(rows_of(vl_batch)) + 5
+    assert len(put) == 5 + len(more) + 1 + 5
     whole = to_batch(rows, vl_batch.images, processor, action_mask=lambda row: row.loss_mask)
     assert len(whole[FRAMES]) == 5

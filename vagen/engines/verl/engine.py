@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vagen.config.checks import has_reference
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
 from vagen.engines.base import Finish, Images, OnProgress, Play, Result
 from vagen.engines.objectives import CRITIC_MASK, PER_TRAJECTORY, TRAJECTORY_TOKENS
 from vagen.engines.ppo import PpoEngine, Step, Stepped
 from vagen.engines.verl import checkpoint, players
+from vagen.engines.verl.early import Early, Outputs
 from vagen.engines.verl.errors import Processes
 from vagen.engines.verl.groups import WorkerGroups
 from vagen.engines.verl.objectives import PARTS, policy_loss, value_loss
@@ -66,6 +66,7 @@ class VerlEngine(PpoEngine):
         self._on_close = on_close
         self.processes = Processes(groups.processes())
         self._rows = SharedRows(self.processor, self.action_mask)
+        self._early = Early(config, self._compute, groups.policy.world_size)
         self._thread = ThreadPoolExecutor(1)
         self._background: Future[Any] | None = None
         models = config.actor_rollout_ref
@@ -83,6 +84,9 @@ class VerlEngine(PpoEngine):
     ) -> tuple[list[Trajectory], Images]:
         """Plays episodes with the present weights; see `Engine.play`.
 
+        Ranks without servers on their GPUs meanwhile compute what `logprobs` and `values` will be
+        asked of those that have ended.
+
         Raises:
             EngineLost: A process died or failed; so do all methods, from then on.
         """
@@ -90,7 +94,16 @@ class VerlEngine(PpoEngine):
         self._await_background()
         with self.processes.watched():
             self.groups.synchronize()
-        return self._play(specs, sampling=sampling, split=split, on_finish=on_finish)
+        # What is played greedily is a score to compare with, and mostly nothing else.
+        early = self.groups.apart and sampling.temperature > 0
+        self._early.begin()
+        return self._play(
+            specs,
+            sampling=sampling,
+            split=split,
+            on_finish=on_finish,
+            meanwhile=self._early.answer if early else None,
+        )
 
     def play_in_background(self, work: Callable[[Play], Result]) -> Future[Result]:
         """Plays while the networks learn; see `Engine.play_in_background`."""
@@ -104,16 +117,7 @@ class VerlEngine(PpoEngine):
         self, rows: Sequence[TokenRow], images: Images, *, reference: bool = False
     ) -> list[NDArray[np.float32]]:
         """Log-probabilities of the action tokens, float32 [T] per row, 0 elsewhere."""
-        policy, options, call = self.groups.policy, {}, "logprobs"
-        compute = policy.logprobs
-        if reference:
-            assert has_reference(self.config)
-            call = "reference"
-            if self.config.actor_rollout_ref.model.lora_rank > 0:
-                options["no_lora_adapter"] = True
-            else:
-                compute = policy.reference_logprobs
-        outputs = self._infer(call, compute, rows, images, options)
+        outputs = self._infer("reference" if reference else "logprobs", rows, images)
         return [
             np.where(self.action_mask(row), values, np.float32(0))
             for row, values in zip(rows, before_tokens(outputs), strict=True)
@@ -123,7 +127,7 @@ class VerlEngine(PpoEngine):
         self, rows: Sequence[TokenRow], images: Images
     ) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
         """Values before each token, float32 [T] per row, and after the last one, float32 [R]."""
-        outputs = self._infer("values", self.groups.critic.values, rows, images)
+        outputs = self._infer("values", rows, images)
         last = np.array([values[-1] for values in outputs], dtype=np.float32)
         return before_tokens(outputs), last
 
@@ -171,6 +175,7 @@ class VerlEngine(PpoEngine):
         """
         directory = directory.absolute()
         self.version = None
+        self._early.forget()
         with self.processes.watched():
             self.groups.make_room()
             for name, group in self._learners():
@@ -220,12 +225,13 @@ class VerlEngine(PpoEngine):
             options["calculate_entropy"] = True
         else:
             group, columns = self.groups.critic, ("values", "returns", CRITIC_MASK)
+        self._early.forget()
         with self.processes.watched():
             shares, _ = self._shares(rows, images, columns, options)
             self.groups.make_room()
             first = group.learn(shares)[0]
         metrics = first.metrics
-        self._measure(f"update_{step.network}", rows, first.measured)
+        self.performance.add(f"update_{step.network}", tokens=_tokens(rows), **first.measured)
         if step.network == "actor":
             self.groups.weights_changed()
         if on_progress is not None:
@@ -248,6 +254,7 @@ class VerlEngine(PpoEngine):
             self._background = None
 
     def _shift_values(self, shift: float) -> None:
+        self._early.forget()
         with self.processes.watched():
             self.groups.critic.shift_values(shift)
 
@@ -268,23 +275,35 @@ class VerlEngine(PpoEngine):
             columns += (TRAJECTORY_TOKENS,)
         return (*columns, "ref_logprobs") if config.use_kl_loss else columns
 
-    def _infer(
-        self,
-        call: str,
-        compute: Callable[[list[Share]], list[Answer]],
-        rows: Sequence[TokenRow],
-        images: Images,
-        options: dict[str, Any] | None = None,
-    ) -> list[NDArray[np.float32]]:
-        """One output of a network at every token, [T] per row."""
-        options = {"compute_loss": False, "calculate_entropy": False} | (options or {})
+    def _infer(self, call: str, rows: Sequence[TokenRow], images: Images) -> Outputs:
+        """One output of a network at every token."""
+        outputs, measured = self._early.complete(call, rows, images)
+        for values in measured:
+            self.performance.add(call, **values)
+        return outputs
+
+    def _compute(
+        self, call: str, rows: Sequence[TokenRow], images: Images, batch: Sequence[TokenRow]
+    ) -> tuple[Outputs, dict[str, Any]]:
+        """One output of a network at every token, for rows of a batch, and what it took."""
+        options: dict[str, Any] = {"compute_loss": False, "calculate_entropy": False}
+        policy = self.groups.policy
+        if call == "values":
+            compute = self.groups.critic.values
+        elif call == "logprobs":
+            compute = policy.logprobs
+        elif self.config.actor_rollout_ref.model.lora_rank > 0:
+            compute = policy.logprobs
+            options["no_lora_adapter"] = True
+        else:
+            compute = policy.reference_logprobs
         with self.processes.watched():
-            shares, places = self._shares(rows, images, (), options)
+            shares, places = self._shares(rows, images, (), options, batch)
             self.groups.make_room()
-            answers = compute(shares)
-        self._measure(call, rows, answers[0].measured)
+            answers: list[Answer] = compute(shares)
         outputs = [output for answer in answers for output in answer.outputs]
-        return [outputs[place] for place in np.argsort(places)[: len(rows)]]
+        found = [outputs[place] for place in np.argsort(places)[: len(rows)]]
+        return found, {"tokens": _tokens(rows), **answers[0].measured}
 
     def _shares(
         self,
@@ -292,15 +311,17 @@ class VerlEngine(PpoEngine):
         images: Images,
         columns: Sequence[str],
         options: Mapping[str, Any],
+        batch: Sequence[TokenRow] = (),
     ) -> tuple[list[Share], list[int]]:
         """What each rank gets of a call, and which row is at each place."""
         temperature = self.temperature or 1.0  # greedy is read as 1
         common = {"temperature": temperature, **options}
-        return self._rows.shares(rows, images, self.groups.policy.world_size, columns, common)
+        ranks = self.groups.policy.world_size
+        return self._rows.shares(rows, images, ranks, columns, common, batch)
 
-    def _measure(self, call: str, rows: Sequence[TokenRow], measured: dict[str, float]) -> None:
-        tokens = sum(len(row.input_ids) for row in rows)
-        self.performance.add(call, tokens=tokens, **measured)
+
+def _tokens(rows: Sequence[TokenRow]) -> int:
+    return sum(len(row.input_ids) for row in rows)
 
 
 def _flat(parts: Any) -> Iterable[Any]:

@@ -89,8 +89,18 @@ def play(
     sampling: SamplingConfig,
     split: str,
     on_finish: Callable[[Trajectory], None] | None = None,
+    meanwhile: Callable[[Sequence[Trajectory], Images], None] | None = None,
 ) -> tuple[list[Trajectory], Images]:
     """Has episodes played; returns them as `specs` are ordered, and every frame shown.
+
+    Args:
+        players: Of `start_players`.
+        specs: The episodes.
+        sampling: How the policy draws tokens.
+        split: Of the levels.
+        on_finish: Called with each trajectory when it ends.
+        meanwhile: Called while others are still played, with those that ended since the last time
+            and all frames so far. However long it takes, the players go on.
 
     Raises:
         RenderError: The model cannot read what an environment shows, or a prompt is too long.
@@ -110,6 +120,8 @@ def play(
             images |= frames
             if on_finish is not None:
                 on_finish(played[episode])
+        if waiting and ended and meanwhile is not None:
+            meanwhile([played[episode] for episode in ended], images)
     trajectories = [played[episode] for episode in asked]
     check_failures(trajectories)
     return trajectories, images

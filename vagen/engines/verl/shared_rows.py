@@ -71,6 +71,7 @@ class SharedRows:
         ranks: int,
         columns: Sequence[str] = (),
         options: Mapping[str, Any] | None = None,
+        batch: Sequence[TokenRow] = (),
     ) -> tuple[list[Share], list[int]]:
         """What each rank gets of the rows, in equal numbers and about equal numbers of tokens.
 
@@ -80,6 +81,7 @@ class SharedRows:
             ranks: Number of shares.
             columns: Names of what the loss reads.
             options: What holds for all rows.
+            batch: More rows of the same batch: what is there of them stays.
 
         Returns:
             The shares, and which row is at each place of all shares laid end to end; numbers from
@@ -87,7 +89,7 @@ class SharedRows:
         """
         full = padded(rows, ranks)
         order = balanced(full, ranks)
-        held = self._hold(full, images)
+        held = self._hold(full, images, batch)
         # verl's counter of floating-point operations takes them over all ranks.
         common = {
             **(options or {}),
@@ -108,10 +110,13 @@ class SharedRows:
             )
         return shares, order
 
-    def _hold(self, rows: Sequence[TokenRow], images: Images) -> list[Held]:
-        keys = [_digest(row) for row in rows]
+    def _hold(
+        self, rows: Sequence[TokenRow], images: Images, batch: Sequence[TokenRow]
+    ) -> list[Held]:
+        keys = [digest_of(row) for row in rows]
         if not self._held.keys() >= set(keys):
-            self._held = {key: self._held[key] for key in keys if key in self._held}
+            stay = [*keys, *map(digest_of, batch)]
+            self._held = {key: self._held[key] for key in stay if key in self._held}
         for key, row in zip(keys, rows, strict=True):
             if key not in self._held:
                 entry, patches = entry_of(row, images, self.processor)
@@ -119,8 +124,8 @@ class SharedRows:
         return [self._held[key] for key in keys]
 
 
-def _digest(row: TokenRow) -> bytes:
-    """Of what does not change: the tokens and the pictures' digests."""
+def digest_of(row: TokenRow) -> bytes:
+    """Of what does not change: the tokens and the pictures' digests. 16 bytes."""
     content = hashlib.blake2b(np.ascontiguousarray(row.input_ids).tobytes(), digest_size=16)
     content.update("|".join(row.images).encode())
     return content.digest()
