@@ -66,6 +66,13 @@ def test_environment_options_are_filled_in_and_overridable(experiment: Path) -> 
     assert options.env_config["is_slippery"] is False, "from the environment"
 
 
+def test_an_override_may_be_a_section(experiment: Path) -> None:
+    words = ["actor_rollout_ref.actor.optim={lr: 0.5, weight_decay: 0}"]
+    optim = load_experiment(experiment, ["preset=vagen_full", *words]).actor_rollout_ref.actor.optim
+    assert (optim.lr, optim.weight_decay) == (0.5, 0.0)
+    assert "(override `judge={judge: 1}`)" in refusal(experiment, "judge={judge: 1}")
+
+
 def test_an_environment_can_be_added_by_overrides(experiment: Path) -> None:
     config = load_experiment(experiment, ["envs.boxes.env_name=Sokoban"])
     assert list(config.envs) == ["lake", "boxes"]

@@ -60,7 +60,7 @@ def parse_override(text: str) -> Document:
         raise ConfigError(f"override `{text}`: {error}") from None
     for part in reversed(path):
         tree = {part: tree}
-    return Document(tree=tree, places={path: f"override `{text}`"})
+    return Document(tree=tree, places=dict.fromkeys([path, *_leaves(tree)], f"override `{text}`"))
 
 
 def from_one_place(tree: dict[str, Any], place: str) -> Document:
