@@ -1,0 +1,50 @@
+"""What the section `trainer` does not go with: guard, early stopping, validation, measures."""
+
+from vagen.config.base import Refusals
+from vagen.config.schema import ExperimentConfig
+
+
+def trainer_refusals(config: ExperimentConfig) -> Refusals:
+    """Keys of the trainer that nothing comes of, and why."""
+    trainer = config.trainer
+    guard, stop = trainer.guard, trainer.early_stop
+    if guard.min_history > guard.window:
+        yield (
+            "trainer.guard.min_history",
+            f"{guard.min_history} good iterations never come together, the medians are over "
+            f"trainer.guard.window = {guard.window}; make it smaller",
+        )
+    if config.rollout_manager.n_trajectory < 2:
+        for key, threshold in (
+            ("trainer.guard.min_reward_std_factor", guard.min_reward_std_factor),
+            ("trainer.early_stop.min_reward_variance", stop.min_reward_variance),
+        ):
+            if threshold is not None:
+                yield (
+                    key,
+                    "a group of one trajectory has no variance; set it to null, or "
+                    "rollout_manager.n_trajectory to at least 2",
+                )
+    algorithm = config.algorithm
+    drops = algorithm.overlong.mask_truncated or algorithm.rollout_filter.strategy != "none"
+    if stop.empty_batches is not None and not drops:
+        yield (
+            "trainer.early_stop.empty_batches",
+            "no batch is ever empty without algorithm.rollout_filter; set one, or this to null",
+        )
+    if stop.min_val_success is not None and not trainer.test_freq:
+        yield (
+            "trainer.early_stop.min_val_success",
+            "nothing is validated; set trainer.test_freq, or this to null",
+        )
+    if trainer.select == "best_validation" and not trainer.test_freq:
+        yield (
+            "trainer.select",
+            "best_validation chooses among policies that were validated; set trainer.test_freq, or "
+            "this to last",
+        )
+    if trainer.template_collapse_freq and trainer.template_collapse_samples < 2:
+        yield (
+            "trainer.template_collapse_samples",
+            "the measure compares a response's prompt with other prompts; make it at least 2",
+        )
