@@ -138,6 +138,9 @@ STEPS: dict[str, tuple[Metric, ...]] = {
                "Score of the greedy episodes that `remax` compares with.", "`remax`"),
         Metric("rollout/baseline_missing", "episodes",
                "Greedy episodes that failed in their environment.", "`remax`", "down"),
+        Metric("rollout/groups_played", "groups",
+               "Groups that were played to find as many that vary as a batch has.",
+               "`algorithm.filter_groups`", "down"),
     ),
     "judge": (
         Metric("judge/observation", "0 to 1", "Verdict on what the agent says it sees.", _JUDGE,

@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,36 @@ def test_played_again_it_is_the_same(warm_runs, batch_dirs, tmp_path):
     for name in ("trajectories", "turns", "tokens", "images"):
         file = f"{name}.parquet"
         assert (first / file).read_bytes() == (again.step(0, "rollout") / file).read_bytes(), name
+
+
+def test_groups_that_are_all_alike_are_replaced(make_started_run):
+    """By groups of levels that the batch has not had; what is in it is as it would be without."""
+    words = ("rollout_manager.n_trajectory=2", "data.train_batch_size=6")
+    plain, refilled, tried = (
+        make_started_run(*words, f"algorithm.filter_groups.max_num_gen_batches={most}")
+        for most in (1, 8, 2)
+    )
+    for run in (plain, refilled, tried):
+        rollout(run, 0)
+    before, after, few = (
+        TrajectoryBatch.load(run.step(0, "rollout")) for run in (plain, refilled, tried)
+    )
+    scores = defaultdict(list)
+    for trajectory in after.trajectories:
+        scores[trajectory.group_id].append(trajectory.score)
+    assert len(scores) == 6 and all(a != b for a, b in scores.values())
+    first = {t.trajectory_id: t for t in before.trajectories}
+    shared = [t for t in after.trajectories if t.trajectory_id in first]
+    assert 0 < len(shared) < 12
+    for trajectory in shared:
+        same = first[trajectory.trajectory_id].rows[0].input_ids
+        np.testing.assert_array_equal(trajectory.rows[0].input_ids, same)
+    played = after.metrics["rollout/groups_played"]
+    assert played == 6 + sum(t.group_id > "0000-0005" for t in after.trajectories) / 2
+    assert "rollout/groups_played" not in before.metrics
+    # Two rounds are too few here: the batch is whole all the same.
+    assert len(few.trajectories) == 12 and few.metrics["rollout/groups_played"] <= played
+    assert after.metrics["train/score"] != np.mean([t.score for t in after.trajectories])
 
 
 def test_text_models_take_the_same_way(warm_runs, batch_dirs):

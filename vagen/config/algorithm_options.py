@@ -47,6 +47,17 @@ class RolloutFilterConfig(Section):
     """Advantages are multiplied by the share of trajectories kept, or by its square root."""
 
 
+class FilterGroupsConfig(Section):
+    """Dynamic sampling (DAPO): groups whose trajectories are all alike are replaced by others."""
+
+    max_num_gen_batches: PositiveInt = 1
+    """Most times that an iteration plays: first its batch, then as many groups of further training
+    levels as were all alike. What is missing after that many is filled up with such groups. 1 is
+    off."""
+    metric: Literal["score", "success"] = "score"
+    """What has to differ within a group; `score` is that before the judge."""
+
+
 class OverlongConfig(Section):
     """What becomes of answers that run into `data.max_response_length` (DAPO)."""
 
@@ -108,6 +119,7 @@ class AlgorithmConfig(Section):
     """Bootstrap a truncated trajectory with the critic's value of its next state."""
     reward_normalization: RewardNormalizationConfig = RewardNormalizationConfig()
     rollout_filter: RolloutFilterConfig = RolloutFilterConfig()
+    filter_groups: Annotated[FilterGroupsConfig, LATER] = FilterGroupsConfig()
     overlong: Annotated[OverlongConfig, LATER] = OverlongConfig()
     gigpo: GiGPOConfig = GiGPOConfig()
     adaptive_credit: AdaptiveCreditConfig = AdaptiveCreditConfig()

@@ -221,6 +221,12 @@ def _scores(config: ExperimentConfig) -> Refusals:
             "it compares the trajectories of one level and with 1 would drop them all; set "
             "rollout_manager.n_trajectory to at least 2, or take none",
         )
+    if config.algorithm.filter_groups.max_num_gen_batches > 1 and group < 2:
+        yield (
+            "algorithm.filter_groups.max_num_gen_batches",
+            "a group of one trajectory never varies; set rollout_manager.n_trajectory to at least "
+            "2, or this to 1",
+        )
     overlong, most = config.algorithm.overlong, config.data.max_response_length
     if overlong.buffer_len is not None and overlong.buffer_len >= most:
         yield (

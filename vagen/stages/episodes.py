@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from vagen.config.schema import ExperimentConfig
+from vagen.envs import LevelRef
 from vagen.rollout.runner import EpisodeSpec, derive_seed
 from vagen.stages.levels import LevelSet
 
@@ -22,21 +23,50 @@ def training_specs(
     specs = []
     for i in range(iteration * size, (iteration + 1) * size):
         epoch, place = divmod(i, len(pool))
-        level_set, ref = pool[_order(config.seed, epoch, len(pool))[place]]
-        group = f"{iteration:04d}-{i - iteration * size:04d}"
-        for n in range(config.rollout_manager.n_trajectory):
-            specs.append(
-                EpisodeSpec(
-                    trajectory_id=f"{group}-{n}",
-                    group_id=group,
-                    config_id=level_set.config_id,
-                    env_name=level_set.spec.env_name,
-                    env_config_digest=level_set.env_config_digest,
-                    level_seed=ref.seed,
-                    sampling_seed=derive_seed(config.seed, "rollout", group, n),
-                )
-            )
+        level = pool[_order(config.seed, epoch, len(pool))[place]]
+        specs += _group(config, iteration, i - iteration * size, *level)
     return specs
+
+
+def refill_specs(
+    config: ExperimentConfig, levels: Sequence[LevelSet], iteration: int, begun: int, count: int
+) -> list[EpisodeSpec]:
+    """Episodes of further groups: the training levels in an order of the iteration's own.
+
+    Args:
+        config: With `algorithm.filter_groups`.
+        levels: Of the mixture.
+        iteration: Number of the iteration.
+        begun: Groups that the iteration has played.
+        count: Further groups.
+    """
+    pool = [(level_set, ref) for level_set in levels for ref in level_set.splits["train"]]
+    order = _permutation(derive_seed(config.seed, "refill", iteration), len(pool))
+    first = begun - config.data.train_batch_size
+    specs = []
+    for i in range(count):
+        level = pool[order[(first + i) % len(pool)]]
+        specs += _group(config, iteration, begun + i, *level)
+    return specs
+
+
+def _group(
+    config: ExperimentConfig, iteration: int, number: int, level_set: LevelSet, ref: LevelRef
+) -> list[EpisodeSpec]:
+    """All episodes of one level in an iteration."""
+    group = f"{iteration:04d}-{number:04d}"
+    return [
+        EpisodeSpec(
+            trajectory_id=f"{group}-{n}",
+            group_id=group,
+            config_id=level_set.config_id,
+            env_name=level_set.spec.env_name,
+            env_config_digest=level_set.env_config_digest,
+            level_seed=ref.seed,
+            sampling_seed=derive_seed(config.seed, "rollout", group, n),
+        )
+        for n in range(config.rollout_manager.n_trajectory)
+    ]
 
 
 def greedy_specs(specs: Sequence[EpisodeSpec]) -> list[EpisodeSpec]:
@@ -75,5 +105,8 @@ def evaluation_specs(
 
 def _order(seed: int, epoch: int, count: int) -> np.ndarray:
     """Order of the training levels in an epoch."""
-    rng = np.random.Generator(np.random.Philox(key=derive_seed(seed, "order", epoch)))
-    return rng.permutation(count)
+    return _permutation(derive_seed(seed, "order", epoch), count)
+
+
+def _permutation(seed: int, count: int) -> np.ndarray:
+    return np.random.Generator(np.random.Philox(key=seed)).permutation(count)

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from vagen.config.checks import needs_greedy_baseline, trajectories_per_iteratio
 from vagen.engines.base import Engine, Images, Play
 from vagen.envs.images import decode_png
 from vagen.learning.early_stop import group_variance
+from vagen.learning.filters import ZERO
 from vagen.metrics import REWARD_VARIANCE, TOKENS
 from vagen.models.processor import Processor
 from vagen.rollout.batch import BatchError, TrajectoryBatch
 from vagen.rollout.types import Status, Trajectory
 from vagen.run.run import NextRollout, Run, result
-from vagen.stages.episodes import greedy_specs, training_specs
+from vagen.stages.episodes import greedy_specs, refill_specs, training_specs
 from vagen.stages.levels import load_levels
 from vagen.stages.weights import engine_at, version_played
 
@@ -81,7 +83,8 @@ def play_iteration(
 ) -> Played:
     """Plays an iteration's episodes.
 
-    For `remax` each level is played once more, greedily, for its score alone.
+    Groups that are all alike are replaced by others (`algorithm.filter_groups`); metrics are of all
+    that was played. For `remax` each level is played once more, greedily, for its score alone.
 
     Args:
         run: The run.
@@ -91,14 +94,39 @@ def play_iteration(
     """
     config = run.experiment
     sampling = config.actor_rollout_ref.rollout
-    specs = training_specs(config, load_levels(run), iteration)
-    trajectories, images = play(specs, sampling=sampling, split="train", on_finish=on_finish)
-    metrics = episode_metrics(trajectories, "train")
+    options, size = config.algorithm.filter_groups, config.data.train_batch_size
+    levels = load_levels(run)
+    specs = asked = training_specs(config, levels, iteration)
+    groups: dict[str, list[Trajectory]] = defaultdict(list)
+    images: Images = {}
+    for _ in range(options.max_num_gen_batches):
+        found, shown = play(asked, sampling=sampling, split="train", on_finish=on_finish)
+        images |= shown
+        for trajectory in found:
+            groups[trajectory.group_id].append(trajectory)
+        varied = [name for name, group in groups.items() if _varies(group, options.metric)]
+        if len(varied) >= size:
+            break
+        asked = refill_specs(config, levels, iteration, len(groups), size - len(varied))
+        specs = specs + asked
+    metrics = episode_metrics([*chain(*groups.values())], "train")
+    if options.max_num_gen_batches > 1:
+        metrics["rollout/groups_played"] = float(len(groups))
+        alike = [name for name in groups if name not in varied]
+        groups = {name: groups[name] for name in sorted([*varied, *alike][:size])}
+    trajectories = [*chain(*groups.values())]
     if needs_greedy_baseline(config):
         greedy = sampling.model_copy(update={"temperature": 0.0})
-        baselines, _ = play(greedy_specs(specs), sampling=greedy, split="train")
+        kept = [spec for spec in specs if spec.group_id in groups]
+        baselines, _ = play(greedy_specs(kept), sampling=greedy, split="train")
         metrics |= set_baselines(trajectories, baselines)
     return Played(trajectories, images, metrics)
+
+
+def _varies(group: Sequence[Trajectory], metric: str) -> bool:
+    """Whether trajectories of a level differ; those that failed in their environment are none."""
+    values = [float(getattr(t, metric)) for t in group if t.status is not Status.ENV_ERROR]
+    return bool(values) and max(values) - min(values) > ZERO
 
 
 def _play_watched(run: Run, engine: Engine, iteration: int) -> Played:
