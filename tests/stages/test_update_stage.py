@@ -188,6 +188,7 @@ def assert_learnt_the_same(run: Run, other: Run) -> None:
     assert one == two
 
 
+@pytest.mark.slow
 def test_what_was_not_saved_is_learnt_again(make_started_run, undisturbed):
     """Every iteration by a process that has nothing in memory, and the validation by another."""
     run = make_started_run(*FOUR)
@@ -224,6 +225,7 @@ with run.at_work():
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_writes_a_checkpoint_has_lost_nothing(
     make_started_run, undisturbed
 ):
