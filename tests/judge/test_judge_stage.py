@@ -367,14 +367,14 @@ def test_of_a_run_in_a_store_another_pod_goes_on_without_paying_twice(
 
 
 def test_a_judge_that_is_away_is_refused_before_anything_is_computed_and_the_store_says_so(
-    make_experiment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_experiment: Any, make_outputs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VAGEN_SCRATCH", str(tmp_path / "scratch"))
     where = f"http://127.0.0.1:{free_ports(1)[0]}/v1"
     options = ("judge.type=llm", "judge.llm.model=none", "judge.llm.api_key_env=null")
     options = (*RULES, *options, f"judge.llm.base_url={where}", "judge.llm.retries=1")
     experiment = make_experiment(*options, **GROUNDED)
-    settings = [f"store={(tmp_path / 'store').as_uri()}", f"output_dir={tmp_path}/runs"]
+    settings = [f"store={(tmp_path / 'store').as_uri()}", f"output_dir={make_outputs()}"]
     run = Run.create(experiment, load_infra(None, [*settings, "mlflow_tracking_uri=null"]))
     run.mirror.begin()
     with pytest.raises(JudgeUnavailable, match="did not answer"):
