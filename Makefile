@@ -105,9 +105,10 @@ test: lint $(VERL_READY) system-packages ## Lint, types, manifests, all tests, a
 	@if command -v kubectl >/dev/null; then $(MAKE) manifest-checks; else \
 		echo "no kubectl here: manifests are not checked (make validate says what is needed)"; fi
 	$(BIN)/python -m pytest -m "not slow" -n auto
-	@# Ray's tests mostly wait: the two rooms that use it side by side, each in one process.
-	$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl --ignore=tests/launch; slow=$$?; \
-		$(BIN)/python -m pytest -m slow tests/launch & launch=$$!; \
+	@# Ray's tests mostly wait: two processes of them side by side, about as long as one another.
+	$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl --ignore=tests/launch \
+		--ignore=tests/bench_gpu; slow=$$?; \
+		$(BIN)/python -m pytest -m slow tests/launch tests/bench_gpu & launch=$$!; \
 		$(BIN)/python -m pytest -m slow tests/engines/verl; verl=$$?; \
 		wait $$launch && exit $$((slow | verl))
 

@@ -16,7 +16,7 @@ import pytest
 
 from vagen.metrics import PROBABILITY_CORRELATION, RATIO_MEAN
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 TINY = ("--device", "cpu", "--trajectories", "3", "--turns", "2", "--response", "12")
 verl_installed = pytest.mark.skipif(
     importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-verl)"
@@ -70,9 +70,8 @@ def test_g1_kernels_and_both_attentions(run):
     assert found["difference"]["max"] < 0.5  # after updates of weights that were the same
 
 
-@pytest.mark.parametrize("model", ["qwen25vl-tiny", "qwen3vl-tiny"])
-def test_g2_float32_is_exact_however_rows_lie(run, model):
-    found = run("g2", model=model)
+def test_g2_float32_is_exact_however_rows_lie(run):
+    found = run("g2", model="qwen3vl-tiny")
     assert found["passed"]
     assert set(found["compared"]) == {
         "local/float32",
