@@ -50,6 +50,12 @@ CASES = [
     ),
     (
         [],
+        [*NODES, *CLUSTER, "verl.n_gpus_per_node=2", "verl.rollout_gpus=6", "verl.fsdp_size=3"],
+        "3 does not divide the 4 ranks",
+        [*NODES, *CLUSTER, "verl.n_gpus_per_node=2", "verl.rollout_gpus=6", "verl.fsdp_size=4"],
+    ),
+    (
+        [],
         [*TORCH, "verl.tensor_model_parallel_size=2"],
         "the torch rollout does not split a model",
         TORCH,

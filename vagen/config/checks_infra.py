@@ -107,10 +107,9 @@ def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
             f"infra.verl.nnodes = {layout.nnodes} does not divide {layout.rollout_gpus}: every "
             "node has the same number of GPUs",
         )
-    parallel = layout.tensor_model_parallel_size
-    per_node, whole = layout.n_gpus_per_node, "infra.verl.n_gpus_per_node"
+    parallel, playing = layout.tensor_model_parallel_size, layout.server_gpus_per_node
+    whole = "infra.verl.n_gpus_per_node"
     if layout.rollout_gpus:
-        per_node = layout.rollout_gpus // layout.nnodes
         whole = "infra.verl.rollout_gpus / infra.verl.nnodes"
     if infra.kubernetes is not None and layout.ray_address is not None:
         yield (
@@ -130,12 +129,13 @@ def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
             "auto looks at this machine, and the Ray cluster may have other ones; set it to cuda "
             "or cpu",
         )
-    if per_node % parallel:
+    if playing % parallel:
         yield (
             "infra.verl.tensor_model_parallel_size",
-            f"{parallel} does not divide {whole} = {per_node}: a rollout server takes whole GPUs "
+            f"{parallel} does not divide {whole} = {playing}: a rollout server takes whole GPUs "
             "of one node",
         )
+    per_node = layout.n_gpus_per_node
     ranks = layout.nnodes * per_node
     if layout.fsdp_size is not None and ranks % layout.fsdp_size:
         yield (

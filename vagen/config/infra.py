@@ -87,6 +87,11 @@ class VerlConfig(Section):
     """Any other of verl's own options by their dotted keys, laid over all the rest; those that an
     option of ours sets are refused."""
 
+    @property
+    def server_gpus_per_node(self) -> int:
+        """GPUs of a node that hold rollout servers."""
+        return self.rollout_gpus // self.nnodes if self.rollout_gpus else self.n_gpus_per_node
+
 
 class InfraConfig(Section):
     """Where it runs and on what: one YAML file under `experiments/infra/`."""

@@ -86,9 +86,7 @@ def _options(experiment: ExperimentConfig, infra: InfraConfig) -> Options:
     yield "max_token_len_per_gpu", [*budgets, least]
     if layout.rollout == "vllm":
         yield "gpu_memory_utilization", SHARES
-        per_node, present = layout.n_gpus_per_node, layout.tensor_model_parallel_size
-        if layout.rollout_gpus:
-            per_node = layout.rollout_gpus // layout.nnodes
+        per_node, present = layout.server_gpus_per_node, layout.tensor_model_parallel_size
         parallel = [n for n in (2, 4, 8) if n > present and per_node % n == 0]
         yield "tensor_model_parallel_size", parallel
 

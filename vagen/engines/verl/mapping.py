@@ -296,10 +296,10 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
 
 def _apart(key: str, infra: InfraConfig) -> Iterator[Setting]:
     """Servers with GPUs of their own, and how these get weights."""
-    source, nodes = "infra.verl.rollout_gpus", infra.verl.nnodes
+    source, layout = "infra.verl.rollout_gpus", infra.verl
     yield Setting("actor_rollout_ref.hybrid_engine", False, source)
-    yield Setting(f"{key}.nnodes", nodes, source)
-    yield Setting(f"{key}.n_gpus_per_node", infra.verl.rollout_gpus // nodes, source)
+    yield Setting(f"{key}.nnodes", layout.nnodes, source)
+    yield Setting(f"{key}.n_gpus_per_node", layout.server_gpus_per_node, source)
     yield Setting(f"{key}.checkpoint_engine.backend", BROADCAST, source)
     module = "vagen.engines.verl.broadcast"
     yield Setting(f"{key}.checkpoint_engine.custom_backend_module", module, source)
