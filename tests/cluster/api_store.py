@@ -71,6 +71,8 @@ class Store:
         self.missing: set[str] = set()
         """Groups whose definitions are not installed."""
         self.page_limit = 500
+        self.quotas: dict[str, int] = {}
+        """How many objects of a kind there may be."""
         self._changed = threading.Condition(threading.RLock())
         self._pages: dict[str, list[Object]] = {}
         self._counter = itertools.count()
@@ -137,6 +139,7 @@ class Store:
             if name in self.objects[kind]:
                 message = f'{PLURALS[kind][1]} "{name}" already exists'
                 raise Refusal(409, "AlreadyExists", message, name)
+            self._check_quota(kind, name)
             body.setdefault("kind", kind)
             body.pop("status", None) if kind == "RayCluster" else None
             self._admit(body, strict)
@@ -144,6 +147,19 @@ class Store:
                 uid=str(uuid.uuid4()), creationTimestamp=now(), generation=1, namespace="vagen"
             )
             return copy.deepcopy(self._commit("ADDED", body))
+
+    def _check_quota(self, kind: str, name: str) -> None:
+        """In the words of Kubernetes 1.33."""
+        limit = self.quotas.get(kind)
+        if limit is None or len(self.objects[kind]) < limit:
+            return
+        group, plural = PLURALS[kind]
+        what = f"count/{plural}.{group}="
+        message = (
+            f'{plural}.{group} "{name}" is forbidden: exceeded quota: vagen, requested: {what}1, '
+            f"used: {what}{limit}, limited: {what}{limit}"
+        )
+        raise Refusal(403, "Forbidden", message, name)
 
     def update(
         self, kind: str, name: str, body: Object, sub: str = "", merge: bool = False

@@ -6,7 +6,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from apiserver import Fault
 
-from vagen.cluster import ClusterError, await_raycluster, delete_run, ensure_raycluster, gc
+from vagen.cluster import (
+    ClusterError,
+    await_raycluster,
+    delete_run,
+    ensure_raycluster,
+    gc,
+    renew_lease,
+)
 from vagen.cluster.kube import RAYCLUSTERS
 from vagen.cluster.names import LEASE_UNTIL, LEASED
 
@@ -71,7 +78,7 @@ def test_gc_keeps_what_is_in_time_and_what_was_extended_meanwhile(
         """A step extends the cluster's time between the listing and the deletion."""
 
         def delete(self, resource, name, **options):
-            ensure_raycluster(kube, manifest(lease_minutes=2880))
+            renew_lease(kube, "lake", 2880)
             return super().delete(resource, name, **options)
 
     assert gc(Meanwhile(kube.api, kube.namespace, kube.pace), now=moment) == []

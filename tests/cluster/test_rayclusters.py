@@ -10,7 +10,9 @@ from vagen.cluster import (
     await_raycluster,
     delete_raycluster,
     ensure_raycluster,
+    find_raycluster,
     is_ready,
+    renew_lease,
 )
 from vagen.cluster.kube import RAYCLUSTERS
 from vagen.cluster.names import LEASE_UNTIL
@@ -29,12 +31,35 @@ def test_it_is_made_awaited_and_deleted(namespace, kube, manifest) -> None:
     assert not delete_raycluster(kube, "lake", wait=10)
 
 
-def test_a_second_launcher_finds_it_and_extends_its_time(namespace, kube, manifest) -> None:
+def test_a_second_launcher_finds_it_and_extends_its_time(kube, manifest) -> None:
     first = ensure_raycluster(kube, manifest(lease_minutes=60))
     again = ensure_raycluster(kube, manifest(lease_minutes=2880))
+    renew_lease(kube, "lake", 2880)
     assert again["metadata"]["uid"] == first["metadata"]["uid"]
-    before, after = (one["metadata"]["annotations"][LEASE_UNTIL] for one in (first, again))
+    found = find_raycluster(kube, "lake")
+    assert found is not None
+    before, after = (one["metadata"]["annotations"][LEASE_UNTIL] for one in (first, found))
     assert after > before
+
+
+@pytest.fixture
+def room_for_one(namespace) -> None:
+    namespace.store.quotas["RayCluster"] = 1
+
+
+def test_a_quota_that_is_used_up_is_waited_for(room_for_one, kube, manifest) -> None:
+    ensure_raycluster(kube, manifest())
+    with pytest.raises(ClusterError, match="exceeded quota: vagen"):
+        ensure_raycluster(kube, manifest("sea"), deadline=0)
+    told: list[str] = []
+
+    def the_other_ends(text: str) -> None:
+        told.append(text)
+        delete_raycluster(kube, "lake", wait=0)
+
+    made = ensure_raycluster(kube, manifest("sea"), report=the_other_ends)
+    assert made["metadata"]["name"] == "sea"
+    assert len(told) == 1 and "quota vagen is used up" in told[0]
 
 
 def test_a_lost_answer_does_not_make_two(namespace, kube, manifest) -> None:

@@ -10,6 +10,7 @@ from test_kube import test_a_deletion_with_conditions, test_selectors_select
 from test_rayclusters import (
     test_a_cluster_of_another_size_is_not_taken,
     test_a_field_that_kuberay_does_not_have_is_refused,
+    test_a_quota_that_is_used_up_is_waited_for,
     test_a_second_launcher_finds_it_and_extends_its_time,
     test_another_runs_cluster_is_not_taken,
 )
@@ -22,6 +23,7 @@ __all__ = [  # as they are asked of the imitation of tests/cluster
     "test_a_cluster_of_another_size_is_not_taken",
     "test_a_deletion_with_conditions",
     "test_a_field_that_kuberay_does_not_have_is_refused",
+    "test_a_quota_that_is_used_up_is_waited_for",
     "test_a_second_launcher_finds_it_and_extends_its_time",
     "test_another_runs_cluster_is_not_taken",
     "test_selectors_select",
@@ -40,6 +42,12 @@ def namespace(cluster) -> Iterator[str]:
 @pytest.fixture
 def kube(namespace: str) -> Kube:
     return cluster.connect(namespace)
+
+
+@pytest.fixture
+def room_for_one(namespace: str) -> None:
+    limit = "--hard=count/rayclusters.ray.io=1"
+    kubectl("--namespace", namespace, "create", "quota", "vagen", limit)
 
 
 @pytest.fixture

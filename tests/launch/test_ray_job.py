@@ -115,11 +115,13 @@ def test_a_head_that_is_lost_loses_no_more_than_the_stage(head, built, stage_job
 
 
 def test_a_job_that_is_stopped_ends_with_its_stage(head, built, stage_job):
-    job = stage_job("warm_start")
+    lines: list[str] = []
+    job = stage_job("warm_start", lines)
     asked = in_warm_start(head, built, Background(job.perform, head.dashboard))
     RayJobs(head.dashboard, PATIENCE).stop(f"{task_name(built.mirror.uri, 'warm_start', {})}-1")
     assert isinstance(asked.result(), JobFailed)
     assert "was stopped" in str(asked.outcome)
+    assert not [line for line in lines if "Traceback" in line or "Error" in line], lines
     await_true(lambda: not head.processes(ACTOR))
     assert attempts(head, built, "warm_start") == [(1, "STOPPED")]
     assert not committed(built, "warm_start")

@@ -70,6 +70,33 @@ def explain_pod(pod: Object, events: Iterable[Object] = ()) -> list[Finding]:
     return found
 
 
+def explain_refusal(message: str) -> Finding:
+    """What it means that the API server refuses a pod to KubeRay, or a RayCluster to a run."""
+    message = message.strip().replace("\n", ": ")
+    quota = _QUOTA.search(message)
+    if quota:
+        return Finding(
+            f"the namespace's quota {quota[1]} is used up (asked for {quota[2]}, used {quota[3]}, "
+            f"limit {quota[4].strip()}): wait for other runs to end, or have the quota raised"
+        )
+    if "violates PodSecurity" in message:
+        rules = message.partition("violates PodSecurity")[2].strip()
+        return Finding(
+            f"Pod Security refuses the pod ({rules}): correct the securityContext in the "
+            "RayCluster template, or use an overlay whose namespace allows it",
+            final=True,
+        )
+    account = re.search(r'serviceaccount "?([\w-]+)"? not found', message)
+    if account or "error looking up service account" in message:
+        return Finding(
+            f"a service account of its pods is missing ({message}): `make deploy` brings it",
+            final=True,
+        )
+    if "maximum" in message and "usage per" in message:
+        return Finding(f"a LimitRange of the namespace refuses the pod: {message}", final=True)
+    return Finding(f"KubeRay could not create a pod: {message}")
+
+
 def event_time(event: Object) -> str:
     """When an event was last seen."""
     return (
@@ -110,7 +137,7 @@ def _refused(cluster: Object, events: list[Object]) -> Iterator[Finding]:
     """What KubeRay could not do: its condition as long as it lasts, and its verdicts."""
     for condition in cluster.get("status", {}).get("conditions", []):
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            yield _refusal(condition["message"])
+            yield explain_refusal(condition["message"])
     name = cluster["metadata"]["name"]
     mine = _of(events, "RayCluster", name)
     for event in mine:
@@ -119,38 +146,11 @@ def _refused(cluster: Object, events: list[Object]) -> Iterator[Finding]:
     if not any(one["type"] == "ReplicaFailure" for one in _conditions(cluster)):
         failed = [event for event in mine if event["reason"] in _NOT_CREATED]
         if failed and not _conditions(cluster):
-            yield _refusal(max(failed, key=event_time)["message"])
+            yield explain_refusal(max(failed, key=event_time)["message"])
 
 
 def _conditions(cluster: Object) -> list[Object]:
     return cluster.get("status", {}).get("conditions", [])
-
-
-def _refusal(message: str) -> Finding:
-    """The API server refuses a pod to KubeRay."""
-    message = message.strip().replace("\n", ": ")
-    quota = _QUOTA.search(message)
-    if quota:
-        return Finding(
-            f"the namespace's quota {quota[1]} is used up (asked for {quota[2]}, used {quota[3]}, "
-            f"limit {quota[4].strip()}): wait for other runs to end, or have the quota raised"
-        )
-    if "violates PodSecurity" in message:
-        rules = message.partition("violates PodSecurity")[2].strip()
-        return Finding(
-            f"Pod Security refuses the pod ({rules}): correct the securityContext in the "
-            "RayCluster template, or use an overlay whose namespace allows it",
-            final=True,
-        )
-    account = re.search(r'serviceaccount "?([\w-]+)"? not found', message)
-    if account or "error looking up service account" in message:
-        return Finding(
-            f"a service account of its pods is missing ({message}): `make deploy` brings it",
-            final=True,
-        )
-    if "maximum" in message and "usage per" in message:
-        return Finding(f"a LimitRange of the namespace refuses the pod: {message}", final=True)
-    return Finding(f"KubeRay could not create a pod: {message}")
 
 
 def _unscheduled(name: str, status: Object) -> Iterator[Finding]:

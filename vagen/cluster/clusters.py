@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from vagen.cluster.advice import Finding, explain_cluster
+from vagen.cluster.advice import Finding, explain_cluster, explain_refusal
 from vagen.cluster.errors import ApiError, ClusterError
 from vagen.cluster.kube import EVENTS, PODS, RAYCLUSTERS, Kube, Object, wait_until
 from vagen.cluster.names import (
@@ -21,23 +21,27 @@ Report = Callable[[str], Any]
 """Takes a line for the one who waits."""
 
 
-def ensure_raycluster(kube: Kube, manifest: Object, *, deadline: float = 900.0) -> Object:
+def ensure_raycluster(
+    kube: Kube, manifest: Object, *, deadline: float = 900.0, report: Report | None = None
+) -> Object:
     """The run's RayCluster: the one that exists, or a new one.
 
     One that is being deleted is waited for, and so are the pods of one that was deleted: they
-    would hold the devices, and what they still do must not meet the new cluster's. The lease of one
-    that exists is renewed.
+    would hold the devices, and what they still do must not meet the new cluster's. A quota that is
+    used up is waited for too. Its lease is the caller's to renew.
 
     Args:
         kube: The API server.
         manifest: From `render_raycluster`.
         deadline: Seconds for all of this.
+        report: Is told that a quota is used up.
 
     Raises:
         ClusterError: The name is another run's, the existing one differs, or the deadline.
     """
     name = manifest["metadata"]["name"]
     end = time.monotonic() + deadline
+    told = ""
     while True:
         found = kube.get(RAYCLUSTERS, name)
         if found is None or found["metadata"].get("deletionTimestamp"):
@@ -45,11 +49,15 @@ def ensure_raycluster(kube: Kube, manifest: Object, *, deadline: float = 900.0) 
             try:
                 return kube.create(RAYCLUSTERS, manifest)
             except ApiError as error:
-                if error.status != 409:
+                if error.over_quota and time.monotonic() < end:
+                    if report and told != (told := explain_refusal(str(error)).text):
+                        report(f"RayCluster {name} is not made yet: {told}")
+                    time.sleep(kube.pace.longest_pause)
+                elif error.status != 409:
                     raise
-                continue  # made in between: by another launcher, or by our own lost request
+                continue  # or made in between: by another launcher, or by our own lost request
         _check_same(found, manifest)
-        return _lease(kube, name, manifest["metadata"]["annotations"][LEASE_UNTIL])
+        return found
 
 
 def await_raycluster(
@@ -103,7 +111,8 @@ def renew_lease(kube: Kube, name: str, minutes: float) -> None:
         ApiError: The API server refuses it, or does not answer.
     """
     if find_raycluster(kube, name):
-        _lease(kube, name, lease_end(minutes))
+        until = {LEASE_UNTIL: lease_end(minutes)}
+        kube.patch(RAYCLUSTERS, name, {"metadata": {"annotations": until}})
 
 
 def find_raycluster(kube: Kube, name: str) -> Object | None:
@@ -224,10 +233,6 @@ def await_gone(kube: Kube, name: str, seconds: float, *, or_made: bool = False) 
         f"{' and '.join(what) or 'nothing that is visible'}: look at the pods' nodes "
         "(`kubectl describe pod`) and at the KubeRay operator's log"
     )
-
-
-def _lease(kube: Kube, name: str, until: str) -> Object:
-    return kube.patch(RAYCLUSTERS, name, {"metadata": {"annotations": {LEASE_UNTIL: until}}})
 
 
 def _check_same(found: Object, manifest: Object) -> None:

@@ -17,3 +17,8 @@ class ApiError(ClusterError):
         super().__init__(message)
         self.status = status
         self.reason = reason
+
+    @property
+    def over_quota(self) -> bool:
+        """Whether a quota of the namespace is used up: it is room that is missing."""
+        return self.status == 403 and "exceeded quota" in str(self)

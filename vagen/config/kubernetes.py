@@ -160,7 +160,7 @@ class KubernetesConfig(Section):
     """How long Kubernetes keeps the pipeline's Workflow object after its end; null takes
     Kubeflow's own time. Kubeflow's database keeps the run."""
     pending_minutes: PositiveFloat = 60.0
-    """How long the Ray cluster may wait for nodes."""
+    """How long the Ray cluster may wait for nodes, in a queue, or for room in the quota."""
     lease_minutes: PositiveFloat = 60.0
     """Steps renew the lease of the run's Ray cluster while they work; `make gc` removes a cluster
     whose lease is over."""

@@ -48,13 +48,14 @@ def bring_up(run: str, infra: InfraConfig) -> Dashboard:
         labels=config.cost_labels,
         priority=config.priority,
     )
-    cluster.ensure_raycluster(kube, manifest)
-    ready = cluster.await_raycluster(
-        kube,
-        cluster.cluster_name(name),
-        pending_deadline=60 * config.pending_minutes,
-        report=lambda text: print(text, flush=True),
-    )
+    asked, pending = cluster.cluster_name(name), 60 * config.pending_minutes
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    cluster.ensure_raycluster(kube, manifest, deadline=pending, report=say)
+    cluster.renew_lease(kube, asked, config.lease_minutes)
+    ready = cluster.await_raycluster(kube, asked, pending_deadline=pending, report=say)
     return cluster.find_dashboard(kube, ready)
 
 
