@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import time
 import uuid
@@ -26,6 +27,7 @@ RECOMPUTED = (
     *("rollout/ratio_mean", "rollout/probability_correlation"),
 )
 """Rounding of rows that are computed again in other company."""
+OPEN_SESSIONS = re.compile(r"vagen_env_sessions\{[^}]*\} [1-9]")
 UPDATE = "iterations/{:04d}/update/manifest.json"
 ON_RAY, IN_PODS = "infra.engine=verl", "infra.engine=local"
 BRIEF = (ON_RAY, "infra.mode=fused")
@@ -243,8 +245,16 @@ def test_a_pod_of_the_environment_service_is_killed(place, folder):
     submitted = place.submit(folder, name, *words)
     await_true(at_work("train", submitted), 30)
     pods = ("get", "pods", "--selector", "app.kubernetes.io/name=env", "--output", "name")
-    first, *_ = kubectl(*namespace, *pods).split()
-    kubectl(*namespace, "delete", first, "--force", "--grace-period=0")
+    read = "import urllib.request as u; print(u.urlopen('http://localhost:8000/metrics').read())"
+
+    def playing() -> list[str]:
+        """Pods with open sessions."""
+        found = kubectl(*namespace, *pods).split()
+        told = [kubectl(*namespace, "exec", pod, "--", "python", "-c", read) for pod in found]
+        return [pod for pod, text in zip(found, told, strict=True) if OPEN_SESSIONS.search(text)]
+
+    killed, *_ = await_true(playing, 10)
+    kubectl(*namespace, "delete", killed, "--force", "--grace-period=0")
     assert place.await_end(submitted) == "SUCCEEDED"
     assert all(one["train/env_error"] < 1 for one in check_ended_well(place, name)["history"])
 

@@ -22,6 +22,7 @@ from vagen.config.load import load_infra
 from vagen.judge.agreement import cohen_kappa
 from vagen.judge.schedule import cap_factor, schedule_factor, weigh
 from vagen.judge.scoring import is_chosen, statements
+from vagen.launch.here import perform
 from vagen.launch.step import run_stage
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import Status, TurnRewards
@@ -364,6 +365,21 @@ def test_of_a_run_in_a_store_another_pod_goes_on_without_paying_twice(
     second.mirror.push()
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(KEY.encode() in path.read_bytes() for path in written)
+
+
+def test_a_judge_that_the_ray_cluster_finds_away_is_refused_by_its_first_stage(
+    make_experiment: Any, make_outputs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VAGEN_SCRATCH", str(tmp_path / "scratch"))
+    judge = ("judge.type=llm", "judge.llm.model=none", "judge.llm.api_key_env=null")
+    where = f"http://127.0.0.1:{free_ports(1)[0]}/v1"
+    options = (*RULES, *judge, f"judge.llm.base_url={where}", "judge.llm.retries=1")
+    settings = [f"output_dir={make_outputs()}", "mlflow_tracking_uri=null"]
+    infra = load_infra("kubernetes-cpu", [*settings, f"store={(tmp_path / 'store').as_uri()}"])
+    run = Run.create(make_experiment(*options, **GROUNDED), infra)
+    perform(run, "build")
+    with pytest.raises(JudgeUnavailable, match=f"{where} did not answer"):
+        perform(run, "warm_start")
 
 
 def test_a_judge_that_is_away_is_refused_before_anything_is_computed_and_the_store_says_so(

@@ -6,7 +6,7 @@ from typing import Any
 from vagen import progress
 from vagen.run.run import Run, result
 from vagen.service import environments_of
-from vagen.stages.checks import check_start
+from vagen.stages.checks import check_endpoints, check_start
 from vagen.stages.levels import LEVELS_FILE, SPLITS, assert_disjoint, draw_levels
 from vagen.storage import commit_directory
 
@@ -14,14 +14,16 @@ from vagen.storage import commit_directory
 def build(run: Run) -> dict[str, Any]:
     """Draws distinct levels per split and proves that no level is in two of them.
 
-    What would stop the training later is checked first: see `vagen.stages.checks`.
+    What would stop the training later is checked first.
 
     Raises:
-        TrackingError, JudgeUnavailable, EndpointError: See `check_start`.
+        TrackingError, JudgeUnavailable, EndpointError: See `vagen.stages.checks`.
         LevelError: A split has fewer distinct levels than asked for.
         ConfigError: Two splits share a level.
     """
     check_start(run)
+    if not run.infra.has_ray_cluster:
+        check_endpoints(run)
     with progress.bar("levels", 1) as advance:
         level_sets = draw_levels(run.experiment, dict.fromkeys(SPLITS))
         advance(1)

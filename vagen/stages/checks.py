@@ -1,4 +1,4 @@
-"""What is checked before a training begins: what could not be recorded or judged fails at once."""
+"""What is checked before a run computes: what could not be recorded or judged fails at once."""
 
 import asyncio
 
@@ -14,18 +14,29 @@ _PROBE_SECONDS = 60.0
 
 
 def check_start(run: Run) -> None:
-    """Opens MLflow, looks at the judge's calibration, and asks its language models something.
+    """Opens MLflow and looks at the judge's calibration.
 
     Raises:
         TrackingError: MLflow cannot be reached.
         ConfigError: The judge is not as good as its calibration has to be.
-        JudgeUnavailable, EndpointError: The judge's language model does not answer.
     """
     tracker_of(run)
     _check_calibration(run)
-    # Where the run's Ray cluster judges, it is the one that has to reach them.
-    if not run.infra.has_ray_cluster:
-        _check_endpoints(run)
+
+
+def check_endpoints(run: Run) -> None:
+    """Asks the judge's language models something, from where they will be asked.
+
+    Raises:
+        JudgeUnavailable, EndpointError: One does not answer.
+    """
+    for key, llm in run.experiment.judge.endpoints().items():
+        found = asyncio.run(probe(llm, key, seconds=_PROBE_SECONDS))
+        if found.problem:
+            raise JudgeUnavailable(
+                f"`{key}.base_url`: {llm.model} at {llm.base_url} did not answer "
+                f"({found.problem}); start it, or see that it can be reached from here"
+            )
 
 
 def _check_calibration(run: Run) -> None:
@@ -37,13 +48,3 @@ def _check_calibration(run: Run) -> None:
         )
     for text in found:
         progress.note(f"calibration of the judge: {text}")
-
-
-def _check_endpoints(run: Run) -> None:
-    for key, llm in run.experiment.judge.endpoints().items():
-        found = asyncio.run(probe(llm, key, seconds=_PROBE_SECONDS))
-        if found.problem:
-            raise JudgeUnavailable(
-                f"`{key}.base_url`: {llm.model} at {llm.base_url} did not answer "
-                f"({found.problem}); start it, or see that it can be reached from here"
-            )

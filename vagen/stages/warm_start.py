@@ -28,6 +28,7 @@ from vagen.rollout.runner import EpisodeRunner, EpisodeSpec, derive_seed, run_ep
 from vagen.rollout.types import Sampling, TokenRow
 from vagen.run.run import Run, result
 from vagen.service import AsyncEnv, environments_of
+from vagen.stages.checks import check_endpoints
 from vagen.stages.levels import LevelSet, draw_levels, load_levels
 from vagen.stages.weights import configure_torch, device_of, helpers_of
 from vagen.storage import commit_directory
@@ -41,11 +42,14 @@ def warm_start(run: Run) -> dict[str, Any]:
 
     Raises:
         ModelError: The model's directory or hub id cannot be loaded.
+        JudgeUnavailable, EndpointError: See `check_endpoints`.
     """
     import torch
 
     from vagen.engines.local.supervised import WINDOW, learn_from_experts
 
+    if run.infra.has_ray_cluster:  # the first stage there
+        check_endpoints(run)
     configure_torch(run.infra)
     config = run.experiment
     levels = load_levels(run)
