@@ -263,10 +263,7 @@ def test_a_judge_that_is_away_ends_the_training_with_its_address(place, folder):
     name = new_name("judge")
     where = "http://vagen-judge.vagen.svc:8000/v1"
     judge = ("type=llm", "llm.model=none", f"llm.base_url={where}", "llm.api_key_env=null")
-    short = ("llm.retries=1", "llm.deadline=30")
-    # It is the Ray cluster that asks it, in the first iteration; warm enough to say what it sees.
-    words = ("warm_start.steps=300", *(f"judge.{word}" for word in (*judge, *short)))
-    submitted = place.submit(folder, name, *BRIEF, *words)
+    submitted = place.submit(folder, name, *BRIEF, *(f"judge.{word}" for word in judge))
     assert place.await_end(submitted) == "FAILED"
     assert rayclusters(name) == []
     assert place.mlflow_run(name).info.status == "FAILED"
