@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +32,7 @@ def test_metadata_is_current(name: str):
     assert path.read_text() == readme.metadata(name), "run `python -m components.readme`"
 
 
+HEAVY = {"torch", "transformers", "mlflow", "pandas", "pyarrow", "scipy"}
 IN_ORDER: list[tuple[str, dict[str, Any], str]] = [
     ("begin", {"experiment": "", "infra": "", "code": digest()}, ""),
     ("build", {}, "levels"),
@@ -49,6 +52,27 @@ IN_ORDER: list[tuple[str, dict[str, Any], str]] = [
         "",
     ),
 ]
+
+
+def test_a_step_that_asks_the_ray_cluster_loads_nothing_heavy(
+    make_experiment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("VAGEN_SCRATCH", str(tmp_path / "scratch"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    settings = [f"output_dir={tmp_path}", f"store={(tmp_path / 'store').as_uri()}"]
+    run = Run.create(make_experiment(), load_infra("kubernetes-cpu", settings))
+    assert run.mirror is not None
+    code = (
+        "import sys; from vagen.launch import step; from ray import job_submission\n"
+        f"try: step.run_stage({run.mirror.uri!r}, 'rollout', iteration=0)\n"
+        "except step.ConfigError: raise\n"
+        "except ValueError as error: print(error)\n"
+        f"print({HEAVY} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    refused, loaded = done.stdout.splitlines()
+    assert refused.startswith("no access to a Kubernetes cluster")
+    assert loaded == "set()", "seconds of every step"
 
 
 @pytest.mark.slow

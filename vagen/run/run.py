@@ -120,7 +120,8 @@ class Run:
             raise ConfigError(f"{path} is no run: it has no {layout.EXPERIMENT}")
         return cls(
             path,
-            load_experiment(str(path / layout.EXPERIMENT), []),
+            # It was checked when the run was made, and a pipeline's step has no use for torch.
+            load_experiment(str(path / layout.EXPERIMENT), check=False),
             load_infra(str(path / layout.INFRA), []),
         )
 
