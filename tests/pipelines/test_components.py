@@ -54,7 +54,7 @@ IN_ORDER: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_a_step_that_asks_the_ray_cluster_loads_nothing_heavy(
+def test_a_step_that_asks_the_ray_cluster_loads_nothing_heavy_and_says_what_is_wrong(
     make_experiment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("VAGEN_SCRATCH", str(tmp_path / "scratch"))
@@ -63,16 +63,14 @@ def test_a_step_that_asks_the_ray_cluster_loads_nothing_heavy(
     run = Run.create(make_experiment(), load_infra("kubernetes-cpu", settings))
     assert run.mirror is not None
     code = (
-        "import sys; from vagen.launch import step; from ray import job_submission\n"
-        f"try: step.run_stage({run.mirror.uri!r}, 'rollout', iteration=0)\n"
-        "except step.ConfigError: raise\n"
-        "except ValueError as error: print(error)\n"
-        f"print({HEAVY} & set(sys.modules))"
+        "import atexit, sys; from vagen.launch import step; from ray import job_submission\n"
+        f"atexit.register(lambda: print({HEAVY} & set(sys.modules)))\n"
+        f"step.run_stage({run.mirror.uri!r}, 'rollout', iteration=0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    refused, loaded = done.stdout.splitlines()
-    assert refused.startswith("no access to a Kubernetes cluster")
-    assert loaded == "set()", "seconds of every step"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("no access to a Kubernetes cluster"), "no trace before it"
+    assert done.stdout == "set()\n", "seconds of every step"
 
 
 @pytest.mark.slow

@@ -5,12 +5,15 @@ import gc
 import json
 import math
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 from vagen.config.base import ConfigError
+from vagen.launch.errors import JobFailed
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.run.uris import is_uri
@@ -20,6 +23,19 @@ T = TypeVar("T")
 
 # A process that ends collects all that it has loaded, which takes a step a second.
 atexit.register(gc.freeze)
+
+
+def _say_error(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """What a person can put right is said by the error itself; the trace would hide it."""
+    if isinstance(error, ValueError | JobFailed) and kind.__module__.startswith("vagen."):
+        print(error, file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = _say_error
 
 STORE_AWAY_SECONDS = 1800.0
 """How long a step waits for a store that does not answer."""
