@@ -1,10 +1,10 @@
-"""Options without an effect are remarked on, those with one are not."""
+"""Options without an effect, or with an unwanted one, are remarked on; others are not."""
 
 from pathlib import Path
 
 import pytest
 
-from vagen.config.hints import no_ops
+from vagen.config.hints import hints
 from vagen.config.load import load_experiment
 
 
@@ -28,12 +28,18 @@ from vagen.config.load import load_experiment
             ["says nothing of observations"],
         ),
         ("vanilla_ppo", [], ["lambda 1 between turns"]),
+        ("grpo_mask", ["algorithm.adv_estimator=remax"], []),
+        (
+            "grpo_mask",
+            ["algorithm.adv_estimator=remax", "rollout_manager.use_multi_turn_reward=true"],
+            ["remax with turn rewards"],
+        ),
     ],
 )
-def test_what_changes_nothing_is_said(preset, overrides, words, tmp_path: Path) -> None:
+def test_what_is_remarked_on(preset, overrides, words, tmp_path: Path) -> None:
     path = tmp_path / "lake.yaml"
     path.write_text(f"name: lake\npreset: {preset}\nenvs:\n  lake: {{env_name: FrozenLake}}\n")
-    found = list(no_ops(load_experiment(path, overrides)))
+    found = list(hints(load_experiment(path, overrides)))
     assert len(found) == len(words)
     for text, part in zip(found, words, strict=True):
         assert part in text

@@ -1,4 +1,4 @@
-"""Options that change nothing as an experiment is written: what `vagen plan` remarks on them."""
+"""Options without an effect, or with one that is not meant: what `vagen plan` remarks on them."""
 
 from collections.abc import Iterator
 
@@ -9,8 +9,8 @@ TURN_LEVEL = ("bi_level_gae", "turn_wise_gae")
 """Estimators with a discount and a lambda per turn."""
 
 
-def no_ops(config: ExperimentConfig) -> Iterator[str]:
-    """Says of each such option why, and what would give it an effect."""
+def hints(config: ExperimentConfig) -> Iterator[str]:
+    """Says of each such option why, and what would be better."""
     algorithm, name = config.algorithm, config.algorithm.adv_estimator
     lam = algorithm.lam if algorithm.high_level_lam is None else algorithm.high_level_lam
     undiscounted = algorithm.gamma == algorithm.lam == 1.0
@@ -29,7 +29,14 @@ def no_ops(config: ExperimentConfig) -> Iterator[str]:
         )
     if name == "bi_level_gae" and undiscounted and algorithm.high_level_gamma == lam == 1.0:
         yield "bi_level_gae without any discount and with lambda 1 is masked_gae"
-    if not config.rollout_manager.use_loss_mask and estimator_of(config).mask == "loss":
+    spec = estimator_of(config)
+    if spec.needs_baselines and config.rollout_manager.use_multi_turn_reward:
+        yield (
+            f"{name} with turn rewards: a greedy episode's whole score is the baseline of every "
+            "turn, also of late ones that have little to come; rewards at the end suit it "
+            "(rollout_manager.use_multi_turn_reward = false), or an estimator with a critic"
+        )
+    if not config.rollout_manager.use_loss_mask and spec.mask == "loss":
         yield (
             f"rollout_manager.use_loss_mask = false: {name} says nothing of observations, they "
             "dilute the policy loss and teach nothing"

@@ -5,7 +5,7 @@ import math
 
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.checks import context_window, estimator_of
-from vagen.config.hints import no_ops
+from vagen.config.hints import hints
 from vagen.plan.local import Memory
 from vagen.plan.remedies import disk_remedies, host_remedies, remedies
 from vagen.plan.shape import GIB, ModelShape, read_shape
@@ -68,7 +68,7 @@ def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> l
             "critic.use_reward_mask trains the critic at the ends of turns only, and "
             f"{experiment.algorithm.adv_estimator} reads its values on every token"
         )
-    return [*found, *no_ops(experiment)]
+    return [*found, *hints(experiment)]
 
 
 def check_prompts(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> None:
