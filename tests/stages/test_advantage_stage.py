@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -413,6 +414,33 @@ def test_what_the_filter_drops_is_as_if_it_had_not_been_played(
     assert metrics["rollout/filter_kept"] == pytest.approx(keep / 6)
     assert metrics["rollout/zero_std_groups"] == pytest.approx(1 / 3)
     assert metrics["rollout/reward_std"] == pytest.approx((0 + 0.5**0.5 + 8**0.5) / 3)
+
+
+@pytest.mark.parametrize("estimator", ["bi_level_gae", "turn_wise_gae", "gae"])
+def test_an_environment_of_a_mixture_is_whitened_as_if_it_were_alone(
+    make_experiment, grouped, estimator
+):
+    options = (
+        *GROUPED,
+        "algorithm.whitening=environment",
+        "algorithm.reward_normalization.method=mean_std",
+        "algorithm.reward_normalization.grouping=environment",
+    )
+    config = with_estimator(make_experiment, estimator, *options)
+    for trajectory in grouped[2:]:
+        trajectory.config_id = "sea"
+    alone = copy.deepcopy(grouped[:2]), copy.deepcopy(grouped[2:])
+    for part in alone:
+        add_columns(config, FixedEngine(), part, {})
+    add_columns(config, FixedEngine(), grouped, {})
+    for a, b in zip(
+        sampled([*chain(*alone)], "advantages"), sampled(grouped, "advantages"), strict=True
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    together = copy.deepcopy(grouped)
+    batch = with_estimator(make_experiment, estimator, *options, "algorithm.whitening=batch")
+    add_columns(batch, FixedEngine(), together, {})
+    assert not np.allclose(sampled(together, "advantages")[0], sampled(grouped, "advantages")[0])
 
 
 def test_groups_of_equal_scores_teach_nothing_with_kl_in_the_reward(make_experiment, grouped):

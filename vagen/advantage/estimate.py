@@ -3,6 +3,7 @@
 Shape legend: B rows, T tokens of the padded row.
 """
 
+from collections.abc import Hashable, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -12,13 +13,19 @@ from torch import Tensor
 from vagen.advantage.checks import checked_inputs
 from vagen.advantage.inputs import AdvantageArguments, Estimate
 from vagen.advantage.registry import get_estimator
-from vagen.advantage.rows import AdvantageError
+from vagen.advantage.rows import AdvantageError, numbered
 from vagen.advantage.whitening import whiten as whitened
 from vagen.config.errors import unknown_name
 
 
 @torch.no_grad()
-def estimate_with_metrics(name: str, *, whiten: bool = True, **arguments: Any) -> Estimate:
+def estimate_with_metrics(
+    name: str,
+    *,
+    whiten: bool = True,
+    whiten_ids: Sequence[Hashable] | None = None,
+    **arguments: Any,
+) -> Estimate:
     """Advantages and returns of a batch of trajectories.
 
     Only tokens of the estimator's own mask (`get_estimator(name).mask`) are read and written; what
@@ -33,6 +40,7 @@ def estimate_with_metrics(name: str, *, whiten: bool = True, **arguments: Any) -
         name: a key of `ESTIMATORS`, or an estimator of your own as `get_estimator` takes it.
         whiten: whether advantages are whitened, if the estimator does so
             (`get_estimator(name).whiten_over`). Returns never are.
+        whiten_ids: [B] ids of any kind: rows with equal ones are whitened together. None: all are.
         **arguments: the fields of `AdvantageArguments`, which has their shapes, dtypes and
             defaults. `rewards`, `loss_mask` and `attention_mask`, all [B, T], are always needed;
             an estimator may also need `values` (`needs_critic`), `turn_end_mask`
@@ -58,12 +66,14 @@ def estimate_with_metrics(name: str, *, whiten: bool = True, **arguments: Any) -
         )
     advantages = found.advantages
     if whiten and spec.whiten_over is not None:
-        advantages = whitened(
-            advantages,
-            inputs.mask(spec.mask),
-            statistics_BT=inputs.mask(spec.whiten_over),
-            dtype=inputs.dtype,
-        )
+        mask, statistics = inputs.mask(spec.mask), inputs.mask(spec.whiten_over)
+        ids = numbered("whiten_ids", whiten_ids or [0] * len(mask), len(mask)).to(mask.device)
+        raw, advantages = advantages, torch.zeros_like(advantages, dtype=inputs.dtype)
+        for part in (ids == number for number in ids.unique()):
+            mine = part[:, None]
+            advantages += whitened(
+                raw, mask & mine, statistics_BT=statistics & mine, dtype=inputs.dtype
+            )
     return found._replace(
         advantages=advantages.to(inputs.dtype), returns=found.returns.to(inputs.dtype)
     )

@@ -35,7 +35,7 @@ class Rows:
         self.trajectory_ids = index
         """[B] int64, trajectory of each row, numbered in order of appearance."""
         if trajectory_ids is not None:
-            self.trajectory_ids = self._numbered("trajectory_ids", trajectory_ids)
+            self.trajectory_ids = numbered("trajectory_ids", trajectory_ids, count).to(self.device)
         trajectories = int(self.trajectory_ids.max()) + 1 if count else 0
         self._attended_rows = index.new_zeros(trajectories).index_add_(
             0, self.trajectory_ids, self.attended.long()
@@ -69,7 +69,7 @@ class Rows:
 
     def groups(self, name: str, ids: Ids) -> Tensor:
         """[B] ids to [L] int64 in [0, L)."""
-        of_row = self._numbered(name, ids)
+        of_row = numbered(name, ids, self.shape[0]).to(self.device)
         of_trajectory = of_row[self._last_row]
         same = of_row == of_trajectory[self.trajectory_ids]
         require_rows(name, same | ~self.attended, "rows of one trajectory in several groups")
@@ -113,16 +113,14 @@ class Rows:
             raise AdvantageError(f"{name} = {x!r}; use mean or mean_std")
         return x
 
-    def _numbered(self, name: str, ids: Ids) -> Tensor:
-        """[B] ids to [B] int64: 0, 1, ... in order of appearance."""
-        given, count = ids.tolist() if isinstance(ids, Tensor) else list(ids), self.shape[0]
-        if len(given) != count:
-            raise AdvantageError(
-                f"{name} has {len(given)} entries for {count} rows; give one per row"
-            )
-        numbers: dict[Hashable, int] = {}
-        numbered = [numbers.setdefault(i, len(numbers)) for i in given]
-        return torch.tensor(numbered, dtype=torch.int64, device=self.device)
+
+def numbered(name: str, ids: Ids, count: int) -> Tensor:
+    """[B] ids to [B] int64: 0, 1, ... in order of appearance."""
+    given = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+    if len(given) != count:
+        raise AdvantageError(f"{name} has {len(given)} entries for {count} rows; give one per row")
+    numbers: dict[Hashable, int] = {}
+    return torch.tensor([numbers.setdefault(i, len(numbers)) for i in given], dtype=torch.int64)
 
 
 def require_rows(name: str, ok_B: Tensor, problem: str) -> None:

@@ -26,8 +26,9 @@ class RewardNormalizationConfig(Section):
     method: Literal["none", "mean", "mean_std", "asym_clip"] = "none"
     """`mean` subtracts the mean score, `mean_std` also divides by the standard deviation,
     `asym_clip` clips the result of `mean_std` to [-1, 3]."""
-    grouping: Literal["group", "batch"] = "group"
-    """Whose mean: of the trajectories of one level, or of the whole batch."""
+    grouping: Literal["group", "batch", "environment"] = "group"
+    """Whose mean: of the trajectories of one level, of the whole batch, or of an environment's part
+    of it."""
 
 
 class RolloutFilterConfig(Section):
@@ -117,6 +118,9 @@ class AlgorithmConfig(Section):
     kl_ctrl: KLControl = KLControl()
     truncation_bootstrap: bool = True
     """Bootstrap a truncated trajectory with the critic's value of its next state."""
+    whitening: Annotated[Literal["batch", "environment"], LATER] = "batch"
+    """Whether advantages are shifted and scaled over the whole batch, or over each environment's
+    part of it, so that none of a mixture drowns another's."""
     reward_normalization: RewardNormalizationConfig = RewardNormalizationConfig()
     rollout_filter: RolloutFilterConfig = RolloutFilterConfig()
     filter_groups: Annotated[FilterGroupsConfig, LATER] = FilterGroupsConfig()

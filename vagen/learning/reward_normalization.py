@@ -11,7 +11,6 @@ import numpy as np
 from vagen.learning.groups import group_statistics
 
 NormalizationMethod = Literal["none", "mean", "mean_std", "asym_clip"]
-Grouping = Literal["group", "batch"]
 
 EPSILON = 1e-6
 """Added to the standard deviation; one up to this is none."""
@@ -24,12 +23,11 @@ def normalize_turn_rewards(
     group_ids: Sequence[Hashable],
     *,
     method: NormalizationMethod,
-    grouping: Grouping,
 ) -> list[list[float]]:
     """Normalises the score of each trajectory, the sum of its turns' rewards.
 
-    With mean `m` and unbiased standard deviation `d` of the scores of the trajectory's group (or of
-    all), a score `s` becomes `s - m` (`mean`), `(s - m) / (d + 1e-6)` (`mean_std`), or the latter
+    With mean `m` and unbiased standard deviation `d` of the scores of the trajectory's group, a
+    score `s` becomes `s - m` (`mean`), `(s - m) / (d + 1e-6)` (`mean_std`), or the latter
     clipped to [-1, 3] (`asym_clip`). Where all scores are equal the result is 0.
 
     Turns keep their rewards: `mean_std` and `asym_clip` divide each by the same `d + 1e-6` (by
@@ -41,29 +39,23 @@ def normalize_turn_rewards(
     Args:
         turn_rewards: B sequences, rewards of each turn of a trajectory, in order and before any KL
             penalty; at least one turn each. Give trajectories that count and no others.
-        group_ids: B ids, equal for trajectories of one level.
+        group_ids: B ids, equal for trajectories that share mean and deviation.
         method: what is done to the scores.
-        grouping: whose mean and deviation.
 
     Returns:
         B lists of as many rewards; each sums to the normalised score.
 
     Raises:
-        ValueError: unknown method or grouping, or a trajectory without a turn.
+        ValueError: unknown method, or a trajectory without a turn.
     """
-    for name, value, known in (
-        ("method", method, get_args(NormalizationMethod)),
-        ("grouping", grouping, get_args(Grouping)),
-    ):
-        if value not in known:
-            raise ValueError(f"reward_normalization.{name} {value!r}; it must be one of {known}")
+    if method not in (known := get_args(NormalizationMethod)):
+        raise ValueError(f"reward_normalization.method {method!r}; it must be one of {known}")
     if method == "none":
         return [list(rewards) for rewards in turn_rewards]
     if not all(len(rewards) for rewards in turn_rewards):
         raise ValueError("turn_rewards: a trajectory without a turn has no score")
     scores = np.array([np.sum(rewards) for rewards in turn_rewards], np.float64)
-    shared = grouping == "batch"
-    groups = group_statistics(scores, [None] * len(scores) if shared else group_ids)
+    groups = group_statistics(scores, group_ids)
     means, stds = groups.means[groups.index], groups.stds[groups.index]
     scales = np.ones_like(scores)
     if method != "mean":

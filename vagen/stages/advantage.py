@@ -149,8 +149,10 @@ def add_columns(
             trajectory.bootstrap_value = value
     adapted, metrics = credit_arguments(engine.credit, owners) if spec.adapts else ({}, {})
     algorithm = config.algorithm
+    apart = algorithm.whitening == "environment"
     estimate = estimate_with_metrics(
         algorithm.adv_estimator,
+        whiten_ids=[trajectory.config_id for trajectory in owners] if apart else None,
         rewards=rewards,
         task_rewards=place() if kl_coef else None,
         values=values,

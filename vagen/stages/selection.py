@@ -1,6 +1,6 @@
 """Which trajectories of a batch are learnt from, and what each of their turns earned."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -77,13 +77,20 @@ def turn_rewards_by_trajectory(
         played = _played(trajectories)
         normalized = normalize_turn_rewards(
             [rewards[trajectory.trajectory_id] for trajectory in played],
-            [trajectory.group_id for trajectory in played],
+            [_PEERS[options.grouping](trajectory) for trajectory in played],
             method=options.method,
-            grouping=options.grouping,
         )
         names = [trajectory.trajectory_id for trajectory in played]
         rewards |= dict(zip(names, normalized, strict=True))
     return rewards
+
+
+_PEERS: dict[str, Callable[[Trajectory], str]] = {
+    "group": lambda trajectory: trajectory.group_id,
+    "environment": lambda trajectory: trajectory.config_id,
+    "batch": lambda _: "",
+}
+"""Equal for trajectories whose scores are normalised together."""
 
 
 def _played(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
