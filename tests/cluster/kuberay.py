@@ -7,7 +7,6 @@ kept, inconvenient parts included: `status.state` stays `ready` when pods fail.
 import threading
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from api_store import Object, Store, now
 
@@ -108,7 +107,6 @@ class Operator:
             self.store.update("Pod", name, {**pod, "status": self._running(pod)})
 
     def _running(self, pod: Object) -> Object:
-        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return {
             "phase": "Running",
             "conditions": [{"type": "Ready", "status": "True"}],
@@ -118,7 +116,7 @@ class Operator:
                     "image": container["image"],
                     "ready": True,
                     "restartCount": 0,
-                    "state": {"running": {"startedAt": stamp}},
+                    "state": {"running": {"startedAt": now()}},
                     "lastState": {},
                 }
                 for container in pod["spec"]["containers"]
@@ -188,11 +186,10 @@ class Operator:
         wanted = sum(group["replicas"] for group in cluster["spec"]["workerGroupSpecs"])
         running = [pod for pod in [*heads, *workers] if _is_ready(pod)]
         status = {
-            **{key: old[key] for key in ("state", "stateTransitionTimes") if key in old},
+            **({"state": old["state"]} if "state" in old else {}),
             "observedGeneration": cluster["metadata"]["generation"],
-            "desiredWorkerReplicas": wanted,
             "readyWorkerReplicas": sum(map(_is_ready, workers)),
-            "head": {"serviceIP": self.head[0], "serviceName": f"{name}-head-svc"},
+            "head": {"serviceIP": self.head[0]},
             "endpoints": {"dashboard": self.head[1]},
         }
         if not failure and len(running) == wanted + 1 == len(heads) + len(workers):
@@ -200,15 +197,8 @@ class Operator:
         if cluster["spec"].get("suspend"):
             status["state"] = "suspended"
         head_ready = bool(heads) and _is_ready(heads[0])
-        facts = [
-            ("HeadPodReady", head_ready, "HeadPodRunningAndReady" if head_ready else "Unknown", ""),
-            (
-                "RayClusterSuspended",
-                bool(cluster["spec"].get("suspend")),
-                "RayClusterSuspended",
-                "",
-            ),
-        ]
+        reason = "HeadPodRunningAndReady" if head_ready else "HeadPodNotFound"
+        facts = [("HeadPodReady", head_ready, reason, "")]
         if failure:
             facts.append(("ReplicaFailure", True, failure.partition("\n")[0], failure))
         stamps = {one["type"]: one["lastTransitionTime"] for one in old.get("conditions", [])}
