@@ -8,17 +8,15 @@ section `data_movement` of benchmarks/results/verl-cpu.json.
 """
 
 import argparse
-import json
 import pickle
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from machine import describe_machine
+from machine import write_verl_cpu
 
 from vagen.config.checks import has_critic, has_reference
 from vagen.config.load import load_experiment, load_infra
@@ -33,7 +31,6 @@ from vagen.stages.episodes import training_specs
 from vagen.stages.levels import load_levels
 from vagen.stages.warm_start import warm_start
 
-RESULT = Path(__file__).parent / "results" / "verl-cpu.json"
 EXPERIMENT = "frozenlake-tiny"
 COLUMNS = {
     "actor": ("old_logprobs", "advantages"),
@@ -145,11 +142,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("words", nargs="*")
     options = parser.parse_args()
-    found = section(options.words, options.ranks)
-    result = json.loads(RESULT.read_text()) if RESULT.exists() else {"sections": {}}
-    result["sections"]["data_movement"] = {**found, "machine": describe_machine()}
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(found, indent=2))
+    write_verl_cpu(section(options.words, options.ranks), "data_movement")
 
 
 if __name__ == "__main__":

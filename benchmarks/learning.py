@@ -14,9 +14,11 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from machine import header
+
 from vagen.report import Mark, write_comparison_curve
 from vagen.run.run import Run
-from vagen.tracking import git_commit, package_versions, paired_seeds
+from vagen.tracking import paired_seeds
 
 ROOT = Path(__file__).parent.parent
 KEYS = (
@@ -59,14 +61,10 @@ def main() -> None:
     )
     engine = runs[0].infra.engine
     name = runs[0].experiment.name + ("" if engine == "local" else f"-{engine}")
-    commit = git_commit()
     result = {
         "experiment": runs[0].experiment.name,
         "engine": engine,
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "commit": commit[0] if commit else None,
-        "versions": package_versions(),
-        "note": options.note,
+        **header(options.note),
         "threads": runs[0].infra.threads,
         "gain_of_seeds": gain._asdict(),
         "runs": [{key: summary[key] for key in KEYS} for summary in summaries],

@@ -1,9 +1,13 @@
-"""What the figures of a benchmark were measured on."""
+"""What results of benchmarks share: machine, header, a file that several of them write."""
 
+import json
 import os
 import platform
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from vagen.tracking import git_commit, package_versions
 
 
 def describe_machine(**more: Any) -> dict[str, Any]:
@@ -24,3 +28,27 @@ def describe_machine(**more: Any) -> dict[str, Any]:
         **more,
         "system": platform.platform(),
     }
+
+
+def header(note: str) -> dict[str, Any]:
+    """What a result begins with: day, commit, versions, and how the machine was used meanwhile."""
+    commit = git_commit()
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "commit": commit[0] if commit else None,
+        "versions": package_versions(),
+        "note": note,
+    }
+
+
+def write_verl_cpu(found: dict[str, Any], *place: str) -> None:
+    """Prints a section of `results/verl-cpu.json` (its keys: `place`) and writes it there."""
+    found = {**found, "machine": describe_machine()}
+    print(json.dumps(found, indent=2))
+    path = Path(__file__).parent / "results" / "verl-cpu.json"
+    results = json.loads(path.read_text())
+    inner = results["sections"]
+    for key in place[:-1]:
+        inner = inner.setdefault(key, {})
+    inner[place[-1]] = found
+    path.write_text(json.dumps(results, indent=2) + "\n")

@@ -27,25 +27,24 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from machine import describe_machine
+from machine import describe_machine, header
 
 from vagen import progress
 from vagen.config.load import load_experiment, load_infra
 from vagen.engines.local.engine import LocalEngine
 from vagen.report import write_comparison_curve
 from vagen.run.layout import FINAL, WARM_START
-from vagen.run.run import Run, committed
+from vagen.run.run import Run, committed, read_results
 from vagen.stages.build import build
-from vagen.stages.evaluate import evaluate, read_results
+from vagen.stages.evaluate import evaluate
 from vagen.stages.execute import execute
 from vagen.stages.finalize import finalize
 from vagen.stages.warm_start import warm_start
 from vagen.storage import read_manifest
-from vagen.tracking import git_commit, package_versions, paired_bootstrap, paired_seeds
+from vagen.tracking import paired_bootstrap, paired_seeds
 from vagen.train import iterate
 
 ROOT = Path(__file__).parent.parent
@@ -274,13 +273,9 @@ def report(plan: Plan, note: str) -> dict[str, Any]:
         branch: [outcome(run, other, plan.at) for run, other in zip(group, untouched, strict=True)]
         for branch, group in runs.items()
     }
-    commit = git_commit()
     result = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "commit": commit[0] if commit else None,
+        **header(note),
         "machine": describe_machine(),
-        "versions": package_versions(),
-        "note": note,
         "experiment": plan.experiment,
         "overrides": [*SETTING, *plan.words],
         "iterations": plan.iterations,

@@ -23,10 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from machine import describe_machine
+from machine import write_verl_cpu
 
 ROOT = Path(__file__).parent.parent
-RESULT = ROOT / "benchmarks" / "results" / "verl-cpu.json"
 SIZES = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -206,14 +205,8 @@ def main() -> None:
         found = measure_checkpoint(options.engine, options.saves, options.measure)
         (options.measure / "measured.json").write_text(json.dumps(found))
         return
-    results = json.loads(RESULT.read_text()) if RESULT.exists() else {"sections": {}}
     for section in options.sections:
-        found = SECTIONS[section](options) | {"machine": describe_machine()}
-        print(json.dumps(found, indent=2))
-        if section == "checkpoint":
-            found = results["sections"].get(section, {}) | {options.engine: found}
-        results["sections"][section] = found
-    RESULT.write_text(json.dumps(results, indent=2) + "\n")
+        write_verl_cpu(SECTIONS[section](options), section, options.engine)
 
 
 if __name__ == "__main__":

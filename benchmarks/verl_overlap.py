@@ -12,17 +12,15 @@ each other: where servers share GPUs with ranks `one_step_off` gains less.
 import argparse
 import asyncio
 import itertools
-import json
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from machine import describe_machine
+from machine import write_verl_cpu
 
 from vagen import progress
 from vagen.config.load import load_experiment, load_infra
@@ -77,7 +75,6 @@ def overlap(*, play: float, infer: float, update: float, iterations: int) -> dic
             "one_step_off": max(play, infer + update),
         },
         "cases": cases,
-        "machine": describe_machine(),
     }
 
 
@@ -144,12 +141,7 @@ def main() -> None:
     parser.add_argument("--infer", type=float, default=12)
     parser.add_argument("--update", type=float, default=14)
     parser.add_argument("--iterations", type=int, default=4)
-    found = overlap(**vars(parser.parse_args()))
-    print(json.dumps(found, indent=2))
-    path = Path(__file__).parent / "results" / "verl-cpu.json"
-    results = json.loads(path.read_text()) if path.exists() else {"sections": {}}
-    results["sections"]["overlap"] = found
-    path.write_text(json.dumps(results, indent=2) + "\n")
+    write_verl_cpu(overlap(**vars(parser.parse_args())), "overlap")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import ttest_rel
 
-from benchmarks.method import arms, gradients, lab, report
+from benchmarks.method import arms, gradients, lab, learner, report
 from benchmarks.method.environments import TurnsEnv, options
 from benchmarks.method.pipeline import STUDIES
 from vagen.advantage import ESTIMATORS
@@ -69,8 +69,8 @@ def test_what_was_sampled_has_its_probability_and_seeds_do_not_mix():
     assert torch.equal(played.tokens[1:], by_itself.tokens)
     again = both.logprobs(played.tokens)
     torch.testing.assert_close(again[..., lab.SAMPLED], played.logprobs[..., lab.SAMPLED])
-    two, _ = lab.train(task, lab.Arm("bi_level_gae"), seeds, 3)
-    one, _ = lab.train(task, lab.Arm("bi_level_gae"), [4], 3)
+    two, _ = learner.train(task, learner.Arm("bi_level_gae"), seeds, 3)
+    one, _ = learner.train(task, learner.Arm("bi_level_gae"), [4], 3)
     torch.testing.assert_close(two[1:], one)
 
 
@@ -88,8 +88,8 @@ def test_judge_and_placebo_pay_alike_but_for_truth():
 
 def test_a_method_that_works_learns():
     """From chance to mostly right within forty iterations."""
-    curve, _ = lab.train(
-        lab.Task(False, "dense"), lab.Arm("bi_level_gae", high_level_lam=0.5), [0, 1], 40
+    curve, _ = learner.train(
+        lab.Task(False, "dense"), learner.Arm("bi_level_gae", high_level_lam=0.5), [0, 1], 40
     )
     assert curve[:, 0].max() < 0.25 and curve[:, -1].min() > 0.4
 

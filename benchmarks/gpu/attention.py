@@ -7,10 +7,10 @@ from benchmarks.gpu.common import (
     Setup,
     add_columns,
     difference,
-    one_rank,
     rows_of,
     written_episodes,
 )
+from benchmarks.gpu.engines import one_rank
 
 BACKENDS = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
 ATTENTIONS = ("packed", "sdpa")

@@ -12,10 +12,10 @@ from benchmarks.gpu.common import (
     Setup,
     add_columns,
     difference,
-    one_rank,
     rows_of,
     written_episodes,
 )
+from benchmarks.gpu.engines import one_rank
 from vagen.storage import FileEntry, commit_directory, verify_directory
 from vagen.storage.manifest import scan_files
 

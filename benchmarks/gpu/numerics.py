@@ -13,11 +13,10 @@ import numpy as np
 from benchmarks.gpu.common import (
     Setup,
     difference,
-    local_engine,
-    one_rank,
     rows_of,
     written_episodes,
 )
+from benchmarks.gpu.engines import local_engine, one_rank
 
 EXACT = 5e-3
 """Largest difference in float32, beside the deviation of what is compared where that is above 1."""

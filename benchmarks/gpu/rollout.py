@@ -13,12 +13,11 @@ from benchmarks.gpu.common import (
     Setup,
     add_columns,
     agreement,
-    local_engine,
     rows_of,
     specs_of,
-    started,
     used_bytes,
 )
+from benchmarks.gpu.engines import local_engine, started
 from vagen.config import ExperimentConfig
 from vagen.metrics import PROBABILITY_CORRELATION, RATIO_MEAN
 from vagen.plan.shape import WIDTH, read_shape

@@ -13,18 +13,18 @@ from benchmarks.gpu.common import (
     Meter,
     Setup,
     add_columns,
-    one_rank,
     rows_of,
     specs_of,
     written_episodes,
 )
+from benchmarks.gpu.engines import one_rank
 from benchmarks.gpu.rollout import engine_of, missing
 from vagen.config import ExperimentConfig
 from vagen.config.checks import has_reference
 from vagen.models.processor import load_processor
+from vagen.plan.gpu import CONTEXT, gpu_memory
 from vagen.plan.shape import ModelShape, read_shape
 from vagen.plan.sizes import measure
-from vagen.plan.verl import CONTEXT, gpu_memory
 from vagen.rollout.types import TokenRow
 
 REFERENCE_GPU_SECONDS = {"concat": 356, "no_concat": 856}

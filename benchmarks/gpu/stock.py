@@ -21,11 +21,10 @@ from benchmarks.gpu.common import (
     Meter,
     Setup,
     add_columns,
-    join_alone,
-    one_rank,
     rows_of,
     written_episodes,
 )
+from benchmarks.gpu.engines import join_alone, one_rank
 
 MOST = 1.1
 """How much longer than verl's own ours may take."""

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from benchmarks.method.lab import Arm, Task
+from benchmarks.method.lab import Task
+from benchmarks.method.learner import Arm
 
 TASKS = {
     "dependent, dense": Task(dependent=True, reward="dense"),

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.method.lab import Arm, Learner, Networks, Task, draw, kept_rows, play, train
+from benchmarks.method.lab import Networks, Task, draw, play
+from benchmarks.method.learner import Arm, Learner, kept_rows, train
 
 POLICY = Arm("bi_level_gae", high_level_lam=0.5)
 """What the fixed policies are trained with, on dense rewards."""

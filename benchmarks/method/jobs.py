@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.method import arms, gradients, lab
+from benchmarks.method import arms, gradients, lab, learner
 from vagen.report.files import write_whole
 
 SEEDS = range(8)
@@ -19,7 +19,7 @@ ITERATIONS = {"dense": 60, "noisy": 60, "sparse": 80}
 class Job:
     """One arm on one task, whose result is a file."""
 
-    def __init__(self, part: str, task: str, name: str, arm: lab.Arm, outputs: Path) -> None:
+    def __init__(self, part: str, task: str, name: str, arm: learner.Arm, outputs: Path) -> None:
         self.part, self.task, self.name, self.arm = part, task, name, arm
         self.path = outputs / part / task / f"{name}.json"
         self.settings = {"arm": asdict(arm), "seeds": list(SEEDS)}
@@ -46,12 +46,12 @@ class Job:
         return f"{self.part}: {self.task}: {self.name}"
 
 
-def _tokens(task: lab.Task, arm: lab.Arm, settings: dict[str, Any]) -> dict[str, Any]:
-    curves, _ = lab.train(task, arm, SEEDS, settings["iterations"])
+def _tokens(task: lab.Task, arm: learner.Arm, settings: dict[str, Any]) -> dict[str, Any]:
+    curves, _ = learner.train(task, arm, SEEDS, settings["iterations"])
     return {"curves": curves.tolist()}
 
 
-def _gradients(task: lab.Task, arm: lab.Arm, settings: dict[str, Any]) -> dict[str, Any]:
+def _gradients(task: lab.Task, arm: learner.Arm, settings: dict[str, Any]) -> dict[str, Any]:
     accuracy, policies, reference = _fixed(task.dependent)
     found = gradients.measure(policies, task, arm, SEEDS)
     return {
@@ -69,7 +69,7 @@ def _fixed(dependent: bool) -> tuple[torch.Tensor, lab.Networks, gradients.Momen
     return accuracy, policies, gradients.measure(policies, task, gradients.REFERENCE, SEEDS)
 
 
-RUNS: dict[str, Callable[[lab.Task, lab.Arm, dict[str, Any]], dict[str, Any]]] = {
+RUNS: dict[str, Callable[[lab.Task, learner.Arm, dict[str, Any]], dict[str, Any]]] = {
     "tokens": _tokens,
     "gradients": _gradients,
 }

@@ -21,9 +21,9 @@ from benchmarks.method.report import ROOT
 from vagen.config import PRESETS
 from vagen.config.load import load_experiment, load_infra
 from vagen.report.files import write_whole
-from vagen.run.run import Run
+from vagen.run.run import Run, read_results
 from vagen.stages.build import build
-from vagen.stages.evaluate import evaluate, read_results
+from vagen.stages.evaluate import evaluate
 from vagen.stages.warm_start import warm_start
 
 MAIN = ("vanilla_ppo", "grpo_mask", "turn_ppo_mask", "vagen_base", "vagen_full")

@@ -2,17 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.machine import describe_machine
+from benchmarks.machine import describe_machine, header
 from benchmarks.method.arms import CONTRASTS, TASKS, Contrast
 from vagen.report.curves import COLORS, DPI, GRID, INK, MUTED
 from vagen.report.files import write_whole
-from vagen.tracking import GainOfSeeds, git_commit, package_versions, paired_seeds
+from vagen.tracking import GainOfSeeds, paired_seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -234,13 +233,9 @@ def write(outputs: Path, studies: Mapping[str, Sequence[Contrast]], note: str) -
     """
     tokens, gradients = read(outputs / "tokens"), read(outputs / "gradients")
     played = read(outputs / "pipeline")
-    commit = git_commit()
     result = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "commit": commit[0] if commit else None,
-        "versions": package_versions(),
+        **header(note),
         "machine": describe_machine(),
-        "note": note,
         "tokens": tokens,
         "contrasts": contrasts_of(tokens, CONTRASTS),
         "gradients": gradients,

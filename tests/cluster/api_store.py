@@ -17,9 +17,7 @@ KINDS = {
     ("", "v1", "configmaps"): "ConfigMap",
     ("", "v1", "secrets"): "Secret",
     ("", "v1", "nodes"): "Node",
-    ("", "v1", "serviceaccounts"): "ServiceAccount",
-    ("kueue.x-k8s.io", "v1beta1", "localqueues"): "LocalQueue",
-    ("apiextensions.k8s.io", "v1", "customresourcedefinitions"): "CustomResourceDefinition",
+    ("kueue.x-k8s.io", "v1beta2", "localqueues"): "LocalQueue",
     ("ray.io", "v1", "rayclusters"): "RayCluster",
 }
 PLURALS = {kind: (group, plural) for (group, _, plural), kind in KINDS.items()}
@@ -124,10 +122,6 @@ class Store:
                 metadata["continue"] = f"page-{next(self._counter)}"
                 self._pages[metadata["continue"]] = items[limit:]
             return {"kind": f"{kind}List", "metadata": metadata, "items": items[:limit]}
-
-    def expire_pages(self) -> None:
-        with self._changed:
-            self._pages.clear()
 
     def create(self, kind: str, body: Object, strict: bool = False) -> Object:
         with self._changed:
@@ -257,11 +251,6 @@ class Store:
             self.oldest = self.version
             self.history.clear()
             self._changed.notify_all()
-
-    def check_version(self, version: int) -> None:
-        with self._changed:
-            if version < self.oldest:
-                raise Refusal(410, "Expired", f"too old resource version: {version}")
 
     def events_after(
         self, kind: str, version: int, query: dict[str, str], seconds: float

@@ -9,7 +9,6 @@ throttling with Retry-After, `Status` objects for every refusal. Whatever has st
 import contextlib
 import copy
 import json
-import random
 import re
 import threading
 import time
@@ -41,30 +40,12 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass
-class Chaos:
-    """Random faults: seeded, so that a failure can be played again."""
-
-    seed: int
-    rate: float = 0.15
-    actions: tuple[str, ...] = ("429", "500", "503", "504", "drop", "lose", "cut")
-
-    def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
-        self.lock = threading.Lock()
-
-    def next(self) -> str:
-        with self.lock:
-            return self.random.choice(self.actions) if self.random.random() < self.rate else ""
-
-
 class ApiServer:
     """A running server; `url` is what a client's configuration names."""
 
     def __init__(self) -> None:
         self.store = Store()
         self.faults: list[Fault] = []
-        self.chaos: Chaos | None = None
         self.token = ""
         self.denied: set[tuple[str, str]] = set()
         """Verbs on resources that the caller has no right to: `("create", "rayclusters")`."""
@@ -97,7 +78,7 @@ class ApiServer:
             if fault.times > 0 and re.search(fault.match, f"{method} {path}"):
                 fault.times -= 1
                 return fault.action, fault.headers
-        return (self.chaos.next() if self.chaos else ""), {}
+        return "", {}
 
 
 class Dropped(Exception):
@@ -127,9 +108,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self._handle("POST")
-
-    def do_PUT(self) -> None:
-        self._handle("PUT")
 
     def do_PATCH(self) -> None:
         self._handle("PATCH")
@@ -180,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         kind = self.api.store.kind(group, parts["version"] or "v1", plural)
         verb = _verb(method, name, query)
-        self._permit(verb, group, plural, sub, parts["namespace"])
+        self._permit(verb, group, plural, name, sub, parts["namespace"])
         if sub == "log":
             self._log(str(name), query)
         elif verb == "watch":
@@ -210,17 +188,26 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, found
         if verb == "delete":
             return 200, store.delete(kind, name, body or {})
-        return 200, store.update(kind, name, body, sub or "", merge=verb == "patch")
+        return 200, store.update(kind, name, body, sub or "", merge=True)
 
     def _permit(
-        self, verb: str, group: str, plural: str, sub: str | None, namespace: str | None
+        self,
+        verb: str,
+        group: str,
+        plural: str,
+        name: str | None,
+        sub: str | None,
+        namespace: str | None,
     ) -> None:
         resource = f"{plural}/{sub}" if sub else plural
         if (verb, resource) in self.api.denied:
+            what = f"{plural}.{group}" if group else plural
+            if name:
+                what += f' "{name}"'
             raise Refusal(
                 403,
                 "Forbidden",
-                f"{plural}.{group} is forbidden: "
+                f"{what} is forbidden: "
                 f'User "system:serviceaccount:vagen:vagen-step" cannot {verb} resource '
                 f'"{resource}" in API group "{group}" in the namespace "{namespace}"',
             )
@@ -257,11 +244,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _watch(self, kind: str, query: dict[str, str], action: str) -> None:
-        """Events after a version until the time is over; a bookmark at the end."""
+        """Events after a version until the time is over; a bookmark if anything has happened."""
         store = self.api.store
         end = time.monotonic() + float(query.get("timeoutSeconds", "60"))
-        seen = int(query.get("resourceVersion", "0"))
-        store.check_version(seen)
+        seen = begun = int(query.get("resourceVersion", "0"))
         self._stream()
         while time.monotonic() < end and not store.closed:
             news = store.events_after(kind, seen, query, min(end - time.monotonic(), 0.5))
@@ -277,8 +263,9 @@ class _Handler(BaseHTTPRequestHandler):
                     raise Dropped
                 self._chunk(line)
         else:
-            mark = {"kind": kind, "metadata": {"resourceVersion": str(seen)}}
-            self._chunk(json.dumps({"type": "BOOKMARK", "object": mark}).encode() + b"\n")
+            if seen > begun:
+                mark = {"kind": kind, "metadata": {"resourceVersion": str(seen)}}
+                self._chunk(json.dumps({"type": "BOOKMARK", "object": mark}).encode() + b"\n")
         self._chunk(b"")
 
     def _log(self, name: str, query: dict[str, str]) -> None:
@@ -301,7 +288,7 @@ def _verb(method: str, name: str | None, query: dict[str, str]) -> str:
         if query.get("watch") == "true":
             return "watch"
         return "get" if name else "list"
-    return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[method]
+    return {"POST": "create", "PATCH": "patch", "DELETE": "delete"}[method]
 
 
 def _status(code: int, reason: str, message: str) -> Object:

@@ -103,6 +103,5 @@ def open_namespace() -> Iterator[Namespace]:
     try:
         yield place
     finally:
-        server.chaos = None
         operator.close()
         server.close()

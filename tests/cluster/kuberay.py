@@ -7,11 +7,8 @@ kept, inconvenient parts included: `status.state` stays `ready` when pods fail.
 import threading
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any
 
 from api_store import Object, Store, now
-from kuberay_rules import raycluster_fault
 
 Logs = dict[tuple[str, str, bool], list[tuple[str, str]]]
 """Lines with their times, by pod, container and whether it is the previous one's."""
@@ -24,11 +21,10 @@ class Operator:
         self.store = store
         self.head = ("127.0.0.1", "8265")
         """Address and port of every cluster's dashboard."""
-        self.paused = False
         self.pod_status: Callable[[Object], Object | None] = lambda _: None
         """Status of a pod instead of running well."""
         self.refusal: Callable[[str], str] = lambda _: ""
-        """Why the API server refuses a pod of a role."""
+        """Why the API server refuses a pod; the beginning of its name is all that is known then."""
         self.admit = True
         """Kueue: whether a suspended RayCluster is admitted."""
         self.grace_rounds = 2
@@ -49,7 +45,7 @@ class Operator:
     def read_log(self, pod: str, container: str, previous: bool) -> list[tuple[str, str]] | None:
         return self.logs.get((pod, container, previous), None if previous else [])
 
-    def event(self, kind: str, name: str, reason: str, message: str, **extra: Any) -> None:
+    def event(self, kind: str, name: str, reason: str, message: str) -> None:
         key = f"{name}.{uuid.uuid5(uuid.NAMESPACE_DNS, reason + message).hex[:12]}"
         if key in self.store.objects["Event"]:
             return
@@ -59,8 +55,8 @@ class Operator:
             "reason": reason,
             "message": message,
             "type": "Warning",
-            "lastTimestamp": now(),
-            **extra,
+            # Kueue's bear the time of their only occurrence, KubeRay's that of the last one.
+            "eventTime" if kind == "Workload" else "lastTimestamp": now(),
         }
         self.store.create("Event", body)
 
@@ -90,8 +86,6 @@ class Operator:
         self.store.collect_garbage()
         for pod in self.store.all("Pod"):
             self._kubelet(pod)
-        if self.paused:
-            return
         for cluster in self.store.all("RayCluster"):
             self._raycluster(cluster)
 
@@ -113,7 +107,6 @@ class Operator:
             self.store.update("Pod", name, {**pod, "status": self._running(pod)})
 
     def _running(self, pod: Object) -> Object:
-        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return {
             "phase": "Running",
             "conditions": [{"type": "Ready", "status": "True"}],
@@ -123,20 +116,20 @@ class Operator:
                     "image": container["image"],
                     "ready": True,
                     "restartCount": 0,
-                    "state": {"running": {"startedAt": stamp}},
+                    "state": {"running": {"startedAt": now()}},
                     "lastState": {},
                 }
                 for container in pod["spec"]["containers"]
             ],
         }
 
-    def _make_pod(self, owner: Object, role: str, template: Object, labels: Object) -> None:
+    def _make_pod(self, owner: Object, prefix: str, template: Object, labels: Object) -> None:
         metadata = template.get("metadata", {})
         self.store.create(
             "Pod",
             {
                 "metadata": {
-                    "generateName": f"{owner['metadata']['name']}-{role}-",
+                    "generateName": prefix,
                     "labels": {**metadata.get("labels", {}), **labels},
                     "ownerReferences": [
                         {
@@ -157,10 +150,6 @@ class Operator:
 
     def _raycluster(self, cluster: Object) -> None:
         name, spec = cluster["metadata"]["name"], cluster["spec"]
-        fault = raycluster_fault(cluster)
-        if fault:
-            self.event("RayCluster", name, fault[0], f"vagen/{name}: {fault[1]}")
-            return
         if cluster["metadata"].get("deletionTimestamp"):
             return
         if spec.get("suspend") and self.admit:
@@ -175,18 +164,19 @@ class Operator:
         """Creates what is missing; returns what could not be created."""
         name, spec = cluster["metadata"]["name"], cluster["spec"]
         group = spec["workerGroupSpecs"][0]
-        wanted = [("head", 1, spec["headGroupSpec"]["template"])]
-        wanted.append(("worker", group["replicas"], group["template"]))
-        for role, count, template in wanted:
+        wanted = [("head", 1, f"{name}-head-", spec["headGroupSpec"]["template"])]
+        prefix = f"{name}-{group['groupName']}-worker-"
+        wanted.append(("worker", group["replicas"], prefix, group["template"]))
+        for role, count, prefix, template in wanted:
             for _ in range(count - len(self.pods(name, role))):
-                refusal = self.refusal(role)
+                refusal = self.refusal(prefix)
                 if refusal:
-                    reason = f"FailedToCreate{role.capitalize()}Pod"
-                    text = f"Failed to create {role} Pod vagen/{name}-{role}, {refusal}"
-                    self.event("RayCluster", name, reason, text)
+                    where = "vagen/" if role == "head" else f"for the cluster vagen/{name}"
+                    text = f"Failed to create {role} Pod {where}, {refusal}"
+                    self.event("RayCluster", name, f"FailedToCreate{role.capitalize()}Pod", text)
                     return f"FailedCreate{role.capitalize()}Pod\n{refusal}"
                 labels = {"ray.io/cluster": name, "ray.io/node-type": role}
-                self._make_pod(cluster, role, template, labels)
+                self._make_pod(cluster, prefix, template, labels)
         return ""
 
     def _cluster_status(self, cluster: Object, failure: str) -> Object:
@@ -196,11 +186,10 @@ class Operator:
         wanted = sum(group["replicas"] for group in cluster["spec"]["workerGroupSpecs"])
         running = [pod for pod in [*heads, *workers] if _is_ready(pod)]
         status = {
-            **{key: old[key] for key in ("state", "stateTransitionTimes") if key in old},
+            **({"state": old["state"]} if "state" in old else {}),
             "observedGeneration": cluster["metadata"]["generation"],
-            "desiredWorkerReplicas": wanted,
             "readyWorkerReplicas": sum(map(_is_ready, workers)),
-            "head": {"serviceIP": self.head[0], "serviceName": f"{name}-head-svc"},
+            "head": {"serviceIP": self.head[0]},
             "endpoints": {"dashboard": self.head[1]},
         }
         if not failure and len(running) == wanted + 1 == len(heads) + len(workers):
@@ -208,15 +197,8 @@ class Operator:
         if cluster["spec"].get("suspend"):
             status["state"] = "suspended"
         head_ready = bool(heads) and _is_ready(heads[0])
-        facts = [
-            ("HeadPodReady", head_ready, "HeadPodRunningAndReady" if head_ready else "Unknown", ""),
-            (
-                "RayClusterSuspended",
-                bool(cluster["spec"].get("suspend")),
-                "RayClusterSuspended",
-                "",
-            ),
-        ]
+        reason = "HeadPodRunningAndReady" if head_ready else "HeadPodNotFound"
+        facts = [("HeadPodReady", head_ready, reason, "")]
         if failure:
             facts.append(("ReplicaFailure", True, failure.partition("\n")[0], failure))
         stamps = {one["type"]: one["lastTransitionTime"] for one in old.get("conditions", [])}

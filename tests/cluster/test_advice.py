@@ -33,7 +33,10 @@ def event(kind: str, name: str, reason: str, message: str, at: str = "2026-01-01
         "involvedObject": {"kind": kind, "name": name},
         "reason": reason,
         "message": message,
-        "lastTimestamp": at,
+        "firstTimestamp": None,
+        "lastTimestamp": None,
+        # Kueue and the scheduler say it so, all others by `lastTimestamp`.
+        "eventTime" if kind == "Workload" else "lastTimestamp": at,
     }
 
 
@@ -61,7 +64,10 @@ PODS = {
         False,
     ),
     "memory": (
-        unscheduled("0/3 nodes are available: 3 Insufficient cpu, 3 Insufficient memory."),
+        unscheduled(
+            "0/3 nodes are available: 3 Insufficient cpu, 3 Insufficient memory. preemption: not "
+            "eligible due to preemptionPolicy=Never."
+        ),
         ["cpu, memory is short"],
         False,
     ),
@@ -217,7 +223,7 @@ def failed(message: str) -> dict:
 CLUSTERS = {
     "quota": (
         failed(
-            'FailedCreateWorkerPod\npods "lake-gpu-worker-x" is forbidden: exceeded quota: gpus, '
+            'FailedCreateWorkerPod\npods "lake-gpu-worker-" is forbidden: exceeded quota: gpus, '
             "requested: requests.nvidia.com/gpu=8, used: requests.nvidia.com/gpu=8, limited: "
             "requests.nvidia.com/gpu=8"
         ),
@@ -226,7 +232,7 @@ CLUSTERS = {
     ),
     "pod security": (
         failed(
-            'FailedCreateHeadPod\npods "lake-head" is forbidden: violates PodSecurity '
+            'FailedCreateHeadPod\npods "lake-head-" is forbidden: violates PodSecurity '
             '"restricted:latest": runAsNonRoot != true'
         ),
         "Pod Security refuses the pod",
@@ -234,7 +240,7 @@ CLUSTERS = {
     ),
     "service account": (
         failed(
-            'FailedCreateHeadPod\npods "lake-head" is forbidden: error looking up service account '
+            'FailedCreateHeadPod\npods "lake-head-" is forbidden: error looking up service account '
             'vagen/vagen-ray: serviceaccount "vagen-ray" not found'
         ),
         "service account of its pods is missing",
@@ -247,9 +253,12 @@ CLUSTERS = {
         "LimitRange",
         True,
     ),
-    "webhook": (
-        failed("FailedCreateHeadPod\nadmission webhook denied the request"),
-        "could not create a pod: FailedCreateHeadPod: admission webhook",
+    "namespace that goes": (
+        failed(
+            'FailedCreateHeadPod\npods "lake-head-" is forbidden: unable to create new content in '
+            "namespace vagen because it is being terminated"
+        ),
+        'could not create a pod: FailedCreateHeadPod: pods "lake-head-" is forbidden',
         False,
     ),
 }
@@ -266,9 +275,9 @@ def test_what_kuberay_could_not_do_is_explained(case) -> None:
 def test_kueues_last_word_counts() -> None:
     item = cluster(spec={"suspend": True})
     said = [
-        event("Workload", "raycluster-lake-12ab", "Pending", "first", "2026-01-01T00:00:00Z"),
-        event("Workload", "raycluster-lake-12ab", "Pending", "last", "2026-01-02T00:00:00Z"),
-        event("Workload", "raycluster-sea-12ab", "Pending", "other", "2026-01-03T00:00:00Z"),
+        event("Workload", "raycluster-lake-12ab", "Pending", "first", "2026-01-01T00:00:00.6Z"),
+        event("Workload", "raycluster-lake-12ab", "Pending", "last", "2026-01-02T00:00:00.4Z"),
+        event("Workload", "raycluster-sea-12ab", "Pending", "other", "2026-01-03T00:00:00.0Z"),
     ]
     (finding,) = explain_cluster(item, [], said)
     assert "(Pending: last)" in finding.text

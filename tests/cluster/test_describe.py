@@ -74,7 +74,7 @@ def test_a_harvest_has_every_log(finished, kube, tmp_path) -> None:
     folder = tmp_path / "logs" / head
     assert (folder / "ray-head.log").read_text() == f"I am {head}\n"
     assert (folder / "ray-head.previous.log").read_text() == "the life before\n"
-    assert len(list((tmp_path / "logs").glob("lake-worker-*/ray-worker.log"))) == 2
+    assert len(list((tmp_path / "logs").glob("lake-gpu-worker-*/ray-worker.log"))) == 2
     (cluster,) = json.loads((tmp_path / "logs" / "rayclusters.json").read_text())
     assert cluster["status"]["state"] == "ready"
 
@@ -83,6 +83,6 @@ def test_what_cannot_be_harvested_is_named(finished, kube, tmp_path) -> None:
     finished.server.faults.append(Fault("ray-worker", "403"))
     harvest = harvest_logs(kube, "lake", tmp_path / "logs")
     (missing,) = harvest.missing
-    assert missing.startswith("lake-worker-")
+    assert missing.startswith("lake-gpu-worker-")
     assert "forbidden" in missing
-    assert len(list((tmp_path / "logs").glob("lake-worker-*/ray-worker.log"))) == 1
+    assert len(list((tmp_path / "logs").glob("lake-gpu-worker-*/ray-worker.log"))) == 1

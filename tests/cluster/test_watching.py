@@ -74,17 +74,12 @@ def test_bookmarks_carry_a_watch_past_what_has_expired(namespace, kube) -> None:
     assert not any("limit" in one for one in namespace.server.requests[requests:])
 
 
-@pytest.mark.parametrize("where", ["as status", "in the stream"])
-def test_an_expired_version_is_listed_anew(namespace, kube, where) -> None:
+def test_an_expired_version_is_listed_anew(namespace, kube) -> None:
     make(kube, 1)
     states = follow(kube, CONFIG_MAPS, "a")
     next(states)
-    if where == "as status":
-        namespace.server.faults.append(Fault("watch=true", "410"))
-        change(kube, 2)
-    else:
-        change(kube, 2)
-        namespace.store.expire()
+    change(kube, 2)
+    namespace.store.expire()
     assert read_until(states, 2)[-1] == 2
 
 

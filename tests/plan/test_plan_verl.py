@@ -9,23 +9,11 @@ import pytest
 from vagen.cli.main import USER_ERROR, main
 from vagen.config.load import load_experiment, load_infra
 from vagen.engines.verl.mapping import BUCKET_MIB
+from vagen.plan.gpu import ASLEEP, CONTEXT, VLLM_OVERHEAD, GpuMemory, gpu_memory
 from vagen.plan.parts import decide
 from vagen.plan.shape import GIB, ModelShape, read_shape
 from vagen.plan.sizes import ConversationSize, longest_context
-from vagen.plan.verl import (
-    ASLEEP,
-    CONTEXT,
-    SERVER,
-    SLACK,
-    VLLM_OVERHEAD,
-    WORKER,
-    GpuMemory,
-    checkpoints,
-    decided,
-    gpu_memory,
-    host_memory,
-    throughput,
-)
+from vagen.plan.verl import SERVER, SLACK, WORKER, checkpoints, decided, host_memory, throughput
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = sorted(path.stem for path in (ROOT / "experiments" / "infra").glob("h100*.yaml"))

@@ -20,7 +20,7 @@ RIGHTS: tuple[tuple[Resource, str, tuple[str, ...]], ...] = (
     (CONFIG_MAPS, "", ("get",)),
 )
 """What `vagen.cluster` asks of the API server."""
-QUEUES = [Resource("kueue.x-k8s.io", version, "localqueues") for version in ("v1beta2", "v1beta1")]
+LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta2", "localqueues")
 DEPLOY = "`make deploy` brings it"
 
 
@@ -117,19 +117,19 @@ def _rights(kube: Kube) -> Iterator[Finding]:
 def _queue(kube: Kube, settings: KubernetesConfig) -> Iterator[Finding]:
     if settings.queue is None:
         return
-    for resource in QUEUES:
-        try:
-            found = kube.get(resource, settings.queue)
-        except ApiError as error:
-            if error.reason == "UnknownKind":
-                continue
+    try:
+        found = kube.get(LOCAL_QUEUES, settings.queue)
+    except ApiError as error:
+        if error.reason != "UnknownKind":
             raise
-        if found is None:
-            yield bad("queue", f"there is no LocalQueue {settings.queue}", DEPLOY)
-        else:
-            yield good("queue", f"LocalQueue {settings.queue}")
+        yield bad(
+            "queue", "Kueue is not installed", "install it, or set infra.kubernetes.queue=null"
+        )
         return
-    yield bad("queue", "Kueue is not installed", "install it, or set infra.kubernetes.queue=null")
+    if found is None:
+        yield bad("queue", f"there is no LocalQueue {settings.queue}", DEPLOY)
+    else:
+        yield good("queue", f"LocalQueue {settings.queue}")
 
 
 def _gpus(kube: Kube) -> Iterator[Finding]:

@@ -235,6 +235,10 @@ class CriticConfig(Section):
     use_reward_mask: bool = False
     """Value loss on end-of-turn tokens only (turn-wise estimators need it)."""
 
+    def epochs(self, *, warmup: bool) -> int:
+        """Passes over the trajectories of an iteration, one of `trainer.critic_warmup` or later."""
+        return (warmup and self.warmup_epochs) or self.ppo_epochs
+
 
 class WarmStartConfig(Section):
     """Supervised learning on expert episodes of training levels, before reinforcement learning."""

@@ -146,20 +146,22 @@ class PpoEngine(ABC):
         order = np.random.Generator(np.random.Philox(key=seed))
         metrics: dict[str, float] = {}
         if self.learns_values:
-            shift = self._center_critic(rows) if self.config.critic.center_values else 0.0
-            clip = self.config.critic.cliprange_value if actor else None
+            critic = self.config.critic
+            shift = self._center_critic(rows) if critic.center_values else 0.0
+            clip = critic.cliprange_value if actor else None
             metrics |= self._train(
                 "critic",
                 rows,
                 images,
                 order,
                 on_progress,
+                epochs=critic.epochs(warmup=not actor),
                 value_shift=shift,
                 cliprange_value=math.inf if clip is None else clip,
-                epochs=None if actor else self.config.critic.warmup_epochs,
             )
         if actor:
-            metrics |= self._train("actor", rows, images, order, on_progress)
+            epochs = self.config.actor_rollout_ref.actor.ppo_epochs
+            metrics |= self._train("actor", rows, images, order, on_progress, epochs=epochs)
         self._update_kl_controller(rows)
         self.updates += 1
         return metrics
@@ -230,12 +232,12 @@ class PpoEngine(ABC):
         order: np.random.Generator,
         on_progress: OnProgress | None,
         *,
-        epochs: int | None = None,
+        epochs: int,
         **values: float,
     ) -> dict[str, float]:
         """All mini batches of one network: `ppo_mini_batch_size` trajectories, all rows of each.
 
-        `epochs` stand for `ppo_epochs`, `values` are what a step of the critic knows besides.
+        `values` are what a step of the critic knows besides.
         """
         actor, critic = self.config.actor_rollout_ref.actor, self.config.critic
         config: ActorConfig | CriticConfig = actor if network == "actor" else critic
@@ -244,7 +246,7 @@ class PpoEngine(ABC):
         whole = _by_trajectory(rows)
         done: list[Stepped] = []
         norms: list[float] = []
-        for _ in range(epochs or config.ppo_epochs):
+        for _ in range(epochs):
             for chosen in np.array_split(order.permutation(len(whole)), -(-len(whole) // size)):
                 mini = [row for i in chosen for row in whole[i]]
                 step = Step(

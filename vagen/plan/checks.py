@@ -6,20 +6,13 @@ import math
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.checks import context_window, estimator_of
 from vagen.config.hints import hints
+from vagen.plan.gpu import GpuMemory, gpu_memory
 from vagen.plan.local import Memory
 from vagen.plan.remedies import disk_remedies, host_remedies, remedies
 from vagen.plan.shape import GIB, ModelShape, read_shape
 from vagen.plan.sizes import ConversationSize, learns_tags, reserved_text
 from vagen.plan.tables import bytes_text
-from vagen.plan.verl import (
-    GpuMemory,
-    HostMemory,
-    checkpoints,
-    fits,
-    gpu_memory,
-    host_memory,
-    throughput,
-)
+from vagen.plan.verl import HostMemory, checkpoints, fits, host_memory, throughput
 
 
 class DoesNotFitError(ConfigError):

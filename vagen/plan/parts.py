@@ -17,6 +17,7 @@ from vagen.plan.checks import (
     notes,
 )
 from vagen.plan.counting import must_estimate
+from vagen.plan.gpu import gpu_memory
 from vagen.plan.shape import read_shape, trained_parameters
 from vagen.plan.sizes import ConversationSize, environments_here, measure, model_directory
 from vagen.plan.tables import (
@@ -81,7 +82,7 @@ def _verl(
     if not cpu:
         infra = verl.decided(experiment, infra, shape, sizes)
     yield settings_text(experiment, infra, cpu=cpu)
-    memory = verl.gpu_memory(experiment, infra, shape, sizes)
+    memory = gpu_memory(experiment, infra, shape, sizes)
     rates = verl.throughput(experiment, infra, shape, sizes, memory)
     if not cpu:
         yield gpu_table(experiment, infra, shape, memory)

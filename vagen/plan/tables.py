@@ -13,10 +13,11 @@ from vagen.config.checks import (
 )
 from vagen.config.judge_options import JudgeConfig
 from vagen.engines.verl.mapping import EXTRA, ranks, servers, settings, token_budget
+from vagen.plan.gpu import GpuMemory
 from vagen.plan.local import Memory
 from vagen.plan.shape import ModelShape, trained_parameters
 from vagen.plan.sizes import ConversationSize
-from vagen.plan.verl import Checkpoints, GpuMemory, HostMemory, Throughput
+from vagen.plan.verl import Checkpoints, HostMemory, Throughput
 
 
 def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> Table:

@@ -10,7 +10,7 @@ from vagen.envs import parse_env_config
 from vagen.envs.registry import get_environment
 from vagen.service.base import EnvironmentRaised
 from vagen.service.host import Call, Host
-from vagen.service.pool import WorkerPool, WorkerPools, core_count
+from vagen.service.pool import WorkerPools, core_count
 from vagen.service.remote import Handle
 from vagen.service.settings import ServiceSettings
 from vagen.service.wire import Reply
@@ -50,7 +50,7 @@ class Backend:
         size = 1 if inline else settings.workers or core_count()
         self._inline = inline
         self._pools = WorkerPools(
-            lambda: WorkerPool(size, answer_seconds=settings.answer_seconds, on_replace=on_replace)
+            size, answer_seconds=settings.answer_seconds, on_replace=on_replace
         )
 
     async def start(self) -> None:

@@ -10,7 +10,7 @@ from vagen.envs import make, parse_env_config
 from vagen.envs.base import AgentEnv
 from vagen.envs.registry import get_environment
 from vagen.service.base import LocalEnv
-from vagen.service.pool import WorkerPool, WorkerPools, core_count
+from vagen.service.pool import WorkerPools, core_count
 from vagen.service.remote import AsyncEnv, Handle, LoopThread, RemoteEnv, SyncEnv
 
 MOST_WORKERS = 8
@@ -84,10 +84,8 @@ class Environments:
             return await self._service().open(env_name, options, split)
         if self._pools is None:
             self._pools = WorkerPools(
-                lambda: WorkerPool(
-                    self.config.workers or self._default_workers(),
-                    answer_seconds=self.config.answer_seconds,
-                )
+                self.config.workers or self._default_workers(),
+                answer_seconds=self.config.answer_seconds,
             )
         return await self._pools.open(env_name, options, split)
 

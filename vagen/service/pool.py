@@ -219,14 +219,10 @@ class WorkerPools:
     The graphics of two simulators in one process crash it.
     """
 
-    def __init__(self, make: Callable[[], WorkerPool]):
-        """Prepares the pool of environments without a simulator.
-
-        Args:
-            make: Makes a pool.
-        """
-        self._make = make
-        self._pools = {"": make()}
+    def __init__(self, workers: int, **options: Any):
+        """Prepares the pool of environments without a simulator; see `WorkerPool`."""
+        self._make = lambda: WorkerPool(workers, **options)
+        self._pools = {"": self._make()}
 
     @property
     def pids(self) -> list[int]:

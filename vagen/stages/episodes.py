@@ -18,7 +18,7 @@ def training_specs(
 
     All training levels of the mixture are passed through in a new order each epoch.
     """
-    pool = [(level_set, ref) for level_set in levels for ref in level_set.splits["train"]]
+    pool = _training_levels(levels)
     size = config.data.train_batch_size
     specs = []
     for i in range(iteration * size, (iteration + 1) * size):
@@ -40,7 +40,7 @@ def refill_specs(
         begun: Groups that the iteration has played.
         count: Further groups.
     """
-    pool = [(level_set, ref) for level_set in levels for ref in level_set.splits["train"]]
+    pool = _training_levels(levels)
     order = _permutation(derive_seed(config.seed, "refill", iteration), len(pool))
     first = begun - config.data.train_batch_size
     specs = []
@@ -48,6 +48,10 @@ def refill_specs(
         level = pool[order[(first + i) % len(pool)]]
         specs += _group(config, iteration, begun + i, *level)
     return specs
+
+
+def _training_levels(levels: Sequence[LevelSet]) -> list[tuple[LevelSet, LevelRef]]:
+    return [(level_set, ref) for level_set in levels for ref in level_set.splits["train"]]
 
 
 def _group(

@@ -22,12 +22,11 @@ def learn(run: Run, engine: Engine, batch: TrajectoryBatch, iteration: int) -> d
     kept = [trajectory for trajectory in batch.trajectories if trajectory.kept is not False]
     rows = [row for trajectory in kept for row in trajectory.rows if row.loss_mask.any()]
     config = run.experiment
-    critic = config.critic
     learns = iteration >= config.trainer.critic_warmup
     engine.version = None
     passes = config.actor_rollout_ref.actor.ppo_epochs * learns
     if engine.learns_values:
-        passes += (not learns and critic.warmup_epochs) or critic.ppo_epochs
+        passes += config.critic.epochs(warmup=not learns)
     with progress.bar("rows", len(rows) * passes) as advance:
         metrics = engine.update(
             rows,

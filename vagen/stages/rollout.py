@@ -19,6 +19,7 @@ from vagen.learning.filters import ZERO
 from vagen.metrics import REWARD_VARIANCE, TOKENS
 from vagen.models.processor import Processor
 from vagen.rollout.batch import BatchError, TrajectoryBatch
+from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import Status, Trajectory
 from vagen.run.run import NextRollout, Run, result
 from vagen.stages.episodes import greedy_specs, refill_specs, training_specs
@@ -93,34 +94,48 @@ def play_iteration(
         on_finish: Called with each trajectory, the greedy ones excepted, when it ends.
     """
     config = run.experiment
-    sampling = config.actor_rollout_ref.rollout
+    options, sampling = config.algorithm.filter_groups, config.actor_rollout_ref.rollout
+    specs, groups, images = _play_groups(run, play, iteration, on_finish)
+    metrics = episode_metrics([*chain(*groups.values())], "train")
+    if options.max_num_gen_batches > 1:
+        metrics["rollout/groups_played"] = float(len(groups))
+        varied_first = sorted(groups, key=lambda name: not _varies(groups[name], options.metric))
+        kept = sorted(varied_first[: config.data.train_batch_size])
+        groups = {name: groups[name] for name in kept}
+    trajectories = [*chain(*groups.values())]
+    if needs_greedy_baseline(config):
+        greedy = sampling.model_copy(update={"temperature": 0.0})
+        levels = greedy_specs([spec for spec in specs if spec.group_id in groups])
+        baselines, _ = play(levels, sampling=greedy, split="train")
+        metrics |= set_baselines(trajectories, baselines)
+    return Played(trajectories, images, metrics)
+
+
+def _play_groups(
+    run: Run, play: Play, iteration: int, on_finish: OnFinish | None
+) -> tuple[list[EpisodeSpec], dict[str, list[Trajectory]], Images]:
+    """Plays until enough groups vary, or as often as `algorithm.filter_groups` allows."""
+    config = run.experiment
     options, size = config.algorithm.filter_groups, config.data.train_batch_size
-    levels = load_levels(run)
-    specs = asked = training_specs(config, levels, iteration)
+    levels, missing = load_levels(run), size
+    specs: list[EpisodeSpec] = []
     groups: dict[str, list[Trajectory]] = defaultdict(list)
     images: Images = {}
     for _ in range(options.max_num_gen_batches):
+        if groups:
+            asked = refill_specs(config, levels, iteration, len(groups), missing)
+        else:
+            asked = training_specs(config, levels, iteration)
+        specs += asked
+        sampling = config.actor_rollout_ref.rollout
         found, shown = play(asked, sampling=sampling, split="train", on_finish=on_finish)
         images |= shown
         for trajectory in found:
             groups[trajectory.group_id].append(trajectory)
-        varied = [name for name, group in groups.items() if _varies(group, options.metric)]
-        if len(varied) >= size:
+        missing = size - sum(_varies(group, options.metric) for group in groups.values())
+        if missing <= 0:
             break
-        asked = refill_specs(config, levels, iteration, len(groups), size - len(varied))
-        specs = specs + asked
-    metrics = episode_metrics([*chain(*groups.values())], "train")
-    if options.max_num_gen_batches > 1:
-        metrics["rollout/groups_played"] = float(len(groups))
-        alike = [name for name in groups if name not in varied]
-        groups = {name: groups[name] for name in sorted([*varied, *alike][:size])}
-    trajectories = [*chain(*groups.values())]
-    if needs_greedy_baseline(config):
-        greedy = sampling.model_copy(update={"temperature": 0.0})
-        kept = [spec for spec in specs if spec.group_id in groups]
-        baselines, _ = play(greedy_specs(kept), sampling=greedy, split="train")
-        metrics |= set_baselines(trajectories, baselines)
-    return Played(trajectories, images, metrics)
+    return specs, groups, images
 
 
 def _varies(group: Sequence[Trajectory], metric: str) -> bool:

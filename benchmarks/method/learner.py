@@ -1,0 +1,240 @@
+"""An arm's learning on the task of `lab`, with the package's own estimators and losses.
+
+Shapes as in `lab`: S seeds, B episodes, K turns, T tokens; N rows that are learnt from.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from benchmarks.method.lab import (
+    ENDS,
+    EPISODES,
+    LENGTH,
+    SAMPLED,
+    START,
+    STARTS,
+    TOKENS,
+    TURNS,
+    Episodes,
+    Judge,
+    Luck,
+    Networks,
+    Task,
+    draw,
+    play,
+)
+from vagen.advantage import CreditReliability, estimate_advantages, get_estimator, whiten
+from vagen.learning import policy_loss, select_groups, value_loss
+
+MINI_BATCH = 32
+ACTOR_LR, CRITIC_LR, GRAD_CLIP = 3e-3, 6e-3, 1.0
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to learn, by the names that an experiment has for it."""
+
+    adv_estimator: str
+    use_loss_mask: bool = True
+    use_multi_turn_reward: bool = True
+    gamma: float = 1.0
+    lam: float = 1.0
+    high_level_gamma: float = 0.95
+    high_level_lam: float = 1.0
+    n_trajectory: int = 1
+    whiten: bool = True
+    clip_ratio_high: float = 0.2
+    cliprange_value: float = 5.0
+    rollout_filter: float = 1.0
+    """Share of groups that is learnt from, those of the largest deviation."""
+    judge: Judge = "none"
+
+
+@dataclass
+class Learner:
+    """Critics, and the advantages of an arm with them."""
+
+    arm: Arm
+    task: Task
+    seeds: Sequence[int]
+    credits: list[CreditReliability] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.spec = get_estimator(self.arm.adv_estimator)
+        self.critics = Networks(self.seeds, 1, zero_head=True)
+        self.optimizer = torch.optim.Adam(self.critics.parameters(), CRITIC_LR)
+        self.credits = [CreditReliability() for _ in self.seeds]
+        sampled_or_later = torch.arange(LENGTH) > 0
+        self.action_mask = SAMPLED if self.arm.use_loss_mask else sampled_or_later
+        by_name = {"turn_end": ENDS, "turn_start": STARTS, "loss": SAMPLED}
+        mask = "loss" if self.arm.use_loss_mask else "attention"
+        if self.spec.value_mask != "attention":
+            mask = self.spec.value_mask
+        self.critic_mask = by_name.get(mask or "", torch.ones_like(SAMPLED))
+
+    def advantages(
+        self, played: Episodes, values_SBT: Tensor | None, baselines_SB: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Advantages and returns, each [S, B, T].
+
+        The seeds go through the package in one call, as levels of one batch, and are whitened one
+        by one; an estimator that compares the whole batch is called for each.
+        """
+        count, episodes, _ = played.rewards.shape
+        rewards = torch.zeros(count, episodes, LENGTH)
+        if self.arm.use_multi_turn_reward:
+            rewards[..., ENDS] = played.rewards
+        else:
+            rewards[..., -1] = played.rewards.sum(-1)
+        given = {"rewards": rewards, "anchor_ids": played.anchors.repeat_interleave(TOKENS, -1)}
+        given["group_ids"] = (torch.arange(rewards[..., 0].numel()) // self.arm.n_trajectory).view(
+            count, episodes
+        )
+        if values_SBT is not None:
+            given |= {"values": values_SBT, "bootstrap_values": torch.zeros(count, episodes)}
+        if baselines_SB is not None:
+            given["baselines"] = baselines_SB
+        if self.spec.adapts and values_SBT is not None:
+            lams = torch.tensor([credit.lams(TURNS) for credit in self.credits])
+            given["turn_lams"] = lams[:, None].expand(-1, episodes, -1)
+            self._watch(rewards[..., ENDS], values_SBT[..., ENDS])
+        masks = {
+            "loss_mask": SAMPLED,
+            "action_mask": self.action_mask,
+            "attention_mask": torch.ones_like(SAMPLED),
+            "turn_end_mask": ENDS,
+        }
+        found = []
+        for part in torch.arange(count).split(1 if self.spec.batch_based else count):
+            named = {name: tensor[part].flatten(0, 1) for name, tensor in given.items()}
+            named |= {name: mask.expand(len(part) * episodes, -1) for name, mask in masks.items()}
+            found.append(
+                estimate_advantages(
+                    self.arm.adv_estimator,
+                    whiten=False,
+                    gamma=self.arm.gamma,
+                    lam=self.arm.lam,
+                    high_level_gamma=self.arm.high_level_gamma,
+                    high_level_lam=self.arm.high_level_lam,
+                    **named,
+                )
+            )
+        advantages, returns = (
+            torch.cat(column).view(rewards.shape) for column in zip(*found, strict=True)
+        )
+        if self.arm.whiten and self.spec.whiten_over:
+            shown = {name: mask.expand(episodes, -1) for name, mask in masks.items()}
+            mask, over = (shown[f"{n}_mask"] for n in (self.spec.mask, self.spec.whiten_over))
+            advantages = torch.stack([whiten(a, mask, statistics_BT=over) for a in advantages])
+        return advantages, returns
+
+    def _watch(self, rewards_SBK: Tensor, values_SBK: Tensor) -> None:
+        """Shows what the turns came to to what chooses lambda."""
+        returns, following = torch.zeros_like(rewards_SBK), torch.zeros_like(rewards_SBK[..., 0])
+        for turn in reversed(range(TURNS)):
+            following = rewards_SBK[..., turn] + self.arm.high_level_gamma * following
+            returns[..., turn] = following
+        for credit, goals, values in zip(self.credits, returns, values_SBK, strict=True):
+            credit.update(goals.tolist(), values.tolist())
+
+    def estimate(
+        self, policies: Networks, luck: Luck, played: Episodes
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Advantages, returns and values; plays the greedy episodes if the estimator reads them."""
+        with torch.no_grad():
+            values = self.critics.values(played.tokens) if self.spec.needs_critic else None
+        baselines = None
+        if self.spec.needs_baselines:
+            other = luck._replace(noise=luck.noise.roll(1, 1))
+            greedy = play(policies, self.task, other, self.arm.judge, greedy=True)
+            baselines = greedy.rewards.sum(-1)
+        return *self.advantages(played, values, baselines), values
+
+    def learn_values(
+        self, played: Episodes, values: Tensor, returns: Tensor, rows_SN: Tensor
+    ) -> None:
+        """One pass of the critics over these rows."""
+        for part in rows_SN.split(MINI_BATCH, 1):
+            picked = (torch.arange(len(part))[:, None], part)
+            after = self.critics.values(played.tokens[picked])
+            loss, _ = value_loss(
+                after,
+                values[picked],
+                returns[picked],
+                self.critic_mask.expand_as(after),
+                cliprange_value=self.arm.cliprange_value,
+            )
+            step(self.optimizer, loss * len(self.seeds))
+
+    def policy_loss(
+        self, policies: Networks, played: Episodes, advantages: Tensor, rows_SN: Tensor
+    ) -> Tensor:
+        """The package's policy loss over these rows, summed over seeds.
+
+        All rows have as many tokens to learn from, so that the mean over all seeds is the mean of
+        the seeds' own.
+        """
+        picked = (torch.arange(len(rows_SN))[:, None], rows_SN)
+        logprobs = policies.logprobs(played.tokens[picked])
+        loss, _ = policy_loss(
+            logprobs,
+            played.logprobs[picked],
+            advantages[picked],
+            self.action_mask.expand_as(logprobs),
+            clip_ratio_high=self.arm.clip_ratio_high,
+        )
+        return loss * len(self.seeds)
+
+
+def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """One step, each seed's gradient cut to `GRAD_CLIP` by itself."""
+    optimizer.zero_grad()
+    loss.backward()
+    grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
+    norms = torch.stack([grad.square().flatten(1).sum(1) for grad in grads]).sum(0).sqrt()
+    factors = (GRAD_CLIP / norms.clamp(min=GRAD_CLIP)).view(-1, 1, 1)
+    for grad in grads:
+        grad.mul_(factors)
+    optimizer.step()
+
+
+def kept_rows(arm: Arm, played: Episodes, orders_SB: Tensor) -> Tensor:
+    """[S, N] rows that are learnt from, in their order: all, or those that the filter keeps."""
+    if arm.rollout_filter == 1.0:
+        return orders_SB
+    scores = played.rewards.sum(-1).unflatten(1, (-1, arm.n_trajectory))
+    kept = []
+    for stds, order in zip(scores.std(-1).double().numpy(), orders_SB, strict=True):
+        groups = select_groups(stds, strategy="top_k", value=arm.rollout_filter, include_zero=True)
+        kept.append(order[torch.from_numpy(groups)[order // arm.n_trajectory]])
+    return torch.stack(kept)
+
+
+def train(
+    task: Task,
+    arm: Arm,
+    seeds: Sequence[int],
+    iterations: int,
+) -> tuple[Tensor, Networks]:
+    """Share of turns that earn, [S, iterations], before each update; and the policies."""
+    policies = Networks(seeds, START)
+    learner = Learner(arm, task, seeds)
+    optimizer = torch.optim.Adam(policies.parameters(), ACTOR_LR)
+    curve = []
+    for iteration in range(iterations):
+        luck = draw(seeds, iteration, arm.n_trajectory)
+        played = play(policies, task, luck, arm.judge)
+        curve.append(played.earned.mean((1, 2)))
+        if not arm.use_loss_mask:  # those of observations too
+            with torch.no_grad():
+                played = played._replace(logprobs=policies.logprobs(played.tokens))
+        advantages, returns, values = learner.estimate(policies, luck, played)
+        if values is not None:
+            learner.learn_values(played, values, returns, kept_rows(arm, played, luck.orders[:, 1]))
+        rows = kept_rows(arm, played, luck.orders[:, 0])
+        for part in rows.split(max(1, MINI_BATCH * rows.shape[1] // EPISODES), 1):
+            step(optimizer, learner.policy_loss(policies, played, advantages, part))
+    return torch.stack(curve, 1), policies
