@@ -52,7 +52,7 @@ CASES = [
     ),
     (
         [*PARTIAL, f"{ACTOR}.use_rollout_log_probs=true"],
-        f"with the present {OVER} the update reads log-probabilities that the rollout did not",
+        "with the present actor_rollout_ref.actor.tis_imp_ratio_cap the update reads log-prob",
         [*PARTIAL, f"{ACTOR}.use_rollout_log_probs=false"],
     ),
     (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vagen.config.base import ConfigError, Refusals
 from vagen.config.checks_judge import judge_refusals
-from vagen.config.checks_rollout import rollout_refusals, stale_options
+from vagen.config.checks_rollout import rollout_refusals
 from vagen.config.checks_trainer import trainer_refusals
 from vagen.config.errors import KeyPath, unknown_name, validate
 from vagen.config.schema import ExperimentConfig
@@ -281,7 +281,6 @@ def _update(config: ExperimentConfig) -> Refusals:
     trajectories = trajectories_per_iteration(config)
     for option, wrong in (
         ("rollout_manager.use_loss_mask", not config.rollout_manager.use_loss_mask),
-        *stale_options(config).items(),
         ("actor_rollout_ref.actor.tis_imp_ratio_cap", actor.tis_imp_ratio_cap is not None),
     ):
         if wrong and actor.use_rollout_log_probs:

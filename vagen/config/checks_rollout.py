@@ -4,20 +4,17 @@ from vagen.config.base import Refusals
 from vagen.config.schema import ExperimentConfig
 
 
-def stale_options(config: ExperimentConfig) -> dict[str, bool]:
-    """Options with which older weights than those that learn play, and whether each is set."""
-    manager = config.rollout_manager
-    return {
-        "rollout_manager.one_step_off": manager.one_step_off,
-        "rollout_manager.over_sampling_batch_size": manager.over_sampling_batch_size is not None,
-    }
-
-
 def rollout_refusals(config: ExperimentConfig) -> Refusals:
     """Keys about episodes that cannot be as they are, and why."""
     manager = config.rollout_manager
-    for option in [name for name, on in stale_options(config).items() if on]:
-        without = "false" if option.endswith("off") else "null"
+    over, size = manager.over_sampling_batch_size, config.data.train_batch_size
+    for name, on, without in (
+        ("one_step_off", manager.one_step_off, "false"),
+        ("over_sampling_batch_size", over is not None, "null"),
+    ):
+        if not on:
+            continue
+        option = f"rollout_manager.{name}"
         if config.actor_rollout_ref.actor.tis_imp_ratio_cap is None:
             yield (
                 "actor_rollout_ref.actor.tis_imp_ratio_cap",
@@ -31,7 +28,6 @@ def rollout_refusals(config: ExperimentConfig) -> Refusals:
                 f"{option} those are older than it thinks; set it to false, or {option} to "
                 f"{without}",
             )
-    over, size = manager.over_sampling_batch_size, config.data.train_batch_size
     if over is not None and over < size:
         yield (
             "rollout_manager.over_sampling_batch_size",
