@@ -15,10 +15,15 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.play import make_environment, make_runner
 from vagen.rollout.runner import run_episodes, run_to_end
 from vagen.rollout.types import Status
+from vagen.run import layout
+from vagen.run.run import Run
 from vagen.service import environments_of
 from vagen.stages import weights
 from vagen.stages.episodes import training_specs
+from vagen.stages.execute import execute
 from vagen.stages.levels import load_levels
+from vagen.stages.rollout import rollout
+from vagen.storage import read_manifest
 from vagen.train import iterate
 
 WORDS = (
@@ -125,6 +130,23 @@ def test_groups_are_carried_on_whole_and_each_turn_is_of_one_policy(trained):
     # Every group that was begun was learnt from, in the end.
     asked = [s for i in range(4) for s in training_specs(run.experiment, load_levels(run), i)]
     assert seen == Counter(spec.group_id for spec in asked) and len(seen) == 12
+
+
+def test_a_run_that_ends_after_a_rollout_carries_the_same_on(trained, make_started_run):
+    whole = trained(f"{OVER}=5")
+    killed = make_started_run(*WORDS, f"{OVER}=5")
+    with killed.at_work():
+        iterate(killed, 0, 1)
+        execute(killed, rollout, iteration=1)
+    again = Run.open(killed.path)
+    with again.at_work():
+        iterate(again, 0, 4)
+    for iteration in range(4):
+        for name in ("rollout", "advantage"):
+            folders = [run.step(iteration, name) for run in (whole, again)]
+            first, second = (read_manifest(folder).files for folder in folders)
+            assert first == second
+    assert layout.CARRIED in read_manifest(whole.step(0, "rollout")).files
 
 
 def test_levels_come_in_the_order_of_the_synchronous_training(make_experiment, warm_runs):
