@@ -61,6 +61,7 @@ STEP_SECONDS = "timing_s/<step>"
 _CRITIC = "the estimator has a critic"
 _JUDGE = "`judge.use_state_reward`"
 _GROUPS = "a level is played more than once (`rollout_manager.n_trajectory`)"
+_PARTIAL = "`rollout_manager.over_sampling_batch_size`"
 _SEVERAL = "there are several environments"
 _GPU = "it runs on GPUs"
 _VERL_GPU = "`infra.engine=verl`, and verl knows the GPU"
@@ -138,6 +139,12 @@ STEPS: dict[str, tuple[Metric, ...]] = {
                "Score of the greedy episodes that `remax` compares with.", "`remax`"),
         Metric("rollout/baseline_missing", "episodes",
                "Greedy episodes that failed in their environment.", "`remax`", "down"),
+        Metric("rollout/carried", "share of episodes",
+               "Episodes that an earlier iteration began.", _PARTIAL),
+        Metric("rollout/staleness", "updates",
+               "Updates between the weights that sampled a token and those that learn from it.",
+               _PARTIAL),
+        Metric("rollout/staleness_max", "updates", "The most.", _PARTIAL),
         Metric("rollout/groups_played", "groups",
                "Groups that were played to find as many that vary as a batch has.",
                "`algorithm.filter_groups`", "down"),

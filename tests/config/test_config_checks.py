@@ -24,12 +24,50 @@ OFF = ["rollout_manager.one_step_off=true"]
 ACTOR = "actor_rollout_ref.actor"
 CAPPED = [*OFF, "actor_rollout_ref.actor.tis_imp_ratio_cap=2"]
 
+OVER = "rollout_manager.over_sampling_batch_size"
+WEIGHTED = ["data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4", *CAPPED[1:]]
+PARTIAL = [*WEIGHTED, f"{OVER}=6"]
+
 CASES = [
     (OFF, "`actor_rollout_ref.actor.tis_imp_ratio_cap`: rollout_manager.one_step_off", CAPPED),
     (
         [*CAPPED, "trainer.guard.enable=true"],
         "`trainer.guard.enable` (override `trainer.guard.enable=true`): it goes back",
         ["trainer.guard.enable=true"],
+    ),
+    (
+        [*WEIGHTED[:2], f"{OVER}=6"],
+        f"`actor_rollout_ref.actor.tis_imp_ratio_cap`: {OVER} learns from episodes that older",
+        PARTIAL,
+    ),
+    (
+        [*WEIGHTED, f"{OVER}=3"],
+        f"`{OVER}` (override `{OVER}=3`): 3 levels never make a batch",
+        [*WEIGHTED, f"{OVER}=4"],
+    ),
+    (
+        [*PARTIAL, "trainer.guard.enable=true"],
+        f"and with {OVER} those are older than it thinks; set it to false, or {OVER} to null",
+        [*PARTIAL, "rollout_manager.one_step_off=true"],
+    ),
+    (
+        [*PARTIAL, f"{ACTOR}.use_rollout_log_probs=true"],
+        "with the present actor_rollout_ref.actor.tis_imp_ratio_cap the update reads log-prob",
+        [*PARTIAL, f"{ACTOR}.use_rollout_log_probs=false"],
+    ),
+    (
+        [*PARTIAL, *REMAX],
+        f"`{OVER}` (override `{OVER}=6`): remax compares an episode with a greedy one",
+        [*PARTIAL, "algorithm.adv_estimator=rloo", "rollout_manager.n_trajectory=2"],
+    ),
+    (
+        [
+            *PARTIAL,
+            "algorithm.filter_groups.max_num_gen_batches=2",
+            "rollout_manager.n_trajectory=2",
+        ],
+        "groups that are all alike are replaced in the iteration that played them",
+        [*PARTIAL, "rollout_manager.n_trajectory=2"],
     ),
     (
         ["actor_rollout_ref.actor.use_rollout_log_probs=true", *CAPPED[1:]],

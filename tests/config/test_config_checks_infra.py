@@ -13,12 +13,14 @@ LAKE = "name: lake\nenvs:\n  lake:\n    env_name: FrozenLake\n"
 WEIGHTED = ["actor_rollout_ref.actor.tis_imp_ratio_cap=2"]
 OFF = [*WEIGHTED, "rollout_manager.one_step_off=true"]
 VERL = ["engine=verl", "verl.n_gpus_per_node=4"]
+PARTIAL = [*WEIGHTED, "rollout_manager.over_sampling_batch_size=192"]
 NODES = [*VERL, "verl.nnodes=2"]
 CLUSTER = ["verl.ray_address=auto", "device=cuda"]
 TORCH = [*VERL, "verl.rollout=torch"]
 
 CASES = [
     (OFF, [], "`rollout_manager.one_step_off`: the local engine does one thing at a time", VERL),
+    (PARTIAL, [], "`rollout_manager.over_sampling_batch_size`: the local engine plays every", VERL),
     ([], ["store=outputs/store"], "`infra.store`: outputs/store is no store", ["store=s3://a"]),
     ([], ["store=gs://bucket"], "write s3://bucket/prefix or file:///folder", ["store=s3://a/b"]),
     (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vagen.config.base import ConfigError, Refusals
 from vagen.config.checks_judge import judge_refusals
+from vagen.config.checks_rollout import rollout_refusals
 from vagen.config.checks_trainer import trainer_refusals
 from vagen.config.errors import KeyPath, unknown_name, validate
 from vagen.config.schema import ExperimentConfig
@@ -125,7 +126,7 @@ def check_experiment(config: ExperimentConfig, place_of: PlaceOf = _nowhere) -> 
     about = (
         _estimation,
         _scores,
-        _rollout,
+        rollout_refusals,
         _update,
         _adapters,
         trainer_refusals,
@@ -236,6 +237,12 @@ def _scores(config: ExperimentConfig) -> Refusals:
         )
     if needs_greedy_baseline(config):
         name = config.algorithm.adv_estimator
+        if config.rollout_manager.over_sampling_batch_size is not None:
+            yield (
+                "rollout_manager.over_sampling_batch_size",
+                f"{name} compares an episode with a greedy one of the same weights, and several "
+                "weights play one that is carried on; set it to null, or take rloo",
+            )
         if normalization.method != "none":
             yield (
                 "algorithm.reward_normalization.method",
@@ -269,45 +276,11 @@ def _adaptive_credit(config: ExperimentConfig, spec: "EstimatorSpec") -> Refusal
         )
 
 
-def _rollout(config: ExperimentConfig) -> Refusals:
-    manager = config.rollout_manager
-    if manager.one_step_off and config.actor_rollout_ref.actor.tis_imp_ratio_cap is None:
-        yield (
-            "actor_rollout_ref.actor.tis_imp_ratio_cap",
-            "rollout_manager.one_step_off learns from episodes that older weights played, which "
-            "needs this correction; set it, e.g. to 2, or one_step_off to false",
-        )
-    if manager.one_step_off and config.trainer.guard.enable:
-        yield (
-            "trainer.guard.enable",
-            "it goes back to the weights that the latest episodes speak of, and with "
-            "rollout_manager.one_step_off those are older than it thinks; set one of them to false",
-        )
-    if manager.context == "window" and manager.window_size is None:
-        yield (
-            "rollout_manager.window_size",
-            "context = window needs the number of turns in the prompt, the present one included; "
-            "set it, e.g. to 2, or take context = concat",
-        )
-    if manager.context != "window" and manager.window_size is not None:
-        yield (
-            "rollout_manager.window_size",
-            f"context = {manager.context} has no window; set it to null, or take context = window",
-        )
-    if config.actor_rollout_ref.rollout.temperature == 0:
-        yield (
-            "actor_rollout_ref.rollout.temperature",
-            "greedy training episodes explore nothing and have no log-probabilities to compare "
-            "with; set it above 0 (`val_kwargs.temperature` may be 0)",
-        )
-
-
 def _update(config: ExperimentConfig) -> Refusals:
     actor = config.actor_rollout_ref.actor
     trajectories = trajectories_per_iteration(config)
     for option, wrong in (
         ("rollout_manager.use_loss_mask", not config.rollout_manager.use_loss_mask),
-        ("rollout_manager.one_step_off", config.rollout_manager.one_step_off),
         ("actor_rollout_ref.actor.tis_imp_ratio_cap", actor.tis_imp_ratio_cap is not None),
     ):
         if wrong and actor.use_rollout_log_probs:

@@ -97,6 +97,12 @@ def _local(experiment: ExperimentConfig) -> Refusals:
             "rollout_manager.one_step_off",
             "the local engine does one thing at a time; set it to false, or infra.engine to verl",
         )
+    if experiment.rollout_manager.over_sampling_batch_size is not None:
+        yield (
+            "rollout_manager.over_sampling_batch_size",
+            "the local engine plays every episode to its end; set it to null, or infra.engine to "
+            "verl",
+        )
 
 
 def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:

@@ -76,6 +76,10 @@ class RolloutManagerConfig(Section):
     one_step_off: bool = False
     """Play the next iteration's episodes while this one's update runs, with the weights from before
     it. Needs the verl engine and `actor.tis_imp_ratio_cap`."""
+    over_sampling_batch_size: Annotated[PositiveInt | None, LATER] = None
+    """Partial rollouts: so many levels are played at a time, a rollout ends when
+    `data.train_batch_size` of them are finished, and the next one carries the others on. null: a
+    rollout waits for all it has begun. Needs the verl engine and `actor.tis_imp_ratio_cap`."""
 
 
 class OptimConfig(Section):

@@ -22,7 +22,7 @@ Images = dict[str, bytes]
 OnProgress = Callable[[int], None]
 """Called with the number of rows done since the last call."""
 Play = Callable[..., tuple[list[Trajectory], Images]]
-"""Plays episodes, called as `Engine.play` is."""
+"""Plays episodes, called as `Engine.play` is; with `groups` too where the engine takes it."""
 Result = TypeVar("Result")
 Finish = Callable[[], dict[str, FileEntry]]
 """Returns once all of a checkpoint is written: digests of its files by name, as far as they were

@@ -65,6 +65,8 @@ _TURNS = pa.schema(
         ("verdict", pa.string()),
     ]
 )
+_VERSION = pa.field("policy_version", pa.string())
+"""Further column of the turns of a batch that several policies sampled."""
 _TOKENS = pa.schema(
     [
         ("trajectory_id", pa.string()),
@@ -88,9 +90,11 @@ _JSON = ("parsed", "state", "next_state", "verdict")
 def encode(trajectories: list[Trajectory], images: Mapping[str, bytes]) -> dict[str, pa.Table]:
     """The four tables of a batch; images are sorted by digest, all else keeps its order."""
     digests = sorted(images)
+    turns = [turn for t in trajectories for turn in t.turns]
+    versions = any(turn.policy_version is not None for turn in turns)
     return {
         "trajectories": _table(_TRAJECTORIES, trajectories),
-        "turns": _table(_TURNS, [turn for t in trajectories for turn in t.turns]),
+        "turns": _table(_TURNS.append(_VERSION) if versions else _TURNS, turns),
         "tokens": _token_table([row for t in trajectories for row in t.rows]),
         "images": pa.table(
             [
@@ -153,11 +157,14 @@ def read_table(path: Path, name: str) -> pa.Table:
         raise BatchError(f"{path} is not a Parquet file: {error}") from error
     expected = list(TABLES[name])
     found = list(table.schema)
-    extra = [field.type == pa.list_(pa.float32()) for field in found[len(expected) :]]
+    extra = [
+        field == _VERSION if name == "turns" else field.type == pa.list_(pa.float32())
+        for field in found[len(expected) :]
+    ]
     fits = len(found) >= len(expected) and all(
         a.name == b.name and a.type == b.type for a, b in zip(expected, found, strict=False)
     )
-    if not fits or not all(extra) or (extra and name != "tokens"):
+    if not fits or not all(extra) or (extra and name not in ("turns", "tokens")):
         raise BatchError(
             f"{path} has the columns {_describe(found)}; it must have {_describe(expected)}"
         )

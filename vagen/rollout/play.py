@@ -86,15 +86,21 @@ def play(
 
 
 def make_runner(
-    config: ExperimentConfig, *, policy: Policy, processor: ChatProcessor, sampling: SamplingConfig
+    config: ExperimentConfig,
+    *,
+    policy: Policy,
+    processor: ChatProcessor,
+    sampling: SamplingConfig,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> EpisodeRunner:
-    """What runs the experiment's episodes with a policy."""
+    """What runs the experiment's episodes with a policy, until they are `stopped`."""
     return EpisodeRunner(
         policy=policy,
         renderer=ChatRenderer(processor),
         limits=limits_of(config),
         sampling=sampling_of(sampling),
         frame_digest=_frame_digest,
+        stopped=stopped,
     )
 
 

@@ -6,6 +6,7 @@ the event loop to the rest.
 
 import asyncio
 import hashlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from vagen.envs.parsing import ParsedResponse
 from vagen.rollout.contexts import Contexts, Prompt
 from vagen.rollout.conversation import ChatRenderer, RenderError
 from vagen.rollout.types import (
+    Answer,
     Policy,
     Sampling,
     Status,
@@ -39,6 +41,9 @@ class EpisodeSpec:
     env_config_digest: str
     level_seed: int
     sampling_seed: int
+    answers: tuple[Answer, ...] = ()
+    """Of its first turns, sampled in earlier iterations: they are given again for as long as the
+    environment shows what they answered to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class EpisodeRunner:
         limits: EpisodeLimits,
         sampling: Sampling,
         frame_digest: Callable[[Any], tuple[str, bytes]],
+        stopped: Callable[[], bool] = lambda: False,
     ):
         """Prepares a runner.
 
@@ -86,17 +92,19 @@ class EpisodeRunner:
             limits: Turn and token budgets.
             sampling: Options; `seed` and `max_new_tokens` are set per turn.
             frame_digest: Gives SHA-256 and PNG bytes of a frame.
+            stopped: Asked before every turn: whether the episode stays as it is, unfinished.
         """
         self.policy = policy
         self.renderer = renderer
         self.limits = limits
         self.sampling = sampling
         self.frame_digest = frame_digest
+        self.stopped = stopped
         self.images: dict[str, bytes] = {}
         """PNG bytes of every frame shown, by digest."""
 
     async def run(self, spec: EpisodeSpec, env: AsyncEnv) -> Trajectory:
-        """Runs one episode to its end.
+        """Runs one episode to its end, or until it is stopped.
 
         Raises:
             RenderError: The first prompt is longer than `max_prompt_length`, or the model cannot
@@ -108,7 +116,7 @@ class EpisodeRunner:
             level_hash, state = info["level_hash"], info["state"]
             system_prompt = env.system_prompt()
         except Exception as error:  # an environment may fail in any way; the batch goes on
-            return _failed(spec, None, [], "", EnvironmentFailure.of(error))
+            return _unusable(spec, Status.ENV_ERROR, error=EnvironmentFailure.of(error))
         contexts = Contexts(
             spec.trajectory_id,
             self.renderer,
@@ -124,12 +132,16 @@ class EpisodeRunner:
             )
         frames = self._show(contexts, prompt)
         turns: list[Turn] = []
+        given = deque(spec.answers)
         terminated = truncated = False
         status = Status.OK
         success = False
         try:
             while not (terminated or truncated):
-                turn = await self._turn(spec, env, contexts, observation, frames, state)
+                if self.stopped():
+                    status = Status.UNFINISHED
+                    break
+                turn = await self._turn(spec, env, contexts, observation, frames, state, given)
                 turns.append(turn.record)
                 observation, terminated, truncated = (
                     turn.observation,
@@ -147,7 +159,7 @@ class EpisodeRunner:
                     break
                 frames = self._show(contexts, prompt)
         except EnvironmentFailure as failure:
-            return _failed(spec, contexts, turns, level_hash, failure)
+            return _unusable(spec, Status.ENV_ERROR, contexts, turns, level_hash, failure)
         finally:
             self.policy.release(contexts.request_id)
         return _trajectory(
@@ -170,11 +182,15 @@ class EpisodeRunner:
         observation: Observation,
         frames: list[str],
         state: State,
+        given: deque[Answer],
     ) -> "_TurnResult":
         index, row = contexts.turns, contexts.row
         # One token is kept for the end of the turn, should the model not sample it.
         room = self.limits.max_trajectory_length - len(row.ids) - 1
-        generation = await self.policy.generate(
+        if given and (given[0].observation_text, given[0].images) != (observation["text"], frames):
+            given.clear()  # the environment goes another way this time
+        answer = given.popleft() if given else None
+        generation = answer or await self.policy.generate(
             request_id=contexts.request_id,
             prompt_ids=row.ids,
             images=row.images,
@@ -190,7 +206,7 @@ class EpisodeRunner:
         text_ids = [token for token in generation.ids if token != eos]
         response = self.renderer.tokenizer.decode(text_ids, skip_special_tokens=True)
         try:
-            answer, _, terminated, truncated, info = await env.step(response)
+            following, _, terminated, truncated, info = await env.step(response)
             record = Turn(
                 trajectory_id=spec.trajectory_id,
                 turn_index=index,
@@ -203,10 +219,11 @@ class EpisodeRunner:
                 length_cut=length_cut,
                 observation_text=observation["text"],
                 images=frames,
+                policy_version=answer.policy_version if answer else None,
             )
         except Exception as error:  # an environment may fail in any way; the batch goes on
             raise EnvironmentFailure.of(error) from error
-        return _TurnResult(record, answer, terminated, truncated, bool(info["success"]))
+        return _TurnResult(record, following, terminated, truncated, bool(info["success"]))
 
     def _fits(self, prompt: Prompt, answer: int) -> bool:
         """Whether the row holds the prompt and an answer of so many tokens."""
@@ -259,10 +276,12 @@ async def run_episode(
     make_env: Callable[[EpisodeSpec], Awaitable[AsyncEnv]],
 ) -> Trajectory:
     """Makes an episode's environment, runs the episode and lets the environment go."""
+    if runner.stopped():
+        return _unusable(spec, Status.UNFINISHED)
     try:
         env = await make_env(spec)
     except (EnvironmentLost, EnvironmentRaised) as error:
-        return _failed(spec, None, [], "", EnvironmentFailure.of(error))
+        return _unusable(spec, Status.ENV_ERROR, error=EnvironmentFailure.of(error))
     try:
         return await runner.run(spec, env)
     finally:
@@ -313,12 +332,13 @@ class _TurnResult:
     success: bool
 
 
-def _failed(
+def _unusable(
     spec: EpisodeSpec,
-    contexts: Contexts | None,
-    turns: list[Turn],
-    level_hash: str,
-    error: EnvironmentFailure,
+    status: Status,
+    contexts: Contexts | None = None,
+    turns: Sequence[Turn] = (),
+    level_hash: str = "",
+    error: EnvironmentFailure | None = None,
 ) -> Trajectory:
     """The episode without training signal; without a row if it did not even begin."""
     rows = [] if contexts is None else [row.row() for row in contexts.rows]
@@ -331,11 +351,11 @@ def _failed(
         terminated=False,
         truncated=False,
         success=False,
-        status=Status.ENV_ERROR,
+        status=status,
         score=0.0,
-        turns=turns,
+        turns=list(turns),
         rows=rows,
-        error=str(error),
+        error=None if error is None else str(error),
     )
 
 

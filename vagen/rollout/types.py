@@ -27,6 +27,8 @@ class Status(StrEnum):
     """The token budget ended it; its tokens are valid and it counts as truncated."""
     ENV_ERROR = "env_error"
     """The environment failed: masked from training, counted."""
+    UNFINISHED = "unfinished"
+    """Stopped between two turns, to be carried on (`vagen.rollout.carried`); in no batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,17 @@ class Generation:
     """Log-probability of each id under the sampling distribution's model (temperature and token
     bans applied, top-p and top-k not)."""
     stop_reason: Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generation):
+    """A turn that was sampled in an earlier iteration, and what it answered to."""
+
+    policy_version: str
+    """Name of the weights that sampled it."""
+    observation_text: str
+    images: list[str]
+    """SHA-256 of each frame shown in that observation, in order."""
 
 
 class Policy(Protocol):
@@ -196,6 +209,8 @@ class Turn:
     """Text of the observation the agent answered to."""
     images: list[str] = field(default_factory=list)
     """SHA-256 of each frame shown in that observation, in order."""
+    policy_version: str | None = None
+    """Name of the weights that sampled it, where those of a batch may differ."""
 
 
 @dataclass(slots=True)
@@ -251,3 +266,9 @@ class Trajectory:
     advantage step, which adds no columns to the rows of those that were dropped."""
     baseline_score: float | None = None
     """Score of a greedy episode on the same level, the baseline of `remax`; set by the rollout."""
+
+    @property
+    def frames(self) -> set[str]:
+        """SHA-256 of every frame that it shows."""
+        rows = {digest for row in self.rows for digest in row.images}
+        return rows | {digest for turn in self.turns for digest in turn.images}

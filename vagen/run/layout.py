@@ -46,6 +46,8 @@ MLFLOW_RUN = "mlflow_run_id"
 JUDGE_ANSWERS = "judge_answers.jsonl"
 """What the judge's language model has answered in a step that is not committed."""
 
+CARRIED = "carried.json"
+"""File of a rollout: episodes that the next one carries on (`vagen.rollout.carried`)."""
 RESULTS, REPORT = "results.json", "report.html"
 """Files of an evaluation: success per level, and every episode as a page."""
 POLICY = "policy"

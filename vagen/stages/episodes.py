@@ -14,18 +14,26 @@ from vagen.stages.levels import LevelSet
 def training_specs(
     config: ExperimentConfig, levels: Sequence[LevelSet], iteration: int
 ) -> list[EpisodeSpec]:
-    """The episodes of an iteration: a function of the seed and the iteration alone.
+    """The episodes that an iteration begins: a function of the seed and the iteration alone.
 
     All training levels of the mixture are passed through in a new order each epoch.
     """
     pool = _training_levels(levels)
-    size = config.data.train_batch_size
+    first = _begun(config, iteration)
     specs = []
-    for i in range(iteration * size, (iteration + 1) * size):
+    for i in range(first, _begun(config, iteration + 1)):
         epoch, place = divmod(i, len(pool))
         level = pool[_order(config.seed, epoch, len(pool))[place]]
-        specs += _group(config, iteration, i - iteration * size, *level)
+        specs += _group(config, iteration, i - first, *level)
     return specs
+
+
+def _begun(config: ExperimentConfig, iteration: int) -> int:
+    """Groups begun before an iteration, never more than the training learns from."""
+    size = config.data.train_batch_size
+    ahead = (config.rollout_manager.over_sampling_batch_size or size) - size
+    left = size * (config.trainer.total_training_steps - iteration)
+    return size * iteration + (max(0, min(ahead, left)) if iteration else 0)
 
 
 def refill_specs(

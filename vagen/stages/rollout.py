@@ -18,13 +18,16 @@ from vagen.learning.early_stop import group_variance
 from vagen.learning.filters import ZERO
 from vagen.metrics import REWARD_VARIANCE, TOKENS
 from vagen.models.processor import Processor
-from vagen.rollout.batch import BatchError, TrajectoryBatch
+from vagen.rollout.batch import SCHEMA_VERSION, BatchError, TrajectoryBatch
+from vagen.rollout.carried import carry_on, read_carried, write_carried
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import Status, Trajectory
+from vagen.run import layout
 from vagen.run.run import NextRollout, Run, result
 from vagen.stages.episodes import greedy_specs, refill_specs, training_specs
 from vagen.stages.levels import load_levels
-from vagen.stages.weights import engine_at, version_played
+from vagen.stages.weights import engine_at, updates_before, version_played
+from vagen.storage import commit_directory, verify_directory
 
 OnFinish = Callable[[Trajectory], None]
 
@@ -36,6 +39,8 @@ class Played:
     trajectories: list[Trajectory]
     images: Images
     metrics: dict[str, float]
+    carried: Sequence[EpisodeSpec] = ()
+    """What the next iteration carries on (`rollout_manager.over_sampling_batch_size`)."""
 
 
 def rollout(run: Run, iteration: int) -> dict[str, Any]:
@@ -63,7 +68,13 @@ def rollout(run: Run, iteration: int) -> dict[str, Any]:
         metrics=played.metrics | _spread(played.trajectories) | {TOKENS: _tokens(played)},
     )
     check_images(batch, engine.processor, folder)
-    batch.save(folder)
+    payload = batch.manifest_payload()
+    with commit_directory(
+        folder, kind=batch.kind, schema_version=SCHEMA_VERSION, payload=payload
+    ) as partial:
+        batch.write(partial)
+        if run.experiment.rollout_manager.over_sampling_batch_size is not None:
+            write_carried(partial / layout.CARRIED, played.carried)
     return result(folder)
 
 
@@ -94,6 +105,8 @@ def play_iteration(
         on_finish: Called with each trajectory, the greedy ones excepted, when it ends.
     """
     config = run.experiment
+    if config.rollout_manager.over_sampling_batch_size is not None:
+        return _play_partly(run, play, iteration, on_finish)
     options, sampling = config.algorithm.filter_groups, config.actor_rollout_ref.rollout
     specs, groups, images = _play_groups(run, play, iteration, on_finish)
     metrics = episode_metrics([*chain(*groups.values())], "train")
@@ -136,6 +149,59 @@ def _play_groups(
         if missing <= 0:
             break
     return specs, groups, images
+
+
+def _play_partly(run: Run, play: Play, iteration: int, on_finish: OnFinish | None) -> Played:
+    """Plays until a batch of whole groups is finished; what else was begun is carried on.
+
+    Of more finished groups the oldest are the batch.
+    """
+    config, version = run.experiment, version_played(run, iteration)
+    size = config.data.train_batch_size
+    specs = _carried(run, iteration) + training_specs(config, load_levels(run), iteration)
+    sampling = config.actor_rollout_ref.rollout
+    found, images = play(specs, sampling=sampling, split="train", groups=size, on_finish=on_finish)
+    unfinished = {t.group_id for t in found if t.status is Status.UNFINISHED}
+    groups = dict.fromkeys(t.group_id for t in found if t.group_id not in unfinished)
+    batch = set([*groups][:size])
+    pairs = [*zip(specs, found, strict=True)]
+    trajectories = [t for t in found if t.group_id in batch]
+    for turn in chain.from_iterable(t.turns for t in trajectories):
+        turn.policy_version = turn.policy_version or version
+    begun = [bool(spec.answers) for spec in specs if spec.group_id in batch]
+    return Played(
+        trajectories,
+        {digest: images[digest] for t in trajectories for digest in t.frames},
+        episode_metrics(trajectories, "train")
+        | _staleness(trajectories, iteration)
+        | {"rollout/carried": float(np.mean(begun))},
+        [carry_on(spec, t, version) for spec, t in pairs if t.group_id not in batch],
+    )
+
+
+def _carried(run: Run, iteration: int) -> list[EpisodeSpec]:
+    """What the iteration before left to be carried on."""
+    if iteration == 0:
+        return []
+    folder = run.fetch(run.step(iteration - 1, "rollout"))
+    verify_directory(folder)
+    return read_carried(folder / layout.CARRIED)
+
+
+def _staleness(trajectories: Sequence[Trajectory], iteration: int) -> dict[str, float]:
+    """Updates between the weights that sampled a token and those that learn from it."""
+    lags = [
+        iteration - updates_before(t.turns[k].policy_version)
+        for t in trajectories
+        for row in t.rows
+        for k in row.turn_index[row.loss_mask]
+    ]
+    if not lags:
+        return {}
+    return {
+        "rollout/staleness": float(np.mean(lags)),
+        "rollout/staleness_max": float(max(lags)),
+    }
 
 
 def _varies(group: Sequence[Trajectory], metric: str) -> bool:

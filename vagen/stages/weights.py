@@ -43,6 +43,11 @@ def iteration_of(version: str) -> int:
     return int(version.rpartition("-")[2])
 
 
+def updates_before(version: str) -> int:
+    """Updates that have made a policy."""
+    return 0 if version == layout.WARM_START else iteration_of(version) + 1
+
+
 def saved_iterations(run: Run) -> list[int]:
     """Iterations whose weights are committed, in order; their contents may be in the store."""
     found = (run.path / layout.CHECKPOINTS).glob(f"[0-9]*/{MANIFEST}")

@@ -80,9 +80,10 @@ class VerlEngine(PpoEngine):
         *,
         sampling: SamplingConfig,
         split: str,
+        groups: int | None = None,
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> tuple[list[Trajectory], Images]:
-        """Plays episodes with the present weights; see `Engine.play`.
+        """Plays episodes with the present weights; see `Engine.play`, and `players.play` of groups.
 
         Ranks without servers on their GPUs meanwhile compute what `logprobs` and `values` will be
         asked of those that have ended.
@@ -101,6 +102,7 @@ class VerlEngine(PpoEngine):
             specs,
             sampling=sampling,
             split=split,
+            groups=groups,
             on_finish=on_finish,
             meanwhile=self._early.answer if early else None,
         )

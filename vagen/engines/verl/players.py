@@ -3,6 +3,7 @@
 import asyncio
 import io
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,11 +23,13 @@ from vagen.rollout.batch_tables import decode, encode
 from vagen.rollout.conversation import RenderError
 from vagen.rollout.play import check_failures, make_environment, make_runner
 from vagen.rollout.runner import EpisodeSpec, run_episode
-from vagen.rollout.types import Trajectory
+from vagen.rollout.types import Status, Trajectory
 from vagen.service import environments_of
 
 POLL_SECONDS = 0.1
 """Episodes that ended are collected together this often."""
+_batches = itertools.count()
+"""Numbers of what this process has had played."""
 
 
 class Player:
@@ -48,9 +51,15 @@ class Player:
         self.scorer = Scorer(experiment, cache=cache_folder(infra), share=players)
         live = experiment.actor_rollout_ref.rollout.max_concurrency
         self.free = asyncio.Semaphore(-(-live // players))
+        self.stopped = -1
+        """The latest batch that was stopped."""
 
-    async def play(self, spec: EpisodeSpec, sampling: SamplingConfig, split: str) -> bytes:
+    async def play(
+        self, spec: EpisodeSpec, sampling: SamplingConfig, split: str, batch: int = 0
+    ) -> bytes:
         """Plays and judges one episode; returns it as `pack_trajectory` does.
+
+        Once its batch is stopped it ends before its next turn, and is not judged.
 
         Raises:
             RenderError: The model cannot read what the environment shows, or the prompt is too
@@ -61,6 +70,7 @@ class Player:
             policy=ServerPolicy(self.client, self.processor),
             processor=self.processor,
             sampling=sampling,
+            stopped=lambda: self.stopped >= batch,
         )
         async with self.free:
             trajectory = await run_episode(
@@ -68,8 +78,13 @@ class Player:
                 spec,
                 lambda spec: make_environment(self.experiment, spec, split, self.environments),
             )
-        await self.scorer.score(trajectory)
+        if trajectory.status is not Status.UNFINISHED:
+            await self.scorer.score(trajectory)
         return pack_trajectory(trajectory, runner.images)
+
+    async def stop(self, batch: int) -> None:
+        """Ends the episodes of a batch, each before its next turn."""
+        self.stopped = batch
 
 
 def start_players(
@@ -88,6 +103,7 @@ def play(
     *,
     sampling: SamplingConfig,
     split: str,
+    groups: int | None = None,
     on_finish: Callable[[Trajectory], None] | None = None,
     meanwhile: Callable[[Sequence[Trajectory], Images], None] | None = None,
 ) -> tuple[list[Trajectory], Images]:
@@ -98,8 +114,10 @@ def play(
         specs: The episodes.
         sampling: How the policy draws tokens.
         split: Of the levels.
-        on_finish: Called with each trajectory when it ends.
-        meanwhile: Called while others are still played, with those that ended since the last time
+        groups: Once so many groups are finished the others are stopped, and their episodes may be
+            unfinished; None finishes all.
+        on_finish: Called with each trajectory when it is finished.
+        meanwhile: Called while others are still played, with those finished since the last time
             and all frames so far. However long it takes, the players go on.
 
     Raises:
@@ -109,21 +127,32 @@ def play(
         RayActorError: A player died.
     """
     turns = itertools.cycle(players)
-    asked = [next(turns).play.remote(spec, sampling, split) for spec in specs]
+    batch = next(_batches)
+    asked = [next(turns).play.remote(spec, sampling, split, batch) for spec in specs]
+    missing = Counter(spec.group_id for spec in specs)
     played: dict[Any, Trajectory] = {}
     images: Images = {}
     waiting = asked
     while waiting:
         ended, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL_SECONDS)
+        finished = []
         for episode in ended:
-            played[episode], frames = unpack_trajectory(_result(episode))
+            trajectory, frames = unpack_trajectory(_result(episode))
+            played[episode] = trajectory
             images |= frames
-            if on_finish is not None:
-                on_finish(played[episode])
-        if waiting and ended and meanwhile is not None:
-            meanwhile([played[episode] for episode in ended], images)
+            if trajectory.status is not Status.UNFINISHED:
+                finished.append(trajectory)
+                missing[trajectory.group_id] -= 1
+                if on_finish is not None:
+                    on_finish(trajectory)
+        if groups is not None and list(missing.values()).count(0) >= groups:
+            groups = None
+            for player in players:
+                player.stop.remote(batch)
+        if waiting and finished and meanwhile is not None:
+            meanwhile(finished, images)
     trajectories = [played[episode] for episode in asked]
-    check_failures(trajectories)
+    check_failures([t for t in trajectories if t.status is not Status.UNFINISHED])
     return trajectories, images
 
 
@@ -138,9 +167,7 @@ def _result(episode: Any) -> bytes:
 
 def pack_trajectory(trajectory: Trajectory, images: Mapping[str, bytes]) -> bytes:
     """A trajectory and the PNG bytes of its frames, as the tables of a batch in Arrow streams."""
-    shown = {digest for row in trajectory.rows for digest in row.images}
-    shown |= {digest for turn in trajectory.turns for digest in turn.images}
-    frames = {digest: images[digest] for digest in shown}
+    frames = {digest: images[digest] for digest in trajectory.frames}
     out = io.BytesIO()
     for table in encode([trajectory], frames).values():
         with pa.ipc.new_stream(out, table.schema) as stream:
