@@ -56,6 +56,16 @@ def test_experts_play_training_levels_only(warm_runs, vl_model):
         assert not row.rollout_logprobs.any()
 
 
+@pytest.mark.parametrize(("episodes", "batches"), [("null", 4), (1, 1), (9, 3), (12, 3)])
+def test_steps_beyond_the_episodes_go_through_them_again(
+    warm_runs, vl_model, make_experiment, episodes, batches
+):
+    config = make_experiment("warm_start.batch_size=4", f"warm_start.episodes={episodes}")
+    experts = _ExpertEpisodes(config, load_levels(warm_runs["tiny:vl"]), vl_model)
+    found = [b"".join(row.input_ids.tobytes() for row in experts.batch(k)[0]) for k in range(4)]
+    assert [found.index(one) for one in found] == [k % batches for k in range(4)]
+
+
 def test_a_local_directory_is_taken_as_it_is(warm_runs, vl_dir, make_experiment, tmp_path):
     config = make_experiment(f"actor_rollout_ref.model.path={vl_dir}", "warm_start.steps=0")
     run = sharing_levels(warm_runs["tiny:vl"], config, tmp_path)

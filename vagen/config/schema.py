@@ -249,6 +249,9 @@ class WarmStartConfig(Section):
 
     steps: int = Field(default=0, ge=0)
     """0 skips the warm start."""
+    episodes: Annotated[PositiveInt | None, LATER] = None
+    """Expert episodes that are learnt from, at least one batch: further steps go through the same
+    ones again. null: each step has new ones."""
     batch_size: PositiveInt = 16
     """Expert episodes per step."""
     lr: PositiveFloat = 2e-3

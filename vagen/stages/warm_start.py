@@ -116,6 +116,8 @@ class _ExpertEpisodes:
         self.processor = language_model.processor
         self.renderer = ChatRenderer(self.processor)
         self.rng = np.random.Generator(np.random.Philox(key=derive_seed(config.seed, "experts")))
+        self.chosen: list[np.ndarray] = []
+        """Levels of each batch that was played."""
 
     def batch(self, step: int) -> tuple[list[TokenRow], dict[str, ProcessedImage]]:
         """Rows of one step and the processed images they show."""
@@ -141,7 +143,11 @@ class _ExpertEpisodes:
             policy.envs[spec.trajectory_id] = env
             return env
 
-        chosen = self.rng.integers(len(self.pool), size=self.config.warm_start.batch_size)
+        warm_start = self.config.warm_start
+        size, episodes = warm_start.batch_size, warm_start.episodes
+        if episodes is None or len(self.chosen) * size < episodes:
+            self.chosen.append(self.rng.integers(len(self.pool), size=size))
+        chosen = self.chosen[step % len(self.chosen)]
         specs = [
             EpisodeSpec(
                 trajectory_id=f"{step}-{i}",
