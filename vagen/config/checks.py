@@ -321,19 +321,6 @@ def _update(config: ExperimentConfig) -> Refusals:
             "actor_rollout_ref.actor.clip_ratio_c",
             "cispo bounds the weight of every token already and has no dual clip; set it to null",
         )
-    control, guard = actor.entropy_ctrl, config.trainer.guard
-    if control.target is not None and actor.entropy_coeff > control.max_coeff:
-        yield (
-            "actor_rollout_ref.actor.entropy_coeff",
-            f"{actor.entropy_coeff:g}, where it begins, is above entropy_ctrl.max_coeff = "
-            f"{control.max_coeff:g}; make it smaller, or that larger",
-        )
-    if control.target is not None and guard.enable and control.target <= (guard.min_entropy or 0.0):
-        yield (
-            "actor_rollout_ref.actor.entropy_ctrl.target",
-            f"{control.target:g} is not above trainer.guard.min_entropy = {guard.min_entropy:g}: "
-            "updates would be undone before there is a bonus; make it larger",
-        )
     if actor.ppo_mini_batch_size > trajectories:
         yield (
             "actor_rollout_ref.actor.ppo_mini_batch_size",
