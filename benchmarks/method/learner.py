@@ -77,12 +77,13 @@ class Learner:
         self.critics = Networks(self.seeds, 1, zero_head=True)
         self.optimizer = torch.optim.Adam(self.critics.parameters(), CRITIC_LR)
         self.credits = [CreditReliability() for _ in self.seeds]
-        target, control = self.arm.entropy_target, EntropyControl()
-        first = {"step": control.step, "max_coeff": control.max_coeff}
-        self.controllers = [
-            EntropyController(target, **first, coeff=self.arm.entropy_coeff)
-            for _ in (self.seeds if target is not None else ())
-        ]
+        target, control, first = self.arm.entropy_target, EntropyControl(), self.arm.entropy_coeff
+        self.controllers = []
+        if target is not None:
+            self.controllers = [
+                EntropyController(target, control.step, control.max_coeff, first)
+                for _ in self.seeds
+            ]
         sampled_or_later = torch.arange(LENGTH) > 0
         self.action_mask = SAMPLED if self.arm.use_loss_mask else sampled_or_later
         by_name = {"turn_end": ENDS, "turn_start": STARTS, "loss": SAMPLED}
@@ -276,5 +277,6 @@ def train(task: Task, arm: Arm, seeds: Sequence[int], iterations: int) -> Traini
         entropy.append(torch.stack(found).mean(0))
         for controller, measured in zip(learner.controllers, entropy[-1].tolist(), strict=False):
             controller.update(measured)
-    curves = (torch.stack(curve, 1) for curve in (accuracy, entropy, weights))
-    return Training(*curves, policies)
+    return Training(
+        torch.stack(accuracy, 1), torch.stack(entropy, 1), torch.stack(weights, 1), policies
+    )
