@@ -1,5 +1,7 @@
 """The laboratory: its task pays what it says, and its figures are what they are called."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from benchmarks.method.environments import TurnsEnv, options
 from benchmarks.method.pipeline import STUDIES
 from vagen.advantage import ESTIMATORS
 from vagen.config.load import load_experiment
+from vagen.config.schema import EntropyControl
 from vagen.envs import check_env
 
 
@@ -67,11 +70,16 @@ def test_what_was_sampled_has_its_probability_and_seeds_do_not_mix():
     played = lab.play(both, task, lab.draw(seeds, 7))
     by_itself = lab.play(alone, task, lab.draw([4], 7))
     assert torch.equal(played.tokens[1:], by_itself.tokens)
-    again = both.logprobs(played.tokens)
+    again, _ = both.logprobs(played.tokens)
     torch.testing.assert_close(again[..., lab.SAMPLED], played.logprobs[..., lab.SAMPLED])
-    two, _ = learner.train(task, learner.Arm("bi_level_gae"), seeds, 3)
-    one, _ = learner.train(task, learner.Arm("bi_level_gae"), [4], 3)
-    torch.testing.assert_close(two[1:], one)
+    arm = learner.Arm("bi_level_gae", entropy_target=1.38)
+    two, one = (learner.train(task, arm, chosen, 3) for chosen in (seeds, [4]))
+    for name in ("accuracy", "entropy", "weights"):
+        torch.testing.assert_close(getattr(two, name)[1:], getattr(one, name))
+    step = EntropyControl().step
+    assert one.entropy.max() < 1.38 and one.weights[0].tolist() == pytest.approx(
+        [0, step, 2 * step]
+    )
 
 
 def test_judge_and_placebo_pay_alike_but_for_truth():
@@ -88,9 +96,9 @@ def test_judge_and_placebo_pay_alike_but_for_truth():
 
 def test_a_method_that_works_learns():
     """From chance to mostly right within forty iterations."""
-    curve, _ = learner.train(
+    curve = learner.train(
         lab.Task(False, "dense"), learner.Arm("bi_level_gae", high_level_lam=0.5), [0, 1], 40
-    )
+    ).accuracy
     assert curve[:, 0].max() < 0.25 and curve[:, -1].min() > 0.4
 
 
@@ -99,6 +107,16 @@ def test_every_estimator_of_the_package_has_an_arm():
     assert {arm.adv_estimator for arm in asked.values()} == set(ESTIMATORS)
     played = set().union(*(arms.arms_of(task) for task in arms.TASKS.values()))
     assert {name for contrast in arms.CONTRASTS for name in contrast[1:]} <= played
+
+
+def test_an_entropy_bonus_is_one():
+    """What every seed's policy loses of its entropy, it loses less of with a bonus."""
+    arm = learner.Arm("gigpo", n_trajectory=8)
+    free, held = (
+        learner.train(lab.Task(True, "dense"), replace(arm, entropy_coeff=weight), [0, 1], 8)
+        for weight in (0.0, 0.5)
+    )
+    assert (held.entropy[:, -1] > free.entropy[:, -1]).all()
 
 
 def test_signal_noise_and_bias_of_gradients_are_found():

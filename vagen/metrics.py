@@ -54,6 +54,7 @@ PROBABILITY_CORRELATION = "rollout/probability_correlation"
 UPDATE_KL = "actor/update_kl"
 PPO_KL = "actor/ppo_kl"
 ENTROPY = "actor/entropy"
+ENTROPY_COEFF = "actor/entropy_coeff"
 GRAD_NORM = ("actor/grad_norm", "critic/grad_norm")
 LOSSES = ("actor/loss", "critic/loss")
 STEP_SECONDS = "timing_s/<step>"
@@ -256,6 +257,8 @@ STEPS: dict[str, tuple[Metric, ...]] = {
         Metric(ENTROPY, "nats per token",
                "Entropy of the distributions that tokens are drawn from.", short="entropy",
                panel=ENTROPY_PANEL),
+        Metric(ENTROPY_COEFF, "1", "Weight of the entropy bonus in this update.",
+               "`actor.entropy_ctrl.target`"),
         Metric(UPDATE_KL, "nats per token",
                "Old minus new log-probability of sampled tokens, over the whole update.",
                short="KL", panel=KL_PANEL),

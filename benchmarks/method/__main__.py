@@ -1,6 +1,7 @@
 """Which methods can be told from which: `make bench-method`.
 
     python -m benchmarks.method                    # tokens, gradients, report
+    python -m benchmarks.method entropy            # entropy bonuses, with a report of their own
     python -m benchmarks.method frozenlake report  # studies on the real pipeline: hours each
 
 What is finished lies in a file of its own under `--outputs` and is not made again, so that the
@@ -12,12 +13,12 @@ import argparse
 import multiprocessing
 from pathlib import Path
 
-from benchmarks.method import pipeline, report
+from benchmarks.method import entropy, pipeline, report
 from benchmarks.method.jobs import Job, jobs
 
 
 def main() -> None:
-    known = ["tokens", "gradients", *pipeline.STUDIES, "report"]
+    known = ["tokens", "gradients", entropy.FILES, *pipeline.STUDIES, "report"]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -42,6 +43,8 @@ def main() -> None:
         with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
             for number, line in enumerate(pool.imap_unordered(Job.run, todo), 1):
                 print(f"[{number}/{len(todo)}] {line}", flush=True)
+        if part == entropy.FILES:
+            entropy.write(outputs, options.note)
 
 
 if __name__ == "__main__":

@@ -63,10 +63,8 @@ def moments(gradients: Tensor) -> Moments:
 
 def fixed_policies(task: Task, seeds: Sequence[int]) -> tuple[Tensor, Networks]:
     """Share of turns that earn at the end, [S], and the policies."""
-    curve, policies = train(
-        replace(task, reward="dense"), POLICY, seeds, POLICY_ITERATIONS[task.dependent]
-    )
-    return curve[:, -1], policies
+    trained = train(replace(task, reward="dense"), POLICY, seeds, POLICY_ITERATIONS[task.dependent])
+    return trained.accuracy[:, -1], trained.policies
 
 
 def measure(policies: Networks, task: Task, arm: Arm, seeds: Sequence[int]) -> Moments:
@@ -81,7 +79,7 @@ def measure(policies: Networks, task: Task, arm: Arm, seeds: Sequence[int]) -> M
         played = play(policies, task, luck)
         if not arm.use_loss_mask and not learning:
             with torch.no_grad():
-                played = played._replace(logprobs=policies.logprobs(played.tokens))
+                played = played._replace(logprobs=policies.logprobs(played.tokens)[0])
         advantages, returns, values = learner.estimate(policies, luck, played)
         if learning:
             assert values is not None
@@ -90,7 +88,7 @@ def measure(policies: Networks, task: Task, arm: Arm, seeds: Sequence[int]) -> M
         policies.zero_grad()
         every = torch.arange(played.tokens.shape[1]).expand(len(seeds), -1)
         rows = kept_rows(arm, played, every)
-        learner.policy_loss(policies, played, advantages, rows).backward()
+        learner.policy_loss(policies, played, advantages, rows)[0].backward()
         grads = [p.grad.flatten(1) for p in policies.parameters() if p.grad is not None]
         gradients.append(torch.cat(grads, 1))
     return moments(torch.stack(gradients))

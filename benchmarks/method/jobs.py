@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.method import arms, gradients, lab, learner
+from benchmarks.method import arms, entropy, gradients, lab, learner
 from vagen.report.files import write_whole
 
 SEEDS = range(8)
@@ -25,16 +25,19 @@ class Job:
         self.settings = {"arm": asdict(arm), "seeds": list(SEEDS)}
         if part == "tokens":
             self.settings["iterations"] = ITERATIONS[arms.TASKS[task].reward]
+        elif part == entropy.FILES:
+            self.settings["iterations"] = entropy.ITERATIONS
         else:
             self.settings["batches"] = gradients.BATCHES
 
     def finished(self) -> bool:
         """Whether it was run with these settings."""
-        return self.path.exists() and self.settings == {
-            key: value
-            for key, value in json.loads(self.path.read_text()).items()
-            if key in self.settings
-        }
+        if not self.path.exists():
+            return False
+        stored = json.loads(self.path.read_text())
+        # What an arm could not say yet was at its default.
+        stored["arm"] = asdict(learner.Arm(self.arm.adv_estimator)) | stored["arm"]
+        return self.settings == {key: stored.get(key) for key in self.settings}
 
     def run(self) -> str:
         """Makes the file; returns a line about it."""
@@ -47,8 +50,14 @@ class Job:
 
 
 def _tokens(task: lab.Task, arm: learner.Arm, settings: dict[str, Any]) -> dict[str, Any]:
-    curves, _ = learner.train(task, arm, SEEDS, settings["iterations"])
-    return {"curves": curves.tolist()}
+    trained = learner.train(task, arm, SEEDS, settings["iterations"])
+    return {"curves": trained.accuracy.tolist()}
+
+
+def _entropy(task: lab.Task, arm: learner.Arm, settings: dict[str, Any]) -> dict[str, Any]:
+    trained = learner.train(task, arm, SEEDS, settings["iterations"])
+    curves = {"curves": trained.accuracy, "entropy": trained.entropy, "weights": trained.weights}
+    return {name: curve.tolist() for name, curve in curves.items()}
 
 
 def _gradients(task: lab.Task, arm: learner.Arm, settings: dict[str, Any]) -> dict[str, Any]:
@@ -72,6 +81,7 @@ def _fixed(dependent: bool) -> tuple[torch.Tensor, lab.Networks, gradients.Momen
 RUNS: dict[str, Callable[[lab.Task, learner.Arm, dict[str, Any]], dict[str, Any]]] = {
     "tokens": _tokens,
     "gradients": _gradients,
+    entropy.FILES: _entropy,
 }
 
 
@@ -79,6 +89,8 @@ def jobs(part: str, outputs: Path) -> list[Job]:
     """All of a part, task by task, the weightiest arms first."""
     if part == "tokens":
         of_tasks = {name: arms.arms_of(task) for name, task in arms.TASKS.items()}
+    elif part == entropy.FILES:
+        of_tasks = {name: entropy.arms_of(name) for name in entropy.TASKS}
     else:
         every = arms.SUMMED | arms.PER_TURN | arms.ONLY_IN_GRADIENTS
         first_step = {name: arm for name, arm in every.items() if arm.clip_ratio_high == 0.2}

@@ -23,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from vagen.learning import entropy_from_logits
+
 TURNS, TOKENS = 8, 5
 STATES, STATUSES = 8, 2
 BOUNDS = np.cumsum([0, STATES, STATUSES, STATES, STATES, 1]).tolist()
@@ -108,17 +110,19 @@ class Networks(torch.nn.Module):
         """[S, N, tokens of that place in a turn], from states [S, N, H]."""
         return states @ self.head[:, :, BOUNDS[place] : BOUNDS[place + 1]]
 
-    def logprobs(self, tokens_SBT: Tensor) -> Tensor:
-        """[S, B, T] log-probability of each token among those of its place."""
+    def logprobs(self, tokens_SBT: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability of each token among those of its place, and their entropy; [S, B, T]."""
         count, episodes, _ = tokens_SBT.shape
         states = self.states(tokens_SBT).view(count, -1, TURNS, TOKENS, UNITS)
         tokens = tokens_SBT.view(count, -1, TURNS, TOKENS)
-        places = []
+        places, entropies = [], []
         for place in range(TOKENS):
             logits = self.logits(states[..., place, :].reshape(count, -1, UNITS), place)
             chosen = (tokens[..., place] - BOUNDS[place]).reshape(count, -1, 1)
             places.append(logits.log_softmax(-1).gather(-1, chosen).view(count, -1, TURNS))
-        return torch.stack(places, -1).view(count, episodes, LENGTH)
+            entropies.append(entropy_from_logits(logits).view(count, -1, TURNS))
+        shape = (count, episodes, LENGTH)
+        return torch.stack(places, -1).view(shape), torch.stack(entropies, -1).view(shape)
 
     def values(self, tokens_SBT: Tensor) -> Tensor:
         """[S, B, T] value before each token."""

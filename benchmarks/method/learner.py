@@ -5,6 +5,7 @@ Shapes as in `lab`: S seeds, B episodes, K turns, T tokens; N rows that are lear
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +28,8 @@ from benchmarks.method.lab import (
     play,
 )
 from vagen.advantage import CreditReliability, estimate_advantages, get_estimator, whiten
-from vagen.learning import policy_loss, select_groups, value_loss
+from vagen.config.schema import EntropyControl
+from vagen.learning import EntropyController, policy_loss, select_groups, value_loss
 
 MINI_BATCH = 32
 ACTOR_LR, CRITIC_LR, GRAD_CLIP = 3e-3, 6e-3, 1.0
@@ -51,6 +53,12 @@ class Arm:
     rollout_filter: float = 1.0
     """Share of groups that is learnt from, those of the largest deviation."""
     judge: Judge = "none"
+    actor_lr: float = ACTOR_LR
+    entropy_coeff: float = 0.0
+    entropy_target: float | None = None
+    """Nats per sampled token; then the coefficient only begins there."""
+    sharpness: float = 1.0
+    """What the policy's first logits are multiplied by."""
 
 
 @dataclass
@@ -61,12 +69,21 @@ class Learner:
     task: Task
     seeds: Sequence[int]
     credits: list[CreditReliability] = field(init=False)
+    controllers: list[EntropyController] = field(init=False)
+    """Of each seed's entropy bonus; none if it is fixed."""
 
     def __post_init__(self) -> None:
         self.spec = get_estimator(self.arm.adv_estimator)
         self.critics = Networks(self.seeds, 1, zero_head=True)
         self.optimizer = torch.optim.Adam(self.critics.parameters(), CRITIC_LR)
         self.credits = [CreditReliability() for _ in self.seeds]
+        target, control, first = self.arm.entropy_target, EntropyControl(), self.arm.entropy_coeff
+        self.controllers = []
+        if target is not None:
+            self.controllers = [
+                EntropyController(target, control.step, control.max_coeff, first)
+                for _ in self.seeds
+            ]
         sampled_or_later = torch.arange(LENGTH) > 0
         self.action_mask = SAMPLED if self.arm.use_loss_mask else sampled_or_later
         by_name = {"turn_end": ENDS, "turn_start": STARTS, "loss": SAMPLED}
@@ -171,14 +188,14 @@ class Learner:
 
     def policy_loss(
         self, policies: Networks, played: Episodes, advantages: Tensor, rows_SN: Tensor
-    ) -> Tensor:
-        """The package's policy loss over these rows, summed over seeds.
+    ) -> tuple[Tensor, Tensor]:
+        """The package's policy loss over these rows, summed over seeds, and each seed's entropy.
 
         All rows have as many tokens to learn from, so that the mean over all seeds is the mean of
         the seeds' own.
         """
         picked = (torch.arange(len(rows_SN))[:, None], rows_SN)
-        logprobs = policies.logprobs(played.tokens[picked])
+        logprobs, entropy = policies.logprobs(played.tokens[picked])
         loss, _ = policy_loss(
             logprobs,
             played.logprobs[picked],
@@ -186,7 +203,15 @@ class Learner:
             self.action_mask.expand_as(logprobs),
             clip_ratio_high=self.arm.clip_ratio_high,
         )
-        return loss * len(self.seeds)
+        entropy_S = entropy[..., self.action_mask].mean((1, 2))
+        bonus = (self.weights() * entropy_S).sum()
+        return loss * len(self.seeds) - bonus, entropy_S.detach()
+
+    def weights(self) -> Tensor:
+        """[S] weight of each seed's entropy bonus."""
+        if not self.controllers:
+            return torch.full((len(self.seeds),), self.arm.entropy_coeff)
+        return torch.tensor([controller.weight for controller in self.controllers])
 
 
 def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
@@ -213,28 +238,45 @@ def kept_rows(arm: Arm, played: Episodes, orders_SB: Tensor) -> Tensor:
     return torch.stack(kept)
 
 
-def train(
-    task: Task,
-    arm: Arm,
-    seeds: Sequence[int],
-    iterations: int,
-) -> tuple[Tensor, Networks]:
-    """Share of turns that earn, [S, iterations], before each update; and the policies."""
+class Training(NamedTuple):
+    """What came of one, by iteration."""
+
+    accuracy: Tensor
+    """[S, iterations] share of turns that earn, before each update."""
+    entropy: Tensor
+    """[S, iterations] mean of an update's steps, nats per token that is learnt from."""
+    weights: Tensor
+    """[S, iterations] of the entropy bonus."""
+    policies: Networks
+
+
+def train(task: Task, arm: Arm, seeds: Sequence[int], iterations: int) -> Training:
+    """Trains a policy per seed from scratch."""
     policies = Networks(seeds, START)
+    policies.head.data *= arm.sharpness
     learner = Learner(arm, task, seeds)
-    optimizer = torch.optim.Adam(policies.parameters(), ACTOR_LR)
-    curve = []
+    optimizer = torch.optim.Adam(policies.parameters(), arm.actor_lr)
+    accuracy, entropy, weights = [], [], []
     for iteration in range(iterations):
         luck = draw(seeds, iteration, arm.n_trajectory)
         played = play(policies, task, luck, arm.judge)
-        curve.append(played.earned.mean((1, 2)))
+        accuracy.append(played.earned.mean((1, 2)))
+        weights.append(learner.weights())
         if not arm.use_loss_mask:  # those of observations too
             with torch.no_grad():
-                played = played._replace(logprobs=policies.logprobs(played.tokens))
+                played = played._replace(logprobs=policies.logprobs(played.tokens)[0])
         advantages, returns, values = learner.estimate(policies, luck, played)
         if values is not None:
             learner.learn_values(played, values, returns, kept_rows(arm, played, luck.orders[:, 1]))
         rows = kept_rows(arm, played, luck.orders[:, 0])
+        found = []
         for part in rows.split(max(1, MINI_BATCH * rows.shape[1] // EPISODES), 1):
-            step(optimizer, learner.policy_loss(policies, played, advantages, part))
-    return torch.stack(curve, 1), policies
+            loss, entropy_S = learner.policy_loss(policies, played, advantages, part)
+            step(optimizer, loss)
+            found.append(entropy_S)
+        entropy.append(torch.stack(found).mean(0))
+        for controller, measured in zip(learner.controllers, entropy[-1].tolist(), strict=False):
+            controller.update(measured)
+    return Training(
+        torch.stack(accuracy, 1), torch.stack(entropy, 1), torch.stack(weights, 1), policies
+    )

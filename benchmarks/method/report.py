@@ -130,7 +130,7 @@ def draw_contrasts(found: Found, path: Path) -> None:
     """Gain in area under the curve with its interval: a row per contrast, a colour per task."""
     tasks = [task for task in TASKS if task in found]
     rows = [c for c in CONTRASTS if any(compare(found[task], c) for task in tasks)]
-    figure = _figure(10.5, 0.34 * len(rows) + 1.6)
+    figure = new_figure(10.5, 0.34 * len(rows) + 1.6)
     axes = figure.add_subplot()
     for index, task in enumerate(tasks):
         for row, contrast in enumerate(rows):
@@ -158,12 +158,12 @@ def draw_contrasts(found: Found, path: Path) -> None:
     axes.set_title("What the token task tells apart", loc="left", color=INK, fontsize=12)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=9, edgecolor=GRID, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_gradients(found: Found, path: Path) -> None:
     """Signal to noise of one batch's gradient by arm, and the cosine with the true gradient."""
-    figure = _figure(11.0, 8.0)
+    figure = new_figure(11.0, 8.0)
     figure.suptitle(
         "Gradient of one batch of 64 episodes at a fixed policy", fontsize=12, color=INK
     )
@@ -196,16 +196,18 @@ def draw_gradients(found: Found, path: Path) -> None:
     panels[0].set_yticks(range(len(names)), names, fontsize=9)
     panels[0].legend(fontsize=9, edgecolor=GRID, loc="center right")
     panels[1].axvline(1.0, color=INK, lw=0.9)
-    _save(figure, path)
+    save(figure, path)
 
 
-def _figure(width: float, height: float) -> "Figure":
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty figure; inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
-def _save(figure: "Figure", path: Path) -> None:
+def save(figure: "Figure", path: Path) -> None:
+    """Writes it as PNG."""
     with write_whole(path) as partial:
         figure.savefig(partial, format="png", dpi=DPI, metadata={"Software": None})
 
@@ -246,7 +248,7 @@ def write(outputs: Path, studies: Mapping[str, Sequence[Contrast]], note: str) -
     }
     path = ROOT / "benchmarks" / "results" / "method.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
-    images, page = ROOT / "docs" / "images", ROOT / "docs" / "method.md"
+    images = ROOT / "docs" / "images"
     tables = {"arms": arm_table(tokens)}
     if tokens:
         draw_contrasts(tokens, images / "method-contrasts.png")
@@ -254,10 +256,16 @@ def write(outputs: Path, studies: Mapping[str, Sequence[Contrast]], note: str) -
     if gradients:
         draw_gradients(gradients, images / "method-gradients.png")
         tables["gradients"] = gradient_table(gradients)
+    write_tables(tables)
+    print(path)
+
+
+def write_tables(tables: Mapping[str, str]) -> None:
+    """Puts tables into `docs/method.md`, each between the marks of its name."""
+    page = ROOT / "docs" / "method.md"
     text = page.read_text(encoding="utf-8")
     for name, table in tables.items():
         begin, end = f"<!-- {name}: written by `make bench-method` -->", f"<!-- /{name} -->"
         before, _, rest = text.partition(begin)
         text = f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
     page.write_text(text, encoding="utf-8")
-    print(path)

@@ -81,6 +81,18 @@ CASES = [
         [f"{ACTOR}.policy_loss.loss_mode=gspo_turn", f"{ACTOR}.clip_ratio_c=3"],
     ),
     (
+        [f"{ACTOR}.entropy_ctrl.target=0.2", f"{ACTOR}.entropy_coeff=0.5"],
+        f"`{ACTOR}.entropy_coeff` (override `{ACTOR}.entropy_coeff=0.5`): 0.5, where it begins, is "
+        "above entropy_ctrl.max_coeff = 0.1",
+        [f"{ACTOR}.entropy_ctrl.target=0.2", f"{ACTOR}.entropy_coeff=0.1"],
+    ),
+    (
+        [f"{ACTOR}.entropy_ctrl.target=0.01", "trainer.guard.enable=true"],
+        f"`{ACTOR}.entropy_ctrl.target` (override `{ACTOR}.entropy_ctrl.target=0.01`): 0.01 is not "
+        "above trainer.guard.min_entropy = 0.01",
+        [f"{ACTOR}.entropy_ctrl.target=0.02", "trainer.guard.enable=true"],
+    ),
+    (
         ["critic.warmup_epochs=4"],
         "`critic.warmup_epochs` (override `critic.warmup_epochs=4`): no iteration is the critic's",
         ["critic.warmup_epochs=4", "trainer.critic_warmup=1", "critic.cliprange_value=null"],

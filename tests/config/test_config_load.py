@@ -255,6 +255,7 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     del values["actor_rollout_ref"]["model"]["freeze_vision_tower"]
     del values["actor_rollout_ref"]["actor"]["use_rollout_log_probs"]
     del values["actor_rollout_ref"]["actor"]["policy_loss"]
+    del values["actor_rollout_ref"]["actor"]["entropy_ctrl"]
     del values["algorithm"]["overlong"]
     del values["algorithm"]["whitening"]
     del values["rollout_manager"]["whole_turns"]

@@ -324,6 +324,7 @@ ADAPTIVE = (
     "algorithm.kl_ctrl.target_kl=0.01",
     "algorithm.kl_ctrl.horizon=20",
     "actor_rollout_ref.actor.optim.lr_warmup_steps=3",
+    "actor_rollout_ref.actor.entropy_ctrl.target=9",
 )
 
 
@@ -339,9 +340,11 @@ def test_going_on_from_disk_is_going_on(make_engine, batch, tmp_path):
     resumed.load(tmp_path, version="iteration-0000")
     assert resumed.version == "iteration-0000" and resumed.updates == 1
     assert resumed.kl_coef == straight.kl_coef > 0.5
+    assert resumed.entropy_coeff == straight.entropy_coeff == 0.001 + 0.005
     assert same(weights(resumed), weights(straight))
     metrics = [engine.update(rows, batch.images, seed=2) for engine in (straight, resumed)]
     assert metrics[0] == metrics[1]
+    assert metrics[0]["actor/entropy_coeff"] == 0.001 + 0.005
     assert same(weights(resumed), weights(straight))
     assert resumed.kl_coef == straight.kl_coef
     for of in (_actor_state, _critic_state):
@@ -496,11 +499,31 @@ def test_without_the_loss_mask_the_policy_loss_reads_observations(make_engine, b
     assert metrics["actor/ratio_max"] == pytest.approx(1, abs=1e-4)
 
 
+def test_a_controlled_bonus_is_one_of_the_weight_that_it_has_come_to(make_engine, batch, tmp_path):
+    """None in the first update, that of the next step in the second."""
+    rows = rows_of(batch)[:4]
+    control = "actor_rollout_ref.actor.entropy_ctrl"
+    held = make_engine(NO_BONUS, f"{control}.target=9", f"{control}.step=0.05")
+    free, fixed = make_engine(NO_BONUS), make_engine("actor_rollout_ref.actor.entropy_coeff=0.05")
+    for engine in (held, free):
+        engine.update(rows, batch.images, seed=1)
+    assert same(weights(held), weights(free))
+    free.save(tmp_path)
+    fixed.load(tmp_path, version="iteration-0000")
+    found = [engine.update(rows, batch.images, seed=2) for engine in (held, fixed, free)]
+    assert found[0].pop("actor/entropy_coeff") == 0.05
+    assert found[0] == found[1] and same(weights(held), weights(fixed))
+    assert not same(weights(held), weights(free))
+    held.update(rows, batch.images, seed=3, actor=False)
+    assert held.entropy_coeff == 0.1, "the critic's warm-up says nothing of entropy"
+
+
 def test_an_update_without_rows_counts_and_changes_nothing_else(make_engine, batch):
     engine = make_engine(*ADAPTIVE)
-    before, coefficient = weights(engine), engine.kl_coef
+    before, coefficients = weights(engine), (engine.kl_coef, engine.entropy_coeff)
     assert engine.update([], batch.images, seed=1) == {}
-    assert engine.updates == 1 and engine.kl_coef == coefficient
+    assert engine.updates == 1
+    assert (engine.kl_coef, engine.entropy_coeff) == coefficients
     assert same(weights(engine), before)
     metrics = engine.update(rows_of(batch), batch.images, seed=2)
     assert metrics["actor/lr"] == pytest.approx(1e-3 * 2 / 3), "the warm-up goes on"

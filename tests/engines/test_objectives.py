@@ -8,6 +8,7 @@ import torch
 
 from vagen.config.schema import ActorConfig
 from vagen.engines.objectives import actor_denominator, actor_objective, count_trajectory_tokens
+from vagen.learning import combine_metrics, entropy_from_logits
 from vagen.rollout.types import TokenRow
 
 
@@ -46,6 +47,7 @@ def loss_of(rows: list[TokenRow], config: ActorConfig, *, micro: int) -> float:
             row_ids=torch.from_numpy(ids),
             denominator=denominator,
             config=config,
+            entropy_coeff=config.entropy_coeff,
         )
         total += float(loss)
     return total
@@ -75,6 +77,29 @@ def test_a_trajectory_in_several_rows_counts_as_if_it_were_in_one(average):
     for micro in (1, 2, 3):
         assert loss_of(rows, trajectory, micro=micro) == pytest.approx(expected, rel=1e-5)
     assert abs(loss_of(rows, sequence, micro=3) - expected) > 1e-3
+
+
+def test_the_bonus_pulls_every_distribution_towards_the_uniform_one():
+    """Its gradient by a logit is minus the weight times -p (log p + H), a token's share of it."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 5, generator=generator).double().requires_grad_()
+    logprobs, chosen = logits.log_softmax(-1), torch.tensor([0, 1, 2, 3, 4, 0])
+    columns = {"old_logprobs": logprobs[range(6), chosen].detach(), "advantages": torch.zeros(6)}
+    loss, metrics = actor_objective(
+        logprobs[range(6), chosen],
+        entropy_from_logits(logits),
+        columns.__getitem__,
+        row_ids=torch.tensor([0, 0, 0, 0, 1, 1]),
+        denominator=torch.tensor(6.0),
+        config=ActorConfig(entropy_coeff=7.0),  # only the first one if it is controlled
+        entropy_coeff=0.3,
+    )
+    loss.backward()
+    p = logprobs.detach().exp()
+    entropy = -(p * p.log()).sum(-1, keepdim=True)
+    torch.testing.assert_close(logits.grad, 0.3 / 6 * p * (p.log() + entropy))
+    assert float(loss.detach()) == pytest.approx(-0.3 * float(entropy.mean()))
+    assert combine_metrics([metrics])["entropy"] == pytest.approx(float(entropy.mean()))
 
 
 def test_turns_are_told_apart_within_a_row_and_not_across_rows():

@@ -1,4 +1,4 @@
-"""What the section `trainer` does not go with: guard, early stopping, validation, measures."""
+"""What guard, early stopping, validation, measures and entropy control do not go with."""
 
 from vagen.config.base import Refusals
 from vagen.config.schema import ExperimentConfig
@@ -25,6 +25,7 @@ def trainer_refusals(config: ExperimentConfig) -> Refusals:
                     "a group of one trajectory has no variance; set it to null, or "
                     "rollout_manager.n_trajectory to at least 2",
                 )
+    yield from _entropy(config)
     algorithm = config.algorithm
     drops = algorithm.overlong.mask_truncated or algorithm.rollout_filter.strategy != "none"
     if stop.empty_batches is not None and not drops:
@@ -47,4 +48,23 @@ def trainer_refusals(config: ExperimentConfig) -> Refusals:
         yield (
             "trainer.template_collapse_samples",
             "the measure compares a response's prompt with other prompts; make it at least 2",
+        )
+
+
+def _entropy(config: ExperimentConfig) -> Refusals:
+    actor, guard = config.actor_rollout_ref.actor, config.trainer.guard
+    target, largest = actor.entropy_ctrl.target, actor.entropy_ctrl.max_coeff
+    if target is None:
+        return
+    if actor.entropy_coeff > largest:
+        yield (
+            "actor_rollout_ref.actor.entropy_coeff",
+            f"{actor.entropy_coeff:g}, where it begins, is above entropy_ctrl.max_coeff = "
+            f"{largest:g}; make it smaller, or that larger",
+        )
+    if guard.enable and guard.min_entropy is not None and target <= guard.min_entropy:
+        yield (
+            "actor_rollout_ref.actor.entropy_ctrl.target",
+            f"{target:g} is not above trainer.guard.min_entropy = {guard.min_entropy:g}: updates "
+            "would be undone before there is a bonus; make it larger",
         )

@@ -129,6 +129,18 @@ class PolicyLossConfig(Section):
     clipped, is the weight of the gradient, which no token loses."""
 
 
+class EntropyControl(Section):
+    """Control of `entropy_coeff` by the measured entropy (Skywork-OR1)."""
+
+    target: PositiveFloat | None = None
+    """Nats per token: each update below it raises the coefficient by `step`, each above it lowers
+    the coefficient, and there is no bonus meanwhile. null keeps `entropy_coeff`."""
+    step: PositiveFloat = 0.005
+    """By how much an update moves the coefficient."""
+    max_coeff: PositiveFloat = 0.1
+    """It stays between 0 and this."""
+
+
 class ActorConfig(Section):
     """PPO update of the policy."""
 
@@ -147,7 +159,8 @@ class ActorConfig(Section):
     clip_ratio_c: Annotated[float, Field(gt=1.0)] | None = None
     """Dual clip for negative advantages (3 is usual); null is off."""
     entropy_coeff: float = Field(default=0.001, ge=0.0)
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus; with `entropy_ctrl.target` the first one."""
+    entropy_ctrl: Annotated[EntropyControl, LATER] = EntropyControl()
     loss_agg_mode: Literal[
         "token-mean",
         "seq-mean-token-sum",

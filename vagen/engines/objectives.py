@@ -50,6 +50,7 @@ def actor_objective(
     row_ids: Tensor,
     denominator: Tensor,
     config: ActorConfig,
+    entropy_coeff: float,
 ) -> Loss:
     """Clipped policy loss, minus the entropy bonus, plus the KL loss.
 
@@ -61,7 +62,8 @@ def actor_objective(
             loss, `TRAJECTORY_TOKENS` for `PER_TRAJECTORY`.
         row_ids: int64 [M], the row of each action token.
         denominator: Of the mini batch (`actor_denominator`).
-        config: Clips, coefficients, how tokens are averaged.
+        config: Clips, the KL loss, how tokens are averaged.
+        entropy_coeff: Weight of the entropy bonus, which `entropy_ctrl` may have moved.
     """
     every = torch.ones_like(logprobs, dtype=torch.bool)
     mode = _over_rows(config.loss_agg_mode)
@@ -97,9 +99,9 @@ def actor_objective(
         **share,
     )
     metrics = {**metrics, **weight_metrics, "entropy": token_mean(entropy, every)}
-    if config.entropy_coeff:
+    if entropy_coeff:
         bonus = aggregate(scale * entropy, every, mode=mode, **share)
-        loss = loss - config.entropy_coeff * bonus
+        loss = loss - entropy_coeff * bonus
     if config.use_kl_loss:
         penalty = kl_penalty(logprobs, column("ref_logprobs"), config.kl_loss_type)
         metrics["kl_loss"] = token_mean(penalty, every)

@@ -26,7 +26,8 @@ from vagen.engines.objectives import (
     critic_denominator,
 )
 from vagen.engines.performance import Performance, start_trace, write_trace
-from vagen.learning import Metric, combine_metrics, make_kl_controller
+from vagen.learning import EntropyController, Metric, combine_metrics, make_kl_controller
+from vagen.metrics import ENTROPY, ENTROPY_COEFF
 from vagen.models.processor import Processor
 from vagen.rollout.types import TokenRow
 
@@ -52,6 +53,8 @@ class Step:
     """By how much all values were moved since the rows' `values`."""
     cliprange_value: float = math.inf
     """How far a value may move from there."""
+    entropy_coeff: float = 0.0
+    """Weight of the policy's entropy bonus."""
 
     def skips(self, norm: float) -> bool:
         """Whether a gradient norm is no good."""
@@ -89,6 +92,15 @@ class PpoEngine(ABC):
             target_kl=algorithm.kl_ctrl.target_kl,
             horizon=algorithm.kl_ctrl.horizon,
         )
+        actor = config.actor_rollout_ref.actor
+        control = actor.entropy_ctrl
+        self.entropy_controller = (
+            None
+            if control.target is None
+            else EntropyController(
+                control.target, control.step, control.max_coeff, coeff=actor.entropy_coeff
+            )
+        )
         self.credit = (
             make_credit(gamma=algorithm.high_level_gamma, **algorithm.adaptive_credit.model_dump())
             if get_estimator(algorithm.adv_estimator).adapts
@@ -104,6 +116,13 @@ class PpoEngine(ABC):
     def kl_coef(self) -> float:
         """Present coefficient of the KL penalty in the reward."""
         return self.kl_controller.kl_coef
+
+    @property
+    def entropy_coeff(self) -> float:
+        """Present weight of the entropy bonus."""
+        if self.entropy_controller is not None:
+            return self.entropy_controller.weight
+        return self.config.actor_rollout_ref.actor.entropy_coeff
 
     @property
     def temperature(self) -> float:
@@ -161,7 +180,13 @@ class PpoEngine(ABC):
             )
         if actor:
             epochs = self.config.actor_rollout_ref.actor.ppo_epochs
-            metrics |= self._train("actor", rows, images, order, on_progress, epochs=epochs)
+            weight = self.entropy_coeff
+            metrics |= self._train(
+                "actor", rows, images, order, on_progress, epochs=epochs, entropy_coeff=weight
+            )
+            if self.entropy_controller is not None:
+                metrics[ENTROPY_COEFF] = weight
+                self.entropy_controller.update(metrics[ENTROPY])
         self._update_kl_controller(rows)
         self.updates += 1
         return metrics
@@ -172,10 +197,12 @@ class PpoEngine(ABC):
 
     def save_state(self, directory: Path) -> None:
         """Writes counters and controllers."""
+        entropy = self.entropy_controller
         content = {
             "updates": self.updates,
             "lr_scale": self.lr_scale,
             "kl_controller": self.kl_controller.state_dict(),
+            "entropy_controller": None if entropy is None else entropy.state_dict(),
             "credit": None if self.credit is None else self.credit.state_dict(),
         }
         (directory / STATE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
@@ -186,6 +213,8 @@ class PpoEngine(ABC):
         self.updates = state["updates"]
         self.lr_scale = state["lr_scale"]
         self.kl_controller.load_state_dict(state["kl_controller"])
+        if self.entropy_controller is not None:
+            self.entropy_controller.load_state_dict(state["entropy_controller"])
         if self.credit is not None:
             self.credit.load_state_dict(state["credit"])
 
@@ -233,11 +262,11 @@ class PpoEngine(ABC):
         on_progress: OnProgress | None,
         *,
         epochs: int,
-        **values: float,
+        **more: float,
     ) -> dict[str, float]:
         """All mini batches of one network: `ppo_mini_batch_size` trajectories, all rows of each.
 
-        `values` are what a step of the critic knows besides.
+        `more` is what a step of this network knows besides.
         """
         actor, critic = self.config.actor_rollout_ref.actor, self.config.critic
         config: ActorConfig | CriticConfig = actor if network == "actor" else critic
@@ -255,7 +284,7 @@ class PpoEngine(ABC):
                     lr=lr,
                     grad_clip=config.grad_clip,
                     grad_norm_threshold=config.grad_norm_threshold,
-                    **values,
+                    **more,
                 )
                 stepped = self._step(step, mini, images, on_progress)
                 done.append(stepped)

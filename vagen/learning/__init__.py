@@ -1,7 +1,7 @@
-"""Losses, masks, token rewards, filters and KL controllers."""
+"""Losses, masks, token rewards, filters, controllers of coefficients."""
 
 from vagen.learning.aggregate import LossAggMode, aggregate, loss_denominator
-from vagen.learning.entropy import entropy_from_logits
+from vagen.learning.entropy import EntropyController, entropy_from_logits
 from vagen.learning.filters import loss_scale, select_groups
 from vagen.learning.groups import GroupStatistics, group_statistics
 from vagen.learning.importance import truncated_importance_weights
@@ -31,6 +31,7 @@ from vagen.learning.value_loss import value_loss
 
 __all__ = [
     "AdaptiveKLController",
+    "EntropyController",
     "FixedKLController",
     "GroupStatistics",
     "KLController",

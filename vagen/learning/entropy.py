@@ -1,4 +1,8 @@
-"""Entropy of the policy's next-token distribution."""
+"""Entropy of the policy's next-token distribution, and the controller of its bonus."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,3 +22,47 @@ def entropy_from_logits(logits: Tensor) -> Tensor:
     finite = logits.masked_fill(torch.isneginf(logits), torch.finfo(logits.dtype).min)
     logprobs = torch.log_softmax(finite, dim=-1)
     return -(logprobs.exp() * logprobs).sum(-1)
+
+
+@dataclass(slots=True)
+class EntropyController:
+    """Keeps entropy from falling below a target (Skywork-OR1, arXiv 2505.22312).
+
+    After each update `coeff` moves by `step`, up if the entropy was below the target, down if it
+    was above, within 0 and `max_coeff`. It is the weight of the bonus while the entropy is at most
+    the target; above it there is no bonus. The paper measures the entropy of a batch before it
+    learns from it, here it is that of the update before.
+    """
+
+    target: float
+    """Nats per token."""
+    step: float
+    max_coeff: float
+    coeff: float
+    """At first the weight of the first update, whose entropy nobody knows."""
+    below: bool = True
+    """Whether the last entropy was at most the target."""
+
+    @property
+    def weight(self) -> float:
+        """Of the bonus in the next update."""
+        return self.coeff if self.below else 0.0
+
+    def update(self, entropy: float) -> None:
+        """Adapts after an update to its mean entropy, nats per token.
+
+        One that is not finite, of steps that were skipped, changes nothing.
+        """
+        if not math.isfinite(entropy):
+            return
+        self.below = entropy <= self.target
+        moved = self.coeff + self.step * ((entropy < self.target) - (entropy > self.target))
+        self.coeff = min(max(moved, 0.0), self.max_coeff)
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state; continuing from it equals not having stopped."""
+        return {"coeff": self.coeff, "below": self.below}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes up a state."""
+        self.coeff, self.below = float(state["coeff"]), bool(state["below"])

@@ -131,7 +131,8 @@ def gpu_memory(
         serving = 0
     elif experiment.rollout_manager.one_step_off:
         serving = vllm or weights + cache
-    bonus = 2 if experiment.actor_rollout_ref.actor.entropy_coeff else 0
+    actor_config = experiment.actor_rollout_ref.actor
+    bonus = 2 if actor_config.entropy_coeff or actor_config.entropy_ctrl.target else 0
     return GpuMemory(
         actor=actor,
         critic=critic,

@@ -16,6 +16,8 @@ OVERRIDES = (
     "actor_rollout_ref.actor.tis_imp_ratio_cap=2.0",
     "actor_rollout_ref.actor.policy_loss.loss_mode=gspo_turn",
     "critic.center_values=true",
+    "actor_rollout_ref.actor.entropy_coeff=0.05",
+    "actor_rollout_ref.actor.entropy_ctrl.target=9",
 )
 """One optimizer step per network, with every term that a loss can have."""
 

@@ -16,7 +16,10 @@ from vagen.models.processor import load_processor
 pytestmark = pytest.mark.slow
 
 FROZEN = "actor_rollout_ref.model.freeze_vision_tower=true"
-STEP = {"lr": 1e-3, "grad_clip": 1.0, "grad_norm_threshold": 1e9, "denominator": 50.0}
+STEP = {
+    **{"lr": 1e-3, "grad_clip": 1.0, "grad_norm_threshold": 1e9},
+    **{"denominator": 50.0, "entropy_coeff": 0.001},
+}
 
 
 def learn(rank: int, ranks: int, folder: Path) -> None:

@@ -15,7 +15,10 @@ from vagen.models.processor import load_processor
 
 pytestmark = pytest.mark.slow
 
-STEP = {"lr": 1e-3, "grad_clip": 1.0, "grad_norm_threshold": 1e9, "denominator": 50.0}
+STEP = {
+    **{"lr": 1e-3, "grad_clip": 1.0, "grad_norm_threshold": 1e9},
+    **{"denominator": 50.0, "entropy_coeff": 0.001},
+}
 LAYOUTS = {"whole": "null", "hybrid": "1"}
 """`fsdp_size` on two ranks."""
 

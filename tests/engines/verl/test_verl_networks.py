@@ -27,7 +27,10 @@ pytestmark = pytest.mark.slow
 
 FAMILIES = ("qwen3_vl", "qwen2_5_vl")
 ATTENTIONS = ("packed", "sdpa")
-STEP = {"lr": 1e-3, "grad_clip": 1.0, "grad_norm_threshold": 1e9, "denominator": 50.0}
+STEP = {
+    **{"lr": 1e-3, "grad_clip": 1.0, "grad_norm_threshold": 1e9},
+    **{"denominator": 50.0, "entropy_coeff": 0.001},
+}
 
 
 def without_pictures(row: TokenRow, processor: Processor) -> TokenRow:

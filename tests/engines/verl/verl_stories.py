@@ -15,6 +15,8 @@ OVERRIDES = (
     "actor_rollout_ref.actor.ppo_mini_batch_size=6",
     "algorithm.kl_ctrl.kl_coef=0.05",
     "critic.center_values=true",
+    "actor_rollout_ref.actor.entropy_coeff=0.05",
+    "actor_rollout_ref.actor.entropy_ctrl.target=9",
 )
 """One optimizer step per network, and all networks there are."""
 

@@ -329,6 +329,7 @@ class LocalEngine(PpoEngine):
             step.denominator,
             config=self.config.actor_rollout_ref.actor,
             temperature=self.temperature,
+            entropy_coeff=step.entropy_coeff,
         )
 
     def _critic_loss(self, rows: Sequence[TokenRow], packed: PackedRows, step: Step) -> Loss:

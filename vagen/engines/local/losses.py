@@ -36,6 +36,7 @@ def actor_loss(
     *,
     config: ActorConfig,
     temperature: float,
+    entropy_coeff: float,
 ) -> Loss:
     """`actor_objective` from logits float32 [M, V] at the tokens that predict action tokens."""
     logits = _tempered(logits, temperature)
@@ -46,6 +47,7 @@ def actor_loss(
         row_ids=packed.row_of,
         denominator=denominator,
         config=config,
+        entropy_coeff=entropy_coeff,
     )
 
 

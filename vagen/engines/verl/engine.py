@@ -224,7 +224,7 @@ class VerlEngine(PpoEngine):
         }
         if step.network == "actor":
             group, columns = self.groups.policy, self._actor_columns()
-            options["calculate_entropy"] = True
+            options |= {"calculate_entropy": True, "entropy_coeff": step.entropy_coeff}
         else:
             group, columns = self.groups.critic, ("values", "returns", CRITIC_MASK)
         self._early.forget()

@@ -44,6 +44,7 @@ def policy_loss(
         row_ids=rows[actions],
         denominator=torch.tensor(data["denominator"]),
         config=config,
+        entropy_coeff=data["entropy_coeff"],
     )
     return _share(loss, data)
 
