@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,13 @@ def header(note: str) -> dict[str, Any]:
         "versions": package_versions(),
         "note": note,
     }
+
+
+def write_result(path: Path, result: dict[str, Any]) -> None:
+    """Writes a result with a line for each list of plain values, such as a learning curve."""
+    text = json.dumps(result, indent=1)
+    lists = re.compile(r"\[\s+([^][{}]*?)\s+\]")
+    path.write_text(lists.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n")
 
 
 def write_verl_cpu(found: dict[str, Any], *place: str) -> None:

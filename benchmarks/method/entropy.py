@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.machine import describe_machine, header
+from benchmarks.machine import describe_machine, header, write_result
 from benchmarks.method import arms, report
 from benchmarks.method.learner import Arm
 from vagen.report.curves import COLORS, GRID, INK
@@ -72,7 +72,7 @@ def write(outputs: Path, note: str) -> None:
         "arms": found,
         "contrasts": report.contrasts_of(found, contrasts),
     }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(RESULT, result)
     report.write_tables({"entropy": _table(found, contrasts)})
     _draw(found, report.ROOT / "docs" / "images" / "method-entropy.png")
     print(RESULT)

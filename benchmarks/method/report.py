@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.machine import describe_machine, header
+from benchmarks.machine import describe_machine, header, write_result
 from benchmarks.method.arms import CONTRASTS, TASKS, Contrast
 from vagen.report.curves import COLORS, DPI, GRID, INK, MUTED
 from vagen.report.files import write_whole
@@ -247,7 +247,7 @@ def write(outputs: Path, studies: Mapping[str, Sequence[Contrast]], note: str) -
         },
     }
     path = ROOT / "benchmarks" / "results" / "method.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(path, result)
     images = ROOT / "docs" / "images"
     tables = {"arms": arm_table(tokens)}
     if tokens:
