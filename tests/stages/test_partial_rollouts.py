@@ -125,6 +125,7 @@ def test_groups_are_carried_on_whole_and_each_turn_is_of_one_policy(trained):
         metrics = run.iteration_metrics()[iteration]
         assert metrics["rollout/staleness"] == pytest.approx(np.mean(lags))
         assert metrics["rollout/staleness_max"] == max(lags)
+        assert metrics["rollout/logprob_difference_max"] < 1e-4, "stale tokens are not compared"
         assert metrics["rollout/carried"] == pytest.approx(np.mean(carried))
     assert mixed, "an episode that two policies played"
     # Every group that was begun was learnt from, in the end.

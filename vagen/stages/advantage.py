@@ -34,7 +34,7 @@ from vagen.run.run import Run, result
 from vagen.stages.collapse import is_due, measure
 from vagen.stages.credit import anchor_ids, credit_arguments
 from vagen.stages.selection import select_trajectories, turn_rewards_by_trajectory
-from vagen.stages.weights import engine_at, version_learning
+from vagen.stages.weights import engine_at, updates_before, version_learning
 
 COMPARED = 16
 """Rows whose log-probabilities are computed only to compare them with the rollout's."""
@@ -118,7 +118,7 @@ def add_columns(
         return chosen
     spec = estimator_of(config)
     kl_coef = engine.kl_coef
-    old, agreement = _old_logprobs(config, engine, rows, images)
+    old, agreement = _old_logprobs(config, engine, rows, images, _fresh(rows, owners))
     columns = {"old_logprobs": old}
     if watch is not None:
         agreement |= watch(agreement)
@@ -199,28 +199,49 @@ def _logprobs(
     return out
 
 
+def _fresh(rows: Sequence[TokenRow], owners: Sequence[Trajectory]) -> list[NDArray[np.bool_]]:
+    """Tokens [T] per row that the newest weights sampled: all, but in partial rollouts."""
+    versions = {turn.policy_version for owner in owners for turn in owner.turns}
+    newest = max((updates_before(version) for version in versions if version), default=0)
+    masks = []
+    for row, owner in zip(rows, owners, strict=True):
+        stale = [
+            turn.turn_index
+            for turn in owner.turns
+            if turn.policy_version and updates_before(turn.policy_version) < newest
+        ]
+        masks.append(row.loss_mask & ~np.isin(row.turn_index, stale))
+    return masks
+
+
 def _old_logprobs(
-    config: ExperimentConfig, engine: Engine, rows: Sequence[TokenRow], images: dict[str, bytes]
+    config: ExperimentConfig,
+    engine: Engine,
+    rows: Sequence[TokenRow],
+    images: dict[str, bytes],
+    fresh: Sequence[NDArray[np.bool_]],
 ) -> tuple[list[NDArray[np.float32]], dict[str, float]]:
     """Log-probabilities [T] per row before the update, and how far rollout and trainer agree."""
     actor, rollout = config.actor_rollout_ref.actor, config.rollout_manager
     reuse = actor.use_rollout_log_probs
     if reuse is None:
         reuse = engine.same_logprobs and rollout.use_loss_mask and actor.tis_imp_ratio_cap is None
-    compared = rows[:: -(-len(rows) // COMPARED)] if reuse else rows
-    found = _logprobs(engine, compared, images)
-    agreement = _agreement(compared, found)
+    every = slice(None, None, -(-len(rows) // COMPARED) if reuse else 1)
+    found = _logprobs(engine, rows[every], images)
+    agreement = _agreement(rows[every], fresh[every], found)
     if reuse:
         found = [np.where(r.loss_mask, r.rollout_logprobs, np.float32(0)) for r in rows]
     return found, agreement
 
 
 def _agreement(
-    rows: Sequence[TokenRow], logprobs: Sequence[NDArray[np.float32]]
+    rows: Sequence[TokenRow],
+    fresh: Sequence[NDArray[np.bool_]],
+    logprobs: Sequence[NDArray[np.float32]],
 ) -> dict[str, float]:
-    """How far the rollout's log-probabilities of the sampled tokens are the trainer's."""
-    trainer = [array[row.loss_mask] for row, array in zip(rows, logprobs, strict=True)]
-    rollout = [row.rollout_logprobs[row.loss_mask] for row in rows]
+    """How far the rollout's log-probabilities of fresh tokens are the trainer's."""
+    trainer = [array[mask] for mask, array in zip(fresh, logprobs, strict=True)]
+    rollout = [row.rollout_logprobs[mask] for mask, row in zip(fresh, rows, strict=True)]
     if not any(map(len, rollout)):
         return {}
     return measure_agreement(np.concatenate(trainer), np.concatenate(rollout))
