@@ -81,6 +81,7 @@ def batches(run) -> list[TrajectoryBatch]:
     return [TrajectoryBatch.load(run.step(i, "advantage")) for i in range(4)]
 
 
+@pytest.mark.slow
 def test_with_nothing_carried_on_it_is_the_synchronous_training(trained):
     plain, partial = trained(), trained(f"{OVER}=3")
     for batch, other in zip(batches(plain), batches(partial), strict=True):
@@ -133,6 +134,7 @@ def test_groups_are_carried_on_whole_and_each_turn_is_of_one_policy(trained):
     assert seen == Counter(spec.group_id for spec in asked) and len(seen) == 12
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_after_a_rollout_carries_the_same_on(trained, make_started_run):
     whole = trained(f"{OVER}=5")
     killed = make_started_run(*WORDS, f"{OVER}=5")
