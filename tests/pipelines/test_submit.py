@@ -25,6 +25,7 @@ def kubeflow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Kubefl
         yield api
 
 
+@pytest.mark.slow
 def test_a_training_is_sent_with_its_files(
     kubeflow: KubeflowApi, capsys: pytest.CaptureFixture[str]
 ):

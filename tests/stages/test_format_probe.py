@@ -57,6 +57,7 @@ def test_a_tiny_model_is_probed_if_it_is_asked_for(make_experiment, vl_dir, word
     assert answers_probed(other) == (answers if words else DEFAULT_ANSWERS)
 
 
+@pytest.mark.slow
 def test_a_training_is_the_same_with_a_probe_and_without(make_started_run):
     """Every number of two iterations, and all weights and moments, to the last bit."""
     left = []

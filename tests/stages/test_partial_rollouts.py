@@ -99,6 +99,7 @@ def test_with_nothing_carried_on_it_is_the_synchronous_training(trained):
         assert {k: found[k] for k in same} == {k: expected[k] for k in same}
 
 
+@pytest.mark.slow
 def test_groups_are_carried_on_whole_and_each_turn_is_of_one_policy(trained):
     run = trained(f"{OVER}=5")
     seen: Counter[str] = Counter()

@@ -246,6 +246,7 @@ def test_a_process_that_is_killed_while_it_writes_a_checkpoint_has_lost_nothing(
     assert_learnt_the_same(run, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_under_a_checkpoint_is_told_once_and_loses_nothing(
     make_started_run, undisturbed, monkeypatch
 ):

@@ -239,6 +239,7 @@ def test_an_unknown_run_and_a_deleted_experiment_are_clear_errors(output_dir, tm
         Tracker.start(experiment="gone", run_name="r", run_dir=tmp_path, output_dir=output_dir)
 
 
+@pytest.mark.slow
 def test_importing_the_room_is_light_and_mlflow_is_quiet(tmp_path):
     code = """
 import sys, json

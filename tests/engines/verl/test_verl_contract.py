@@ -185,6 +185,7 @@ def test_version_is_the_pinned_one() -> None:
     assert f"verl=={found_version}" in pins, f"verl {found_version} is not what was tested"
 
 
+@pytest.mark.slow
 def test_vllm_leaves_out_what_we_ban(vl_model: Any) -> None:
     """verl's server masks ids of no token and images' tokens; our trainers must do the same.
 
