@@ -67,12 +67,17 @@ def estimate_with_metrics(
     advantages = found.advantages
     if whiten and spec.whiten_over is not None:
         mask, statistics = inputs.mask(spec.mask), inputs.mask(spec.whiten_over)
-        ids = numbered("whiten_ids", whiten_ids or [0] * len(mask), len(mask)).to(mask.device)
-        raw, advantages = advantages, torch.zeros_like(advantages, dtype=inputs.dtype)
-        for part in (ids == number for number in ids.unique()):
-            mine = part[:, None]
-            advantages += whitened(
-                raw, mask & mine, statistics_BT=statistics & mine, dtype=inputs.dtype
+        parts: list[Any] = [slice(None)]
+        if whiten_ids is not None:
+            ids = numbered("whiten_ids", whiten_ids, len(mask)).to(mask.device)
+            parts = [ids == number for number in ids.unique()]
+        advantages = torch.empty_like(found.advantages, dtype=inputs.dtype)
+        for part in parts:
+            advantages[part] = whitened(
+                found.advantages[part],
+                mask[part],
+                statistics_BT=statistics[part],
+                dtype=inputs.dtype,
             )
     return found._replace(
         advantages=advantages.to(inputs.dtype), returns=found.returns.to(inputs.dtype)
