@@ -49,14 +49,15 @@ def bring_up(run: str, infra: InfraConfig) -> Dashboard:
         priority=config.priority,
     )
     asked, pending = cluster.cluster_name(name), 60 * config.pending_minutes
-
-    def say(text: str) -> None:
-        print(text, flush=True)
-
     cluster.ensure_raycluster(kube, manifest, deadline=pending, report=say)
     cluster.renew_lease(kube, asked, config.lease_minutes)
     ready = cluster.await_raycluster(kube, asked, pending_deadline=pending, report=say)
     return cluster.find_dashboard(kube, ready)
+
+
+def say(text: str) -> None:
+    """Tells whoever reads the step's log."""
+    print(text, flush=True)
 
 
 @contextmanager
@@ -77,7 +78,7 @@ def lease(run: str, infra: InfraConfig) -> Iterator[None]:
         try:
             cluster.renew_lease(cluster.connect(config.namespace), name, minutes)
         except ClusterError as error:
-            print(f"the lease of {name} is not renewed: {error}", flush=True)
+            say(f"the lease of {name} is not renewed: {error}")
 
     def keep() -> None:
         while not over.wait(60 * config.lease_minutes / 4):
@@ -127,7 +128,7 @@ def save_pod_logs(run: str, namespace: str) -> None:
         logs = Path(folder) / LOGS
         with commit_directory(logs, kind=LOGS) as partial:
             for missing in cluster.harvest_logs(kube, run_name(run), partial).missing:
-                print(f"not saved: {missing}", flush=True)
+                say(f"not saved: {missing}")
         keep_logs(run, logs, "pods")
 
 

@@ -17,6 +17,7 @@ from vagen.launch.bring_up import (
     lease,
     ready_dashboard,
     save_pod_logs,
+    say,
 )
 from vagen.launch.errors import JobFailed, Lost
 from vagen.launch.logs import RAY_LOGS
@@ -58,7 +59,7 @@ def run_on_cluster(
     config = kubernetes_of(infra)
     arguments = kwargs | ({CPU: 1} if infra.device == "cpu" else {})
     job = StageJob(
-        run, stage, arguments, seconds=3600 * config.step_hours, patience=patience, say=_say
+        run, stage, arguments, seconds=3600 * config.step_hours, patience=patience, say=say
     )
     with lease(run, infra):
         for left in reversed(range(config.retries + 1)):
@@ -74,7 +75,7 @@ def run_on_cluster(
                     ) from loss
                 tried = config.retries - left
                 pause = min(patience.longest_backoff, patience.backoff * 2**tried)
-                _say(f"{loss}\n{stage} is tried again in {pause:.0f} s, {left} more times at most")
+                say(f"{loss}\n{stage} is tried again in {pause:.0f} s, {left} more times at most")
                 time.sleep(pause)
     raise AssertionError("the last attempt returns or raises")
 
@@ -105,7 +106,7 @@ def save_logs(run: str, namespace: str) -> None:
             save(run, namespace)
         # The store, the cluster or Ray: none of them may keep the other logs from being saved.
         except (ValueError, RuntimeError, OSError) as error:
-            _say(f"logs of {run} are not saved: {error}")
+            say(f"logs of {run} are not saved: {error}")
 
 
 def _brought_up(run: str, infra: InfraConfig) -> Dashboard:
@@ -130,12 +131,8 @@ def _check_committed(run: str, result: dict[str, Any]) -> None:
 def _save_ray_logs(run: str, namespace: str) -> None:
     dashboard = ready_dashboard(run, namespace)
     if dashboard is None:
-        _say("the Ray cluster is not well: what Ray wrote on its nodes is lost")
+        say("the Ray cluster is not well: what Ray wrote on its nodes is lost")
         return
     patience = replace(PATIENCE, unreachable=30.0)
-    job = StageJob(run, RAY_LOGS, {}, seconds=LOGS_SECONDS, patience=patience, say=_say)
+    job = StageJob(run, RAY_LOGS, {}, seconds=LOGS_SECONDS, patience=patience, say=say)
     job.perform(dashboard)
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
