@@ -34,11 +34,19 @@ from vagen.config.load import load_experiment
             ["algorithm.adv_estimator=remax", "rollout_manager.use_multi_turn_reward=true"],
             ["remax with turn rewards"],
         ),
+        (
+            "vagen_full_turn_lambda",
+            ["rollout_manager.turn_reward_budget=null"],
+            ["winning in turn"],
+        ),
     ],
 )
 def test_what_is_remarked_on(preset, overrides, words, tmp_path: Path) -> None:
     path = tmp_path / "lake.yaml"
-    path.write_text(f"name: lake\npreset: {preset}\nenvs:\n  lake: {{env_name: FrozenLake}}\n")
+    path.write_text(
+        f"name: lake\npreset: {preset}\nenvs:\n  lake: {{env_name: FrozenLake}}\n"
+        "rollout_manager: {turn_reward_budget: 3}\n"
+    )
     found = list(hints(load_experiment(path, overrides)))
     assert len(found) == len(words)
     for text, part in zip(found, words, strict=True):

@@ -258,7 +258,8 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     del values["actor_rollout_ref"]["actor"]["entropy_ctrl"]
     del values["algorithm"]["overlong"]
     del values["algorithm"]["whitening"]
-    del values["rollout_manager"]["whole_turns"]
+    for option in ("turn_reward_budget", "on_stalling", "whole_turns"):
+        del values["rollout_manager"][option]
     del values["rollout_manager"]["over_sampling_batch_size"]
     del values["critic"]["warmup_epochs"]
     del values["warm_start"]["episodes"]

@@ -22,6 +22,7 @@ envs:
   lake:
     env_name: FrozenLake
     env_config: {prompt_detail: brief}
+rollout_manager: {turn_reward_budget: 3}
 """
 SIZE = ConversationSize(prompt=100, observation=20, response=30, image_tokens=16, patches=64)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vagen.rollout.batch import BatchError, TrajectoryBatch
-from vagen.rollout.types import Status
+from vagen.rollout.types import Status, TurnRewards
 from vagen.stages.rollout import check_images, episode_metrics, rollout, set_baselines
 
 
@@ -120,10 +120,12 @@ def test_a_mixture_is_measured_per_environment(batch):
     assert "train/success/game" in metrics
 
 
-def test_a_greedy_episode_that_failed_is_no_baseline(batch):
+def test_a_greedy_episode_that_failed_is_no_baseline(batch, make_experiment):
     greedy = copy.deepcopy(batch.trajectories[:3])
-    greedy[0].status, greedy[0].score = Status.ENV_ERROR, 0.0
-    greedy[1].score, greedy[2].score = 2.0, 3.0
-    metrics = set_baselines(batch.trajectories[:3], greedy)
+    greedy[0].status = Status.ENV_ERROR
+    for trajectory, earned in zip(greedy, (5.0, 2.0, 3.0), strict=True):
+        trajectory.turns = trajectory.turns[:1]
+        trajectory.turns[0].rewards = TurnRewards(env=earned, format=0.0)
+    metrics = set_baselines(make_experiment(), batch.trajectories[:3], greedy)
     assert [t.baseline_score for t in batch.trajectories[:3]] == [None, 2.0, 3.0]
     assert metrics == {"rollout/baseline_score": 2.5, "rollout/baseline_missing": 1.0}

@@ -37,7 +37,7 @@ COMMANDS = {
     "view": Command("vagen.cli.evaluate:view", "open a run's or an evaluation's report"),
     "plan": Command("vagen.cli.plan:plan", "what would run: steps, sizes, memory", _WORDS),
     "doctor": Command("vagen.cli.doctor:doctor", "check this machine and this model", _WORDS),
-    "judge": Command("vagen.cli.calibrate:calibrate_judge", "measure how good a judge is", _WORDS),
+    "judge": Command("vagen.cli.judge:judge", "how good a judge is, and what it pays for", _WORDS),
     "env": Command("vagen.cli.env:env", "check an environment of your own"),
     "store": Command("vagen.cli.store:store", "what is in a store: list, check, copy, tidy up"),
     "cluster": Command("vagen.cli.cluster:cluster", "runs on Kubernetes: status, logs, end"),
@@ -207,15 +207,23 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     "judge": [
         (
             ("action",),
-            {"choices": ["calibrate"], "help": "judge generated statements of known worth"},
+            {
+                "choices": ["audit", "calibrate"],
+                "help": "audit: what experts, cheats and losers earn; calibrate: judge generated "
+                "statements of known worth",
+            },
+        ),
+        (
+            ("--levels",),
+            {"type": int, "default": 16, "help": "audit: levels of each environment (16)"},
         ),
         (("--env",), {"metavar": "NAME", "help": "this environment instead of an experiment's"}),
         (
             ("--statements",),
-            {"type": int, "default": 5000, "help": "for each environment (5000)"},
+            {"type": int, "default": 5000, "help": "calibrate: for each environment (5000)"},
         ),
         (("--seed",), {"type": int, "default": 0, "help": "decides states and texts (0)"}),
-        (("--out",), {"required": True, "metavar": "DIR", "help": "folder for the report"}),
+        (("--out",), {"metavar": "DIR", "help": "calibrate: folder for the report"}),
     ],
     "env": [
         (

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from vagen.config.checks import estimator_of
 from vagen.config.schema import ExperimentConfig
+from vagen.envs.registry import parse_env_config
 
 TURN_LEVEL = ("bi_level_gae", "turn_wise_gae")
 """Estimators with a discount and a lambda per turn."""
@@ -36,8 +37,45 @@ def hints(config: ExperimentConfig) -> Iterator[str]:
             "turn, also of late ones that have little to come; rewards at the end suit it "
             "(rollout_manager.use_multi_turn_reward = false), or an estimator with a critic"
         )
+    yield from stalling(config)
     if not config.rollout_manager.use_loss_mask and spec.mask == "loss":
         yield (
             f"rollout_manager.use_loss_mask = false: {name} says nothing of observations, they "
             "dilute the policy loss and teach nothing"
         )
+
+
+def turn_discount(config: ExperimentConfig) -> float:
+    """Discount from a turn to the next, as training sees an episode's rewards."""
+    between_turns = config.algorithm.adv_estimator in TURN_LEVEL
+    is_paid_then = config.rollout_manager.use_multi_turn_reward
+    return config.algorithm.high_level_gamma if between_turns and is_paid_then else 1.0
+
+
+def stalling(config: ExperimentConfig) -> Iterator[str]:
+    """Says of each environment where winning in the last turn earns more than in the first.
+
+    Of those that pay for success, with every text right; `vagen judge audit` plays them all.
+    """
+    manager, judge = config.rollout_manager, config.judge
+    if manager.turn_reward_budget is not None:
+        return
+    for config_id, spec in config.envs.items():
+        options = parse_env_config(spec.env_name, spec.env_config)
+        values = options.reward_values
+        if "success" not in values:
+            continue
+        paid = values.get("format", 0.0)
+        if judge.use_state_reward:
+            inner = options.layout.inner
+            paid += judge.observation_weight * ("observation" in inner)
+            paid += judge.prediction_weight * ("prediction" in inner)
+        paid += values.get("step", 0.0)
+        gammas = [turn_discount(config) ** turn for turn in range(manager.max_turns)]
+        gain = paid * sum(gammas[1:]) - values["success"] * (1 - gammas[-1])
+        if gain > 0:
+            yield (
+                f"{config_id}: winning in turn {manager.max_turns} earns {gain:.2f} more than in "
+                "the first, since every turn is paid for format and texts; "
+                "rollout_manager.turn_reward_budget (3, say) pays each episode the same for them"
+            )

@@ -70,6 +70,12 @@ class RolloutManagerConfig(Section):
     """Run the advantage recursion over sampled tokens only (M^adv)."""
     use_multi_turn_reward: bool = True
     """Place each turn's reward on its last token; otherwise their sum on the last token of all."""
+    turn_reward_budget: Annotated[PositiveFloat | None, LATER] = None
+    """An episode's format and judge rewards are worth those of so many turns, however long it is:
+    this times their mean. null: their sum, as the papers have it, which pays for turns: who can win
+    earns more by not winning yet."""
+    on_stalling: Annotated[Literal["warn", "refuse"], LATER] = "warn"
+    """What `build` does where winning in the last turn earns more than in the first."""
     whole_turns: Annotated[bool, LATER] = False
     """Begin a turn only if there is room for `data.max_response_length` tokens, so that no answer
     is cut shorter than the others; what has no room ends as truncated. Off: for 8 tokens."""

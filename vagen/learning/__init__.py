@@ -26,7 +26,7 @@ from vagen.learning.metrics import (
 from vagen.learning.overlong import overlong_penalty
 from vagen.learning.policy_loss import LossMode, policy_loss
 from vagen.learning.reward_normalization import normalize_turn_rewards
-from vagen.learning.rewards import token_rewards
+from vagen.learning.rewards import token_rewards, turn_totals
 from vagen.learning.value_loss import value_loss
 
 __all__ = [
@@ -62,5 +62,6 @@ __all__ = [
     "truncated_importance_weights",
     "turn_end_mask",
     "turn_start_mask",
+    "turn_totals",
     "value_loss",
 ]

@@ -10,6 +10,24 @@ from torch import Tensor
 
 from vagen.learning.kl import kl_penalty
 from vagen.learning.masks import last_sampled_mask
+from vagen.rollout.types import TurnRewards
+
+
+def turn_totals(rewards: Sequence[TurnRewards], budget: float | None = None) -> list[float]:
+    """What each turn of an episode earned, K floats.
+
+    With a budget, rewards for what was written (format, judge) are worth those of `budget` turns in
+    all, however long the episode is: each turn's are multiplied by `budget / K`, so that their sum
+    is `budget` times their mean. As a plain sum they pay for turns: an expert that walks into walls
+    until the last turn earns more than one that wins at once.
+
+    >>> turn_totals([TurnRewards(1.0, 0.5), TurnRewards(0.0, 0.5)])
+    [1.5, 0.5]
+    >>> turn_totals([TurnRewards(1.0, 0.5), TurnRewards(0.0, 0.5)], budget=1.0)
+    [1.25, 0.25]
+    """
+    share = 1.0 if budget is None else budget / max(len(rewards), 1)
+    return [each.env + share * (each.total - each.env) for each in rewards]
 
 
 def token_rewards(

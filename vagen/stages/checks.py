@@ -4,6 +4,7 @@ import asyncio
 
 from vagen import progress
 from vagen.config.base import ConfigError
+from vagen.config.hints import stalling
 from vagen.judge.calibration.run import shortcomings
 from vagen.judge.llm.probe import probe
 from vagen.run.run import Run
@@ -14,14 +15,19 @@ _PROBE_SECONDS = 60.0
 
 
 def check_start(run: Run) -> None:
-    """Opens MLflow and looks at the judge's calibration.
+    """Opens MLflow, looks at the judge's calibration and at what the rewards pay for.
 
     Raises:
         TrackingError: MLflow cannot be reached.
-        ConfigError: The judge is not as good as its calibration has to be.
+        ConfigError: The judge is not as good as its calibration has to be, or stalling pays.
     """
     tracker_of(run)
     _check_calibration(run)
+    found = list(stalling(run.experiment))
+    if found and run.experiment.rollout_manager.on_stalling == "refuse":
+        raise ConfigError(f"{'; '.join(found)} (rollout_manager.on_stalling=warn goes on)")
+    for text in found:
+        progress.note(text)
 
 
 def check_endpoints(run: Run) -> None:

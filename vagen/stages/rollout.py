@@ -12,6 +12,7 @@ from PIL import Image
 
 from vagen import progress
 from vagen.config.checks import needs_greedy_baseline, trajectories_per_iteration
+from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine, Images, Play
 from vagen.envs.images import decode_png
 from vagen.learning.early_stop import group_variance
@@ -26,6 +27,7 @@ from vagen.run import layout
 from vagen.run.run import NextRollout, Run, result
 from vagen.stages.episodes import greedy_specs, refill_specs, training_specs
 from vagen.stages.levels import load_levels
+from vagen.stages.selection import turn_rewards
 from vagen.stages.weights import engine_at, updates_before, version_played
 from vagen.storage import commit_directory, verify_directory
 
@@ -120,7 +122,7 @@ def play_iteration(
         greedy = sampling.model_copy(update={"temperature": 0.0})
         levels = greedy_specs([spec for spec in specs if spec.group_id in groups])
         baselines, _ = play(levels, sampling=greedy, split="train")
-        metrics |= set_baselines(trajectories, baselines)
+        metrics |= set_baselines(config, trajectories, baselines)
     return Played(trajectories, images, metrics)
 
 
@@ -222,14 +224,15 @@ def _play_watched(run: Run, engine: Engine, iteration: int) -> Played:
 
 
 def set_baselines(
-    trajectories: Sequence[Trajectory], greedy: Sequence[Trajectory]
+    config: ExperimentConfig, trajectories: Sequence[Trajectory], greedy: Sequence[Trajectory]
 ) -> dict[str, float]:
-    """Gives each trajectory the score of the greedy episode on its level; returns metrics.
+    """Gives each trajectory what the greedy episode on its level earned; returns metrics.
 
     The greedy episodes themselves go no further. One that failed in its environment leaves the
     baseline of its level None, which `remax` reads as 0: any constant is unbiased.
     """
-    scores = {t.group_id: t.score for t in greedy if t.status is not Status.ENV_ERROR}
+    played = [t for t in greedy if t.status is not Status.ENV_ERROR]
+    scores = {t.group_id: sum(turn_rewards(config, t)) for t in played}
     for trajectory in trajectories:
         trajectory.baseline_score = scores.get(trajectory.group_id)
     return {

@@ -11,6 +11,7 @@ from vagen.learning import (
     normalize_turn_rewards,
     overlong_penalty,
     select_groups,
+    turn_totals,
 )
 from vagen.learning.filters import ZERO
 from vagen.metrics import REWARD_STD
@@ -39,7 +40,7 @@ def select_trajectories(
         for trajectory in played:
             trajectory.kept = not _overlong(trajectory)
         played = [trajectory for trajectory in played if trajectory.kept]
-    scores = np.array([sum(_turn_rewards(config, t)) for t in played], np.float64)
+    scores = np.array([sum(_training_rewards(config, t)) for t in played], np.float64)
     groups = group_statistics(scores, [trajectory.group_id for trajectory in played])
     chosen = select_groups(
         groups.stds,
@@ -70,8 +71,8 @@ def turn_rewards_by_trajectory(
     count nowhere and keep what they earned.
     """
     if not training:
-        return {t.trajectory_id: [turn.rewards.total for turn in t.turns] for t in trajectories}
-    rewards = {t.trajectory_id: _turn_rewards(config, t) for t in trajectories}
+        return {t.trajectory_id: turn_rewards(config, t) for t in trajectories}
+    rewards = {t.trajectory_id: _training_rewards(config, t) for t in trajectories}
     options = config.algorithm.reward_normalization
     if options.method != "none":
         played = _played(trajectories)
@@ -103,9 +104,15 @@ def _overlong(trajectory: Trajectory) -> bool:
     return cut or trajectory.status is Status.TRUNCATED_TOKENS
 
 
-def _turn_rewards(config: ExperimentConfig, trajectory: Trajectory) -> list[float]:
+def turn_rewards(config: ExperimentConfig, trajectory: Trajectory) -> list[float]:
+    """What each turn earned, K floats."""
+    budget = config.rollout_manager.turn_reward_budget
+    return turn_totals([turn.rewards for turn in trajectory.turns], budget)
+
+
+def _training_rewards(config: ExperimentConfig, trajectory: Trajectory) -> list[float]:
     """What each turn earned, less what its length costs."""
-    earned = np.array([turn.rewards.total for turn in trajectory.turns], np.float64)
+    earned = np.array(turn_rewards(config, trajectory), np.float64)
     options = config.algorithm.overlong
     if options.buffer_len is None:
         return earned.tolist()

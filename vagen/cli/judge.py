@@ -1,4 +1,4 @@
-"""`vagen judge calibrate`: how good a judge is, measured before a run trusts it."""
+"""`vagen judge`: how good a judge is, measured before a run trusts it, and what it pays for."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -17,13 +17,45 @@ from vagen.judge.calibration.run import (
     write_json,
 )
 from vagen.judge.scoring import cache_folder
+from vagen.service import environments_of
+from vagen.stages.audit import audit
 
 _LEAST = 100
 """Statements below which no figure means anything."""
 
 
+def judge(options: Namespace) -> None:
+    """Audits an experiment's rewards, or calibrates its judge."""
+    {"audit": audit_rewards, "calibrate": calibrate_judge}[options.action](options)
+
+
+def audit_rewards(options: Namespace) -> None:
+    """Prints what an experiment pays an expert and policies that should earn less."""
+    if options.levels < 1:
+        raise UsageError(f"--levels is {options.levels}; it must be at least 1")
+    experiment, infra = load_configs(options)
+    found = list(audit(experiment, environments_of(infra.environments), levels=options.levels))
+    for each in found:
+        print(f"{each.config_id}: {options.levels} levels")
+        print(f"  {'':<16} {'success':>7} {'turns':>6} {'reward':>7} {'discounted':>10}")
+        for row in each.rows:
+            print(
+                f"  {row.policy:<16} {row.success:7.2f} {row.turns:6.1f} {row.total:7.2f} "
+                f"{row.discounted:10.2f}"
+            )
+    for config_id in sorted(set(experiment.envs) - {each.config_id for each in found}):
+        print(f"{config_id}: it has no expert, so that there is nothing to compare with")
+    problems = [problem for each in found for problem in each.problems]
+    for problem in problems:
+        print(f"! {problem}")
+    if not problems:
+        print("no other policy earns as much as an expert")
+
+
 def calibrate_judge(options: Namespace) -> None:
     """Measures a judge on generated statements and writes the report."""
+    if options.out is None:
+        raise UsageError("--out DIR is missing: the folder for the report")
     if options.statements < _LEAST:
         raise UsageError(f"--statements is {options.statements}; it must be at least {_LEAST}")
     judge, subjects, cache, title = _what(options)

@@ -1,0 +1,152 @@
+"""What rewards pay for: stalling where turns are paid, nothing but winning where episodes are."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vagen.cli.main import main
+from vagen.config.base import ConfigError
+from vagen.config.hints import stalling, turn_discount
+from vagen.config.load import load_experiment
+from vagen.envs import make
+from vagen.envs.frozenlake.env import FrozenLakeEnv
+from vagen.rollout.scripted import play_scripted
+from vagen.service import environments_of
+from vagen.stages.audit import audit
+from vagen.stages.checks import check_start
+from vagen.stages.selection import turn_rewards
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+SUM = "rollout_manager.turn_reward_budget=null"
+# Their scorer's weights are the user's to bring.
+NAMES = sorted({path.stem for path in EXPERIMENTS.glob("*.yaml")} - {"svg-dreamsim-qwen25vl-3b"})
+SIMULATED = ("navigation", "primitive-skill")
+
+
+def audited(name, *words, levels=8):
+    config = load_experiment(EXPERIMENTS / f"{name}.yaml", words)
+    (found,) = audit(config, environments_of(), levels=levels)
+    return found
+
+
+def test_a_sum_over_turns_pays_an_expert_for_stalling():
+    found = audited("frozenlake-tiny", SUM)
+    expert, staller, loser, chance, constant = found.rows
+    assert expert.success == staller.success == 1.0 and loser.success == 0.0
+    assert staller.turns > expert.turns + 1.5 and loser.turns == 5
+    # Every text of theirs is right: .5 + .5 + .5 in each turn, 10 for the target.
+    assert expert.total == pytest.approx(10 + 1.5 * expert.turns)
+    assert staller.total == pytest.approx(10 + 1.5 * staller.turns)
+    assert loser.total == pytest.approx(7.5)
+    assert max(chance.discounted, constant.discounted) < expert.discounted < staller.discounted
+    (problem,) = found.problems
+    assert "frozenlake: the stalling expert" in problem
+
+
+def test_a_budget_pays_every_episode_the_same_for_its_texts():
+    found = audited("frozenlake-tiny")
+    expert, staller, loser, *_ = found.rows
+    assert expert.total == staller.total == pytest.approx(10 + 3 * 1.5)
+    assert loser.total == pytest.approx(3 * 1.5)
+    assert staller.discounted < expert.discounted
+    assert not found.problems
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in NAMES if not n.startswith(SIMULATED)])
+def test_in_no_experiment_does_stalling_pay(name):
+    assert not audited(name).problems
+    assert not list(stalling(load_experiment(EXPERIMENTS / f"{name}.yaml")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [f"{name}-tiny" for name in SIMULATED])
+def test_nor_where_a_simulator_is_played(name):
+    assert not audited(name, levels=2).problems
+
+
+def test_the_build_says_so_or_refuses(make_run, capsys):
+    words = ("envs.game.env_config.prompt_format=grounding", "judge.use_state_reward=true")
+    (text,) = stalling(make_run(*words).experiment)
+    assert "game: winning in turn" in text
+    check_start(make_run(*words))
+    with pytest.raises(ConfigError, match="turn_reward_budget"):
+        check_start(make_run(*words, "rollout_manager.on_stalling=refuse"))
+    check_start(
+        make_run(
+            *words, "rollout_manager.on_stalling=refuse", "rollout_manager.turn_reward_budget=3"
+        )
+    )
+
+
+def test_the_command_prints_the_table(capsys):
+    assert main(["judge", "audit", str(EXPERIMENTS / "frozenlake-tiny.yaml"), "--levels=2"]) == 0
+    printed = capsys.readouterr().out
+    assert "stalling expert" in printed and "no other policy earns as much" in printed
+    assert main(["judge", "calibrate", "frozenlake-tiny"]) == 2
+    assert "--out DIR" in capsys.readouterr().err
+
+
+def learnt_turns(config, seed):
+    """Mean turns of the last won episodes of a table that REINFORCE has trained on one level."""
+    (spec,) = config.envs.values()
+    env = make(spec.env_name, spec.env_config)
+    rng, gamma = np.random.default_rng(seed), turn_discount(config)
+    table, baseline = np.zeros((5, 4, 4, 4)), np.zeros(5)
+    actions, won = ("Left", "Down", "Right", "Up"), []
+
+    def respond(env, turns):
+        place = (len(turns), *env.state()["player"])
+        shares = np.exp(table[place] - table[place].max())
+        shares /= shares.sum()
+        chosen.append((place, int(rng.choice(4, p=shares)), shares))
+        texts = "<observation>.</observation><reasoning>.</reasoning><prediction>.</prediction>"
+        return f"<think>{texts}</think><answer>{actions[chosen[-1][1]]}</answer>"
+
+    for episode in range(6000):
+        chosen = []
+        played = play_scripted(
+            env, respond, config_id="lake", env_name=spec.env_name, seed=NEAR, max_turns=5
+        )
+        to_go = 0.0
+        for reward, (place, action, shares) in reversed(
+            list(zip(turn_rewards(config, played), chosen, strict=True))
+        ):
+            to_go = reward + gamma * to_go
+            advantage = to_go - baseline[place[0]]
+            entropy = -(shares * np.log(shares)).sum()
+            bonus = max(1 - episode / 5000, 0.0)  # it explores long enough to find the best
+            table[place] += 0.05 * advantage * ((np.arange(4) == action) - shares)
+            table[place] -= 0.05 * bonus * shares * (np.log(shares) + entropy)
+            baseline[place[0]] += 0.02 * advantage
+        if episode >= 5600 and played.success:
+            won.append(len(played.turns))
+    return np.mean(won)
+
+
+NEAR = next(
+    seed
+    for seed in range(100)
+    if FrozenLakeEnv.distance(make("FrozenLake").reset(seed=seed)[1]["state"]) == 2
+)
+"""A level that two moves win."""
+
+
+@pytest.mark.slow
+def test_a_table_learns_to_stall_from_the_sum_and_not_from_the_budget():
+    """Format is paid what format, observation and prediction come to: 1.5 a turn."""
+    words = (
+        "judge.use_state_reward=false",
+        "envs.frozenlake.env_config.reward_overrides.format=1.5",
+    )
+    by_sum, by_budget = (
+        [
+            learnt_turns(
+                load_experiment(EXPERIMENTS / "frozenlake-tiny.yaml", [*words, *more]), seed
+            )
+            for seed in range(3)
+        ]
+        for more in ((SUM,), ())
+    )
+    assert min(by_sum) > max(by_budget) + 0.9, (by_sum, by_budget)

@@ -1,0 +1,77 @@
+"""Episodes whose answers are written by code: what experts, constants and cheats would earn."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from vagen.envs.base import Observation
+from vagen.envs.parsing import ParsedResponse
+from vagen.rollout.types import Status, Trajectory, Turn, TurnMetrics, TurnRewards
+
+
+class TextEnv(Protocol):
+    """What of an environment is played; `vagen.service` gives it wherever the environment runs."""
+
+    def reset(self, *, seed: int) -> tuple[Observation, dict[str, Any]]: ...  # noqa: D102
+    def step(self, action: str, /) -> tuple[Any, Any, bool, bool, dict[str, Any]]: ...  # noqa: D102
+    def expert_response(self) -> str: ...  # noqa: D102
+
+
+Respond = Callable[[TextEnv, list[Turn]], str]
+"""The response to an environment, after these turns."""
+
+
+def play_scripted(
+    env: TextEnv,
+    respond: Respond,
+    *,
+    config_id: str,
+    env_name: str,
+    seed: int,
+    max_turns: int,
+) -> Trajectory:
+    """Plays one episode, without tokens: it has turns and no rows.
+
+    Args:
+        env: Is reset.
+        respond: Writes each response.
+        config_id: The environment in the experiment.
+        env_name: Its name.
+        seed: Of the level.
+        max_turns: The turn after which the episode is truncated.
+    """
+    _, info = env.reset(seed=seed)
+    level_hash, turns = info["level_hash"], list[Turn]()
+    name = f"{config_id}-{seed}"
+    terminated = truncated = False
+    while not (terminated or truncated):
+        state, response = info["state"], respond(env, turns)
+        _, _, terminated, truncated, info = env.step(response)
+        turns.append(
+            Turn(
+                trajectory_id=name,
+                turn_index=len(turns),
+                response_text=response,
+                parsed=ParsedResponse.from_dict(info["parsed"]),
+                rewards=TurnRewards(**info["rewards"]),
+                metrics=TurnMetrics(**info["metrics"]),
+                state=state,
+                next_state=info["state"],
+            )
+        )
+        truncated = truncated or len(turns) == max_turns
+    return Trajectory(
+        trajectory_id=name,
+        group_id=name,
+        config_id=config_id,
+        env_name=env_name,
+        env_config_digest="",
+        seed=seed,
+        level_hash=level_hash,
+        terminated=terminated,
+        truncated=truncated and not terminated,
+        success=info["success"],
+        status=Status.OK,
+        score=sum(turn.rewards.env + turn.rewards.format for turn in turns),
+        turns=turns,
+        rows=[],
+    )

@@ -1,0 +1,227 @@
+"""What a reward pays for: returns of policies that are right, wrong, blind, or in no hurry to win.
+
+An expert should earn most. Where one that puts off its victory, that tells the truth and loses, or
+that says the same whatever it sees earns more, training will find it.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from vagen.config.hints import turn_discount
+from vagen.config.schema import ExperimentConfig
+from vagen.envs.parsing import ParsedResponse, ResponseParser, SectionName, write_response
+from vagen.envs.registry import get_environment, parse_env_config
+from vagen.judge.scoring import Scorer
+from vagen.rollout.scripted import Respond, TextEnv, play_scripted
+from vagen.rollout.types import Trajectory, Turn
+from vagen.service import Environments
+from vagen.stages.selection import turn_rewards
+
+LEVELS = 16
+MOST_ACTIONS = 6
+"""Actions that are tried in place of the expert's, those it plays most."""
+TOLERANCE = 0.01
+"""By how much of the expert's return another may exceed it."""
+NAMES = {
+    "expert": "plays best and tells the truth",
+    "stalling expert": "wins where the expert does, as late as it can",
+    "truthful loser": "tells the truth and does not win",
+    "random": "some answer of the expert's, at random",
+    "constant": "one answer of the expert's, the best of all, again and again",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a policy earns, means over levels."""
+
+    policy: str
+    success: float
+    turns: float
+    total: float
+    """Sum of an episode's rewards."""
+    discounted: float
+    """The same discounted between turns, as training sees it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Policies of one environment, the expert first."""
+
+    config_id: str
+    rows: list[Row]
+
+    @property
+    def problems(self) -> list[str]:
+        """Which policies earn more than the expert."""
+        expert = self.rows[0]
+        most = expert.discounted + TOLERANCE * abs(expert.discounted)
+        return [
+            f"{self.config_id}: the {row.policy} ({NAMES[row.policy]}) earns {row.discounted:.2f}, "
+            f"the expert {expert.discounted:.2f}"
+            for row in self.rows[1:]
+            if row.discounted > most
+        ]
+
+
+def audit(
+    config: ExperimentConfig, places: Environments, *, levels: int = LEVELS
+) -> Iterator[Audit]:
+    """Plays every environment of an experiment that has an expert; yields what policies earn.
+
+    Args:
+        config: Whose rewards are paid; of its judges only rules are asked.
+        places: Where environments run.
+        levels: Training levels that each policy plays.
+    """
+    judge = config.judge.model_copy(update={"type": "rule"})
+    config = config.model_copy(update={"judge": judge})
+    for config_id, spec in config.envs.items():
+        if get_environment(spec.env_name).load().has_expert:
+            yield Audit(config_id, list(_Stage(config, config_id, places, levels).rows()))
+
+
+class _Stage:
+    """One environment, and what its expert has shown."""
+
+    def __init__(
+        self, config: ExperimentConfig, config_id: str, places: Environments, levels: int
+    ) -> None:
+        self.config, self.config_id, self.seeds = config, config_id, range(levels)
+        self.spec = config.envs[config_id]
+        self.options = parse_env_config(self.spec.env_name, self.spec.env_config)
+        self.max_turns = config.rollout_manager.max_turns
+        # Another instance is played ahead, to see where an action leads.
+        self.env, self.probe = (
+            places.open(self.spec.env_name, self.spec.env_config) for _ in range(2)
+        )
+        self.scorer = Scorer(config)
+        kind = get_environment(self.spec.env_name).load()
+        self.parser = ResponseParser(
+            layout=self.options.layout,
+            tags=self.options.tags,
+            read_action=str,
+            separator=self.options.action_sep,
+            max_actions=self.options.max_actions_per_step,
+            markup_answer=getattr(kind, "markup_answer", False),
+        )
+        self.expert = self.play(lambda _: lambda env, _: env.expert_response())
+        answers = [turn.parsed.answer for t in self.expert for turn in t.turns]
+        self.actions = [
+            answer for answer, _ in Counter(answers).most_common(MOST_ACTIONS) if answer is not None
+        ]
+
+    def rows(self) -> Iterator[Row]:
+        """Each policy on each level."""
+        try:
+            said = [turn.response_text for t in self.expert for turn in t.turns]
+            rng = Random(f"audit {self.config_id}")
+            yield self.row("expert", self.expert)
+            yield self.row("stalling expert", self.play(self._staller))
+            yield self.row("truthful loser", self.play(self._loser))
+            yield self.row("random", self.play(lambda _: lambda *_: rng.choice(said)))
+            constants = [text for text, _ in Counter(said).most_common(2 * MOST_ACTIONS)]
+            rows = [
+                self.row("constant", self.play(lambda _, text=text: lambda *_: text))
+                for text in constants
+            ]
+            yield max(rows, key=lambda row: row.discounted)
+        finally:
+            self.env.close()
+            self.probe.close()
+
+    def play(self, policy: Callable[[int], Respond]) -> list[Trajectory]:
+        """An episode on each level, judged; the policy is told the level's seed."""
+        episodes = [
+            play_scripted(
+                self.env,
+                policy(seed),
+                config_id=self.config_id,
+                env_name=self.spec.env_name,
+                seed=seed,
+                max_turns=self.max_turns,
+            )
+            for seed in self.seeds
+        ]
+        asyncio.run(self.scorer.score_all(episodes))
+        return episodes
+
+    def row(self, policy: str, episodes: Sequence[Trajectory]) -> Row:
+        """Means over episodes."""
+        gamma = turn_discount(self.config)
+        earned = [turn_rewards(self.config, episode) for episode in episodes]
+        discounted = [sum(gamma**k * r for k, r in enumerate(rewards)) for rewards in earned]
+        return Row(
+            policy,
+            success=float(np.mean([episode.success for episode in episodes])),
+            turns=float(np.mean([len(episode.turns) for episode in episodes])),
+            total=float(np.mean([sum(rewards) for rewards in earned])),
+            discounted=float(np.mean(discounted)),
+        )
+
+    def _staller(self, seed: int) -> Respond:
+        wins = self.expert[seed].success
+
+        def respond(env: TextEnv, turns: list[Turn]) -> str:
+            found = (
+                response
+                for response, over, _ in self._options(seed, turns)
+                if wins and not over and self._wins(seed, turns, response)
+            )
+            return next(found, None) or env.expert_response()
+
+        return respond
+
+    def _loser(self, seed: int) -> Respond:
+        def respond(env: TextEnv, turns: list[Turn]) -> str:
+            options = list(self._options(seed, turns))
+            going = [response for response, over, _ in options if not over]
+            lost = [response for response, _, success in options if not success]
+            return next(iter([*going, *lost]), None) or env.expert_response()
+
+        return respond
+
+    def _options(self, seed: int, turns: list[Turn]) -> Iterator[tuple[str, bool, bool]]:
+        """A response with true texts for each action, whether the episode is over then, and won."""
+        for action in self.actions:
+            self._go(seed, turns)
+            response = self.probe.expert_response()
+            here = self.parser.parse(response)
+            *_, terminated, truncated, info = self.probe.step(self._write(action, here, here))
+            over = terminated or truncated
+            if action != here.answer:  # else it knows no more of what comes than the expert
+                there = here if over else self.parser.parse(self.probe.expert_response())
+                response = self._write(action, here, there)
+            yield response, over, info["success"]
+
+    def _wins(self, seed: int, turns: list[Turn], response: str) -> bool:
+        """Whether the expert still wins in time after a response."""
+        self._go(seed, turns)
+        for _ in range(len(turns), self.max_turns):
+            *_, terminated, truncated, info = self.probe.step(response)
+            if terminated or truncated:
+                return info["success"]
+            response = self.probe.expert_response()
+        return False
+
+    def _go(self, seed: int, turns: list[Turn]) -> None:
+        """Puts the other instance where these turns have led."""
+        self.probe.reset(seed=seed)
+        for turn in turns:
+            self.probe.step(turn.response_text)
+
+    def _write(self, action: str, here: ParsedResponse, there: ParsedResponse) -> str:
+        reasoning = here.reasoning or ""
+        texts: dict[SectionName, str] = {
+            "think": reasoning,
+            "observation": here.observation or "",
+            "reasoning": reasoning,
+            "prediction": there.observation or "",
+            "answer": action,
+        }
+        return write_response(self.options.layout, self.options.tags, texts)
