@@ -252,6 +252,7 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     del values["algorithm"]["filter_groups"]
     del values["actor_rollout_ref"]["rollout"]["val_kwargs"]["n"]
     del values["judge"]["repetition"]["top_k"]
+    del values["judge"]["above_chance"]
     del values["actor_rollout_ref"]["model"]["freeze_vision_tower"]
     del values["actor_rollout_ref"]["actor"]["use_rollout_log_probs"]
     del values["actor_rollout_ref"]["actor"]["policy_loss"]

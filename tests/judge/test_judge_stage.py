@@ -25,7 +25,7 @@ from vagen.judge.scoring import is_chosen, statements
 from vagen.launch.here import perform
 from vagen.launch.step import run_stage
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.rollout.types import Status, TurnRewards
+from vagen.rollout.types import SectionScores, Status, TurnRewards
 from vagen.run import layout
 from vagen.run.layout import JUDGE_ANSWERS
 from vagen.run.run import Run
@@ -184,6 +184,24 @@ def test_schedule_and_cap_scale_what_is_paid(make_experiment: Any) -> None:
     assert max(t.rewards.judge_observation for x in evaluated for t in x.turns) == 0.5
 
 
+def test_what_a_constant_text_scores_earns_nothing(make_experiment: Any) -> None:
+    experiment = make_experiment(*RULES, **GROUNDED)
+    chance = SectionScores(observation=0.4, prediction=1.0)
+    made, evaluated = trajectories(40), trajectories(40)
+    blind = {made[0].config_id: chance}
+    metrics = score(experiment, made, iteration=0, blind=blind)
+    assert metrics["judge/blind_observation"] == pytest.approx(0.4)
+    scores = set()
+    for turn in (turn for t in made for turn in t.turns):
+        scores.add(turn.verdict.observation)
+        above = max(turn.verdict.observation - 0.4, 0) / 0.6
+        assert turn.rewards.judge_observation == pytest.approx(0.5 * above)
+        assert turn.rewards.judge_prediction == 0
+    assert min(scores) < 0.4 < max(scores)
+    assert "judge/blind_observation" not in score(experiment, evaluated, blind=blind)
+    assert max(t.rewards.judge_prediction for x in evaluated for t in x.turns) == 0.5
+
+
 def test_the_cap_leaves_what_is_below_it_and_stops_what_has_nothing_beside_it() -> None:
     made = trajectories(10)
     for t in made:
@@ -195,7 +213,7 @@ def test_the_cap_leaves_what_is_below_it_and_stops_what_has_nothing_beside_it() 
             turn.rewards = replace(turn.rewards, env=1.0)
     assert cap_factor(made, 0.5) == 0
     assert cap_factor([], 0.5) == 1
-    weigh(JudgeConfig(), made, iteration=0, iterations=1)
+    weigh(JudgeConfig(), made, iteration=0, iterations=1, blind={})
 
 
 def test_a_second_judge_is_compared_with(server: ScriptedServer, make_experiment: Any) -> None:

@@ -140,6 +140,10 @@ class JudgeConfig(Section):
     """beta_s: reward of a fully right `<observation>`."""
     prediction_weight: float = Field(default=0.5, ge=0.0)
     """beta_w: reward of a fully right `<prediction>`."""
+    above_chance: Annotated[bool, LATER] = False
+    """Pay in training for what a text says beyond the best one that never changes, measured by
+    `build` on the environment's own levels: (score - blind) / (1 - blind), 0 below it. Off: pay the
+    score, as the papers do, of which a constant text has its share."""
     sampling_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the turns that are judged, chosen by trajectory and turn; the others get no judge
     reward."""

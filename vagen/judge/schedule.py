@@ -1,13 +1,14 @@
 """How much of a turn's reward the judge may give: its weights over the run, and the cap."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from vagen.config.judge_options import JudgeConfig
+from vagen.judge.base import SECTIONS
 from vagen.judge.scoring import set_rewards
-from vagen.rollout.types import Status, Trajectory
+from vagen.rollout.types import NOTHING, SectionScores, Status, Trajectory
 
 
 def schedule_factor(judge: JudgeConfig, iteration: int, iterations: int) -> float:
@@ -49,22 +50,46 @@ def cap_factor(trajectories: Sequence[Trajectory], most_share: float | None) -> 
 
 
 def weigh(
-    judge: JudgeConfig, trajectories: Sequence[Trajectory], *, iteration: int, iterations: int
+    judge: JudgeConfig,
+    trajectories: Sequence[Trajectory],
+    *,
+    iteration: int,
+    iterations: int,
+    blind: Mapping[str, SectionScores],
 ) -> dict[str, float]:
-    """Sets the judge rewards of a judged training batch by schedule and cap; returns metrics."""
+    """Sets the judge rewards of a judged training batch by schedule, cap and what is above chance.
+
+    Args:
+        judge: Weights, schedule, cap.
+        trajectories: The batch.
+        iteration: Number of the iteration, from 0.
+        iterations: Of the run.
+        blind: Scores that earn nothing, by environment id (`judge.above_chance`).
+
+    Returns:
+        Metrics.
+    """
+    judged = [
+        (turn, blind.get(trajectory.config_id, NOTHING))
+        for trajectory in trajectories
+        for turn in trajectory.turns
+        if turn.verdict is not None
+    ]
+
+    def scale(factor: float) -> None:
+        for turn, chance in judged:
+            set_rewards(judge, turn, factor, chance)
+
     factor = schedule_factor(judge, iteration, iterations)
-    _scale(judge, trajectories, factor)
+    scale(factor)
     cap = cap_factor(trajectories, judge.schedule.max_return_share)
     if cap < 1:
-        _scale(judge, trajectories, factor * cap)
-    return {"judge/weight_factor": factor * cap}
-
-
-def _scale(judge: JudgeConfig, trajectories: Sequence[Trajectory], factor: float) -> None:
-    for trajectory in trajectories:
-        for turn in trajectory.turns:
-            if turn.verdict is not None:
-                set_rewards(judge, turn, factor)
+        scale(factor * cap)
+    metrics = {"judge/weight_factor": factor * cap}
+    for section in SECTIONS:
+        if chances := [x for _, chance in judged if (x := getattr(chance, section)) is not None]:
+            metrics[f"judge/blind_{section}"] = float(np.mean(chances))
+    return metrics
 
 
 def _sums(trajectory: Trajectory) -> tuple[float, float]:

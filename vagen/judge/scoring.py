@@ -21,7 +21,7 @@ from vagen.judge import (
     rules_for,
 )
 from vagen.judge.llm import DEADLINE
-from vagen.rollout.types import SectionScores, Status, Trajectory, Turn, Verdict
+from vagen.rollout.types import NOTHING, SectionScores, Status, Trajectory, Turn, Verdict
 from vagen.service import environments_of
 
 _SIDE_BY_SIDE = 4
@@ -233,7 +233,9 @@ def judge_of(
     )
 
 
-def set_rewards(judge: JudgeConfig, turn: Turn, scale: float = 1.0) -> None:
+def set_rewards(
+    judge: JudgeConfig, turn: Turn, scale: float = 1.0, blind: SectionScores = NOTHING
+) -> None:
     """Sets a judged turn's rewards from its verdict, less what `vagen.judge.deductions` found;
     what is absent stays absent.
 
@@ -241,17 +243,24 @@ def set_rewards(judge: JudgeConfig, turn: Turn, scale: float = 1.0) -> None:
         judge: The weights.
         turn: One with a verdict.
         scale: Factor of both weights.
+        blind: Scores that earn nothing (`judge.above_chance`).
     """
     assert turn.verdict is not None
-    verdict, taken = turn.verdict, turn.verdict.deducted or SectionScores()
+    verdict, taken = turn.verdict, turn.verdict.deducted or NOTHING
 
-    def reward(weight: float, score: float | None, less: float | None) -> float | None:
-        return None if score is None else scale * weight * (score - (less or 0.0))
+    def reward(section: str) -> float | None:
+        score = getattr(verdict, section)
+        if score is None:
+            return None
+        chance = getattr(blind, section) or 0.0
+        earned = max(score - chance, 0.0) / (1.0 - chance) if chance < 1.0 else 0.0
+        weight = getattr(judge, f"{section}_weight")
+        return scale * weight * (earned - (getattr(taken, section) or 0.0))
 
     turn.rewards = replace(
         turn.rewards,
-        judge_observation=reward(judge.observation_weight, verdict.observation, taken.observation),
-        judge_prediction=reward(judge.prediction_weight, verdict.prediction, taken.prediction),
+        judge_observation=reward("observation"),
+        judge_prediction=reward("prediction"),
     )
 
 

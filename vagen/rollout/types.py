@@ -137,6 +137,10 @@ class SectionScores:
     """Number of the `<prediction>` text, which describes the state after the action."""
 
 
+NOTHING = SectionScores()
+"""No number at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict(SectionScores):
     """Scores of a turn's texts, each in [0, 1], and how they came about.

@@ -1,11 +1,13 @@
 """Environment build: the levels of every split, disjoint by level hash, recorded."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from vagen import progress
 from vagen.run.run import Run, result
 from vagen.service import environments_of
+from vagen.stages.blind import blind_scores
 from vagen.stages.checks import check_endpoints, check_start
 from vagen.stages.levels import LEVELS_FILE, SPLITS, assert_disjoint, draw_levels
 from vagen.storage import commit_directory
@@ -37,6 +39,12 @@ def build(run: Run) -> dict[str, Any]:
         metrics |= {
             f"build/{level_set.config_id}/{split}": len(refs) for split, refs in splits.items()
         }
+    if run.experiment.judge.use_state_reward and run.experiment.judge.above_chance:
+        places = environments_of(run.infra.environments)
+        for n, each in enumerate(level_sets):
+            seeds = [ref.seed for ref in each.splits["train"]]
+            blind = blind_scores(run.experiment, each.config_id, seeds, places)
+            level_sets[n] = replace(each, blind=blind)
     content = {each.config_id: each.to_json() | {"disjoint": True} for each in level_sets}
     payload = {"metrics": metrics, "config_digest": run.config_digest, "disjoint": True}
     with commit_directory(run.levels, kind="levels", payload=payload) as folder:

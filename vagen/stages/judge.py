@@ -2,8 +2,10 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,10 @@ from vagen.judge.schedule import weigh
 from vagen.judge.scoring import Scorer, cache_folder, statements
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.runner import derive_seed
-from vagen.rollout.types import Trajectory, Turn, Verdict
+from vagen.rollout.types import SectionScores, Trajectory, Turn, Verdict
 from vagen.run.run import Run, result
 from vagen.stages.judge_answers import AnswerJournal
+from vagen.stages.levels import load_levels
 
 
 class JudgeUnavailable(ValueError):
@@ -48,12 +51,20 @@ def judge(
         cache=cache_folder(run.infra),
         iteration=iteration,
         journal=journal,
+        blind=_blind(run),
     )
     metrics |= _watch(run, iteration, batch.metrics | metrics)
     replace(batch, kind="judge", metrics=metrics).save(folder, previous=source)
     if journal is not None:
         journal.clear()
     return result(folder)
+
+
+def _blind(run: Run) -> dict[str, SectionScores]:
+    """Scores that earn nothing, by environment id."""
+    if not run.experiment.judge.above_chance:
+        return {}
+    return {each.config_id: each.blind for each in load_levels(run)}
 
 
 def _watch(run: Run, iteration: int, metrics: dict[str, float]) -> dict[str, float]:
@@ -77,6 +88,7 @@ def score(
     cache: Path | None = None,
     iteration: int | None = None,
     journal: AnswerJournal | None = None,
+    blind: Mapping[str, SectionScores] = MappingProxyType({}),
 ) -> dict[str, float]:
     """Sets `verdict` and judge rewards of every turn in place; returns metrics.
 
@@ -91,6 +103,7 @@ def score(
         iteration: Number of the iteration, whose rewards follow `judge.schedule`; None is an
             evaluation, whose rewards have the full weights.
         journal: Keeps what is answered in the run's store as well.
+        blind: Scores that earn nothing in training, by environment id.
 
     Raises:
         JudgeUnavailable: More verdicts are absent than `judge.max_absent` allows.
@@ -103,7 +116,13 @@ def score(
     _check_absent(config, judged)
     if iteration is not None:
         iterations = config.trainer.total_training_steps
-        metrics |= weigh(config.judge, trajectories, iteration=iteration, iterations=iterations)
+        metrics |= weigh(
+            config.judge,
+            trajectories,
+            iteration=iteration,
+            iterations=iterations,
+            blind=blind,
+        )
     return metrics
 
 

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from vagen.config.base import ConfigError
 from vagen.config.schema import EnvSpec, ExperimentConfig
 from vagen.envs import LevelRef, distinct_levels, env_config_digest
+from vagen.rollout.types import NOTHING, SectionScores
 from vagen.run.run import Run
 from vagen.storage import verify_directory
 
@@ -23,6 +24,8 @@ class LevelSet:
     spec: EnvSpec
     env_config_digest: str
     splits: dict[str, list[LevelRef]]
+    blind: SectionScores = NOTHING
+    """What the best text that never changes scores; empty without `judge.above_chance`."""
 
     def to_json(self) -> dict[str, object]:
         """What the `build` step records of it."""
@@ -33,6 +36,7 @@ class LevelSet:
                 split: [[ref.seed, ref.level_hash] for ref in refs]
                 for split, refs in self.splits.items()
             },
+            **({} if self.blind == NOTHING else {"blind": asdict(self.blind)}),
         }
 
 
@@ -102,6 +106,7 @@ def load_levels(run: Run) -> list[LevelSet]:
                 split: [LevelRef(seed, digest) for seed, digest in content[split]]
                 for split in SPLITS
             },
+            SectionScores(**content.get("blind", {})),
         )
         for config_id, content in sets.items()
     ]

@@ -1,0 +1,60 @@
+"""Blind scores: what the best text that never changes earns from the judge of an environment."""
+
+from collections.abc import Sequence
+
+from vagen.config.schema import ExperimentConfig
+from vagen.judge.base import SECTIONS
+from vagen.judge.rule_judge import RuleJudge
+from vagen.judge.scoring import judge_of
+from vagen.rollout.scripted import play_scripted
+from vagen.rollout.types import SectionScores
+from vagen.service import Environments
+
+LEVELS = 64
+"""Levels whose states and texts are compared."""
+
+
+def blind_scores(
+    config: ExperimentConfig, config_id: str, seeds: Sequence[int], places: Environments
+) -> SectionScores:
+    """Scores of the best constant observation and prediction, among what an expert says.
+
+    Each text is compared by rules with every state that the expert meets. Nothing is scored where
+    there is no expert, or the environment has no rules.
+
+    Args:
+        config: Whose rewards are paid.
+        config_id: The environment.
+        seeds: Training levels; the first `LEVELS` are played.
+        places: Where environments run.
+    """
+    spec = config.envs[config_id]
+    rules_alone = config.judge.model_copy(update={"type": "rule"})
+    judge = judge_of(rules_alone, spec.env_name, spec.env_config)
+    rules = judge.rules(spec.env_name) if isinstance(judge, RuleJudge) else None
+    if rules is None or not isinstance(judge, RuleJudge):
+        return SectionScores()
+    env = places.open(spec.env_name, spec.env_config)
+    try:
+        turns = [
+            turn
+            for seed in seeds[:LEVELS]
+            for turn in play_scripted(
+                env,
+                lambda env, _: env.expert_response(),
+                config_id=config_id,
+                env_name=spec.env_name,
+                seed=seed,
+                max_turns=config.rollout_manager.max_turns,
+            ).turns
+        ]
+    finally:
+        env.close()
+    found = {}
+    for section in SECTIONS:
+        states = [turn.state if section == "observation" else turn.next_state for turn in turns]
+        truths = [rules.truth(state) for state in states]
+        texts = {getattr(turn.parsed, section) for turn in turns} - {None}
+        scores = [judge.scores(spec.env_name, text, truths) for text in sorted(texts)]
+        found[section] = max((float(each.mean()) for each in scores if each is not None), default=0)
+    return SectionScores(**found)
