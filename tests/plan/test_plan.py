@@ -12,7 +12,14 @@ from vagen.config.load import load_experiment
 from vagen.plan.checks import DoesNotFitError, check_memory, check_prompts, notes
 from vagen.plan.local import Memory, estimate, memory_limit
 from vagen.plan.shape import GIB, read_shape, trained_parameters
-from vagen.plan.sizes import ConversationSize, longest_context, measure, model_directory
+from vagen.plan.sizes import (
+    ConversationSize,
+    longest_context,
+    measure,
+    model_directory,
+    shown_turns,
+)
+from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.types import Trajectory
 
 LAKE = """\
@@ -46,14 +53,13 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> str:
 def expert_episode(experiment: ExperimentConfig, directory: str, seed: int) -> Trajectory:
     from vagen.envs import make
     from vagen.models import load_processor
-    from vagen.rollout.conversation import ChatRenderer
     from vagen.rollout.expert import ExpertPolicy
     from vagen.rollout.play import limits_of
     from vagen.rollout.runner import EpisodeRunner, EpisodeSpec
     from vagen.rollout.types import Sampling
     from vagen.service import LocalEnv
 
-    policy = ExpertPolicy(processor := load_processor(directory))
+    policy = ExpertPolicy(ChatRenderer(processor := load_processor(directory)))
     runner = EpisodeRunner(
         policy=policy,
         renderer=ChatRenderer(processor),
@@ -129,6 +135,45 @@ def test_measured_contexts_are_those_of_played_episodes(
         assert len(expected) == len(trajectory.rows)
         found += [len(r.input_ids) / n for r, n in zip(trajectory.rows, expected, strict=True)]
     assert min(found) > 0.8 and max(found) <= 1.0
+
+
+def test_contexts_with_summaries_are_bounded(tmp_path: Path, tiny_directory: str) -> None:
+    words = ["rollout_manager.context=compact", "rollout_manager.window_size=2"]
+    experiment = experiment_of(tmp_path, "rollout_manager.max_turns=20", *words)
+    size = measure(experiment, tiny_directory)["lake"]
+    found = []
+    for seed in range(8):
+        trajectory = expert_episode(experiment, tiny_directory, seed)
+        turns = sum(not turn.summary for turn in trajectory.turns)
+        expected = size.compact_rows(turns, 2)
+        assert len(expected) == len(trajectory.rows)
+        found += [len(r.input_ids) / n for r, n in zip(trajectory.rows, expected, strict=True)]
+    assert max(found) <= 1.0 and max(found) > 0.7
+
+
+def test_contexts_that_drop_are_bounded_as_if_nothing_was(
+    tmp_path: Path, tiny_directory: str
+) -> None:
+    """The expert of a lake drops every picture; a row's plan has them all."""
+    words = ["rollout_manager.context=gate", "rollout_manager.window_size=2"]
+    experiment = experiment_of(tmp_path, "rollout_manager.max_turns=5", *words)
+    size = measure(experiment, tiny_directory)["lake"]
+    assert shown_turns(experiment) == [2, 4, 5]
+    assert size.dropped > size.observation, "spelled in letters, as this tokenizer has no word"
+    short = replace(size, dropped=5)
+    assert short.rows_of(experiment) == [size.trajectory(turns) for turns in (2, 4, 5)]
+    planned = size.rows_of(experiment)
+    assert longest_context(experiment, {"lake": SIZE}) == longest_context(
+        experiment_of(tmp_path, "rollout_manager.max_turns=5"), {"lake": SIZE}
+    )
+    longest = 0
+    for seed in range(8):
+        rows = expert_episode(experiment, tiny_directory, seed).rows
+        assert len(rows) <= len(planned)
+        for row, most in zip(rows, planned, strict=False):
+            assert len(row.input_ids) <= most
+        longest = max(longest, len(rows))
+    assert longest > 1
 
 
 def test_a_narrow_context_needs_less(tmp_path: Path, tiny_directory: str) -> None:

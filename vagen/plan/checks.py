@@ -24,15 +24,16 @@ def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> l
     found = []
     data, window = experiment.data, context_window(experiment)
     turns = experiment.rollout_manager.max_turns
+    gated = experiment.rollout_manager.context == "gate"
     for env_id, size in sizes.items():
-        length = max(size.rows(turns, window))
+        length = max(size.rows_of(experiment))
         if length > data.max_trajectory_length:
-            kept = turns if window is None else window
+            kept = turns if window is None or gated else window
             found.append(
                 f"{env_id}: {kept} turns take {length:,} tokens; episodes will be cut at "
                 f"data.max_trajectory_length = {data.max_trajectory_length:,}"
             )
-        if window is not None and size.later_prompt > data.max_prompt_length:
+        if window is not None and not gated and size.later_prompt > data.max_prompt_length:
             found.append(
                 f"{env_id}: the system prompt and a later observation take {size.later_prompt:,} "
                 "tokens; episodes will be cut before a context that begins so, at "

@@ -9,10 +9,10 @@ GPU was at hand to compare them with.
 from dataclasses import dataclass
 
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.checks import context_window, has_critic
+from vagen.config.checks import has_critic
 from vagen.engines.verl.mapping import BUCKET_MIB, SLICE, ranks, servers, shards, token_budget
 from vagen.plan.shape import GIB, WIDTH, ModelShape, frozen_parameters, trained_parameters
-from vagen.plan.sizes import ConversationSize, longest_context
+from vagen.plan.sizes import ConversationSize, longest_context, shown_turns
 
 CONTEXT = 2 * GIB
 """CUDA, NCCL and the allocator's slack, per process and GPU."""
@@ -171,8 +171,7 @@ def step_tokens(
 
 def trajectory_tokens(experiment: ExperimentConfig, size: ConversationSize) -> int:
     """Tokens of a trajectory in all its rows, as an expert's responses make it."""
-    turns, window = experiment.rollout_manager.max_turns, context_window(experiment)
-    return sum(size.rows(turns, window))
+    return sum(size.rows_of(experiment))
 
 
 def _gathered(shape: ModelShape, width: int, *, frozen: bool) -> int:
@@ -193,11 +192,10 @@ def _activations(
 ) -> int:
     """What a backward pass keeps: everything, or each layer's input and one layer's inside."""
     width = WIDTH[infra.dtype]
-    turns, window = experiment.rollout_manager.max_turns, context_window(experiment)
+    shown = sum(shown_turns(experiment))
     most = 0
     for size in sizes.values():
-        rows = size.rows(turns, window)
-        shown = turns if window is None else window * len(rows)
+        rows = size.rows_of(experiment)
         patches = tokens / sum(rows) * shown * size.patches
         if frozen_parameters(experiment, shape):
             patches = 0  # no gradient reaches the tower

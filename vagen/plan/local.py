@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.checks import context_window, has_reference
+from vagen.config.checks import has_reference
 from vagen.plan.shape import GIB, WIDTH, ModelShape, frozen_parameters, trained_parameters
-from vagen.plan.sizes import ConversationSize, longest_context
+from vagen.plan.sizes import ConversationSize, longest_context, shown_turns
 
 PROCESS = int(0.8 * GIB)
 """Python with torch and transformers, before a model is loaded."""
@@ -117,13 +117,12 @@ def _activations(
     width: int,
 ) -> int:
     """Bytes a micro batch keeps for its backward pass."""
-    turns, window = experiment.rollout_manager.max_turns, context_window(experiment)
+    turns, shown = experiment.rollout_manager.max_turns, sum(shown_turns(experiment))
     actor = experiment.actor_rollout_ref.actor
     most = 0
     for size in sizes.values():
-        contexts = size.rows(turns, window)
+        contexts = size.rows_of(experiment)
         length = sum(contexts)
-        shown = turns if window is None else window * len(contexts)
         tokens = min(actor.ppo_max_token_len, length * actor.ppo_mini_batch_size)
         trajectories = tokens / length
         patches = trajectories * shown * size.patches

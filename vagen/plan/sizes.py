@@ -22,6 +22,7 @@ from vagen.models.files import check_model
 from vagen.models.processor import Grid
 from vagen.models.tiny import TINY_MODELS
 from vagen.plan.counting import counting_processor, must_estimate
+from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatRenderer
 from vagen.service import SyncEnv, environments_of
 from vagen.stages.warm_start import build_tiny_policy, sampled_levels
@@ -49,6 +50,10 @@ class ConversationSize:
     """Which frames the image processor resizes, and to what; empty if none."""
     reserved: tuple[str, ...] = ()
     """Tags of the prompt that are one added token of the tokenizer."""
+    request: int = 0
+    """The request of a summary, with the template around it."""
+    dropped: int = 0
+    """What stands for an observation that was dropped, likewise."""
 
     def trajectory(self, turns: int, response: int | None = None) -> int:
         """Tokens of an episode of `turns` turns whose responses take `response` tokens."""
@@ -62,6 +67,39 @@ class ConversationSize:
         first = self.trajectory(window, response)
         later = first - self.prompt + max(self.prompt, self.later_prompt)
         return [first] + (turns - window) * [later]
+
+    def compact_rows(self, turns: int, window: int, response: int | None = None) -> list[int]:
+        """The same, at most, where every `window` turns become a summary as long as a response."""
+        summary = self.request + (self.response if response is None else response)
+        first = self.trajectory(window, response) + summary
+        later = self.trajectory(window + 1, response) + summary
+        return [first] + (-(-turns // window) - 1) * [later]
+
+    def rows_of(self, experiment: ExperimentConfig, response: int | None = None) -> list[int]:
+        """Tokens of each row of an episode in the experiment's context."""
+        turns, window = experiment.rollout_manager.max_turns, context_window(experiment)
+        if experiment.rollout_manager.context == "compact" and window is not None:
+            return self.compact_rows(turns, window, response)
+        if experiment.rollout_manager.context == "gate":
+            longer = max(self.dropped - self.observation, 0)
+            return [
+                self.trajectory(shown, response) + shown * longer
+                for shown in shown_turns(experiment)
+            ]
+        return self.rows(turns, window, response)
+
+
+def shown_turns(experiment: ExperimentConfig) -> list[int]:
+    """Observations in each row of an episode, at most: with `gate` as if all were kept, and yet
+    every row was as short as it can be.
+    """
+    turns, window = experiment.rollout_manager.max_turns, context_window(experiment)
+    if window is None:
+        return [turns]
+    context = experiment.rollout_manager.context
+    if context == "gate":
+        return [min(end + window, turns) for end in range(0, turns, window)]
+    return [window] * (-(-turns // window) if context == "compact" else 1 + turns - window)
 
 
 @contextmanager
@@ -142,6 +180,8 @@ def _measure(
     return ConversationSize(
         *(prompt, later, longest, image_tokens, patches, later_prompt),
         resized=resized,
+        request=len(renderer.following(SUMMARY_REQUEST).ids),
+        dropped=len(renderer.following(DROPPED).ids),
         reserved=tuple(reserved_tags(config, processor.tokenizer)),
     )
 
@@ -186,10 +226,8 @@ def reserved_text(env_id: str, tags: Sequence[str]) -> str:
 
 def longest_context(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> int:
     """Most tokens a row of an episode can have."""
-    window = context_window(experiment)
-    turns = experiment.rollout_manager.max_turns
     response = experiment.data.max_response_length
-    longest = max(max(size.rows(turns, window, response)) for size in sizes.values())
+    longest = max(max(size.rows_of(experiment, response)) for size in sizes.values())
     return min(longest, experiment.data.max_trajectory_length)
 
 

@@ -85,14 +85,14 @@ def sizes_table(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]
         rows[f"{env_id}: observation"] = (
             f"{size.observation:,} tokens, {size.image_tokens:,} of them image"
         )
-        contexts = size.rows(turns, window)
+        contexts = size.rows_of(experiment)
         rows[f"{env_id}: trajectory"] = (
             f"{max(contexts):,} of {data.max_trajectory_length:,} tokens in {turns} turns"
             if window is None
             else f"{len(contexts)} contexts of up to {max(contexts):,} of "
             f"{data.max_trajectory_length:,} tokens in {turns} turns"
         )
-    mean = sum(sum(size.rows(turns, window)) for size in sizes.values()) / len(sizes)
+    mean = sum(sum(size.rows_of(experiment)) for size in sizes.values()) / len(sizes)
     total = trajectories_per_iteration(experiment) * mean
     rows["an iteration"] = f"{total:,.0f} tokens if all turns are used"
     return table("sizes", rows)
@@ -210,6 +210,10 @@ def _context(experiment: ExperimentConfig) -> str:
     window = context_window(experiment)
     if window is None:
         return "all"
+    if experiment.rollout_manager.context == "compact":
+        return f"a summary and up to {window} since"
+    if experiment.rollout_manager.context == "gate":
+        return f"all but what is dropped, in rows of {window} and more"
     return "only the present one" if window == 1 else f"the last {window}"
 
 

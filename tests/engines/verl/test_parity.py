@@ -14,23 +14,36 @@ OVERRIDES = (
     "algorithm.kl_ctrl.kl_coef=0.05",
     "actor_rollout_ref.actor.use_kl_loss=true",
     "actor_rollout_ref.actor.tis_imp_ratio_cap=2.0",
-    "actor_rollout_ref.actor.policy_loss.loss_mode=gspo_turn",
     "critic.center_values=true",
     "actor_rollout_ref.actor.entropy_coeff=0.05",
     "actor_rollout_ref.actor.entropy_ctrl.target=9",
 )
 """One optimizer step per network, with every term that a loss can have."""
+LOSS_MODE = {
+    "qwen3_vl": ("actor_rollout_ref.actor.policy_loss.loss_mode=gspo_turn",),
+    "qwen2_5_vl": (
+        "actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov",
+        "actor_rollout_ref.actor.policy_loss.clip_cov_ratio=0.1",
+        "actor_rollout_ref.actor.policy_loss.clip_cov_lb=0.05",
+    ),
+}
 
 
-@pytest.fixture(scope="module", params=["qwen3_vl", "qwen2_5_vl"])
-def model_dir(request, family_dirs):
-    return family_dirs[request.param]
+@pytest.fixture(scope="module", params=LOSS_MODE)
+def family(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def engines(make_experiment, make_verl_engine, model_dir):
-    local = LocalEngine(make_experiment(*OVERRIDES), model_dir, device=torch.device("cpu"))
-    return local, make_verl_engine(model_dir, *OVERRIDES)
+def model_dir(family, family_dirs):
+    return family_dirs[family]
+
+
+@pytest.fixture(scope="module")
+def engines(make_experiment, make_verl_engine, model_dir, family):
+    words = (*OVERRIDES, *LOSS_MODE[family])
+    local = LocalEngine(make_experiment(*words), model_dir, device=torch.device("cpu"))
+    return local, make_verl_engine(model_dir, *words)
 
 
 def rows_of(batch):

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
-from verl_stories import ray_files, started
+from verl_stories import ray_files, started, two_iterations
 
 from vagen.config import ConfigError
 from vagen.config.load import load_infra
@@ -14,9 +14,7 @@ from vagen.engines.verl.early import Early
 from vagen.engines.verl.launch import start
 from vagen.engines.verl.shared_rows import digest_of
 from vagen.metrics import PROBABILITY_CORRELATION, UPDATE_KL
-from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import TokenRow
-from vagen.run.run import Run
 from vagen.stages.advantage import add_columns
 from vagen.stages.episodes import training_specs
 from vagen.stages.levels import load_levels
@@ -40,14 +38,11 @@ OFF = (
 )
 OF_THE_MACHINE = ("timing_s/", "perf/")
 """Metrics that tell how long something took."""
-CASES = {"synchronous": FULL, "one_step_off": OFF}
-
-
-def trained(run: Run) -> list[TrajectoryBatch]:
-    """Two iterations; the batches that were learnt from."""
-    with run.at_work():
-        iterate(run, 0, 2)
-    return [TrajectoryBatch.load(run.step(i, "advantage")) for i in range(2)]
+JUDGED = (
+    "judge.use_state_reward=true",
+    "envs.game.env_config.prompt_format=grounding_worldmodeling",
+)
+CASES = {"synchronous": (*FULL, *JUDGED), "one_step_off": OFF}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -63,7 +58,7 @@ def test_servers_apart_play_and_learn_as_shared_ones(run_of, tmp_path, monkeypat
     for name, layout in {"apart": APART, "shared": (RANKS,)}.items():
         infra = [*layout, f"output_dir={tmp_path / name}"]
         runs.append(run_of(*CASES[case], "trainer.total_training_steps=2", infra=infra))
-    for batch, other in zip(*map(trained, runs), strict=True):
+    for batch, other in zip(*map(two_iterations, runs), strict=True):
         assert batch.policy_version == other.policy_version
         for a, b in zip(batch.trajectories, other.trajectories, strict=True):
             assert [t.response_text for t in a.turns] == [t.response_text for t in b.turns]
@@ -99,14 +94,18 @@ def differences(found: dict[str, list[Any]], expected: dict[str, list[Any]]) -> 
 def test_finished_episodes_are_read_while_others_are_played(
     make_experiment, warm_runs, vl_dir
 ) -> None:
-    """What was computed meanwhile is what is computed at the end, until the weights change."""
-    experiment = make_experiment(*FULL)
+    """What was computed meanwhile is what is computed at the end, until the weights change.
+
+    A frozen tower is shown each picture once, whatever changes beside it.
+    """
+    experiment = make_experiment(*FULL, "actor_rollout_ref.model.freeze_vision_tower=true")
     specs = training_specs(experiment, load_levels(warm_runs["tiny:vl"]), 0)
     sampling = experiment.actor_rollout_ref.rollout
     with ray_files(), started(experiment, vl_dir, *APART) as engine:
-        put = []
-        store = engine._rows.put
+        put, seen = [], []
+        store, see = engine._rows.put, engine._rows.see
         engine._rows.put = lambda entry: put.append(entry) or store(entry)
+        engine._rows.see = lambda frames: seen.extend(frames) or see(frames)
         played, images = engine.play(specs, sampling=sampling, split="train")
         rows = [row for trajectory in played for row in trajectory.rows]
         early = engine._early
@@ -131,8 +130,9 @@ def test_finished_episodes_are_read_while_others_are_played(
         different = differences(changed, found)
         assert min(different["logprobs"], different["values"]) > 1e-3
         assert different["reference"] < 1e-5
-        # Each row was stored once, in whatever parts it came.
+        # Each row was stored once, in whatever parts it came, and each picture.
         assert len(put) == len({digest_of(row) for row in rows})
+        assert sorted(seen) == sorted({images[digest] for row in rows for digest in row.images})
         greedy = sampling.model_copy(update={"temperature": 0.0})
         engine.play(specs, sampling=greedy, split="train")
         assert not early._outputs
@@ -146,7 +146,8 @@ def test_adapters_trained_in_bfloat16_play_apart_as_they_were_learnt(run_of) -> 
     words = ("preset=grpo_mask", "rollout_manager.n_trajectory=2", "trainer.total_training_steps=2")
     words += ("actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.actor.optim.lr=1e-2")
     run = run_of(*words, "trainer.agreement.enable=false", infra=[*APART, "dtype=bfloat16"])
-    trained(run)
+    with run.at_work():
+        iterate(run, 0, 2)
     metrics = run.iteration_metrics()
     assert min(m[PROBABILITY_CORRELATION] for m in metrics) > 0.99
     assert abs(metrics[0][UPDATE_KL]) > 0.01

@@ -44,6 +44,10 @@ CALLED: dict[str, list[str]] = {
     # networks.py
     f"{FSDP}:logprobs_from_logits": ["logits", "labels", "inplace_backward"],
     f"{FSDP}:verl_F.entropy_from_logits": ["logits"],
+    f"{FSDP}:FSDPEngine.eval_mode": [],
+    "torch.distributed.fsdp:register_fsdp_forward_method": ["module", "method_name"],
+    "verl.models.transformers.qwen2_vl:_get_input_embeds": ["pixel_values", "image_grid_thw"],
+    "verl.models.transformers.qwen3_vl:_get_input_embeds": ["pixel_values", "image_grid_thw"],
     # groups.py
     f"{RAY}:ResourcePoolManager.__init__": ["resource_pool_spec", "mapping"],
     f"{RAY}:ResourcePoolManager.create_resource_pool": [],

@@ -6,7 +6,6 @@ has to call every part of the network all the same.
 
 import itertools
 import os
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from verl_stories import rows_of, spawn
+from verl_stories import rows_of, spawn, with_columns, without_pictures
 
 from vagen.config.load import load_infra
 from vagen.engines.verl.rows import to_batch
@@ -31,18 +30,6 @@ STEP = {
     **{"lr": 1e-3, "grad_clip": 1.0, "grad_norm_threshold": 1e9},
     **{"denominator": 50.0, "entropy_coeff": 0.001},
 }
-
-
-def without_pictures(row: TokenRow, processor: Processor) -> TokenRow:
-    """The row as if its observations had been text."""
-    kept = ~np.isin(row.input_ids, processor.banned_ids)
-    return replace(
-        row,
-        images=[],
-        columns={},
-        **{name: getattr(row, name)[kept] for name in ("input_ids", "loss_mask", "turn_index")},
-        rollout_logprobs=row.rollout_logprobs[kept],
-    )
 
 
 def plain_logprobs(model: Any, row: TokenRow, images: Any, processor: Processor) -> np.ndarray:
@@ -125,7 +112,7 @@ def stories(family_dirs, vl_batch, make_experiment, tmp_path_factory) -> dict[An
     folder = tmp_path_factory.mktemp("networks")
     processor = load_processor(family_dirs["qwen3_vl"])
     seen = [row for row in rows_of(vl_batch) if row.images][:4]
-    words = [without_pictures(row, processor) for row in seen]
+    words = [without_pictures(row, processor.banned_ids) for row in seen]
     shares = {}
     for family, source in family_dirs.items():
         model = AutoModelForImageTextToText.from_pretrained(source)
@@ -142,16 +129,6 @@ def stories(family_dirs, vl_batch, make_experiment, tmp_path_factory) -> dict[An
         for key in itertools.product(FAMILIES, ATTENTIONS, range(2))
     }
     return {"shares": shares, **found}
-
-
-def with_columns(row: TokenRow, logprobs: np.ndarray) -> TokenRow:
-    """The row with all that losses read; its old probabilities are about the present ones."""
-    rng = np.random.default_rng(len(row.input_ids))
-    names = ("advantages", "returns")
-    columns = {name: rng.normal(size=len(logprobs)).astype(np.float32) for name in names}
-    columns |= {"old_logprobs": logprobs + rng.normal(0, 0.1, len(logprobs)).astype(np.float32)}
-    columns |= {"values": np.zeros_like(logprobs), "critic_mask": row.loss_mask.astype(np.float32)}
-    return replace(row, columns={**columns, "expected": logprobs})
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 
 PLAYED = ("preset=grpo_mask", "rollout_manager.n_trajectory=2", "data.train_batch_size=3")
 NO_CONCAT = (*PLAYED, "rollout_manager.context=no_concat")
+COMPACT = (*PLAYED, "rollout_manager.context=compact", "rollout_manager.window_size=1")
 
 
 @pytest.fixture(scope="module")
@@ -147,15 +148,18 @@ def players_of(engine, experiment) -> list[Any]:
     return start_players(client, experiment, load_infra(None, ["verl.agent_workers=1"]))
 
 
-def test_without_concatenation_a_turn_is_a_row(
-    engine, make_experiment, warm_runs, model_dir
+@pytest.mark.parametrize("words", [NO_CONCAT, COMPACT], ids=["no_concat", "compact"])
+def test_contexts_of_several_rows_are_those_of_the_local_engine(
+    engine, make_experiment, warm_runs, model_dir, words
 ) -> None:
-    experiment = make_experiment(*NO_CONCAT)
+    experiment = make_experiment(*words)
     specs = specs_of(experiment, warm_runs)
     sampling = experiment.actor_rollout_ref.rollout
     found, _ = play(players_of(engine, experiment), specs, sampling=sampling, split="train")
     assert_same(found, by_local_engine(experiment, model_dir, specs)[0])
     assert max(len(trajectory.rows) for trajectory in found) > 1
+    summaries = any(turn.summary for trajectory in found for turn in trajectory.turns)
+    assert summaries == (words is COMPACT)
 
 
 def test_a_prompt_that_is_too_long_is_told_to_the_driver(

@@ -52,7 +52,7 @@ def test_ranks_get_the_rows_of_a_batch_once(vl_batch, family_dirs):
         for place, i in enumerate(order[3 * rank : 3 * rank + 3]):
             entry = put[share.rows[place]]
             assert (entry["input_ids"] == full[i].input_ids).all()
-            assert entry["png"] == [vl_batch.images[digest] for digest in full[i].images]
+            assert entry["frames"] == [vl_batch.images[digest] for digest in full[i].images]
             mask = full[i].loss_mask if i < 5 else 0 * full[i].loss_mask
             assert (share.actions[place] == mask).all()
             advantages = column(full[i], "advantages") if i < 5 else 0 * full[i].input_ids

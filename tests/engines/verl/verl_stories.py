@@ -1,12 +1,15 @@
 """What several tests of the distributed engine share: starting one, and what it then does."""
 
+import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from vagen.engines.verl.env_vars import configure
 from vagen.storage import FileEntry, commit_directory
@@ -100,6 +103,28 @@ def rows_of(batch: Any) -> list[Any]:
     return [row for trajectory in batch.trajectories for row in trajectory.rows]
 
 
+def without_pictures(row: Any, banned: Sequence[int]) -> Any:
+    """The row as if its observations had been text."""
+    kept = ~np.isin(row.input_ids, banned)
+    return replace(
+        row,
+        images=[],
+        columns={},
+        **{name: getattr(row, name)[kept] for name in ("input_ids", "loss_mask", "turn_index")},
+        rollout_logprobs=row.rollout_logprobs[kept],
+    )
+
+
+def with_columns(row: Any, logprobs: np.ndarray) -> Any:
+    """The row with all that losses read; its old probabilities are about the present ones."""
+    rng = np.random.default_rng(len(row.input_ids))
+    names = ("advantages", "returns")
+    columns = {name: rng.normal(size=len(logprobs)).astype(np.float32) for name in names}
+    columns |= {"old_logprobs": logprobs + rng.normal(0, 0.1, len(logprobs)).astype(np.float32)}
+    columns |= {"values": np.zeros_like(logprobs), "critic_mask": row.loss_mask.astype(np.float32)}
+    return replace(row, columns={**columns, "expected": logprobs})
+
+
 def tell(engine: Any, batch: Any, checkpoint: Path) -> Story:
     """Two updates; the checkpoint of the first is written during the second."""
     story = Story(checkpoint)
@@ -119,3 +144,43 @@ def go_on(engine: Any, batch: Any, checkpoint: Path | None = None) -> tuple[Any,
         engine.load(checkpoint, version="checkpoint")
     metrics = engine.update(rows_of(batch), batch.images, seed=4)
     return metrics, engine.logprobs(rows_of(batch), batch.images)
+
+
+def two_iterations(run: Any) -> list[Any]:
+    """Trains: weights change, and what servers say of their tokens is what the trainer says.
+
+    Returns:
+        The batches that were learnt from. One step off the second is of the weights from before.
+    """
+    from vagen.models import load_model
+    from vagen.rollout.batch import TrajectoryBatch
+    from vagen.train import iterate
+
+    with run.at_work():
+        iterate(run, 0, 2)
+    assert len(run.iteration_metrics()) == 2
+    weights = [load_model(run.initial_model()).model.state_dict()]
+    weights += [load_model(run.checkpoint(i) / "policy").model.state_dict() for i in range(2)]
+    for before, after in itertools.pairwise(weights):
+        assert any((before[name] != after[name]).any() for name in before)
+    batches = [TrajectoryBatch.load(run.step(i, "advantage")) for i in range(2)]
+    for iteration, batch in enumerate(batches):
+        assert np.isfinite(sampled(batch, "advantages")).all()
+        played, learnt = sampled(batch, "rollout_logprobs"), sampled(batch, "old_logprobs")
+        if iteration and run.experiment.rollout_manager.one_step_off:
+            assert batch.policy_version == "warm_start"
+            assert np.abs(played - learnt).max() > 1e-3
+            continue
+        np.testing.assert_allclose(np.exp(played), np.exp(learnt), atol=1e-3)
+        assert np.corrcoef(np.exp(played), np.exp(learnt))[0, 1] >= 0.99
+    return batches
+
+
+def sampled(batch: Any, of: str) -> np.ndarray:
+    """A field or column at the sampled tokens of a batch."""
+    return np.concatenate(
+        [
+            (row.columns[of] if of in row.columns else getattr(row, of))[row.loss_mask]
+            for row in rows_of(batch)
+        ]
+    )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
 from vagen.engines.base import Finish, Images, OnProgress, Play, Result
-from vagen.engines.objectives import CRITIC_MASK, PER_TRAJECTORY, TRAJECTORY_TOKENS
+from vagen.engines.objectives import COVARYING, CRITIC_MASK, PER_TRAJECTORY, TRAJECTORY_TOKENS
 from vagen.engines.ppo import PpoEngine, Step, Stepped
 from vagen.engines.verl import checkpoint, players
 from vagen.engines.verl.early import Early, Outputs
@@ -27,6 +27,7 @@ from vagen.engines.verl.objectives import PARTS, policy_loss, value_loss
 from vagen.engines.verl.rows import before_tokens
 from vagen.engines.verl.shared_rows import Share, SharedRows
 from vagen.engines.verl.workers import Answer
+from vagen.learning import COVARIANCE_MODES
 from vagen.models.processor import load_processor
 from vagen.rollout.play import check_rendering
 from vagen.rollout.runner import EpisodeSpec
@@ -66,6 +67,8 @@ class VerlEngine(PpoEngine):
         self._on_close = on_close
         self.processes = Processes(groups.processes())
         self._rows = SharedRows(self.processor, self.action_mask)
+        if self.processor.has_vision and config.actor_rollout_ref.model.freeze_vision_tower:
+            self._rows.see = self._see
         self._early = Early(config, self._compute, groups.policy.world_size)
         self._thread = ThreadPoolExecutor(1)
         self._background: Future[Any] | None = None
@@ -229,8 +232,8 @@ class VerlEngine(PpoEngine):
             group, columns = self.groups.critic, ("values", "returns", CRITIC_MASK)
         self._early.forget()
         with self.processes.watched():
-            shares, _ = self._shares(rows, images, columns, options)
             self.groups.make_room()
+            shares, _ = self._shares(rows, images, columns, options)
             first = group.learn(shares)[0]
         metrics = first.metrics
         self.performance.add(f"update_{step.network}", tokens=_tokens(rows), **first.measured)
@@ -273,6 +276,8 @@ class VerlEngine(PpoEngine):
             columns += ("rollout_logprobs", "loss_mask")
         if config.policy_loss.loss_mode == "gspo_turn":
             columns += ("turn_index",)
+        if config.policy_loss.loss_mode in COVARIANCE_MODES:
+            columns += (COVARYING,)
         if config.loss_agg_mode == PER_TRAJECTORY:
             columns += (TRAJECTORY_TOKENS,)
         return (*columns, "ref_logprobs") if config.use_kl_loss else columns
@@ -300,12 +305,20 @@ class VerlEngine(PpoEngine):
         else:
             compute = policy.reference_logprobs
         with self.processes.watched():
-            shares, places = self._shares(rows, images, (), options, batch)
             self.groups.make_room()
+            shares, places = self._shares(rows, images, (), options, batch)
             answers: list[Answer] = compute(shares)
         outputs = [output for answer in answers for output in answer.outputs]
         found = [outputs[place] for place in np.argsort(places)[: len(rows)]]
         return found, {"tokens": _tokens(rows), **answers[0].measured}
+
+    def _see(self, frames: list[bytes]) -> list[Any]:
+        """Where features of frames are, which the ranks share evenly."""
+        size = -(-len(frames) // self.groups.policy.world_size)
+        full = frames + frames[:1] * (size * self.groups.policy.world_size - len(frames))
+        shares = [full[begin : begin + size] for begin in range(0, len(full), size)]
+        answers: list[list[Any]] = self.groups.policy.features(shares)
+        return [place for answer in answers for place in answer][: len(frames)]
 
     def _shares(
         self,

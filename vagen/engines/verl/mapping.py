@@ -309,7 +309,9 @@ def most_images(experiment: ExperimentConfig) -> int:
     """Most images in one prompt; 0 if no environment shows any."""
     if all(spec.env_config["render_mode"] == "text" for spec in experiment.envs.values()):
         return 0
-    return context_window(experiment) or experiment.rollout_manager.max_turns
+    manager = experiment.rollout_manager
+    window = None if manager.context == "gate" else context_window(experiment)
+    return window or manager.max_turns
 
 
 def _ray(infra: InfraConfig, environment: Mapping[str, str], *, cpu: bool) -> Iterator[Setting]:

@@ -3,17 +3,26 @@
 Registered with verl under the vendor `env_vars.VENDOR`. What differs from verl's own: banned
 tokens have no probability, frames come as PNG, the critic is the policy's network with a value head
 of one linear layer, and learning rate and limits come with each batch.
+
+What a frozen vision tower says of a frame is the same whenever it is asked, and for policy,
+reference and critic: all are made from one model directory. The policy's tower says it once, and
+rows come with that in place of frames.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from tensordict import TensorDict
 from torch import Tensor, nn
+from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
+from verl.utils.device import get_device_name
 from verl.utils.fsdp_utils import fsdp2_clip_grad_norm_
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine import EngineRegistry
@@ -37,6 +46,8 @@ from vagen.models.vision import freeze_tower
 transformer_impl.logprobs_from_logits = logits.logprobs
 transformer_impl.verl_F.entropy_from_logits = logits.entropy
 
+FRAMES_AT_ONCE = 32
+"""How many a frozen tower reads in one go."""
 IMPOSSIBLE = -1e9
 """Logit of a banned token. Its probability is 0; minus infinity would make entropies NaN."""
 
@@ -51,6 +62,8 @@ class Learner:
     optimizer: Any
     lr_scheduler: Any
     processor: Processor
+    takes_features: bool
+    """Whether rows come with features of their frames, see `features`."""
 
     def initialize(self) -> None:
         """Loads the model and its processor."""
@@ -63,6 +76,7 @@ class Learner:
         self.checkpoint_manager = ShardedState(
             self.module, self.optimizer, self.lr_scheduler, checkpoint_config=self.checkpoint_config
         )
+        self.takes_features = self._hands_on_features()
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
         """As verl does it, with pixels from the rows' frames and where packed rows begin."""
@@ -71,7 +85,8 @@ class Learner:
             micro_batch = micro_batch.exclude(FRAMES)
         inputs, arguments = super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
         if frames is not None:
-            inputs |= self._pixels(frames)
+            shown = [f for entry in frames for f in getattr(entry, "data", entry)["frames"]]
+            inputs |= self._given(shown) if self.takes_features else self._pixels(shown)
         if self.model_config.use_remove_padding:
             lengths = micro_batch["input_ids"].offsets().diff().tolist()
             inputs["segments"] = Segments.of(lengths, inputs["input_ids"].device)
@@ -99,8 +114,31 @@ class Learner:
             self.optimizer.zero_grad()
         return norm
 
+    def features(self, frames: Sequence[bytes]) -> list[NDArray[np.uint8]]:
+        """What the frozen vision tower says of frames; every rank has to ask for as many.
+
+        Args:
+            frames: PNG.
+
+        Returns:
+            Of each frame [image tokens, hidden x (1 + number of deepstack layers)], in the type
+            that the network computes in; byte by byte, since numpy has no bfloat16.
+        """
+        said: list[Tensor] = []
+        dtype = self._autocast_dtype
+        autocast = torch.autocast(get_device_name(), dtype, enabled=dtype != torch.float32)
+        with self.eval_mode(), torch.no_grad(), autocast:  # as verl computes log-probabilities
+            for begin in range(0, len(frames), FRAMES_AT_ONCE):
+                given = self._pixels(frames[begin : begin + FRAMES_AT_ONCE])
+                found = self.module.see(given["pixel_values"], given["image_grid_thw"])
+                parts = [found.pooler_output, *getattr(found, "deepstack_features", ())]
+                lengths = given["image_grid_thw"].prod(-1) // self.processor.merge_size**2
+                said += torch.cat(parts, -1).to("cpu", dtype).split(lengths.tolist())
+        return [part.view(torch.uint8).numpy() for part in said]
+
     def _build_module(self) -> Any:
         module = super()._build_module()  # type: ignore[misc]
+        _restore_frequencies(module)
         tower = getattr(module.model, "visual", None)
         if tower is not None:
             tower.register_forward_hook(_features)
@@ -108,13 +146,33 @@ class Learner:
             freeze_tower(module)
         return module
 
-    def _pixels(self, frames: Any) -> dict[str, Tensor]:
+    def _hands_on_features(self) -> bool:
+        """Where the tower is frozen, has it take its own features for pixels and hand them on."""
+        if not self.model_config.override_config.get(FROZEN_TOWER, False):
+            return False
+        tower = getattr(self.module.model, "visual", None)
+        if tower is None:
+            return False
+        self.module.see = tower.forward
+        register_fsdp_forward_method(self.module, "see")
+        tower.forward = partial(_hand_on, _deepstack_layers(tower))
+        return True
+
+    def _given(self, features: Sequence[NDArray[np.uint8]]) -> dict[str, Tensor]:
+        """Features of a micro batch's frames as its pixels, also of no frame.
+
+        Without them verl would call the tower on a blank one.
+        """
+        dtype, hidden = self._autocast_dtype, self.module.config.get_text_config().hidden_size
+        width = hidden * (1 + _deepstack_layers(self.module.model.visual))
+        given = torch.empty((0, width), dtype=dtype)
+        if features:
+            given = torch.from_numpy(np.concatenate(features)).view(dtype)
+        return {"pixel_values": given.to(next(self.module.parameters()).device)}
+
+    def _pixels(self, frames: Sequence[bytes]) -> dict[str, Tensor]:
         """Pixel values and grids of a micro batch's frames, in the order of its image blocks."""
-        shown = [
-            self.processor.process_image(Image.fromarray(decode_png(png)))
-            for entry in frames
-            for png in getattr(entry, "data", entry)["png"]
-        ]
+        shown = [self.processor.process_image(Image.fromarray(decode_png(png))) for png in frames]
         if not shown:
             return {}
         device = next(self.module.parameters()).device
@@ -133,6 +191,24 @@ def _features(tower: Any, inputs: Any, output: Any) -> Any:
     do, and takes the output of Qwen2.5-VL's for a tensor.
     """
     return output if hasattr(output, "deepstack_features") else output.pooler_output
+
+
+def _restore_frequencies(module: Any) -> None:
+    """Rotary frequencies in float32: verl rounds them with the weights, which moves far tokens."""
+    for part in module.modules():
+        if "inv_freq" in part._buffers:
+            module._init_weights(part.float())
+
+
+def _deepstack_layers(tower: Any) -> int:
+    return len(getattr(tower.config, "deepstack_visual_indexes", ()))
+
+
+def _hand_on(deepstack_layers: int, features: Tensor, grid_thw: None = None) -> Any:
+    """The output of a vision tower that is made of its features."""
+    first, *deeper = features.chunk(1 + deepstack_layers, -1)
+    more = {"deepstack_features": deeper} if deeper else {}
+    return SimpleNamespace(pooler_output=first, **more)
 
 
 class BanningHead(nn.Linear):

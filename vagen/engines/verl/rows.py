@@ -29,7 +29,7 @@ from vagen.rollout.types import TokenRow
 ACTIONS = "loss_mask"
 """Field with True on the tokens that the policy loss reads; verl counts its tokens."""
 FRAMES = "multi_modal_inputs"
-"""Field with `{"png": [bytes, ...]}` of each row, the frames of its image blocks in order."""
+"""Field with `{"frames": [...]}` of each row, as in `Entry`."""
 
 
 class Entry(TypedDict):
@@ -39,25 +39,33 @@ class Entry(TypedDict):
     """[T]"""
     position_ids: NDArray[np.int64]
     """[T], or [4, T]: text, then time, height, width."""
-    png: list[bytes] | None
-    """Frames of its image blocks in order; None of a model without vision."""
+    frames: list[Any] | None
+    """Of its image blocks in order, PNG bytes, or of networks whose vision tower is frozen what it
+    says of each (`networks.Learner.features`); None of a model without vision."""
 
 
-def entry_of(row: TokenRow, images: Images, processor: Processor) -> tuple[Entry, list[int]]:
-    """A row as the ranks store it, and how many patches each of its frames has.
+def entry_of(
+    row: TokenRow,
+    images: Images,
+    processor: Processor,
+    features: Mapping[str, Any] | None = None,
+) -> tuple[Entry, list[int]]:
+    """A row as the ranks store it, and how many patches the tower will read for each frame.
 
     Args:
         row: Any.
         images: PNG bytes by digest; every image of the row is there.
         processor: Of the model that will read it: it knows positions.
+        features: By digest, what stands in place of the images.
     """
     positions, grids = _positions(row, images, processor)
+    shown: Mapping[str, Any] = images if features is None else features
     entry: Entry = {
         "input_ids": row.input_ids.astype(np.int64),
         "position_ids": positions,
-        "png": [images[digest] for digest in row.images] if processor.has_vision else None,
+        "frames": [shown[digest] for digest in row.images] if processor.has_vision else None,
     }
-    return entry, [int(np.prod(grid)) for grid in grids]
+    return entry, [int(np.prod(grid)) for grid in grids] if features is None else []
 
 
 def assemble(
@@ -84,8 +92,8 @@ def assemble(
         "position_ids": jagged([torch.tensor(entry["position_ids"]) for entry in entries]),
         ACTIONS: jagged([torch.tensor(mask) for mask in actions]),
     }
-    if entries[0]["png"] is not None:
-        fields[FRAMES] = NonTensorStack(*(NonTensorData({"png": e["png"]}) for e in entries))
+    if entries[0]["frames"] is not None:
+        fields[FRAMES] = NonTensorStack(*(NonTensorData({"frames": e["frames"]}) for e in entries))
     for name, values in columns.items():
         fields[f"column/{name}"] = jagged([torch.tensor(value) for value in values])
     return tensordict_utils.get_tensordict(fields, non_tensor_dict=options)
@@ -98,11 +106,12 @@ def to_batch(
     *,
     action_mask: Callable[[TokenRow], NDArray[np.bool_]],
     columns: Iterable[str] = (),
+    features: Mapping[str, Any] | None = None,
     **options: object,
 ) -> TensorDict:
     """`assemble` of rows that are all here; `columns` are names of theirs or of `ROW_FIELDS`."""
     return assemble(
-        [entry_of(row, images, processor)[0] for row in rows],
+        [entry_of(row, images, processor, features)[0] for row in rows],
         [action_mask(row) for row in rows],
         {name: [column(row, name) for row in rows] for name in columns},
         **options,

@@ -39,6 +39,9 @@ class Share:
     def batch(self) -> TensorDict:
         """The rows, fetched, as verl's batch."""
         entries: list[Entry] = ray.get(self.rows)
+        for entry in entries:
+            if entry["frames"] and isinstance(entry["frames"][0], ray.ObjectRef):
+                entry["frames"] = ray.get(entry["frames"])
         return assemble(entries, self.actions, self.columns, **self.options)
 
 
@@ -48,7 +51,7 @@ class Held:
 
     place: Any
     patches: list[int]
-    """Patches of each of its pictures."""
+    """Patches of each of its pictures that the vision tower will read."""
 
 
 @dataclass
@@ -62,7 +65,12 @@ class SharedRows:
     processor: Processor
     action_mask: Callable[[TokenRow], NDArray[np.bool_]]
     put: Callable[[Entry], Any] = ray.put
+    see: Callable[[list[bytes]], list[Any]] | None = None
+    """Where the features of pictures are that rows get in place of these; None of networks whose
+    vision tower learns."""
     _held: dict[bytes, Held] = field(default_factory=dict)
+    _seen: dict[str, Any] = field(default_factory=dict)
+    """By a picture's digest, where its features are."""
 
     def shares(
         self,
@@ -117,11 +125,25 @@ class SharedRows:
         if not self._held.keys() >= set(keys):
             stay = [*keys, *map(digest_of, batch)]
             self._held = {key: self._held[key] for key in stay if key in self._held}
+            if self.see is not None:
+                self._look([*rows, *batch], images, self.see)
+        features = None if self.see is None else self._seen
         for key, row in zip(keys, rows, strict=True):
             if key not in self._held:
-                entry, patches = entry_of(row, images, self.processor)
+                entry, patches = entry_of(row, images, self.processor, features)
                 self._held[key] = Held(self.put(entry), patches)
         return [self._held[key] for key in keys]
+
+    def _look(
+        self, rows: Sequence[TokenRow], images: Images, see: Callable[[list[bytes]], list[Any]]
+    ) -> None:
+        """Has the pictures of a batch seen that are new, and drops those of the one before."""
+        shown = dict.fromkeys(digest for row in rows for digest in row.images)
+        self._seen = {digest: self._seen[digest] for digest in shown if digest in self._seen}
+        new = [digest for digest in shown if digest not in self._seen]
+        if new:
+            found = see([images[digest] for digest in new])
+            self._seen.update(zip(new, found, strict=True))
 
 
 def digest_of(row: TokenRow) -> bytes:

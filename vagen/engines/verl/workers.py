@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
@@ -100,6 +101,14 @@ class PolicyWorker(ActorRolloutRefWorker):
     def reference_logprobs(self, share: Share) -> Answer:
         """Log-probabilities that a reference with weights of its own gives each next token."""
         return self.ref.infer(share, "log_probs")
+
+    @register(dispatch_mode=Dispatch.DP_COMPUTE)
+    def features(self, frames: list[bytes]) -> list[Any]:
+        """Puts what the frozen vision tower says of each frame into Ray's store.
+
+        Every rank gets as many frames.
+        """
+        return [ray.put(said) for said in self.actor.engine.features(frames)]
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
     def learn(self, share: Share) -> Answer:
