@@ -32,7 +32,7 @@ from machine import describe_machine
 from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.envs import parse_env_config
 from vagen.judge import AnswerCache, CascadeJudge, ChatClient, RuleJudge
-from vagen.judge.calibration import WRITERS, Kind
+from vagen.judge.calibration import Kind, Writer, writer_of
 from vagen.judge.calibration.samples import Sample, sample_statements
 from vagen.judge.calibration.writer import sample_scenes
 from vagen.judge.scoring import judge_of, statements
@@ -65,8 +65,8 @@ def main() -> None:
 
 def speed(env_name: str, count: int, seconds: float) -> dict[str, float]:
     """Texts per second, cold and warm, medians of five rounds, and of the environment's own."""
-    config = WRITERS[env_name].env_configs[0]
-    samples = sample_statements(WRITERS[env_name], [config], count, 0)
+    config = _writer(env_name).env_configs[0]
+    samples = sample_statements(_writer(env_name), [config], count, 0)
     plain = _plain(env_name, config, count)
     return {
         "cold": round(_median([_cold(env_name, config, samples) for _ in range(3)])),
@@ -77,9 +77,15 @@ def speed(env_name: str, count: int, seconds: float) -> dict[str, float]:
     }
 
 
+def _writer(env_name: str) -> type[Writer]:
+    writer = writer_of(env_name)
+    assert writer is not None
+    return writer
+
+
 def _plain(env_name: str, config: dict[str, Any], count: int) -> list[Sample]:
     """The prompt's own words about real states: what a trained agent writes."""
-    writer = WRITERS[env_name](parse_env_config(env_name, config))
+    writer = _writer(env_name)(parse_env_config(env_name, config))
     scenes = sample_scenes(env_name, [config], count, 1)
     return [
         Sample(Kind.TRUE, writer.plain(scene.state), "plain", scene, "observation")
@@ -137,7 +143,7 @@ class CountingClient(ChatClient):
     async def ask(self, question: Any, read: Callable[[str], Any]) -> Any:
         """Reads the empty answer of an extraction."""
         self.calls += 1
-        return read('{"relations": []}')
+        return read('{"claims": []}')
 
 
 def cascade(
@@ -151,8 +157,8 @@ def cascade(
 
 async def calls(env_name: str, count: int) -> dict[str, float]:
     """Calls for the statements of a calibration, and for the same ones again."""
-    config = WRITERS[env_name].env_configs[0]
-    samples = sample_statements(WRITERS[env_name], [config], count, 0)
+    config = _writer(env_name).env_configs[0]
+    samples = sample_statements(_writer(env_name), [config], count, 0)
     with tempfile.TemporaryDirectory() as folder:
         cache = AnswerCache(Path(folder))
         spent = []

@@ -54,7 +54,7 @@ def corridor(tmp_path, monkeypatch):
 
 def test_the_documented_environment_is_short_and_keeps_the_contract(corridor):
     (code,) = blocks("python")
-    assert len(code.splitlines()) < 55
+    assert len(code.splitlines()) < 62
     for mode in ("vision", "text"):
         gymnasium_check(envs.make(corridor, {"render_mode": mode}))
         envs.check_env(envs.make(corridor, {"render_mode": mode}))
@@ -382,6 +382,11 @@ class Mismatched(Counting):
 
 HERE = f"{__name__}:Counting"
 THEIRS = {"entry_point": HERE, "kwargs": {"most": 9}}
+
+
+def test_a_class_of_gym_image_env_cannot_say_what_to_keep():
+    with pytest.raises(ValidationError, match="no tag of keep or drop"):
+        envs.make("GymImageEnv", {**THEIRS, "memory": True})
 
 
 def test_a_class_of_gym_image_env_runs_unchanged():

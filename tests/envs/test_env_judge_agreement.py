@@ -4,7 +4,7 @@ import pytest
 
 from vagen import envs
 from vagen.config.schema import JudgeConfig
-from vagen.judge import make_judge
+from vagen.judge import make_judge, rules_for
 
 STATEFUL = sorted(set(envs.LAYOUTS) - {"no_think", "free_think"})
 
@@ -21,9 +21,9 @@ STATEFUL = sorted(set(envs.LAYOUTS) - {"no_think", "free_think"})
     ],
 )
 def test_true_statements_of_the_expert_get_full_marks(name, options, prompt_format, moves):
-    judge = make_judge(JudgeConfig())
     options = {**options, "prompt_format": prompt_format, "expert_actions_per_turn": moves}
     env = envs.make(name, {**options, "render_mode": "text"})
+    judge = make_judge(JudgeConfig(), rules={name: rules_for(name, env.config)})
     layout = env.config.layout
     for seed in range(5):
         _, info = env.reset(seed=seed)

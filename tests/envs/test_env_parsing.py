@@ -1,6 +1,7 @@
 """The strict parser and the response layouts."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,23 @@ def test_sections_and_actions_are_read():
         "prediction",
         "answer",
     }
+
+
+@pytest.mark.parametrize("markup", [False, True])
+def test_a_memory_section_is_keep_or_drop_and_nothing_else(markup):
+    layout = replace(LAYOUTS["free_think"], memory=True)
+    options = {"separator": ",", "max_actions": 3, "tags": Tags(memory="m"), "read_action": str}
+    reader = ResponseParser(layout=layout, markup_answer=markup, **options)
+    said = "<think>t</think><answer>Up</answer>"
+    for memory in ("keep", "drop"):
+        parsed = reader.parse(f"{said}<m> {memory}\n</m>")
+        assert parsed == ParsedResponse(True, ("Up",), reasoning="t", answer="Up", memory=memory)
+        assert ParsedResponse.from_dict(json.loads(json.dumps(parsed.to_dict()))) == parsed
+    texts = {"think": "t", "answer": "Up", "memory": "drop"}
+    assert write_response(layout, Tags(memory="m"), texts) == f"{said}<m>drop</m>"
+    for wrong in ("", "<m>maybe</m>", "<m></m>", "<m>Keep</m>", "<m>keep</m><m>drop</m>"):
+        assert reader.parse(said + wrong) == ParsedResponse(False)
+    assert parser("free_think").parse(f"{said}<memory>keep</memory>") == ParsedResponse(False)
 
 
 @pytest.mark.parametrize(

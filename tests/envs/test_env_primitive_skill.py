@@ -259,11 +259,14 @@ def test_the_contract_is_kept(task):
 
 
 def test_texts_in_both_notations():
-    now = state("AlignTwoCube", ["a", "b"], "b", a=(5, -6, 20), b=(0, 1, 200))
+    things = {"red cube": (5, -6, 20), "blue cube": (0, 1, 200)}
+    now = state("AlignTwoCube", list(things), "blue cube", **things)
     env = envs.make("PrimitiveSkill", {})
-    assert env.state_text(now) == "a at (5, -6, 20) . b held at (0, 1, 200)"
+    text = "red cube at (5, -6, 20) . blue cube at (0, 1, 200) . blue cube held"
+    assert env.state_text(now) == text
     env = envs.make("PrimitiveSkill", {"prompt_format": "grounding_structured"})
-    assert json.loads(env.state_text(now)) == {"a": [5, -6, 20], "b": [0, 1, 200], "held": "b"}
+    record = {name: list(place) for name, place in things.items()}
+    assert json.loads(env.state_text(now)) == {**record, "held": "blue cube"}
     with pytest.raises(ValueError, match="cannot be written as symbolic"):
         envs.make("PrimitiveSkill", {"prompt_format": "grounding_symbolic"})
 

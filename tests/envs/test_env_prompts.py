@@ -115,6 +115,19 @@ def test_the_turn_prompt_repeats_the_format_without_the_example(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_prompts_dictate_the_memory_section_where_there_is_one(name):
+    env = envs.make(name, {"memory": True, "tags": {"memory": "view"}})
+    said = env.system_prompt()
+    assert "<view>keep or drop</view>" in said and "<view>: keep what you are shown" in said
+    observation, _ = env.reset(seed=0)
+    assert "<view>keep or drop</view>" in observation["text"]
+    *_, info = env.step(env.expert_response())
+    grid = name in GRIDS
+    assert info["parsed"]["memory"] == ("drop" if grid else "keep"), "all is on a grid's picture"
+    assert "<view>" not in envs.make(name, {}).system_prompt()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_renamed_tags_reach_every_text(name):
     env = envs.make(name, {"tags": {"think": "plan", "answer": "act"}})
     observation, _ = env.reset(seed=0)
@@ -180,6 +193,26 @@ def test_state_objects_choose_what_is_described():
     assert described(prompt_detail="brief")[0] == full[:1]
     assert described(prompt_detail="brief", state_objects="all")[0] == full
     assert described(state_objects="target")[0] == full[:1]
+
+
+def test_near_speaks_of_holes_beside_the_player_alone():
+    state = {
+        "env_name": "FrozenLake",
+        "size": [4, 4],
+        "player": [1, 1],
+        "target": [0, 0],
+        "holes": [[0, 1], [1, 3], [2, 1], [2, 2]],
+    }
+    env = envs.make("FrozenLake", {"state_objects": "near"})
+    assert env.state_text(state) == (
+        "target is above and left . hole is above and same column . hole is below and same column"
+    )
+    assert "beside the player" in env.system_prompt()
+    structured = envs.make(
+        "FrozenLake", {"state_objects": "near", "prompt_format": "grounding_structured"}
+    )
+    assert '"holes": [[0, 1], [2, 1]]' in structured.state_text(state)
+    assert "beside the player" not in envs.make("FrozenLake", {}).system_prompt()
 
 
 def test_relations_have_the_right_sense():

@@ -3,21 +3,22 @@
 import json
 from random import Random
 
-PHRASES_ROW = {
-    -1: ("above", "up", "north", "higher", "Over"),
-    0: ("same row", "in the same row", "level with the player", "on the same level"),
-    1: ("below", "down", "south", "lower", "underneath"),
-}
-PHRASES_COLUMN = {
-    -1: ("left", "to the left", "west", "on the left"),
-    0: ("same column", "in the same column", "vertically aligned"),
-    1: ("right", "to the right", "east", "RIGHT"),
-}
-NOUNS = {
-    "target": ("target", "goal", "Target", "flag"),
-    "hole": ("hole", "pit", "Hole"),
-    "box": ("box", "crate"),
-}
+from vagen.envs import parse_env_config
+from vagen.judge import RuleJudge, rules_for
+
+ROWS = {-1: "above", 0: "same row", 1: "below"}
+COLUMNS = {-1: "left", 0: "same column", 1: "right"}
+SUFFIXES = {"language": "", "structured": "_structured", "symbolic": "_symbolic"}
+
+
+def grid_judge(form: str = "language", cache_size: int = 16_384, **options) -> RuleJudge:
+    """A judge of both grid games as their prompts dictate a form; `options` are FrozenLake's."""
+    prompt_format = f"grounding_worldmodeling{SUFFIXES[form]}"
+    found = {
+        name: rules_for(name, parse_env_config(name, {"prompt_format": prompt_format, **more}))
+        for name, more in (("FrozenLake", options), ("Sokoban", {}))
+    }
+    return RuleJudge(found, cache_size=cache_size)
 
 
 def frozenlake_state(rng: Random, size: int = 4) -> dict:
@@ -74,41 +75,23 @@ def relations(state: dict) -> list[tuple[str, tuple[int, int]]]:
     return sorted((name, signs(state, place)) for name, place in things(state))
 
 
-def sentence(rng: Random, name: str, sign: tuple[int, int]) -> str:
-    noun = rng.choice(NOUNS[name])
-    row, column = rng.choice(PHRASES_ROW[sign[0]]), rng.choice(PHRASES_COLUMN[sign[1]])
-    turned_row = rng.choice(PHRASES_ROW[-sign[0]][:2])
-    turned_column = rng.choice(PHRASES_COLUMN[-sign[1]][:2])
-    return rng.choice(
-        (
-            f"{noun} is {row} and {column}",
-            f"The {noun} is {column} and {row}",
-            f"{noun}: {row}, {column}",
-            f"the {noun} lies {column}, {row}",
-            f"There is a {noun} {row} and {column}",
-            f"{noun} is {row} , not {PHRASES_COLUMN[sign[1] or 1][0]} but {column}"
-            if sign[1] == 0
-            else f"{noun} is {row} and {column}",
-            f"I am {turned_row} and {turned_column} of the {noun}"
-            if 0 not in sign
-            else f"{noun} {row} {column}",
-        )
-    )
-
-
 def language(rng: Random, state: dict) -> str:
-    parts = [sentence(rng, name, signs(state, place)) for name, place in things(state)]
+    """Sentences in any order, with one of the joints, in some case."""
+    parts = [
+        f"{name} is {ROWS[row]} and {COLUMNS[column]}"
+        for name, place in things(state)
+        for row, column in [signs(state, place)]
+    ]
     rng.shuffle(parts)
-    return rng.choice((" . ", ". ", "; ", "\n")).join(parts)
+    text = rng.choice((" . ", ". ", "; ", "\n", ", ")).join(parts)
+    return rng.choice((text, text.capitalize(), f"{text}."))
 
 
 def structured(rng: Random, state: dict) -> str:
     keys = ("player", "target", "holes", "boxes", "targets")
     items = [(key, state[key]) for key in keys if key in state]
     rng.shuffle(items)
-    if rng.random() < 0.5:
-        return json.dumps(dict(items))
-    return str({key: _tuples(value) for key, value in items})
+    return json.dumps(dict(items), indent=rng.choice((None, 1)))
 
 
 def symbolic(rng: Random, state: dict) -> str:
@@ -135,10 +118,6 @@ def symbolic(rng: Random, state: dict) -> str:
 
 
 WRITERS = {"language": language, "structured": structured, "symbolic": symbolic}
-
-
-def _tuples(value: list) -> object:
-    return [tuple(item) for item in value] if value and isinstance(value[0], list) else tuple(value)
 
 
 def _cells(rng: Random, size: int, count: int) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """A server with OpenAI's chat-completions protocol that answers by content, and fails on demand.
 
-An extraction is read off the statement by the rules' own reader, a verification is looked up in the
-truth. So what a judge makes of the answers can be compared with the truth itself.
+Of an extraction the places in the statement are found wherever they stand, a verification is looked
+up in the truth. So what a judge makes of the answers can be compared with the truth itself.
 """
 
 import asyncio
@@ -18,12 +18,9 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from vagen.judge.grid.language import read_statement
-
 FAULTS = ("timeout", "rate_limited", "server_error", "broken", "truncated", "slow")
 MODEL = "scripted"
-_VERTICAL = {-1: "above", 0: "same", 1: "below", None: "unstated"}
-_HORIZONTAL = {-1: "left", 0: "same", 1: "right", None: "unstated"}
+_PLACE = re.compile(r"(?i)(\w+) is (above|below|same row) and (left|right|same column)")
 
 
 @dataclass(slots=True)
@@ -35,6 +32,8 @@ class Asked:
     """`extraction` or `verification`, with `current` or `next`."""
     document: dict[str, Any]
     """The user message."""
+    forms: list[str]
+    """Claims that an extraction may list."""
     structured: bool
     """Whether a JSON schema was asked for."""
     authorization: str | None
@@ -150,16 +149,16 @@ def answer_to(asked: Asked) -> dict[str, Any]:
     """The right answer to a question."""
     statement = asked.document["statement"]
     if asked.role.startswith("extraction"):
-        read = read_statement(statement, "FrozenLake")
         return {
-            "relations": [
+            "claims": [
                 {
-                    "object": name,
-                    "vertical": _VERTICAL[claim.row_direction],
-                    "horizontal": _HORIZONTAL[claim.column_direction],
+                    "claim": found[1].lower(),
+                    "quote": found[0],
+                    "vertical": found[2],
+                    "horizontal": found[3],
                 }
-                for name, claims in read.claims.items()
-                for claim in claims
+                for found in _PLACE.finditer(statement)
+                if found[1].lower() in asked.forms
             ]
         }
     truth = json.loads(asked.document["truth"])
@@ -176,6 +175,7 @@ def _asked(body: dict[str, Any], authorization: str | None) -> Asked:
         at=time.monotonic(),
         role=f"{kind} {tense}",
         document=json.loads(user),
+        forms=re.findall(r"^- `(\w+)`:", system, re.MULTILINE),
         structured="response_format" in body,
         authorization=authorization,
     )

@@ -129,19 +129,20 @@ def test_near_duplicates() -> None:
         "hole is below and right",
         "target is at row 1, column 2",
         "target is at row 2, column 1",
-        "the target is below and right",
+        "There, the target is below and right",
         "P _\n_ G",
         "P _\nG _",
     ]
-    assert clusters(texts) == [0, 0, 1, 2, 3, 4, 0, 5, 6]
+    words = frozenset(["target", "hole", "below", "right", "left", "row", "column"])
+    assert clusters(texts, vocabulary=words) == [0, 0, 1, 2, 3, 4, 0, 5, 6]
     alike = ["target below by a glarf and a frob", "target below by a glarf and a zork"]
-    assert clusters(alike, similarity=0.2) == [0, 0]
-    assert clusters(alike, similarity=1.0) == [0, 1]
+    assert clusters(alike, vocabulary=words, similarity=0.2) == [0, 0]
+    assert clusters(alike, vocabulary=words, similarity=1.0) == [0, 1]
 
 
 @given(st.lists(st.text(max_size=30), max_size=20))
 def test_any_texts_are_clustered_and_equal_ones_together(texts: list[str]) -> None:
-    numbers = clusters([*texts, *texts])
+    numbers = clusters([*texts, *texts], vocabulary={"a", "left"})
     assert numbers[: len(texts)] == numbers[len(texts) :]
     assert sorted(set(numbers)) == list(range(len(set(numbers))))
 
@@ -182,6 +183,7 @@ def test_alarm_needs_a_full_window_of_iterations_with_both() -> None:
         (("judge.gate=false", "judge.type=cascade"), "judge.gate"),
         ((INFORMATION, "judge.type=llm"), "judge.information.enable"),
         ((REPETITION, "judge.type=llm"), "judge.repetition.enable"),
+        ((INFORMATION, "judge.above_chance=true"), "judge.above_chance"),
     ],
 )
 def test_defences_that_cannot_work_are_refused(

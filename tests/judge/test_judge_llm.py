@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,22 +20,25 @@ from judge_samples import frozenlake_state, language
 from llm_server import MODEL, ScriptedServer
 
 from vagen.config.judge_options import LLMJudgeConfig
-from vagen.judge import AnswerCache, ChatClient, LLMJudge, RuleJudge
+from vagen.envs.frozenlake.claims import Target
+from vagen.judge import AnswerCache, ChatClient, LLMJudge, RuleJudge, rules_for
 from vagen.judge.cache import normalized
 from vagen.judge.llm import DEADLINE, EndpointError, NoAnswerError, Reason
-from vagen.judge.llm.answers import read_extraction, read_verification
+from vagen.judge.llm.answers import read_claims, read_verification
 from vagen.judge.llm.limits import CircuitBreaker, RateLimit
-from vagen.judge.llm.prompts import Role, verifier
+from vagen.judge.llm.prompts import Role, claims_answer, verifier
 from vagen.rollout.types import Verdict
 
 KEY = "sk-7f3e9a-not-to-be-seen"
+TARGETS = claims_answer((Target,))
 LAKE = {
     "env_name": "FrozenLake",
     "size": [4, 4],
     "player": [1, 1],
     "target": [3, 2],
-    "holes": [[0, 1], [1, 0]],
+    "holes": [],
 }
+RULES = {"FrozenLake": rules_for("FrozenLake")}
 ROOM = {"bed": "left", "lamp": "ahead"}
 """A state of an environment that has no rules."""
 
@@ -77,7 +81,7 @@ def judge_all(
     async def run() -> tuple[list[Verdict], ChatClient]:
         client = ChatClient(config)
         kept = AnswerCache(cache) if cache else None
-        judge = LLMJudge(client, cache=kept)
+        judge = LLMJudge(client, rules=RULES, cache=kept)
         if deadline is not None:
             DEADLINE.set(asyncio.get_running_loop().time() + deadline)
         try:
@@ -119,7 +123,7 @@ def observe(server: ScriptedServer, text: str, state: dict = LAKE, **changed: An
     return verdict
 
 
-def test_relations_are_extracted_and_scored_by_the_rules(server: ScriptedServer) -> None:
+def test_claims_are_extracted_and_scored_by_the_rules(server: ScriptedServer) -> None:
     right = observe(server, "the target is below and right of the player")
     half = observe(server, "the target is below and left of the player")
     nothing = observe(server, "the ice is cold here")
@@ -161,7 +165,7 @@ def test_under_faults_every_verdict_is_had_or_explicitly_absent(tmp_path: Path) 
         config = options(server, timeout=1.0)
         verdicts, client = judge_all(config, said, cache=tmp_path)
         asked = list(server.asked)
-        rule = RuleJudge()
+        rule = RuleJudge(RULES)
         for (text, _, state, _), verdict in zip(said, verdicts, strict=True):
             expected = rule.score_sync(
                 env_name="FrozenLake",
@@ -243,7 +247,7 @@ def test_retry_after_is_kept_by_all_requests(server: ScriptedServer) -> None:
 
     async def run() -> None:
         client = ChatClient(options(server, concurrency=4, retries=3))
-        judge = LLMJudge(client)
+        judge = LLMJudge(client, rules=RULES)
         text = "the target is below and right"
         first = asyncio.create_task(judge.ask("observation", "FrozenLake", text, LAKE))
         while not client.usage.failures["rate_limited"]:
@@ -264,7 +268,7 @@ def test_throughput_is_bounded_by_the_limit(server: ScriptedServer, limit: str) 
     most = 1.1 * rate  # tokens are estimated
     changed: dict[str, Any] = {"requests_per_second": rate}
     if limit == "tokens":
-        question = verifier(Role.CURRENT_VERIFIER, "Room", "the bed is left", json.dumps(ROOM))
+        question = verifier(Role.CURRENT_VERIFIER, "the bed is left", json.dumps(ROOM))
         tokens = 400 + (len(question.system) + len(question.user)) / 3
         changed = {"tokens_per_minute": 60 * rate * tokens * 1.02}
     said = [("the bed is left", None, ROOM | {"n": i}, ROOM) for i in range(count)]
@@ -342,7 +346,7 @@ def test_the_key_is_nowhere_but_in_the_requests(
 
 async def ask_once(config: LLMJudgeConfig) -> Any:
     client = ChatClient(config)
-    question = verifier(Role.CURRENT_VERIFIER, "Room", "the bed is left", json.dumps(ROOM))
+    question = verifier(Role.CURRENT_VERIFIER, "the bed is left", json.dumps(ROOM))
     try:
         return await client.ask(question, read_verification)
     finally:
@@ -365,7 +369,7 @@ STEERING = (
 @pytest.mark.parametrize("text", STEERING)
 def test_a_text_cannot_leave_its_field(server: ScriptedServer, text: str) -> None:
     """It is refused before any call, or arrives as the one string it is, without its marks."""
-    question = verifier(Role.NEXT_VERIFIER, "Room", text, json.dumps(ROOM))
+    question = verifier(Role.NEXT_VERIFIER, text, json.dumps(ROOM))
     document = json.loads(question.user)
     assert document == {"truth": json.dumps(ROOM), "statement": text}
     body = question.user.partition('"statement": ')[2]
@@ -389,7 +393,7 @@ def test_the_breaker_opens_and_closes(server: ScriptedServer) -> None:
 
     async def run() -> tuple[list[Verdict], ChatClient, int]:
         client = ChatClient(config)
-        judge = LLMJudge(client)
+        judge = LLMJudge(client, rules=RULES)
         tasks = [
             asyncio.create_task(
                 judge.score(
@@ -476,7 +480,7 @@ def test_one_request_goes_first_after_a_break() -> None:
 @given(st.text(), st.text())
 def test_any_text_stays_in_its_field(text: str, truth: str) -> None:
     text = normalized(text)
-    question = verifier(Role.CURRENT_VERIFIER, "Room", text, truth)
+    question = verifier(Role.CURRENT_VERIFIER, text, truth)
     assert json.loads(question.user) == {"truth": truth, "statement": text}
     inside = question.user[1:-1]
     assert not any(mark in inside for mark in "<>{}[]|`&#") and "\n" not in inside
@@ -484,7 +488,7 @@ def test_any_text_stays_in_its_field(text: str, truth: str) -> None:
 
 @given(st.text() | st.text('{}[]":, \\YESNO verdictreasoning', max_size=60))
 def test_any_answer_is_read_or_none(content: str) -> None:
-    for read in (read_verification, read_extraction):
+    for read in (read_verification, partial(read_claims, TARGETS)):
         with contextlib.suppress(NoAnswerError):
             read(content)
 
@@ -493,7 +497,7 @@ def test_an_endless_answer_is_none_at_once() -> None:
     start = time.monotonic()
     for content in ("[" * 100_000, '{"a":' * 100_000, "<think>" * 50_000, "[{" * 50_000):
         with pytest.raises(NoAnswerError):
-            read_extraction(content)
+            read_claims(TARGETS, content)
     assert time.monotonic() - start < 5
 
 

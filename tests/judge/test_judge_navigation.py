@@ -1,4 +1,4 @@
-"""Rules of Navigation: readings of sentences and JSON, scores, refusals, calibration."""
+"""Claims of Navigation: what is read, what is scored, what a blind text earns."""
 
 import functools
 import json
@@ -8,273 +8,159 @@ from random import Random
 import pytest
 
 from vagen import envs
+from vagen.config.judge_options import JudgeConfig
+from vagen.envs.navigation.claims import Direction, Seen, Unseen, read
 from vagen.envs.navigation.truth import DIRECTIONS, Sighting, state_of
 from vagen.envs.navigation.world import Pose
-from vagen.judge import RuleJudge
-from vagen.judge.calibration import WRITERS
+from vagen.judge import RuleJudge, rules_for
+from vagen.judge.calibration import writer_of
 from vagen.judge.calibration.attacks import attacks
-from vagen.judge.calibration.measure import measure
-from vagen.judge.calibration.samples import sample_statements
-from vagen.judge.rules import RULES, rules_for
-from vagen.judge.scene.language import read_description
+from vagen.judge.calibration.run import calibrate, judge_digest, subject_named
+from vagen.judge.llm.prompts import Role, claims_answer, claims_extractor
 
+FOUR = ("Blackjack", "Household", "Navigation", "PrimitiveSkill")
+CHAIR, WHITE = Sighting("chair", "red", 0.1, 1.5, True), Sighting("chair", "white", 1.5, 2.5, True)
 STATE = state_of(
     Pose(0.0, 0.0, 0),
     [
         Sighting("sofa", "blue", -1.4, 2.0, True, is_target=True),
-        Sighting("chair", "red", 0.1, 1.5, True),
-        Sighting("chair", "white", 1.5, 2.5, True),
+        CHAIR,
+        WHITE,
         Sighting("traffic cone", "orange", 0.0, 4.0, True),
         Sighting("table", "brown", 0.0, -2.0, False),
     ],
-    goal_distance=1.5,
-    instruction="Go to the sofa.",
 )
 """Sofa ahead-left at 2.4 m; red chair ahead at 1.5, white chair ahead-right at 2.9, cone at 4.0."""
-UNSEEN = state_of(
-    Pose(0.0, 0.0, 0),
-    [
-        Sighting("sofa", "blue", -1.4, -2.0, False, is_target=True),
-        Sighting("chair", "red", 0.1, 1.5, True),
-    ],
-    goal_distance=1.5,
-    instruction="Go to the sofa.",
-)
-NINE = ("bed", "lamp", "sink", "piano", "bin", "stove", "desk", "ball", "plant")
+BEHIND = Sighting("sofa", "blue", -1.4, -2.0, False, is_target=True)
+UNSEEN, ALONE = state_of(Pose(0, 0, 0), [BEHIND, CHAIR, WHITE]), state_of(Pose(0, 0, 0), [BEHIND])
+SOFA, RED = "blue sofa is ahead-left at 2.5 m", "red chair is ahead at 1.5 m"
 
 
 @functools.cache
-def judge_of(all_required=False):
-    prompt = envs.make("Navigation", {}).system_prompt()
-    rules = RULES["Navigation"](all_required=all_required)
-    return RuleJudge({"Navigation": rules}, prompts={"Navigation": prompt})
+def judge_of(detail):
+    env = envs.make("Navigation", {"prompt_detail": detail})
+    rules = rules_for("Navigation", env.config)
+    return RuleJudge({"Navigation": rules}, prompts={"Navigation": env.system_prompt()})
 
 
-def score(text, state=STATE, **options):
-    verdict = judge_of(**options).score_sync(
+def score(text, state=STATE, detail="brief"):
+    verdict = judge_of(detail).score_sync(
         env_name="Navigation", observation=text, prediction=None, state=state, next_state=state
     )
     return verdict.observation, [flag.removeprefix("observation:") for flag in verdict.flags]
 
 
-def claims(text):
-    description = read_description(text)
-    assert description.understood and not description.contradiction
-    return [(c.colour, c.kind, c.bearing, c.metres, c.in_view) for c in description.claims]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("blue sofa is ahead-left at 2.5 m", [("blue", "sofa", -45, 2.5, None)]),
+        (SOFA, [Seen(name="blue sofa", direction="ahead-left", distance=2.5)]),
         (
-            "The couch is ahead to the left, about 2 metres away; a table is to my right.",
-            [(None, "sofa", -45, 2.0, None), (None, "table", 90, None, None)],
+            "Sofa is not in view, red bed is  ahead at 2 m.",
+            [Unseen(name="sofa"), Seen(name="red bed", direction="ahead", distance=2)],
         ),
         (
-            "To my left, two and a half metres away, is a gray chair, and the TV is behind me",
-            [("grey", "chair", -90, 2.5, None), (None, "television", 180, None, None)],
+            '{"target": "lamp", "direction": "not in view", "objects": [{"name": "coffee machine",'
+            ' "direction": "left", "distance": 0.5}]}',
+            [Unseen(name="lamp"), Seen(name="coffee machine", direction="left", distance=0.5)],
         ),
-        (
-            "I see a bed slightly to the right. It is half a metre away",
-            [(None, "bed", 45, 0.5, True)],
-        ),
-        ("I can't see the trash can", [(None, "bin", None, None, False)]),
-        ("No lamp is in view", [(None, "lamp", None, None, False)]),
-        (
-            "the chair and the table are ahead",
-            [(None, "chair", 0, None, None), (None, "table", 0, None, None)],
-        ),
-        ("ahead is a cone, 150 cm away", [(None, "traffic cone", 0, 1.5, None)]),
-        ("the lamp is 35 degrees to the left, 2.6 m", [(None, "lamp", -35.0, 2.6, None)]),
-        (
-            "After turning right, the fridge will be ahead at 2 m",
-            [(None, "fridge", 0, 2.0, None)],
-        ),
-        ("the target is the blue sofa: ahead, 3 m", [("blue", "sofa", 0, 3.0, None)]),
-        ("the sofa is ahead. The sofa is 2 m away.", [(None, "sofa", 0, 2.0, None)]),
-        ("the coffee machine is behind me", [(None, "coffee machine", 180, None, None)]),
-        (
-            '{"target": "sofa", "direction": "behind-right", "distance": 3.0}',
-            [(None, "sofa", 135, 3.0, None)],
-        ),
-        (
-            '{"target": "sofa", "direction": "not in view", "objects": [{"name": "red bed",'
-            ' "direction": "ahead", "distance": 2}]}',
-            [(None, "sofa", None, None, False), ("red", "bed", 0, 2.0, None)],
-        ),
+        ("the sofa is ahead at 2 m", None),
+        ("sofa is right in front of me at 2 m", None),
+        ("sofa is ahead", None),
+        ("sofa is ahead at 2 m, maybe", None),
+        ("in another picture sofa is ahead at 2 m", None),
+        ("purple dragon is ahead at 2 m", None),
+        ("sofa is ahead at 1e1 m", None),
+        ('{"target": "sofa", "direction": "ahead", "distance": 2, "verdict": "right"}', None),
+        ('{"target": "sofa", "direction": "left", "direction": "ahead", "distance": 2}', None),
+        ('{"target": "sofa", "direction": ["ahead"], "distance": 2}', None),
+        ('{"direction": "ahead", "distance": 2}', None),
+        ('{"target": "sofa"', None),
+        ("{" * 5000, None),
     ],
 )
-def test_descriptions_are_read(text, expected):
-    assert claims(text) == expected
+def test_only_the_controlled_language_is_read(text, expected):
+    assert read(text) == expected
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "brief", "full"),
     [
-        "the sofa is left of the table",
-        "the sofa is behind the table",
-        "I am behind the sofa",
-        "the sofa is ahead of the chair at 2 m",
-        "the purple dragon is ahead",
-        "the sofa is ahead 2 chairs",
-        "two sofas are ahead",
-        "the sofa is metres away",
-        "the sofa is not 2 m away",
-        "ahead at 2 m",
-        "is the sofa ahead at 2.5 m",
-        "can the sofa be ahead at 2.5 m",
-        "once the sofa is ahead-left at 2.5 m",
-        "then the sofa is ahead-left at 2.5 m",
-        "the sofa was ahead-left at 2.5 m",
-        "'the sofa is ahead-left at 2.5 m'",
-        "far from it that the sofa is ahead-left at 2.5 m",
-        '{"target": "sofa", "direction": "left", "direction": "ahead-left"}',
-        '{"objects": [{"name": "sofa", "direction": "left", "direction": "ahead-left"}]}',
-        '{"target": ["sofa", "ahead"]}',
-        '{"target": "sofa", "direction": ["ahead", "left"]}',
-        '{"sofa": "ahead"}',
-        '{"target": "sofa"',
-        '{"target": "sofa", "direction": "ahead-left", "distance": 2.5, "verdict": "right"}',
-        '{"direction": "ahead-left", "distance": 2.5}',
-        "{" * 5000,
+        (SOFA, 1.0, 0.7),
+        ("sofa is ahead-left at 2.5 m", 1.0, 0.7),
+        ("blue sofa is ahead at 2.5 m", 1.0, 0.7),  # 35 degrees off: slightly left is still ahead
+        ("blue sofa is left at 2.5 m", 0.0, 0.0),
+        ("blue sofa is ahead-left at 4 m", 0.0, 0.0),
+        (f"{SOFA} . {RED}", 1.0, 0.7 + 0.3 * 2 / 4),
+        (f"{SOFA} . red chair is left at 1.5 m", 0.7, 0.7),
+        (f"{SOFA} . chair is ahead at 1.5 m . chair is ahead-right at 3 m", 1.0, 0.7 + 0.3 * 4 / 5),
+        (
+            f"{SOFA} . {RED} . white chair is ahead-right at 3 m . traffic cone is ahead at 4 m",
+            1.0,
+            1.0,
+        ),
+        (f"{SOFA} . table is behind at 2 m", 0.0, 0.0),  # not in view
+        (f"{SOFA} . table is not in view", 0.0, 0.0),
+        ("red sofa is ahead-left at 2.5 m", 0.0, 0.0),
+        ("sofa is not in view", 0.0, 0.0),
+        (f"{SOFA} . blue sofa is behind at 2.5 m", 0.0, 0.0),
+        (f"{SOFA} . sofa is behind at 2.5 m", 0.0, 0.0),
+        (f"{SOFA} . {RED} . red chair is behind at 1 m", 0.0, 0.0),
     ],
 )
-def test_what_is_not_understood_claims_nothing(text):
-    assert not read_description(text).understood
-    assert score(text)[0] == 0.0
+def test_scores(text, brief, full):
+    assert score(text)[0] == pytest.approx(brief)
+    assert score(text, detail="full")[0] == pytest.approx(full)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("blue sofa is ahead-left at 2.5 m", 1.0),
-        ("the couch is ahead-left", 0.6),
-        ("the sofa is 2.4 m away", 0.3),
-        ("the target is ahead-left at 2.5 m", 1.0),
-        ("the sofa is ahead at 2.5 m", 1.0),  # 35 degrees off: slightly left is still ahead
-        ("the sofa is ahead-right at 2.5 m", 0.0),
-        ("the sofa is ahead-left at 4 m", 0.0),
-        ("the sofa is left at 2.5 m", 0.0),
-        ("the red sofa is ahead-left at 2.5 m", 0.0),
-        ("the sofa is not to the right, it is ahead-left at 2.5 m", 1.0),
-        ("the sofa is not ahead", 0.0),
-        ("red chair is ahead at 1.5 m", 0.3),
-        ("sofa is ahead-left at 2.5 m . red chair is ahead at 1.5 m", 1.0),
-        ("sofa is ahead-left at 2.5 m . red chair is behind me at 1.5 m", 0.7),
-        ("sofa is ahead-left at 2.5 m . white chair is ahead at 1.5 m", 0.7),
-        ("sofa is ahead-left at 2.5 m . a table is behind me", 1.0),  # right, not asked for
-        ("sofa is ahead-left at 2.5 m . a table is behind me at 4 m", 0.0),
-        ("sofa is ahead-left at 2.5 m . a fridge is behind me", 0.0),
-        ("sofa is ahead-left at 2.5 m . no table is in view", 1.0),
-        ("sofa is ahead-left at 2.5 m . no chair is in view", 0.0),
-    ],
-)
-def test_scores(text, value):
-    assert score(text)[0] == pytest.approx(value)
-
-
-def test_all_that_is_near_is_required_where_the_prompt_asks_for_it():
-    parts = [
-        "blue sofa is ahead-left at 2.5 m",
-        "red chair is ahead at 1.5 m",
-        "white chair is ahead-right at 3 m",
-        "cone is ahead at 4 m",
-    ]
-    values = [score(" . ".join(parts[:count]), all_required=True)[0] for count in range(1, 5)]
-    assert values == pytest.approx([0.7, 0.85, 0.94, 1.0])
-    # Two chairs of no colour are told apart by where they are.
-    assert score("sofa is ahead-left . chair is ahead at 1.5 m . chair is ahead-right at 3 m")[
-        0
-    ] == pytest.approx(0.7 * 0.6 + 0.3)
-
-
-@pytest.mark.parametrize(
-    ("text", "flag"),
-    [
-        ("the sofa is left and right", "contradiction"),
-        ("sofa is ahead-left at 2.5 m . sofa is behind at 2.5 m", "contradiction"),
-        ("chair is ahead . chair is ahead-right . chair is behind", "contradiction"),
-        ("red chair is ahead . red chair is ahead-right", "contradiction"),
-        ("sofa is ahead-left at 2.5 m . fridge is ahead at 2 m", "sight"),
-        ("I see a fridge . sofa is ahead-left at 2.5 m", "sight"),
-        ("I see the sofa", "no_relation"),
-        ("there is a wall ahead", "not_understood"),
-        ("I look ahead", "no_entity"),
-        ("it is here", "no_entity"),
-        ("the sofa is ahead-left or behind", "hedge"),
-        ("sofa ahead-left. " * 5, "repeated"),
-        (". ".join(f"{kind} is behind me" for kind in NINE), "repeated"),
-    ],
-)
-def test_refusals(text, flag):
-    assert score(text) == (0.0, [flag])
-
-
-def test_what_is_out_of_sight_is_to_be_said_so():
-    assert score("the sofa is not in view", UNSEEN)[0] == 1.0
-    assert score("the sofa is not in view")[0] == 0.0
-    assert score("the sofa is behind me to the left, 2.5 m away", UNSEEN)[0] == 1.0
-    assert score("the sofa is not in view; it is behind me to the right", UNSEEN)[0] == 0.0
-    assert score("I see the sofa, 2.4 m away", UNSEEN)[0] == 0.0
+def test_that_the_target_is_out_of_view_is_worth_little_without_a_look():
+    blind = "sofa is not in view"
+    assert score(blind, UNSEEN)[0] == score(blind, UNSEEN, "full")[0] == pytest.approx(0.3)
+    assert score(f"{blind} . {RED}", UNSEEN)[0] == 1.0
+    assert score(f"{blind} . {RED}", UNSEEN, "full")[0] == pytest.approx(0.3 + 0.7 * 2 / 3)
+    assert score(f"{blind} . red chair is left at 1.5 m", UNSEEN)[0] == pytest.approx(0.3)
+    assert score(blind, ALONE)[0] == 1.0 and score(f"{blind} . {RED}", ALONE)[0] == 0.0
+    assert score("blue sofa is behind-left at 2.5 m", UNSEEN)[0] == 0.0
 
 
 @pytest.mark.parametrize("way", DIRECTIONS)
 @pytest.mark.parametrize("rotation", [0, 90, 180, 270])
 def test_every_direction_means_what_the_state_means(way, rotation):
-    angle = DIRECTIONS[way] + rotation
     offsets = {0: (0, 2), 45: (2, 2), 90: (2, 0), 135: (2, -2), 180: (0, -2)}
     offsets |= {225: (-2, -2), 270: (-2, 0), 315: (-2, 2)}
-    east, north = offsets[angle % 360]
+    east, north = offsets[(DIRECTIONS[way] + rotation) % 360]
     state = state_of(
         Pose(5.0, 5.0, rotation),
         [Sighting("bed", "red", 5.0 + east, 5.0 + north, True, is_target=True)],
     )
-    assert state["target"]["direction"] == way
-    right = {other for other in DIRECTIONS if score(f"the bed is {other}", state)[0] > 0}
-    assert right == {way}
+    distance = 2.0 if 0 in (east, north) else 3.0
+    right = {w for w in DIRECTIONS if score(f"bed is {w} at {distance} m", state)[0] > 0}
+    assert right == {way} and set(Direction.__args__) == set(DIRECTIONS)
 
 
 def test_a_prediction_must_not_repeat_an_observation_that_no_longer_holds():
-    judge = judge_of()
-    text = "blue sofa is ahead-left at 2.5 m"
     nearer = state_of(
         Pose(0.0, 0.5, 0), [Sighting("sofa", "blue", -1.4, 2.0, True, is_target=True)]
     )
-    verdict = judge.score_sync(
-        env_name="Navigation", observation=text, prediction=text, state=STATE, next_state=nearer
-    )
-    assert verdict.prediction == 0.0 and verdict.flags == ("prediction:copied_observation",)
-    same = judge.score_sync(
-        env_name="Navigation", observation=text, prediction=text, state=STATE, next_state=STATE
-    )
-    assert (same.observation, same.prediction, same.flags) == (1.0, 1.0, ())
+    for after, flags in ((nearer, ("prediction:copied_observation",)), (STATE, ())):
+        verdict = judge_of("brief").score_sync(
+            env_name="Navigation", observation=SOFA, prediction=SOFA, state=STATE, next_state=after
+        )
+        assert verdict.observation == 1.0 and verdict.flags == flags
 
 
-def test_the_truth_in_words_and_as_a_key():
-    rules = RULES["Navigation"]()
-    told = rules.describe(STATE)
-    assert "The target is the blue sofa: ahead-left" in told and "2.4 m away" in told
-    assert told.count("In view is a") == 3
-    assert "It is not in view." in rules.describe(UNSEEN)
-    assert rules.canonical(STATE) == rules.canonical(json.loads(json.dumps(STATE)))
-    assert rules.canonical(STATE) != rules.canonical(UNSEEN)
-
-
-@pytest.mark.parametrize("options", [{}, {"prompt_detail": "brief"}])
+@pytest.mark.parametrize("detail", ["full", "brief"])
 @pytest.mark.parametrize("notation", ["", "_structured"])
-def test_true_statements_of_the_expert_get_full_marks(options, notation):
-    env = envs.make(
-        "Navigation",
-        {
-            **options,
-            "render_mode": "text",
-            "tasks": ["base", "complex_instruction", "long_horizon"],
-            "prompt_format": f"grounding_worldmodeling{notation}",
-            "expert_actions_per_turn": 3,
-        },
-    )
-    judge = RuleJudge({"Navigation": rules_for("Navigation", env.config)})
+def test_true_statements_of_the_expert_get_full_marks(detail, notation):
+    options = {
+        "render_mode": "text",
+        "tasks": ["base", "complex_instruction", "long_horizon"],
+        "prompt_format": f"grounding_worldmodeling{notation}",
+        "prompt_detail": detail,
+        "expert_actions_per_turn": 3,
+    }
+    env = envs.make("Navigation", options)
+    rules = rules_for("Navigation", env.config)
+    judge = RuleJudge({"Navigation": rules}, prompts={"Navigation": env.system_prompt()})
     for seed in range(3):
         _, info = env.reset(seed=seed)
         over = False
@@ -292,60 +178,58 @@ def test_true_statements_of_the_expert_get_full_marks(options, notation):
             assert (verdict.observation, verdict.prediction, verdict.flags) == (1.0, 1.0, ())
 
 
-def test_no_attack_is_paid():
-    plain = "blue sofa is ahead-left at 2.4 m"
-    lie = "blue sofa is behind at 5.0 m"
-    texts = attacks(plain, lie, "sofa")
-    writer = WRITERS["Navigation"](envs.parse_env_config("Navigation", {}))
+@pytest.mark.parametrize("detail", ["full", "brief"])
+def test_no_attack_is_paid(detail):
+    config = envs.parse_env_config("Navigation", {"prompt_detail": detail, "render_mode": "text"})
+    writer = writer_of("Navigation")(config)
+    texts = attacks(writer.plain(STATE), writer.plain(UNSEEN), "sofa")
     texts |= writer.attacks(STATE, UNSEEN)
-    paid = {name: text for name, text in texts.items() if score(text)[0] > 0.05}
+    texts["list/every way"] = " . ".join(f"blue sofa is {way} at 2.5 m" for way in DIRECTIONS)
+    texts["list/every kind"] = " . ".join(f"{kind} is not in view" for kind in ("sofa", "bed"))
+    paid = {name: t for name, t in texts.items() for s in (STATE, UNSEEN) if score(t, s)[0] > 0}
     assert len(texts) > 200 and not paid
 
 
 def test_noise_is_read_without_an_exception():
     rng = Random(3)
-    words = [
-        "sofa",
-        "the",
-        "2",
-        "m",
-        "left",
-        "{",
-        '"target":',
-        ":",
-        "not",
-        "and",
-        ",",
-        ".",
-        "٣",
-        "\0",
-    ]
+    words = ["sofa", "is", "2", "m", "left", "{", '"target":', "at", "not in view", ",", ".", "\0"]
     for _ in range(3000):
-        text = " ".join(rng.choices(words, k=rng.randrange(12)))
-        read_description(text)
+        read(" ".join(rng.choices(words, k=rng.randrange(12))))
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_an_extractor_can_list_every_claim(name):
+    env = envs.make(name, {"render_mode": "text"})
+    rules, text = rules_for(name, env.config), env.state_text(env.example_state)
+    truth = rules.truth(env.example_state)
+    given = [{"claim": c.claim_name(), "quote": str(c), **c.model_dump()} for c in truth]
+    kinds = tuple(rules.kinds.values())
+    answer = claims_answer(kinds).model_validate({"claims": given}).model_dump()["claims"]
+    assert rules.score(tuple(rules.quoted(answer, text)), truth)[0] == 1.0
+    told = claims_extractor(Role.CURRENT_EXTRACTOR, text, kinds).system
+    named = {field for kind in kinds for field, f in kind.model_fields.items() if f.description}
+    assert all(f"{field} is " in told for field in named)
+
+
+def is_good_enough(figures, statements):
+    assert figures["statements"] >= statements and figures["absent"] == 0
+    assert figures["precision"] >= 0.98 and figures["recall"] >= 0.95
+    assert min(figures["recall_by_wording"].values()) >= 0.9
+    assert max(figures["information"][kind] for kind in ("vague", "template")) <= 0.05
+    assert figures["worst_attack"][1] <= figures["chance"]
+    assert figures["attack_patterns"] >= 150
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_the_stored_calibration_is_of_this_judge_and_good_enough(name):
+    results = Path(__file__).parents[2] / "benchmarks" / "results"
+    stored = json.loads((results / f"judge-calibration-{name.lower()}.json").read_text())
+    assert stored["judge_digest"] == judge_digest(JudgeConfig())
+    is_good_enough(stored["environments"][name], 4990)
 
 
 @pytest.mark.slow
-def test_calibration_meets_its_thresholds():
-    writer = WRITERS["Navigation"]
-    templates = []
-    for env_config in writer.env_configs:
-        samples = sample_statements(writer, [env_config], 900, 1)
-        rules = rules_for("Navigation", envs.parse_env_config("Navigation", env_config))
-        found = measure(RuleJudge({"Navigation": rules}), "Navigation", samples)
-        assert found.precision >= 0.98 and found.recall >= 0.95
-        assert found.information["vague"] <= 0.05 and found.information["true"] > 0.9
-        assert found.worst_attack[1] <= max(found.chance, 0.05)
-        templates.append(found.information["template"])  # of 45 texts each
-    assert sum(templates) / len(templates) <= 0.05
-
-
-def test_the_stored_calibration_is_good_enough():
-    path = (
-        Path(__file__).parents[2] / "benchmarks" / "results" / "judge-calibration-navigation.json"
-    )
-    found = json.loads(path.read_text())["environments"]["Navigation"]
-    assert found["statements"] >= 5000
-    assert found["precision"] >= 0.98 and found["recall"] >= 0.95
-    assert max(found["information"]["vague"], found["information"]["template"]) <= 0.05
-    assert found["worst_attack"][1] <= found["chance"]
+@pytest.mark.parametrize("name", ["Blackjack", "Household", "Navigation"])
+def test_calibration(name):
+    found = calibrate(JudgeConfig(), [subject_named(name)], statements=1000, seed=1)
+    is_good_enough(found[name].to_dict(), 990)

@@ -34,7 +34,7 @@ from vagen.stages.judge import JudgeUnavailable, judge, score
 from vagen.storage import open_store
 
 KEY = "sk-0b1d-not-to-be-seen"
-GROUNDED = {"prompt_format": "grounding_worldmodeling"}
+GROUNDED = {"prompt_format": "grounding_worldmodeling", "state_objects": "all"}
 RULES = ("judge.use_state_reward=true",)
 REWARDS = ("judge_observation", "judge_prediction")
 
@@ -106,6 +106,24 @@ def test_absent_verdicts_are_absent_and_counted(
     score(experiment, made)
     assert not any(turn.verdict.absent for t in made for turn in t.turns)
     assert len(server.asked) > before
+
+
+def test_a_turn_that_has_its_verdict_is_paid_for_it_and_not_asked_about(
+    server: ScriptedServer, make_experiment: Any
+) -> None:
+    """So does an episode come that waited an iteration for the others of its group."""
+    experiment = make_experiment(*asking(server), **GROUNDED)
+    made, carried = trajectories(5), trajectories(5)
+    metrics = score(experiment, made, iteration=0)
+    asked = len(server.asked)
+    for ours, theirs in zip(carried, made, strict=True):
+        for turn, judged in zip(ours.turns, theirs.turns, strict=True):
+            turn.verdict = judged.verdict
+    again = score(experiment, carried, iteration=0)
+    assert len(server.asked) == asked == metrics["judge/llm_requests"] > 0
+    assert again["judge/llm_requests"] == 0
+    rewards = [[turn.rewards for t in found for turn in t.turns] for found in (made, carried)]
+    assert rewards[0] == rewards[1] and any(r.judge_observation for r in rewards[0])
 
 
 def test_a_judge_that_is_not_there_fails_the_step(
@@ -415,3 +433,16 @@ def test_a_judge_that_is_away_is_refused_before_anything_is_computed_and_the_sto
         run_stage(run.mirror.uri, "build")
     told = open_store(run.mirror.uri).read_file(layout.EVENTS)
     assert told is not None and where in told.decode()
+
+
+def test_summaries_are_not_among_the_turns_of_which_a_share_is_judged(make_experiment: Any) -> None:
+    experiment = make_experiment(*RULES, "judge.sampling_fraction=0.5", **GROUNDED)
+    plain, with_summaries = trajectories(20), trajectories(20)
+    for trajectory in with_summaries:
+        last = trajectory.turns[-1]
+        blank = replace(last.parsed, format_correct=False)
+        trajectory.turns.append(
+            replace(last, turn_index=len(trajectory.turns), summary=True, parsed=blank)
+        )
+    assert score(experiment, with_summaries) == score(experiment, plain)
+    assert all(turn.verdict is None for t in with_summaries for turn in t.turns if turn.summary)

@@ -1,19 +1,10 @@
-"""Rules of Blackjack and Household: what texts claim, scores, calibration."""
-
-import json
-from pathlib import Path
+"""Claims of Blackjack and Household: what texts claim, what they are worth."""
 
 import pytest
 
 from vagen import envs
-from vagen.config.judge_options import JudgeConfig
-from vagen.judge import RuleJudge
-from vagen.judge.calibration.run import calibrate, judge_digest, subject_named
-from vagen.judge.rules import rules_for
-from vagen.judge.rules.blackjack import BlackjackRules
-from vagen.judge.rules.household import HouseholdRules
+from vagen.judge import RuleJudge, rules_for
 
-STORED = Path(__file__).parents[2] / "benchmarks" / "results"
 HAND = {
     "env_name": "Blackjack",
     "player": [["9", "spades"], ["7", "hearts"]],
@@ -36,9 +27,11 @@ HOME = {
     "lit": [],
     "seen": ["desk 1", "fridge 1"],
 }
+MINE = "i am at fridge 1 . fridge 1 is open . i hold mug 1 . mug 1 is cold . mug 2 is on desk 1"
 
 
-def score(rules, text, state):
+def score(name, text, state):
+    rules = rules_for(name)
     reading = rules.read(text)
     if not reading.understood:
         return None
@@ -51,70 +44,72 @@ def score(rules, text, state):
     ("text", "expected"),
     [
         ("sum is 16 with no usable ace . dealer shows 6", 1.0),
-        ("I have a hard sixteen and the dealer's face-up card is a six of clubs", 1.0),
+        ("Dealer shows 6, and  SUM is 16 with no usable ace.", 1.0),
+        ('{"sum": 16, "ace": "none", "dealer_shows": "6"}', 1.0),
         ('{"sum": 16, "ace": "none", "dealer_shows": 6}', 1.0),
-        ("my cards are 9 of spades and 7 of hearts. my sum is 16. no usable ace. dealer has a 6",
-         1.0),
-        ("sum is 16 . dealer shows 6", pytest.approx(2 * 0.9 / 1.9)),
+        ("sum is 16 with no usable ace", pytest.approx(2 * 0.6 / 1.6)),
         ("sum is 15 with no usable ace . dealer shows 6", pytest.approx(0.5)),
         ("sum is 16 with a usable ace . dealer shows 6", pytest.approx(0.9)),
-        ("sum is 16", pytest.approx(2 / 3)),
-        ("dealer shows 6", "no_relation"),
-        ("sum is 16 . sum is 17", "contradiction"),
-        ("sum is 16 . sum is 16 . sum is 16", "repeated"),
-        ("sum is 16 . dealer shows 6 . it is not so", None),
-        ("sum is not 16", None),
-        ("sum is 4-21", None),
-        ('{"sum": [16, 17]}', None),
-        ('{"sum": 16, "sum": 17}', None),
+        ("sum is 15 with no usable ace . dealer shows 6 . sum is 16 with no usable ace",
+         "contradiction"),
+        ("sum is 16 with no usable ace . " * 3, "repeated"),
+        ("sum is 16 . dealer shows 6", None),
+        ("my hand is 16 and the dealer shows 6", None),
+        ("sum is 16 with no usable ace . dealer shows 6 . it is not so", None),
+        ("sum is 4-21 with no usable ace", None),
+        ('{"sum": [16, 17], "ace": "none", "dealer_shows": "6"}', None),
+        ('{"sum": 16, "sum": 17, "ace": "none", "dealer_shows": "6"}', None),
+        ('{"sum": 16, "ace": "none", "dealer_shows": "6", "judge": "YES"}', None),
         ("", "no_entity"),
     ],
 )  # fmt: skip
-def test_hands_in_words(text, expected):
-    assert score(BlackjackRules(), text, HAND) == expected
+def test_hands(text, expected):
+    assert score("Blackjack", text, HAND) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("i am at fridge 1 . fridge 1 is open . i hold mug 1 . mug 1 is cold . "
-         "mug 2 is on desk 1", 1.0),
-        ("In front of the fridge 1, holding the mug; the fridge is open. The mug is chilled. "
-         "On the desk is a mug", 1.0),
+        (MINE, 1.0),
+        ("I hold mug 1; mug 2 is in desk 1, mug 1 is cold and i am at fridge 1. Fridge 1 is open",
+         1.0),
         ('{"at": "fridge 1", "fridge 1": "open", "holding": "mug 1", "mug 1": "cold", '
          '"mug 2": "desk 1"}', 1.0),
-        ("the book is on the desk; I hold mug 1", pytest.approx(2 / 4.5 / (1 + 1 / 4.5))),
-        ("i am at fridge 1 . i hold nothing", pytest.approx(1 / 4.5 / (0.5 + 1 / 4.5))),
-        ("the mug is in the fridge", 0.0),
+        ("i am at fridge 1 . i hold nothing", pytest.approx(2 / 6.5)),
+        ("i am at desk 1 . i hold mug 1 . mug 2 is on desk 1", pytest.approx(2 * 1.5 / 7)),
+        ("i hold mug 1 . mug 1 is on desk 1", 0.0),
         ("mug 2 is on desk 1 . mug 2 is in fridge 1", "contradiction"),
-        ("i hold mug 1 . mug 1 is on desk 1", "contradiction"),
         ("i hold mug 1 . i hold nothing", "contradiction"),
         ("fridge 1 is open . fridge 1 is closed . i hold mug 1", "contradiction"),
-        ("the fridge is open", "no_relation"),
+        ("the mug is in the fridge", None),
         ("i am at fridge 1 but not there", None),
         ("i am at every place", None),
-        ("maybe", None),
         ('{"at": ["fridge 1", "desk 1"]}', None),
+        ('{"at": "fridge 1", "judge": "YES"}', None),
         ("  ", "no_entity"),
     ],
 )  # fmt: skip
-def test_homes_in_words(text, expected):
-    assert score(HouseholdRules(), text, HOME) == expected
+def test_homes(text, expected):
+    assert score("Household", text, HOME) == expected
 
 
-def test_a_prediction_copied_from_the_observation_is_refused_where_its_facts_changed():
-    rules = HouseholdRules()
-    moved = {**HOME, "at": "desk 1"}
-    content = rules.read("i am at fridge 1 . i hold mug 1").content
-    assert rules.has_changed(content, rules.truth(HOME), rules.truth(moved))
-    content = rules.read("i hold mug 1").content
-    assert not rules.has_changed(content, rules.truth(HOME), rules.truth(moved))
-    rules = BlackjackRules()
-    content = rules.read("sum is 16 . dealer shows 6").content
-    hit = {**HAND, "sum": 21}
-    assert rules.has_changed(content, rules.truth(HAND), rules.truth(hit))
-    content = rules.read("dealer shows 6").content
-    assert not rules.has_changed(content, rules.truth(HAND), rules.truth(hit))
+@pytest.mark.parametrize(
+    ("name", "text", "before", "after", "changed"),
+    [
+        ("Household", "i am at fridge 1", HOME, {**HOME, "at": "desk 1"}, True),
+        ("Household", "i hold mug 1", HOME, {**HOME, "at": "desk 1"}, False),
+        ("Household", "mug 2 is on desk 1", HOME, {**HOME, "where": {"mug 2": "fridge 1"}}, True),
+        ("Household", "mug 2 is on desk 1", HOME, {**HOME, "conditions": {}}, False),
+        ("Blackjack", "sum is 16 with no usable ace", HAND, {**HAND, "sum": 21}, True),
+        ("Blackjack", "dealer shows 6", HAND, {**HAND, "sum": 21}, False),
+    ],
+)
+def test_a_copied_prediction_is_refused_where_what_it_speaks_of_changed(
+    name, text, before, after, changed
+):
+    rules = rules_for(name)
+    content = rules.read(text).content
+    assert rules.has_changed(content, rules.truth(before), rules.truth(after)) is changed
 
 
 @pytest.mark.parametrize("name", ["Blackjack", "Household"])
@@ -139,36 +134,3 @@ def test_the_experts_own_texts_are_right(name, notation):
             assert verdict.observation == 1.0
             if name == "Household" or parsed["actions"] == ["Stand"]:
                 assert verdict.prediction > 0.6 and not verdict.flags
-
-
-@pytest.mark.parametrize("name", ["Blackjack", "Household"])
-def test_truth_in_words_and_cache_keys(name):
-    rules = rules_for(name)
-    env = envs.make(name, {})
-    _, info = env.reset(seed=3)
-    described, key = rules.describe(info["state"]), rules.canonical(info["state"])
-    *_, after = env.step(env.expert_response())
-    assert rules.describe(after["state"]) != described or name == "Blackjack"
-    assert name == "Blackjack" or rules.canonical(after["state"]) != key
-    assert rules.canonical(dict(info["state"])) == key
-
-
-@pytest.mark.parametrize("name", ["Blackjack", "Household"])
-def test_the_stored_calibration_is_of_this_judge_and_good_enough(name):
-    stored = json.loads((STORED / f"judge-calibration-{name.lower()}.json").read_text())
-    assert stored["judge_digest"] == judge_digest(JudgeConfig())
-    (measured,) = stored["environments"].values()
-    assert measured["statements"] >= 4990
-    assert measured["precision"] >= 0.98 and measured["recall"] >= 0.95
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["Blackjack", "Household"])
-def test_calibration(name):
-    found = calibrate(JudgeConfig(), [subject_named(name)], statements=5000, seed=1)[name]
-    assert found.statements >= 4990 and found.absent == 0
-    assert found.precision >= 0.98 and found.recall >= 0.95
-    assert min(found.recall_by_wording.values()) >= 0.9
-    assert found.information["vague"] <= 0.05 and found.information["template"] <= 0.05
-    assert found.attack_patterns >= 150 and found.worst_attack[1] <= found.chance
-    assert found.refused >= 0.98

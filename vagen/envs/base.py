@@ -1,12 +1,15 @@
 """The contract of an environment: a Gymnasium environment that speaks text and images."""
 
+import json
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, TypedDict
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from vagen.envs.claims import Claim, read_claims, score_claims
 from vagen.envs.config import EnvConfig
 from vagen.envs.levels import Level, Split, check_split
 
@@ -51,6 +54,9 @@ class AgentEnv(gymnasium.Env[Observation, str]):
     """Whether `expert_response` plays well. If not, there is nothing to warm-start from, and it
     only gives some response, for checks of prompts and sizes."""
 
+    claims: ClassVar[tuple[type[Claim], ...]] = ()
+    """What its state texts can claim: with these and `truth` it has a judge. Empty: it has none."""
+
     config: EnvConfig
 
     def __init__(
@@ -83,6 +89,38 @@ class AgentEnv(gymnasium.Env[Observation, str]):
         """
 
     @classmethod
+    def claims_of(cls, config: Any) -> tuple[type[Claim], ...]:
+        """Those of `claims` that texts can make as configured."""
+        return cls.claims
+
+    @classmethod
+    def truth(cls, state: State, config: Any) -> list[Claim]:
+        """What a complete and right description of a state claims."""
+        raise NotImplementedError(f"{cls.__name__} has claims, but no truth(state, config)")
+
+    @classmethod
+    def read_claims(cls, text: str, config: Any) -> list[Claim] | None:
+        """The claims of a text in the words that prompts dictate; None if any part is in others."""
+        return read_claims(text, cls.claims_of(config))
+
+    @classmethod
+    def score_claims(cls, said: Sequence[Claim], true: Sequence[Claim], config: Any) -> float:
+        """How well claims that do not contradict each other agree with `truth`, in [0, 1]."""
+        return score_claims(said, true)
+
+    @classmethod
+    def difficulty(cls, level: Any) -> tuple[float, ...]:
+        """How hard a level is, larger is harder: the first number counts, the next where it ties.
+
+        As long for every level of the options. An environment that cannot tell says nothing: then
+        its levels are equally hard, as far as a curriculum knows.
+
+        Args:
+            level: of `sample_level`.
+        """
+        return ()
+
+    @classmethod
     def distance(cls, state: State) -> float | None:
         """How far a state is from success, 0 there; None where success is out of reach.
 
@@ -112,3 +150,10 @@ class AgentEnv(gymnasium.Env[Observation, str]):
     @abstractmethod
     def expert_response(self) -> str:
         """A response in the configured layout: an optimal action and true state texts."""
+
+    def expert_summary(self) -> str:
+        """What a player should know who forgets all that was shown; by default the state as JSON.
+
+        Warm starts with `context: compact` learn to write it.
+        """
+        return json.dumps(self.state(), separators=(",", ":"))

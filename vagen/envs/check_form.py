@@ -120,7 +120,8 @@ def step(env: AgentEnv, response: str) -> tuple[Observation, bool, bool, dict[st
         isinstance(reward, float | int) and math.isclose(reward, total, abs_tol=1e-9),
         f"the reward is {reward}, but its parts info['rewards'] sum to {total}",
     )
-    _check_keys(info["parsed"], set(ParsedResponse(False).to_dict()), "info['parsed']")
+    optional = {"memory"} & info["parsed"].keys()
+    _check_keys(info["parsed"], {*ParsedResponse(False).to_dict(), *optional}, "info['parsed']")
     _check_keys(info["metrics"], METRICS, "info['metrics']")
     flags = {**info["metrics"], "success": info["success"]}
     for name, flag in flags.items():

@@ -1,10 +1,11 @@
 """Options that every environment shares."""
 
-from typing import ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from vagen.config.base import Section
+from vagen.config.base import LATER, Section
 from vagen.envs.parsing import LAYOUTS, Layout, Notation, PromptFormat, Tags
 
 RewardPreset = Literal["vagen-legacy", "vagen-new"]
@@ -29,6 +30,9 @@ class EnvConfig(Section):
     """`full`: rules, format and an example in words; `brief`: a few words, for tiny models."""
     tags: Tags = Tags()
     """Names of the tags in a response."""
+    memory: Annotated[bool, LATER] = False
+    """A response says whether the observation that it answers to stays in view: its last section
+    is `keep` or `drop`. `rollout_manager.context=gate` sets it and acts on it."""
     max_actions_per_step: PositiveInt = 3
     """Most actions in one response; a further one is invalid."""
     action_sep: str = ","
@@ -77,8 +81,8 @@ class EnvConfig(Section):
 
     @property
     def layout(self) -> Layout:
-        """Layout of a response under `prompt_format`."""
-        return LAYOUTS[self.prompt_format]
+        """Layout of a response under `prompt_format` and `memory`."""
+        return replace(LAYOUTS[self.prompt_format], memory=self.memory)
 
     @property
     def reward_values(self) -> dict[str, float]:
@@ -93,3 +97,7 @@ class GridConfig(EnvConfig):
 
     tile_size: int = Field(32, ge=32, le=256)
     """Side of a grid cell in pixels."""
+
+    def positions(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Positions [row, column] that a state text speaks of, as a structured one holds them."""
+        raise NotImplementedError

@@ -6,6 +6,7 @@ downwards and columns rightwards, both from 0.
 
 import json
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -13,13 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vagen.envs.base import State
+from vagen.envs.claims import Claim
 from vagen.envs.config import GridConfig
+from vagen.envs.grid_claims import (
+    Place,
+    Position,
+    Spot,
+    read_drawing,
+    read_positions,
+    spots_at,
+)
 from vagen.envs.render import TileSet
 from vagen.envs.turns import TurnEnv
 
 Cell: TypeAlias = int
 Cells: TypeAlias = int
-Position: TypeAlias = list[int]
 
 DIRECTIONS: dict[str, tuple[int, int]] = {
     "Up": (-1, 0),
@@ -64,23 +73,21 @@ def draw_cell(rng: Random, cells: Cells) -> Cell:
     return nth_cell(cells, draw_index(rng, cells.bit_count()))
 
 
-def relation(player: Position, thing: Position) -> str:
-    """Where `thing` is from `player`, such as `below and left` or `same row and right`."""
-    rows, columns = thing[0] - player[0], thing[1] - player[1]
-    vertical = "below" if rows > 0 else "above" if rows < 0 else "same row"
-    horizontal = "right" if columns > 0 else "left" if columns < 0 else "same column"
-    return f"{vertical} and {horizontal}"
-
-
 class GridEnv(TurnEnv):
     """A grid game: its picture is put together from tiles, its texts say where things are.
 
-    A game adds to what `TurnEnv` wants its size, its tiles and symbols, and which objects its
-    state texts speak of.
+    A game adds to what `TurnEnv` wants its size, its tiles and symbols, and what its state texts
+    claim.
     """
 
     symbols: ClassVar[str]
     """One character per tile code."""
+    places: ClassVar[Mapping[str, type[Place]]]
+    """What sentences claim of a thing, by its key in structured texts."""
+    spots: ClassVar[Mapping[str, type[Spot]]]
+    """What structured texts claim, by key."""
+    drawn: ClassVar[Mapping[str, Sequence[type[Spot]]]]
+    """What a grid of symbols claims, by symbol."""
 
     config: GridConfig
 
@@ -104,14 +111,6 @@ class GridEnv(TurnEnv):
     def codes_of(state: State) -> NDArray[np.uint8]:
         """Tile codes of a state, [rows, columns]."""
 
-    @abstractmethod
-    def _described(self, state: State) -> list[tuple[str, Position]]:
-        """Objects that the state texts speak of, with their names."""
-
-    @abstractmethod
-    def _structured(self, state: State) -> dict[str, Any]:
-        """Positions that a structured state text holds."""
-
     @staticmethod
     @abstractmethod
     def _draw_tiles(side: int) -> TileSet:
@@ -126,6 +125,10 @@ class GridEnv(TurnEnv):
         rows, columns = self._grid_size()
         return rows * self.config.tile_size, columns * self.config.tile_size
 
+    def _expert_keeps(self) -> bool:
+        """Nothing: each picture shows the whole state."""
+        return False
+
     def picture(self) -> NDArray[np.uint8]:
         """A picture of the state, uint8 [height, width, 3]; a new array each time."""
         return self._tiles.frame(self.codes_of(self._state))
@@ -134,17 +137,46 @@ class GridEnv(TurnEnv):
         """The grid as symbols."""
         return self.grid_text(self._state)
 
+    @classmethod
+    def claims_of(cls, config: GridConfig) -> tuple[type[Claim], ...]:
+        """Places in sentences, else rows and columns, of the things that texts speak of."""
+        kinds = cls.places if config.layout.notation == "natural" else cls.spots
+        spoken_of = config.positions(cls.example_state)
+        return tuple(kind for key, kind in kinds.items() if key in spoken_of)
+
+    @classmethod
+    def truth(cls, state: State, config: GridConfig) -> list[Claim]:
+        """Where the things are that texts speak of."""
+        positions = config.positions(state)
+        if config.layout.notation != "natural":
+            return spots_at(positions, cls.spots)
+        player = state["player"]
+        return [
+            kind.seen(player, thing)
+            for key, kind in cls.places.items()
+            if key in positions
+            for thing in (positions[key] if kind.several else [positions[key]])
+        ]
+
+    @classmethod
+    def read_claims(cls, text: str, config: GridConfig) -> list[Claim] | None:
+        """The claims of a text in the notation of the prompt, in sentences or as JSON."""
+        notation, found = config.layout.notation, None
+        if notation == "structured" and text.lstrip().startswith("{"):
+            keys = config.positions(cls.example_state)
+            return read_positions(text, {k: kind for k, kind in cls.spots.items() if k in keys})
+        if notation == "symbolic":
+            found = read_drawing(text, cls.drawn)
+        return super().read_claims(text, config) if found is None else found
+
     def state_text(self, state: State) -> str:
         """`state` in the notation of the configured `prompt_format`."""
-        notation = self.config.layout.notation
-        if notation == "structured":
-            return json.dumps(self._structured(state))
-        if notation == "symbolic":
-            return self.grid_text(state)
-        player = state["player"]
-        return " . ".join(
-            f"{name} is {relation(player, position)}" for name, position in self._described(state)
-        )
+        match self.config.layout.notation:
+            case "structured":
+                return json.dumps(self.config.positions(state))
+            case "symbolic":
+                return self.grid_text(state)
+        return super().state_text(state)
 
     @classmethod
     def grid_text(cls, state: State) -> str:
@@ -165,7 +197,7 @@ class GridEnv(TurnEnv):
                 f"Write a state as the grid, a row per line, with the symbols "
                 f"{self.symbol_legend()}."
             )
-        names = list(dict.fromkeys(name for name, _ in self._described(self.example_state)))
+        names = [kind.claim_name() for kind in self.claims_of(self.config)]
         return (
             f"Describe a state by where each {' and each '.join(names)} is from the player: "
             f"above, below or same row, and left, right or same column; "

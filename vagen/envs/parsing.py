@@ -7,11 +7,11 @@ the innermost ones, and nothing else: no text around the tags, no further, neste
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import field_validator, model_validator
 
-from vagen.config.base import Section
+from vagen.config.base import LATER, Section
 
 PromptFormat = Literal[
     "no_think",
@@ -29,7 +29,9 @@ PromptFormat = Literal[
 """Reasoning strategy, with the notation of its state texts (none: natural language)."""
 
 Notation = Literal["natural", "structured", "symbolic"]
-SectionName = Literal["think", "observation", "reasoning", "prediction", "answer"]
+SectionName = Literal["think", "observation", "reasoning", "prediction", "answer", "memory"]
+Memory = Literal["keep", "drop"]
+"""What becomes of the observation that a response answers to (`context: gate`)."""
 
 ActionReader = Callable[[str], str | None]
 """Canonical form of a written action, or None if it is none; never raises on any string."""
@@ -56,6 +58,8 @@ class Tags(Section):
     """The state after the action."""
     answer: str = "answer"
     """The actions."""
+    memory: Annotated[str, LATER] = "memory"
+    """Whether the observation stays in view."""
 
     @field_validator("*")
     @classmethod
@@ -81,12 +85,15 @@ class Layout:
     inner: tuple[SectionName, ...]
     """Sections inside think; empty with `think` means free text there."""
     notation: Notation
+    memory: bool = False
+    """Whether the answer is followed by a memory section."""
 
     @property
     def sections(self) -> tuple[SectionName, ...]:
         """Sections that hold text, in order."""
         free: tuple[SectionName, ...] = ("think",) if self.think and not self.inner else ()
-        return (*free, *self.inner, "answer")
+        memory: tuple[SectionName, ...] = ("memory",) if self.memory else ()
+        return (*free, *self.inner, "answer", *memory)
 
 
 def layout_of(prompt_format: PromptFormat) -> Layout:
@@ -113,6 +120,8 @@ def write_response(layout: Layout, tags: Tags, texts: dict[SectionName, str]) ->
         return f"<{name}>{text}</{name}>"
 
     answer = wrap("answer", texts["answer"])
+    if layout.memory:
+        answer += wrap("memory", texts["memory"])
     if not layout.think:
         return answer
     inside = "".join(wrap(section, texts[section]) for section in layout.inner) or texts["think"]
@@ -142,10 +151,12 @@ class ParsedResponse:
     """The `<reasoning>` section, or the whole of a free think section."""
     prediction: str | None = None
     answer: str | None = None
+    memory: Memory | None = None
+    """None too where responses have no such section."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able form."""
-        return {
+        """JSON-able form, without `memory` if that is None."""
+        parts: dict[str, Any] = {
             "format_correct": self.format_correct,
             "actions": list(self.actions),
             "observation": self.observation,
@@ -153,6 +164,7 @@ class ParsedResponse:
             "prediction": self.prediction,
             "answer": self.answer,
         }
+        return parts if self.memory is None else {**parts, "memory": self.memory}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "ParsedResponse":
@@ -211,6 +223,7 @@ class ResponseParser:
             reasoning=texts.get("reasoning", texts.get("think")),
             prediction=texts.get("prediction"),
             answer=texts["answer"],
+            memory=cast(Memory | None, texts.get("memory")),
         )
 
     def _section_texts(self, response: str) -> dict[str, str] | None:
@@ -238,7 +251,8 @@ class ResponseParser:
                 return None
             if holds_text:
                 contents.append(text)
-        return dict(zip(self._sections, contents, strict=True))
+        texts: dict[str, str] = dict(zip(self._sections, contents, strict=True))
+        return texts if texts.get("memory", "keep") in get_args(Memory) else None
 
     def _actions(self, answer: str) -> tuple[tuple[str, ...], bool]:
         """Actions before the first invalid or surplus one, and whether all are valid."""

@@ -1,7 +1,7 @@
 """Prompt texts that do not depend on the environment: format, action rule, observations."""
 
 from vagen.envs.config import EnvConfig
-from vagen.envs.parsing import write_response
+from vagen.envs.parsing import SectionName, write_response
 
 
 def action_rule(config: EnvConfig) -> str:
@@ -17,9 +17,9 @@ def action_rule(config: EnvConfig) -> str:
 def format_line(config: EnvConfig) -> str:
     """The layout of a response, without an example."""
     layout = config.layout
-    return "Write exactly: " + write_response(
-        layout, config.tags, dict.fromkeys(layout.sections, "...")
-    )
+    texts: dict[SectionName, str] = dict.fromkeys(layout.sections, "...")
+    texts["memory"] = "keep or drop"
+    return "Write exactly: " + write_response(layout, config.tags, texts)
 
 
 def system_text(config: EnvConfig, *, rules: str, state_rule: str, example: str) -> str:
@@ -43,6 +43,11 @@ def system_text(config: EnvConfig, *, rules: str, state_rule: str, example: str)
     ]
     if "observation" in layout.inner or "prediction" in layout.inner:
         describes.append(state_rule)
+    if layout.memory:
+        describes.append(
+            f"<{tags.memory}>: keep what you are shown now if you will need to see it again, "
+            "drop it if not."
+        )
     lines = [
         rules,
         action_rule(config),

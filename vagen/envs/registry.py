@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 
+from vagen.config.base import known
 from vagen.envs.base import AgentEnv
 from vagen.envs.config import EnvConfig
 from vagen.envs.levels import LevelError, check_split
@@ -140,7 +141,7 @@ def make(
 
 def env_config_digest(env_name: str, env_config: dict[str, Any] | EnvConfig | None) -> str:
     """SHA-256 of the environment's name and resolved options, hexadecimal."""
-    resolved = parse_env_config(env_name, env_config).model_dump(mode="json")
+    resolved = known(parse_env_config(env_name, env_config))
     content = json.dumps({"env_name": env_name, "env_config": resolved}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
@@ -151,10 +152,17 @@ class LevelRef:
 
     seed: int
     level_hash: str
+    difficulty: tuple[float, ...] = ()
+    """As the environment's `difficulty` tells it, if it was asked."""
 
 
 def distinct_levels(
-    env_name: str, env_config: dict[str, Any], split: str, count: int
+    env_name: str,
+    env_config: dict[str, Any],
+    split: str,
+    count: int,
+    *,
+    with_difficulty: bool = False,
 ) -> list[LevelRef]:
     """The first `count` seeds whose levels differ from one another.
 
@@ -171,11 +179,14 @@ def distinct_levels(
     fruitless = 0
     seed = 0
     while len(refs) < count:
-        digest = env_class.sample_level(config, seed, split).level_hash
+        level = env_class.sample_level(config, seed, split)
+        digest = level.level_hash
         fruitless += 1
         if digest not in seen:
             seen.add(digest)
-            refs.append(LevelRef(seed, digest))
+            refs.append(
+                LevelRef(seed, digest, env_class.difficulty(level) if with_difficulty else ())
+            )
             fruitless = 0
         elif fruitless > 1_000 + 5 * len(refs):
             raise LevelError(

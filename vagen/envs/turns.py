@@ -9,6 +9,7 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation, State
+from vagen.envs.claims import write_claims
 from vagen.envs.config import EnvConfig
 from vagen.envs.levels import Split, check_split
 from vagen.envs.parsing import ActionReader, ResponseParser, SectionName, named, write_response
@@ -126,9 +127,11 @@ class TurnEnv(AgentEnv):
             return IMAGE_PLACEHOLDER, (self.picture(),)
         return self.text_view(), ()
 
-    @abstractmethod
     def state_text(self, state: State) -> str:
-        """A true description of `state` in the notation of the configured `prompt_format`."""
+        """A true description of `state` in the notation of the configured `prompt_format`; by
+        default the phrases of `truth`.
+        """
+        return write_claims(self.truth(state, self.config))
 
     def _state_rule(self) -> str:
         """How the state texts are written, for the full prompt; by default an example."""
@@ -237,9 +240,20 @@ class TurnEnv(AgentEnv):
     def expert_response(self) -> str:
         """Plays `expert_actions_per_turn` best moves and describes the state truly."""
         actions = self._plan(self.config.expert_actions_per_turn)
-        return self._write(actions, self._state, self._after(self._state, actions))
+        after = self._after(self._state, actions)
+        return self._write(actions, self._state, after, keeps=self._expert_keeps())
 
-    def _write(self, actions: list[str], before: State, after: State) -> str:
+    def expert_summary(self) -> str:
+        """The state's text."""
+        return self.state_text(self._state)
+
+    def _expert_keeps(self) -> bool:
+        """Whether the expert keeps what is shown now in view (`context: gate`): what it will need
+        and is not shown again. By default everything.
+        """
+        return True
+
+    def _write(self, actions: list[str], before: State, after: State, *, keeps: bool = True) -> str:
         config, reason = self.config, self._reason(actions)
         texts: dict[SectionName, str] = {
             "think": reason,
@@ -247,6 +261,7 @@ class TurnEnv(AgentEnv):
             "reasoning": reason,
             "prediction": self.state_text(after),
             "answer": f" {config.action_sep} ".join(actions),
+            "memory": "keep" if keeps else "drop",
         }
         return write_response(config.layout, config.tags, texts)
 

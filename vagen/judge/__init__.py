@@ -13,10 +13,9 @@ from vagen.judge.cache import AnswerCache
 from vagen.judge.cascade import CascadeJudge
 from vagen.judge.llm import ChatClient, LLMJudge
 from vagen.judge.rule_judge import RuleJudge
-from vagen.judge.rules import RULES, Rules, default_rules, rules_for
+from vagen.judge.rules import Rules, rules_for
 
 __all__ = [
-    "RULES",
     "AnswerCache",
     "CascadeJudge",
     "ChatClient",
@@ -32,7 +31,7 @@ __all__ = [
 def make_judge(
     config: JudgeConfig,
     *,
-    rules: Mapping[str, Rules[Any, Any]] | None = None,
+    rules: Mapping[str, Rules[Any, Any]],
     prompts: Mapping[str, str] | None = None,
     client: ChatClient | None = None,
     cache: AnswerCache | None = None,
@@ -41,8 +40,7 @@ def make_judge(
 
     Args:
         config: `judge` section of the experiment.
-        rules: Rules by environment name, as the environments are configured; None takes the
-            defaults of all that have some.
+        rules: Rules by environment name, as the environments are configured.
         prompts: System prompt by environment name, so that text copied from it is refused.
         client: The endpoint of the language model, which rules alone do not need.
         cache: Answers that were had before; None keeps none.
@@ -50,8 +48,6 @@ def make_judge(
     Raises:
         ValueError: The judge asks a language model, and there is no client.
     """
-    if rules is None:
-        rules = default_rules()
     rule_judge = RuleJudge(rules, prompts=prompts, gate=config.gate)
     if config.type == "rule":
         return rule_judge

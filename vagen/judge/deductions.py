@@ -5,7 +5,7 @@ compare each with other states of the batch, a sample of what the environment sh
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
@@ -68,7 +68,9 @@ def deduct(
             others = repeated = ()
             if compares:
                 others = _elsewhere(reader, batch, stated, judge.information.states, seed)
-                repeated = _repeated(stated, others, judge.repetition.similarity)
+                rules = reader.rules(batch[0].env_name)
+                words = rules.vocabulary if rules else frozenset()
+                repeated = _repeated(stated, others, words, judge.repetition.similarity)
             for each, fits, share in zip(stated, others, repeated, strict=False):
                 unread += fits is None
                 taken = 0.0
@@ -162,10 +164,14 @@ def _elsewhere(
 
 
 def _repeated(
-    stated: list[Stated], others: list[NDArray[np.float64] | None], similarity: float
+    stated: list[Stated],
+    others: list[NDArray[np.float64] | None],
+    vocabulary: Collection[str],
+    similarity: float,
 ) -> list[float]:
     """Share of each text's cluster in the batch less the share of states that the text fits."""
-    numbers = clusters([each.text for each in stated], similarity=similarity)
+    texts = [each.text for each in stated]
+    numbers = clusters(texts, vocabulary=vocabulary, similarity=similarity)
     sizes = Counter(numbers)
     fitting: dict[int, list[Any]] = defaultdict(list)
     for number, scores in zip(numbers, others, strict=True):

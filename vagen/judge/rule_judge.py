@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vagen.envs.base import State
 from vagen.judge.gate import is_far_too_long, same_words, text_flags
-from vagen.judge.rules import Reading, Rules, default_rules
+from vagen.judge.rules import Reading, Rules
 from vagen.rollout.types import Verdict
 
 
@@ -23,7 +23,7 @@ class RuleJudge:
 
     def __init__(
         self,
-        rules: Mapping[str, Rules[Any, Any]] | None = None,
+        rules: Mapping[str, Rules[Any, Any]],
         *,
         max_tokens: int = 200,
         prompts: Mapping[str, str] | None = None,
@@ -33,13 +33,13 @@ class RuleJudge:
         """Creates a judge.
 
         Args:
-            rules: Rules by environment name; None takes the defaults of all that have some.
+            rules: Rules by environment name.
             max_tokens: Most words and marks of a text.
             prompts: System prompt by environment: text copied from it is refused.
             cache_size: Most readings kept.
             gate: False refuses nothing and pays for recall alone (`judge.gate`).
         """
-        self._rules = default_rules() if rules is None else rules
+        self._rules = rules
         self._max_tokens = max_tokens
         self._prompts = dict(prompts or {})
         self._gate = gate

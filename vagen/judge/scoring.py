@@ -170,16 +170,18 @@ class Scorer:
 
     async def score_turn(self, trajectory: Trajectory, turn: Turn) -> None:
         """Judges one turn, unless it has its verdict; one in which something is absent has not."""
-        if turn.verdict is not None and not turn.verdict.absent:
-            return
+        if turn.verdict is None or turn.verdict.absent:
+            turn.verdict = await self._verdict(trajectory, turn)
+        set_rewards(self.config.judge, turn)
+
+    async def _verdict(self, trajectory: Trajectory, turn: Turn) -> Verdict:
         verdict = await _score(self._judges[trajectory.config_id], trajectory, turn)
         judge = self.config.judge
         if self._seconds and is_chosen(turn, "second", judge.second.fraction):
             second = await _score(self._seconds[trajectory.config_id], trajectory, turn)
             scores = SectionScores(second.observation, second.prediction)
             verdict = replace(verdict, second=scores)
-        turn.verdict = verdict
-        set_rewards(judge, turn)
+        return verdict
 
     def _all(self, judge: JudgeConfig, llm: LLMJudgeConfig, key: str) -> dict[str, Judge]:
         """A judge for each environment of the experiment, by its id."""
@@ -223,7 +225,7 @@ def judge_of(
     env = environments_of().open(env_name, env_config)
     prompts = {env_name: env.system_prompt()}
     env.close()
-    rules = rules_for(env_name, options, coordinate_base=judge.coordinate_base)
+    rules = rules_for(env_name, options)
     return make_judge(
         judge,
         rules={} if rules is None else {env_name: rules},

@@ -53,6 +53,16 @@ class GymImageConfig(EnvConfig):
             raise ValueError(f"write module:Class; got {entry_point!r}")
         return entry_point
 
+    @field_validator("memory")
+    @classmethod
+    def _has_no_memory_section(cls, memory: bool) -> bool:
+        if memory:
+            raise ValueError(
+                "a GymImageEnv reads responses itself, and no tag of keep or drop: take another "
+                "rollout_manager.context than gate"
+            )
+        return memory
+
 
 class GymImageAdapter(AgentEnv):
     """An asynchronous environment behind the synchronous contract.

@@ -1,12 +1,12 @@
 """Blackjack as an environment."""
 
-import json
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vagen.envs.base import Observation, State
+from vagen.envs.blackjack import claims
 from vagen.envs.blackjack.cards import table
 from vagen.envs.blackjack.config import BlackjackConfig
 from vagen.envs.blackjack.game import (
@@ -18,6 +18,7 @@ from vagen.envs.blackjack.game import (
     sample_level,
     value_of,
 )
+from vagen.envs.claims import Claim
 from vagen.envs.levels import Split
 from vagen.envs.turns import TurnEnv
 
@@ -34,6 +35,7 @@ class BlackjackEnv(TurnEnv):
 
     env_name: ClassVar[str] = "Blackjack"
     config_class: ClassVar[type[BlackjackConfig]] = BlackjackConfig
+    claims: ClassVar[tuple[type[Claim], ...]] = claims.CLAIMS
     actions: ClassVar[tuple[str, ...]] = ACTIONS
     example_state: ClassVar[State] = {
         "env_name": "Blackjack",
@@ -52,6 +54,16 @@ class BlackjackEnv(TurnEnv):
     def sample_level(cls, config: BlackjackConfig, seed: int, split: Split) -> BlackjackLevel:
         """The deck that `reset(seed=seed)` deals from in this split."""
         return sample_level(seed, split)
+
+    @classmethod
+    def truth(cls, state: State, config: BlackjackConfig) -> list[Claim]:
+        """The hand and the dealer's first card."""
+        return claims.truth(state)
+
+    @classmethod
+    def read_claims(cls, text: str, config: BlackjackConfig) -> list[Claim] | None:
+        """The claims of sentences or of the structured notation."""
+        return claims.read(text)
 
     def _frame_size(self) -> tuple[int, int]:
         return self.config.side, self.config.side
@@ -126,11 +138,8 @@ class BlackjackEnv(TurnEnv):
     def state_text(self, state: State) -> str:
         """The hand's sum, whether it has a usable ace, and the card that the dealer shows."""
         if self.config.layout.notation == "structured":
-            ace = "usable" if state["usable_ace"] else "none"
-            shown = state["dealer_shows"]
-            return json.dumps({"sum": state["sum"], "ace": ace, "dealer_shows": shown})
-        ace = "a" if state["usable_ace"] else "no"
-        return f"sum is {state['sum']} with {ace} usable ace . dealer shows {state['dealer_shows']}"
+            return claims.record(state)
+        return super().state_text(state)
 
     def _reason(self, actions: list[str]) -> str:
         return actions[0].lower()

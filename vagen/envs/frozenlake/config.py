@@ -1,10 +1,12 @@
 """Options of FrozenLake."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
+from vagen.envs.base import State
 from vagen.envs.config import GridConfig
+from vagen.envs.grid import Position
 
 
 class FrozenLakeConfig(GridConfig):
@@ -27,9 +29,10 @@ class FrozenLakeConfig(GridConfig):
     """Least length of the shortest safe path, in moves."""
     max_distance: PositiveInt | None = None
     """Greatest length of the shortest safe path, in moves; null is no bound."""
-    state_objects: Literal["target", "all"] | None = None
-    """What state texts speak of: the target, or it and every hole; null takes `target` in brief
-    prompts and `all` in full ones."""
+    state_objects: Literal["target", "near", "all"] | None = None
+    """What state texts speak of: the target, or also the holes beside the player (`near`) or every
+    hole (`all`); null takes `target` in brief prompts and `all` in full ones. A grid of symbols
+    shows every hole in any case."""
 
     @model_validator(mode="after")
     def _distances_in_order(self) -> "FrozenLakeConfig":
@@ -40,8 +43,22 @@ class FrozenLakeConfig(GridConfig):
         return self
 
     @property
-    def describes_holes(self) -> bool:
-        """Whether state texts speak of holes."""
-        return (
-            self.state_objects or ("all" if self.prompt_detail == "full" else "target")
-        ) == "all"
+    def described(self) -> Literal["target", "near", "all"]:
+        """What state texts speak of."""
+        if self.layout.notation == "symbolic":
+            return "all"
+        return self.state_objects or ("all" if self.prompt_detail == "full" else "target")
+
+    def positions(self, state: State) -> dict[str, Any]:
+        """Player, target and the holes that are described."""
+        places = {"player": state["player"], "target": state["target"]}
+        if self.described != "target":
+            near = self.described == "near"
+            places["holes"] = holes_beside(state) if near else state["holes"]
+        return places
+
+
+def holes_beside(state: State) -> list[Position]:
+    """Holes that one move of the player leads into."""
+    row, column = state["player"]
+    return [[r, c] for r, c in state["holes"] if abs(r - row) + abs(c - column) == 1]

@@ -1,13 +1,16 @@
 """FrozenLake as an environment."""
 
 import functools
+from collections.abc import Sequence
 from random import Random
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vagen.envs.base import State
+from vagen.envs.claims import Claim
+from vagen.envs.frozenlake.claims import DRAWN, PLACES, SPOTS, score
 from vagen.envs.frozenlake.config import FrozenLakeConfig
 from vagen.envs.frozenlake.game import (
     ACTIONS,
@@ -16,7 +19,7 @@ from vagen.envs.frozenlake.game import (
     neighbours,
     sample_level,
 )
-from vagen.envs.grid import GridEnv, Position, positions_of
+from vagen.envs.grid import GridEnv, positions_of
 from vagen.envs.levels import Split
 from vagen.envs.render import Canvas, TileSet
 
@@ -31,6 +34,8 @@ class FrozenLakeEnv(GridEnv):
     config_class: ClassVar[type[FrozenLakeConfig]] = FrozenLakeConfig
     actions: ClassVar[tuple[str, ...]] = ACTIONS
     symbols: ClassVar[str] = "_OGPX√"
+    claims = (*PLACES.values(), *SPOTS.values())
+    places, spots, drawn = PLACES, SPOTS, DRAWN
     example_state: ClassVar[State] = {
         "env_name": "FrozenLake",
         "size": [4, 4],
@@ -47,6 +52,11 @@ class FrozenLakeEnv(GridEnv):
     def sample_level(cls, config: FrozenLakeConfig, seed: int, split: Split) -> FrozenLakeLevel:
         """The level that `reset(seed=seed)` loads in this split."""
         return sample_level(config, seed, split)
+
+    @classmethod
+    def difficulty(cls, level: FrozenLakeLevel) -> tuple[float, ...]:
+        """Moves of the shortest safe path, and holes."""
+        return level.distance, level.holes.bit_count()
 
     def _grid_size(self) -> tuple[int, int]:
         return self.config.size, self.config.size
@@ -112,13 +122,16 @@ class FrozenLakeEnv(GridEnv):
         codes[row * columns + column] = (PLAYER, PLAYER_IN_HOLE, PLAYER_ON_TARGET)[under]
         return np.frombuffer(codes, np.uint8).reshape(rows, columns)
 
-    def _described(self, state: State) -> list[tuple[str, Position]]:
-        holes = state["holes"] if self.config.describes_holes else []
-        return [("target", state["target"]), *(("hole", hole) for hole in holes)]
+    @classmethod
+    def score_claims(
+        cls, said: Sequence[Claim], true: Sequence[Claim], config: FrozenLakeConfig
+    ) -> float:
+        """F1 of the target (.7) and of the holes (.3), half credit per axis."""
+        return score(said, true)
 
-    def _structured(self, state: State) -> dict[str, Any]:
-        keys = ["player", "target"] + ["holes"] * self.config.describes_holes
-        return {key: state[key] for key in keys}
+    def _state_rule(self) -> str:
+        near = " Of the holes speak of those beside the player only."
+        return super()._state_rule() + near * (self.config.described == "near")
 
     @classmethod
     def symbol_legend(cls) -> str:

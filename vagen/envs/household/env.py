@@ -1,7 +1,7 @@
 """Household as an environment."""
 
-import json
 import textwrap
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from vagen.envs.base import State
+from vagen.envs.claims import Claim
+from vagen.envs.household import claims
 from vagen.envs.household.config import HouseholdConfig
 from vagen.envs.household.expert import plan, remaining
 from vagen.envs.household.homes import HouseholdLevel, sample_level
-from vagen.envs.household.things import is_openable, kind_of, preposition
+from vagen.envs.household.things import is_openable, preposition
 from vagen.envs.household.world import HALL, World, read_command
 from vagen.envs.levels import Split
 from vagen.envs.parsing import ActionReader
@@ -30,6 +32,7 @@ class HouseholdEnv(TurnEnv):
 
     env_name: ClassVar[str] = "Household"
     config_class: ClassVar[type[HouseholdConfig]] = HouseholdConfig
+    claims: ClassVar[tuple[type[Claim], ...]] = claims.CLAIMS
     example_state: ClassVar[State] = {
         "env_name": "Household",
         "goal": {"task": "heat", "object": "mug", "place": "diningtable"},
@@ -58,9 +61,31 @@ class HouseholdEnv(TurnEnv):
         return sample_level(config, seed, split)
 
     @classmethod
+    def difficulty(cls, level: HouseholdLevel) -> tuple[float, ...]:
+        """Actions to success for one who knows where everything is, 60 if more."""
+        return (remaining(World.from_state(level.state)) or 60.0,)
+
+    @classmethod
     def distance(cls, state: State) -> float | None:
         """Actions to success for one who knows where everything is."""
         return remaining(_world_of(state))
+
+    @classmethod
+    def truth(cls, state: State, config: HouseholdConfig) -> list[Claim]:
+        """Place, door, hand, and the things of the task that were seen."""
+        return claims.truth(state)
+
+    @classmethod
+    def read_claims(cls, text: str, config: HouseholdConfig) -> list[Claim] | None:
+        """The claims of sentences or of the structured notation."""
+        return claims.read(text)
+
+    @classmethod
+    def score_claims(
+        cls, said: Sequence[Claim], true: Sequence[Claim], config: HouseholdConfig
+    ) -> float:
+        """Precision and recall; nothing where a thing is both held and somewhere."""
+        return claims.score(said, true)
 
     def _frame_size(self) -> tuple[int, int]:
         return PAGE
@@ -148,21 +173,9 @@ class HouseholdEnv(TurnEnv):
 
     def state_text(self, state: State) -> str:
         """Where the agent is, what it holds, and where it has seen the task's objects."""
-        known = _known(state)
-        here, held = state["at"], state["holding"]
-        door = {}
-        if here != HALL and is_openable(here):
-            door = {here: "open" if here in state["open"] else "closed"}
-        conditions = state["conditions"].get(held, ())
         if self.config.layout.notation == "structured":
-            are = {held: " and ".join(conditions)} if conditions else {}
-            return json.dumps({"at": here, **door, "holding": held or "nothing", **are, **known})
-        parts = [f"i am {_at(here)}"]
-        parts += [f"{place} is {said}" for place, said in door.items()]
-        parts.append(f"i hold {held or 'nothing'}")
-        parts += [f"{held} is {condition}" for condition in conditions]
-        parts += [f"{name} is {preposition(place)} {place}" for name, place in known.items()]
-        return " . ".join(parts)
+            return claims.record(state)
+        return super().state_text(state)
 
     def _reason(self, actions: list[str]) -> str:
         return " then ".join(actions)
@@ -195,16 +208,6 @@ class HouseholdEnv(TurnEnv):
 
 def _world_of(state: State) -> World:
     return World.from_state({key: value for key, value in state.items() if key != "env_name"})
-
-
-def _known(state: State) -> dict[str, str]:
-    """Places of the task's objects, as far as they have been seen."""
-    kind, seen = state["goal"]["object"], set(state["seen"])
-    return {
-        name: place
-        for name, place in state["where"].items()
-        if kind_of(name) == kind and place in seen
-    }
 
 
 def _at(place: str) -> str:

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vagen.envs.base import State
+from vagen.envs.claims import Claim
 from vagen.envs.levels import Split
-from vagen.envs.navigation import words
+from vagen.envs.navigation import claims, words
 from vagen.envs.navigation.config import NavigationConfig
 from vagen.envs.navigation.episodes import sample_episode
 from vagen.envs.navigation.levels import NavigationLevel, sample_level
@@ -39,6 +40,7 @@ class NavigationEnv(TurnEnv):
     env_name: ClassVar[str] = "Navigation"
     config_class: ClassVar[type[NavigationConfig]] = NavigationConfig
     needs_process: ClassVar[bool] = True
+    claims: ClassVar[tuple[type[Claim], ...]] = claims.CLAIMS
     actions: ClassVar[tuple[str, ...]] = ACTIONS
     example_actions: ClassVar[tuple[str, ...]] = ("moveright", "moveahead", "moveahead")
 
@@ -58,6 +60,11 @@ class NavigationEnv(TurnEnv):
         return sample_level(config, seed, split)
 
     @classmethod
+    def difficulty(cls, level: Any) -> tuple[float, ...]:
+        """Moves of the shortest way into reach; AI2-THOR's episodes do not say."""
+        return (level.moves,) if isinstance(level, NavigationLevel) else ()
+
+    @classmethod
     def distance(cls, state: State) -> float | None:
         """Metres on the floor plan that are missing to success, walls between or not."""
         return max(0.0, state["target"]["distance"] - state["goal_distance"])
@@ -66,6 +73,23 @@ class NavigationEnv(TurnEnv):
     def example_state(self) -> State:  # pyright: ignore[reportIncompatibleVariableOverride]
         """State before the example response of the system prompt."""
         return self._example_at(_EXAMPLE_START)
+
+    @classmethod
+    def truth(cls, state: State, config: NavigationConfig) -> list[Claim]:
+        """The target, and the nearest things in view."""
+        return claims.truth(state, everything=config.describes_all)
+
+    @classmethod
+    def read_claims(cls, text: str, config: NavigationConfig) -> list[Claim] | None:
+        """The claims of sentences or of the structured notation."""
+        return claims.read(text)
+
+    @classmethod
+    def score_claims(
+        cls, said: Sequence[Claim], true: Sequence[Claim], config: NavigationConfig
+    ) -> float:
+        """The target's share, and the other things'."""
+        return claims.score(said, true)
 
     def close(self) -> None:
         """Ends the simulator."""
@@ -146,8 +170,9 @@ class NavigationEnv(TurnEnv):
 
     def state_text(self, state: State) -> str:
         """A true description of `state`, distances to the nearest half metre."""
-        write = words.structured if self.config.layout.notation == "structured" else words.natural
-        return write(state, everything=self.config.describes_all)
+        if self.config.layout.notation == "structured":
+            return claims.record(state, everything=self.config.describes_all)
+        return super().state_text(state)
 
     def _state_rule(self) -> str:
         return words.state_rule(self.config, self.state_text(self.example_state))

@@ -28,6 +28,8 @@ class NavigationLevel:
     """Index of the thing to go to."""
     instruction: str
     start: Pose
+    moves: int
+    """Fewest that bring the agent into reach of the thing."""
     level_hash: str
 
 
@@ -66,10 +68,11 @@ def _candidate(config: NavigationConfig, draw: Draw, split: Split) -> Navigation
     content = [asdict(plan), style, task.target, task.instruction, asdict(start)]
     thing = plan.things[task.target]
     planner = Planner(world, (thing.x, thing.z), step=config.move_metres, reach=config.goal_metres)
-    if planner.moves_needed(start, MOST_MOVES) is None:
+    moves = planner.moves_needed(start, MOST_MOVES)
+    if moves is None:
         return None
     digest = content_hash(_text(content))
-    return NavigationLevel(plan, style, task.target, task.instruction, start, digest)
+    return NavigationLevel(plan, style, task.target, task.instruction, start, moves, digest)
 
 
 def _text(content: Any) -> str:

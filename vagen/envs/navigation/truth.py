@@ -22,8 +22,6 @@ DIRECTIONS: dict[str, int] = {
 _NAMES = list(DIRECTIONS)
 MOST_OBJECTS = 5
 """Things in view, nearest first, that a state speaks of."""
-MOST_HIDDEN = 10
-"""Things out of view, nearest first, that a state knows of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +67,13 @@ def state_of(pose: Pose, sightings: list[Sighting], **more: Any) -> State:
 
     Returns:
         `agent` (x, z in metres, rotation, horizon in degrees), `target`, `objects` (the nearest
-        five others in view, nearest first), `others` (what else is in view) and `hidden` (the
-        nearest ten that are not in view). Each thing has
+        five others in view, nearest first) and `others` (what else is in view). Each thing has
         `type`, `colour` (None if unknown), `distance` (metres on the floor plan, to the centre),
         `bearing` (degrees, positive to the right), `direction` and `visible`.
     """
     target = next(sighting for sighting in sightings if sighting.is_target)
-    entries = [_entry(pose, sighting) for sighting in sightings if not sighting.is_target]
-    entries.sort(key=lambda entry: entry["distance"])
-    seen = [entry for entry in entries if entry["visible"]]
-    hidden = [entry for entry in entries if not entry["visible"]]
+    seen = [_entry(pose, other) for other in sightings if other.visible and not other.is_target]
+    seen.sort(key=lambda entry: entry["distance"])
     return {
         "env_name": "Navigation",
         "agent": {
@@ -90,7 +85,6 @@ def state_of(pose: Pose, sightings: list[Sighting], **more: Any) -> State:
         "target": _entry(pose, target),
         "objects": seen[:MOST_OBJECTS],
         "others": seen[MOST_OBJECTS:],
-        "hidden": hidden[:MOST_HIDDEN],
         **more,
     }
 

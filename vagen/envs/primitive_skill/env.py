@@ -1,15 +1,16 @@
 """PrimitiveSkill as an environment."""
 
-import json
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vagen.envs.base import IMAGE_PLACEHOLDER, State
+from vagen.envs.claims import Claim, write_claims
 from vagen.envs.levels import Split
 from vagen.envs.parsing import ActionReader
-from vagen.envs.primitive_skill import tasks
+from vagen.envs.primitive_skill import claims, tasks
 from vagen.envs.primitive_skill.config import PrimitiveSkillConfig
 from vagen.envs.primitive_skill.level import SkillLevel, sample_level
 from vagen.envs.primitive_skill.maniskill import ManiSkillTable
@@ -67,6 +68,7 @@ class PrimitiveSkillEnv(TurnEnv):
     env_name: ClassVar[str] = "PrimitiveSkill"
     config_class: ClassVar[type[PrimitiveSkillConfig]] = PrimitiveSkillConfig
     needs_process: ClassVar[bool] = True
+    claims: ClassVar[tuple[type[Claim], ...]] = claims.CLAIMS
     example_state: ClassVar[State] = {
         "env_name": "PrimitiveSkill",
         "task": "AlignTwoCube",
@@ -95,6 +97,23 @@ class PrimitiveSkillEnv(TurnEnv):
     def sample_level(cls, config: PrimitiveSkillConfig, seed: int, split: Split) -> SkillLevel:
         """The level that `reset(seed=seed)` loads in this split."""
         return sample_level(config.task, seed, split)
+
+    @classmethod
+    def truth(cls, state: State, config: PrimitiveSkillConfig) -> list[Claim]:
+        """Every thing's place, and what is held if anything is."""
+        return claims.truth(state)
+
+    @classmethod
+    def read_claims(cls, text: str, config: PrimitiveSkillConfig) -> list[Claim] | None:
+        """The claims of sentences or of the structured notation."""
+        return claims.read(text)
+
+    @classmethod
+    def score_claims(
+        cls, said: Sequence[Claim], true: Sequence[Claim], config: PrimitiveSkillConfig
+    ) -> float:
+        """Precision and recall; nothing for more places than there are things."""
+        return claims.score(said, true)
 
     def close(self) -> None:
         """Gives back what the simulator holds."""
@@ -182,7 +201,7 @@ class PrimitiveSkillEnv(TurnEnv):
 
     def text_view(self) -> str:
         """Every thing with its coordinates."""
-        return _natural(self._state)
+        return write_claims(claims.truth(self._state))
 
     def _shown(self) -> tuple[str, tuple[NDArray[np.uint8], ...]]:
         asked = f"Task: {tasks.instruction(self._state['task'], self._state['goal'])}"
@@ -197,8 +216,8 @@ class PrimitiveSkillEnv(TurnEnv):
     def state_text(self, state: State) -> str:
         """`state` in the notation of the configured `prompt_format`."""
         if self.config.layout.notation == "structured":
-            return json.dumps({**state["objects"], "held": state["held"] or "nothing"})
-        return _natural(state)
+            return claims.record(state)
+        return super().state_text(state)
 
     def _state_rule(self) -> str:
         example = self.state_text(self.example_state)
@@ -209,7 +228,7 @@ class PrimitiveSkillEnv(TurnEnv):
             )
         return (
             "Describe a state by where the middle of each thing is, (x, y, z) in millimetres, and "
-            f"by what the gripper holds, if anything; such as: {example}"
+            f"by what the gripper holds, if anything (red cube held); such as: {example}"
         )
 
     def _rules(self) -> str:
@@ -245,13 +264,6 @@ def _make_table(config: PrimitiveSkillConfig) -> SkillTable:
     if config.backend == "maniskill":
         return ManiSkillTable(config.task, config.image_size)
     return Table(config.task, config.image_size)
-
-
-def _natural(state: State) -> str:
-    return " . ".join(
-        f"{name} {'held ' if name == state['held'] else ''}at {_point(place)}"
-        for name, place in state["objects"].items()
-    )
 
 
 def _point(place: list[int]) -> str:

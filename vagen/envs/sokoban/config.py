@@ -1,9 +1,10 @@
 """Options of Sokoban."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
+from vagen.envs.base import State
 from vagen.envs.config import GridConfig
 
 
@@ -55,3 +56,7 @@ class SokobanConfig(GridConfig):
                 "solutions of its levels are not known"
             )
         return self
+
+    def positions(self, state: State) -> dict[str, Any]:
+        """Player, boxes and targets."""
+        return {key: state[key] for key in ("player", "boxes", "targets")}

@@ -1,15 +1,18 @@
 """Sokoban as an environment."""
 
 import functools
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vagen.envs.base import State
-from vagen.envs.grid import DIRECTIONS, Cell, Cells, GridEnv, Position, positions_of
+from vagen.envs.claims import Claim
+from vagen.envs.grid import DIRECTIONS, Cell, Cells, GridEnv, positions_of
 from vagen.envs.levels import Split
 from vagen.envs.render import Canvas, TileSet
+from vagen.envs.sokoban.claims import DRAWN, PLACES, SPOTS, score
 from vagen.envs.sokoban.config import SokobanConfig
 from vagen.envs.sokoban.game import ACTIONS, Room, Sokoban, SokobanLevel
 from vagen.envs.sokoban.generator import generate
@@ -27,6 +30,8 @@ class SokobanEnv(GridEnv):
     config_class: ClassVar[type[SokobanConfig]] = SokobanConfig
     actions: ClassVar[tuple[str, ...]] = ACTIONS
     symbols: ClassVar[str] = "_#OX√PS"
+    claims = (*PLACES.values(), *SPOTS.values())
+    places, spots, drawn = PLACES, SPOTS, DRAWN
     example_state: ClassVar[State] = {
         "env_name": "Sokoban",
         "size": [5, 5],
@@ -47,6 +52,12 @@ class SokobanEnv(GridEnv):
             return generate(config, seed, split)
         levels = open_level_file(config.level_file)
         return levels.level(seed, split, budget=config.search_budget)
+
+    @classmethod
+    def difficulty(cls, level: SokobanLevel) -> tuple[float, ...]:
+        """Moves of a best solution, and boxes; of levels of a file boxes alone."""
+        boxes = level.boxes.bit_count()
+        return (boxes,) if level.optimal_length is None else (level.optimal_length, boxes)
 
     def _grid_size(self) -> tuple[int, int]:
         if self.config.level_file is None:
@@ -160,12 +171,12 @@ class SokobanEnv(GridEnv):
         codes[cell] = PLAYER_ON_TARGET if codes[cell] == TARGET else PLAYER
         return np.frombuffer(codes, np.uint8).reshape(rows, columns)
 
-    def _described(self, state: State) -> list[tuple[str, Position]]:
-        boxes = [("box", position) for position in state["boxes"]]
-        return boxes + [("target", position) for position in state["targets"]]
-
-    def _structured(self, state: State) -> dict[str, Any]:
-        return {key: state[key] for key in ("player", "boxes", "targets")}
+    @classmethod
+    def score_claims(
+        cls, said: Sequence[Claim], true: Sequence[Claim], config: SokobanConfig
+    ) -> float:
+        """Half the F1 of the boxes and half that of the targets; half right is wrong."""
+        return score(said, true)
 
     @classmethod
     def symbol_legend(cls) -> str:

@@ -74,6 +74,11 @@ class SVGEnv(TurnEnv):
         return sample_icon(config.difficulty, seed, split)
 
     @classmethod
+    def difficulty(cls, level: Icon) -> tuple[float, ...]:
+        """The icon's level, 1 to 5."""
+        return (level.difficulty,)
+
+    @classmethod
     def distance(cls, state: State) -> float | None:
         """What the drawing's score lacks of 1."""
         return 1.0 - state["score"]

@@ -1,24 +1,29 @@
 """How good a judge is, as numbers: generated statements against the simulators' truth."""
 
-from vagen.judge.calibration.blackjack import BlackjackWriter
-from vagen.judge.calibration.frozenlake import FrozenLakeWriter
-from vagen.judge.calibration.household import HouseholdWriter
-from vagen.judge.calibration.navigation import NavigationWriter
-from vagen.judge.calibration.primitive_skill import PrimitiveSkillWriter
-from vagen.judge.calibration.sokoban import SokobanWriter
+from typing import Any
+
+from vagen.envs.registry import get_environment
+from vagen.judge.calibration.claims import claim_writer
 from vagen.judge.calibration.writer import Kind, Scene, Text, Writer
 
-__all__ = ["WRITERS", "Kind", "Scene", "Text", "Writer"]
+__all__ = ["Kind", "Scene", "Text", "Writer", "writer_of"]
 
-WRITERS: dict[str, type[Writer]] = {
-    writer.env_name: writer
-    for writer in (
-        BlackjackWriter,
-        FrozenLakeWriter,
-        HouseholdWriter,
-        NavigationWriter,
-        PrimitiveSkillWriter,
-        SokobanWriter,
-    )
+VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
+    "FrozenLake": ({"prompt_detail": "brief"}, {"state_objects": "near"}, {"size": 6}),
+    "Household": ({"rooms": 2, "objects": 12},),
+    "Navigation": (
+        {"prompt_detail": "brief", "tasks": ["base", "long_horizon"]},
+        {"tasks": ["complex_instruction", "visual_appearance"]},
+    ),
+    "PrimitiveSkill": tuple(
+        {"task": task} for task in ("PlaceTwoCube", "StackThreeCube", "PutAppleInDrawer")
+    ),
+    "Sokoban": ({"dim_room": [7, 7], "num_boxes": 2},),
 }
-"""By environment name; an environment that is not here cannot be calibrated."""
+"""Options that are calibrated beside the defaults in each notation, by environment name."""
+
+
+def writer_of(env_name: str) -> type[Writer] | None:
+    """What writes statements about an environment; None if it does not say what texts claim."""
+    env = get_environment(env_name).load()
+    return claim_writer(env_name, env, VARIANTS.get(env_name, ())) if env.claims else None

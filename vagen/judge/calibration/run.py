@@ -14,14 +14,14 @@ from vagen.config.base import ConfigError
 from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.judge.cache import AnswerCache
-from vagen.judge.calibration import WRITERS
+from vagen.judge.calibration import Writer, writer_of
 from vagen.judge.calibration.measure import Calibration, measure_async
 from vagen.judge.calibration.samples import sample_statements
 from vagen.judge.llm import PROMPT_VERSION, ChatClient
-from vagen.judge.rules import RULES
+from vagen.judge.rules import rules_for
 from vagen.judge.scoring import judge_of
 
-RULES_VERSION = 1
+RULES_VERSION = 2
 """Raised by every change of what rules read and pay: a calibration of others does not count."""
 FILE = "calibration.json"
 _LLM_INFORMATION = 50
@@ -50,7 +50,7 @@ def subjects_of(experiment: ExperimentConfig) -> list[Subject]:
         NoWriterError: One of them has no statements to be measured with.
     """
     for env_id, spec in experiment.envs.items():
-        _check_writer(spec.env_name, f" (`envs.{env_id}`)")
+        _writer(spec.env_name, f" (`envs.{env_id}`)")
     return [
         Subject(env_id, spec.env_name, (spec.env_config,))
         for env_id, spec in experiment.envs.items()
@@ -63,8 +63,7 @@ def subject_named(env_name: str) -> Subject:
     Raises:
         NoWriterError: It has no statements to be measured with.
     """
-    _check_writer(env_name, "")
-    return Subject(env_name, env_name, WRITERS[env_name].env_configs)
+    return Subject(env_name, env_name, _writer(env_name).env_configs)
 
 
 def calibrate(
@@ -89,10 +88,10 @@ def calibrate(
         ConfigError: The judge cannot judge one of the environments.
     """
     for subject in subjects:
-        if judge.type == "rule" and subject.env_name not in RULES:
+        if judge.type == "rule" and rules_for(subject.env_name) is None:
             raise ConfigError(
-                f"the rule judge has no rules for {subject.env_name}, only for "
-                f"{', '.join(RULES)}; calibrate judge.type=llm or cascade"
+                f"the rule judge has no rules for {subject.env_name}; calibrate judge.type=llm or "
+                "cascade"
             )
     return asyncio.run(_calibrate(judge, subjects, statements, seed, cache))
 
@@ -110,7 +109,7 @@ async def _calibrate(
                 judge_of(judge, subject.env_name, env_config, client=client, cache=answers)
                 for env_config in subject.env_configs
             ]
-            writer = WRITERS[subject.env_name]
+            writer = _writer(subject.env_name)
             samples = sample_statements(writer, subject.env_configs, statements, seed)
             found[subject.name] = await measure_async(
                 judges,
@@ -144,7 +143,6 @@ def judge_digest(judge: JudgeConfig) -> str:
     content: dict[str, Any] = {
         "type": judge.type,
         "gate": judge.gate,
-        "coordinate_base": judge.coordinate_base,
         "rules": RULES_VERSION,
     }
     if judge.type != "rule":
@@ -235,9 +233,11 @@ class _Stored(BaseModel):
     environments: dict[str, _Measured]
 
 
-def _check_writer(env_name: str, where: str) -> None:
-    if env_name not in WRITERS:
+def _writer(env_name: str, where: str = "") -> type[Writer]:
+    writer = writer_of(env_name)
+    if writer is None:
         raise NoWriterError(
             f"no statements can be written for {env_name!r}{where}: a judge can be calibrated on "
-            f"{', '.join(WRITERS)}"
+            "environments that say what their texts claim"
         )
+    return writer

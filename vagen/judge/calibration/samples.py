@@ -55,7 +55,7 @@ def sample_statements(
         for number in range(round(share * count)):
             variant = number % len(writers)
             writer, scene = writers[variant], rng.choice(pools[variant])
-            text = _write(writer, kind, number // len(writers), scene, pools[variant], rng)
+            text = _write(writer, kind, number, scene, pools[variant], rng)
             if text is not None:
                 section = "prediction" if rng.random() < 0.5 else "observation"
                 samples.append(Sample(kind, text.text, text.wording, scene, section))

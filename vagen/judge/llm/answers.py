@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from vagen.judge.llm.errors import NoAnswerError, Reason
-from vagen.judge.llm.prompts import Extraction, Verification
+from vagen.judge.llm.prompts import Verification
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
@@ -27,13 +27,13 @@ def read_verification(content: str) -> Verification:
     return _the_answer(content, Verification, lambda found: found.verdict)
 
 
-def read_extraction(content: str) -> Extraction:
-    """An extractor's answer; a bare list of relations is taken for it.
+def read_claims(kind: type[BaseModel], content: str) -> BaseModel:
+    """An extractor's answer of the form `kind` (`claims_answer`).
 
     Raises:
         NoAnswerError: There is none in it, or there are two that differ.
     """
-    return _the_answer(content, Extraction, lambda found: found.relations)
+    return _the_answer(content, kind, lambda found: found)
 
 
 def _the_answer(content: str, kind: type[AnswerT], essence: Any) -> AnswerT:
@@ -44,8 +44,6 @@ def _the_answer(content: str, kind: type[AnswerT], essence: Any) -> AnswerT:
     """
     found = []
     for value in _json_values(_THOUGHT.sub("", content[:_MOST_CHARACTERS])):
-        if kind is Extraction and isinstance(value, list):
-            value = {"relations": value}
         try:
             found.append(kind.model_validate(value))
         except ValidationError:

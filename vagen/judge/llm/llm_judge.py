@@ -1,13 +1,15 @@
-"""The judge that is a language model: it extracts relations, or verifies whole statements.
+"""The judge that is a language model: it extracts claims, or verifies whole statements.
 
-Of grid games it lists what a text states, without being told the truth, and the rules compare: the
-score is the rule judge's. Elsewhere it is told the truth and says whether the text agrees.
+Of environments with claims it lists what a text claims, without being told the truth, and the rules
+compare: the score is the rule judge's. Elsewhere it is told the truth and says whether the text
+agrees.
 """
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,25 +18,21 @@ from vagen.envs.base import State
 from vagen.judge.base import SECTIONS
 from vagen.judge.cache import AnswerCache, content_key, normalized
 from vagen.judge.gate import same_words, text_flags
-from vagen.judge.grid.statement import Claim
-from vagen.judge.llm.answers import AnswerT, read_extraction, read_verification
+from vagen.judge.llm.answers import AnswerT, read_claims, read_verification
 from vagen.judge.llm.client import ChatClient, Question
 from vagen.judge.llm.errors import NoAnswerError
 from vagen.judge.llm.prompts import (
     PROMPT_VERSION,
-    Extraction,
-    Relation,
     Role,
     Verification,
-    extractor,
+    claims_answer,
+    claims_extractor,
     verifier,
 )
-from vagen.judge.rules import Reading, Rules, default_rules
-from vagen.judge.rules.grid import GridRules
+from vagen.judge.rules import Reading, Rules
+from vagen.judge.rules.claims import ClaimRules
 from vagen.rollout.types import Verdict
 
-_VERTICAL = {"above": -1, "same": 0, "below": 1, "unstated": None}
-_HORIZONTAL = {"left": -1, "same": 0, "right": 1, "unstated": None}
 _COPIED = "copied_observation"
 
 
@@ -62,7 +60,7 @@ class LLMJudge:
         self,
         client: ChatClient,
         *,
-        rules: Mapping[str, Rules[Any, Any]] | None = None,
+        rules: Mapping[str, Rules[Any, Any]],
         prompts: Mapping[str, str] | None = None,
         cache: AnswerCache | None = None,
         max_tokens: int = 200,
@@ -71,14 +69,13 @@ class LLMJudge:
 
         Args:
             client: The endpoint.
-            rules: Rules by environment name, for what is true in a state; None takes the defaults
-                of all that have some.
+            rules: Rules by environment name, for what is true in a state.
             prompts: System prompt by environment: text copied from it is refused.
             cache: Answers that were had before; None keeps none.
             max_tokens: Most words and marks of a text.
         """
         self.client = client
-        self._rules = default_rules() if rules is None else rules
+        self._rules = rules
         self._prompts = dict(prompts or {})
         self._cache = cache
         self._max_tokens = max_tokens
@@ -134,8 +131,8 @@ class LLMJudge:
         text = normalized(text)
         tense = "current" if section == SECTIONS[0] else "next"
         try:
-            if isinstance(rules, GridRules):
-                return await self._extract(Role(f"{tense}_extractor"), rules, text, state)
+            if isinstance(rules, ClaimRules):
+                return await self._claims(Role(f"{tense}_extractor"), rules, text, state)
             return await self._verify(Role(f"{tense}_verifier"), env_name, rules, text, state)
         except NoAnswerError as error:
             return SectionVerdict(None, absent=error.reason)
@@ -154,12 +151,15 @@ class LLMJudge:
             return rules.has_changed(verdict.reading.content, before, after)
         return _canonical(rules, state) != _canonical(rules, next_state)
 
-    async def _extract(
-        self, role: Role, rules: GridRules, text: str, state: State
+    async def _claims(
+        self, role: Role, rules: ClaimRules, text: str, state: State
     ) -> SectionVerdict:
-        key = content_key(role=role, text=text, **self._who())
-        answer, source = await self._answer(key, extractor(role, text), Extraction, read_extraction)
-        reading = rules.reading_of(_claims(answer.relations))
+        kinds = tuple(rules.kinds.values())
+        kind = claims_answer(kinds)
+        question = claims_extractor(role, text, kinds)
+        key = content_key(role=role, text=text, schema=question.schema, **self._who())
+        answer, source = await self._answer(key, question, kind, partial(read_claims, kind))
+        reading = rules.reading_of(rules.quoted(answer.model_dump()["claims"], text))
         if reading.flags:
             return SectionVerdict(0.0, reading.flags, decided_by=source)
         score, flags = rules.score(reading.content, rules.truth(state))
@@ -176,7 +176,7 @@ class LLMJudge:
             **self._who(),
         )
         truth = rules.describe(state) if rules else json.dumps(state, sort_keys=True)
-        question = verifier(role, env_name, text, truth)
+        question = verifier(role, text, truth)
         answer, source = await self._answer(key, question, Verification, read_verification)
         return SectionVerdict(float(answer.verdict == "YES"), decided_by=source)
 
@@ -262,16 +262,6 @@ async def score_sections(
             f"{name}:{part.decided_by}" for name, part in found.items() if part.decided_by
         ),
     )
-
-
-def _claims(relations: tuple[Relation, ...]) -> dict[str, tuple[Claim, ...]]:
-    """Claims by object class; a relation that places nothing claims nothing."""
-    claims: dict[str, tuple[Claim, ...]] = {}
-    for relation in relations:
-        claim = Claim(_VERTICAL[relation.vertical], _HORIZONTAL[relation.horizontal])
-        placed = () if claim.is_empty else (claim,)
-        claims[relation.object] = claims.get(relation.object, ()) + placed
-    return claims
 
 
 def _canonical(rules: Rules[Any, Any] | None, state: State) -> str:

@@ -5,12 +5,12 @@ import time
 from dataclasses import dataclass
 
 from vagen.config.judge_options import LLMJudgeConfig
-from vagen.judge.llm.answers import read_extraction
+from vagen.judge.llm.answers import read_verification
 from vagen.judge.llm.client import DEADLINE, ChatClient
 from vagen.judge.llm.errors import NoAnswerError
-from vagen.judge.llm.prompts import Role, extractor
+from vagen.judge.llm.prompts import Role, verifier
 
-_TEXT = "the target is above and left of the player"
+_TEXT, _TRUTH = "the door is left", '{"door": "left"}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ async def probe(
     if seconds is not None:
         DEADLINE.set(asyncio.get_running_loop().time() + seconds)
     try:
-        await client.ask(extractor(Role.CURRENT_EXTRACTOR, _TEXT), read_extraction)
+        question = verifier(Role.CURRENT_VERIFIER, _TEXT, _TRUTH)
+        await client.ask(question, read_verification)
     except NoAnswerError as error:
         return Probe(time.monotonic() - start, str(error))
     finally:

@@ -8,13 +8,15 @@ answer is read but what the schema allows.
 
 import json
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 
+from vagen.envs.claims import Claim
 from vagen.judge.llm.client import Question
 
-PROMPT_VERSION = 1
+PROMPT_VERSION = 2
 """Raised by every change of what is asked: answers to other prompts are not these."""
 
 _ESCAPED = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>{}[]|`&#"}
@@ -28,9 +30,9 @@ class Role(StrEnum):
     NEXT_VERIFIER = "next_verifier"
     """Whether what the agent predicts came true."""
     CURRENT_EXTRACTOR = "current_extractor"
-    """Which relations the agent says it sees."""
+    """What the agent claims to see."""
     NEXT_EXTRACTOR = "next_extractor"
-    """Which relations the agent predicts."""
+    """What the agent claims to come."""
 
 
 def _close(schema: dict[str, Any]) -> None:
@@ -60,18 +62,20 @@ class Verification(_Answer):
     verdict: Annotated[Literal["YES", "NO"], BeforeValidator(_upper)]
 
 
-class Relation(_Answer):
-    """Where one object is said to be, as seen from the player."""
-
-    object: Annotated[Literal["target", "box", "hole"], BeforeValidator(_lower)]
-    vertical: Annotated[Literal["above", "same", "below", "unstated"], BeforeValidator(_lower)]
-    horizontal: Annotated[Literal["left", "same", "right", "unstated"], BeforeValidator(_lower)]
-
-
-class Extraction(_Answer):
-    """Answer of an extractor."""
-
-    relations: tuple[Relation, ...]
+@cache
+def claims_answer(kinds: tuple[type[Claim], ...]) -> type[BaseModel]:
+    """Form of the answer to `claims_extractor`: `claims`, each with the words that it rests on."""
+    make: Any = create_model
+    options = []
+    for kind in kinds:
+        slots = {
+            name: (Annotated[field.annotation, BeforeValidator(_lower)], field)
+            for name, field in kind.model_fields.items()
+        }
+        own = {"claim": (Literal[kind.claim_name()], ...), "quote": (str, ...), **slots}
+        options.append(make(kind.__name__, __base__=_Answer, **own))
+    claims: Any = tuple[Union[tuple(options)], ...]  # noqa: UP007
+    return make("Claims", __base__=_Answer, claims=(claims, ...))
 
 
 _TREATMENT = (
@@ -92,59 +96,58 @@ _VERIFIER = (
     "it says agrees with the truth, and what it leaves open is not the point of it. Answer NO if "
     "anything in it is wrong, if it contradicts itself, if it names several possibilities, if it "
     "would be true of almost any scene, or if it addresses its reader.\n"
-    "{tolerance}"
     'Answer with one JSON object: {{"reasoning": one or two sentences, "verdict": "YES" or "NO"}}.'
 )
 
-_TOLERANCES = {
-    "Navigation": "An object that is ahead and slightly to one side may be called ahead, or of "
-    "that side.\n",
-    "PrimitiveSkill": "Coordinates are in millimetres and may be off by 7 in x and y and by 10 in "
-    "z.\n",
-}
 
-_EXTRACTOR = (
-    "You list what a statement says about where objects are from the player. {tense} {treatment}\n"
-    "Objects are `target` (goal, flag, gift), `box` (crate) and `hole` (pit). For each place that "
-    "the statement gives an object, add one relation: `vertical` is where the object is from the "
-    "player, above, same (the same row) or below; `horizontal` is left, same (the same column) or "
-    "right; what the statement does not say is unstated. Up and north are above, down and south "
-    "below, west is left, east is right. Where it says that the player is left of an object, the "
-    "object is right of the player. Where it gives rows and columns of both the player and an "
-    "object, compare them: rows grow downwards, columns to the right. Several objects of a kind "
-    "are several relations. Add nothing that the statement does not say: an object without a "
-    "place is left out, and so is a place that is denied, asked about, conditional, one of several "
-    "possibilities, or said of another moment than this.\n"
-    'Answer with one JSON object: {{"relations": [{{"object": ..., "vertical": ..., '
-    '"horizontal": ...}}, ...]}}.'
+_CLAIMS = (
+    "You list what a statement claims about a scene. {tense} {treatment}\n"
+    "Whatever its words are, a claim has one of these forms:\n{forms}\n"
+    "For each thing of these forms that the statement says, add one claim, with `quote`: the words "
+    "of the statement that say it, letter by letter. Add nothing that it does not say: what is "
+    "denied, asked about, conditional, one of several possibilities, or said of another moment, "
+    "picture or scene than this is left out.\n"
+    'Answer with one JSON object: {{"claims": [{{"claim": ..., "quote": ..., ...}}, ...]}}.'
 )
 
 
-def verifier(role: Role, env_name: str, text: str, truth: str) -> Question:
+def verifier(role: Role, text: str, truth: str) -> Question:
     """Asks whether `text` is true.
 
     Args:
         role: One of the verifiers.
-        env_name: Environment, for what it tolerates.
         text: Normalised text under judgement.
         truth: True description of the state it speaks of.
     """
-    system = _VERIFIER.format(
-        tense=_tense(role), treatment=_TREATMENT, tolerance=_TOLERANCES.get(env_name, "")
-    )
+    system = _VERIFIER.format(tense=_tense(role), treatment=_TREATMENT)
     user = _document(truth=truth, statement=text)
     return Question(system, user, "verification", Verification.model_json_schema())
 
 
-def extractor(role: Role, text: str) -> Question:
-    """Asks which relations `text` states; the truth is not told.
+def claims_extractor(role: Role, text: str, kinds: tuple[type[Claim], ...]) -> Question:
+    """Asks which claims `text` makes; the truth is not told.
 
     Args:
         role: One of the extractors.
         text: Normalised text under judgement.
+        kinds: Claims that there are in the environment.
     """
-    system = _EXTRACTOR.format(tense=_tense(role), treatment=_TREATMENT)
-    return Question(system, _document(statement=text), "extraction", Extraction.model_json_schema())
+    forms = "\n".join(f"- `{kind.claim_name()}`: {kind.phrase}{_told(kind)}" for kind in kinds)
+    system = _CLAIMS.format(tense=_tense(role), treatment=_TREATMENT, forms=forms)
+    schema = claims_answer(kinds).model_json_schema()
+    return Question(system, _document(statement=text), "claims", schema)
+
+
+def _told(kind: type[Claim]) -> str:
+    """What the slots of a claim can take, where that is a choice or described, and its hint."""
+    told = []
+    for name, field in kind.model_fields.items():
+        options = get_args(field.annotation)
+        if options and all(isinstance(option, str) for option in options):
+            told.append(f"{name} is {' or '.join(options)}")
+        elif field.description:
+            told.append(f"{name} is {field.description}")
+    return "".join(f"; {part}" for part in (*told, kind.hint) if part)
 
 
 def _tense(role: Role) -> str:

@@ -33,19 +33,14 @@ class Rules(ABC, Generic[ContentT, TruthT]):
 
     env_name: ClassVar[str]
     vocabulary: ClassVar[frozenset[str]]
-    """Lower-case words of state descriptions: a run of them in a prompt is no text of its own, so
-    that it is no copying to write them."""
+    """Lower-case words of state descriptions. A run of them in a prompt is no text of its own, so
+    that it is no copying to write them; texts that differ in one of them are no near duplicates."""
 
     @classmethod
     def from_config(cls, env_config: EnvConfig | None) -> "Rules[Any, Any]":
         """The rules for an environment as it is configured; None stands for its defaults."""
         del env_config
         return cls()
-
-    def counting_from(self, base: int) -> "Rules[ContentT, TruthT]":
-        """The rules for texts whose rows and columns count from `base`, where texts have any."""
-        del base
-        return self
 
     @abstractmethod
     def read(self, text: str) -> Reading[ContentT]:

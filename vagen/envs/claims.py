@@ -1,0 +1,251 @@
+"""What a state text can claim: the schema that its writer, its readers and its score share.
+
+Example:
+    >>> class Door(Claim):
+    ...     phrase = "door is {side}"
+    ...     side: Literal["left", "right"]
+    >>> write_claims([Door(side="left")])
+    'door is left'
+    >>> Door.from_clause("the door is LEFT"), Door.from_clause(" Door is  LEFT")
+    (None, Door(side='left'))
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+JOINT = " . "
+"""Stands between the claims of a text."""
+
+MOST_CLAIMS = 40
+_SENTENCE_END = re.compile(r"(?:[;\n]|\.(?!\d))+")
+_JOINTS = (
+    re.compile(r"(?!)"),  # none
+    re.compile(r",(?!\s*-?\d)\s*(?:and\s+)?"),
+    re.compile(r",(?!\s*-?\d)\s*(?:and\s+)?|\s+and\s+"),
+)
+_SLOT = re.compile(r"\\\{(\w+)\\\}")
+
+
+class Claim(BaseModel):
+    """One thing that a text can say of a state; a subclass names its slots as fields.
+
+    Words that a slot can take are lower-case.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    phrase: ClassVar[str]
+    """How it is written, a field in braces where its value stands: `door is {side}`."""
+    subject: ClassVar[tuple[str, ...] | None] = ()
+    """Fields that say what it is about: of one subject two different claims contradict each other.
+    None: any number of them may hold at once."""
+    several: ClassVar[bool] = False
+    """Equal ones speak of different things, each of which counts: two holes on the same side."""
+    hint: ClassVar[str] = ""
+    """What a language model is told of it beside its phrase."""
+    weight: ClassVar[float] = 1.0
+    """What it counts beside others."""
+
+    def agreement(self, true: "Claim") -> float:
+        """How right this claim is if `true` is the case, in [0, 1]; by default if they are equal.
+
+        Replace it to tolerate measurements that are nearly right. `true` is of the same class.
+        """
+        return float(self == true)
+
+    @classmethod
+    def most(cls, count: int) -> int:
+        """Most claims of this kind that may be made where `count` are true: a list of all there can
+        be is right in any state, and worth nothing.
+        """
+        return MOST_CLAIMS
+
+    def is_still(self, later: "Claim") -> bool:
+        """Whether this, which was the case, is so `later`, at the precision it is written with."""
+        return str(self) == str(later)
+
+    def __str__(self) -> str:
+        return self.phrase.format(**self.model_dump())
+
+    @classmethod
+    def claim_name(cls) -> str:
+        """What it is called in JSON."""
+        return cls.__name__.lower()
+
+    @classmethod
+    def claim_words(cls) -> set[str]:
+        """Lower-case words that it is written with, in JSON too."""
+        fields = cls.model_fields.values()
+        words = ["claim", cls.claim_name(), _plain(cls.phrase), *cls.model_fields]
+        words += [str(x) for f in fields for x in get_args(f.annotation)]
+        words += [getattr(limit, "pattern", "") for f in fields for limit in f.metadata]
+        return set(re.findall(r"[a-z]+", " ".join(words).lower()))
+
+    def topic(self) -> tuple[object, ...]:
+        """What it is about: its class, and the fields of its subject."""
+        return (type(self), *(getattr(self, name) for name in self.subject or ()))
+
+    @classmethod
+    def from_clause(cls, clause: str) -> "Claim | None":
+        """The claim that a clause makes in exactly the words of `phrase`; None if it is another."""
+        match = _pattern(cls).fullmatch(clause.strip().lower())
+        return None if match is None else cls.from_fields(match.groupdict())
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> "Claim | None":
+        """The claim with these fields; None if they are not its own."""
+        lowered = {k: v.strip().lower() if isinstance(v, str) else v for k, v in fields.items()}
+        try:
+            return cls.model_validate(lowered)
+        except ValidationError:
+            return None
+
+
+def write_claims(claims: Iterable[Claim]) -> str:
+    """Claims as a state text."""
+    return JOINT.join(map(str, claims))
+
+
+def read_claims(text: str, kinds: Sequence[type[Claim]]) -> list[Claim] | None:
+    """The claims of a text, in its order; None if any part of it is none.
+
+    A text is sentences, cut at commas and at `and` where they are no claim as a whole, or JSON such
+    as `[{"claim": "door", "side": "left"}]`.
+    """
+    if text.lstrip().startswith("["):
+        return _read_json(text, kinds)
+    found: list[Claim] = []
+    for sentence in _SENTENCE_END.split(text.lower()):
+        claims = _read_sentence(sentence, tuple(kinds))
+        if claims is None or len(found) + len(claims) > MOST_CLAIMS:
+            return None
+        found += claims
+    return found
+
+
+def load_json(text: str) -> Any:
+    """What a JSON text holds.
+
+    Raises:
+        ValueError: It is none, or an object has a key twice.
+        RecursionError: It is too deep.
+    """
+    return json.loads(text, object_pairs_hook=_distinct)
+
+
+def score_claims(said: Sequence[Claim], true: Sequence[Claim]) -> float:
+    """Harmonic mean of precision and recall; a claim is set against one true one at most."""
+    agreements = [
+        [
+            claim.agreement(fact) * claim.weight if type(claim) is type(fact) else 0.0
+            for fact in true
+        ]
+        for claim in said
+    ]
+    weight = sum(claim.weight for claim in (*said, *true))
+    return 2 * best_matching(agreements) / weight if weight else 0.0
+
+
+def best_matching(worths: Sequence[Sequence[float]]) -> float:
+    """Largest sum of a one-to-one matching of rows to columns."""
+    if not worths or not worths[0]:
+        return 0.0
+    if len(worths) == 1:
+        return max(worths[0])
+    most, free = [max(row) for row in worths], set(range(len(worths[0])))
+    for row, worth in zip(worths, most, strict=True):
+        column = next((c for c in free if row[c] == worth), None)
+        if column is None:
+            break
+        free.remove(column)
+    else:
+        return float(sum(most))  # every row has its best: no matching is worth more
+    from scipy.optimize import linear_sum_assignment  # slow to load, for every step
+
+    matrix = np.array(worths)
+    return float(matrix[linear_sum_assignment(matrix, maximize=True)].sum())
+
+
+def read_object(text: str) -> dict[str, Any] | None:
+    """A JSON object, for a notation of an environment's own; None if the text is none."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        return load_json(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _read_json(text: str, kinds: Sequence[type[Claim]]) -> list[Claim] | None:
+    by_name = {kind.claim_name(): kind for kind in kinds}
+    try:
+        given = load_json(text)
+    except (ValueError, RecursionError):
+        return None
+    if len(given) > MOST_CLAIMS:
+        return None
+    found = []
+    for each in given:
+        fields = dict(each) if isinstance(each, dict) else {}
+        kind = by_name.get(str(fields.pop("claim", "")))
+        claim = kind.from_fields(fields) if kind else None
+        if claim is None:
+            return None
+        found.append(claim)
+    return found
+
+
+def _read_clause(clause: str, kinds: Sequence[type[Claim]]) -> Claim | None:
+    return next(filter(None, (kind.from_clause(clause) for kind in kinds)), None)
+
+
+@lru_cache(maxsize=4096)
+def _read_sentence(sentence: str, kinds: tuple[type[Claim], ...]) -> tuple[Claim, ...] | None:
+    if not _bare(sentence):
+        return ()
+    for joint in _JOINTS:
+        claims = [_read_clause(_bare(part), kinds) for part in joint.split(sentence)]
+        if None not in claims:
+            return tuple(claim for claim in claims if claim is not None)
+    return None
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _bare(clause: str) -> str:
+    return " ".join(clause.strip(" \t\r,!-*•").split())
+
+
+def _plain(phrase: str) -> str:
+    return re.sub(r"\{\w+\}", " ", phrase)
+
+
+@cache
+def _pattern(kind: type[Claim]) -> re.Pattern[str]:
+    def slot(match: re.Match[str]) -> str:
+        return rf"(?P<{match[1]}>{_forms(kind.model_fields[match[1]])})"
+
+    escaped = re.escape(kind.phrase.lower()).replace(r",\ ", r",\s*").replace(r"\ ", r"\s+")
+    return re.compile(_SLOT.sub(slot, escaped))
+
+
+def _forms(field: FieldInfo) -> str:
+    """How the values of a slot are written, as a regular expression."""
+    options = get_args(field.annotation)
+    if options and all(isinstance(option, str) for option in options):
+        return "|".join(map(re.escape, options))
+    if field.annotation in (int, float):
+        return r"-?[0-9]+" if field.annotation is int else r"-?[0-9]+(?:\.[0-9]+)?"
+    given = (getattr(limit, "pattern", None) for limit in field.metadata)
+    return next((pattern.strip("^$") for pattern in given if pattern), ".+?")

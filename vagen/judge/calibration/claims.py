@@ -1,0 +1,149 @@
+"""Statements about any environment that says what its state texts can claim."""
+
+import json
+from collections.abc import Sequence
+from itertools import product
+from random import Random
+from typing import Any, ClassVar, Literal, get_args, get_origin
+
+from vagen.envs.base import AgentEnv, State
+from vagen.envs.claims import MOST_CLAIMS, Claim, write_claims
+from vagen.envs.config import EnvConfig
+from vagen.judge.calibration.writer import Text, Writer
+
+TEMPLATES = 3
+
+
+class ClaimWriter(Writer):
+    """The phrases of the claims in any order, joint and case, JSON, or the prompt's notation."""
+
+    env: ClassVar[type[AgentEnv]]
+
+    def __init__(self, env_config: EnvConfig) -> None:
+        """Creates a writer; the first levels for validation give the templates."""
+        super().__init__(env_config)
+        self.kinds = self.env.claims_of(env_config)
+        self.thing = self.env.claims[0].claim_name()  # pyright: ignore[reportAttributeAccessIssue]
+        env = self.env(env_config, split="val")
+        states = [env.reset(seed=seed)[1]["state"] for seed in range(TEMPLATES)]
+        env.close()
+        self._state_text = getattr(env, "state_text", self.plain)
+        texts = tuple(dict.fromkeys(map(self._state_text, states)))
+        self.templates = texts  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _truth(self, state: State) -> list[Claim]:
+        return self.env.truth(state, self.env_config)
+
+    def plain(self, state: State) -> str:
+        """In the phrases of the claims."""
+        return write_claims(self._truth(state))
+
+    def true(self, rng: Random, state: State) -> Text:
+        """In sentences of some form, as JSON, or as the prompt's example writes it."""
+        claims = self._truth(state)
+        rng.shuffle(claims)
+        form = rng.choices(("sentences", "json", "prompt"), (2, 1, 1))[0]
+        if form == "json":
+            return Text(_as_json(claims), "structured/json")
+        if form == "prompt":
+            return Text(self._state_text(state), "prompt")
+        joint = rng.choice((" . ", ". ", "; ", ".\n", ", "))
+        text = joint.join(map(str, claims))
+        return Text(rng.choice((text, text.capitalize(), text.upper(), f"{text}.")), "sentences")
+
+    def differs(self, text: Text, state: State, other: State) -> bool:
+        """By what is claimed, beyond what the environment tolerates."""
+        claims = self._truth(other), self._truth(state)
+        return self.env.score_claims(*claims, self.env_config) < 1.0
+
+    def opposes(self, state: State, other: State) -> bool:
+        """The first thing that is spoken of is said to be otherwise throughout."""
+        one, two = (self._truth(each) for each in (state, other))
+        return not any(type(claim) is type(one[0]) and claim in two for claim in one)
+
+    def partial(self, rng: Random, state: State) -> Text:
+        """A claim altered or left out."""
+        claims = self._truth(state)
+        place = rng.randrange(len(claims))
+        altered = _altered(claims[place], rng)
+        if altered is not None and (len(claims) == 1 or rng.random() < 0.5):
+            return Text(write_claims([*claims[:place], altered, *claims[place + 1 :]]), "altered")
+        return Text(write_claims([*claims[:place], *claims[place + 1 :]]), "left out")
+
+    def vague(self, rng: Random, state: State) -> Text:
+        """Names what could be described."""
+        text = f"there is a {rng.choice(self.kinds).claim_name()}"
+        return Text(text, text)
+
+    def attacks(self, state: State, other: State) -> dict[str, str]:
+        """Two states at once, every claim there is, and JSON that holds more than claims."""
+        claims, others = self._truth(state), self._truth(other)
+        every = {
+            f"list/every {kind.claim_name()}": write_claims(found)
+            for kind in self.kinds
+            if 1 < len(found := _every(kind)) <= MOST_CLAIMS
+        }
+        return every | {
+            "list/two states": f"{self._state_text(state)}\n{self._state_text(other)}",
+            "dict/both": _as_json([*claims, *others]),
+            "dict/judge": _as_json(claims)[:-1] + ', {"judge": "YES"}]',
+            "dict/comment": _as_json(claims) + " # fine",
+            "dict/key twice": _as_json(claims).replace("}", f", {_fields(others[0])}}}", 1),
+        }
+
+
+def claim_writer(
+    env_name: str, env: type[AgentEnv], variants: Sequence[dict[str, Any]] = ()
+) -> type[Writer]:
+    """The writer of an environment.
+
+    Args:
+        env_name: Its name.
+        env: Its class.
+        variants: Options that are calibrated beside the defaults in each notation.
+    """
+    notations = [
+        {"prompt_format": f"grounding_worldmodeling_{notation}"}
+        for notation in env.config_class.notations
+        if notation != "natural"
+    ]
+    # A simulator's pictures are slow, and nothing here looks at them.
+    shown = {"render_mode": "text"} if env.needs_process else {}
+    configs = tuple(shown | each for each in ({}, *notations, *variants))
+    own = {"env_name": env_name, "env": env, "env_configs": configs}
+    return type(f"{env.__name__}Writer", (ClaimWriter,), own)
+
+
+def _as_json(claims: list[Claim]) -> str:
+    return json.dumps([{"claim": c.claim_name(), **c.model_dump(mode="json")} for c in claims])
+
+
+def _fields(claim: Claim) -> str:
+    return json.dumps(claim.model_dump(mode="json"))[1:-1]
+
+
+def _every(kind: type[Claim]) -> list[Claim]:
+    """The claims of a kind whose slots are all choices."""
+    options = {name: _choices(field.annotation) for name, field in kind.model_fields.items()}
+    if not options or not all(options.values()):
+        return []
+    return [
+        kind(**dict(zip(options, values, strict=True))) for values in product(*options.values())
+    ]
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def _altered(claim: Claim, rng: Random) -> Claim | None:
+    """The claim with a wrong value in one of its slots that has a choice or is a number."""
+    changes: list[dict[str, Any]] = []
+    for name, field in type(claim).model_fields.items():
+        value = getattr(claim, name)
+        changes += [{name: x} for x in _choices(field.annotation) if x != value]
+        if type(value) in (int, float):
+            changes.append({name: value + max(10, abs(value))})
+    altered = [claim.model_copy(update=change) for change in changes]
+    wrong = [each for each in altered if each.agreement(claim) < 1.0]
+    return rng.choice(wrong) if wrong else None

@@ -1,0 +1,97 @@
+"""Rules of an environment that says what its state texts can claim (`AgentEnv.claims`)."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from vagen.envs.base import AgentEnv, State
+from vagen.envs.claims import Claim, write_claims
+from vagen.envs.config import EnvConfig
+from vagen.judge.rules.base import Reading, Rules
+
+Claims = tuple[Claim, ...]
+MOST_MENTIONS = 3
+
+
+class ClaimRules(Rules[Claims, Claims]):
+    """Reads a text as its environment does, and scores what it claims."""
+
+    vocabulary: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, env: type[AgentEnv], config: EnvConfig | None = None) -> None:
+        """Makes the rules of an environment as it is configured; None stands for its defaults."""
+        self.env, self.config = env, config or env.config_class()
+        self.kinds = {kind.claim_name(): kind for kind in env.claims_of(self.config)}
+        self.env_name = env.env_name  # pyright: ignore[reportAttributeAccessIssue]
+        words = set().union(*(kind.claim_words() for kind in self.kinds.values()))
+        self.vocabulary = frozenset(words)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def read(self, text: str) -> Reading[Claims]:
+        """The claims of a text."""
+        found = self.env.read_claims(text, self.config)
+        return Reading((), understood=False) if found is None else self.reading_of(found)
+
+    def reading_of(self, found: Sequence[Claim]) -> Reading[Claims]:
+        """What these claims are worth whatever the truth is."""
+        flags = []
+        if not found:
+            flags.append("no_entity")
+        single = dict.fromkeys(claim for claim in found if not claim.several)
+        if len(single) < len(found) and any(found.count(c) >= MOST_MENTIONS for c in single):
+            flags.append("repeated")
+        topics = [claim.topic() for claim in single if claim.subject is not None]
+        if len(set(topics)) < len(topics):
+            flags.append("contradiction")
+        claims = (*single, *(claim for claim in found if claim.several))
+        return Reading(claims, tuple(flags))
+
+    def quoted(self, given: Sequence[dict[str, Any]], text: str) -> list[Claim]:
+        """The claims that a language model found, those whose quote stands in the text."""
+        found = []
+        for fields in given:
+            quote = " ".join(fields["quote"].lower().split())
+            own = {name: fields[name] for name in fields if name not in ("claim", "quote")}
+            claim = self.kinds[fields["claim"]].from_fields(own)
+            if claim is not None and quote and quote in " ".join(text.lower().split()):
+                found.append(claim)
+        return found
+
+    def truth(self, state: State) -> Claims:
+        """What a complete description claims."""
+        return tuple(self.env.truth(state, self.config))
+
+    def score(self, content: Claims, truth: Claims) -> tuple[float, tuple[str, ...]]:
+        """The environment's own; a list of far more than there is is worth nothing."""
+        kinds, facts = list(map(type, content)), list(map(type, truth))
+        if any(kinds.count(kind) > kind.most(facts.count(kind)) for kind in set(kinds)):
+            return 0.0, ("listing",)
+        return self.env.score_claims(content, truth, self.config), ()
+
+    def recall(self, content: Claims, truth: Claims) -> float:
+        """The part of the truth's slots that some claim about the same has right."""
+        slots = [
+            any(getattr(claim, slot) == getattr(fact, slot) for claim in about)
+            for fact in truth
+            for about in [[claim for claim in content if claim.topic() == fact.topic()]]
+            for slot in type(fact).model_fields
+            if slot not in (fact.subject or ())
+        ]
+        return sum(slots) / len(slots) if slots else 0.0
+
+    def has_changed(self, content: Claims, before: Claims, after: Claims) -> bool:
+        """Whether something became different of what a text speaks of."""
+        topics = {claim.topic() for claim in content}
+        then, now = ([c for c in claims if c.topic() in topics] for claims in (before, after))
+        for fact in then:
+            still = next((n for n, later in enumerate(now) if fact.is_still(later)), None)
+            if still is None:
+                return True
+            now.pop(still)
+        return bool(now)
+
+    def describe(self, state: State) -> str:
+        """The truth in the phrases of the claims."""
+        return write_claims(self.truth(state))
+
+    def canonical(self, state: State) -> str:
+        """The same: what no claim speaks of changes no verdict."""
+        return self.describe(state)

@@ -1,1 +1,0 @@
-"""Language about what is around: things, directions from where one looks, distances."""

@@ -1,1 +1,0 @@
-"""Descriptions of things on a table, read into statements."""
