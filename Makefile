@@ -186,7 +186,7 @@ bench-judge-hacking: $(READY) ## Train with a judge that can be hacked and with 
 bench-learning: $(READY) ## Train EXPERIMENT with three seeds: success before and after
 	$(BIN)/python benchmarks/learning.py --experiment $(EXPERIMENT) $(ARGS)
 
-bench-method: $(READY) ## Tell methods apart: token task, gradients (ARGS="entropy turns frozenlake judge")
+bench-method: $(READY) ## Tell methods apart: tokens, gradients (ARGS="entropy contexts gate turns judge")
 	$(BIN)/python -m benchmarks.method $(ARGS)
 
 bench-service: $(READY) ## Measure environments in process, workers, behind HTTP; soak the service

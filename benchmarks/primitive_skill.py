@@ -20,7 +20,7 @@ from machine import describe_machine
 from vagen import envs
 from vagen.envs.primitive_skill.primitives import WORKSPACE
 from vagen.envs.primitive_skill.tasks import TASKS
-from vagen.judge import RuleJudge
+from vagen.judge import RuleJudge, rules_for
 
 OPTIONS = {"render_mode": "text", "prompt_format": "grounding_worldmodeling"}
 ANSWER = (
@@ -31,7 +31,8 @@ ANSWER = (
 def expert(task: str, seeds: int) -> dict[str, Any]:
     """Success of the expert, and the rule judge's scores of what it states."""
     env = envs.make("PrimitiveSkill", {"task": task, **OPTIONS}, "test")
-    judge, scores, successes, primitives, spent = RuleJudge(), [], [], 0, 0.0
+    judge = RuleJudge({"PrimitiveSkill": rules_for("PrimitiveSkill", env.config)})
+    scores, successes, primitives, spent = [], [], 0, 0.0
     for seed in range(seeds):
         _, info = env.reset(seed=seed)
         over = False

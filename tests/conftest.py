@@ -72,7 +72,7 @@ def experiment_tree(model: str = "tiny:vl", env_name: str = "FrozenLake", **env_
             },
         },
         "critic": {"optim": {"lr": 1.0e-2}},
-        "warm_start": {"steps": 12, "batch_size": 8, "lr": 3.0e-3},
+        "warm_start": {"steps": 30, "batch_size": 8, "lr": 2.0e-3},
         "trainer": {"total_training_steps": 3},
     }
 

@@ -1,14 +1,25 @@
 """The laboratory: its task pays what it says, and its figures are what they are called."""
 
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import ttest_rel
 
-from benchmarks.method import arms, gradients, lab, learner, report
-from benchmarks.method.environments import TurnsEnv, options
+from benchmarks.method import (
+    arms,
+    contexts,
+    covariance,
+    curriculum,
+    gate,
+    gradients,
+    lab,
+    learner,
+    report,
+)
+from benchmarks.method.environments import NAMES, RecallEnv, TurnsEnv, options
 from benchmarks.method.pipeline import STUDIES
 from vagen.advantage import ESTIMATORS
 from vagen.config.load import load_experiment
@@ -155,3 +166,100 @@ def test_every_arm_of_the_pipeline_can_run(name):
     for overrides in study.arms.values():
         load_experiment(study.experiment, [*study.shared, *overrides])
     assert {arm for contrast in study.contrasts for arm in contrast[1:]} <= set(study.arms)
+
+
+@pytest.mark.parametrize("name", ["grpo: even", "grpo: curriculum"])
+def test_levels_of_the_curriculum_pay_what_they_say(name):
+    """Ten at the end, for as many right turns as the level's number; all of a group play one."""
+    arm = curriculum.arms_of()[name]
+    levels = curriculum.Levels(curriculum.draws_of(name), arm, [0, 1])
+    policy = lab.Networks([0, 1], lab.START)
+    task = arms.TASKS[curriculum.TASK]
+    for iteration in range(3):
+        luck = lab.draw([0, 1], iteration, arm.n_trajectory)
+        played = levels.play(policy, task, luck, "none")
+        assert not played.rewards[..., :-1].any()
+        groups = played.rewards[..., -1].unflatten(1, (-1, arm.n_trajectory))
+        earned = played.earned.sum(-1).unflatten(1, (-1, arm.n_trajectory))
+        for rewards, counts in zip(groups.flatten(0, 1), earned.flatten(0, 1), strict=True):
+            won, lost = counts[rewards == 10].tolist(), counts[rewards == 0].tolist()
+            assert min(won, default=9) > max(lost, default=0), "one number for the level"
+            assert 0 not in won
+    assert [sum(n for _, n in seen.values()) > 64 for seen in levels.seen] == [True, True]
+
+
+def test_the_code_is_asked_for_when_it_is_no_longer_shown():
+    env = RecallEnv({"render_mode": "text", "prompt_format": "no_think", "prompt_detail": "brief"})
+    check_env(env)
+    true = 0
+    for seed in range(60):
+        observation, info = env.reset(seed=seed)
+        assert observation["text"] == "code " + " ".join(info["state"]["code"])
+        for _ in range(3):
+            observation, *_ = env.step(env.expert_response())
+            assert not set(NAMES) & set(observation["text"].split())
+        assert env.expert_summary() == env.expert_summary()
+        said = env.expert_summary().removeprefix("code ")
+        *_, last = env.step(env.expert_response())
+        assert last["success"] == (said.split() == info["state"]["code"])
+        true += last["success"]
+    assert 20 <= true <= 50
+
+
+@pytest.mark.parametrize("name", contexts.ARMS)
+def test_every_context_of_recall_can_run(name):
+    load_experiment(
+        contexts.ROOT / "benchmarks" / "method" / "recall-tiny.yaml", contexts.ARMS[name]
+    )
+
+
+@pytest.mark.parametrize("name", ["concat", "window 2", "gate, cost .1"])
+def test_rows_of_the_gate_are_what_its_policy_saw(name):
+    """Its log-probabilities are those of the rollout, and the code is there where it was kept."""
+    arm, policy = gate.ARMS[name], gate.Policy(0)
+    torch.nn.init.normal_(policy.head.weight)
+    episodes = gate.play(policy, arm, [f"level {i}" for i in range(40)], Random("draws"))
+    rows = [row for episode in episodes for row in episode.rows]
+    mask = gate.padded([row.loss_mask for row in rows], torch.bool)
+    with torch.no_grad():
+        found = policy.logprobs(gate.padded([row.input_ids for row in rows]))
+    stored = gate.padded([row.rollout_logprobs for row in rows], torch.float32)
+    torch.testing.assert_close(found[mask], stored[mask], atol=1e-5, rtol=1e-4)
+    several = set()
+    for episode, level in zip(episodes, range(40), strict=True):
+        _, code, place = gate.observations(Random(f"level {level}"))
+        last = episode.rows[-1]
+        several.add(len(episode.rows))
+        seen = gate.CODE + code in last.input_ids
+        if name == "concat":
+            assert seen
+        elif arm.gate and episode.kept[0]:
+            assert seen, "what is kept stays"
+        elif arm.gate and place < 2 and len(episode.rows) == 3:
+            assert not seen, "what was dropped is gone"
+        if seen:
+            assert episode.label == 2 + code
+        tags = sum(-reward for reward in episode.rewards[:-1]) / (arm.keep_cost or 1)
+        kept = episode.kept[0] + (gate.TURNS - 2) * episode.kept[1]
+        assert tags == pytest.approx(kept if arm.keep_cost else 0)
+    assert max(several) == {"concat": 1, "window 2": 5, "gate, cost .1": 3}[name]
+
+
+@pytest.mark.parametrize("mode", ["clip_cov", "kl_cov"])
+def test_covarying_tokens_are_chosen_seed_by_seed(mode):
+    arm = covariance.arms_of("dependent, dense")[mode]
+    chooser = learner.Learner(arm, arms.TASKS["dependent, dense"], [0, 1])
+    old, advantages = torch.randn(2, 2, 32, lab.LENGTH, generator=torch.Generator().manual_seed(0))
+    mask = lab.SAMPLED.expand(2, 32, -1)
+    chosen = chooser._covarying(old, 3 * advantages, mask)
+    assert chosen.sum((1, 2)).tolist() == [15, 15] and not chosen[~mask].any()
+    for seed in range(2):
+        products = (
+            (old[seed] - old[seed][mask[seed]].mean())
+            * 3
+            * (advantages[seed] - advantages[seed][mask[seed]].mean())
+        )
+        if mode == "kl_cov":
+            assert products[chosen[seed]].min() >= products[~chosen[seed] & mask[seed]].max()
+        else:
+            assert (products[chosen[seed]] > 1).all() and (products[chosen[seed]] < 5).all()

@@ -63,6 +63,8 @@ _CRITIC = "the estimator has a critic"
 _JUDGE = "`judge.use_state_reward`"
 _GROUPS = "a level is played more than once (`rollout_manager.n_trajectory`)"
 _PARTIAL = "`rollout_manager.over_sampling_batch_size`"
+_CURRICULUM = "`data.curriculum.enable`"
+_GATE = "`rollout_manager.context=gate`"
 _SEVERAL = "there are several environments"
 _GPU = "it runs on GPUs"
 _VERL_GPU = "`infra.engine=verl`, and verl knows the GPU"
@@ -127,6 +129,10 @@ STEPS: dict[str, tuple[Metric, ...]] = {
         Metric("<split>/env_error", "episodes",
                "Episodes that a failure of the environment ended; they are in no mean.",
                better="down"),
+        Metric("<split>/observations_kept", "share of turns",
+               "Answers that keep what they answer to in view.", _GATE),
+        Metric("<split>/context_saved", "share of tokens",
+               "Of the tokens that all answers would have in view if nothing were dropped.", _GATE),
         Metric("<split>/success/<env>", "share of episodes", "Success in one environment.",
                _SEVERAL, "up", panel=SUCCESS_PANEL),
         Metric("<split>/score/<env>", "per episode", "Score in one environment.", _SEVERAL, "up",
@@ -146,6 +152,12 @@ STEPS: dict[str, tuple[Metric, ...]] = {
                "Updates between the weights that sampled a token and those that learn from it.",
                _PARTIAL),
         Metric("rollout/staleness_max", "updates", "The most.", _PARTIAL),
+        Metric("curriculum/difficulty/<env>", "as the environment's `difficulty`",
+               "Mean of the levels played: on grids, moves of a best solution.", _CURRICULUM),
+        Metric("curriculum/share/<env>/<bucket>", "share of episodes",
+               "Levels of a bucket of difficulty, 0 is the easiest.", _CURRICULUM),
+        Metric("curriculum/success/<env>/<bucket>", "share of episodes",
+               "Success in a bucket as the next draws go by it.", _CURRICULUM, "up"),
         Metric("rollout/groups_played", "groups",
                "Groups that were played to find as many that vary as a batch has.",
                "`algorithm.filter_groups`", "down"),
@@ -155,7 +167,8 @@ STEPS: dict[str, tuple[Metric, ...]] = {
                "up", "observation"),
         Metric("judge/prediction", "0 to 1", "Verdict on what the agent says will come.", _JUDGE,
                "up", "prediction"),
-        Metric("judge/judged_share", "share of turns", "Turns that are judged.", _JUDGE),
+        Metric("judge/judged_share", "share of turns", "Turns that are judged; a summary is none.",
+               _JUDGE),
         Metric("judge/<section>_missing", "verdicts", "Judged turns without a score.", _JUDGE),
         Metric("judge/flagged", "per judged turn", "Statements that a gate refused.", _JUDGE),
         Metric("judge/blind_<section>", "0 to 1",

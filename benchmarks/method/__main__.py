@@ -2,6 +2,10 @@
 
     python -m benchmarks.method                    # tokens, gradients, report
     python -m benchmarks.method entropy            # entropy bonuses, with a report of their own
+    python -m benchmarks.method covariance         # clip-cov and KL-cov, likewise
+    python -m benchmarks.method curriculum         # levels drawn by success, likewise
+    python -m benchmarks.method gate               # observations that a policy drops, likewise
+    python -m benchmarks.method contexts           # summaries and drops in whole trainings
     python -m benchmarks.method frozenlake report  # studies on the real pipeline: hours each
 
 What is finished lies in a file of its own under `--outputs` and is not made again, so that the
@@ -11,14 +15,28 @@ the tables of `docs/method.md` and the figures from all that is there.
 
 import argparse
 import multiprocessing
+from functools import partial
 from pathlib import Path
 
-from benchmarks.method import entropy, pipeline, report
+from benchmarks.method import (
+    contexts,
+    covariance,
+    curriculum,
+    entropy,
+    gate,
+    pipeline,
+    report,
+)
 from benchmarks.method.jobs import Job, jobs
+
+WRITERS = {part.FILES: part.write for part in (entropy, covariance, curriculum)}
+"""Parts with a report of their own."""
+OWN = {part.FILES: part for part in (gate, contexts)}
+"""Parts that run their arms themselves, by `--seeds`."""
 
 
 def main() -> None:
-    known = ["tokens", "gradients", entropy.FILES, *pipeline.STUDIES, "report"]
+    known = ["tokens", "gradients", *WRITERS, *OWN, *pipeline.STUDIES, "report"]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -36,6 +54,12 @@ def main() -> None:
             studies = {name: study.contrasts for name, study in pipeline.STUDIES.items()}
             report.write(outputs, studies, options.note)
             continue
+        if part in OWN:
+            seeds = options.seeds or range(8)
+            with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+                pool.map(partial(OWN[part].run, outputs), seeds, chunksize=1)
+            OWN[part].write(outputs, options.note)
+            continue
         if part in pipeline.STUDIES:
             pipeline.run_study(part, options.seeds, options.jobs, outputs)
             continue
@@ -43,8 +67,8 @@ def main() -> None:
         with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
             for number, line in enumerate(pool.imap_unordered(Job.run, todo), 1):
                 print(f"[{number}/{len(todo)}] {line}", flush=True)
-        if part == entropy.FILES:
-            entropy.write(outputs, options.note)
+        if part in WRITERS:
+            WRITERS[part](outputs, options.note)
 
 
 if __name__ == "__main__":

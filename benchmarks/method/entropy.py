@@ -5,7 +5,7 @@ what it does, right or wrong, so that it has to unlearn before it can learn.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,16 +73,21 @@ def write(outputs: Path, note: str) -> None:
         "contrasts": report.contrasts_of(found, contrasts),
     }
     write_result(RESULT, result)
-    report.write_tables({"entropy": _table(found, contrasts)})
+    report.write_tables({"entropy": table(found, contrasts, arms_of, "start, bonus")})
     _draw(found, report.ROOT / "docs" / "images" / "method-entropy.png")
     print(RESULT)
 
 
-def _table(found: report.Found, contrasts: Sequence[arms.Contrast]) -> str:
-    """By task: final accuracy, the final entropy, and the gain in final accuracy over no bonus."""
+def table(
+    found: report.Found,
+    contrasts: Sequence[arms.Contrast],
+    arms_of: Callable[[str], Mapping[str, Arm]],
+    head: str,
+) -> str:
+    """By task: final accuracy, the final entropy, and the gain in final accuracy over the first."""
     tasks = [task for task in TASKS if task in found]
     gains = {contrast.candidate: contrast for contrast in contrasts}
-    lines = ["| start, bonus | " + " | ".join(tasks) + " |", "|---" * (len(tasks) + 1) + "|"]
+    lines = [f"| {head} | " + " | ".join(tasks) + " |", "|---" * (len(tasks) + 1) + "|"]
     for name in arms_of(tasks[0]):
         cells = []
         for row in (found[task].get(name) for task in tasks):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.method import arms, entropy, gradients, lab, learner
+from benchmarks.method import arms, covariance, curriculum, entropy, gradients, lab, learner
 from vagen.report.files import write_whole
 
 SEEDS = range(8)
@@ -25,8 +25,13 @@ class Job:
         self.settings = {"arm": asdict(arm), "seeds": list(SEEDS)}
         if part == "tokens":
             self.settings["iterations"] = ITERATIONS[arms.TASKS[task].reward]
-        elif part == entropy.FILES:
+        elif part in (entropy.FILES, covariance.FILES):
             self.settings["iterations"] = entropy.ITERATIONS
+        elif part == curriculum.FILES:
+            self.settings |= {
+                "iterations": curriculum.ITERATIONS,
+                "draws": curriculum.draws_of(name),
+            }
         else:
             self.settings["batches"] = gradients.BATCHES
 
@@ -82,6 +87,8 @@ RUNS: dict[str, Callable[[lab.Task, learner.Arm, dict[str, Any]], dict[str, Any]
     "tokens": _tokens,
     "gradients": _gradients,
     entropy.FILES: _entropy,
+    covariance.FILES: _entropy,
+    curriculum.FILES: curriculum.run,
 }
 
 
@@ -89,8 +96,11 @@ def jobs(part: str, outputs: Path) -> list[Job]:
     """All of a part, task by task, the weightiest arms first."""
     if part == "tokens":
         of_tasks = {name: arms.arms_of(task) for name, task in arms.TASKS.items()}
-    elif part == entropy.FILES:
-        of_tasks = {name: entropy.arms_of(name) for name in entropy.TASKS}
+    elif part in (entropy.FILES, covariance.FILES):
+        study = entropy if part == entropy.FILES else covariance
+        of_tasks = {name: study.arms_of(name) for name in entropy.TASKS}
+    elif part == curriculum.FILES:
+        of_tasks = {curriculum.TASK: curriculum.arms_of()}
     else:
         every = arms.SUMMED | arms.PER_TURN | arms.ONLY_IN_GRADIENTS
         first_step = {name: arm for name, arm in every.items() if arm.clip_ratio_high == 0.2}

@@ -3,10 +3,11 @@
 Shapes as in `lab`: S seeds, B episodes, K turns, T tokens; N rows that are learnt from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,7 +30,14 @@ from benchmarks.method.lab import (
 )
 from vagen.advantage import CreditReliability, estimate_advantages, get_estimator, whiten
 from vagen.config.schema import EntropyControl
-from vagen.learning import EntropyController, policy_loss, select_groups, value_loss
+from vagen.learning import (
+    EntropyController,
+    LossMode,
+    covarying_tokens,
+    policy_loss,
+    select_groups,
+    value_loss,
+)
 
 MINI_BATCH = 32
 ACTOR_LR, CRITIC_LR, GRAD_CLIP = 3e-3, 6e-3, 1.0
@@ -57,6 +65,10 @@ class Arm:
     entropy_coeff: float = 0.0
     entropy_target: float | None = None
     """Nats per sampled token; then the coefficient only begins there."""
+    loss_mode: LossMode = "vanilla"
+    cov_ratio: float = 0.02
+    """`clip_cov_ratio` or `kl_cov_ratio`: of 768 tokens."""
+    ppo_kl_coef: float = 1.0
     sharpness: float = 1.0
     """What the policy's first logits are multiplied by."""
 
@@ -77,6 +89,7 @@ class Learner:
         self.critics = Networks(self.seeds, 1, zero_head=True)
         self.optimizer = torch.optim.Adam(self.critics.parameters(), CRITIC_LR)
         self.credits = [CreditReliability() for _ in self.seeds]
+        self.draws = [np.random.default_rng(seed) for seed in self.seeds]
         target, control, first = self.arm.entropy_target, EntropyControl(), self.arm.entropy_coeff
         self.controllers = []
         if target is not None:
@@ -196,16 +209,33 @@ class Learner:
         """
         picked = (torch.arange(len(rows_SN))[:, None], rows_SN)
         logprobs, entropy = policies.logprobs(played.tokens[picked])
+        old, mask = played.logprobs[picked], self.action_mask.expand_as(logprobs)
         loss, _ = policy_loss(
             logprobs,
-            played.logprobs[picked],
+            old,
             advantages[picked],
-            self.action_mask.expand_as(logprobs),
+            mask,
+            loss_mode=self.arm.loss_mode,
+            chosen=self._covarying(old, advantages[picked], mask),
+            ppo_kl_coef=self.arm.ppo_kl_coef,
             clip_ratio_high=self.arm.clip_ratio_high,
         )
         entropy_S = entropy[..., self.action_mask].mean((1, 2))
         bonus = (self.weights() * entropy_S).sum()
         return loss * len(self.seeds) - bonus, entropy_S.detach()
+
+    def _covarying(self, old: Tensor, advantages: Tensor, mask: Tensor) -> Tensor | None:
+        """What `clip_cov` and `kl_cov` hold back, seed by seed; of the shape of `mask`."""
+        mode = self.arm.loss_mode
+        if mode not in ("clip_cov", "kl_cov"):
+            return None
+        chosen = torch.zeros_like(mask)
+        for held, kept, *both, draws in zip(chosen, mask, old, advantages, self.draws, strict=True):
+            logprobs, given = (part[kept].numpy() for part in both)
+            held[kept] = torch.from_numpy(
+                covarying_tokens(logprobs, given, draws, loss_mode=mode, ratio=self.arm.cov_ratio)
+            )
+        return chosen
 
     def weights(self) -> Tensor:
         """[S] weight of each seed's entropy bonus."""
@@ -250,8 +280,14 @@ class Training(NamedTuple):
     policies: Networks
 
 
-def train(task: Task, arm: Arm, seeds: Sequence[int], iterations: int) -> Training:
-    """Trains a policy per seed from scratch."""
+def train(
+    task: Task,
+    arm: Arm,
+    seeds: Sequence[int],
+    iterations: int,
+    play: Callable[[Networks, Task, Luck, Judge], Episodes] = play,
+) -> Training:
+    """Trains a policy per seed from scratch; `play` plays each iteration's episodes."""
     policies = Networks(seeds, START)
     policies.head.data *= arm.sharpness
     learner = Learner(arm, task, seeds)

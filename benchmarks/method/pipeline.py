@@ -157,7 +157,8 @@ def train(name: str, study: Study, arm: str, seed: int, outputs: Path) -> Run:
             preset = study.arms[arm][0].removeprefix("preset=")
             group = PRESETS[preset].values["rollout_manager"].get("n_trajectory", 1)
             command += ["run", study.experiment, "--name", folder.name, *study.shared]
-            command += ["rollout_manager.turn_reward_budget=null"]  # the papers' sum
+            # As the papers pay: the sum over turns, chance included.
+            command += ["rollout_manager.turn_reward_budget=null", "judge.above_chance=false"]
             command += [*study.arms[arm], f"seed={seed}"]
             command += [f"data.train_batch_size={study.episodes // group}"]
             command += [f"actor_rollout_ref.model.path={policy}", "warm_start.steps=0"]

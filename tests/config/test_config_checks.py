@@ -81,6 +81,16 @@ CASES = [
         [f"{ACTOR}.policy_loss.loss_mode=gspo_turn", f"{ACTOR}.clip_ratio_c=3"],
     ),
     (
+        [f"{ACTOR}.policy_loss.loss_mode=kl_cov", f"{ACTOR}.clip_ratio_c=3"],
+        f"`{ACTOR}.clip_ratio_c` (override `{ACTOR}.clip_ratio_c=3`): kl_cov clips nothing",
+        [f"{ACTOR}.policy_loss.loss_mode=clip_cov", f"{ACTOR}.clip_ratio_c=3"],
+    ),
+    (
+        [f"{ACTOR}.policy_loss.loss_mode=clip_cov", f"{ACTOR}.policy_loss.clip_cov_lb=5"],
+        "no covariance is above this and below clip_cov_ub",
+        [f"{ACTOR}.policy_loss.loss_mode=clip_cov", f"{ACTOR}.policy_loss.clip_cov_lb=0"],
+    ),
+    (
         [f"{ACTOR}.entropy_ctrl.target=0.2", f"{ACTOR}.entropy_coeff=0.5"],
         f"`{ACTOR}.entropy_coeff` (override `{ACTOR}.entropy_coeff=0.5`): 0.5, where it begins, is "
         "above entropy_ctrl.max_coeff = 0.1",
@@ -260,6 +270,25 @@ CASES = [
         ["rollout_manager.context=window"],
         "`rollout_manager.window_size`: context = window needs the number of turns",
         ["rollout_manager.context=window", "rollout_manager.window_size=2"],
+    ),
+    (
+        ["rollout_manager.context=compact"],
+        "`rollout_manager.window_size`: context = compact needs the number of turns",
+        ["rollout_manager.context=compact", "rollout_manager.window_size=2"],
+    ),
+    (
+        ["rollout_manager.context=gate"],
+        "`rollout_manager.window_size`: context = gate needs the number of turns",
+        ["rollout_manager.context=gate", "rollout_manager.window_size=2"],
+    ),
+    (
+        ["rollout_manager.keep_cost=0.1"],
+        "context = concat lets the policy drop nothing",
+        [
+            "rollout_manager.keep_cost=0.1",
+            "rollout_manager.context=gate",
+            "rollout_manager.window_size=2",
+        ],
     ),
     (
         ["rollout_manager.context=no_concat", "rollout_manager.window_size=1"],

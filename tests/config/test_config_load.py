@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from vagen.config import ConfigError, ExperimentConfig, config_digest, dump_yaml
 from vagen.config.load import load_experiment, load_infra
 from vagen.config.yaml_io import parse_value
+from vagen.envs import env_config_digest
 
 BASE = """\
 name: lake
@@ -258,8 +259,9 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     del values["actor_rollout_ref"]["actor"]["policy_loss"]
     del values["actor_rollout_ref"]["actor"]["entropy_ctrl"]
     del values["algorithm"]["overlong"]
+    del values["data"]["curriculum"]
     del values["algorithm"]["whitening"]
-    for option in ("turn_reward_budget", "on_stalling", "whole_turns"):
+    for option in ("turn_reward_budget", "on_stalling", "whole_turns", "keep_cost"):
         del values["rollout_manager"][option]
     del values["rollout_manager"]["over_sampling_batch_size"]
     del values["critic"]["warmup_epochs"]
@@ -268,3 +270,7 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     assert config_digest(config) == hashlib.sha256(text.encode()).hexdigest()
     used = load_experiment(experiment, ["judge.repetition.top_k=5"])
     assert config_digest(used) != config_digest(config)
+    (spec,) = config.envs.values()
+    assert not {"memory"} & {*spec.env_config, *spec.env_config["tags"]}
+    asked = env_config_digest(spec.env_name, {**spec.env_config, "memory": True})
+    assert asked != env_config_digest(spec.env_name, spec.env_config)

@@ -1,5 +1,6 @@
 """Contexts with the real local policy, and the rows they leave in the trainer."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from vagen.config.checks import context_window
 from vagen.engines.local.engine import LocalEngine
+from vagen.rollout.contexts import DROPPED
 from vagen.rollout.play import limits_of, play
 from vagen.rollout.types import CONTEXT, TokenRow, Trajectory
 from vagen.stages.advantage import add_columns
@@ -16,6 +18,8 @@ from vagen.stages.levels import load_levels
 
 CONCAT: tuple[str, ...] = ()
 NO_CONCAT = ("rollout_manager.context=no_concat",)
+GATE = ("rollout_manager.context=gate", "rollout_manager.window_size=1")
+COMPACT = ("rollout_manager.context=compact", "rollout_manager.window_size=1")
 WIDE_PROMPT = "data.max_prompt_length=160"
 
 
@@ -74,7 +78,7 @@ def same_rows(a: list[Trajectory], b: list[Trajectory]) -> bool:
 
 
 @pytest.mark.parametrize("model", ["tiny:vl", "tiny:text"])
-@pytest.mark.parametrize("overrides", [CONCAT, NO_CONCAT, window(2)], ids=str)
+@pytest.mark.parametrize("overrides", [CONCAT, NO_CONCAT, window(2), COMPACT], ids=str)
 def test_rows_are_what_the_policy_saw_and_the_trainer_agrees(
     make_experiment, warm_runs, make_engine, model, overrides
 ):
@@ -101,7 +105,7 @@ def test_rows_are_what_the_policy_saw_and_the_trainer_agrees(
     assert not requests, "every answer is in a row"
     assert sampled == sum(len(t.turns) for t in trajectories)
     several = [len(t.rows) for t in trajectories]
-    assert max(several) == {CONCAT: 1, NO_CONCAT: 4, window(2): 3}[overrides]
+    assert max(several) == {CONCAT: 1, NO_CONCAT: 4, window(2): 3, COMPACT: 3}[overrides]
 
 
 def test_no_concat_is_a_window_of_one(make_experiment, warm_runs, make_engine):
@@ -213,3 +217,49 @@ def test_experts_play_in_the_context_of_the_rollout(
         if row.row_index:
             assert np.unique(row.turn_index[row.loss_mask]).tolist() == [turns[-1]]
     assert longest == kept and any(row.row_index for row in rows)
+
+
+def test_experts_tag_what_a_warm_start_learns_and_later_rows_show(
+    make_experiment, warm_runs, vl_model
+):
+    """The expert of a lake drops each picture, so that every row has one: the present."""
+    from vagen.stages.warm_start import _ExpertEpisodes
+
+    config = make_experiment(*GATE, WIDE_PROMPT)
+    (name,) = config.envs
+    levels = [replace(item, spec=config.envs[name]) for item in load_levels(warm_runs["tiny:vl"])]
+    rows, _ = _ExpertEpisodes(config, levels, vl_model).batch(0)
+    decode = vl_model.processor.tokenizer.decode
+    for row in rows:
+        assert len(row.images) == 1
+        learnt = decode(row.input_ids[row.loss_mask], skip_special_tokens=True)
+        assert learnt.endswith("<memory>drop</memory>") or not learnt
+        assert decode(row.input_ids).count(DROPPED["text"]) == row.row_index
+    assert max(row.row_index for row in rows) >= 1
+
+
+def test_experts_write_the_summaries_that_are_learnt(make_experiment, warm_runs, vl_model):
+    from vagen.envs import make
+    from vagen.stages.warm_start import _ExpertEpisodes
+
+    run = warm_runs["tiny:vl"]
+    config = make_experiment(*COMPACT, WIDE_PROMPT)
+    levels = load_levels(run)
+    experts = _ExpertEpisodes(config, levels, vl_model)
+    rows, _ = experts.batch(0)
+    decode = vl_model.processor.tokenizer.decode
+    texts = {
+        decode(row.input_ids[(row.turn_index == k) & row.loss_mask], skip_special_tokens=True)
+        for row in rows
+        if row.row_index == 0
+        for k in [row.turn_index.max()]
+        if (row.loss_mask & (row.turn_index == 1)).any()
+    }
+    expected = set()
+    for place in experts.chosen[0]:
+        level_set, ref = experts.pool[place]
+        env = make(level_set.spec.env_name, level_set.spec.env_config)
+        env.reset(seed=ref.seed)
+        env.step(env.expert_response())
+        expected.add(env.expert_summary())
+    assert texts and texts <= expected

@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from vagen.config.schema import ActorConfig
-from vagen.engines.objectives import actor_denominator, actor_objective, count_trajectory_tokens
+from vagen.engines.objectives import (
+    COVARYING,
+    actor_denominator,
+    actor_objective,
+    count_trajectory_tokens,
+    mark_covarying,
+)
 from vagen.learning import combine_metrics, entropy_from_logits
 from vagen.rollout.types import TokenRow
 
@@ -117,6 +123,34 @@ def test_turns_are_told_apart_within_a_row_and_not_across_rows():
     assert loss_of(rows, by_turn, micro=2) == pytest.approx(expected, rel=1e-5)
     assert loss_of(rows, by_turn, micro=1) == pytest.approx(expected, rel=1e-5)
     assert abs(loss_of(rows, by_row, micro=2) - expected) > 1e-3
+
+
+@pytest.mark.parametrize("mode", ["clip_cov", "kl_cov"])
+def test_tokens_that_covary_are_chosen_in_the_whole_mini_batch(mode):
+    """By the log-probabilities before the update, so that its cut does not matter."""
+    rows = [row("a", 0, 5), row("a", 1, 2), row("b", 0, 9)]
+    options = {"loss_mode": mode, "clip_cov_ratio": 0.2, "kl_cov_ratio": 0.2, "clip_cov_lb": 0.1}
+    config = ActorConfig.model_validate({"policy_loss": options})
+    mark_covarying(
+        rows,
+        action_mask=lambda r: r.loss_mask,
+        config=config.policy_loss,
+        draws=np.random.default_rng(0),
+    )
+    chosen, old, advantages = (
+        np.concatenate([r.columns[name][r.loss_mask] for r in rows])
+        for name in (COVARYING, "old_logprobs", "advantages")
+    )
+    assert not any(r.columns[COVARYING][~r.loss_mask].any() for r in rows)
+    products = (old - old.mean()) * (advantages - advantages.mean())
+    if mode == "kl_cov":
+        assert set(np.flatnonzero(chosen)) == set(np.argsort(products)[-3:])
+    else:
+        assert chosen.sum() == 3 and (products[chosen == 1] > 0.1).all()
+    whole = loss_of(rows, config, micro=3)
+    assert loss_of(rows, config, micro=1) == pytest.approx(whole, rel=1e-5)
+    plain = config.model_copy(update={"policy_loss": ActorConfig().policy_loss})
+    assert abs(loss_of(rows, plain, micro=3) - whole) > 1e-3
 
 
 def cut(whole: TokenRow, turn: int) -> TokenRow:

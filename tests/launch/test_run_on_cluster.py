@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -27,7 +28,7 @@ from vagen.config.kubernetes import KubernetesConfig
 from vagen.config.load import load_experiment, load_infra
 from vagen.launch import lifecycle, on_cluster, step
 from vagen.launch.actor import kind_of
-from vagen.launch.bring_up import ENDING_MINUTES, bring_up, lease
+from vagen.launch.bring_up import ENDING_MINUTES, bring_up, delete_clusters, lease
 from vagen.launch.errors import JobFailed, JobRefused
 from vagen.launch.on_cluster import run_on_cluster, tear_down
 from vagen.launch.protocol import ERRORS
@@ -271,3 +272,19 @@ def test_a_person_reads_the_newest_log_and_stops_a_job(
     in_warm_start(head, run, step)
     assert main(["cluster", "stop", run.name]) == 0
     assert isinstance(step.result(), JobFailed) and "was stopped" in str(step.outcome)
+
+
+def test_time_in_the_queue_of_a_quota_counts_as_pending(namespace, tmp_path):
+    """What is left of it is how long the cluster, once made, may take to be ready."""
+    settings = [f"store={tmp_path.as_uri()}", "kubernetes.pending_minutes=0.05"]
+    infra = load_infra("kubernetes-cpu", settings)
+    namespace.store.quotas["RayCluster"] = 1
+    bring_up(f"{tmp_path.as_uri()}/sea", infra)
+    namespace.operator.pod_status = lambda pod: {"phase": "Pending"}
+    freed = threading.Timer(2, delete_clusters, (f"{tmp_path.as_uri()}/sea", "vagen"))
+    freed.start()
+    begun = time.monotonic()
+    with pytest.raises(ClusterError, match="lake is not ready after"):
+        bring_up(f"{tmp_path.as_uri()}/lake", infra)
+    assert 3 <= time.monotonic() - begun < 4.5
+    freed.join()

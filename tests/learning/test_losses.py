@@ -2,20 +2,24 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vagen.learning import (
+    COVARIANCE_MODES,
     LossMode,
     aggregate,
     combine_metrics,
+    covarying_tokens,
     entropy_from_logits,
     loss_denominator,
     policy_loss,
     value_loss,
 )
+from vagen.learning.covariance import covariances
 
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
 few = settings(max_examples=60, deadline=None)
@@ -100,14 +104,15 @@ def test_policy_loss_equals_the_formula(batch, mode, low, high, c):
 @given(
     batch=padded(),
     mode=st.sampled_from(MODES),
-    loss_mode=st.sampled_from(["vanilla", "gspo", "cispo"]),
+    loss_mode=st.sampled_from(["vanilla", "gspo", "cispo", "clip_cov", "kl_cov"]),
 )
 def test_micro_batches_add_up_to_the_mini_batch(batch, mode, loss_mode):
     """Loss, gradient and metrics, whether padded at once or packed row by row."""
     new, old, advantages, mask = batch
+    chosen = advantages > 0.5 if loss_mode in COVARIANCE_MODES else None
     whole_input = new.clone().requires_grad_()
     whole, metrics = policy_loss(
-        whole_input, old, advantages, mask, loss_mode=loss_mode, loss_agg_mode=mode
+        whole_input, old, advantages, mask, loss_mode=loss_mode, chosen=chosen, loss_agg_mode=mode
     )
     whole.backward()
 
@@ -126,6 +131,7 @@ def test_micro_batches_add_up_to_the_mini_batch(batch, mode, loss_mode):
             denominator=denominator,
             row_ids=ids,
             loss_mode=loss_mode,
+            chosen=None if chosen is None else chosen[rows].flatten(),
             unit_ids=ids,
         )
         part.backward()
@@ -232,6 +238,114 @@ def test_cispo_weighs_the_gradient_of_every_token(batch):
     torch.testing.assert_close(logprobs.grad, expected, rtol=1e-9, atol=1e-12)
     cut = ((ratio < 0.8) | (ratio > 1.2)).double()
     assert float(metrics["pg_clipfrac"]) == pytest.approx(average(cut, mask, "token-mean"))
+
+
+def test_the_tokens_that_covary_most_are_chosen_by_hand():
+    """Means -2 and 0, so that the products are -2, 0, 0, 3, 5 and -6."""
+    logprobs = np.array([-1.0, -2.0, -2.0, -1.0, -3.0, -3.0])
+    advantages = np.array([-2.0, 1.0, 1.0, 3.0, -5.0, 6.0]) - 2.0 / 3
+    found = covariances(logprobs, advantages)
+    np.testing.assert_allclose(found, [-8 / 3, 0, 0, 7 / 3, 17 / 3, -16 / 3])
+
+    def chosen(mode, ratio, seed=0, **bounds):
+        draws = np.random.default_rng(seed)
+        places = covarying_tokens(
+            logprobs, advantages, draws, loss_mode=mode, ratio=ratio, **bounds
+        )
+        return np.flatnonzero(places).tolist()
+
+    assert chosen("kl_cov", 0.34) == [3, 4] and chosen("kl_cov", 0.01) == [4]
+    assert chosen("clip_cov", 0.5) == [3], "not more than there are, and none above `high`"
+    assert chosen("clip_cov", 0.01, low=0.5, high=9.0) in ([3], [4])
+    drawn = {tuple(chosen("clip_cov", 0.2, seed, low=0.5, high=9.0)) for seed in range(20)}
+    assert drawn == {(3,), (4,)}, "any of them"
+    assert chosen("clip_cov", 0.5, low=6.0, high=9.0) == []
+
+
+def test_chosen_tokens_are_without_loss_or_pay_by_hand():
+    """Ratios 1.5 (clipped at 1.2), 1.1 and .9; the second is chosen."""
+    ratios = torch.tensor([1.5, 1.1, 0.9]).double()
+    new = ratios.log().requires_grad_()
+    advantages, mask = torch.tensor([1.0, 2.0, -3.0]).double(), torch.ones(3)
+    chosen = torch.tensor([0.0, 1.0, 0.0])
+    given = (new, torch.zeros(3).double(), advantages, mask)
+    loss, metrics = policy_loss(*given, loss_mode="clip_cov", chosen=chosen)
+    assert float(loss.detach()) == pytest.approx((-1.2 + 0 + 2.7) / 3)
+    assert float(metrics["pg_clipfrac"]) == pytest.approx(2 / 3)
+    (gradient,) = torch.autograd.grad(loss, new)
+    torch.testing.assert_close(gradient, torch.tensor([0, 0, 2.7]).double() / 3)
+    loss, metrics = policy_loss(*given, loss_mode="kl_cov", chosen=chosen, ppo_kl_coef=0.5)
+    assert float(loss.detach()) == pytest.approx((-1.5 - 2.2 + 0.5 * math.log(1.1) + 2.7) / 3)
+    assert float(metrics["pg_clipfrac"]) == pytest.approx(1 / 3)
+    (gradient,) = torch.autograd.grad(loss, new)
+    torch.testing.assert_close(gradient, torch.tensor([-1.5, -2.2 + 0.5, 2.7]).double() / 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["clip_cov", "kl_cov"])
+@pytest.mark.parametrize("seed", range(5))
+def test_covarying_tokens_are_those_of_verl(mode, seed):
+    """verl's own function, where it draws all that it may (it draws by torch's generator).
+
+    It reads the present policy's log-probabilities: ours are chosen by the same here. Its
+    `clip_cov` does not choose what PPO's clip holds back, which has no gradient anyway.
+    """
+    algorithms = pytest.importorskip("verl.trainer.ppo.core_algos")
+    from verl.workers.config import ActorConfig, PolicyLossConfig
+
+    g = torch.Generator().manual_seed(seed)
+    old, advantages = (torch.randn(6, 9, generator=g).double() for _ in range(2))
+    new = (old + 0.1 * torch.randn(6, 9, generator=g)).requires_grad_()
+    mask = torch.rand(6, 9, generator=g) < 0.7
+    options = PolicyLossConfig(
+        loss_mode=mode,
+        clip_cov_ratio=1.0,
+        clip_cov_lb=0.4,
+        clip_cov_ub=1.5,
+        kl_cov_ratio=0.2,
+        ppo_kl_coef=0.3,
+    )
+    config = ActorConfig(
+        strategy="fsdp",
+        rollout_n=1,
+        ppo_micro_batch_size_per_gpu=1,
+        clip_ratio_low=0.9,
+        clip_ratio_high=0.9,
+        policy_loss=options,
+    )
+    theirs, found = algorithms.get_policy_loss_fn(mode)(
+        old, new, advantages, mask.double(), "token-mean", config
+    )
+    (expected,) = torch.autograd.grad(theirs, new)
+    chosen = torch.zeros(6, 9)
+    chosen[mask] = torch.from_numpy(
+        covarying_tokens(
+            new.detach()[mask].numpy(),
+            advantages[mask].numpy(),
+            np.random.default_rng(0),
+            loss_mode=mode,
+            ratio=1.0 if mode == "clip_cov" else 0.2,
+            low=0.4,
+            high=1.5,
+        )
+    ).float()
+    assert 0 < chosen.sum() < mask.sum()
+    ours, metrics = policy_loss(
+        new,
+        old,
+        advantages,
+        mask,
+        loss_mode=mode,
+        chosen=chosen,
+        ppo_kl_coef=0.3,
+        clip_ratio_low=0.9,
+        clip_ratio_high=0.9,
+    )
+    (gradient,) = torch.autograd.grad(ours, new)
+    assert float(ours.detach()) == pytest.approx(float(theirs.detach()), rel=1e-9)
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-12)
+    if mode == "clip_cov":
+        assert found["actor/pg_clipfrac"] == pytest.approx(float(metrics["pg_clipfrac"]))
 
 
 @pytest.mark.parametrize("junk", [float("nan"), float("inf"), -1e30])

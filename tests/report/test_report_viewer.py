@@ -238,6 +238,27 @@ def test_head_counts_what_the_batch_holds(sample):
     assert cards["judged observation"].detail == f"{len(judged)} of {len(turns)}"
 
 
+def test_summaries_are_no_turns():
+    """They have tokens, and neither layout nor verdict; nothing else changes with them."""
+    batch, _ = sample_batch(4, kind="rollout")
+    before = {card.name: card for card in summary_cards(batch.trajectories)}
+    first = batch.trajectories[0]
+    for turn in first.turns:
+        turn.metrics = replace(turn.metrics, action_is_valid=True)
+        turn.parsed = replace(turn.parsed, format_correct=True)
+    blank = replace(first.turns[-1].parsed, format_correct=False)
+    first.turns.append(replace(first.turns[-1], summary=True, parsed=blank, verdict=None))
+    after = {card.name: card for card in summary_cards(batch.trajectories)}
+    assert after["turns / episode"] == before["turns / episode"]
+    assert after["tokens / turn"] != before["tokens / turn"]
+    assert int(after["invalid turns"].value) <= int(before["invalid turns"].value)
+    for name, card in before.items():
+        if name.startswith("judged"):
+            assert after[name] == card
+    shown = viewer_payload(batch, text_of=token_text(None, None), max_frame_bytes=0)
+    assert [t["summary"] for t in shown["trajectories"][0]["turns"]][-2:] == [False, True]
+
+
 def test_unjudged_batch_has_no_judge_figures():
     batch, _ = sample_batch(3, judged=False)
     assert not [card for card in summary_cards(batch.trajectories) if "judge" in card.name]

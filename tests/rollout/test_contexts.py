@@ -12,10 +12,12 @@ from scripted_episodes import LIMITS, WALK, ScriptedPolicy, environment, play, r
 
 from vagen.envs.base import IMAGE_PLACEHOLDER
 from vagen.rollout.batch_check import BatchError, check_consistency
+from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST, context_tokens
 from vagen.rollout.runner import MIN_NEW_TOKENS, EpisodeLimits, run_to_end
 from vagen.rollout.types import CONTEXT, Status, TokenRow, Trajectory
 from vagen.service import LocalEnv
 
+KEEP, DROP = (f"{WALK}<memory>{memory}</memory>" for memory in ("keep", "drop"))
 WIDE = replace(LIMITS, max_trajectory_length=4000, max_prompt_length=400)
 
 
@@ -59,15 +61,23 @@ def consistent(policy: Any, limits: EpisodeLimits, env: Any = None) -> Trajector
 def expected_prompt(
     processor, env: Recording, answers: list[list[int]], turn: int, window: int | None
 ) -> list[int]:
-    """Ids of turn's context: the whole rendered at once by the template, answers put in as ids.
+    """Ids of turn's context: of the turns in the window."""
+    first = 0 if window is None else max(0, turn - window + 1)
+    return rendered(processor, env, env.observations[: turn + 1], answers[:turn], first)
+
+
+def rendered(
+    processor, env: Recording, observations: list[Any], answers: list[list[int]], first: int
+) -> list[int]:
+    """Ids of a conversation from a turn on: rendered at once, answers put in as ids.
 
     The pieces between two answers are tokenised apart, as each of them was when it was new.
     """
-    first = 0 if window is None else max(0, turn - window + 1)
+    turn = len(observations) - 1
     messages: list[dict[str, Any]] = [{"role": "system", "content": env.system_prompt()}]
     frames: list[Any] = []
     for k in range(first, turn + 1):
-        shown = env.observations[k]
+        shown = observations[k]
         content: list[dict[str, str]] = []
         for i, piece in enumerate(shown["text"].split(IMAGE_PLACEHOLDER)):
             content += [{"type": "image"}] if i else []
@@ -152,6 +162,136 @@ def test_rows_are_what_the_policy_saw_and_sampled(
         assert last.loss_mask.any() != shows_the_end
     else:
         assert last.loss_mask.any() and last.input_ids[-1] == processor.eos_id
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    every=st.integers(1, 4),
+    max_turns=st.integers(1, 6),
+    script=st.lists(
+        st.sampled_from([WALK, "<answer>Down</answer>", "Hm.", [7] * 99, [9, 9, 8] * 40]),
+        min_size=8,
+        max_size=8,
+    ),
+    render_mode=st.sampled_from(["vision", "text"]),
+)
+def test_a_summary_takes_the_place_of_the_turns_before_it(
+    processor, every, max_turns, script, render_mode
+):
+    env = Recording(environment(render_mode=render_mode))
+    policy = ScriptedPolicy(processor, script)
+    limits = replace(WIDE, max_turns=max_turns, window=every, compact=True)
+    trajectory = consistent(policy, limits, env)
+    answers = answers_of(trajectory, processor.eos_id)
+    observations = iter(env.observations)
+    shown = [SUMMARY_REQUEST if t.summary else next(observations) for t in trajectory.turns]
+    played = 0
+    for turn in trajectory.turns:
+        due = (
+            played > 0 and played % every == 0 and not trajectory.turns[turn.turn_index - 1].summary
+        )
+        assert turn.summary == due, "after so many turns, and never twice"
+        played += not turn.summary
+        if turn.summary:
+            assert turn.rewards.total == 0 and turn.state == turn.next_state
+            assert turn.observation_text == SUMMARY_REQUEST["text"] and not turn.images
+            assert turn.state == trajectory.turns[turn.turn_index - 1].next_state
+    assert not trajectory.turns[-1].summary, "what is over is not summed up"
+    assert played <= max_turns and len(policy.requests) == len(trajectory.turns)
+    summaries = [t.turn_index for t in trajectory.turns if t.summary]
+    assert len(trajectory.rows) == 1 + len(summaries)
+    for k, (_, prompt, images, _) in enumerate(policy.requests):
+        before = [s for s in summaries if s < k]
+        first = before[-1] if before else 0
+        assert prompt == rendered(processor, env, shown[: k + 1], answers[:k], first)
+        assert images == sum(len(o["images"]) for o in shown[first : k + 1])
+        (row,) = sampling_rows(trajectory, k)
+        assert row.row_index == len(before)
+        own = np.flatnonzero(row.loss_mask & (row.turn_index == k))
+        assert own[0] == len(prompt) and (np.diff(own) == 1).all(), "a summary is learnt as well"
+        assert (row.rollout_logprobs[own] == np.float32(-0.25)).all()
+    for s, row in zip(summaries, trajectory.rows[1:], strict=True):
+        given_again = row.input_ids[row.turn_index == s].tolist()
+        assert given_again[: len(answers[s])] == answers[s], "verbatim"
+        assert not row.loss_mask[row.turn_index == s].any()
+    last = trajectory.rows[-1]
+    if trajectory.truncated:
+        first = summaries[-1] if summaries else 0
+        whole = rendered(processor, env, [*shown, env.observations[-1]], answers, first)
+        assert last.input_ids.tolist() == whole, "the state it stopped in, without a summary"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    every=st.integers(1, 4),
+    max_turns=st.integers(1, 6),
+    script=st.lists(
+        st.sampled_from([KEEP, DROP, DROP, WALK, f"{WALK}<memory>maybe</memory>", [7] * 99]),
+        min_size=6,
+        max_size=6,
+    ),
+    render_mode=st.sampled_from(["vision", "text"]),
+)
+def test_rows_after_it_are_rid_of_what_is_dropped(processor, every, max_turns, script, render_mode):
+    env = Recording(environment(render_mode=render_mode, memory=True))
+    policy = ScriptedPolicy(processor, script)
+    limits = replace(WIDE, max_turns=max_turns, window=every, gate=True, max_response_length=32)
+    trajectory = consistent(policy, limits, env)
+    answers = answers_of(trajectory, processor.eos_id)
+    turns = len(trajectory.turns)
+    assert len(policy.requests) == turns
+    dropped = {k for k in range(turns) if script[k] == DROP}
+    begins, gone = 0, set()
+    for k in range(turns + trajectory.truncated):
+        if k - begins >= every and dropped & set(range(begins, k)):
+            begins, gone = k, {j for j in dropped if j < k}
+        shown = [DROPPED if j in gone else env.observations[j] for j in range(k + 1)]
+        whole = rendered(processor, env, shown, answers[:k], 0)
+        if k == turns:
+            assert trajectory.rows[-1].input_ids.tolist() == whole, "the state it stopped in"
+            assert trajectory.rows[-1].loss_mask.any() == (begins != k)
+            break
+        _, prompt, images, _ = policy.requests[k]
+        assert prompt == whole
+        assert images == sum(len(o["images"]) for o in shown)
+        (row,) = sampling_rows(trajectory, k)
+        assert row.input_ids[: len(prompt) + len(answers[k])].tolist() == prompt + answers[k]
+        own = np.flatnonzero(row.loss_mask & (row.turn_index == k))
+        assert own[0] == len(prompt) and (np.diff(own) == 1).all()
+    seen, full = context_tokens(trajectory.rows)
+    assert seen == sum(len(r[1]) + len(a) for r, a in zip(policy.requests, answers, strict=True))
+    lengths = [
+        len(rendered(processor, env, env.observations[: k + 1], answers[:k], 0)) + len(answers[k])
+        for k in range(turns)
+    ]
+    assert full == sum(lengths)
+
+
+def test_who_keeps_everything_has_one_row(processor):
+    limits = replace(WIDE, window=1, gate=True, max_response_length=32)
+    env = environment(memory=True)
+    kept = consistent(ScriptedPolicy(processor, [KEEP]), limits, env)
+    concat = consistent(ScriptedPolicy(processor, [KEEP]), replace(limits, window=None), env)
+    assert len(kept.rows) == 1
+    assert kept.rows[0].input_ids.tolist() == concat.rows[0].input_ids.tolist()
+
+
+def test_a_summary_that_has_no_room_ends_the_episode(processor):
+    limits = replace(WIDE, max_turns=4, window=2, compact=True)
+    whole = play(ScriptedPolicy(processor, [WALK]), limits)
+    row = whole.rows[0]
+    before = int(np.flatnonzero(row.turn_index == 1)[-1]) + 1
+    asked = int(np.flatnonzero(row.loss_mask & (row.turn_index == 2))[0])
+    for budget, turns in (
+        (asked + MIN_NEW_TOKENS - 1, 2),
+        (asked + MIN_NEW_TOKENS, 3),
+    ):
+        cut = play(ScriptedPolicy(processor, [WALK]), replace(limits, max_trajectory_length=budget))
+        assert cut.turns[: min(turns, 2)] == whole.turns[: min(turns, 2)]
+        assert len(cut.turns) >= turns and (len(cut.turns) == 2) == (turns == 2)
+        if turns == 2:
+            assert cut.status is Status.TRUNCATED_TOKENS and len(cut.rows) == 1
+            assert cut.rows[0].input_ids.tolist() == row.input_ids[:before].tolist()
 
 
 @pytest.mark.parametrize("window", [4, 5, 9])

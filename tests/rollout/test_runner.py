@@ -16,7 +16,7 @@ from scripted_episodes import (
 )
 
 from vagen.envs.images import image_digest
-from vagen.rollout.conversation import RenderError
+from vagen.rollout.conversation import ChatRenderer, RenderError
 from vagen.rollout.expert import ExpertPolicy
 from vagen.rollout.runner import (
     MIN_NEW_TOKENS,
@@ -75,7 +75,7 @@ def test_sampling_is_seeded_per_turn_and_bounded(processor):
 
 def test_the_environments_end_terminates(processor):
     env = environment()
-    policy = ExpertPolicy(processor)
+    policy = ExpertPolicy(ChatRenderer(processor))
     policy.envs["e"] = LocalEnv(env)
     trajectory = play(policy, replace(LIMITS, max_turns=9, max_trajectory_length=2000), env)
     assert trajectory.success and trajectory.terminated and not trajectory.truncated
@@ -87,7 +87,7 @@ def test_the_environments_end_terminates(processor):
 
 def test_the_last_turn_that_terminates_is_not_truncated(processor):
     env = environment(size=2, min_distance=1, max_distance=1)
-    policy = ExpertPolicy(processor)
+    policy = ExpertPolicy(ChatRenderer(processor))
     policy.envs["e"] = LocalEnv(env)
     trajectory = play(policy, replace(LIMITS, max_turns=1), env)
     assert trajectory.terminated and not trajectory.truncated

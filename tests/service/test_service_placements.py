@@ -110,7 +110,8 @@ def test_experts_play_wherever_the_environment_is(make_experiment, vl_model, ser
         check_rendering(config, vl_model.processor, "val", place)
         env = environments_of(place).open("FrozenLake", {}, "val")
         _, info = env.reset(seed=3)
-        responses.append([env.expert_response(), env.system_prompt(), info["state"]])
+        said = [env.expert_response(), env.expert_summary(), env.system_prompt()]
+        responses.append([*said, info["state"]])
         env.close()
     assert responses[0] == responses[1] == responses[2]
 

@@ -130,6 +130,6 @@ def test_the_best_validated_policy_is_kept_tested_and_registered(make_started_ru
 
 
 def test_the_best_of_no_validation_is_refused(capsys):
-    words = ["plan", "frozenlake-tiny", "trainer.select=best_validation"]
+    words = ["plan", "frozenlake-tiny", "trainer.select=best_validation", "trainer.test_freq=0"]
     assert main(words) == USER_ERROR
     assert "set trainer.test_freq" in capsys.readouterr().err

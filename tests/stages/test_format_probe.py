@@ -21,7 +21,8 @@ def said(run) -> list[dict]:
 
 
 def test_a_policy_that_does_not_keep_the_layout_stops_the_run(make_started_run):
-    run = make_started_run(PROBED, "trainer.format_probe_min=1.0")
+    hot = "actor_rollout_ref.rollout.temperature=3"
+    run = make_started_run(PROBED, "trainer.format_probe_min=1.0", hot)
     with progress.reporting(run.events), pytest.raises(FormatNotKept) as stopped:
         evaluate(run, WARM_START, "test")
     (event,) = said(run)

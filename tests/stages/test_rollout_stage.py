@@ -48,7 +48,8 @@ def test_groups_that_are_all_alike_are_replaced(make_started_run):
         same = first[trajectory.trajectory_id].rows[0].input_ids
         np.testing.assert_array_equal(trajectory.rows[0].input_ids, same)
     played = after.metrics["rollout/groups_played"]
-    assert played == 6 + sum(t.group_id > "0000-0005" for t in after.trajectories) / 2
+    refills = sum(t.group_id > "0000-0005" for t in after.trajectories) / 2
+    assert played >= 6 + refills > 6, "a refill may be alike, too"
     assert "rollout/groups_played" not in before.metrics
     # Two rounds are too few here: the batch is whole all the same.
     assert len(few.trajectories) == 12 and few.metrics["rollout/groups_played"] <= played

@@ -32,11 +32,16 @@ default it is not in the digest, so that these runs can be resumed."""
 
 def config_digest(config: BaseModel) -> str:
     """SHA-256 of a configuration's values, independent of key order; 64 hex digits."""
-    canonical = json.dumps(_known(config, config.model_dump(mode="json")), **_CANONICAL)
+    canonical = json.dumps(known(config), **_CANONICAL)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 _CANONICAL: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
+
+
+def known(config: BaseModel) -> dict[str, Any]:
+    """A configuration's values, JSON-able, without later options at their defaults."""
+    return _known(config, config.model_dump(mode="json"))
 
 
 def _known(value: Any, dumped: Any) -> Any:

@@ -6,7 +6,7 @@ Each refusal says which keys do not go together, why, and what would.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vagen.config.base import ConfigError, Refusals
+from vagen.config.base import ConfigError, Refusals, known
 from vagen.config.checks_judge import judge_refusals
 from vagen.config.checks_rollout import rollout_refusals
 from vagen.config.checks_trainer import trainer_refusals
@@ -65,13 +65,13 @@ def trajectories_per_iteration(config: ExperimentConfig) -> int:
 
 
 def context_window(config: ExperimentConfig) -> int | None:
-    """Turns in a prompt, the present one included; None keeps all of them.
+    """Turns in a prompt, the present one included and summaries not; None keeps all of them.
 
     A window that holds every turn of an episode is none: no context is ever without the first turn,
     so the state a truncated episode stopped in is shown as `concat` shows it.
     """
     manager = config.rollout_manager
-    window = {"concat": None, "no_concat": 1, "window": manager.window_size}[manager.context]
+    window = {"concat": None, "no_concat": 1}.get(manager.context, manager.window_size)
     return window if window is not None and window < manager.max_turns else None
 
 
@@ -93,21 +93,22 @@ def resolve_environments(
         except UnknownEnvironmentError as error:
             sentence = str(error)
             if ":" not in spec.env_name:
-                known = (*ENVIRONMENTS, *ADAPTERS)
-                sentence = unknown_name("environment", spec.env_name, known)
+                names = (*ENVIRONMENTS, *ADAPTERS)
+                sentence = unknown_name("environment", spec.env_name, names)
             mistakes.append(f"`envs.{env_id}.env_name`: {sentence}")
             continue
+        given = {"memory": True} if config.rollout_manager.context == "gate" else {}
         try:
             options = validate(
                 config_class,
-                spec.env_config,
+                spec.env_config | given,
                 place_of,
                 ("envs", env_id, "env_config"),
             )
         except ConfigError as error:
             mistakes.append(str(error))
             continue
-        resolved[env_id] = spec.model_copy(update={"env_config": options.model_dump(mode="json")})
+        resolved[env_id] = spec.model_copy(update={"env_config": known(options)})
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return config.model_copy(update={"envs": resolved})
@@ -289,10 +290,16 @@ def _update(config: ExperimentConfig) -> Refusals:
                 f"with the present {option} the update reads log-probabilities that the rollout "
                 "did not record; set it to false",
             )
-    if actor.policy_loss.loss_mode == "cispo" and actor.clip_ratio_c is not None:
+    why = {"cispo": "bounds the weight of every token already", "kl_cov": "clips nothing"}
+    if (mode := actor.policy_loss.loss_mode) in why and actor.clip_ratio_c is not None:
         yield (
             "actor_rollout_ref.actor.clip_ratio_c",
-            "cispo bounds the weight of every token already and has no dual clip; set it to null",
+            f"{mode} {why[mode]} and has no dual clip; set it to null",
+        )
+    if mode == "clip_cov" and actor.policy_loss.clip_cov_lb >= actor.policy_loss.clip_cov_ub:
+        yield (
+            "actor_rollout_ref.actor.policy_loss.clip_cov_lb",
+            "no covariance is above this and below clip_cov_ub; set it lower",
         )
     if actor.ppo_mini_batch_size > trajectories:
         yield (

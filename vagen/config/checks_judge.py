@@ -7,7 +7,7 @@ from vagen.config.base import Refusals
 from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.envs.parsing import LAYOUTS
-from vagen.judge.rules import RULES
+from vagen.judge.rules import rules_for
 
 
 def judge_refusals(config: ExperimentConfig) -> Refusals:
@@ -34,12 +34,12 @@ def judge_refusals(config: ExperimentConfig) -> Refusals:
 def _environments(config: ExperimentConfig, rewarded: list[str]) -> Refusals:
     judge = config.judge
     for env_id, spec in config.envs.items():
-        without_rules = spec.env_name not in RULES
+        without_rules = rules_for(spec.env_name) is None
         if judge.type == "rule" and without_rules:
             yield (
                 "judge.use_state_reward",
-                f"the rule judge has no rules for {spec.env_name} (`envs.{env_id}`), only for "
-                f"{', '.join(RULES)}; set it to false, or judge.type to llm or cascade",
+                f"the rule judge has no rules for {spec.env_name} (`envs.{env_id}`), whose class "
+                "has no claims; set it to false, or judge.type to llm or cascade",
             )
         if judge.second.fraction > 0 and judge.second.type == "rule" and without_rules:
             yield (
@@ -60,6 +60,12 @@ def _environments(config: ExperimentConfig, rewarded: list[str]) -> Refusals:
 
 def _defences(config: ExperimentConfig) -> Refusals:
     judge = config.judge
+    if judge.above_chance and judge.information.enable:
+        yield (
+            "judge.above_chance",
+            "judge.information.enable deducts what a text is worth in other states already; set "
+            "one of them to false",
+        )
     if not judge.gate and judge.type != "rule":
         yield (
             "judge.gate",
@@ -75,7 +81,7 @@ def _defences(config: ExperimentConfig) -> Refusals:
                 "or set it to false",
             )
         for env_id, spec in config.envs.items():
-            if spec.env_name not in RULES:
+            if rules_for(spec.env_name) is None:
                 yield (
                     f"judge.{name}.enable",
                     f"there are no rules to compare texts of {spec.env_name} (`envs.{env_id}`) "

@@ -41,16 +41,23 @@ def rollout_refusals(config: ExperimentConfig) -> Refusals:
             "rollout_manager.over_sampling_batch_size does not wait for; set it to 1, or "
             "over_sampling_batch_size to null",
         )
-    if manager.context == "window" and manager.window_size is None:
+    windowed = manager.context in ("window", "compact", "gate")
+    if windowed and manager.window_size is None:
         yield (
             "rollout_manager.window_size",
-            "context = window needs the number of turns in the prompt, the present one included; "
-            "set it, e.g. to 2, or take context = concat",
+            f"context = {manager.context} needs the number of turns in the prompt, the present one "
+            "included; set it, e.g. to 2, or take context = concat",
         )
-    if manager.context != "window" and manager.window_size is not None:
+    if not windowed and manager.window_size is not None:
         yield (
             "rollout_manager.window_size",
             f"context = {manager.context} has no window; set it to null, or take context = window",
+        )
+    if manager.keep_cost and manager.context != "gate":
+        yield (
+            "rollout_manager.keep_cost",
+            f"context = {manager.context} lets the policy drop nothing; set it to 0, or take "
+            "context = gate",
         )
     if config.actor_rollout_ref.rollout.temperature == 0:
         yield (

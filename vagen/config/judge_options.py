@@ -154,9 +154,6 @@ class JudgeConfig(Section):
     """Refuse texts that hedge, contradict themselves, speak to the judge, ... Without it, rules
     also pay for recall alone, whatever else is claimed: a judge to study how it is satisfied
     without being told anything; not to train with."""
-    coordinate_base: Literal[0, 1] = 0
-    """What rows and columns in texts count from, as the prompt says; the environments' own prompts
-    count from 0."""
     schedule: ScheduleConfig = ScheduleConfig()
     information: InformationConfig = InformationConfig()
     repetition: RepetitionConfig = RepetitionConfig()

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
 from vagen.config.algorithm_options import AlgorithmConfig
 from vagen.config.base import LATER, Fraction, Section
+from vagen.config.data_options import DataConfig
 from vagen.config.judge_options import JudgeConfig
 
 
@@ -39,29 +40,21 @@ class EnvSpec(Section):
     """Number of held-out test levels, disjoint from both by level hash."""
 
 
-class DataConfig(Section):
-    """Batch sizes and token budgets."""
-
-    train_batch_size: PositiveInt = 128
-    """Distinct levels per iteration; trajectories = this times `rollout_manager.n_trajectory`."""
-    max_prompt_length: PositiveInt = 1024
-    """Most tokens the system prompt and the first observation may take; more is an error."""
-    max_response_length: PositiveInt = 200
-    """Most tokens one turn may sample."""
-    max_trajectory_length: PositiveInt = 2400
-    """Most tokens of a whole trajectory; a turn that could not fit ends it as truncated."""
-
-
 class RolloutManagerConfig(Section):
     """Episodes."""
 
     max_turns: PositiveInt = 3
     """Model turns per episode; reaching it truncates."""
-    context: Literal["concat", "no_concat", "window"] = "concat"
+    context: Literal["concat", "no_concat", "window", "compact", "gate"] = "concat"
     """What the model sees: all turns so far (one row per trajectory), the present observation only
-    (one row per turn), or the last `window_size` turns (one row per distinct context)."""
+    (one row per turn), the last `window_size` turns (one row per distinct context), its own
+    summary of the turns before and up to `window_size` since (one row per summary), or all turns
+    but the observations that it drops, of which a later row is rid (`gate`)."""
     window_size: PositiveInt | None = None
-    """Turns in the prompt of `window`, the present one included; null for the other contexts."""
+    """Turns in the prompt of `window`, the present one included; turns from one summary to the next
+    of `compact`; fewest turns of a row of `gate`; null for the other contexts."""
+    keep_cost: Annotated[float, Field(ge=0.0), LATER] = 0.0
+    """Taken from the reward of a turn of `gate` whose observation is kept, in training."""
     n_trajectory: PositiveInt = 1
     """Trajectories per level: the group of group-relative estimators."""
     use_loss_mask: bool = True
@@ -129,10 +122,22 @@ class ModelConfig(LoraConfig):
 class PolicyLossConfig(Section):
     """Which policy-gradient loss; `clip_ratio_low` and `clip_ratio_high` bound its ratio."""
 
-    loss_mode: Literal["vanilla", "gspo", "gspo_turn", "cispo"] = "vanilla"
+    loss_mode: Literal["vanilla", "gspo", "gspo_turn", "cispo", "clip_cov", "kl_cov"] = "vanilla"
     """`vanilla`: PPO's, a ratio per token. `gspo`: one per row, the geometric mean of its tokens'
     (clips near 3e-4 and 4e-4 are usual). `gspo_turn`: the same per turn. `cispo`: PPO's ratio,
-    clipped, is the weight of the gradient, which no token loses."""
+    clipped, is the weight of the gradient, which no token loses. `clip_cov`, `kl_cov`: against the
+    loss of entropy, tokens whose log-probability and advantage covary teach nothing; or nothing is
+    clipped and they pay for the way that they go."""
+    clip_cov_ratio: Annotated[float, Field(gt=0.0, le=1.0), LATER] = 0.0002
+    """Share of a mini batch's tokens that `clip_cov` leaves out, one at the least."""
+    clip_cov_lb: Annotated[float, LATER] = 1.0
+    """It draws them among those of a larger covariance than this,"""
+    clip_cov_ub: Annotated[float, LATER] = 5.0
+    """and a smaller one than this."""
+    kl_cov_ratio: Annotated[float, Field(gt=0.0, le=1.0), LATER] = 0.0002
+    """Share of a mini batch's tokens, those of the largest covariance, that pay in `kl_cov`."""
+    ppo_kl_coef: Annotated[float, Field(ge=0.0), LATER] = 0.1
+    """What they pay per nat between a token's log-probability and that of the rollout."""
 
 
 class EntropyControl(Section):

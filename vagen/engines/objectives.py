@@ -15,10 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vagen.config.schema import ActorConfig
+from vagen.config.schema import ActorConfig, PolicyLossConfig
 from vagen.learning import (
+    COVARIANCE_MODES,
     Metric,
     aggregate,
+    covarying_tokens,
     kl_penalty,
     loss_denominator,
     policy_loss,
@@ -34,6 +36,8 @@ CRITIC_MASK = "critic_mask"
 
 TRAJECTORY_TOKENS = "trajectory_tokens"
 """Column with the number of the trajectory's action tokens in all its rows."""
+COVARYING = "covarying"
+"""Column with 1 on the tokens that `clip_cov` and `kl_cov` hold back."""
 PER_TRAJECTORY = "trajectory-mean-token-mean"
 
 Column = Callable[[str], Tensor]
@@ -58,8 +62,8 @@ def actor_objective(
         logprobs: float32 [M], of the action tokens under the present weights.
         entropy: float32 [M], of the distributions that they were drawn from, nats.
         column: Gives [M] of `old_logprobs` and `advantages`; `rollout_logprobs` and `loss_mask` for
-            truncated importance weights, `turn_index` for `gspo_turn`, `ref_logprobs` for a KL
-            loss, `TRAJECTORY_TOKENS` for `PER_TRAJECTORY`.
+            truncated importance weights, `turn_index` for `gspo_turn`, `COVARYING` for `clip_cov`
+            and `kl_cov`, `ref_logprobs` for a KL loss, `TRAJECTORY_TOKENS` for `PER_TRAJECTORY`.
         row_ids: int64 [M], the row of each action token.
         denominator: Of the mini batch (`actor_denominator`).
         config: Clips, the KL loss, how tokens are averaged.
@@ -94,6 +98,8 @@ def actor_objective(
         clip_ratio_low=config.clip_ratio_low,
         clip_ratio_high=config.clip_ratio_high,
         clip_ratio_c=config.clip_ratio_c,
+        chosen=column(COVARYING) if loss_mode in COVARIANCE_MODES else None,
+        ppo_kl_coef=config.policy_loss.ppo_kl_coef,
         weights=scale if weights is None else scale * weights,
         loss_agg_mode=mode,
         **share,
@@ -165,6 +171,37 @@ def count_trajectory_tokens(
     for row in rows:
         tokens = max(counts[row.trajectory_id], 1)
         row.columns[TRAJECTORY_TOKENS] = np.full(len(row.input_ids), tokens, np.float32)
+
+
+def mark_covarying(
+    rows: Sequence[TokenRow],
+    *,
+    action_mask: Callable[[TokenRow], NDArray[np.bool_]],
+    config: PolicyLossConfig,
+    draws: np.random.Generator,
+) -> None:
+    """Sets `COVARYING` of the rows of a mini batch, by the log-probabilities before the update.
+
+    So the choice is the same however the mini batch is cut, and known before the step.
+    """
+    masks = [action_mask(row) for row in rows]
+    logprobs, advantages = (
+        np.concatenate([row.columns[name][mask] for row, mask in zip(rows, masks, strict=True)])
+        for name in ("old_logprobs", "advantages")
+    )
+    clips = config.loss_mode == "clip_cov"
+    chosen = covarying_tokens(
+        logprobs,
+        advantages,
+        draws,
+        loss_mode="clip_cov" if clips else "kl_cov",
+        ratio=config.clip_cov_ratio if clips else config.kl_cov_ratio,
+        low=config.clip_cov_lb,
+        high=config.clip_cov_ub,
+    )
+    for row, mask in zip(rows, masks, strict=True):
+        column = row.columns[COVARYING] = np.zeros(len(mask), np.float32)
+        column[mask], chosen = chosen[: mask.sum()], chosen[mask.sum() :]
 
 
 def _over_rows(mode: str) -> LossAggMode:

@@ -24,9 +24,16 @@ from vagen.engines.objectives import (
     actor_denominator,
     count_trajectory_tokens,
     critic_denominator,
+    mark_covarying,
 )
 from vagen.engines.performance import Performance, start_trace, write_trace
-from vagen.learning import EntropyController, Metric, combine_metrics, make_kl_controller
+from vagen.learning import (
+    COVARIANCE_MODES,
+    EntropyController,
+    Metric,
+    combine_metrics,
+    make_kl_controller,
+)
 from vagen.metrics import ENTROPY, ENTROPY_COEFF
 from vagen.models.processor import Processor
 from vagen.rollout.types import TokenRow
@@ -278,6 +285,10 @@ class PpoEngine(ABC):
         for _ in range(epochs):
             for chosen in np.array_split(order.permutation(len(whole)), -(-len(whole) // size)):
                 mini = [row for i in chosen for row in whole[i]]
+                if network == "actor" and actor.policy_loss.loss_mode in COVARIANCE_MODES:
+                    mark_covarying(
+                        mini, action_mask=self.action_mask, config=actor.policy_loss, draws=order
+                    )
                 step = Step(
                     network=network,
                     denominator=self._denominator(network, mini),

@@ -4,6 +4,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,9 +50,11 @@ def bring_up(run: str, infra: InfraConfig) -> Dashboard:
         priority=config.priority,
     )
     asked, pending = cluster.cluster_name(name), 60 * config.pending_minutes
+    begun = time.monotonic()
     cluster.ensure_raycluster(kube, manifest, deadline=pending, report=say)
     cluster.renew_lease(kube, asked, config.lease_minutes)
-    ready = cluster.await_raycluster(kube, asked, pending_deadline=pending, report=say)
+    left = max(0.0, pending - (time.monotonic() - begun))
+    ready = cluster.await_raycluster(kube, asked, pending_deadline=left, report=say)
     return cluster.find_dashboard(kube, ready)
 
 

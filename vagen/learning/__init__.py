@@ -1,6 +1,7 @@
 """Losses, masks, token rewards, filters, controllers of coefficients."""
 
 from vagen.learning.aggregate import LossAggMode, aggregate, loss_denominator
+from vagen.learning.covariance import COVARIANCE_MODES, covarying_tokens
 from vagen.learning.entropy import EntropyController, entropy_from_logits
 from vagen.learning.filters import loss_scale, select_groups
 from vagen.learning.groups import GroupStatistics, group_statistics
@@ -30,6 +31,7 @@ from vagen.learning.rewards import token_rewards, turn_totals
 from vagen.learning.value_loss import value_loss
 
 __all__ = [
+    "COVARIANCE_MODES",
     "AdaptiveKLController",
     "EntropyController",
     "FixedKLController",
@@ -43,6 +45,7 @@ __all__ = [
     "Metric",
     "aggregate",
     "combine_metrics",
+    "covarying_tokens",
     "critic_mask",
     "entropy_from_logits",
     "explained_variance",

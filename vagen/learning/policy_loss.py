@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from vagen.learning.aggregate import LossAggMode, aggregate, require_same_shape, unit_means
+from vagen.learning.covariance import COVARIANCE_MODES
 from vagen.learning.kl import LOG_RATIO_LIMIT
 from vagen.learning.metrics import Metric, token_max, token_mean
 
-LossMode = Literal["vanilla", "gspo", "gspo_turn", "cispo"]
-"""Whose ratio is clipped (a token's, a row's, a turn's), and whether with the gradient or as its
-weight (`cispo`); see `policy_loss`."""
+LossMode = Literal["vanilla", "gspo", "gspo_turn", "cispo", "clip_cov", "kl_cov"]
+"""Whose ratio is clipped (a token's, a row's, a turn's), whether with the gradient or as its weight
+(`cispo`), and what becomes of tokens that covary; see `policy_loss`."""
 
 
 def policy_loss(
@@ -25,6 +26,8 @@ def policy_loss(
     clip_ratio_low: float = 0.2,
     clip_ratio_high: float = 0.2,
     clip_ratio_c: float | None = None,
+    chosen: Tensor | None = None,
+    ppo_kl_coef: float = 0.1,
     weights: Tensor | None = None,
     loss_agg_mode: LossAggMode = "token-mean",
     denominator: Tensor | float | None = None,
@@ -44,6 +47,9 @@ def policy_loss(
     `cispo`: `-sg(clip(u, 1 - low, 1 + high)) A logprobs`, so that no token is without a gradient
     (arXiv 2506.13585, eq. 4 and 5).
 
+    `clip_cov`, `kl_cov`: of the `chosen` tokens (`covarying_tokens`) there is no loss; or no token
+    is clipped, and theirs is `-u A + ppo_kl_coef |log u|` (arXiv 2505.22617, section 4).
+
     Args:
         logprobs: [B, T] or packed [N] floats, with gradient.
         old_logprobs: same shape, log-probs of the policy that started the update.
@@ -54,7 +60,9 @@ def policy_loss(
             `gspo_turn`. None takes the rows of padded tensors.
         clip_ratio_low: lower bound of the ratio is one minus this.
         clip_ratio_high: upper bound of the ratio is one plus this.
-        clip_ratio_c: dual clip, above 1; None is off. `cispo` has none.
+        clip_ratio_c: dual clip, above 1; None is off. Neither `cispo` nor `kl_cov` has one.
+        chosen: same shape, non-zero on the tokens that `clip_cov` and `kl_cov` hold back.
+        ppo_kl_coef: read by `kl_cov`.
         weights: same shape, factor of each token's loss (`truncated_importance_weights`); None
             is 1. No gradient flows into it.
         loss_agg_mode: how tokens are averaged.
@@ -65,7 +73,8 @@ def policy_loss(
     Returns:
         The loss (0-d) and metrics: `ppo_kl` (mean of old minus new log-probs), `pg_clipfrac` and
         `pg_clipfrac_lower` (share of tokens that the clip and the dual clip hold back, in
-        `cispo` of tokens whose weight is cut), `ratio_mean`, `ratio_max`.
+        `cispo` of tokens whose weight is cut, in `clip_cov` with the chosen, in `kl_cov` of
+        these), `ratio_mean`, `ratio_max`.
 
     Raises:
         ValueError: unequal shapes, an unknown mode, or a dual clip that is not above 1.
@@ -77,6 +86,8 @@ def policy_loss(
         raise ValueError(f"clip_ratio_c = {clip_ratio_c}; it must be above 1")
     if loss_mode not in get_args(LossMode):
         raise ValueError(f"loss_mode {loss_mode!r}; it must be one of {get_args(LossMode)}")
+    if (chosen is None) == (loss_mode in COVARIANCE_MODES):
+        raise ValueError(f"`chosen` is of {COVARIANCE_MODES}; loss_mode is {loss_mode!r}")
     mask = loss_mask != 0
     log_ratio = torch.where(mask, logprobs - old_logprobs.detach(), 0.0)
     advantages = torch.where(mask, advantages.detach(), 0.0)
@@ -90,13 +101,21 @@ def policy_loss(
     if loss_mode == "cispo":
         losses = -near.detach() * advantages * torch.where(mask, logprobs, 0.0)
         cut = near != ratio
+    elif loss_mode == "kl_cov":
+        assert chosen is not None
+        cut = mask & (chosen != 0)
+        losses = -advantages * ratio + ppo_kl_coef * torch.where(cut, log_ratio.abs(), 0.0)
     else:
         free, clipped = -advantages * ratio, -advantages * near
         losses, cut = torch.maximum(free, clipped), clipped > free
-    if clip_ratio_c is not None and loss_mode != "cispo":
+    if clip_ratio_c is not None and loss_mode not in ("cispo", "kl_cov"):
         ceiling = -advantages * clip_ratio_c
         held = (advantages < 0) & (losses > ceiling)
         losses = torch.where(held, ceiling, losses)
+    if loss_mode == "clip_cov":
+        assert chosen is not None
+        cut = cut | (mask & (chosen != 0))
+        losses = torch.where(chosen != 0, 0.0, losses)
     if weights is not None:
         require_same_shape(logprobs=logprobs, weights=weights)
         losses = losses * torch.where(mask, weights.detach(), 0.0)

@@ -174,6 +174,7 @@ class _Builder:
             "next": self._state(turn.next_state),
             "verdict": None if turn.verdict is None else turn.verdict.to_dict(),
             "cut": turn.length_cut,
+            "summary": turn.summary,
             "images": [self._image(digest) for digest in turn.images],
         }
 
@@ -213,7 +214,13 @@ def _last_frames(item: Trajectory) -> list[str]:
     row = item.rows[-1]
     # The row's first observation is that of the first turn answered in it.
     first = int(row.turn_index[row.turn_index >= 0].min(initial=len(item.turns)))
-    seen = sum(len(turn.images) for turn in item.turns[first:])
+    # What was dropped before the row began is not in it.
+    begins = int(row.turn_index[row.loss_mask].min(initial=len(item.turns)))
+    seen = sum(
+        len(turn.images)
+        for k, turn in enumerate(item.turns[first:], first)
+        if k >= begins or turn.parsed.memory != "drop"
+    )
     return row.images[seen:]
 
 

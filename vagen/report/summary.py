@@ -41,7 +41,8 @@ class ConfigRow:
 
 def summary_cards(trajectories: Sequence[Trajectory]) -> list[Card]:
     """Figures of a batch; a judge's mean is over judged turns only, and says how many they are."""
-    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    answers = [turn for trajectory in trajectories for turn in trajectory.turns]
+    turns = [turn for turn in answers if not turn.summary]
     count = len(trajectories)
     truncated = sum(item.truncated for item in trajectories)
     tokens = sum(item.status == Status.TRUNCATED_TOKENS for item in trajectories)
@@ -58,15 +59,15 @@ def summary_cards(trajectories: Sequence[Trajectory]) -> list[Card]:
         ),
         Card(
             "turns / episode",
-            _mean([len(item.turns) for item in trajectories]),
+            _mean([sum(not turn.summary for turn in item.turns) for item in trajectories]),
             f"{len(turns):,} in all",
-            "Model turns per episode",
+            "Model turns per episode, without summaries",
         ),
         Card(
             "tokens / turn",
-            _mean([sampled / len(turns)]) if turns else "–",
+            _mean([sampled / len(answers)]) if answers else "–",
             f"{sampled:,} sampled",
-            "Sampled tokens per model turn, the end-of-turn token included",
+            "Sampled tokens per model turn or summary, the end-of-turn token included",
         ),
         Card(
             "truncated",

@@ -65,8 +65,9 @@ _TURNS = pa.schema(
         ("verdict", pa.string()),
     ]
 )
-_VERSION = pa.field("policy_version", pa.string())
-"""Further column of the turns of a batch that several policies sampled."""
+_FURTHER = (pa.field("policy_version", pa.string()), pa.field("summary", pa.bool_()))
+"""Further columns of turns, where a batch has them: several policies sampled it, it has summaries.
+"""
 _TOKENS = pa.schema(
     [
         ("trajectory_id", pa.string()),
@@ -91,10 +92,10 @@ def encode(trajectories: list[Trajectory], images: Mapping[str, bytes]) -> dict[
     """The four tables of a batch; images are sorted by digest, all else keeps its order."""
     digests = sorted(images)
     turns = [turn for t in trajectories for turn in t.turns]
-    versions = any(turn.policy_version is not None for turn in turns)
+    further = [f for f in _FURTHER if any(getattr(turn, f.name) for turn in turns)]
     return {
         "trajectories": _table(_TRAJECTORIES, trajectories),
-        "turns": _table(_TURNS.append(_VERSION) if versions else _TURNS, turns),
+        "turns": _table(pa.schema([*_TURNS, *further]), turns),
         "tokens": _token_table([row for t in trajectories for row in t.rows]),
         "images": pa.table(
             [
@@ -158,7 +159,7 @@ def read_table(path: Path, name: str) -> pa.Table:
     expected = list(TABLES[name])
     found = list(table.schema)
     extra = [
-        field == _VERSION if name == "turns" else field.type == pa.list_(pa.float32())
+        field in _FURTHER if name == "turns" else field.type == pa.list_(pa.float32())
         for field in found[len(expected) :]
     ]
     fits = len(found) >= len(expected) and all(

@@ -1,9 +1,9 @@
 """Episodes that one iteration begins and a later one finishes (partial rollouts).
 
 What is carried on is an episode's answers, with the log-probabilities and the name of the weights
-that sampled each. Its environment is made again and given these answers: it depends on its seed and
-on them alone. So no process has to outlive an iteration, and a rollout's folder holds all that the
-next one needs.
+that sampled each, and what the judge has said of them. Its environment is made again and given
+these answers: it depends on its seed and on them alone. So no process has to outlive an iteration,
+and a rollout's folder holds all that the next one needs.
 """
 
 import json
@@ -40,6 +40,7 @@ def carry_on(spec: EpisodeSpec, trajectory: Trajectory, version: str) -> Episode
             policy_version=turn.policy_version or version,
             observation_text=turn.observation_text,
             images=turn.images,
+            verdict=None if turn.verdict is None else turn.verdict.to_dict(),
         )
         for turn in trajectory.turns
     ]

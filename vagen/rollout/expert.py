@@ -2,16 +2,21 @@
 
 from PIL.Image import Image
 
-from vagen.rollout.conversation import ChatProcessor
+from vagen.rollout.contexts import SUMMARY_REQUEST
+from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.types import Generation, Sampling
 from vagen.service import AsyncEnv
 
 
 class ExpertPolicy:
-    """Answers with `env.expert_response()`; log-probabilities are 0."""
+    """Answers with `env.expert_response()`, or if it is asked for one with `env.expert_summary()`.
 
-    def __init__(self, processor: ChatProcessor):
-        self.processor = processor
+    Log-probabilities are 0.
+    """
+
+    def __init__(self, renderer: ChatRenderer):
+        self.processor = renderer.processor
+        self.request = renderer.following(SUMMARY_REQUEST).ids
         self.envs: dict[str, AsyncEnv] = {}
         """Environment of each trajectory, by its id; set before the episode starts."""
 
@@ -20,7 +25,11 @@ class ExpertPolicy:
     ) -> Generation:
         """The expert's answer, ended properly."""
         trajectory_id, _, _ = request_id.rpartition("/")
-        response = await self.envs[trajectory_id].expert_response()
+        env = self.envs[trajectory_id]
+        if prompt_ids[-len(self.request) :] == self.request:
+            response = await env.expert_summary()
+        else:
+            response = await env.expert_response()
         ids = self.processor.tokenizer.encode(response, add_special_tokens=False)
         ids.append(self.processor.eos_id)
         return Generation(ids, [0.0] * len(ids), "stop")

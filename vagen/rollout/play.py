@@ -8,6 +8,7 @@ from vagen.config.checks import context_window
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
 from vagen.envs.images import image_digest, png_bytes
+from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatProcessor, ChatRenderer
 from vagen.rollout.runner import (
     EpisodeLimits,
@@ -32,6 +33,8 @@ def limits_of(config: ExperimentConfig) -> EpisodeLimits:
         max_response_length=config.data.max_response_length,
         max_trajectory_length=config.data.max_trajectory_length,
         window=context_window(config),
+        compact=config.rollout_manager.context == "compact",
+        gate=config.rollout_manager.context == "gate",
         whole_turns=config.rollout_manager.whole_turns,
     )
 
@@ -128,7 +131,13 @@ def check_rendering(
         first, _ = env.reset(seed=0)
         second, *_ = env.step(env.expert_response())
         renderer.check(env.system_prompt(), [first, second, first])
-        if context_window(config) is not None:
+        if config.rollout_manager.context == "compact":
+            renderer.check(env.system_prompt(), [first, SUMMARY_REQUEST])
+            renderer.check(env.system_prompt(), [SUMMARY_REQUEST, second])
+        elif config.rollout_manager.context == "gate":
+            renderer.check(env.system_prompt(), [DROPPED, second, DROPPED])
+            renderer.check(env.system_prompt(), [first, DROPPED, second])
+        elif context_window(config) is not None:
             renderer.check(env.system_prompt(), [second, first])
         env.close()
 

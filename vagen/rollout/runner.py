@@ -9,11 +9,12 @@ import hashlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from vagen.envs.base import Observation, State
 from vagen.envs.parsing import ParsedResponse
-from vagen.rollout.contexts import Contexts, Prompt
+from vagen.rollout.contexts import SUMMARY_REQUEST, Contexts, Prompt
 from vagen.rollout.conversation import ChatRenderer, RenderError
 from vagen.rollout.types import (
     Answer,
@@ -24,6 +25,7 @@ from vagen.rollout.types import (
     Turn,
     TurnMetrics,
     TurnRewards,
+    Verdict,
 )
 from vagen.service import AsyncEnv, EnvironmentLost, EnvironmentRaised
 
@@ -58,6 +60,10 @@ class EpisodeLimits:
     """Tokens of a row."""
     window: int | None = None
     """Turns in a prompt, the present one included; None keeps all of them."""
+    compact: bool = False
+    """Turns that would leave the window are summed up by the policy."""
+    gate: bool = False
+    """Observations that the policy drops leave the context, after `window` turns at the least."""
     whole_turns: bool = False
     """A turn is begun only if a whole answer has room."""
 
@@ -122,42 +128,46 @@ class EpisodeRunner:
             self.renderer,
             system_prompt=system_prompt,
             window=self.limits.window,
+            compact=self.limits.compact,
+            gate=self.limits.gate,
         )
-        prompt = contexts.prompt(observation)
-        if prompt.beginning > self.limits.max_prompt_length:
-            raise RenderError(
-                f"the first prompt of {spec.env_name} takes {prompt.beginning} tokens, more than "
-                f"data.max_prompt_length={self.limits.max_prompt_length}: raise it, or use a "
-                "shorter prompt_detail"
-            )
-        frames = self._show(contexts, prompt)
         turns: list[Turn] = []
         given = deque(spec.answers)
-        terminated = truncated = False
+        played = 0
+        terminated = truncated = success = False
         status = Status.OK
-        success = False
         try:
-            while not (terminated or truncated):
-                if self.stopped():
-                    status = Status.UNFINISHED
-                    break
-                turn = await self._turn(spec, env, contexts, observation, frames, state, given)
-                turns.append(turn.record)
-                observation, terminated, truncated = (
-                    turn.observation,
-                    turn.terminated,
-                    turn.truncated,
-                )
-                success, state = turn.success, turn.record.next_state
-                if terminated:
-                    break
-                truncated = truncated or len(turns) >= self.limits.max_turns
-                prompt = contexts.prompt(observation)
-                if not self._fits(prompt, 0 if truncated else self.limits.room):
+            while not terminated:
+                summing_up = contexts.summary_due and not truncated
+                prompt = contexts.prompt(SUMMARY_REQUEST if summing_up else observation)
+                if not turns:
+                    self._check_first(prompt, spec.env_name)
+                elif not self._fits(prompt, 0 if truncated else self.limits.room):
                     if not truncated:
                         truncated, status = True, Status.TRUNCATED_TOKENS
                     break
                 frames = self._show(contexts, prompt)
+                if truncated:
+                    break
+                if self.stopped():
+                    status = Status.UNFINISHED
+                    break
+                response, turn = await self._answer(
+                    spec, contexts, prompt.observation, frames, given
+                )
+                if summing_up:
+                    turns.append(turn(state=state, **_summary(state)))
+                    continue
+                try:
+                    observation, _, terminated, truncated, info = await env.step(response)
+                    turns.append(turn(state=state, **_outcome(info)))
+                except Exception as error:  # an environment may fail in any way; the batch goes on
+                    raise EnvironmentFailure.of(error) from error
+                if self.limits.gate and turns[-1].parsed.memory == "drop":
+                    contexts.drop()
+                success, state = bool(info["success"]), info["state"]
+                played += 1
+                truncated = truncated or (played >= self.limits.max_turns and not terminated)
         except EnvironmentFailure as failure:
             return _unusable(spec, Status.ENV_ERROR, contexts, turns, level_hash, failure)
         finally:
@@ -174,16 +184,15 @@ class EpisodeRunner:
             rows=[row.row() for row in contexts.rows],
         )
 
-    async def _turn(
+    async def _answer(
         self,
         spec: EpisodeSpec,
-        env: AsyncEnv,
         contexts: Contexts,
         observation: Observation,
         frames: list[str],
-        state: State,
         given: deque[Answer],
-    ) -> "_TurnResult":
+    ) -> tuple[str, Callable[..., Turn]]:
+        """The policy's answer to what it is shown: its text, and the turn but for what it does."""
         index, row = contexts.turns, contexts.row
         # One token is kept for the end of the turn, should the model not sample it.
         room = self.limits.max_trajectory_length - len(row.ids) - 1
@@ -205,25 +214,25 @@ class EpisodeRunner:
         contexts.answer(generation.ids, generation.logprobs, [eos] if length_cut else [])
         text_ids = [token for token in generation.ids if token != eos]
         response = self.renderer.tokenizer.decode(text_ids, skip_special_tokens=True)
-        try:
-            following, _, terminated, truncated, info = await env.step(response)
-            record = Turn(
-                trajectory_id=spec.trajectory_id,
-                turn_index=index,
-                response_text=response,
-                parsed=ParsedResponse.from_dict(info["parsed"]),
-                rewards=TurnRewards(env=info["rewards"]["env"], format=info["rewards"]["format"]),
-                metrics=TurnMetrics(**info["metrics"]),
-                state=state,
-                next_state=info["state"],
-                length_cut=length_cut,
-                observation_text=observation["text"],
-                images=frames,
-                policy_version=answer.policy_version if answer else None,
+        return response, partial(
+            Turn,
+            trajectory_id=spec.trajectory_id,
+            turn_index=index,
+            response_text=response,
+            length_cut=length_cut,
+            observation_text=observation["text"],
+            images=frames,
+            policy_version=answer.policy_version if answer else None,
+            verdict=Verdict.from_dict(answer.verdict) if answer and answer.verdict else None,
+        )
+
+    def _check_first(self, prompt: Prompt, env_name: str) -> None:
+        if prompt.beginning > self.limits.max_prompt_length:
+            raise RenderError(
+                f"the first prompt of {env_name} takes {prompt.beginning} tokens, more than "
+                f"data.max_prompt_length={self.limits.max_prompt_length}: raise it, or use a "
+                "shorter prompt_detail"
             )
-        except Exception as error:  # an environment may fail in any way; the batch goes on
-            raise EnvironmentFailure.of(error) from error
-        return _TurnResult(record, following, terminated, truncated, bool(info["success"]))
 
     def _fits(self, prompt: Prompt, answer: int) -> bool:
         """Whether the row holds the prompt and an answer of so many tokens."""
@@ -323,13 +332,25 @@ class EnvironmentFailure(RuntimeError):
         return cls(str(EnvironmentRaised.of(error)))
 
 
-@dataclass(frozen=True, slots=True)
-class _TurnResult:
-    record: Turn
-    observation: Observation
-    terminated: bool
-    truncated: bool
-    success: bool
+def _outcome(info: dict[str, Any]) -> dict[str, Any]:
+    """Of a turn, what the environment says of it."""
+    return {
+        "parsed": ParsedResponse.from_dict(info["parsed"]),
+        "rewards": TurnRewards(env=info["rewards"]["env"], format=info["rewards"]["format"]),
+        "metrics": TurnMetrics(**info["metrics"]),
+        "next_state": info["state"],
+    }
+
+
+def _summary(state: State) -> dict[str, Any]:
+    """The same of a summary: it does nothing and earns nothing."""
+    return {
+        "parsed": ParsedResponse(format_correct=False),
+        "rewards": TurnRewards(env=0.0, format=0.0),
+        "metrics": TurnMetrics(action_is_valid=False, action_is_effective=False),
+        "next_state": state,
+        "summary": True,
+    }
 
 
 def _unusable(

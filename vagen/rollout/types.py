@@ -66,6 +66,8 @@ class Answer(Generation):
     observation_text: str
     images: list[str]
     """SHA-256 of each frame shown in that observation, in order."""
+    verdict: dict[str, Any] | None = None
+    """What the judge said of it, as `Verdict.to_dict`, if its episode has ended."""
 
 
 class Policy(Protocol):
@@ -215,6 +217,9 @@ class Turn:
     """SHA-256 of each frame shown in that observation, in order."""
     policy_version: str | None = None
     """Name of the weights that sampled it, where those of a batch may differ."""
+    summary: bool = False
+    """It sums up the turns before it instead of playing (`context: compact`): the environment has
+    not seen it, and its state is that of the next turn."""
 
 
 @dataclass(slots=True)

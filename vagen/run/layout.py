@@ -48,6 +48,8 @@ JUDGE_ANSWERS = "judge_answers.jsonl"
 
 CARRIED = "carried.json"
 """File of a rollout: episodes that the next one carries on (`vagen.rollout.carried`)."""
+CURRICULUM = "curriculum.json"
+"""File of a rollout: what the next one draws its levels by (`vagen.stages.curriculum`)."""
 RESULTS, REPORT = "results.json", "report.html"
 """Files of an evaluation: success per level, and every episode as a page."""
 POLICY = "policy"

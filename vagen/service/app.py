@@ -213,6 +213,17 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
             [(key, lambda key=key: sessions.expert(client, key)) for key in request.sessions],
         )
 
+    @app.post("/v1/sessions/summary", response_model=m.ExpertResponse, responses=_refusals)
+    async def summary(request: m.SessionsRequest, client: str = caller) -> Response:
+        """What the expert would remember of what sessions have shown."""
+        return await service.batch(
+            "summary",
+            [
+                (key, lambda key=key: sessions.expert(client, key, "summary"))
+                for key in request.sessions
+            ],
+        )
+
     @app.post("/v1/sessions/close", response_model=m.CloseResponse, responses=_refusals)
     async def close(request: m.SessionsRequest, client: str = caller) -> Response:
         """Closes sessions; one that is not open is no mistake."""

@@ -50,6 +50,10 @@ class LocalEnv:
         """See `AgentEnv`."""
         return self._env.expert_response()
 
+    async def expert_summary(self) -> str:
+        """See `AgentEnv`."""
+        return self._env.expert_summary()
+
     async def close(self) -> None:
         """See `AgentEnv`."""
         self._env.close()

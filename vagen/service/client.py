@@ -31,6 +31,7 @@ _FIELDS = {
     "reset": "resets",
     "step": "steps",
     "expert": "sessions",
+    "summary": "sessions",
     "close": "sessions",
 }
 """Key of a request's list."""
@@ -39,6 +40,7 @@ _PATHS = {
     "reset": "/v1/sessions/reset",
     "step": "/v1/sessions/step",
     "expert": "/v1/sessions/expert",
+    "summary": "/v1/sessions/summary",
     "close": "/v1/sessions/close",
 }
 
@@ -137,8 +139,8 @@ class SessionEnv:
 
     async def ask(self, op: str, **fields: Any) -> Reply:
         """See `Handle`."""
-        if op == "expert":
-            return Reply(await self._address.call("expert", self._key))
+        if op in ("expert", "summary"):
+            return Reply(await self._address.call(op, self._key))
         order = {"session": self._key, "sequence": next(self._sequence), **fields}
         answer = await self._address.call(op, order)
         images = answer["observation"].pop("images")

@@ -25,6 +25,7 @@ class Host:
             "reset": self._reset,
             "step": self._step,
             "expert": self._expert,
+            "summary": self._summary,
             "close": self._close,
         }
 
@@ -88,6 +89,10 @@ class Host:
     def _expert(self, call: Call) -> Reply:
         """`{env}` → `{response}`."""
         return Reply({"response": self._envs[call["env"]][0].expert_response()})
+
+    def _summary(self, call: Call) -> Reply:
+        """`{env}` → `{response}`."""
+        return Reply({"response": self._envs[call["env"]][0].expert_summary()})
 
     def _close(self, call: Call) -> Reply:
         """`{env}` → `{}`; an unknown number is no mistake."""

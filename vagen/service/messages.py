@@ -129,7 +129,7 @@ class StepAnswer(Answer):
 
 
 class ExpertAnswer(Answer):
-    """An optimal response."""
+    """An optimal response, or the expert's summary."""
 
     response: str | None = None
 

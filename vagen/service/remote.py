@@ -82,6 +82,10 @@ class RemoteEnv:
         """See `AgentEnv`."""
         return await self._ask("expert", lambda reply: reply.content["response"])
 
+    async def expert_summary(self) -> str:
+        """See `AgentEnv`."""
+        return await self._ask("summary", lambda reply: reply.content["response"])
+
     async def close(self) -> None:
         """Lets it go; never fails, also if it is gone already."""
         await asyncio.wrap_future(self._thread.submit(self._handle.close()))
@@ -138,6 +142,10 @@ class SyncEnv:
     def expert_response(self) -> str:
         """See `AgentEnv`."""
         return self._thread.submit(self._env.expert_response()).result()
+
+    def expert_summary(self) -> str:
+        """See `AgentEnv`."""
+        return self._thread.submit(self._env.expert_summary()).result()
 
     def close(self) -> None:
         """See `AgentEnv`."""

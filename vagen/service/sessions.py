@@ -111,13 +111,13 @@ class Sessions:
         assert session.last is not None
         return await asyncio.shield(session.last)
 
-    async def expert(self, client: str, key: str) -> Answer:
-        """The expert's response.
+    async def expert(self, client: str, key: str, op: str = "expert") -> Answer:
+        """The expert's response, or its summary (`op="summary"`).
 
         Raises:
             Failed: There is no such session, or no expert.
         """
-        return await self._call(key, self._find(client, key), "expert", {})
+        return await self._call(key, self._find(client, key), op, {})
 
     async def close(self, client: str, key: str) -> None:
         """Closes a session; one that is not open is no mistake."""

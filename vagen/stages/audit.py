@@ -223,5 +223,6 @@ class _Stage:
             "reasoning": reasoning,
             "prediction": there.observation or "",
             "answer": action,
+            "memory": here.memory or "keep",
         }
         return write_response(self.options.layout, self.options.tags, texts)

@@ -88,7 +88,10 @@ def anchor_ids(owners: Sequence[Trajectory], turn_index: Tensor) -> Tensor:
     numbers: dict[str, int] = {}
     anchors = torch.full_like(turn_index, -1)
     for row, owner in enumerate(owners):
-        ids = [numbers.setdefault(_canonical(turn.state), len(numbers)) for turn in owner.turns]
+        ids = [
+            numbers.setdefault(_canonical([turn.state, turn.summary]), len(numbers))
+            for turn in owner.turns
+        ]
         # The observation after the last turn belongs to none.
         table = torch.tensor([*ids, -1, -1], dtype=torch.int64)
         anchors[row] = table[turn_index[row].clamp(max=len(ids))]

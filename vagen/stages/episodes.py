@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vagen.config.schema import ExperimentConfig
 from vagen.envs import LevelRef
@@ -12,18 +13,29 @@ from vagen.stages.levels import LevelSet
 
 
 def training_specs(
-    config: ExperimentConfig, levels: Sequence[LevelSet], iteration: int
+    config: ExperimentConfig,
+    levels: Sequence[LevelSet],
+    iteration: int,
+    order: NDArray[np.int64] | None = None,
 ) -> list[EpisodeSpec]:
-    """The episodes that an iteration begins: a function of the seed and the iteration alone.
+    """The episodes that an iteration begins: a function of the seed, the iteration and the order.
 
-    All training levels of the mixture are passed through in a new order each epoch.
+    Args:
+        config: The experiment.
+        levels: Of the mixture.
+        iteration: Number of the iteration.
+        order: In which a curriculum has it draw all training levels of the mixture; None passes
+            through them in a new order each epoch.
     """
     pool = _training_levels(levels)
     first = _begun(config, iteration)
     specs = []
     for i in range(first, _begun(config, iteration + 1)):
         epoch, place = divmod(i, len(pool))
-        level = pool[_order(config.seed, epoch, len(pool))[place]]
+        if order is None:
+            level = pool[_order(config.seed, epoch, len(pool))[place]]
+        else:
+            level = pool[order[(i - first) % len(pool)]]
         specs += _group(config, iteration, i - first, *level)
     return specs
 
@@ -37,7 +49,12 @@ def _begun(config: ExperimentConfig, iteration: int) -> int:
 
 
 def refill_specs(
-    config: ExperimentConfig, levels: Sequence[LevelSet], iteration: int, begun: int, count: int
+    config: ExperimentConfig,
+    levels: Sequence[LevelSet],
+    iteration: int,
+    begun: int,
+    count: int,
+    order: NDArray[np.int64] | None = None,
 ) -> list[EpisodeSpec]:
     """Episodes of further groups: the training levels in an order of the iteration's own.
 
@@ -47,10 +64,13 @@ def refill_specs(
         iteration: Number of the iteration.
         begun: Groups that the iteration has played.
         count: Further groups.
+        order: As for `training_specs`; its draws go on.
     """
     pool = _training_levels(levels)
-    order = _permutation(derive_seed(config.seed, "refill", iteration), len(pool))
-    first = begun - config.data.train_batch_size
+    first = begun
+    if order is None:
+        order = _permutation(derive_seed(config.seed, "refill", iteration), len(pool))
+        first -= config.data.train_batch_size
     specs = []
     for i in range(count):
         level = pool[order[(first + i) % len(pool)]]
@@ -115,10 +135,10 @@ def evaluation_specs(
     ]
 
 
-def _order(seed: int, epoch: int, count: int) -> np.ndarray:
+def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
     """Order of the training levels in an epoch."""
     return _permutation(derive_seed(seed, "order", epoch), count)
 
 
-def _permutation(seed: int, count: int) -> np.ndarray:
+def _permutation(seed: int, count: int) -> NDArray[np.int64]:
     return np.random.Generator(np.random.Philox(key=seed)).permutation(count)

@@ -1,8 +1,9 @@
 """Evaluation: every held-out level once, with a report of every episode."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -56,7 +57,8 @@ def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
         folder=folder,
         name=name,
         cache=cache_folder(run.infra),
-        facts={name.removeprefix("run/"): f"{value:.4g}" for name, value in spent(run).items()},
+        facts={name.removeprefix("run/"): f"{value:.4g}" for name, value in spent(run).items()}
+        | _blind_facts(levels),
     )
     log_evaluation(run, name)
     return result(folder)
@@ -170,6 +172,16 @@ def evaluate_model(
             cache=cache_folder(infra),
         )
     return {**result(Path(out_dir)), "results": read_results(Path(out_dir))}
+
+
+def _blind_facts(levels: Sequence[LevelSet]) -> dict[str, str]:
+    """What a text that never changes would score, where `build` measured it."""
+    return {
+        f"{each.config_id}: a constant {section} scores": f"{chance:.2f}"
+        for each in levels
+        for section, chance in asdict(each.blind).items()
+        if chance is not None
+    }
 
 
 def _version(run: Run, name: str) -> str:

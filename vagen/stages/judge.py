@@ -157,7 +157,7 @@ async def _score(
 
 
 def _metrics(judged: list[Turn], trajectories: list[Trajectory]) -> dict[str, float]:
-    turns = sum(len(trajectory.turns) for trajectory in trajectories)
+    turns = sum(not turn.summary for trajectory in trajectories for turn in trajectory.turns)
     verdicts = [turn.verdict for turn in judged if turn.verdict is not None]
     metrics = {"judge/judged_share": len(judged) / max(turns, 1)}
     for part in SECTIONS:

@@ -33,7 +33,7 @@ class LevelSet:
             "env_name": self.spec.env_name,
             "env_config_digest": self.env_config_digest,
             **{
-                split: [[ref.seed, ref.level_hash] for ref in refs]
+                split: [[ref.seed, ref.level_hash, *filter(None, [ref.difficulty])] for ref in refs]
                 for split, refs in self.splits.items()
             },
             **({} if self.blind == NOTHING else {"blind": asdict(self.blind)}),
@@ -64,6 +64,7 @@ def draw_levels(
                     spec.env_config,
                     split,
                     count or min(size := getattr(spec, f"{split}_size"), at_most or size),
+                    with_difficulty=config.data.curriculum.enable,
                 )
                 for split, count in counts.items()
             },
@@ -103,7 +104,10 @@ def load_levels(run: Run) -> list[LevelSet]:
             run.experiment.envs[config_id],
             content["env_config_digest"],
             {
-                split: [LevelRef(seed, digest) for seed, digest in content[split]]
+                split: [
+                    LevelRef(seed, digest, tuple(*difficulty))
+                    for seed, digest, *difficulty in content[split]
+                ]
                 for split in SPLITS
             },
             SectionScores(**content.get("blind", {})),

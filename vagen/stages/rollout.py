@@ -1,5 +1,6 @@
 """Rollout: the policy plays one batch of episodes."""
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +22,13 @@ from vagen.metrics import REWARD_VARIANCE, TOKENS
 from vagen.models.processor import Processor
 from vagen.rollout.batch import SCHEMA_VERSION, BatchError, TrajectoryBatch
 from vagen.rollout.carried import carry_on, read_carried, write_carried
+from vagen.rollout.contexts import context_tokens
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import Status, Trajectory
 from vagen.run import layout
 from vagen.run.run import NextRollout, Run, result
+from vagen.stages.curriculum import Curriculum, Seen, curriculum_of
 from vagen.stages.episodes import greedy_specs, refill_specs, training_specs
-from vagen.stages.levels import load_levels
 from vagen.stages.selection import turn_rewards
 from vagen.stages.weights import engine_at, updates_before, version_played
 from vagen.storage import commit_directory, verify_directory
@@ -43,6 +45,8 @@ class Played:
     metrics: dict[str, float]
     carried: Sequence[EpisodeSpec] = ()
     """What the next iteration carries on (`rollout_manager.over_sampling_batch_size`)."""
+    seen: Seen | None = None
+    """What the next iteration draws its levels by (`data.curriculum`)."""
 
 
 def rollout(run: Run, iteration: int) -> dict[str, Any]:
@@ -77,6 +81,8 @@ def rollout(run: Run, iteration: int) -> dict[str, Any]:
         batch.write(partial)
         if run.experiment.rollout_manager.over_sampling_batch_size is not None:
             write_carried(partial / layout.CARRIED, played.carried)
+        if played.seen is not None:
+            (partial / layout.CURRICULUM).write_text(json.dumps(played.seen))
     return result(folder)
 
 
@@ -107,11 +113,14 @@ def play_iteration(
         on_finish: Called with each trajectory, the greedy ones excepted, when it ends.
     """
     config = run.experiment
+    curriculum = curriculum_of(run, iteration)
     if config.rollout_manager.over_sampling_batch_size is not None:
-        return _play_partly(run, play, iteration, on_finish)
+        return _play_partly(run, play, iteration, curriculum, on_finish)
     options, sampling = config.algorithm.filter_groups, config.actor_rollout_ref.rollout
-    specs, groups, images = _play_groups(run, play, iteration, on_finish)
-    metrics = episode_metrics([*chain(*groups.values())], "train")
+    specs, groups, images = _play_groups(run, play, iteration, curriculum, on_finish)
+    every = [*chain(*groups.values())]
+    seen, counts = curriculum.count(every)
+    metrics = episode_metrics(every, "train") | counts
     if options.max_num_gen_batches > 1:
         metrics["rollout/groups_played"] = float(len(groups))
         varied_first = sorted(groups, key=lambda name: not _varies(groups[name], options.metric))
@@ -123,24 +132,24 @@ def play_iteration(
         levels = greedy_specs([spec for spec in specs if spec.group_id in groups])
         baselines, _ = play(levels, sampling=greedy, split="train")
         metrics |= set_baselines(config, trajectories, baselines)
-    return Played(trajectories, images, metrics)
+    return Played(trajectories, images, metrics, seen=seen)
 
 
 def _play_groups(
-    run: Run, play: Play, iteration: int, on_finish: OnFinish | None
+    run: Run, play: Play, iteration: int, curriculum: Curriculum, on_finish: OnFinish | None
 ) -> tuple[list[EpisodeSpec], dict[str, list[Trajectory]], Images]:
     """Plays until enough groups vary, or as often as `algorithm.filter_groups` allows."""
     config = run.experiment
     options, size = config.algorithm.filter_groups, config.data.train_batch_size
-    levels, missing = load_levels(run), size
+    order, missing = curriculum.order(), size
     specs: list[EpisodeSpec] = []
     groups: dict[str, list[Trajectory]] = defaultdict(list)
     images: Images = {}
     for _ in range(options.max_num_gen_batches):
         if groups:
-            asked = refill_specs(config, levels, iteration, len(groups), missing)
+            asked = refill_specs(config, curriculum.levels, iteration, len(groups), missing, order)
         else:
-            asked = training_specs(config, levels, iteration)
+            asked = training_specs(config, curriculum.levels, iteration, order)
         specs += asked
         sampling = config.actor_rollout_ref.rollout
         found, shown = play(asked, sampling=sampling, split="train", on_finish=on_finish)
@@ -153,14 +162,17 @@ def _play_groups(
     return specs, groups, images
 
 
-def _play_partly(run: Run, play: Play, iteration: int, on_finish: OnFinish | None) -> Played:
+def _play_partly(
+    run: Run, play: Play, iteration: int, curriculum: Curriculum, on_finish: OnFinish | None
+) -> Played:
     """Plays until a batch of whole groups is finished; what else was begun is carried on.
 
     Of more finished groups the oldest are the batch.
     """
     config, version = run.experiment, version_played(run, iteration)
     size = config.data.train_batch_size
-    specs = _carried(run, iteration) + training_specs(config, load_levels(run), iteration)
+    begun = training_specs(config, curriculum.levels, iteration, curriculum.order())
+    specs = _carried(run, iteration) + begun
     sampling = config.actor_rollout_ref.rollout
     found, images = play(specs, sampling=sampling, split="train", groups=size, on_finish=on_finish)
     unfinished = {t.group_id for t in found if t.status is Status.UNFINISHED}
@@ -170,14 +182,17 @@ def _play_partly(run: Run, play: Play, iteration: int, on_finish: OnFinish | Non
     trajectories = [t for t in found if t.group_id in batch]
     for turn in chain.from_iterable(t.turns for t in trajectories):
         turn.policy_version = turn.policy_version or version
-    begun = [bool(spec.answers) for spec in specs if spec.group_id in batch]
+    carried = [bool(spec.answers) for spec in specs if spec.group_id in batch]
+    seen, counts = curriculum.count(trajectories)
     return Played(
         trajectories,
         {digest: images[digest] for t in trajectories for digest in t.frames},
         episode_metrics(trajectories, "train")
         | _staleness(trajectories, iteration)
-        | {"rollout/carried": float(np.mean(begun))},
+        | {"rollout/carried": float(np.mean(carried))}
+        | counts,
         [carry_on(spec, t, version) for spec, t in pairs if t.group_id not in batch],
+        seen,
     )
 
 
@@ -213,13 +228,14 @@ def _varies(group: Sequence[Trajectory], metric: str) -> bool:
 
 
 def _play_watched(run: Run, engine: Engine, iteration: int) -> Played:
-    wins = _Wins()
-    with progress.bar("episodes", trajectories_per_iteration(run.experiment)) as advance:
+    wins, wanted = _Wins(), trajectories_per_iteration(run.experiment)
+    with progress.bar("episodes", wanted) as advance:
         return play_iteration(
             run,
             engine.play,
             iteration,
-            on_finish=lambda trajectory: advance(1, success=wins.add(trajectory)),
+            # More may be finished: of groups that are dropped, or carried on.
+            on_finish=lambda t: advance(int(wins.count < wanted), success=wins.add(t)),
         )
 
 
@@ -325,8 +341,14 @@ def _metrics_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     failed = len(trajectories) - len(valid)
     if not valid:
         return {"env_error": float(failed)}
-    turns = [turn for trajectory in valid for turn in trajectory.turns]
+    every = [turn for trajectory in valid for turn in trajectory.turns]
+    turns = [turn for turn in every if not turn.summary]
     sampled = [int(row.loss_mask.sum()) for t in valid for row in t.rows]
+    kept = [t.parsed.memory == "keep" for t in turns if t.parsed.memory is not None]
+    memory = {}
+    if kept:
+        seen, whole = np.sum([context_tokens(t.rows) for t in valid], 0)
+        memory = {"observations_kept": float(np.mean(kept)), "context_saved": 1.0 - seen / whole}
 
     def share(values: Sequence[bool]) -> float:
         return float(np.mean(values)) if values else 0.0
@@ -334,13 +356,14 @@ def _metrics_of(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return {
         "success": share([t.success for t in valid]),
         "score": float(np.mean([t.score for t in valid])),
-        "turns": float(np.mean([len(t.turns) for t in valid])),
+        "turns": len(turns) / len(valid),
         "format_correct": share([t.parsed.format_correct for t in turns]),
         "action_is_valid": share([t.metrics.action_is_valid for t in turns]),
         "action_is_effective": share([t.metrics.action_is_effective for t in turns]),
-        "response_length": float(np.sum(sampled) / max(len(turns), 1)),
-        "length_cut": share([t.length_cut for t in turns]),
+        "response_length": float(np.sum(sampled) / max(len(every), 1)),
+        "length_cut": share([t.length_cut for t in every]),
         "truncated": share([t.truncated for t in valid]),
         "truncated_tokens": share([t.status is Status.TRUNCATED_TOKENS for t in valid]),
         "env_error": float(failed),
+        **memory,
     }

@@ -66,9 +66,9 @@ def turn_rewards_by_trajectory(
 ) -> dict[str, list[float]]:
     """Reward of each turn by trajectory id.
 
-    In training less what its length costs, and normalised by `algorithm.reward_normalization`. The
-    statistics are over the trajectories given, each once; episodes that failed in their environment
-    count nowhere and keep what they earned.
+    In training less what length and memory cost, and normalised by
+    `algorithm.reward_normalization`. The statistics are over the trajectories given, each once;
+    episodes that failed in their environment count nowhere and keep what they earned.
     """
     if not training:
         return {t.trajectory_id: turn_rewards(config, t) for t in trajectories}
@@ -105,14 +105,18 @@ def _overlong(trajectory: Trajectory) -> bool:
 
 
 def turn_rewards(config: ExperimentConfig, trajectory: Trajectory) -> list[float]:
-    """What each turn earned, K floats."""
-    budget = config.rollout_manager.turn_reward_budget
-    return turn_totals([turn.rewards for turn in trajectory.turns], budget)
+    """What each turn earned, K floats; a summary earns nothing and is no turn of the budget."""
+    turns, budget = trajectory.turns, config.rollout_manager.turn_reward_budget
+    if budget is not None:
+        budget *= len(turns) / max(sum(not turn.summary for turn in turns), 1)
+    return turn_totals([turn.rewards for turn in turns], budget)
 
 
 def _training_rewards(config: ExperimentConfig, trajectory: Trajectory) -> list[float]:
-    """What each turn earned, less what its length costs."""
+    """What each turn earned, less what its length and the observation that it keeps cost."""
     earned = np.array(turn_rewards(config, trajectory), np.float64)
+    kept = [turn.parsed.memory != "drop" for turn in trajectory.turns]
+    earned -= config.rollout_manager.keep_cost * np.array(kept)
     options = config.algorithm.overlong
     if options.buffer_len is None:
         return earned.tolist()

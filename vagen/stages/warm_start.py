@@ -8,7 +8,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from PIL import Image
@@ -17,10 +17,12 @@ from vagen import progress
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.envs import parse_env_config
+from vagen.envs.parsing import Memory
 from vagen.models.loading import LanguageModel, load_model
 from vagen.models.lora import adapted_layers
 from vagen.models.processor import ProcessedImage, load_processor
 from vagen.models.tiny import TINY_MODELS, PixelStatistics, build_tiny_model
+from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.expert import ExpertPolicy
 from vagen.rollout.play import check_failures, limits_of, make_environment
@@ -129,7 +131,7 @@ class _ExpertEpisodes:
                 images[digest] = self.processor.process_image(Image.fromarray(frame))
             return digest, b""
 
-        policy = ExpertPolicy(self.processor)
+        policy = ExpertPolicy(self.renderer)
         runner = EpisodeRunner(
             policy=policy,
             renderer=self.renderer,
@@ -196,9 +198,13 @@ def build_tiny_policy(
     tags: set[str] = set()
     for level_set in levels:
         env_config = parse_env_config(level_set.spec.env_name, level_set.spec.env_config)
-        for name in env_config.tags.model_dump().values():
-            tags |= {f"<{name}>", f"</{name}>"}
-        for text, shown in _expert_samples(level_set, environments):
+        for section, name in env_config.tags.model_dump().items():
+            if section != "memory" or env_config.memory:
+                tags |= {f"<{name}>", f"</{name}>"}
+        context = config.rollout_manager.context
+        if context == "gate":
+            texts += [f"{DROPPED['text']} {' '.join(get_args(Memory))}"]
+        for text, shown in _expert_samples(level_set, environments, summaries=context == "compact"):
             texts.append(text)
             frames += shown
     build_tiny_model(
@@ -212,9 +218,9 @@ def build_tiny_policy(
 
 
 def _expert_samples(
-    level_set: LevelSet, environments: EnvironmentsConfig | None
+    level_set: LevelSet, environments: EnvironmentsConfig | None, *, summaries: bool
 ) -> Iterator[tuple[str, list[np.ndarray]]]:
-    """Texts and frames of a few expert episodes."""
+    """Texts and frames of a few expert episodes, with a summary after each turn if asked for."""
     spec = level_set.spec
     env = environments_of(environments).open(spec.env_name, spec.env_config)
     for ref in level_set.splits["train"][:SAMPLE_EPISODES]:
@@ -227,4 +233,7 @@ def _expert_samples(
             yield response, []
             observation, _, terminated, truncated, _ = env.step(response)
             over = terminated or truncated
+            if summaries:
+                yield SUMMARY_REQUEST["text"], []
+                yield env.expert_summary(), []
     env.close()

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
 
 import torch
 
@@ -28,7 +30,7 @@ def learn_from_experts(
     on_step: Callable[[int, float], None] | None = None,
     helpers: int = 0,
 ) -> list[float]:
-    """Minimises cross-entropy on the expert's tokens (AdamW, cosine schedule).
+    """Minimises cross-entropy on the expert's tokens (Muon and AdamW, cosine schedule).
 
     Args:
         language_model: Trained in place.
@@ -41,25 +43,26 @@ def learn_from_experts(
         Loss of every step that was made.
     """
     model = language_model.model
-    optimizer = torch.optim.AdamW(_parameter_groups(language_model), lr=config.lr, weight_decay=0.0)
+    optimizers = _optimizers(language_model, config.lr)
     losses = []
     model.train()
     work = Helpers(_Imitation(language_model), {"model": model}, helpers)
     parts = PARTS if language_model.device.type == "cpu" else 1
     for step in range(config.steps):
         rate = 0.5 * config.lr * (1 + math.cos(math.pi * step / config.steps))
-        for group in optimizer.param_groups:
+        for group in chain.from_iterable(each.param_groups for each in optimizers):
             group["lr"] = rate * group["scale"]
         rows, images = batches(step)
         total = sum(int(row.loss_mask.sum()) for row in rows)
-        optimizer.zero_grad(set_to_none=True)
+        model.zero_grad(set_to_none=True)
         units = []
         for group in micro_batches(rows, MAX_TOKENS, parts):
             part = [rows[i] for i in group]
             units.append((part, {d: images[d] for row in part for d in row.images}, total))
         found = work.add_gradients("model", "learn_from", units, lambda _: None)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         losses.append(sum(found) / total)
         if on_step is not None:
             on_step(step, losses[-1])
@@ -97,18 +100,29 @@ def _reached(losses: Sequence[float], target: float | None) -> bool:
     return sum(losses[-WINDOW:]) / WINDOW <= target
 
 
-def _parameter_groups(language_model: LanguageModel) -> list[dict[str, object]]:
-    """Adam moves all weights of a neuron alike, so wide ones get a smaller step.
+def _optimizers(language_model: LanguageModel, lr: float) -> list[torch.optim.Optimizer]:
+    """Muon (Jordan et al., 2024) for the matrices inside, AdamW for embeddings, logits and vectors.
 
-    The patch embedding sums over every pixel of a patch, many more inputs than any other layer has:
-    its rate is scaled by hidden size over inputs.
+    With AdamW for all of them it takes more than twice as many steps to the same loss. At a rate
+    both move weights about as much, and matrices bear twice that. The patch embedding sums over
+    every pixel of a patch, many more inputs than any other layer has, and Adam moves all weights of
+    a neuron alike: its rate is scaled by hidden size over inputs.
     """
-    patches, rest = [], []
+    matrices, patches, rest = [], [], []
     for name, parameter in language_model.model.named_parameters():
-        (patches if "patch_embed" in name else rest).append(parameter)
-    groups: list[dict[str, object]] = [{"params": rest, "scale": 1.0}]
+        if "patch_embed" in name:
+            patches.append(parameter)
+        elif parameter.ndim == 2 and "embed" not in name and "lm_head" not in name:
+            matrices.append(parameter)
+        else:
+            rest.append(parameter)
+    groups: list[dict[str, Any]] = [{"params": rest, "scale": 1.0}]
     if patches:
         inputs = max(parameter[0].numel() for parameter in patches)
         scale = min(1.0, language_model.text_config.hidden_size / inputs)
         groups.append({"params": patches, "scale": scale})
-    return groups
+    hidden: list[dict[str, Any]] = [{"params": matrices, "scale": 2.0}]
+    return [
+        torch.optim.AdamW(groups, lr=lr, weight_decay=0.0),
+        torch.optim.Muon(hidden, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+    ]

@@ -50,7 +50,7 @@ function appendText(parent, text) {
 }
 
 const cut = (t) => t.truncated || t.status === "truncated_tokens";
-const invalid = (t) => t.turns.some((turn) => turn.parsed.format_correct === false || turn.metrics.action_is_valid === false);
+const invalid = (t) => t.turns.some((turn) => !turn.summary && (turn.parsed.format_correct === false || turn.metrics.action_is_valid === false));
 const flagged = (t) => t.turns.some((turn) => turn.verdict && turn.verdict.flags && turn.verdict.flags.length);
 
 const FILTERS = [

@@ -1,6 +1,6 @@
 // One trajectory on the page: its facts, and a card per turn.
 
-const TAG = /<(\/?)(think|observation|reasoning|prediction|answer)>/g;
+const TAG = /<(\/?)(think|observation|reasoning|prediction|answer|memory)>/g;
 
 /** Response with its tags coloured; an unknown or unclosed tag is ordinary text. */
 function taggedText(text) {
@@ -138,6 +138,7 @@ function parsedLine(turn) {
   line.append(...(actions.length ? actions.map((action) => badge("→ " + action)) : [badge("no action", "warn")]));
   if (metrics.action_is_valid === false) line.append(badge("action not valid", "bad"));
   if (metrics.action_is_effective === false) line.append(badge("no effect", "warn"));
+  if (parsed.memory) line.append(badge(parsed.memory === "drop" ? "drops what it saw" : "keeps what it saw"));
   if (turn.cut) line.append(badge("cut at the token limit", "warn"));
   return line;
 }
@@ -183,7 +184,8 @@ function turnCard(t, index, view) {
   const said = el("div", { class: "said" });
   if (turn.obs) said.append(el("div", {}, el("div", { class: "label" }, "observation"), appendText(el("p", { class: "text obs-text" }), turn.obs)));
   said.append(el("div", {}, el("div", { class: "label" }, "response"), el("div", { class: "response" }, turn.text ? taggedText(turn.text) : el("span", { class: "label" }, "empty"))));
-  said.append(parsedLine(turn), judgement(turn));
+  if (turn.summary) said.append(el("div", { class: "line" }, badge("summary", "", "Takes the place of the turns before it; the environment does not see it")));
+  else said.append(parsedLine(turn), judgement(turn));
   let ready = null;
   if (view.tokens) {
     const holder = el("div", { class: "tokens" }, el("span", { class: "label" }, "decoding …"));

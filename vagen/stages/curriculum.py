@@ -1,0 +1,153 @@
+"""Training levels drawn by what is to be learnt from them (`data.curriculum`).
+
+A level weighs `p (1 - p)`, the variance of success: nothing is learnt from what always or never
+succeeds (learnability: Rutherford et al., "No Regrets", arXiv 2408.15099, eq. 4; Tzannetos et al.,
+"Proximal Curriculum", arXiv 2304.12877). A level is hardly ever played twice, so p is that of its
+bucket, the part of its environment's levels that are about as hard:
+
+    p = (s + 1) / (n + 2),   s = sum_i d^i successes_i,   n = sum_i d^i episodes_i
+
+over the episodes of i + 1 iterations ago, d the discount. Where nothing was played p is 1/2: what
+is unknown is tried. Of N levels the l-th is drawn with
+
+    w_l = (1 - u) p_l (1 - p_l) / sum_m p_m (1 - p_m) + u / N,   u the uniform share,
+
+one after the other and none twice in an iteration (while there are others). The draws are a
+function of the run's seed, the iteration and what the rollout before has committed.
+"""
+
+import json
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vagen.config.data_options import CurriculumConfig
+from vagen.rollout.runner import derive_seed
+from vagen.rollout.types import Status, Trajectory
+from vagen.run import layout
+from vagen.run.run import Run
+from vagen.stages.levels import LevelSet, load_levels
+from vagen.storage import verify_directory
+
+Seen = Mapping[str, tuple[float, float]]
+"""Discounted successes and episodes of each bucket that was played."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curriculum:
+    """What an iteration draws its levels by."""
+
+    config: CurriculumConfig
+    levels: Sequence[LevelSet]
+    seen: Seen
+    """As of the iteration's beginning."""
+    seed: int
+    """Of the iteration's draws."""
+
+    def order(self) -> NDArray[np.int64] | None:
+        """Indices of all training levels as they are drawn; None: drawn evenly."""
+        if not self.config.enable:
+            return None
+        buckets = buckets_of(self.config, self.levels)
+        return weighted_order(draw_weights(self.config, [*buckets.values()], self.seen), self.seed)
+
+    def count(self, trajectories: Sequence[Trajectory]) -> tuple[Seen | None, dict[str, float]]:
+        """What the next iteration goes by, and metrics; None and none if levels are drawn evenly.
+
+        Args:
+            trajectories: All that were played; those that failed in their environment do not count.
+        """
+        valid = [t for t in trajectories if t.status is not Status.ENV_ERROR]
+        if not self.config.enable:
+            return None, {}
+        names = buckets_of(self.config, self.levels)
+        buckets = [names[t.config_id, t.seed] for t in valid]
+        seen = count_successes(self.config, self.seen, buckets, [t.success for t in valid])
+        metrics = {
+            f"curriculum/share/{name}": buckets.count(name) / len(valid) for name in sorted(buckets)
+        }
+        metrics |= {f"curriculum/success/{name}": _rate(*seen[name]) for name in seen}
+        for level_set in self.levels:
+            levels = {ref.seed: ref.difficulty for ref in level_set.splits["train"]}
+            drawn = [levels[t.seed] for t in valid if t.config_id == level_set.config_id]
+            if drawn and drawn[0]:
+                mean = float(np.mean([difficulty[0] for difficulty in drawn]))
+                metrics[f"curriculum/difficulty/{level_set.config_id}"] = mean
+        return seen, metrics
+
+
+def curriculum_of(run: Run, iteration: int) -> Curriculum:
+    """The curriculum as the rollout before left it."""
+    config = run.experiment.data.curriculum
+    seen = {}
+    if config.enable and iteration:
+        folder = run.fetch(run.step(iteration - 1, "rollout"))
+        verify_directory(folder)
+        seen = json.loads((folder / layout.CURRICULUM).read_text())
+    seed = derive_seed(run.experiment.seed, "curriculum", iteration)
+    return Curriculum(config, load_levels(run), seen, seed)
+
+
+def buckets_of(config: CurriculumConfig, levels: Sequence[LevelSet]) -> dict[tuple[str, int], str]:
+    """Name of each training level's bucket: `<config id>/<number>`, the easiest is 0.
+
+    Levels sorted by difficulty are cut into parts of equal size; those that are equally hard go
+    where the first of them is, so that a part may be empty.
+    """
+    buckets = {}
+    for level_set in levels:
+        refs = level_set.splits["train"]
+        ranks = sorted(ref.difficulty for ref in refs)
+        for ref in refs:
+            number = bisect_left(ranks, ref.difficulty) * config.buckets // len(refs)
+            buckets[level_set.config_id, ref.seed] = f"{level_set.config_id}/{number}"
+    return buckets
+
+
+def draw_weights(
+    config: CurriculumConfig, buckets: Sequence[str], seen: Seen
+) -> NDArray[np.float64]:
+    """Weight of each level, [N], of the buckets that they are in; they sum to 1."""
+    rates = np.array([_rate(*seen.get(name, (0.0, 0.0))) for name in buckets])
+    learnable = rates * (1 - rates)
+    even = config.uniform_share
+    return (1 - even) * learnable / learnable.sum() + even / len(buckets)
+
+
+def weighted_order(weights: NDArray[np.float64], seed: int) -> NDArray[np.int64]:
+    """Indices drawn one after the other without replacement, each by its share of what is left.
+
+    That is the order in which clocks ring whose rates are the weights (Efraimidis and Spirakis
+    2006, algorithm A).
+    """
+    rng = np.random.Generator(np.random.Philox(key=seed))
+    return np.argsort(rng.standard_exponential(len(weights)) / weights, kind="stable")
+
+
+def count_successes(
+    config: CurriculumConfig, seen: Seen, buckets: Sequence[str], successes: Sequence[bool]
+) -> Seen:
+    """`seen` an iteration later.
+
+    Args:
+        config: With the discount.
+        seen: Before.
+        buckets: Of each episode.
+        successes: Of each episode.
+    """
+    played = Counter(buckets)
+    won = Counter(name for name, success in zip(buckets, successes, strict=True) if success)
+    return {
+        name: (config.discount * s + won[name], config.discount * n + played[name])
+        for name in sorted({*seen, *played})
+        for s, n in [seen.get(name, (0.0, 0.0))]
+    }
+
+
+def _rate(successes: float, episodes: float) -> float:
+    """Mean of the posterior from an even prior."""
+    return (successes + 1) / (episodes + 2)
