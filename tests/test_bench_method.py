@@ -11,12 +11,12 @@ from scipy.stats import ttest_rel
 from benchmarks.method import (
     arms,
     contexts,
-    covariance,
     curriculum,
     gate,
     gradients,
     lab,
     learner,
+    losses,
     report,
 )
 from benchmarks.method.environments import NAMES, RecallEnv, TurnsEnv, options
@@ -247,7 +247,7 @@ def test_rows_of_the_gate_are_what_its_policy_saw(name):
 
 @pytest.mark.parametrize("mode", ["clip_cov", "kl_cov"])
 def test_covarying_tokens_are_chosen_seed_by_seed(mode):
-    arm = covariance.arms_of("dependent, dense")[mode]
+    arm = losses.COVARIANCE.arms_of("dependent, dense")[mode]
     chooser = learner.Learner(arm, arms.TASKS["dependent, dense"], [0, 1])
     old, advantages = torch.randn(2, 2, 32, lab.LENGTH, generator=torch.Generator().manual_seed(0))
     mask = lab.SAMPLED.expand(2, 32, -1)
@@ -263,3 +263,15 @@ def test_covarying_tokens_are_chosen_seed_by_seed(mode):
             assert products[chosen[seed]].min() >= products[~chosen[seed] & mask[seed]].max()
         else:
             assert (products[chosen[seed]] > 1).all() and (products[chosen[seed]] < 5).all()
+
+
+def test_a_turn_s_tokens_have_one_ratio_in_gspo_turn():
+    arms_of = losses.RATIOS.arms_of("independent, noisy")
+    rows = torch.tensor([[3, 1], [0, 2]])
+    found = {
+        mode: learner.Learner(arms_of[mode], arms.TASKS["independent, noisy"], [0, 1])._units(rows)
+        for mode in ("gspo", "gspo_turn")
+    }
+    assert found["gspo"].unique_consecutive().tolist() == [0, 1, 2, 3]
+    assert found["gspo_turn"].unique_consecutive().tolist() == list(range(4 * lab.TURNS))
+    assert (found["gspo_turn"] // lab.TURNS == found["gspo"]).all()

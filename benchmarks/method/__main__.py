@@ -2,7 +2,7 @@
 
     python -m benchmarks.method                    # tokens, gradients, report
     python -m benchmarks.method entropy            # entropy bonuses, with a report of their own
-    python -m benchmarks.method covariance         # clip-cov and KL-cov, likewise
+    python -m benchmarks.method covariance ratios  # losses beside PPO's, likewise
     python -m benchmarks.method curriculum         # levels drawn by success, likewise
     python -m benchmarks.method gate               # observations that a policy drops, likewise
     python -m benchmarks.method contexts           # summaries and drops in whole trainings
@@ -18,18 +18,10 @@ import multiprocessing
 from functools import partial
 from pathlib import Path
 
-from benchmarks.method import (
-    contexts,
-    covariance,
-    curriculum,
-    entropy,
-    gate,
-    pipeline,
-    report,
-)
-from benchmarks.method.jobs import Job, jobs
+from benchmarks.method import contexts, curriculum, gate, pipeline, report
+from benchmarks.method.jobs import ENTROPY, Job, jobs
 
-WRITERS = {part.FILES: part.write for part in (entropy, covariance, curriculum)}
+WRITERS = {part.FILES: part.write for part in (*ENTROPY.values(), curriculum)}
 """Parts with a report of their own."""
 OWN = {part.FILES: part for part in (gate, contexts)}
 """Parts that run their arms themselves, by `--seeds`."""

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.method import arms, covariance, curriculum, entropy, gradients, lab, learner
+from benchmarks.method import arms, curriculum, entropy, gradients, lab, learner, losses
 from vagen.report.files import write_whole
 
 SEEDS = range(8)
+ENTROPY = {study.FILES: study for study in (entropy, losses.COVARIANCE, losses.RATIOS)}
+"""Studies that follow entropy too, on tasks of their own."""
 ITERATIONS = {"dense": 60, "noisy": 60, "sparse": 80}
 
 
@@ -25,7 +27,7 @@ class Job:
         self.settings = {"arm": asdict(arm), "seeds": list(SEEDS)}
         if part == "tokens":
             self.settings["iterations"] = ITERATIONS[arms.TASKS[task].reward]
-        elif part in (entropy.FILES, covariance.FILES):
+        elif part in ENTROPY:
             self.settings["iterations"] = entropy.ITERATIONS
         elif part == curriculum.FILES:
             self.settings |= {
@@ -86,8 +88,7 @@ def _fixed(dependent: bool) -> tuple[torch.Tensor, lab.Networks, gradients.Momen
 RUNS: dict[str, Callable[[lab.Task, learner.Arm, dict[str, Any]], dict[str, Any]]] = {
     "tokens": _tokens,
     "gradients": _gradients,
-    entropy.FILES: _entropy,
-    covariance.FILES: _entropy,
+    **dict.fromkeys(ENTROPY, _entropy),
     curriculum.FILES: curriculum.run,
 }
 
@@ -96,9 +97,8 @@ def jobs(part: str, outputs: Path) -> list[Job]:
     """All of a part, task by task, the weightiest arms first."""
     if part == "tokens":
         of_tasks = {name: arms.arms_of(task) for name, task in arms.TASKS.items()}
-    elif part in (entropy.FILES, covariance.FILES):
-        study = entropy if part == entropy.FILES else covariance
-        of_tasks = {name: study.arms_of(name) for name in entropy.TASKS}
+    elif part in ENTROPY:
+        of_tasks = {name: ENTROPY[part].arms_of(name) for name in entropy.TASKS}
     elif part == curriculum.FILES:
         of_tasks = {curriculum.TASK: curriculum.arms_of()}
     else:

@@ -69,6 +69,8 @@ class Arm:
     cov_ratio: float = 0.02
     """`clip_cov_ratio` or `kl_cov_ratio`: of 768 tokens."""
     ppo_kl_coef: float = 1.0
+    epochs: int = 1
+    """Passes of the policy over an iteration's episodes."""
     sharpness: float = 1.0
     """What the policy's first logits are multiplied by."""
 
@@ -216,6 +218,7 @@ class Learner:
             advantages[picked],
             mask,
             loss_mode=self.arm.loss_mode,
+            unit_ids=self._units(rows_SN),
             chosen=self._covarying(old, advantages[picked], mask),
             ppo_kl_coef=self.arm.ppo_kl_coef,
             clip_ratio_high=self.arm.clip_ratio_high,
@@ -223,6 +226,12 @@ class Learner:
         entropy_S = entropy[..., self.action_mask].mean((1, 2))
         bonus = (self.weights() * entropy_S).sum()
         return loss * len(self.seeds) - bonus, entropy_S.detach()
+
+    def _units(self, rows_SN: Tensor) -> Tensor:
+        """Number of the row or, in `gspo_turn`, of the turn that a token is of; [S, N, T]."""
+        parts = TURNS if self.arm.loss_mode == "gspo_turn" else 1
+        units = torch.arange(rows_SN.numel() * parts).repeat_interleave(LENGTH // parts)
+        return units.view(*rows_SN.shape, LENGTH)
 
     def _covarying(self, old: Tensor, advantages: Tensor, mask: Tensor) -> Tensor | None:
         """What `clip_cov` and `kl_cov` hold back, seed by seed; of the shape of `mask`."""
@@ -306,7 +315,7 @@ def train(
             learner.learn_values(played, values, returns, kept_rows(arm, played, luck.orders[:, 1]))
         rows = kept_rows(arm, played, luck.orders[:, 0])
         found = []
-        for part in rows.split(max(1, MINI_BATCH * rows.shape[1] // EPISODES), 1):
+        for part in arm.epochs * rows.split(max(1, MINI_BATCH * rows.shape[1] // EPISODES), 1):
             loss, entropy_S = learner.policy_loss(policies, played, advantages, part)
             step(optimizer, loss)
             found.append(entropy_S)

@@ -89,7 +89,7 @@ def test_a_stage_outlives_its_job(head, built, stage_job):
     (actor,) = head.processes(f"{ACTOR}.perform")
     for process in head.processes(JOB):
         os.kill(process, signal.SIGKILL)
-    assert isinstance(asked.result(), Lost)
+    assert isinstance(asked.result(), Lost), asked.outcome
     assert "died without a verdict" in str(asked.outcome)
     assert not committed(built, "warm_start")
     assert job.perform(head.dashboard)["sha256"] == committed(built, "warm_start")
@@ -107,7 +107,7 @@ def test_a_head_that_is_lost_loses_no_more_than_the_stage(head, built, stage_job
     asked = in_warm_start(head, built, Background(job.perform, head.dashboard))
     await_true(logs)  # a log is shown a moment after it was written
     head.kill()
-    assert isinstance(asked.result(), Lost)
+    assert isinstance(asked.result(), Lost), asked.outcome
     head.start()
     assert job.perform(head.dashboard)["sha256"] == committed(built, "warm_start")
     assert attempts(head, built, "warm_start") == [(1, "SUCCEEDED")]

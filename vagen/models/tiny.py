@@ -7,7 +7,7 @@ are drawn at fan_in^-1/2, embeddings at .1 and vision positions at .5.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,12 +73,19 @@ class PixelStatistics:
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
 
     @classmethod
-    def of(cls, frames: Sequence[np.ndarray]) -> "PixelStatistics":
-        """Statistics of frames, each uint8 [height, width, 3]; the defaults if there are none."""
-        if not frames:
+    def of(cls, frames: Iterable[np.ndarray]) -> "PixelStatistics":
+        """Statistics of frames, each uint8 [height, width, 3]; the defaults if there are none.
+
+        One frame is held at a time.
+        """
+        counts = np.zeros((3, 256), np.int64)
+        for frame in frames:
+            counts += [np.bincount(channel, minlength=256) for channel in frame.reshape(-1, 3).T]
+        if not counts.any():
             return cls()
-        pixels = np.concatenate([frame.reshape(-1, 3) for frame in frames]) / 255.0
-        mean, std = pixels.mean(0), np.maximum(pixels.std(0), 1e-2)
+        levels, shares = np.arange(256) / 255.0, counts / counts.sum(1, keepdims=True)
+        mean = shares @ levels
+        std = np.sqrt((shares * (levels - mean[:, None]) ** 2).sum(1)).clip(1e-2)
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
 
 

@@ -194,26 +194,31 @@ def build_tiny_policy(
         environments: Where environments run; None is the default.
     """
     texts: list[str] = []
-    frames: list[np.ndarray] = []
     tags: set[str] = set()
+    context = config.rollout_manager.context
     for level_set in levels:
         env_config = parse_env_config(level_set.spec.env_name, level_set.spec.env_config)
         for section, name in env_config.tags.model_dump().items():
             if section != "memory" or env_config.memory:
                 tags |= {f"<{name}>", f"</{name}>"}
-        context = config.rollout_manager.context
         if context == "gate":
             texts += [f"{DROPPED['text']} {' '.join(get_args(Memory))}"]
-        for text, shown in _expert_samples(level_set, environments, summaries=context == "compact"):
-            texts.append(text)
-            frames += shown
+
+    def frames() -> Iterator[np.ndarray]:
+        for level_set in levels:
+            samples = _expert_samples(level_set, environments, summaries=context == "compact")
+            for text, shown in samples:
+                texts.append(text)
+                yield from shown
+
+    pixels = PixelStatistics.of(frames())
     build_tiny_model(
         config.actor_rollout_ref.model.path,
         directory,
         corpus=texts,
         tags=tags,
         seed=derive_seed(config.seed, "tiny"),
-        pixels=PixelStatistics.of(frames),
+        pixels=pixels,
     )
 
 
