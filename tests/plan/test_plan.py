@@ -307,6 +307,8 @@ def test_notes_tell_what_may_not_be_meant(tmp_path: Path) -> None:
     assert (
         "has no effect" in notes(experiment_of(tmp_path, "preset=vanilla_ppo"), {"lake": SIZE})[0]
     )
+    often = notes(experiment_of(tmp_path, "preset=grpo_mask", "data.train_batch_size=128"), {})
+    assert any(note.startswith("1,024 trajectories an iteration: preset grpo") for note in often)
     masked = experiment_of(tmp_path, "critic.use_reward_mask=true")
     assert "on every token" in notes(masked, {"lake": SIZE})[0]
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from vagen.config.checks import estimator_of
+from vagen.config.presets import PRESETS
 from vagen.config.schema import ExperimentConfig
 from vagen.envs.registry import parse_env_config
 
@@ -38,10 +39,25 @@ def hints(config: ExperimentConfig) -> Iterator[str]:
             "(rollout_manager.use_multi_turn_reward = false), or an estimator with a critic"
         )
     yield from stalling(config)
+    yield from _batch_shape(config)
     if not config.rollout_manager.use_loss_mask and spec.mask == "loss":
         yield (
             f"rollout_manager.use_loss_mask = false: {name} says nothing of observations, they "
             "dilute the policy loss and teach nothing"
+        )
+
+
+def _batch_shape(config: ExperimentConfig) -> Iterator[str]:
+    """Says so if a preset plays each level often, and the levels are those of another preset."""
+    values = PRESETS[config.preset].values if config.preset else {}
+    levels = values.get("data", {}).get("train_batch_size")
+    group = values.get("rollout_manager", {}).get("n_trajectory", 1)
+    data, manager = config.data, config.rollout_manager
+    if levels and manager.n_trajectory == group > 1 and data.train_batch_size > levels:
+        yield (
+            f"{data.train_batch_size * group:,} trajectories an iteration: preset {config.preset} "
+            f"plays {levels} levels {group} times ({levels * group}), data.train_batch_size says "
+            f"{data.train_batch_size} levels; data.train_batch_size={levels} is the preset's"
         )
 
 
