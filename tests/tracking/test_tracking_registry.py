@@ -143,6 +143,16 @@ def test_the_alias_moves_only_to_a_better_version(register, output_dir):
     assert "not shown to be better than version 1" in tags["alias.champion"]
 
 
+def test_a_version_that_learnt_nothing_never_gets_the_alias(register, output_dir):
+    same = register(before=results(0.5))
+    assert same.alias is None and "not shown to be better than the policy that" in same.reason
+    better = register(1, results=results(0.8), before=results(0.5))
+    assert better.alias == "champion" and "better than the policy that" in better.reason
+    best = register(results=results(0.9), before=results(0.95))
+    assert best.alias is None, "it got worse, though it is better than the alias's holder"
+    assert holder(best, output_dir) == "2"
+
+
 def test_results_on_other_levels_do_not_compare(register, output_dir):
     register()
     other = register(1, results={"another": 1.0, LEVELS[0]: 1.0})

@@ -22,14 +22,18 @@ def register(run: Run) -> dict[str, Any]:
     """
     checkpoint = run.checkpoint(run.final_iteration)
     verify_directory(run.fetch(checkpoint, layout.POLICY), layout.POLICY)
-    results = read_results(run.fetch(run.evaluation(layout.FINAL)))
+    before, after = (
+        read_results(run.fetch(run.evaluation(name)))["by_level"]
+        for name in (layout.WARM_START, layout.FINAL)
+    )
     tracker = tracker_of(run)
     registration = register_model(
         checkpoint / layout.POLICY,
         run.experiment.name,
         tracker.run_id,
         uri=tracker.uri,
-        results=results["by_level"],
+        results=after,
+        before=before,
         examples=_examples(run),
         metrics={"iterations": float(run.final_iteration + 1)},
         seed=run.experiment.seed,

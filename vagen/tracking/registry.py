@@ -1,8 +1,9 @@
 """Registering a trained model, and moving the alias only to a better one.
 
 A version is loaded back from the registry and must answer before any alias is set. The alias moves
-only if the paired comparison over the same held-out levels says that the new version is better
-than the alias's present holder; the results per level are stored with each version.
+only if paired comparisons over the same held-out levels say that the new version is better than the
+policy its training began with and than the alias's present holder; the results per level are stored
+with each version.
 """
 
 import base64
@@ -54,7 +55,7 @@ class Registration:
     reason: str
     """Why it was given the alias or not."""
     gain: PairedGain | None
-    """Against the alias's holder before, where there was one with results on the same levels."""
+    """Of the last comparison, with the alias's holder or the policy that training began with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ def register_model(
     uri: str,
     results: Mapping[str, float],
     examples: Sequence[Example],
+    before: Mapping[str, float] | None = None,
     metrics: Mapping[str, float] | None = None,
     seed: int = 0,
     alias: str = ALIAS,
@@ -101,9 +103,10 @@ def register_model(
         uri: MLflow server or database.
         results: success (0 to 1) by held-out level.
         examples: what the model is asked before it may have the alias.
+        before: the same of the policy that training began with, which it has to be better than.
         metrics: summary numbers, recorded as tags of the version.
         seed: of the comparison's bootstrap.
-        alias: moved to this version if it is better, or if nobody holds it.
+        alias: moved to this version if it is better.
         step: training iterations behind the model.
         code: file that makes the pyfunc model.
 
@@ -128,7 +131,7 @@ def register_model(
                 _log(mlflow, model_id, Path(model_dir), run_id, results, step, code)
                 version = _create(client, name, run_id, model_id, digest, results, metrics or {})
             _answers(mlflow, client, version, examples)
-            return _compare(mlflow, client, version, results, seed, alias)
+            return _compare(mlflow, client, version, results, before, seed, alias)
     except errors() as error:
         raise RegistrationError(f"the model {name!r} could not be registered: {error}") from error
 
@@ -259,21 +262,25 @@ def _compare(
     client: "MlflowClient",
     version: "ModelVersion",
     results: Mapping[str, float],
+    before: Mapping[str, float] | None,
     seed: int,
     alias: str,
 ) -> Registration:
     """Gives the version the alias if it has earned it."""
     name, number = version.name, str(version.version)
     gain: PairedGain | None = None
+    better, reason = True, f"no version held the alias {alias!r}"
     aliases = {key: str(v) for key, v in client.get_registered_model(name).aliases.items()}
     holder = aliases.get(alias)
-    if holder is None:
-        better, reason = True, f"no version held the alias {alias!r}"
-    elif holder == number:
-        better, reason = True, f"this version holds the alias {alias!r} already"
+    if holder == number:
+        reason = f"this version holds the alias {alias!r} already"
     else:
-        held = _stored_results(mlflow, f"models:/{name}/{holder}")
-        better, reason, gain = _judge(results, held, f"version {holder}", seed)
+        if before is not None:
+            began = "the policy that training began with"
+            better, reason, gain = _judge(results, before, began, seed)
+        if better and holder is not None:
+            held = _stored_results(mlflow, f"models:/{name}/{holder}")
+            better, reason, gain = _judge(results, held, f"version {holder}", seed)
     if better and holder != number:
         client.set_registered_model_alias(name, alias, number)
     client.set_model_version_tag(name, number, f"alias.{alias}", reason)
