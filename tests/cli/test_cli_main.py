@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,9 @@ def test_a_read_only_output_folder_is_a_message(
     assert message.startswith("error: ")
     assert "outputs" in message
     assert (tmp_path / "outputs").read_text() == "a file where the folder should be"
+
+
+def test_the_version_is_the_package_s(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"vagen {version('vagen')}\n"

@@ -9,6 +9,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from vagen.run.layout import STAGES
@@ -133,6 +134,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
         description="Trains vision-language agents by multi-turn reinforcement learning.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"vagen {version('vagen')}")
     choices = parser.add_subparsers(dest="command", required=True, metavar="command")
     commands = {}
     for name, command in COMMANDS.items():

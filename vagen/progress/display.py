@@ -224,9 +224,14 @@ def headline(metrics: Mapping[str, Any]) -> list[str]:
         if short := _short_name(name):
             found.setdefault(short, value)
     if found:
-        return [f"{short} {found[short]:.3g}" for short in _SHORT_NAMES if short in found]
+        return [f"{short} {_short(found[short])}" for short in _SHORT_NAMES if short in found]
     some = list(numbers.items())[:_SHOWN_OTHERWISE]
-    return [f"{name.rsplit('/', 1)[-1]} {value:.3g}" for name, value in some]
+    return [f"{name.rsplit('/', 1)[-1]} {_short(value)}" for name, value in some]
+
+
+def _short(value: float) -> str:
+    """Three digits, or all of a count."""
+    return f"{value:.0f}" if 1_000 <= value < 1e9 and value == int(value) else f"{value:.3g}"
 
 
 def clock(seconds: float) -> str:
