@@ -156,6 +156,17 @@ def warm_runs(make_run) -> dict[str, Any]:
     return runs
 
 
+def _adopt_levels(run: Any) -> None:
+    """Says of levels that were drawn for a like experiment that they are the run's own."""
+    from vagen.storage import MANIFEST, commit_directory, read_manifest, reuse_file
+
+    payload = read_manifest(run.levels).payload | {"config_digest": run.config_digest}
+    with commit_directory(run.levels, kind="levels", payload=payload, replace=True) as folder:
+        for path in run.levels.iterdir():
+            if path.name != MANIFEST:
+                reuse_file(path, folder / path.name)
+
+
 @pytest.fixture(scope="session")
 def make_started_run(make_run, warm_runs) -> Callable[..., Any]:
     """As `make_run`, with levels and warm start taken over from `warm_runs`."""
@@ -164,6 +175,7 @@ def make_started_run(make_run, warm_runs) -> Callable[..., Any]:
         run = make_run(*overrides, model=model)
         for name in ("levels", "warm_start"):
             shutil.copytree(warm_runs[model].path / name, run.path / name)
+        _adopt_levels(run)
         return run
 
     return make

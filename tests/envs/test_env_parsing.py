@@ -116,12 +116,20 @@ def test_whitespace_around_tags_is_allowed():
         GOOD.replace("Left", "<answer>Left"),
         GOOD.replace("<answer>", "<Answer>"),
         GOOD.replace("<answer>", "<answer >"),
+        GOOD.replace(">o<", '>o <answer x="1">Up</answer x="1"> <'),
+        GOOD.replace(">o<", '><b class="c">o<'),
+        GOOD.replace(">o<", ">o < answer>Up</ answer> <"),
+        GOOD.replace(">o<", ">o <ANSWER please>Up <"),
         GOOD.replace("observation", "prediction"),
         GOOD.replace("<answer>Left, Up</answer>", "<answer></answer>"),
     ],
 )
 def test_a_wrong_layout_executes_nothing(broken):
     assert parser().parse(broken) == ParsedResponse(False)
+
+
+def test_a_comparison_is_no_tag():
+    assert parser().parse(GOOD.replace(">o<", ">row<a and b>c, 1 < 2 = 3 > x<")).format_correct
 
 
 @pytest.mark.parametrize(

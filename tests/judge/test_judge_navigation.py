@@ -112,6 +112,12 @@ def test_scores(text, brief, full):
     assert score(text, detail="full")[0] == pytest.approx(full)
 
 
+def test_in_front_is_never_read_as_a_side():
+    """What is not understood is flagged: a cascade asks its language model then."""
+    for text in ("blue sofa is right in front of me at 2.5 m", "sofa is right ahead, 2 m away"):
+        assert score(text) == (0.0, ["not_understood"])
+
+
 def test_that_the_target_is_out_of_view_is_worth_little_without_a_look():
     blind = "sofa is not in view"
     assert score(blind, UNSEEN)[0] == score(blind, UNSEEN, "full")[0] == pytest.approx(0.3)

@@ -53,6 +53,7 @@ def score(judge, text, state=STATE):
         ("Red cube at (-70,-40,20), and green cube at (60, 110, 20).", 1.0),
         ("red cube at (-64, -47, 28)\ngreen cube at (60, 110, 20)", 1.0),
         ('{"red cube": [-70, -40, 20], "green cube": [60, 110, 20], "held": "nothing"}', 1.0),
+        ('{"red cube": [-70, -40, 20], "green cube": [60, 110, 20], "held": null}', 1.0),
         (
             '[{"claim": "at", "thing": "red cube", "x": -70, "y": -40, "z": 20},'
             ' {"claim": "at", "thing": "green cube", "x": 60, "y": 110, "z": 20}]',

@@ -9,7 +9,8 @@ from vagen.engines.local.engine import LocalEngine
 from vagen.progress import configure, read_events
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.layout import ITERATION_STAGES, validated_iteration
-from vagen.run.run import KEEP_CHECKPOINTS, Stop, read_results
+from vagen.run.reading import read_results
+from vagen.run.run import KEEP_CHECKPOINTS, Stop
 from vagen.stages.evaluate import evaluate
 from vagen.stages.execute import STAGES, execute
 from vagen.stages.rollout import rollout

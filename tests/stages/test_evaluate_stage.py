@@ -9,7 +9,7 @@ import torch
 from vagen.config.base import ConfigError
 from vagen.engines.local.engine import LocalEngine
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.run.run import read_results, result
+from vagen.run.reading import read_results, result
 from vagen.stages.evaluate import _version, evaluate_model, play_levels
 from vagen.stages.levels import LevelSet, load_levels
 

@@ -12,7 +12,8 @@ import pytest
 
 from vagen.launch.here import run_here
 from vagen.progress import read_events
-from vagen.run.run import Run, committed
+from vagen.run.reading import committed
+from vagen.run.run import Run
 from vagen.stages.build import build
 from vagen.stages.execute import StageError, StageFailed, closing, execute
 from vagen.storage import InUse, read_manifest

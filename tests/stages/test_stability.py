@@ -16,7 +16,8 @@ from vagen.learning.guard import TrainingUnstable
 from vagen.models import load_model
 from vagen.progress import configure, read_events
 from vagen.run.layout import ITERATION_STAGES
-from vagen.run.run import Run, committed
+from vagen.run.reading import committed
+from vagen.run.run import Run
 from vagen.stages.execute import STAGES, execute
 from vagen.stages.weights import engine_at, prune_checkpoints
 from vagen.storage import commit_directory, read_manifest

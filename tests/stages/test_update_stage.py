@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from vagen import progress
 from vagen.engines.local.engine import LocalEngine
 from vagen.models import load_model
 from vagen.rollout.batch import BatchError, TrajectoryBatch
 from vagen.rollout.runner import derive_seed
-from vagen.run.run import KEEP_CHECKPOINTS, Run, committed, read_results
+from vagen.run.reading import committed, read_results
+from vagen.run.run import KEEP_CHECKPOINTS, Run
+from vagen.run.spent import ENGINE_STARTED
 from vagen.stages import weights
 from vagen.stages.evaluate import evaluate
 from vagen.stages.update import update
@@ -103,6 +106,18 @@ def test_a_corrupted_batch_is_refused(run, tmp_path):
     file.write_bytes(content)
     with pytest.raises(CorruptArtifact, match=r"tokens\.parquet"):
         update(run, 0, out=tmp_path / "out")
+
+
+def test_another_machine_is_said(run):
+    progress.configure(run.events)
+    machine = {"device": "cpu", "threads": 4, "torch": torch.__version__}
+    progress.event(ENGINE_STARTED, gpus=0, machine=machine)
+    engine_at(run, "warm_start")
+    run.engine = None
+    engine_at(run, "warm_start")
+    progress.close()
+    told = [event["text"] for event in progress.read_events(run.events) if event["event"] == "note"]
+    assert len(told) == 1 and "goes on with threads 1, it had 4" in told[0]
 
 
 def test_the_engine_stays_while_its_weights_are_wanted(run):

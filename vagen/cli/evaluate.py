@@ -39,6 +39,7 @@ def evaluate(options: Namespace) -> None:
         )
         infra = load_infra(options.infra or run_dir / layout.INFRA, options.infra_overrides)
         run = Run.open(run_dir)
+        run.check_config()
         model = run.newest_policy()
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = f"{experiment.name}-{options.levels}-{stamp}"

@@ -63,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if options.debug:
             raise
-        print(_message(error), file=sys.stderr)
+        from vagen.config.addresses import redact
+
+        print(redact(_message(error)), file=sys.stderr)
         return USER_ERROR if is_user_error(error) else FAILED
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from vagen.config.base import ConfigError, Refusals
 from vagen.config.infra import InfraConfig
 from vagen.config.schema import ExperimentConfig
-from vagen.envs.registry import get_environment
+from vagen.envs.registry import get_environment, parse_env_config
 
 
 def check_infra(experiment: ExperimentConfig, infra: InfraConfig) -> None:
@@ -66,6 +66,10 @@ def _environments(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
             "infra.environments.placement",
             f"{placement} does not use infra.environments.url; set it to service, or url to null",
         )
+    if placement == "service":
+        for env_id, spec in experiment.envs.items():
+            for option, reason in parse_env_config(spec.env_name, spec.env_config).not_served():
+                yield f"envs.{env_id}.env_config.{option}", reason
     if placement == "process":
         for env_id, spec in experiment.envs.items():
             if get_environment(spec.env_name).load().needs_process:

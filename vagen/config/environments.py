@@ -10,7 +10,10 @@ from vagen.config.base import Section
 
 def _url(text: str) -> str:
     if not re.fullmatch(r"https?://[^/\s@]+(/[^\s?#]*)?", text):
-        raise ValueError("write http://host:port or https://host, without user or query")
+        raise ValueError(
+            "write http://host:port or https://host, without user or query; the "
+            "token is read from the environment variable that token_env names"
+        )
     return text.rstrip("/")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from vagen.config.addresses import redact
 from vagen.config.base import ConfigError
 
 KeyPath = tuple[str, ...]
@@ -64,7 +65,7 @@ def validate(
         return model.model_validate(tree)
     except ValidationError as error:
         lines = [_explain(model, tree, detail, place_of, prefix) for detail in error.errors()]
-    raise ConfigError("\n".join(dict.fromkeys(lines)))
+    raise ConfigError(redact("\n".join(dict.fromkeys(lines))))
 
 
 def _explain(

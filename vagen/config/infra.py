@@ -15,6 +15,7 @@ from pydantic import (
     PositiveInt,
 )
 
+from vagen.config.addresses import AWS_KEYS, no_credentials
 from vagen.config.base import Fraction, Section
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.kubernetes import KubernetesConfig
@@ -22,6 +23,10 @@ from vagen.config.s3 import S3Config
 
 SCRATCH = "VAGEN_SCRATCH"
 """Environment variable: folder for runs of a store, instead of their `infra.output_dir`."""
+_MLFLOW = (
+    "a server's are read from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD or from "
+    "MLFLOW_TRACKING_TOKEN, PostgreSQL's from PGPASSWORD"
+)
 
 
 def _device(text: str) -> str:
@@ -44,7 +49,7 @@ def dotted(tree: Any) -> Any:
 class VerlConfig(Section):
     """Ray and verl: how the distributed engine is laid out (`engine: verl`)."""
 
-    ray_address: str | None = None
+    ray_address: Annotated[str, no_credentials("Ray reads RAY_AUTH_TOKEN")] | None = None
     """A running Ray cluster (`auto`, `ray://...`); null starts one on this machine."""
     nnodes: PositiveInt = 1
     """Nodes that train."""
@@ -98,7 +103,7 @@ class InfraConfig(Section):
 
     output_dir: str = "outputs"
     """Folder that receives one folder per run."""
-    store: str | None = None
+    store: Annotated[str, no_credentials(AWS_KEYS)] | None = None
     """Where runs are kept as well: `s3://bucket/prefix` or `file:///folder`, each under its name;
     null keeps them in `output_dir` only."""
     s3: S3Config = S3Config()
@@ -129,8 +134,10 @@ class InfraConfig(Section):
     gpu_hour_price: NonNegativeFloat | None = None
     """What an hour of one GPU costs, in any currency, for a run's cost in MLflow, summary and
     report; null leaves it at GPU-hours."""
-    mlflow_tracking_uri: str | None = None
-    """null: an SQLite file in `output_dir`; otherwise any MLflow server."""
+    mlflow_tracking_uri: Annotated[str, no_credentials(_MLFLOW)] | None = None
+    """null: an SQLite file in `output_dir`; otherwise any MLflow server. Its user and password come
+    from the environment (`MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD`) and never from
+    here."""
     kubernetes: KubernetesConfig | None = None
     """null: this machine; otherwise the cluster that `vagen submit` sends the pipeline to."""
 

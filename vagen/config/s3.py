@@ -1,9 +1,10 @@
 """Options of stores; a part of the infra."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
+from vagen.config.addresses import AWS_KEYS, no_credentials
 from vagen.config.base import Section
 
 
@@ -12,7 +13,7 @@ class S3Config(Section):
     of the pod) and never from here.
     """
 
-    endpoint_url: str | None = None
+    endpoint_url: Annotated[str, no_credentials(AWS_KEYS)] | None = None
     """Address of a store that is not AWS; null takes `AWS_ENDPOINT_URL_S3`, else AWS."""
     region: str | None = None
     """null takes `AWS_REGION`, else the profile's, else us-east-1."""

@@ -1,6 +1,7 @@
 """Options that every environment shares."""
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
@@ -13,6 +14,20 @@ RewardPreset = Literal["vagen-legacy", "vagen-new"]
 
 EXTRA_PARTS = {"format_penalty": 0.0}
 """Parts that no preset pays: a response without the layout earns `format_penalty` (RAGEN: -.1)."""
+
+
+MOST_PIXELS = 1024
+"""Side of the largest picture that the environment service draws."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Mark of an option (`Annotated[type, Served()]`) that clients of the environment service may
+    not set as they like.
+    """
+
+    at_most: int | None = None
+    """The greatest value; None: only the default, for it names a file or a model."""
 
 
 class EnvConfig(Section):
@@ -83,6 +98,30 @@ class EnvConfig(Section):
     def layout(self) -> Layout:
         """Layout of a response under `prompt_format` and `memory`."""
         return replace(LAYOUTS[self.prompt_format], memory=self.memory)
+
+    @property
+    def picture_side(self) -> int:
+        """Longer side of a picture in pixels; 0 where another option bounds it."""
+        return 0
+
+    def not_served(self) -> Iterator[tuple[str, str]]:
+        """Options that the environment service refuses, each with the reason."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            for mark in (each for each in field.metadata if isinstance(each, Served)):
+                if mark.at_most is None and value != field.default:
+                    yield (
+                        name,
+                        "the service opens no file of a client's choice; leave it out, or run "
+                        "environments in worker processes",
+                    )
+                elif mark.at_most is not None and value > mark.at_most:
+                    yield name, f"the service does at most {mark.at_most}"
+        if self.picture_side > MOST_PIXELS:
+            yield (
+                "tile_size",
+                f"a picture of {self.picture_side} pixels; the service draws at most {MOST_PIXELS}",
+            )
 
     @property
     def reward_values(self) -> dict[str, float]:

@@ -30,13 +30,15 @@ PromptFormat = Literal[
 
 Notation = Literal["natural", "structured", "symbolic"]
 SectionName = Literal["think", "observation", "reasoning", "prediction", "answer", "memory"]
+SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)
 Memory = Literal["keep", "drop"]
 """What becomes of the observation that a response answers to (`context: gate`)."""
 
 ActionReader = Callable[[str], str | None]
 """Canonical form of a written action, or None if it is none; never raises on any string."""
 
-_TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9_-]*\s*/?>")
+_TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9_-]*(?:\s[^<>=]*=[^<>]*|\s*/?)>")
+"""A tag, also one with attributes; `row<a and b>c` is none."""
 _TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _INNER: dict[str, tuple[SectionName, ...]] = {
     "grounding": ("observation", "reasoning"),
@@ -207,6 +209,8 @@ class ResponseParser:
         self._read_action = read_action
         self._answer_tags = (f"<{tags.answer}>", f"</{tags.answer}>") if markup_answer else None
         self._tags = tags_in(layout, tags)
+        names = "|".join(re.escape(getattr(tags, section)) for section in SECTION_NAMES)
+        self._own_tag = re.compile(rf"</?\s*(?:{names})(?![\w-])[^<>]*>", re.IGNORECASE)
         opening = {f"<{getattr(tags, section)}>" for section in self._sections}
         self._holds_text = [tag in opening for tag in self._tags[:-1]]
 
@@ -239,7 +243,7 @@ class ResponseParser:
         return None if texts is None else {**texts, "answer": document.strip()}
 
     def _read_layout(self, response: str) -> dict[str, str] | None:
-        if _TAG.findall(response) != self._tags:
+        if _TAG.findall(response) != self._tags or self._own_tag.findall(response) != self._tags:
             return None
         before, *between, after = _TAG.split(response)
         if before.strip() or after.strip():

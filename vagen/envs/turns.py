@@ -238,14 +238,28 @@ class TurnEnv(AgentEnv):
         return self.picture() if self.render_mode == "rgb_array" else None
 
     def expert_response(self) -> str:
-        """Plays `expert_actions_per_turn` best moves and describes the state truly."""
+        """Plays `expert_actions_per_turn` best moves and describes the state truly.
+
+        Raises:
+            ResetNeeded: if no episode was started.
+        """
+        self._check_begun()
         actions = self._plan(self.config.expert_actions_per_turn)
         after = self._after(self._state, actions)
         return self._write(actions, self._state, after, keeps=self._expert_keeps())
 
     def expert_summary(self) -> str:
-        """The state's text."""
+        """The state's text.
+
+        Raises:
+            ResetNeeded: if no episode was started.
+        """
+        self._check_begun()
         return self.state_text(self._state)
+
+    def _check_begun(self) -> None:
+        if not self._state:
+            raise ResetNeeded("no episode was started: call reset first")
 
     def _expert_keeps(self) -> bool:
         """Whether the expert keeps what is shown now in view (`context: gate`): what it will need

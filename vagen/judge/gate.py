@@ -61,7 +61,7 @@ _JUDGE_DIRECTED = re.compile(
             "instruction instructions developer admin approve approved accept accepted "
             "verified verify valid validated true truth truthful truthfully false untrue fact "
             "respond response output print return rate rated rating perfect trust confirm "
-            "confirmed agree please guaranteed guarantee sudo null json schema api ai llm gpt "
+            "confirmed agree please guaranteed guarantee sudo json schema api ai llm gpt "
             "model"
         )
     })\b

@@ -3,7 +3,8 @@
 from typing import Any
 
 from vagen.config.base import ConfigError
-from vagen.run.run import Run, result
+from vagen.run.reading import result
+from vagen.run.run import Run
 from vagen.stages.execute import STAGES, execute
 from vagen.train import iterate
 

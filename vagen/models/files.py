@@ -7,6 +7,7 @@ from safetensors import SafetensorError, safe_open
 
 from vagen.models import ModelError
 from vagen.models.tiny import TINY_MODELS
+from vagen.storage import MANIFEST, verify_directory
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
 IMAGE_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
@@ -20,11 +21,15 @@ def check_model(path: str) -> None:
 
     Raises:
         ModelError: There is no such folder, or it is not complete.
+        CorruptArtifact: It is a part of a committed folder and was changed since.
     """
     if path in TINY_MODELS:
         return
     folder = Path(path)
     if folder.is_dir():
+        parent = folder.absolute().parent
+        if (parent / MANIFEST).is_file():
+            verify_directory(parent, folder.name)
         missing = missing_files(folder)
         if missing:
             raise ModelError(

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from vagen.config.addresses import redact
 from vagen.progress.display import Advance, Display, LineDisplay, StepRecord, Terminal
 from vagen.progress.live import LiveDisplay
 from vagen.storage import StorageError, storage_errors
@@ -43,7 +44,7 @@ class Reporter:
 
 
 def append_event(path: Path, event: str, **fields: Any) -> None:
-    """Appends `{"time", "event", **fields}` to an events file as one line.
+    """Appends `{"time", "event", **fields}` to an events file as one line, without passwords.
 
     Raises:
         StorageError: The folder cannot be written.
@@ -52,7 +53,7 @@ def append_event(path: Path, event: str, **fields: Any) -> None:
     with storage_errors(path.parent):
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(descriptor, line.encode() + b"\n")
+            os.write(descriptor, redact(line).encode() + b"\n")
         finally:
             os.close(descriptor)
 

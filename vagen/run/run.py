@@ -1,6 +1,5 @@
 """A run: one folder with its configuration and everything its steps wrote."""
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -16,8 +15,9 @@ from vagen.config.base import ConfigError
 from vagen.config.load import load_experiment, load_infra
 from vagen.run import layout
 from vagen.run.mirror import Mirror, restore
+from vagen.run.reading import check_folder, committed, read_results, result
 from vagen.run.uris import is_uri
-from vagen.storage import MANIFEST, Manifest, read_manifest, sole_writer, storage_errors
+from vagen.storage import MANIFEST, CorruptArtifact, read_manifest, sole_writer, storage_errors
 
 if TYPE_CHECKING:
     from vagen.engines.base import Engine
@@ -134,8 +134,10 @@ class Run:
 
         Raises:
             InUse: Another process works on the run.
+            CorruptArtifact: The experiment is not what the run began with.
             StorageError: The checkpoint could not be written, and nothing went wrong before.
         """
+        self.check_config()
         with sole_writer(self.path), progress.reporting(self.events):
             progress.describe(
                 self.experiment.name,
@@ -187,6 +189,21 @@ class Run:
     def config_digest(self) -> str:
         """SHA-256 of the resolved experiment."""
         return config_digest(self.experiment)
+
+    def check_config(self) -> None:
+        """Refuses an experiment that is not what the run's levels were drawn for.
+
+        Raises:
+            CorruptArtifact: Its file was changed since.
+        """
+        levels = committed(self.levels)
+        began = levels.payload.get("config_digest") if levels is not None else None
+        if began not in (None, self.config_digest):
+            raise CorruptArtifact(
+                f"{self.path / layout.EXPERIMENT} was changed after the run began: it has digest "
+                f"{self.config_digest}, the run began with {began}; restore it, or begin another "
+                "run with it"
+            )
 
     @property
     def levels(self) -> Path:
@@ -306,16 +323,20 @@ class Run:
         return self.last_iteration if best is None else best
 
     def fetch(self, folder: Path, part: str = "") -> Path:
-        """The committed folder with its contents, which may still be in the store only.
+        """The committed folder with its contents, checked; they may still be in the store only.
 
         Args:
-            folder: Of the run.
-            part: A folder in it, if no more is needed.
+            folder: Of the run; one that is not committed is returned as it is.
+            part: A folder in it, or a file, if no more is needed.
 
         Raises:
             StorageError: They cannot be had.
+            CorruptArtifact: A file was changed after it was committed; says what to do.
         """
-        return self.mirror.fetch(folder, part) if self.mirror is not None else folder
+        if self.mirror is not None:
+            self.mirror.fetch(folder, part)
+        check_folder(folder, part, in_store=self.mirror is not None)
+        return folder
 
     def iteration_metrics(self) -> list[dict[str, float]]:
         """Metrics of every finished iteration, with its `iteration`, and what events say of it:
@@ -361,27 +382,6 @@ class Run:
         if committed(self.warm_start) is None:
             raise ConfigError(f"{self.path} has no policy yet: its warm start is not finished")
         return self.initial_model()
-
-
-def committed(folder: Path) -> Manifest | None:
-    """The folder's manifest if it is there whole."""
-    return read_manifest(folder) if (folder / MANIFEST).exists() else None
-
-
-def read_results(folder: Path) -> dict[str, Any]:
-    """What an evaluation found: success with its interval, and success per level."""
-    read_manifest(folder)
-    return json.loads((folder / layout.RESULTS).read_text())
-
-
-def result(folder: Path) -> dict[str, Any]:
-    """What a step returns: where its folder is, its digest, its metrics."""
-    manifest = read_manifest(folder)
-    return {
-        "uri": str(folder),
-        "sha256": manifest.digest,
-        "metrics": manifest.payload.get("metrics", {}),
-    }
 
 
 def _point_latest(path: Path) -> None:

@@ -9,6 +9,7 @@ import uvicorn
 from pydantic import ValidationError
 
 from vagen.service.app import Service, make_app
+from vagen.service.connection import BoundedProtocol
 from vagen.service.settings import ServiceSettings, read_settings
 from vagen.service.tokens import TokenError
 
@@ -49,6 +50,8 @@ def serve(settings: ServiceSettings) -> None:
         log_level="warning",
         server_header=False,
         timeout_keep_alive=120,
+        http=BoundedProtocol,
+        limit_concurrency=settings.max_connections,
     )
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     address = (settings.host, settings.port)

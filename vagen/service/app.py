@@ -14,7 +14,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from vagen.envs.registry import ENVIRONMENTS, get_environment
 from vagen.service import messages as m
 from vagen.service.backend import Backend
-from vagen.service.body import BodyLimit
+from vagen.service.body import Intake
 from vagen.service.metrics import Metrics
 from vagen.service.sessions import Answer, Failed, Sessions, failure
 from vagen.service.settings import ServiceSettings
@@ -26,6 +26,7 @@ _RETRY_SECONDS = 1
 _refusals: dict[int | str, dict[str, Any]] = {
     400: {"model": m.Problem, "description": "The body is no JSON."},
     401: {"model": m.Problem, "description": "No valid token."},
+    408: {"model": m.Problem, "description": "It did not arrive whole in time."},
     413: {"model": m.Problem, "description": "Too large, or too many sessions in one request."},
     422: {"model": m.Problem, "description": "The request is not as described."},
     503: {"model": m.Problem, "description": "Busy or draining: try again after `Retry-After`."},
@@ -126,7 +127,9 @@ def make_app(settings: ServiceSettings) -> FastAPI:
         redoc_url=None,
     )
     app.state.service = service
-    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
+    app.add_middleware(
+        Intake, settings=settings, is_known=lambda header: service.tokens.client(header) is not None
+    )
     app.add_exception_handler(RequestValidationError, _refuse_invalid)
     _add_sessions(app, service)
     _add_state(app, service)

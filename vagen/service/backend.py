@@ -16,6 +16,10 @@ from vagen.service.settings import ServiceSettings
 from vagen.service.wire import Reply
 
 
+class NotServed(ValueError):
+    """An option that the service does not take from a client."""
+
+
 class InlineEnv:
     """An environment in the serving process; implements `Handle`."""
 
@@ -50,7 +54,10 @@ class Backend:
         size = 1 if inline else settings.workers or core_count()
         self._inline = inline
         self._pools = WorkerPools(
-            size, answer_seconds=settings.answer_seconds, on_replace=on_replace
+            size,
+            answer_seconds=settings.answer_seconds,
+            memory_mib=settings.worker_memory_mib,
+            on_replace=on_replace,
         )
 
     async def start(self) -> None:
@@ -76,10 +83,14 @@ class Backend:
 
         Raises:
             pydantic.ValidationError: An option is wrong.
+            NotServed: An option is for the machine's own user.
             EnvironmentRaised: It cannot be made.
             EnvironmentLost: Its process died over it.
         """
-        options = parse_env_config(env_name, env_config).model_dump(mode="json")
+        config = parse_env_config(env_name, env_config)
+        for option, reason in config.not_served():
+            raise NotServed(f"{option}: {reason}")
+        options = config.model_dump(mode="json")
         if not self._inline or get_environment(env_name).load().needs_process:
             return await self._pools.open(env_name, options, split, encoding="png")
         number = next(self._numbers)

@@ -1,53 +1,107 @@
-"""A limit on the size of requests, kept before anything reads them."""
+"""Bodies of requests: from known clients only, bounded in bytes and seconds, each and together."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
+from vagen.service.settings import ServiceSettings
+
 Scope = dict[str, Any]
+_BODIES = ("POST", "PUT", "PATCH", "DELETE")
 
 
-class BodyLimit:
-    """ASGI middleware: a body larger than the limit is answered with 413."""
+class Intake:
+    """ASGI middleware: a request reaches the application whole, or is answered here.
 
-    def __init__(self, app: Any, limit: int):
+    Nothing is read of a request whose sender is unknown.
+    """
+
+    def __init__(self, app: Any, settings: ServiceSettings, is_known: Callable[[str | None], bool]):
+        """Prepares.
+
+        Args:
+            app: Served.
+            settings: With the limits.
+            is_known: Whether the `Authorization` header is a client's.
+        """
         self._app = app
-        self._limit = limit
+        self._settings = settings
+        self._is_known = is_known
+        self._arriving = 0
+        """Bytes of all requests that have not arrived whole."""
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Serves one request."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["method"] not in _BODIES:
             await self._app(scope, receive, send)
             return
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if announced.isdigit() and int(announced) > self._limit:
-            await self._refuse(send)
+        headers = dict(scope["headers"])
+        sender = headers.get(b"authorization")
+        if not self._is_known(None if sender is None else sender.decode("latin-1")):
+            # The application says so; it is given no body, and what arrives is thrown away.
+            await self._app(scope, _whole(b"", receive), send)
+            return
+        announced = headers.get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > self._settings.max_body_bytes:
+            await self._refuse(send, 413)
             return
         parts: list[bytes] = []
-        size, more = 0, scope["method"] in ("POST", "PUT", "PATCH", "DELETE")
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            more = message.get("more_body", False)
-            if size > self._limit:
-                await self._refuse(send)
-                return
-        pending = [{"type": "http.request", "body": b"".join(parts), "more_body": False}]
+        try:
+            status = await self._read(receive, parts)
+        finally:
+            self._arriving -= sum(map(len, parts))
+        if status == 200:
+            await self._app(scope, _whole(b"".join(parts), receive), send)
+        elif status is not None:
+            await self._refuse(send, status)
 
-        async def again() -> Any:
-            return pending.pop() if pending else await receive()
+    async def _read(self, receive: Any, parts: list[bytes]) -> int | None:
+        """Reads a body; returns 200, the status to refuse it with, or None if its sender left."""
+        settings = self._settings
+        size = 0
+        try:
+            async with asyncio.timeout(settings.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    self._arriving += len(parts[-1])
+                    if size > settings.max_body_bytes:
+                        return 413
+                    if not message.get("more_body", False):
+                        return 200
+                    if self._arriving > settings.max_buffered_bytes:
+                        return 503
+        except TimeoutError:
+            return 408
 
-        await self._app(scope, again, send)
-
-    async def _refuse(self, send: Any) -> None:
-        body = orjson.dumps({"detail": f"a request may have {self._limit} bytes"})
+    async def _refuse(self, send: Any, status: int) -> None:
+        detail = {
+            408: f"a request must arrive within {self._settings.body_seconds:g} s",
+            413: f"a request may have {self._settings.max_body_bytes} bytes",
+            503: "too many requests are arriving: try again later",
+        }[status]
+        body = orjson.dumps({"detail": detail})
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
         ]
-        await send({"type": "http.response.start", "status": 413, "headers": headers})
+        if status == 503:
+            headers.append((b"retry-after", b"1"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+def _whole(body: bytes, receive: Any) -> Any:
+    """What receives a body that is there already, and then whatever else comes."""
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Any:
+        return pending.pop() if pending else await receive()
+
+    return again

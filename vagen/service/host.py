@@ -34,11 +34,15 @@ class Host:
         return len(self._envs)
 
     def answer(self, call: Call) -> Reply:
-        """Does what a call asks for; a failure of the environment becomes `{"error": ...}`."""
+        """Does what a call asks for; a failure of the environment becomes `{"error": ...}`.
+
+        `fault` is whether that is no mistake of the caller's (those are `ValueError`s).
+        """
         try:
             return self._ops[call["op"]](call)
         except Exception as error:  # an environment may fail in any way; the others go on
-            return Reply({"error": str(EnvironmentRaised.of(error))})
+            fault = not isinstance(error, ValueError)
+            return Reply({"error": str(EnvironmentRaised.of(error)), "fault": fault})
 
     def answer_json(self, call: Call) -> tuple[bytes, list[Blob]]:
         """`answer` with its content as JSON; says so if the environment told what JSON cannot."""

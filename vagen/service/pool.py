@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +15,11 @@ from vagen.service.wire import Encoding, Reply
 
 HOPELESS = 5
 """Deaths of worker processes, one after the other, after which making an environment fails."""
+SPOILT = 2
+"""Failures after which a worker gets no environments any more: what failed may fail again."""
 _WATCH_SECONDS = 1.0
 _STARTING_SECONDS = 120.0
-_LONGEST_PAUSE = 30.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
 
 def core_count() -> int:
@@ -61,24 +64,32 @@ class WorkerPool:
         workers: int,
         *,
         answer_seconds: float = 300.0,
+        memory_mib: int = 0,
         on_replace: Callable[[], None] = lambda: None,
     ):
         """Prepares a pool; the first environment, or `start`, spawns it.
 
         Args:
             workers: Processes.
-            answer_seconds: A worker that leaves a call unanswered for so long is killed.
-            on_replace: Called whenever a worker has died.
+            answer_seconds: A worker that leaves a call unanswered for so long is killed; a call
+                that takes half of it fails.
+            memory_mib: Memory of a worker, MiB; 0: no bound.
+            on_replace: Called whenever a worker has died or is to be replaced.
         """
         self._size = workers
-        self._answer_seconds = answer_seconds
+        self._answer_seconds, self._memory_mib = answer_seconds, memory_mib
         self._on_replace = on_replace
         self._workers: list[WorkerProcess] = []
         self._fresh: set[WorkerProcess] = set()
         """Workers that load simulators before they take environments."""
+        self._retired: list[WorkerProcess] = []
+        """Workers that failed too often; they end with their last environment."""
+        self._may_retire, self._pause = 0.0, _FIRST_PAUSE
         self._deaths = 0
         self._last_cause = ""
         self._warm: dict[str, tuple[asyncio.Task[None], dict[str, Any]]] = {}
+        self._cold: set[str] = set()
+        """Environments whose first order could not be made: they are warmed up no more."""
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._starting: asyncio.Task[None] | None = None
@@ -87,7 +98,8 @@ class WorkerPool:
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers that live."""
-        return [worker.pid for worker in self._workers if worker.pid is not None]
+        living = [*self._workers, *self._retired]
+        return [worker.pid for worker in living if worker.pid is not None]
 
     @property
     def ready(self) -> bool:
@@ -127,7 +139,8 @@ class WorkerPool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        workers, self._workers = self._workers, []
+        workers = [*self._workers, *self._retired]
+        self._workers, self._retired = [], []
         await asyncio.gather(*(worker.close() for worker in workers))
 
     async def _start(self) -> None:
@@ -135,12 +148,15 @@ class WorkerPool:
         await asyncio.gather(*(self._spawn() for _ in range(self._size)))
 
     async def _spawn(self) -> None:
-        worker = WorkerProcess(self._died)
+        worker = WorkerProcess(
+            self._died, seconds=self._answer_seconds / 2, memory_mib=self._memory_mib
+        )
         await worker.start()
         self._fresh.add(worker)
         try:
-            for _, example in list(self._warm.values()):
-                await _try(worker, example)
+            for env_name, (_, example) in list(self._warm.items()):
+                if env_name not in self._cold:
+                    await _try(worker, example)
         finally:
             self._fresh.discard(worker)
             if self._closed:
@@ -153,17 +169,20 @@ class WorkerPool:
         """Has every worker load an environment's simulator, once per kind of environment."""
         if env_name not in self._warm:
             example = {"env_name": env_name, "env_config": env_config, "split": split}
-            task = self._later(self._warm_all(example))
+            task = self._later(self._warm_all(env_name, example))
             self._warm[env_name] = (task, example)
         await asyncio.shield(self._warm[env_name][0])
 
-    async def _warm_all(self, example: dict[str, Any]) -> None:
-        await asyncio.gather(*(_try(worker, example) for worker in list(self._workers)))
+    async def _warm_all(self, env_name: str, example: dict[str, Any]) -> None:
+        tries = [_try(worker, example) for worker in list(self._workers)]
+        if not all(await asyncio.gather(*tries)):
+            self._cold.add(env_name)
 
     async def _least_busy(self) -> WorkerProcess:
         while True:
             if self._closed:
                 raise EnvironmentLost("the worker processes were closed")
+            self._retire()
             if self._workers:
                 return min(self._workers, key=lambda worker: worker.environments)
             if self._deaths >= HOPELESS:
@@ -174,8 +193,23 @@ class WorkerPool:
             self._changed.clear()
             await self._changed.wait()
 
+    def _retire(self) -> None:
+        """Another worker takes the place of one that failed twice, which keeps what it has."""
+        for worker in [each for each in self._workers if each.faults >= SPOILT]:
+            if time.monotonic() < self._may_retire:
+                return
+            self._may_retire = time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._workers.remove(worker)
+            self._retired.append(worker)
+            self._on_replace()
+            self._later(self._replace(0))
+
     def _died(self, worker: WorkerProcess) -> None:
         """A worker is gone: its environments are lost, and another one takes its place."""
+        if worker in self._retired:
+            self._retired.remove(worker)
+            return
         if worker in self._workers:
             self._workers.remove(worker)
         self._on_replace()
@@ -199,7 +233,10 @@ class WorkerPool:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
-            for worker in [*self._workers, *self._fresh]:
+            for worker in [each for each in self._retired if not each.environments]:
+                self._retired.remove(worker)
+                await worker.close()
+            for worker in [*self._workers, *self._fresh, *self._retired]:
                 patience = self._answer_seconds
                 if not worker.has_answered:
                     patience = max(patience, _STARTING_SECONDS)
@@ -252,9 +289,10 @@ class WorkerPools:
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
 
-async def _try(worker: WorkerProcess, example: dict[str, Any]) -> None:
+async def _try(worker: WorkerProcess, example: dict[str, Any]) -> bool:
     """Warms a worker up; what is wrong with the environment shows when it is made in earnest."""
     try:
         await worker.ask("warm_up", **example)
     except (EnvironmentRaised, EnvironmentLost):
-        return
+        return False
+    return True

@@ -17,6 +17,7 @@ from vagen.service.base import EnvironmentLost, EnvironmentRaised
 from vagen.service.host import Call
 from vagen.service.wire import BrokenStream, Reply, pack, receive_from
 
+_WORKER = "vagen.service.worker"
 _BUFFER = 1 << 22
 _LOOK_SECONDS = 0.01
 _ENDING_SECONDS = 5.0
@@ -29,12 +30,19 @@ class WorkerProcess:
     Calls asked while others are under way, or together, travel as one message.
     """
 
-    def __init__(self, on_death: Callable[["WorkerProcess"], None]):
+    def __init__(
+        self, on_death: Callable[["WorkerProcess"], None], *, seconds: float, memory_mib: int = 0
+    ):
         """Prepares a worker; `start` spawns it.
 
         Args:
             on_death: Called once when it is gone, unless it was closed.
+            seconds: A call that takes longer fails.
+            memory_mib: Memory it may take, MiB; 0: no bound.
         """
+        self.faults = 0
+        """Calls that failed, and not by a mistake of who asked."""
+        self._limits = [f"{seconds:g}", str(memory_mib)]
         self.environments = 0
         """Environments that live in it."""
         self.has_answered = False
@@ -62,7 +70,7 @@ class WorkerProcess:
             environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             environment.setdefault("OMP_NUM_THREADS", "1")
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "vagen.service.worker", str(theirs.fileno())],
+                [sys.executable, "-m", _WORKER, str(theirs.fileno()), *self._limits],
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -99,6 +107,7 @@ class WorkerProcess:
         finally:
             self._pending.pop(number, None)
         if "error" in reply.content:
+            self.faults += bool(reply.content.get("fault"))
             raise EnvironmentRaised(reply.content["error"])
         return reply
 

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from vagen.envs import UnknownEnvironmentError
-from vagen.service.backend import Backend
+from vagen.service.backend import Backend, NotServed
 from vagen.service.base import EnvironmentLost, EnvironmentRaised
 from vagen.service.messages import Kind, SessionOrder, SessionState
 from vagen.service.metrics import Metrics
@@ -77,7 +77,7 @@ class Sessions:
             self._metrics.sessions.labels(order.env_name).inc()
         try:
             handle = await asyncio.shield(session.opening)
-        except (ValidationError, UnknownEnvironmentError) as error:
+        except (ValidationError, UnknownEnvironmentError, NotServed) as error:
             self._forget(order.session)
             raise Failed("invalid", _mistakes(error)) from None
         except EnvironmentRaised as error:
@@ -211,7 +211,7 @@ class Sessions:
             return
         try:
             handle = await session.opening
-        except (ValidationError, UnknownEnvironmentError, EnvironmentRaised, EnvironmentLost):
+        except (ValueError, EnvironmentRaised, EnvironmentLost):
             return  # it was never open; its client was told
         await handle.close()
 
@@ -221,9 +221,9 @@ def failure(key: str, kind: Kind, message: str) -> Answer:
     return {"session": key, "error": {"kind": kind, "message": whole_text(message)}}
 
 
-def _mistakes(error: ValidationError | UnknownEnvironmentError) -> str:
+def _mistakes(error: ValidationError | UnknownEnvironmentError | NotServed) -> str:
     """What is wrong with an order, in one line."""
-    if isinstance(error, UnknownEnvironmentError):
+    if not isinstance(error, ValidationError):
         return str(error)
     return "; ".join(
         f"{'.'.join(map(str, part['loc'])) or 'env_config'}: {part['msg']}"

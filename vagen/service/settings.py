@@ -51,7 +51,16 @@ class ServiceSettings(Section):
     idle_seconds: PositiveFloat = 1800.0
     """A session that is not used for so long is closed."""
     answer_seconds: PositiveFloat = 120.0
-    """A worker process that leaves a call unanswered for so long is replaced."""
+    """A worker process that leaves a call unanswered for so long is replaced; a call that takes
+    half of it fails alone."""
+    worker_memory_mib: PositiveInt = 2048
+    """Memory that a worker process may take, MiB; what needs more fails alone."""
+    body_seconds: PositiveFloat = 20.0
+    """A request that has not arrived whole after so long is given up."""
+    max_buffered_bytes: PositiveInt = 64 << 20
+    """Most bytes of requests that are still arriving, of all clients."""
+    max_connections: PositiveInt = 1024
+    """Most connections."""
     drain_seconds: PositiveFloat = 110.0
     """After SIGTERM: how long sessions that are open are still served."""
 

@@ -1,10 +1,12 @@
-"""A worker process: `python -m vagen.service.worker <file descriptor of its socket>`.
+"""A worker process: `python -m vagen.service.worker <descriptor of its socket> <seconds> <MiB>`.
 
-It reads lists of calls and answers them in order, until the other side is gone. Whatever an
-environment prints goes to standard error.
+It reads lists of calls and answers them in order, until the other side is gone. A call that takes
+longer than the seconds, or needs memory beyond the MiB (0: no bound), fails, and the others go on.
+Whatever an environment prints goes to standard error.
 """
 
 import os
+import resource
 import signal
 import socket
 import sys
@@ -21,15 +23,27 @@ HOLD_SECONDS = 0.005
 """Answers are sent together unless one has waited this long."""
 
 
-def serve(connection: socket.socket) -> None:
-    """Answers calls until the stream ends."""
+def serve(connection: socket.socket, seconds: float) -> None:
+    """Answers calls until the stream ends.
+
+    Args:
+        connection: Calls come and answers go here.
+        seconds: A call may take.
+    """
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError(f"it took longer than {seconds:g} s")
+
+    signal.signal(signal.SIGALRM, give_up)
     host = Host()
     while (message := receive(connection)) is not None:
         answers: list[list[Any]] = []
         frames: list[Blob] = []
         held_since = time.monotonic()
         for number, call in message["calls"]:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
             content, shown = host.answer_json(call)
+            signal.setitimer(signal.ITIMER_REAL, 0)
             answers.append([number, orjson.Fragment(content), len(shown)])
             frames += shown
             if time.monotonic() - held_since > HOLD_SECONDS:
@@ -40,14 +54,17 @@ def serve(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """Runs a worker on the socket whose descriptor is the one argument."""
+    """Runs a worker as its arguments say."""
+    descriptor, seconds, mib = sys.argv[1:]
+    if int(mib):
+        resource.setrlimit(resource.RLIMIT_DATA, (int(mib) << 20,) * 2)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes the stream
     os.dup2(2, 1)
     with (
-        socket.socket(fileno=int(sys.argv[1])) as connection,
+        socket.socket(fileno=int(descriptor)) as connection,
         suppress(BrokenPipeError, ConnectionResetError),  # nobody waits for the answer any more
     ):
-        serve(connection)
+        serve(connection, float(seconds))
 
 
 if __name__ == "__main__":

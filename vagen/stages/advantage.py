@@ -30,11 +30,13 @@ from vagen.learning import (
 from vagen.learning.agreement import disagreement, measure_agreement
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import TokenRow, Trajectory
-from vagen.run.run import Run, result
+from vagen.run.reading import committed, result
+from vagen.run.run import Run
 from vagen.stages.collapse import is_due, measure
 from vagen.stages.credit import anchor_ids, credit_arguments
 from vagen.stages.selection import select_trajectories, turn_rewards_by_trajectory
 from vagen.stages.weights import engine_at, updates_before, version_learning
+from vagen.storage import CorruptArtifact, read_manifest
 
 COMPARED = 16
 """Rows whose log-probabilities are computed only to compare them with the rollout's."""
@@ -55,6 +57,7 @@ def advantage(
     source = source or run.step(iteration, "judge")
     folder = out or run.step(iteration, "advantage")
     batch = TrajectoryBatch.load(run.fetch(source), kind="judge", config_digest=run.config_digest)
+    _check_tokens(run.step(iteration, "rollout"), source)
     engine = engine_at(run, version_learning(run, batch))
     metrics = add_columns(
         run.experiment,
@@ -67,6 +70,23 @@ def advantage(
         metrics |= measure(run.experiment, engine, batch.trajectories, batch.images)
     replace(batch, kind="advantage", metrics=metrics).save(folder, previous=source)
     return result(folder)
+
+
+def _check_tokens(played: Path, judged: Path) -> None:
+    """A judge scores what was played and adds nothing to it.
+
+    Raises:
+        CorruptArtifact: The judged batch has other tokens or frames than the rollout.
+    """
+    if committed(played) is None:
+        return
+    for name in ("tokens.parquet", "images.parquet"):
+        before, after = (read_manifest(folder).files.get(name) for folder in (played, judged))
+        if before != after:
+            raise CorruptArtifact(
+                f"{judged / name} is not what was played: {played / name} is another; delete "
+                f"{judged} and resume the run: it is judged again"
+            )
 
 
 def watch_agreement(

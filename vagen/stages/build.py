@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from vagen import progress
-from vagen.run.run import Run, result
+from vagen.run.reading import result
+from vagen.run.run import Run
 from vagen.service import environments_of
 from vagen.stages.blind import blind_scores
 from vagen.stages.checks import check_endpoints, check_start

@@ -31,7 +31,6 @@ from vagen.rollout.types import Status, Trajectory
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.stages.levels import LevelSet, load_levels
-from vagen.storage import verify_directory
 
 Seen = Mapping[str, tuple[float, float]]
 """Discounted successes and episodes of each bucket that was played."""
@@ -86,7 +85,6 @@ def curriculum_of(run: Run, iteration: int) -> Curriculum:
     seen = {}
     if config.enable and iteration:
         folder = run.fetch(run.step(iteration - 1, "rollout"))
-        verify_directory(folder)
         seen = json.loads((folder / layout.CURRICULUM).read_text())
     seed = derive_seed(run.experiment.seed, "curriculum", iteration)
     return Curriculum(config, load_levels(run), seen, seed)

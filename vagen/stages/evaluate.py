@@ -18,7 +18,8 @@ from vagen.report.viewer import write_report
 from vagen.rollout.batch import SCHEMA_VERSION, TrajectoryBatch
 from vagen.rollout.types import Status
 from vagen.run import layout
-from vagen.run.run import Run, read_results, result
+from vagen.run.reading import read_results, result
+from vagen.run.run import Run
 from vagen.run.spent import spent
 from vagen.stages.advantage import add_columns
 from vagen.stages.episodes import evaluation_specs

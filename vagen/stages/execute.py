@@ -102,6 +102,8 @@ def closing(run: Run) -> Iterator[None]:
         stopped = not isinstance(error, Exception)
         try:
             execute(run, finalize, state=CANCELLED if stopped else "FAILED", message=str(error))
+        except StorageError as problem:
+            progress.note(str(problem))
         except Exception:
             traceback.print_exc()  # what ended the training is told, not what followed from it
         raise

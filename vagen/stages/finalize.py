@@ -7,9 +7,11 @@ from typing import Any
 from vagen import progress
 from vagen.report.curves import Mark, write_curves
 from vagen.run import layout
-from vagen.run.run import Run, committed, read_results
+from vagen.run.reading import committed, read_results
+from vagen.run.run import Run
 from vagen.run.spent import spent, working_seconds
 from vagen.stages.tracking import log_all, tracker_of
+from vagen.storage import CorruptArtifact
 from vagen.tracking import paired_bootstrap
 from vagen.tracking.tracker import RunStatus
 
@@ -26,12 +28,18 @@ def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
         run: The run.
         state: How the pipeline ended, in Kubeflow's words.
         message: Why, if it failed.
+
+    Raises:
+        CorruptArtifact: An evaluation was changed since; the MLflow run is closed all the same.
     """
     finished = committed(run.registration) is not None
     status: RunStatus = "FINISHED" if finished else "KILLED" if state == CANCELLED else "FAILED"
-    progress.event("run_ended", status=status, state=state, message=message)
-    summary = summarize(run)
-    curves = _curves(run)
+    summary = curves = problem = None
+    try:
+        summary, curves = summarize(run), _curves(run)
+    except CorruptArtifact as error:
+        status, problem = "FAILED", error
+    progress.event("run_ended", status=status, state=state, message=message or str(problem or ""))
     if (run.path / layout.MLFLOW_RUN).exists():
         tracker = tracker_of(run)
         log_all(run)
@@ -41,6 +49,8 @@ def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
         if summary is not None:
             tracker.log_artifact(run.path / layout.SUMMARY)
         tracker.finish(status)
+    if problem is not None:
+        raise problem
     return {"uri": str(run.path), "sha256": "", "metrics": {}}
 
 

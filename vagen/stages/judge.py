@@ -21,7 +21,8 @@ from vagen.judge.scoring import Scorer, cache_folder, statements
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.runner import derive_seed
 from vagen.rollout.types import SectionScores, Trajectory, Turn, Verdict
-from vagen.run.run import Run, result
+from vagen.run.reading import result
+from vagen.run.run import Run
 from vagen.stages.judge_answers import AnswerJournal
 from vagen.stages.levels import load_levels
 

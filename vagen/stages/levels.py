@@ -9,7 +9,6 @@ from vagen.config.schema import EnvSpec, ExperimentConfig
 from vagen.envs import LevelRef, distinct_levels, env_config_digest
 from vagen.rollout.types import NOTHING, SectionScores
 from vagen.run.run import Run
-from vagen.storage import verify_directory
 
 SPLITS = ("train", "val", "test")
 LEVELS_FILE = "levels.json"
@@ -96,8 +95,7 @@ def load_levels(run: Run) -> list[LevelSet]:
     Raises:
         CorruptArtifact: The folder was changed.
     """
-    verify_directory(run.fetch(run.levels))
-    sets = json.loads((run.levels / LEVELS_FILE).read_text())
+    sets = json.loads((run.fetch(run.levels) / LEVELS_FILE).read_text())
     return [
         LevelSet(
             config_id,

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from vagen import progress
+from vagen.config.addresses import redact
 from vagen.envs.images import png_bytes
 from vagen.run import layout
-from vagen.run.run import Run, read_results, result
+from vagen.run.reading import read_results, result
+from vagen.run.run import Run
 from vagen.service import environments_of
 from vagen.stages.tracking import tracker_of
-from vagen.storage import commit_directory, verify_directory
+from vagen.storage import commit_directory
 from vagen.tracking import Example, register_model
 
 
@@ -21,7 +23,7 @@ def register(run: Run) -> dict[str, Any]:
         RegistrationError: The registered version cannot be loaded back or does not answer.
     """
     checkpoint = run.checkpoint(run.final_iteration)
-    verify_directory(run.fetch(checkpoint, layout.POLICY), layout.POLICY)
+    run.fetch(checkpoint, layout.POLICY)
     before, after = (
         read_results(run.fetch(run.evaluation(name)))["by_level"]
         for name in (layout.WARM_START, layout.FINAL)
@@ -45,7 +47,7 @@ def register(run: Run) -> dict[str, Any]:
         "alias": registration.alias,
         "reason": registration.reason,
         "mlflow_run_id": tracker.run_id,
-        "tracking_uri": tracker.uri,
+        "tracking_uri": redact(tracker.uri),
         "policy": str(Path(checkpoint / layout.POLICY)),
     }
     payload = {"metrics": {}, "model_uri": registration.model_uri}

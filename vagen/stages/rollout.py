@@ -26,12 +26,13 @@ from vagen.rollout.contexts import context_tokens
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import Status, Trajectory
 from vagen.run import layout
-from vagen.run.run import NextRollout, Run, result
+from vagen.run.reading import result
+from vagen.run.run import NextRollout, Run
 from vagen.stages.curriculum import Curriculum, Seen, curriculum_of
 from vagen.stages.episodes import greedy_specs, refill_specs, training_specs
 from vagen.stages.selection import turn_rewards
 from vagen.stages.weights import engine_at, updates_before, version_played
-from vagen.storage import commit_directory, verify_directory
+from vagen.storage import commit_directory
 
 OnFinish = Callable[[Trajectory], None]
 
@@ -201,7 +202,6 @@ def _carried(run: Run, iteration: int) -> list[EpisodeSpec]:
     if iteration == 0:
         return []
     folder = run.fetch(run.step(iteration - 1, "rollout"))
-    verify_directory(folder)
     return read_carried(folder / layout.CARRIED)
 
 

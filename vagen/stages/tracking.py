@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vagen.run import layout
-from vagen.run.run import Run, result
+from vagen.run.reading import result
+from vagen.run.run import Run
 from vagen.storage import read_manifest
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from vagen import progress
 from vagen.learning.early_stop import stop_reason
 from vagen.metrics import REWARD_VARIANCE
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.run.run import Run, result
+from vagen.run.reading import result
+from vagen.run.run import Run
 from vagen.stages.checkpoints import begin_checkpoint
 from vagen.stages.learn import learn
 from vagen.stages.stability import Watch

@@ -28,7 +28,8 @@ from vagen.rollout.expert import ExpertPolicy
 from vagen.rollout.play import check_failures, limits_of, make_environment
 from vagen.rollout.runner import EpisodeRunner, EpisodeSpec, derive_seed, run_episodes, run_to_end
 from vagen.rollout.types import Sampling, TokenRow
-from vagen.run.run import Run, result
+from vagen.run.reading import result
+from vagen.run.run import Run
 from vagen.service import AsyncEnv, environments_of
 from vagen.stages.checks import check_endpoints
 from vagen.stages.levels import LevelSet, draw_levels, load_levels

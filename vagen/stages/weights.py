@@ -13,7 +13,7 @@ from vagen.run.run import KEEP_CHECKPOINTS, Run
 from vagen.run.spent import ENGINE_STARTED
 from vagen.service.pool import core_count
 from vagen.stages.learn import learn
-from vagen.storage import MANIFEST, StorageError, read_manifest, remove_all_stale, verify_directory
+from vagen.storage import MANIFEST, StorageError, read_manifest, remove_all_stale
 
 
 def version_before(iteration: int) -> str:
@@ -104,15 +104,14 @@ def _load(run: Run, version: str) -> Engine:
         if run.engine is not None:
             run.engine.close()
             run.engine = None
-        verify_directory(run.fetch(run.warm_start))
+        run.fetch(run.warm_start)
         run.engine = make_engine(
             run.experiment, run.infra, run.initial_model(), version=layout.WARM_START
         )
-        progress.event(ENGINE_STARTED, gpus=gpus_of(run.infra))
+        _tell_machine(run)
     if version != layout.WARM_START:
         checkpoint = run.checkpoint(iteration_of(version))
-        verify_directory(run.fetch(checkpoint))
-        run.engine.load(checkpoint, version=version)
+        run.engine.load(run.fetch(checkpoint), version=version)
     return run.engine
 
 
@@ -143,6 +142,27 @@ def make_engine(
         environments=infra.environments,
         helpers=helpers_of(infra),
     )
+
+
+def _tell_machine(run: Run) -> None:
+    """Records what numbers depend on; says where that is not what the run had before."""
+    import torch
+
+    cpu = device_of(run.infra).type == "cpu"
+    machine: dict[str, object] = {
+        "device": "cpu" if cpu else torch.cuda.get_device_name(),
+        "threads": torch.get_num_threads() if cpu else None,
+        "torch": torch.__version__,
+    }
+    earlier = [e for e in progress.read_events(run.events) if e["event"] == ENGINE_STARTED]
+    before = earlier[-1].get("machine", machine) if earlier else machine
+    progress.event(ENGINE_STARTED, gpus=gpus_of(run.infra), machine=machine)
+    for name, now in machine.items():
+        if now != before[name]:
+            progress.note(
+                f"the run goes on with {name} {now}, it had {before[name]}: its numbers "
+                "will not be those of a run that was never stopped"
+            )
 
 
 def configure_torch(infra: InfraConfig) -> None:

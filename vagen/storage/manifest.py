@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ MANIFEST = "manifest.json"
 T = TypeVar("T")
 THREADS = 8
 """Files that are written, read or hashed side by side; none of it holds the interpreter's lock."""
+_SETTLED_NS = 10**9
+"""A file that changed no later than this ago may change again within the same clock tick."""
+_known_digests: dict[tuple[int, ...], str] = {}
+"""By device, inode, size and times of a file, which are others once anything is written to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +51,9 @@ class Manifest:
         return directory_digest(self)
 
     def part(self, folder: str) -> dict[str, FileEntry]:
-        """The files in a folder of the directory; all of them if that is empty."""
+        """The files in a folder of the directory, or the file of that name; all if it is empty."""
         start = f"{folder}/" if folder else ""
-        return {name: entry for name, entry in self.files.items() if name.startswith(start)}
+        return {n: entry for n, entry in self.files.items() if n == folder or n.startswith(start)}
 
     def to_json(self) -> str:
         """The text of `manifest.json`; it ends with the digest of the rest."""
@@ -65,9 +70,17 @@ def directory_digest(manifest: Manifest) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, hexadecimal."""
+    """SHA-256 of a file's bytes, hexadecimal; a process reads a file once while it is unchanged."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        stat = os.fstat(file.fileno())
+        times = stat.st_mtime_ns, stat.st_ctime_ns
+        key = (stat.st_dev, stat.st_ino, stat.st_size, *times)
+        found = _known_digests.get(key)
+        if found is None:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            if max(times) < time.time_ns() - _SETTLED_NS:
+                _known_digests[key] = found
+        return found
 
 
 def file_entry(path: Path) -> FileEntry:
@@ -195,7 +208,7 @@ def verify_directory(directory: Path, part: str = "") -> Manifest:
 
     Args:
         directory: the committed directory.
-        part: a folder in it: only what is in that is checked.
+        part: a folder or file in it: only that is checked.
 
     Raises:
         StorageError: if the folder does not exist or was never committed.

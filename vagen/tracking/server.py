@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from vagen.config.addresses import redact
 from vagen.storage import storage_errors
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def open_client(uri: str) -> "MlflowClient":
     except errors() as error:
         reason = str(error).strip().splitlines()
         raise TrackingError(
-            f"MLflow at {_without_password(uri)} does not work: "
+            f"MLflow at {redact(uri)} does not work: "
             f"{reason[0] if reason else error!r}; check `infra.mlflow_tracking_uri`"
         ) from error
     return client
@@ -127,8 +128,7 @@ def _probe(uri: str) -> None:
     if not separator or dialect not in {*_PORTS, "sqlite"}:
         known = ", ".join(f"{name}://" for name in sorted({*_PORTS, "sqlite"}))
         raise TrackingError(
-            f"`infra.mlflow_tracking_uri` is {_without_password(uri)!r}: "
-            f"it must begin with one of {known}"
+            f"`infra.mlflow_tracking_uri` is {redact(uri)!r}: it must begin with one of {known}"
         )
     if dialect == "sqlite":
         _probe_sqlite(Path(uri.partition(":///")[2]))
@@ -166,16 +166,6 @@ def _probe_server(uri: str, dialect: str) -> None:
         socket.create_connection((host, port), timeout=CONNECT_TIMEOUT).close()
     except (OSError, ValueError) as error:
         raise TrackingError(
-            f"MLflow at {_without_password(uri)} cannot be reached: {error}; start the server, "
+            f"MLflow at {redact(uri)} cannot be reached: {error}; start the server, "
             "correct `infra.mlflow_tracking_uri`, or leave it out to use a local database"
         ) from error
-
-
-def _without_password(uri: str) -> str:
-    try:
-        parts = urlsplit(uri)
-    except ValueError:
-        return "the configured address"
-    if parts.password is None:
-        return uri
-    return uri.replace(f":{parts.password}@", ":***@")

@@ -43,6 +43,11 @@ class FrozenLakeConfig(GridConfig):
         return self
 
     @property
+    def picture_side(self) -> int:
+        """Side of the picture in pixels."""
+        return self.size * self.tile_size
+
+    @property
     def described(self) -> Literal["target", "near", "all"]:
         """What state texts speak of."""
         if self.layout.notation == "symbolic":

@@ -164,7 +164,7 @@ class FrozenLakeEnv(GridEnv):
         return "reach the target . avoid holes . actions : " + " , ".join(ACTIONS)
 
     @staticmethod
-    @functools.cache
+    @functools.lru_cache(maxsize=8)
     def _draw_tiles(side: int) -> TileSet:
         ice, crack = (205, 232, 250), (170, 208, 236)
         black, rim, green, pole = (18, 20, 34), (110, 150, 190), (26, 168, 60), (70, 60, 50)

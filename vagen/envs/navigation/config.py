@@ -1,10 +1,10 @@
 """Options of Navigation."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from vagen.envs.config import EnvConfig
+from vagen.envs.config import EnvConfig, Served
 
 TaskStyle = Literal[
     "base", "common_sense", "complex_instruction", "visual_appearance", "long_horizon"
@@ -44,7 +44,7 @@ class NavigationConfig(EnvConfig):
     state_objects: Literal["target", "all"] | None = None
     """What state texts speak of: the target, or it and the nearest things in view; null takes
     `target` in brief prompts and `all` in full ones."""
-    episodes: str | None = None
+    episodes: Annotated[str | None, Served()] = None
     """AI2-THOR's episodes: path of a JSON file (see docs/environments.md)."""
     gpu: int | None = Field(None, ge=0)
     """Device that AI2-THOR renders on; null lets it choose."""

@@ -67,7 +67,7 @@ def read(text: str) -> list[Claim] | None:
     if found is None:
         return read_claims(text, CLAIMS)
     held = found.pop("held", NOTHING)
-    parts = [] if held == NOTHING else [f"{held} held"]
+    parts = [] if held in (NOTHING, None) else [f"{held} held"]
     for thing, place in found.items():
         point = ", ".join(map(str, place)) if isinstance(place, list) else place
         parts.append(f"{thing} at ({point})")

@@ -1,11 +1,11 @@
 """Options of Sokoban."""
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from vagen.envs.base import State
-from vagen.envs.config import GridConfig
+from vagen.envs.config import GridConfig, Served
 
 
 class SokobanConfig(GridConfig):
@@ -26,10 +26,10 @@ class SokobanConfig(GridConfig):
     """Least number of moves of the best solution."""
     max_solution_length: PositiveInt | None = None
     """Greatest number of moves of the best solution; null is no bound."""
-    search_budget: PositiveInt = 10_000
+    search_budget: Annotated[PositiveInt, Served(at_most=100_000)] = 10_000
     """Most box arrangements examined for one level; more finds longer levels of many boxes, and
     solves harder levels of a file."""
-    level_file: str | None = None
+    level_file: Annotated[str | None, Served()] = None
     """Levels in Boxoban's text format instead of generated ones; their own size and boxes hold."""
 
     @field_validator("dim_room")
@@ -56,6 +56,11 @@ class SokobanConfig(GridConfig):
                 "solutions of its levels are not known"
             )
         return self
+
+    @property
+    def picture_side(self) -> int:
+        """Longer side of the picture in pixels."""
+        return max(self.dim_room) * self.tile_size
 
     def positions(self, state: State) -> dict[str, Any]:
         """Player, boxes and targets."""

@@ -205,7 +205,7 @@ class SokobanEnv(GridEnv):
         return "push each box onto a target . actions : " + " , ".join(ACTIONS)
 
     @staticmethod
-    @functools.cache
+    @functools.lru_cache(maxsize=8)
     def _draw_tiles(side: int) -> TileSet:
         sand, seam = (240, 226, 190), (222, 204, 160)
         mortar, brick = (66, 70, 80), (120, 126, 140)

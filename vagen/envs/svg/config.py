@@ -1,10 +1,10 @@
 """Options of SVG."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from vagen.envs.config import EnvConfig
+from vagen.envs.config import EnvConfig, Served
 from vagen.envs.parsing import PromptFormat
 
 Part = Literal["structure", "colour", "edges", "dino", "dreamsim"]
@@ -42,9 +42,9 @@ class SVGConfig(EnvConfig):
     parts of `score_weights`."""
     score_weights: dict[Part, float] | None = None
     """Weight of each part, for `scorer: weights`; they are divided by their sum."""
-    dino_path: str | None = None
+    dino_path: Annotated[str | None, Served()] = None
     """Model directory of DINOv2."""
-    dreamsim_path: str | None = None
+    dreamsim_path: Annotated[str | None, Served()] = None
     """Model directory of DreamSim."""
 
     @model_validator(mode="after")

@@ -1,0 +1,53 @@
+"""Connections of the service: a bound on what may arrive before a request has begun."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEADER_BYTES = 64 << 10
+"""Most bytes of a request's line and headers."""
+HEADER_SECONDS = 10.0
+"""How long they may take, from the connection or the first byte on."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """HTTP as uvicorn speaks it; a connection that does not come to its request is closed."""
+
+    _waiting: asyncio.TimerHandle | None = None
+    _bytes = 0
+
+    def connection_made(self, transport: Any) -> None:
+        """See `asyncio.Protocol`."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        if self._between_requests:
+            self._wait()
+            self._bytes += len(data)
+        super().data_received(data)
+        if not self._between_requests:
+            self._begun()
+        elif self._bytes > HEADER_BYTES:
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._begun()
+        super().connection_lost(exc)
+
+    @property
+    def _between_requests(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait(self) -> None:
+        if self._waiting is None:
+            self._waiting = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+    def _begun(self) -> None:
+        self._bytes = 0
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
