@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from judge_samples import frozenlake_state, language
 from llm_server import MODEL, ScriptedServer
 
+from vagen.clients import DEADLINE, EndpointError, NoAnswerError, Reason
+from vagen.clients.limits import CircuitBreaker, RateLimit
 from vagen.config.judge_options import LLMJudgeConfig
 from vagen.envs.frozenlake.claims import Target
 from vagen.judge import AnswerCache, ChatClient, LLMJudge, RuleJudge, rules_for
 from vagen.judge.cache import normalized
-from vagen.judge.llm import DEADLINE, EndpointError, NoAnswerError, Reason
 from vagen.judge.llm.answers import read_claims, read_verification
-from vagen.judge.llm.limits import CircuitBreaker, RateLimit
 from vagen.judge.llm.prompts import Role, claims_answer, verifier
 from vagen.rollout.types import Verdict
 
@@ -285,7 +285,7 @@ def test_processes_that_share_a_limit_take_their_part() -> None:
         base_url="http://x/v1", api_key_env=None, requests_per_second=8, concurrency=10
     )
     client = ChatClient(config, share=4)
-    assert client._rate._rate == 2 and client._slots._value == 3
+    assert client._client._rate._rate == 2 and client._client._slots._value == 3
 
 
 def test_equal_questions_under_way_are_asked_once(server: ScriptedServer) -> None:

@@ -23,12 +23,20 @@ from vagen.run import layout
 
 
 def evaluate(options: Namespace) -> None:
-    """Measures a model on levels it was not trained on."""
+    """Measures a model, or compares several, on levels that were not trained on."""
     if options.count is not None and options.count < 1:
         raise UsageError(f"--count is {options.count}; it must be at least 1")
+    from vagen.cli.evaluate_models import evaluate_models, is_evaluation
+
+    if options.models or is_evaluation(Path(options.model)):
+        evaluate_models(options)
+        return
+    _refuse_flags(options)
     from vagen.run.run import Run
 
-    run, run_dir = None, _run_named(options.model)
+    split = options.levels or "test"
+
+    run, run_dir = None, run_named(options.model)
     if run_dir is None:
         experiment, infra = load_configs(options)
         model = options.model
@@ -42,7 +50,7 @@ def evaluate(options: Namespace) -> None:
         run.check_config()
         model = run.newest_policy()
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = f"{experiment.name}-{options.levels}-{stamp}"
+    folder = f"{experiment.name}-{split}-{stamp}"
     if options.to:
         out = new_folder(Path(options.to))
     elif run_dir is not None:
@@ -54,9 +62,7 @@ def evaluate(options: Namespace) -> None:
     from vagen.stages.evaluate import evaluate_model
 
     try:
-        results = evaluate_model(model, experiment, infra, options.levels, options.count, out)[
-            "results"
-        ]
+        results = evaluate_model(model, experiment, infra, split, options.count, out)["results"]
     finally:
         close()
     if run is not None and run.mirror is not None and out.is_relative_to(run.path):
@@ -68,6 +74,18 @@ def evaluate(options: Namespace) -> None:
         if found:
             print("  ".join(f"{label}{k} {value:.3f}" for k, value in found.items()))
     print(f"{out}  (vagen view {out})")
+
+
+def _refuse_flags(options: Namespace) -> None:
+    """Options that one model alone does not have."""
+    for name in ("attempts", "baseline", "prices", "max_cost", "max_tokens", "rerun"):
+        if getattr(options, name) is not None:
+            raise UsageError(
+                f"--{name.replace('_', '-')} goes with --model, or with an evaluation's file or "
+                f"folder: vagen eval EXPERIMENT --model {options.model} --{name.replace('_', '-')}"
+            )
+    if options.eval_overrides:
+        raise UsageError(f"eval.{options.eval_overrides[0]} goes with --model")
 
 
 def view(options: Namespace) -> None:
@@ -116,7 +134,7 @@ def _fetcher(path: Path) -> Callable[[Path], Path]:
         return lambda folder: folder
 
 
-def _run_named(model: str) -> Path | None:
+def run_named(model: str) -> Path | None:
     """The run that `eval` was given, or None if it was given a model."""
     if "://" in model:
         return find_run(model)

@@ -111,8 +111,8 @@ def _message(error: Exception) -> str:
 
 
 def _read_words(options: argparse.Namespace, words: list[str]) -> None:
-    """Sorts words into `experiment`, `overrides` and `infra_overrides`."""
-    options.overrides, options.infra_overrides, names = [], [], []
+    """Sorts words into `experiment`, `overrides`, `infra_overrides` and `eval_overrides`."""
+    options.overrides, options.infra_overrides, options.eval_overrides, names = [], [], [], []
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
@@ -121,6 +121,8 @@ def _read_words(options: argparse.Namespace, words: list[str]) -> None:
             names.append(value)
         elif key.startswith("infra."):
             options.infra_overrides.append(word.removeprefix("infra."))
+        elif key.startswith("eval."):
+            options.eval_overrides.append(word.removeprefix("eval."))
         else:
             options.overrides.append(word)
     if len(names) > 1:
@@ -193,12 +195,38 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         _PIPELINE,
     ],
     "eval": [
-        (("model",), {"help": "a model directory, hub id, or a run (its newest policy)"}),
+        (
+            ("model",),
+            {
+                "help": "a run (its newest policy), model directory or hub id; with --model the "
+                "experiment; or an evaluation: its YAML file, or its folder, to go on",
+            },
+        ),
+        (
+            ("--model",),
+            {
+                "dest": "models",
+                "action": "append",
+                "default": [],
+                "metavar": "SPEC",
+                "help": "a row: expert, random, blind, openai:NAME@http://host:8000/v1, "
+                "anthropic:NAME, a run, ... (docs/evaluation.md); may be repeated",
+            },
+        ),
         (
             ("--levels",),
-            {"choices": ["test", "val"], "default": "test", "help": "which levels"},
+            {"choices": ["test", "val"], "help": "which levels (test)"},
         ),
         (("--count",), {"type": int, "help": "how many levels (default: all of the experiment's)"}),
+        (("--attempts",), {"type": int, "metavar": "K", "help": "--model: episodes on each level"}),
+        (("--baseline",), {"metavar": "SPEC", "help": "--model: the row to compare with (first)"}),
+        (("--prices",), {"metavar": "FILE", "help": "--model: what tokens cost"}),
+        (("--max-cost",), {"type": float, "metavar": "X", "help": "--model: ask no more at that"}),
+        (("--max-tokens",), {"type": int, "metavar": "N", "help": "the same of tokens in and out"}),
+        (
+            ("--rerun",),
+            {"choices": ["failed"], "help": "go on, and ask again where an endpoint had failed"},
+        ),
         (("--to",), {"dest": "to", "metavar": "DIR", "help": "folder for the result"}),
     ],
     "view": [

@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from vagen.config.base import LATER, Fraction, Section
+from vagen.config.client_options import ClientConfig
 
 
-class LLMJudgeConfig(Section):
+class LLMJudgeConfig(ClientConfig):
     """The language model that judges: any OpenAI-compatible endpoint, and how it may be used.
 
     The limits are those of one run. Where several processes judge (`engine: verl`), each gets its
@@ -27,27 +28,15 @@ class LLMJudgeConfig(Section):
     """Most tokens of an answer."""
     json_schema: bool = True
     """Ask the server to hold answers to a JSON schema. A server that refuses is asked without."""
-    concurrency: PositiveInt = 32
-    """Requests under way at once."""
     requests_per_second: PositiveFloat | None = 70.0
     """Most requests per second; null is no limit."""
-    tokens_per_minute: PositiveFloat | None = None
-    """Most tokens per minute, those of the prompts and `max_tokens` of each answer; null is no
-    limit."""
-    timeout: PositiveFloat = 30.0
-    """Seconds for one request."""
-    retries: int = Field(default=6, ge=0)
-    """Further attempts at a request that failed in a way that may pass."""
-    backoff: PositiveFloat = 0.5
-    """Seconds before the first of them, doubled each time, with jitter."""
-    max_backoff: PositiveFloat = 30.0
-    """Most seconds between two attempts; what a server asks for by `Retry-After` goes before."""
     deadline: PositiveFloat = 600.0
     """Seconds for the statements of one batch; those without a verdict then have none."""
-    breaker_failures: PositiveInt = 8
-    """Failures in a row, of all requests together, after which none is sent for a while."""
-    breaker_cooldown: PositiveFloat = 5.0
-    """Seconds of that while, doubled as long as the first request after it fails."""
+
+    @property
+    def request_rate(self) -> float | None:
+        """See `ClientConfig`."""
+        return self.requests_per_second
 
 
 class SecondJudgeConfig(Section):

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from vagen.clients import DEADLINE
 from vagen.config.infra import InfraConfig
 from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
@@ -20,7 +21,6 @@ from vagen.judge import (
     make_judge,
     rules_for,
 )
-from vagen.judge.llm import DEADLINE
 from vagen.rollout.types import NOTHING, SectionScores, Status, Trajectory, Turn, Verdict
 from vagen.service import environments_of
 

@@ -52,8 +52,8 @@ def write_report(
     """
     text_of = token_text(tokenizer, token_strings)
     payload = viewer_payload(batch, text_of=text_of, max_frame_bytes=max_frame_bytes)
-    style, script = _asset(("report.css",)), _asset(SCRIPTS)
-    page = _template().render(
+    style, script = asset(("report.css",)), asset(SCRIPTS)
+    page = template("report.html.j2").render(
         title=title,
         provenance=[
             ("batch", batch.kind),
@@ -65,9 +65,9 @@ def write_report(
         cards=summary_cards(batch.trajectories),
         configs=config_rows(batch.trajectories),
         style=Markup(style),
-        style_hash=_csp_hash(style),
+        style_hash=csp_hash(style),
         script=Markup(script),
-        script_hash=_csp_hash(script),
+        script_hash=csp_hash(script),
         data=Markup(script_safe_json(payload)),
     )
     with write_whole(path) as partial:
@@ -76,21 +76,23 @@ def write_report(
 
 
 @cache
-def _template() -> Any:
+def template(name: str) -> Any:
+    """A page of this room."""
     environment = Environment(
         loader=PackageLoader("vagen.report"), autoescape=True, undefined=StrictUndefined
     )
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 @cache
-def _asset(names: tuple[str, ...]) -> str:
+def asset(names: tuple[str, ...]) -> str:
     """Style or script of the page; a script's parts share one strict scope of their own."""
     folder = files("vagen.report") / "templates"
     parts = "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
     return parts if names[0].endswith(".css") else f'(() => {{\n"use strict";\n{parts}}})();\n'
 
 
-def _csp_hash(text: str) -> str:
+def csp_hash(text: str) -> str:
+    """What a page's content security policy calls a style or script of its own."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return "sha256-" + base64.b64encode(digest).decode("ascii")

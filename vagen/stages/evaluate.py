@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 from vagen import progress
@@ -76,10 +77,12 @@ def play_levels(
     count: int | None = None,
     cache: Path | None = None,
     facts: Mapping[str, str] | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
+    replace: bool = False,
 ) -> dict[str, float]:
     """Plays levels, judges and estimates advantages, and commits batch, results and report.
 
-    The report's head shows `facts` as well.
+    `facts`, `more` and `replace` are those of `commit_episodes`.
     """
     assert engine.version is not None
     sampling = config.actor_rollout_ref.rollout.val_kwargs
@@ -103,37 +106,82 @@ def play_levels(
     )
     check_images(batch, engine.processor, folder)
     add_columns(config, engine, trajectories, images, training=False)
-    several = len(levels) > 1
-    attempts: dict[str, list[bool]] = {}
-    for t in trajectories:
+    commit_episodes(
+        config,
+        batch,
+        folder,
+        name=name,
+        split=split,
+        levels=len(specs) // sampling.n,
+        attempts=sampling.n,
+        tokenizer=engine.processor.tokenizer,
+        facts=facts,
+        more=more,
+        replace=replace,
+    )
+    return metrics
+
+
+def commit_episodes(
+    config: ExperimentConfig,
+    batch: TrajectoryBatch,
+    folder: Path,
+    *,
+    name: str,
+    split: str,
+    levels: int,
+    attempts: int,
+    tokenizer: Any,
+    facts: Mapping[str, str] | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
+    replace: bool = False,
+) -> None:
+    """Commits a batch of judged episodes with their results and the report.
+
+    Args:
+        config: The experiment.
+        batch: The episodes; one that failed in its environment is in no rate.
+        folder: Where to.
+        name: What was evaluated.
+        split: Of the levels.
+        levels: How many there were to play.
+        attempts: Episodes on each.
+        tokenizer: Gives the text of token ids.
+        facts: What the report's head shows as well.
+        more: Further results.
+        replace: Takes the place of what is in the folder.
+    """
+    several = len(config.envs) > 1
+    tried: dict[str, list[bool]] = {}
+    for t in batch.trajectories:
         if t.status is not Status.ENV_ERROR:
             level = f"{t.config_id}/{t.level_hash}" if several else t.level_hash
-            attempts.setdefault(level, []).append(t.success)
-    wins = {level: fmean(found) for level, found in attempts.items()}
+            tried.setdefault(level, []).append(t.success)
+    wins = {level: fmean(found) for level, found in tried.items()}
     results = {
         "name": name,
         "split": split,
-        "policy_version": engine.version,
-        "levels": len(specs) // sampling.n,
+        "policy_version": batch.policy_version,
+        "levels": levels,
         "success": fmean(wins.values()) if wins else 0.0,
         "ci95": success_ci95([*wins.values()]) if wins else None,
-        **of_attempts([*attempts.values()], sampling.n),
+        **of_attempts([*tried.values()], attempts),
         "by_level": wins,
+        **more,
     }
     payload = batch.manifest_payload()
     with commit_directory(
-        folder, kind="evaluation", schema_version=SCHEMA_VERSION, payload=payload
+        folder, kind="evaluation", schema_version=SCHEMA_VERSION, payload=payload, replace=replace
     ) as partial:
         batch.write(partial)
         (partial / layout.RESULTS).write_text(json.dumps(results, indent=2) + "\n")
         write_report(
             batch,
             partial / layout.REPORT,
-            title=f"{config.name}: {name} on {len(trajectories)} {split} levels",
-            tokenizer=engine.processor.tokenizer,
+            title=f"{config.name}: {name} on {len(batch.trajectories)} {split} levels",
+            tokenizer=tokenizer,
             facts=facts,
         )
-    return metrics
 
 
 def evaluate_model(
@@ -143,6 +191,10 @@ def evaluate_model(
     split: str,
     count: int | None,
     out_dir: Path,
+    *,
+    name: str | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
+    replace: bool = False,
 ) -> dict[str, Any]:
     """Evaluates any model directory or hub id outside a run.
 
@@ -152,7 +204,10 @@ def evaluate_model(
         infra: Device and threads.
         split: `val` or `test`.
         count: Levels per environment; None takes all.
-        out_dir: Folder of the evaluation; must not exist.
+        out_dir: Folder of the evaluation.
+        name: What the report calls it; None is the split.
+        more: Further results.
+        replace: Takes the place of what is in the folder, which must be new otherwise.
 
     Returns:
         `uri`, `sha256`, `metrics`, `results`.
@@ -169,8 +224,10 @@ def evaluate_model(
             levels,
             split=split,
             folder=Path(out_dir),
-            name=split,
+            name=name or split,
             cache=cache_folder(infra),
+            more=more,
+            replace=replace,
         )
     return {**result(Path(out_dir)), "results": read_results(Path(out_dir))}
 

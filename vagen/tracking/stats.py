@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 Interval = tuple[float, float]
 
 _Z95 = 1.959963984540054
+_Z80 = 0.8416212335729143
 _CHUNK = 1_000
 
 
@@ -66,13 +67,13 @@ def success_ci95(rates: Sequence[float]) -> Interval:
     return paired_bootstrap(np.zeros(len(rates)), rates, seed=0).ci95
 
 
-def of_attempts(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str, float]]:
+def of_attempts(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str, Any]]:
     """What several attempts at each level tell, for k = 1, 2, 4 … `most`; empty for one attempt.
 
     `pass_at`: share of levels that at least one of k attempts wins; `pass_all`: that all of k win
     (pass^k). Both are unbiased: means over every choice of k from a level's n attempts with c wins,
     `1 - C(n-c, k) / C(n, k)` and `C(c, k) / C(n, k)`. Levels with fewer attempts than k are left
-    out.
+    out. `pass_at_ci95` and `pass_all_ci95` are their intervals over levels (`success_ci95`).
 
     Args:
         levels: outcome of each attempt, by level.
@@ -80,7 +81,8 @@ def of_attempts(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[s
 
     Source: M. Chen et al., arXiv 2107.03374 (pass@k); S. Yao et al., arXiv 2406.12045 (pass^k).
     """
-    found: dict[str, dict[str, float]] = {"pass_at": {}, "pass_all": {}}
+    names = ("pass_at", "pass_all", "pass_at_ci95", "pass_all_ci95")
+    found: dict[str, dict[str, Any]] = {name: {} for name in names}
     if most == 1:
         return {}
     for k in sorted({*(2**i for i in range(most.bit_length())), most}):
@@ -90,7 +92,36 @@ def of_attempts(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[s
             every = [math.comb(c, k) / math.comb(n, k) for n, c in tried]
             found["pass_at"][str(k)] = 1 - math.fsum(none) / len(none)
             found["pass_all"][str(k)] = math.fsum(every) / len(every)
+            found["pass_at_ci95"][str(k)] = success_ci95([1 - rate for rate in none])
+            found["pass_all_ci95"][str(k)] = success_ci95(every)
     return found
+
+
+def levels_needed(
+    baseline: Sequence[float] | ArrayLike, candidate: Sequence[float] | ArrayLike
+) -> int | None:
+    """Levels that would tell this difference from none: at 5 %, in four of five measurements.
+
+    `((z_.975 + z_.8) s / gain)²`, with the standard deviation `s` of the paired differences.
+
+    Args:
+        baseline: result per level, shape [N].
+        candidate: result per level, in the same order, shape [N].
+
+    Returns:
+        None where nothing is known: of one level, of no difference at all.
+
+    Raises:
+        ValueError: as for `paired_bootstrap`.
+
+    Source: J. Cohen, Statistical Power Analysis for the Behavioral Sciences (1988), chapter 2.
+    """
+    difference = _paired(baseline, candidate)
+    gain = float(difference.mean())
+    if difference.size < 2 or gain == 0:
+        return None
+    spread = float(difference.std(ddof=1))
+    return max(2, math.ceil(((_Z95 + _Z80) * spread / gain) ** 2))
 
 
 def paired_seeds(

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from vagen.judge.llm.errors import NoAnswerError, Reason
+from vagen.clients.errors import NoAnswerError, Reason
 from vagen.judge.llm.prompts import Verification
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)

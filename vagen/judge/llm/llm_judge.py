@@ -14,13 +14,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from vagen.clients.errors import NoAnswerError
 from vagen.envs.base import State
 from vagen.judge.base import SECTIONS
 from vagen.judge.cache import AnswerCache, content_key, normalized
 from vagen.judge.gate import same_words, text_flags
 from vagen.judge.llm.answers import AnswerT, read_claims, read_verification
 from vagen.judge.llm.client import ChatClient, Question
-from vagen.judge.llm.errors import NoAnswerError
 from vagen.judge.llm.prompts import (
     PROMPT_VERSION,
     Role,

@@ -4,10 +4,10 @@ import asyncio
 import time
 from dataclasses import dataclass
 
+from vagen.clients import DEADLINE, NoAnswerError
 from vagen.config.judge_options import LLMJudgeConfig
 from vagen.judge.llm.answers import read_verification
-from vagen.judge.llm.client import DEADLINE, ChatClient
-from vagen.judge.llm.errors import NoAnswerError
+from vagen.judge.llm.client import ChatClient
 from vagen.judge.llm.prompts import Role, verifier
 
 _TEXT, _TRUTH = "the door is left", '{"door": "left"}'

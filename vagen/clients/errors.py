@@ -1,10 +1,10 @@
-"""How a request to a language model can fail."""
+"""How a request to an endpoint can fail."""
 
 from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why there is no verdict."""
+    """Why there is no answer."""
 
     TIMEOUT = "timeout"
     """The endpoint did not answer in time."""
@@ -21,9 +21,9 @@ class Reason(StrEnum):
     CUT = "cut"
     """The answer ended at its token limit."""
     DEADLINE = "deadline"
-    """The time of the batch was over."""
+    """The time for it was over."""
     BREAKER = "breaker"
-    """Nothing is sent while the endpoint fails, and that is longer than the batch has."""
+    """Nothing is sent while the endpoint fails, and that is longer than there is time."""
 
 
 RETRIED = frozenset(
@@ -44,17 +44,26 @@ OUTAGES = frozenset({Reason.TIMEOUT, Reason.UNREACHABLE, Reason.SERVER_ERROR})
 class NoAnswerError(Exception):
     """There is no answer, for a reason that is no mistake of the user."""
 
-    def __init__(self, reason: Reason, detail: str = "", retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        reason: Reason,
+        detail: str = "",
+        retry_after: float | None = None,
+        *,
+        holds_all: bool = False,
+    ) -> None:
         """Creates it.
 
         Args:
             reason: Why.
             detail: What was seen, without any secret.
             retry_after: Seconds that the endpoint asks to wait.
+            holds_all: Whether that is asked of all requests, not of this one alone.
         """
         super().__init__(f"{reason}: {detail}" if detail else str(reason))
         self.reason = reason
         self.retry_after = retry_after
+        self.holds_all = holds_all
 
 
 class EndpointError(ValueError):

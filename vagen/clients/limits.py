@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from vagen.judge.llm.errors import OUTAGES, NoAnswerError
+from vagen.clients.errors import OUTAGES, NoAnswerError
 
 _BURST = 1.0
 """Seconds of a rate that may be spent at once after a pause."""

@@ -1,0 +1,309 @@
+"""Evaluations of hosted models against a real HTTP server, and what survives faults and kills."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chat_server import ANSWER, FORMS, PROMPT, ChatServer, digest_of
+
+from vagen.clients import EndpointError
+from vagen.config.base import ConfigError
+from vagen.config.infra import InfraConfig
+from vagen.config.load import load_experiment
+from vagen.envs import make
+from vagen.evaluation import Evaluated, evaluate, load_evaluation
+from vagen.evaluation.journal import JournalError
+from vagen.rollout.batch import TrajectoryBatch
+
+LAKE = "frozenlake-tiny"
+LEVELS = 4
+
+
+def answers() -> tuple[str, ...]:
+    """What an expert says on some level, so that the server's answers are moves."""
+    spec = load_experiment(LAKE).envs["frozenlake"]
+    env = make(spec.env_name, spec.env_config, "train")
+    said = set()
+    for seed in range(30):
+        env.reset(seed=seed)
+        said.add(env.expert_response())
+    return tuple(sorted(said))
+
+
+SAID = answers()
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer(said=SAID) as running:
+        yield running
+
+
+def run(
+    server: ChatServer, folder: Path, *, rerun_failed: bool = False, **changed: Any
+) -> Evaluated:
+    endpoint = {
+        "timeout": 30,
+        "backoff": 0.01,
+        "max_backoff": 0.05,
+        "breaker_cooldown": 0.05,
+        "retries": 12,
+    }
+    options = {
+        "environments": {"lake": LAKE},
+        "models": [f"openai:m@{server.base_url}"],
+        "count": LEVELS,
+        **changed,
+        "endpoint": endpoint | changed.get("endpoint", {}),
+    }
+    infra = InfraConfig(output_dir=str(folder.parent))
+    return evaluate(load_evaluation(options), infra, folder, str, rerun_failed=rerun_failed)
+
+
+def row_folder(folder: Path, name: str) -> Path:
+    [found] = (folder / "rows" / "lake").glob(f"*{name}*")
+    return found
+
+
+def test_a_hosted_model_plays_the_same_levels_as_the_expert(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    spec = f"openai:m@{server.base_url}"
+    found = run(server, tmp_path / "e", models=["expert", spec], attempts=2)
+    expert, hosted = found.lines
+    assert expert.success == 1.0 and expert.observation == 1.0 and expert.tokens is None
+    assert hosted.episodes == 2 * LEVELS and hosted.format_correct == 1.0
+    assert hosted.observation is not None and hosted.observation < 1.0
+    assert hosted.against is not None and hosted.against.gain == hosted.success - 1.0
+    assert hosted.against.levels == LEVELS
+    low, high = hosted.ci95 or (0, 0)
+    assert 0 <= low <= (hosted.success or 0) <= high <= 1
+    assert [*hosted.pass_at] == ["1", "2"] and hosted.pass_at["2"] >= hosted.pass_at["1"]
+    mine, its = (
+        TrajectoryBatch.load(row_folder(tmp_path / "e", name)).trajectories
+        for name in ("openai", "expert")
+    )
+    assert [t.level_hash for t in mine] == [t.level_hash for t in its]
+    assert {t.turns[0].images[0] for t in mine} == {t.turns[0].images[0] for t in its}
+    assert len(server.bodies) == sum(len(t.turns) for t in mine)
+    assert hosted.tokens is not None and hosted.tokens.input == PROMPT * len(server.bodies)
+    assert hosted.tokens.reasoning == 10 * len(server.bodies)
+    longest = max(server.bodies, key=lambda body: len(body["messages"]))["messages"]
+    roles = [message["role"] for message in longest]
+    assert (
+        roles[0] == "system" and set(roles[1::2]) == {"user"} and set(roles[2::2]) == {"assistant"}
+    )
+    assert longest[2]["content"] in SAID, "its own words, to the letter"
+    [image] = [part for part in longest[1]["content"] if part["type"] == "image_url"]
+    assert image["image_url"]["url"].startswith("data:image/png;base64,")
+
+
+def test_faults_lose_nothing_and_nothing_is_paid_twice(server: ChatServer, tmp_path: Path) -> None:
+    calm = run(server, tmp_path / "calm", count=16).lines
+    server.bodies.clear()
+    server.answered.clear()
+    server.behaviour.fault_share = 0.2
+    stormy = run(server, tmp_path / "stormy", count=16).lines
+    assert len(server.endings) > 4, "faults of several kinds"
+    assert stormy == calm
+    assert len(server.answered) == len(set(server.answered)) < len(server.bodies)
+    asked = len(server.bodies)
+    server.behaviour.fault_share = 0.0
+    assert run(server, tmp_path / "stormy", count=16).lines == stormy
+    assert len(server.bodies) == asked, "all that was had is kept"
+
+
+def test_what_an_endpoint_fails_in_does_not_count_and_can_be_asked_again(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    server.behaviour.fault_share, server.behaviour.faults = 0.3, ("server_error",)
+    first = run(server, tmp_path / "e", endpoint={"retries": 0}).lines[0]
+    assert 0 < first.failed <= LEVELS and first.failed + first.episodes == LEVELS
+    again = run(server, tmp_path / "e", endpoint={"retries": 0}).lines[0]
+    assert again == first, "without being told it asks for nothing again"
+    server.behaviour.fault_share = 0.0
+    paid = set(server.answered)
+    before = len(server.answered)
+    whole = run(server, tmp_path / "e", rerun_failed=True).lines[0]
+    assert (whole.failed, whole.episodes) == (0, LEVELS)
+    assert not paid & set(server.answered[before:])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_answer_of_any_form_is_the_models_own(
+    server: ChatServer, tmp_path: Path, form: str
+) -> None:
+    server.behaviour.form = form
+    line = run(server, tmp_path / "e", count=2).lines[0]
+    assert line.failed == 0 and line.episodes == 2
+    told = {"refusal": "refusal", "empty": "empty", "tool_call": "tool_call", "filtered": "empty"}
+    if form in told:
+        assert line.forms == {told[form]: len(server.bodies)}
+        assert line.format_correct == 0.0 and line.invalid == 1.0
+        turn = TrajectoryBatch.load(row_folder(tmp_path / "e", "openai")).trajectories[0].turns[0]
+        assert turn.response_text == ("I cannot help with that." if form == "refusal" else "")
+    else:
+        assert line.forms == {}
+    lines = (tmp_path / "e" / "journal.jsonl").read_text().splitlines()
+    assert {json.loads(line)["reply"]["reasoning"] for line in lines} == {
+        "Let me see." if form == "reasoning" else ""
+    }
+
+
+def _play(url: str, folder: Path) -> None:
+    server = ChatServer.__new__(ChatServer)
+    server.base_url = url
+    run(server, folder, attempts=2, episodes=3)
+
+
+@pytest.mark.slow
+def test_a_killed_evaluation_goes_on_and_gives_the_same_table(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    server.behaviour.delay = 0.01
+    whole = run(server, tmp_path / "whole", attempts=2, episodes=3)
+    requests = len(server.bodies)
+    server.bodies.clear()
+    rng, context = random.Random(1), multiprocessing.get_context("fork")
+    journal, kills = tmp_path / "killed" / "journal.jsonl", 0
+    for _ in range(6):
+        before = len(server.bodies)
+        known = _known(journal)
+        process = context.Process(target=_play, args=(server.base_url, tmp_path / "killed"))
+        process.start()
+        wanted = before + rng.randrange(1, max(2, requests // 5))
+        while len(server.bodies) < wanted and process.is_alive():
+            time.sleep(0.002)
+        if process.is_alive():
+            os.kill(process.pid or 0, signal.SIGKILL)
+            kills += 1
+        process.join()
+        assert not known & {digest_of(body) for body in server.bodies[before:]}
+    assert kills >= 4
+    with journal.open("a") as file:
+        file.write('{"environment": "lake", "epis')  # as a kill may leave it
+    known, before = _known(journal), len(server.bodies)
+    again = run(server, tmp_path / "killed", attempts=2, episodes=3)
+    assert not known & {digest_of(body) for body in server.bodies[before:]}
+    assert again.tables == whole.tables
+    assert len(server.bodies) <= requests + 3 * kills, "those in flight at each kill"
+
+
+def _known(journal: Path) -> set[str]:
+    if not journal.exists():
+        return set()
+    whole = journal.read_text().rpartition("\n")[0].splitlines()
+    return {json.loads(line)["prompt"] for line in whole}
+
+
+def test_costs_stop_cleanly_and_more_money_goes_on(server: ChatServer, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.yaml"
+    price = {"input": 1000.0, "output": 5000.0, "cached_input": 100.0}
+    prices.write_text(yaml.safe_dump({"version": "today", "models": {"openai:m": price}}))
+    each = (1000 * (PROMPT - 50) + 100 * 50 + 5000 * ANSWER) / 1e6
+    options = {"prices": str(prices), "episodes": 2, "endpoint": {"max_tokens": ANSWER}}
+    cut = run(server, tmp_path / "e", max_cost=6 * each, **options)
+    line = cut.lines[0]
+    assert line.unplayed > 0 and line.failed == 0 and cut.stopped.startswith("max_cost")
+    assert line.cost == pytest.approx(each * len(server.bodies)) and line.cost <= 6 * each
+    whole = run(server, tmp_path / "e", max_cost=1000, **options).lines[0]
+    assert whole.unplayed == 0 and whole.episodes == LEVELS
+    assert len(server.bodies) == len(set(map(digest_of, server.bodies)))
+    assert whole.cost == pytest.approx(each * len(server.bodies))
+    solved = round((whole.success or 0) * LEVELS)
+    if solved:
+        assert whole.cost_per_solved == pytest.approx((whole.cost or 0) / solved)
+    tokens = run(server, tmp_path / "t", max_tokens=3000, **options).lines[0]
+    assert tokens.unplayed > 0 and tokens.tokens is not None and tokens.tokens.total <= 3000
+
+
+def test_a_matrix_of_prompts_and_a_mixture_of_options(server: ChatServer, tmp_path: Path) -> None:
+    found = run(
+        server,
+        tmp_path / "e",
+        count=1,
+        matrix={"envs.*.env_config.prompt_format": ["free_think", "grounding_worldmodeling"]},
+        models=[
+            {"model": f"openai:m@{server.base_url}", "name": "small"},
+            {
+                "model": f"openai:m@{server.base_url}",
+                "name": "large",
+                "endpoint": {"image_scale": 2, "detail": "low", "omit": ["seed", "temperature"]},
+            },
+        ],
+    )
+    assert [*found.tables] == [
+        "lake prompt_format=free_think",
+        "lake prompt_format=grounding_worldmodeling",
+    ]
+    assert {row["model"] for rows in found.tables.values() for row in rows} == {"small", "large"}
+    plain = [body for body in server.bodies if "seed" in body]
+    other = [body for body in server.bodies if "seed" not in body]
+    assert plain and other and all("temperature" not in body for body in other)
+    small, large = (_first_image(body) for body in (plain[0], other[0]))
+    assert "detail" not in small and large["detail"] == "low"
+    for name in ("index.html", "table.csv", "table.md", "table.tex", "table.json"):
+        assert "small" in (tmp_path / "e" / name).read_text()
+
+
+def _first_image(body: dict[str, Any]) -> dict[str, str]:
+    return next(
+        part["image_url"]
+        for message in body["messages"]
+        if isinstance(message["content"], list)
+        for part in message["content"]
+        if part["type"] == "image_url"
+    )
+
+
+def test_limits_of_requests_are_kept(server: ChatServer, tmp_path: Path) -> None:
+    server.behaviour.delay = 0.02
+    run(server, tmp_path / "e", count=8, endpoint={"concurrency": 3})
+    assert server.most_at_once == 3
+
+
+def test_mistakes_are_told_before_anything_is_asked(
+    server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    hosted = f"openai:m@{server.base_url}"
+    for changed, message in (
+        ({"models": ["opena:m"]}, "did you mean `openai`"),
+        ({"models": ["openai:"]}, "has no name: write openai:MODEL"),
+        ({"models": ["openai:gpt"]}, "the environment variable OPENAI_API_KEY is not set"),
+        ({"models": ["random", "random"]}, "two models are called random"),
+        ({"baseline": "exprt", "models": ["expert"]}, "did you mean `expert`"),
+        ({"max_cost": 1.0}, "`max_cost` needs a price of openai:m"),
+        ({"models": [{"model": hosted, "endpoint": {"tempreature": 1}}]}, "temperature"),
+        ({"environments": {"lake": "frozen"}}, "unknown experiment `frozen`"),
+    ):
+        with pytest.raises((ConfigError, EndpointError), match=message.replace("(", r"\(")):
+            run(server, tmp_path / "e", **changed)
+    assert not server.bodies
+    server.behaviour.key = "secret"
+    with pytest.raises(EndpointError, match="refuses the key"):
+        run(server, tmp_path / "e")
+    monkeypatch.setenv("MY_KEY", "secret")
+    assert run(server, tmp_path / "e", endpoint={"api_key_env": "MY_KEY"}).failed == 0
+    text = "".join(p.read_text() for p in (tmp_path / "e").glob("*.*"))
+    assert "secret" not in text
+
+
+def test_one_process_at_a_time(server: ChatServer, tmp_path: Path) -> None:
+    from vagen.evaluation.journal import Journal
+
+    held = Journal(tmp_path / "e" / "journal.jsonl")
+    with pytest.raises(JournalError, match="another process makes this evaluation"):
+        run(server, tmp_path / "e")
+    held.close()
+    (tmp_path / "e" / "journal.jsonl").write_text("nonsense\n")
+    with pytest.raises(JournalError, match="line 1"):
+        run(server, tmp_path / "e")

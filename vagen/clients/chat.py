@@ -1,0 +1,175 @@
+"""Chat completions: a conversation in, a reply and its tokens out, from any OpenAI-compatible API.
+
+The reply of a model is its own whatever it is: empty, a refusal, a tool call. A response that is no
+chat completion at all is the endpoint's failure, and is asked for again.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from typing import Any, Protocol
+
+from vagen.clients.client import Client
+from vagen.clients.errors import NoAnswerError, Reason
+from vagen.clients.http import HttpEndpoint
+
+CHARACTERS_PER_TOKEN = 3
+"""A careful guess, for limits of tokens."""
+TOKENS_PER_IMAGE = 1500
+"""The same of an image, whose data URL says nothing of it."""
+
+Body = dict[str, Any]
+"""A request: `model`, `messages` and options, as OpenAI's chat completions have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of a request as the endpoint reports them.
+
+    Example:
+        `Tokens(input=900, output=60) + Tokens(input=100)` is `Tokens(input=1000, output=60)`.
+    """
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+    """Of `input`, those that were read from the endpoint's cache."""
+    image: int = 0
+    """Of `input`, those of images."""
+    reasoning: int = 0
+    """Of `output`, those that were not shown."""
+
+    def __add__(self, other: "Tokens") -> "Tokens":
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Tokens(*(mine + theirs for mine, theirs in pairs))
+
+    @property
+    def total(self) -> int:
+        """In and out."""
+        return self.input + self.output
+
+    @classmethod
+    def of_usage(cls, usage: Mapping[str, Any] | None) -> "Tokens":
+        """Those of a response's `usage`; what it does not tell is 0."""
+        usage = usage or {}
+
+        def part(section: str, name: str) -> int:
+            return int((usage.get(section) or {}).get(name) or 0)
+
+        return cls(
+            input=int(usage.get("prompt_tokens") or 0),
+            output=int(usage.get("completion_tokens") or 0),
+            cached=part("prompt_tokens_details", "cached_tokens"),
+            image=part("prompt_tokens_details", "image_tokens"),
+            reasoning=part("completion_tokens_details", "reasoning_tokens"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a model answered."""
+
+    text: str
+    """Empty where there is none; of a refusal its words."""
+    finish: str
+    """`stop`, `length`, `content_filter`, `tool_calls`, ... as the endpoint says."""
+    tokens: Tokens = Tokens()
+    form: str = "text"
+    """`text`, `empty`, `refusal` or `tool_call`."""
+    reasoning: str = ""
+    """What the model thought, where the endpoint tells it apart; no part of the answer."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Reply":
+        """Inverse of `to_dict`."""
+        return cls(**{**stored, "tokens": Tokens(**stored["tokens"])})
+
+
+class Chat(Protocol):
+    """A model that continues conversations."""
+
+    client: Client
+
+    async def reply(self, body: Body) -> Reply:
+        """The model's reply.
+
+        Raises:
+            NoAnswerError: There is none, which is no fault of the model.
+            EndpointError: The endpoint refuses the key, or does not know the model.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        ...
+
+
+@dataclass(slots=True)
+class OpenAIChat:
+    """Any server with OpenAI's chat completions."""
+
+    client: Client
+    endpoint: HttpEndpoint
+
+    async def reply(self, body: Body) -> Reply:
+        """See `Chat`."""
+
+        async def attempt() -> Reply:
+            response = await self.endpoint.post("chat/completions", body)
+            self.endpoint.check(response)
+            try:
+                return read_completion(response.json())
+            except ValueError:
+                raise NoAnswerError(Reason.INVALID, "no JSON") from None
+
+        return await self.client.ask(attempt, tokens=tokens_of(body))
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self.endpoint.close()
+
+
+def read_completion(completion: Any) -> Reply:
+    """The reply in a chat completion.
+
+    Raises:
+        NoAnswerError: It is none.
+    """
+    try:
+        choice = completion["choices"][0]
+        message, finish = choice["message"], choice.get("finish_reason")
+        content, refusal = message.get("content"), message.get("refusal")
+        reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
+        tokens = Tokens.of_usage(completion.get("usage"))
+        calls = message.get("tool_calls") or message.get("function_call")
+    except (LookupError, TypeError, AttributeError, ValueError):
+        raise NoAnswerError(Reason.INVALID, "no chat completion") from None
+    if isinstance(content, list):
+        content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
+    if not isinstance(content, str | None):
+        raise NoAnswerError(Reason.INVALID, "no text")
+    form = "text" if content else "refusal" if refusal else "tool_call" if calls else "empty"
+    text = content or (refusal if isinstance(refusal, str) else "")
+    return Reply(
+        text=text.encode("utf-8", "replace").decode(),
+        finish=str(finish or "stop"),
+        tokens=tokens,
+        form=form,
+        reasoning=reasoning if isinstance(reasoning, str) else json.dumps(reasoning),
+    )
+
+
+def tokens_of(body: Body) -> float:
+    """A careful guess of what a request takes at most, before it is sent."""
+    characters = images = 0
+    for message in body["messages"]:
+        content: str | Sequence[Mapping[str, Any]] = message["content"]
+        parts = [{"text": content}] if isinstance(content, str) else content
+        characters += sum(len(part.get("text", "")) for part in parts)
+        images += sum(part.get("type") == "image_url" for part in parts)
+    answer = body.get("max_tokens") or body.get("max_completion_tokens") or 0
+    return characters / CHARACTERS_PER_TOKEN + TOKENS_PER_IMAGE * images + answer

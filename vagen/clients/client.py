@@ -1,0 +1,127 @@
+"""Asking an endpoint, whatever it does.
+
+A request that fails in a way that may pass is repeated with growing, jittered pauses; what the
+endpoint asks for by `Retry-After` goes before them and holds all requests. Nothing exceeds the
+limits set, nothing outlives the deadline.
+"""
+
+import asyncio
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from vagen.clients.errors import RETRIED, NoAnswerError, Reason
+from vagen.clients.limits import CircuitBreaker, RateLimit
+from vagen.config.client_options import ClientConfig
+
+Answer = TypeVar("Answer")
+Response = TypeVar("Response")
+
+DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
+"""When what is being asked must be answered, on the event loop's clock."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a client has spent."""
+
+    requests: int = 0
+    """Requests sent, failed ones included."""
+    answers: int = 0
+    """Requests that gave an answer of the right form."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    """Requests that gave none, by reason."""
+
+
+class Client:
+    """The limits of one endpoint. Belongs to the event loop that first asks."""
+
+    def __init__(self, config: ClientConfig, *, share: int = 1) -> None:
+        """Prepares a client.
+
+        Args:
+            config: Limits.
+            share: Processes that share the limits; this one takes its part of them.
+        """
+        self.config = config
+        self.usage = Usage()
+        self.breaker = CircuitBreaker(
+            failures=config.breaker_failures, cooldown=config.breaker_cooldown
+        )
+        self._rate = RateLimit(_part(config.request_rate, share))
+        self._tokens = RateLimit(_part(config.tokens_per_minute, 60 * share))
+        self._slots = asyncio.Semaphore(-(-config.concurrency // share))
+        self._quiet_until = 0.0
+
+    async def ask(self, attempt: Callable[[], Awaitable[Answer]], *, tokens: float) -> Answer:
+        """Asks until there is an answer.
+
+        Args:
+            attempt: Asks once, by `send`; raises `NoAnswerError` if there is no answer.
+            tokens: Of the prompt and the longest answer, about.
+
+        Raises:
+            NoAnswerError: There is none, with the reason.
+            EndpointError: The endpoint refuses the key, or does not know the model.
+        """
+        deadline = DEADLINE.get()
+        try:
+            async with asyncio.timeout_at(deadline):
+                for number in itertools.count():
+                    try:
+                        return await self._attempt(attempt, tokens, deadline)
+                    except NoAnswerError as error:
+                        if error.reason not in RETRIED or number == self.config.retries:
+                            raise
+                        await asyncio.sleep(max(self._pause(number), error.retry_after or 0.0))
+        except TimeoutError:
+            reason = Reason.BREAKER if self.breaker.is_open else Reason.DEADLINE
+            raise NoAnswerError(reason) from None
+        raise AssertionError("the last attempt returns or raises")
+
+    async def send(self, request: Callable[[], Awaitable[Response]]) -> Response:
+        """Sends one request when the rate allows, and waits for it as long as it may take."""
+        await self._rate.take()
+        self.usage.requests += 1
+        try:
+            async with asyncio.timeout(self.config.timeout):
+                return await request()
+        except TimeoutError:
+            raise NoAnswerError(Reason.TIMEOUT) from None
+
+    def _pause(self, number: int) -> float:
+        pause = min(self.config.backoff * 2**number, self.config.max_backoff)
+        return pause * random.uniform(0.5, 1.5)
+
+    async def _attempt(
+        self, attempt: Callable[[], Awaitable[Answer]], tokens: float, deadline: float | None
+    ) -> Answer:
+        if deadline is not None:
+            left = deadline - asyncio.get_running_loop().time()
+            if self.breaker.seconds_left() > left:
+                raise NoAnswerError(Reason.BREAKER)
+        async with self._slots, self.breaker.request():
+            await self._tokens.take(tokens)
+            while (quiet := self._quiet_until - time.monotonic()) > 0:
+                await asyncio.sleep(quiet)
+            try:
+                answer = await attempt()
+            except NoAnswerError as error:
+                if error.holds_all:
+                    until = time.monotonic() + (error.retry_after or 0.0)
+                    self._quiet_until = max(self._quiet_until, until)
+                self.usage.failures[error.reason] += 1
+                raise
+            self.usage.answers += 1
+            return answer
+
+
+def _part(limit: float | None, share: int) -> float | None:
+    return None if limit is None else limit / share

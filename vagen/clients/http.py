@@ -1,0 +1,153 @@
+"""JSON over HTTP: what its failures mean, and the key, which stands nowhere but in the requests."""
+
+import email.utils
+import math
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from vagen.clients.client import Client
+from vagen.clients.errors import EndpointError, NoAnswerError, Reason
+
+_LONGEST_WAIT = 600.0
+"""Seconds that an endpoint can make us wait by `Retry-After`."""
+_MOST_DETAIL = 200
+"""Characters of an endpoint's own words that are passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an endpoint stands in the configuration, for messages."""
+
+    base_url: str
+    model: str
+    section: str
+    """Such as `judge.llm`; its keys are `base_url`, `model` and `api_key_env`."""
+    api_key_env: str | None
+    """Environment variable that holds the key; None sends none."""
+
+    def read_secret(self) -> str | None:
+        """The key.
+
+        Raises:
+            EndpointError: The variable is not set.
+        """
+        if self.api_key_env is None:
+            return None
+        secret = os.environ.get(self.api_key_env, "").strip()
+        if not secret:
+            raise EndpointError(
+                f"`{self.section}.api_key_env`: the environment variable {self.api_key_env} is not "
+                f"set; put the key of {self.base_url} there, or set this to null if it wants none"
+            )
+        return secret
+
+    def failure(self, status: int, words: str, retry_after: str | None) -> Exception:
+        """What an answer with another status than 200 means.
+
+        Args:
+            status: Of the response.
+            words: The endpoint's own, without the key.
+            retry_after: The header.
+        """
+        detail = f"{status} {words}"
+        if status in (401, 403):
+            source = self.api_key_env or "no variable: it is null"
+            return EndpointError(
+                f"`{self.section}.base_url`: {self.base_url} refuses the key ({detail}); it is "
+                f"read from {source} (`{self.section}.api_key_env`)"
+            )
+        if status in (404, 405):
+            return EndpointError(
+                f"`{self.section}.model`: {self.base_url} does not serve {self.model!r} "
+                f"({detail}); name a model it has, and the API's base, which ends in /v1 as a rule"
+            )
+        wait = seconds_of(retry_after)
+        if status == 429:
+            return NoAnswerError(Reason.RATE_LIMITED, detail, wait, holds_all=True)
+        if status >= 500 or status in (408, 409, 425):
+            return NoAnswerError(Reason.SERVER_ERROR, detail, wait, holds_all=status == 503)
+        return NoAnswerError(Reason.REJECTED, detail)
+
+
+@dataclass(slots=True)
+class HttpEndpoint:
+    """Posts JSON to one endpoint, within the limits of its client."""
+
+    client: Client
+    place: Place
+    headers: Mapping[str, str] = field(default_factory=dict)
+    secret: str | None = field(init=False, repr=False)
+    _http: httpx.AsyncClient | None = None
+
+    def __post_init__(self) -> None:
+        self.secret = self.place.read_secret()
+
+    async def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        """The response, whatever its status.
+
+        Raises:
+            NoAnswerError: There is none.
+        """
+        try:
+            return await self.client.send(lambda: self._connection().post(path, json=body))
+        except httpx.TimeoutException:
+            raise NoAnswerError(Reason.TIMEOUT) from None
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise NoAnswerError(Reason.UNREACHABLE, type(error).__name__) from None
+
+    def check(self, response: httpx.Response) -> None:
+        """Refuses a response that is none.
+
+        Raises:
+            NoAnswerError, EndpointError: By its status.
+        """
+        if response.status_code != 200:
+            words = short_words(response.text, self.secret)
+            retry_after = response.headers.get("retry-after")
+            raise self.place.failure(response.status_code, words, retry_after)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+
+    def _connection(self) -> httpx.AsyncClient:
+        if self._http is None:
+            key = {"Authorization": f"Bearer {self.secret}"} if self.secret else {}
+            self._http = httpx.AsyncClient(
+                base_url=f"{self.place.base_url}/",
+                headers={**key, **self.headers},
+                timeout=self.client.config.timeout,
+                limits=httpx.Limits(max_connections=self.client.config.concurrency),
+            )
+        return self._http
+
+
+def short_words(text: str, secret: str | None) -> str:
+    """What an endpoint says of its failure, on one line, without the key."""
+    text = " ".join(text[: 4 * _MOST_DETAIL].split())
+    if secret:
+        text = text.replace(secret, "***")
+    return text[:_MOST_DETAIL]
+
+
+def seconds_of(retry_after: str | None) -> float | None:
+    """Seconds of a `Retry-After` header, which is a number or a date."""
+    if retry_after is None:
+        return None
+    seconds = None
+    with suppress(ValueError):
+        seconds = float(retry_after)
+    if seconds is None:
+        with suppress(ValueError):
+            seconds = email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time()
+    if seconds is None or math.isnan(seconds):
+        return None
+    return min(max(seconds, 0.0), _LONGEST_WAIT)

@@ -1,0 +1,278 @@
+"""`vagen eval`: every model on every environment, one row each, and the table of them all.
+
+The folder says what is evaluated (`evaluation.yaml`) and keeps what was answered
+(`journal.jsonl`). Evaluating it again goes on: rows that are complete stay, the others are played
+again, with the answers that are in the journal.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vagen import progress
+from vagen.config.base import ConfigError
+from vagen.config.errors import unknown_name, validate
+from vagen.config.evaluation_options import EnvironmentEntry, EvaluationConfig
+from vagen.config.infra import InfraConfig
+from vagen.config.layers import Layers, from_one_place, parse_override
+from vagen.config.load import load_experiment
+from vagen.config.schema import ExperimentConfig
+from vagen.config.yaml_io import dump_yaml, read_yaml
+from vagen.evaluation.export import as_csv, as_latex, as_markdown
+from vagen.evaluation.journal import Journal
+from vagen.evaluation.prices import Budget, Prices, load_prices
+from vagen.evaluation.rows import Row, Stage
+from vagen.evaluation.specs import SCRIPTED, endpoint_options, parse_spec
+from vagen.evaluation.table import Line, cells, ranked, read_line
+from vagen.report.files import write_whole
+from vagen.report.leaderboard import Entry, write_leaderboard
+from vagen.run import layout
+from vagen.run.run import read_results
+from vagen.storage import StorageError
+
+OPTIONS, JOURNAL, ROWS = "evaluation.yaml", "journal.jsonl", "rows"
+TABLE, PAGE = "table.json", "index.html"
+
+ModelPath = Callable[[str], str]
+"""Directory or hub id of a run or model that is named by a specification."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What an evaluation found."""
+
+    folder: Path
+    tables: dict[str, list[dict[str, str]]]
+    """Lines as text by column, best first, by environment."""
+    lines: list[Line]
+    stopped: str = ""
+    """What left episodes unplayed, e.g. `max_cost = 1`; empty if nothing did."""
+
+    @property
+    def failed(self) -> int:
+        """Episodes that are no model's failure, and do not count."""
+        return sum(line.failed for line in self.lines)
+
+
+def load_evaluation(source: Path | dict[str, Any], overrides: Sequence[str] = ()) -> Any:
+    """The options of an evaluation.
+
+    Args:
+        source: A YAML file, or a tree of options.
+        overrides: Dotted assignments, e.g. `endpoint.concurrency=8`.
+
+    Raises:
+        ConfigError: With one line per mistake.
+    """
+    layers = Layers({})
+    if isinstance(source, Path):
+        layers.lay(read_yaml(source))
+    else:
+        layers.lay(from_one_place(source, "command line"))
+    for text in overrides:
+        layers.lay(parse_override(text))
+    return validate(EvaluationConfig, layers.tree, layers.place_of)
+
+
+def evaluate(
+    options: EvaluationConfig,
+    infra: InfraConfig,
+    folder: Path,
+    model_path: ModelPath,
+    *,
+    rerun_failed: bool = False,
+) -> Evaluated:
+    """Plays what is not played yet, and writes the tables and the page.
+
+    Args:
+        options: What is evaluated.
+        infra: Where models with weights and environments run.
+        folder: Of the evaluation; one that is there goes on.
+        model_path: Finds models that are neither hosted nor scripts.
+        rerun_failed: Plays rows again in which an endpoint failed, and asks for that again.
+
+    Raises:
+        ConfigError: A model, an environment or a price cannot be used; nothing is asked then.
+        EndpointError: An endpoint refuses its key, or does not know its model.
+        JournalError: Another process evaluates in this folder.
+    """
+    prices = load_prices(options.prices)
+    rows = list(_rows(options, folder, model_path))
+    _check(options, prices, rows)
+    journal = Journal(folder / JOURNAL, retry_failures=rerun_failed)
+    try:
+        with write_whole(folder / OPTIONS) as partial:
+            partial.write_text(dump_yaml(options))
+        budget = Budget(options.max_cost, options.max_tokens)
+        for (_, model), tokens in journal.spent.items():
+            budget.add(tokens, prices.price(model))
+        stage = Stage(options, infra, journal, prices, budget)
+        for row in rows:
+            if not _is_played(stage, row, rerun_failed):
+                progress.note(f"{row.environment}: {row.entry.label}")
+                stage.play(row)
+        return _report(options, prices, rows, folder)
+    finally:
+        journal.close()
+
+
+def load_environment(entry: EnvironmentEntry, *, check: bool = False) -> ExperimentConfig:
+    """The experiment that an entry names; of a run its own.
+
+    Args:
+        entry: Names it.
+        check: Whether a model could be trained so; to play, only environments must be right.
+    """
+    for place in (Path(entry.experiment), Path(InfraConfig().output_dir) / entry.experiment):
+        if (place / layout.EXPERIMENT).is_file():
+            return load_experiment(place / layout.EXPERIMENT, entry.overrides, check=check)
+    return load_experiment(entry.experiment, entry.overrides, check=check)
+
+
+def _rows(options: EvaluationConfig, folder: Path, model_path: ModelPath) -> Iterator[Row]:
+    """Every model on every environment.
+
+    Raises:
+        ConfigError: Two rows have the same name, or there are none.
+    """
+    labels = [_slug(entry.label) for entry in options.models]
+    if not labels or not options.environments:
+        raise ConfigError("an evaluation needs `environments` and `models`, at least one of each")
+    if twice := {label for label in labels if labels.count(label) > 1}:
+        raise ConfigError(
+            f"two models are called {', '.join(sorted(twice))}: give them a `name` each"
+        )
+    paths = {
+        entry.model: model_path(entry.model)
+        for entry in options.models
+        if entry.model not in SCRIPTED and parse_spec(entry.model) is None
+    }
+    for name, entry in _expanded(options):
+        config = load_environment(entry, check=bool(paths))
+        for model in options.models:
+            yield Row(
+                environment=name,
+                config=config,
+                entry=model,
+                folder=folder / ROWS / _slug(name) / _slug(model.label),
+                model_path=paths.get(model.model),
+            )
+
+
+def _expanded(options: EvaluationConfig) -> Iterator[tuple[str, EnvironmentEntry]]:
+    """The environments with every combination of the matrix."""
+    for name, entry in options.environments.items():
+        ids = [*load_environment(entry).envs] if any("*" in key for key in options.matrix) else []
+        for values in itertools.product(*options.matrix.values()):
+            chosen = dict(zip(options.matrix, values, strict=True))
+            words = [
+                f"{key.replace('*', config_id)}={json.dumps(value)}"
+                for key, value in chosen.items()
+                for config_id in (ids if "*" in key else [""])
+            ]
+            place = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items())
+            yield (
+                f"{name} {place}".strip(),
+                EnvironmentEntry(experiment=entry.experiment, overrides=[*entry.overrides, *words]),
+            )
+
+
+def _check(options: EvaluationConfig, prices: Prices, rows: Sequence[Row]) -> None:
+    """Refuses what would fail later, when others were paid for.
+
+    Raises:
+        ConfigError, EndpointError: Says what would be right.
+    """
+    labels = [entry.label for entry in options.models]
+    if options.baseline is not None and options.baseline not in labels:
+        raise ConfigError(f"`baseline`: {unknown_name('model', options.baseline, labels)}")
+    for entry in options.models:
+        own = endpoint_options(options.endpoint, entry.endpoint, entry.label)
+        hosted = None if entry.model in SCRIPTED else parse_spec(entry.model)
+        if hosted is None:
+            continue
+        hosted.chat(own, entry.model)
+        if options.max_cost is not None and prices.price(entry.model) is None:
+            raise ConfigError(
+                f"`max_cost` needs a price of {entry.model}: add it to the price file "
+                f"({options.prices or '`prices: FILE`'}), or use `max_tokens`"
+            )
+    for row in rows:
+        if row.model_path is not None:
+            from vagen.models.files import check_model
+
+            check_model(row.model_path)
+
+
+def _is_played(stage: Stage, row: Row, rerun_failed: bool) -> bool:
+    """Whether a row is there, complete, and shows what is asked for now."""
+    try:
+        results = read_results(row.folder)
+    except StorageError:
+        return False
+    if results.get("unplayed") or (rerun_failed and results.get("failed")):
+        return False
+    return results.get("digest") == stage.digest(row)
+
+
+def _report(
+    options: EvaluationConfig, prices: Prices, rows: Sequence[Row], folder: Path
+) -> Evaluated:
+    """Writes table, exports and page."""
+    first = options.baseline or options.models[0].label
+    lines = []
+    for row in rows:
+        beside = row.folder.parent / _slug(first)
+        baseline = None if row.entry.label == first else read_results(beside)["by_level"]
+        line = read_line(row.folder, row.environment, row.entry.label, prices, baseline)
+        page = (row.folder / layout.REPORT).relative_to(folder)
+        lines.append(replace(line, report=page.as_posix()))
+    by_environment: dict[str, list[Line]] = {}
+    for line in ranked(lines):
+        by_environment.setdefault(line.environment, []).append(line)
+    order = dict.fromkeys(row.environment for row in rows)
+    tables = {
+        name: [cells(line, options.attempts, prices.currency) for line in by_environment[name]]
+        for name in order
+    }
+    content = {
+        "baseline": first,
+        "prices": prices.version,
+        "currency": prices.currency,
+        "lines": [line.to_dict() for line in lines],
+    }
+    _write(folder / TABLE, json.dumps(content, indent=2) + "\n")
+    for suffix, write in (("csv", as_csv), ("md", as_markdown), ("tex", as_latex)):
+        _write(folder / f"table.{suffix}", write(tables))
+    boards = {
+        name: [
+            Entry(text, line.success, line.ci95, line.cost, line.report)
+            for text, line in zip(tables[name], by_environment[name], strict=True)
+        ]
+        for name in order
+    }
+    facts = {
+        "levels": options.levels,
+        "attempts": str(options.attempts),
+        "compared with": first,
+        "prices": prices.version,
+    }
+    write_leaderboard(folder / PAGE, title=options.name, boards=boards, facts=facts)
+    limits = {"max_cost": options.max_cost, "max_tokens": options.max_tokens}
+    set_limits = " and ".join(f"{k} = {v:g}" for k, v in limits.items() if v is not None)
+    stopped = set_limits if any(line.unplayed for line in lines) else ""
+    return Evaluated(folder, tables, lines, stopped)
+
+
+def _write(path: Path, text: str) -> None:
+    with write_whole(path) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _slug(label: str) -> str:
+    """A label as a folder's name."""
+    return re.sub(r"[^\w.=-]+", "-", label).strip("-.") or "row"

@@ -1,0 +1,69 @@
+"""The table as CSV, Markdown and LaTeX."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+
+Cells = Mapping[str, str]
+
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    }
+)
+
+
+def as_csv(tables: Mapping[str, Sequence[Cells]]) -> str:
+    """All environments in one table, whose first column names them."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    columns = _columns(row for rows in tables.values() for row in rows)
+    writer.writerow(["environment", *columns])
+    for environment, rows in tables.items():
+        writer.writerows([environment, *(row.get(name, "") for name in columns)] for row in rows)
+    return out.getvalue()
+
+
+def as_markdown(tables: Mapping[str, Sequence[Cells]]) -> str:
+    """A table per environment, without columns that are empty."""
+    parts = []
+    for environment, rows in tables.items():
+        columns = _filled(rows)
+        lines = [
+            columns,
+            ["---"] * len(columns),
+            *([row[name] for name in columns] for row in rows),
+        ]
+        body = "\n".join(
+            "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines
+        )
+        parts.append(f"### {environment}\n\n{body}\n")
+    return "\n".join(parts)
+
+
+def as_latex(tables: Mapping[str, Sequence[Cells]]) -> str:
+    """A `tabular` per environment, without columns that are empty; needs `booktabs`."""
+    parts = []
+    for environment, rows in tables.items():
+        columns = _filled(rows)
+
+        def line(cells: Sequence[str]) -> str:
+            return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
+
+        body = "\n".join(line([row[name] for name in columns]) for row in rows)
+        parts.append(
+            f"% {environment}\n\\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}\n\\toprule\n"
+            f"{line(columns)}\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n"
+        )
+    return "\n".join(parts)
+
+
+def _columns(rows: Iterable[Cells]) -> list[str]:
+    return [*dict.fromkeys(name for row in rows for name in row)]
+
+
+def _filled(rows: Sequence[Cells]) -> list[str]:
+    return [name for name in _columns(rows) if any(row.get(name) for row in rows)]

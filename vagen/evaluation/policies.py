@@ -1,0 +1,201 @@
+"""Who plays, beside models with weights here: hosted models, and policies that are scripts."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any
+
+from vagen.clients import NoAnswerError
+from vagen.clients.chat import Body, Chat, Reply, Tokens, tokens_of
+from vagen.config.schema import ExperimentConfig
+from vagen.envs.registry import get_environment
+from vagen.evaluation.journal import Journal, Key, prompt_digest
+from vagen.evaluation.prices import Budget, Price
+from vagen.evaluation.transcript import Transcript
+from vagen.rollout.scripted import play_scripted
+from vagen.rollout.types import Generation, Sampling, Trajectory
+from vagen.service import Environments
+
+LEVELS = 32
+"""Training levels on which the answers of `random` and `blind` are found."""
+CANDIDATES = 12
+"""Answers that `blind` chooses from, those that the expert gives most."""
+
+
+class EndpointFailure(Exception):
+    """The endpoint had no answer: its episode is not the model's failure, and is not counted."""
+
+
+class HostedPolicy:
+    """A hosted model; what it has answered before is read from the journal."""
+
+    def __init__(
+        self,
+        *,
+        environment: str,
+        spec: str,
+        chat: Chat,
+        make_body: Callable[[Sequence[dict[str, Any]], Sampling], Body],
+        journal: Journal,
+        budget: Budget,
+        price: Price | None,
+    ) -> None:
+        """Prepares it; nothing is asked yet.
+
+        Args:
+            environment: Name in the evaluation.
+            spec: The model's specification.
+            chat: Asks it.
+            make_body: Makes a request of messages and sampling.
+            journal: Of the evaluation.
+            budget: What is left of it.
+            price: Of the model; None if it is not known.
+        """
+        self.transcript = Transcript()
+        self.forms: Counter[str] = Counter()
+        """Answers by form (`Reply.form`)."""
+        self._environment, self._spec = environment, spec
+        self._chat, self._make_body = chat, make_body
+        self._journal, self._budget, self._price = journal, budget, price
+        self._turns: Counter[str] = Counter()
+
+    async def generate(
+        self, *, request_id: str, prompt_ids: list[int], images: list[Any], sampling: Sampling
+    ) -> Generation:
+        """See `Policy`; ids are those of a `Transcript`, log-probabilities are 0.
+
+        Raises:
+            EndpointFailure: There is no answer.
+            BudgetSpent: There must be none any more.
+        """
+        body = self._make_body(self.transcript.messages(prompt_ids, images), sampling)
+        episode, _, _ = request_id.rpartition("/")
+        turn, self._turns[episode] = self._turns[episode], self._turns[episode] + 1
+        key = Key(self._environment, episode, turn, self._spec, prompt_digest(body))
+        found = self._journal.get(key)
+        if found is None:
+            found = await self._ask(key, body)
+        if isinstance(found, str):
+            raise EndpointFailure(found)
+        self.forms[found.form] += 1
+        ids = self.transcript.ids(found.text)
+        cut = found.finish == "length"
+        if not cut:
+            ids.append(self.transcript.eos_id)
+        return Generation(ids, [0.0] * len(ids), "length" if cut else "stop")
+
+    def release(self, request_id: str) -> None:
+        """Nothing is kept for a row."""
+
+    async def _ask(self, key: Key, body: Body) -> Reply | str:
+        most = Tokens(input=round(tokens_of(body | _NO_ANSWER)), output=_longest(body))
+        reservation = self._budget.reserve(most, self._price)
+        start = time.monotonic()
+        try:
+            reply = await self._chat.reply(body)
+        except NoAnswerError as error:
+            self._journal.put_failure(key, str(error), time.monotonic() - start)
+            return str(error)
+        finally:
+            self._budget.settle(reservation)
+        self._budget.add(reply.tokens, self._price)
+        self._journal.put(key, reply, time.monotonic() - start)
+        return reply
+
+
+_NO_ANSWER: Body = {"max_tokens": 0, "max_completion_tokens": 0}
+
+
+def _longest(body: Body) -> int:
+    return int(body.get("max_tokens") or body.get("max_completion_tokens") or 0)
+
+
+class ScriptedPolicy:
+    """Gives answers that are written beforehand, each drawn by the turn's seed."""
+
+    def __init__(self, answers: Mapping[str, Sequence[str]], config_of: Mapping[str, str]) -> None:
+        """Prepares it.
+
+        Args:
+            answers: What may be said, by environment id.
+            config_of: Environment id of each trajectory.
+        """
+        self.transcript = Transcript()
+        self._answers, self._config_of = answers, config_of
+
+    async def generate(
+        self, *, request_id: str, prompt_ids: list[int], images: list[Any], sampling: Sampling
+    ) -> Generation:
+        """See `Policy`; ids are those of a `Transcript`, log-probabilities are 0."""
+        episode, _, _ = request_id.rpartition("/")
+        said = Random(sampling.seed).choice(self._answers[self._config_of[episode]])
+        ids = [*self.transcript.ids(said), self.transcript.eos_id]
+        return Generation(ids, [0.0] * len(ids), "stop")
+
+    def release(self, request_id: str) -> None:
+        """Nothing is kept for a row."""
+
+
+def scripted_answers(
+    config: ExperimentConfig, places: Environments, *, blind: bool
+) -> dict[str, list[str]]:
+    """What `random` may say in each environment, or what `blind` always says.
+
+    Both are found on training levels: `random` draws from all that the expert says there; `blind`
+    is the one of its most frequent answers that wins most of them, and of equals earns most.
+
+    Args:
+        config: The experiment.
+        places: Where environments run.
+        blind: Which of the two.
+
+    Raises:
+        ConfigError: An environment has no expert.
+    """
+    found = {}
+    for config_id, spec in config.envs.items():
+        check_expert(spec.env_name)
+        env = places.open(spec.env_name, spec.env_config)
+
+        def play(text: str | None, env: Any = env, config_id: str = config_id) -> list[Trajectory]:
+            return [
+                play_scripted(
+                    env,
+                    lambda env, _: env.expert_response() if text is None else text,
+                    config_id=config_id,
+                    env_name=config.envs[config_id].env_name,
+                    seed=seed,
+                    max_turns=config.rollout_manager.max_turns,
+                )
+                for seed in range(LEVELS)
+            ]
+
+        try:
+            said = [turn.response_text for t in play(None) for turn in t.turns]
+            if blind:
+                texts = [text for text, _ in Counter(said).most_common(CANDIDATES)]
+                said = [max(texts, key=lambda text: _worth(play(text)))]
+        finally:
+            env.close()
+        found[config_id] = said
+    return found
+
+
+def check_expert(env_name: str) -> None:
+    """Refuses an environment without an expert.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    from vagen.config.base import ConfigError
+
+    if not get_environment(env_name).load().has_expert:
+        raise ConfigError(
+            f"{env_name} has no expert, so that there is no expert, random or blind row: leave "
+            "these models out"
+        )
+
+
+def _worth(episodes: Sequence[Trajectory]) -> tuple[int, float]:
+    return sum(t.success for t in episodes), sum(t.score for t in episodes)

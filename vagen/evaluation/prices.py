@@ -1,0 +1,136 @@
+"""What tokens cost, and the stop before it is too much."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import Field
+
+from vagen.clients.chat import Tokens
+from vagen.config.base import ConfigError, Section
+from vagen.config.errors import validate
+from vagen.config.yaml_io import read_yaml
+
+_UNIT = 1_000_000
+"""Tokens that a price is for."""
+
+
+class Price(Section):
+    """Of one model, per million tokens."""
+
+    input: float = Field(ge=0.0)
+    """Tokens of prompts, those of images included."""
+    output: float = Field(ge=0.0)
+    """Tokens of answers, those of hidden reasoning included."""
+    cached_input: float | None = Field(default=None, ge=0.0)
+    """Tokens of prompts that came from the endpoint's cache; null is `input`."""
+    image: float | None = Field(default=None, ge=0.0)
+    """Tokens of images, where the endpoint tells them apart; null is `input`."""
+
+    def of(self, tokens: Tokens) -> float:
+        """What tokens cost."""
+        cached = self.input if self.cached_input is None else self.cached_input
+        image = self.input if self.image is None else self.image
+        text = tokens.input - tokens.cached - tokens.image
+        parts = (
+            text * self.input,
+            tokens.cached * cached,
+            tokens.image * image,
+            tokens.output * self.output,
+        )
+        return sum(parts) / _UNIT
+
+
+class Prices(Section):
+    """A file of prices, which its owner keeps."""
+
+    version: str
+    """Of the prices, e.g. the day on which they were looked up; tables say it."""
+    currency: str = "USD"
+    """Its sign."""
+    models: dict[str, Price]
+    """By specification (`openai:gpt-x`), with or without the address after `@`."""
+
+    def price(self, model: str) -> Price | None:
+        """Of a model, by its specification; None if the file has none."""
+        return self.models.get(model) or self.models.get(model.partition("@http")[0])
+
+
+def load_prices(source: str | None) -> Prices:
+    """The price file; without one there are no prices.
+
+    Raises:
+        ConfigError: It cannot be used; names the line.
+    """
+    if source is None:
+        return Prices(version="none", models={})
+    if source == "litellm":
+        return _prices_of_litellm()
+    path = Path(source)
+    if not path.is_file():
+        raise ConfigError(f"there is no price file {source}")
+    document = read_yaml(path)
+    return validate(Prices, document.tree, lambda key: document.places.get(key, str(path)))
+
+
+def _prices_of_litellm() -> Prices:
+    """What LiteLLM knows, by its own names: `anthropic/x` is `anthropic:x` here."""
+    import importlib.metadata
+
+    from vagen.clients.vendors import litellm
+
+    models = {}
+    for name, facts in litellm().model_cost.items():
+        if facts.get("input_cost_per_token") is None:
+            continue
+        price = Price(
+            input=_UNIT * facts["input_cost_per_token"],
+            output=_UNIT * (facts.get("output_cost_per_token") or 0.0),
+            cached_input=_UNIT * facts["cache_read_input_token_cost"]
+            if facts.get("cache_read_input_token_cost") is not None
+            else None,
+        )
+        vendor = str(facts.get("litellm_provider"))
+        models[f"{vendor}:{name.removeprefix(f'{vendor}/')}"] = price
+    return Prices(version=f"litellm {importlib.metadata.version('litellm')}", models=models)
+
+
+class BudgetSpent(Exception):
+    """The next request might cost more than there is left; nothing is wrong."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What an evaluation may cost, all its rows together."""
+
+    max_cost: float | None = None
+    max_tokens: int | None = None
+    cost: float = 0.0
+    tokens: int = 0
+    _reserved: dict[int, tuple[float, float]] = field(default_factory=dict)
+    _next: int = 0
+
+    def reserve(self, tokens: Tokens, price: Price | None) -> int:
+        """Sets aside what a request may take at most; returns what `settle` is called with.
+
+        Raises:
+            BudgetSpent: There is not so much left.
+        """
+        cost = price.of(tokens) if price else 0.0
+        costs = self.cost + cost + sum(each for each, _ in self._reserved.values())
+        count = self.tokens + tokens.total + sum(each for _, each in self._reserved.values())
+        if self.max_cost is not None and costs > self.max_cost:
+            raise BudgetSpent(f"max_cost = {self.max_cost:g}")
+        if self.max_tokens is not None and count > self.max_tokens:
+            raise BudgetSpent(f"max_tokens = {self.max_tokens}")
+        self._next += 1
+        self._reserved[self._next] = (cost, tokens.total)
+        return self._next
+
+    def settle(self, reservation: int) -> None:
+        """The request is over; what it took is added by `add`."""
+        del self._reserved[reservation]
+
+    def add(self, tokens: Tokens, price: Price | None) -> None:
+        """Adds what was taken."""
+        self.cost += price.of(tokens) if price else 0.0
+        self.tokens += tokens.total

@@ -1,0 +1,276 @@
+"""One row: one model's episodes on the levels of one experiment, judged and committed."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vagen import progress
+from vagen.clients.chat import Tokens
+from vagen.config.base import config_digest, known
+from vagen.config.client_options import ClientConfig
+from vagen.config.evaluation_options import EndpointConfig, EvaluationConfig, ModelEntry
+from vagen.config.infra import InfraConfig
+from vagen.config.schema import ExperimentConfig
+from vagen.evaluation.journal import Journal
+from vagen.evaluation.policies import (
+    EndpointFailure,
+    HostedPolicy,
+    ScriptedPolicy,
+    check_expert,
+    scripted_answers,
+)
+from vagen.evaluation.prices import Budget, BudgetSpent, Prices
+from vagen.evaluation.specs import SCRIPTED, Hosted, endpoint_options, parse_spec
+from vagen.evaluation.transcript import Transcript, request_body, without_token_limits
+from vagen.judge.scoring import cache_folder
+from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.conversation import ChatRenderer
+from vagen.rollout.expert import ExpertPolicy
+from vagen.rollout.play import check_rendering, make_environment, make_runner
+from vagen.rollout.runner import EpisodeSpec, run_episode, run_to_end
+from vagen.rollout.types import Policy, Trajectory
+from vagen.service import AsyncEnv, Environments, environments_of
+from vagen.stages.episodes import evaluation_specs
+from vagen.stages.evaluate import commit_episodes, evaluate_model
+from vagen.stages.judge import score
+from vagen.stages.levels import draw_levels
+from vagen.stages.rollout import episode_metrics
+
+
+@dataclass(slots=True)
+class Played:
+    """The episodes of a row."""
+
+    trajectories: list[Trajectory] = field(default_factory=list)
+    images: dict[str, bytes] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    """Episodes that the endpoint failed in, by id, with the reason."""
+    unplayed: list[str] = field(default_factory=list)
+    """Episodes that the budget left no room for, by id."""
+    forms: dict[str, int] = field(default_factory=dict)
+    """Answers of a hosted model that were no plain text, by form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is to be played."""
+
+    environment: str
+    """Its name in the evaluation."""
+    config: ExperimentConfig
+    entry: ModelEntry
+    folder: Path
+    model_path: str | None = None
+    """Directory or hub id of a model that is neither hosted nor a script."""
+
+    @property
+    def hosted(self) -> Hosted | None:
+        """The hosted model, if it is one."""
+        return None if self.entry.model in SCRIPTED else parse_spec(self.entry.model)
+
+
+@dataclass(slots=True)
+class Stage:
+    """What the rows of an evaluation share."""
+
+    options: EvaluationConfig
+    infra: InfraConfig
+    journal: Journal
+    prices: Prices
+    budget: Budget
+
+    def play(self, row: Row) -> None:
+        """Plays a row and commits it, in the place of what was there.
+
+        Raises:
+            EndpointError: The endpoint refuses the key, or does not know the model.
+        """
+        split, count, attempts = self.options.levels, self.options.count, self.options.attempts
+        config = judged(row.config, attempts)
+        facts = {"model": row.entry.model, "digest": self.digest(row)}
+        if row.model_path is not None:
+            evaluate_model(
+                row.model_path,
+                config,
+                self.infra,
+                split,
+                count,
+                row.folder,
+                name=row.entry.label,
+                more=facts,
+                replace=True,
+            )
+            return
+        levels = draw_levels(config, {split: count})
+        specs = evaluation_specs(config, levels, split, attempts=attempts)
+        if row.hosted is None:
+            played = self._play_script(config, row.entry.model, specs)
+        else:
+            played = self._play_hosted(row, config, row.hosted, specs)
+        self._commit(row, config, played, len(specs) // attempts, facts)
+
+    def digest(self, row: Row) -> str:
+        """Of all that decides what a row shows: while it is the same, the row need not be played
+        again.
+        """
+        options = endpoint_options(self.options.endpoint, row.entry.endpoint, row.entry.label)
+        decides = {
+            "experiment": known(judged(row.config, self.options.attempts)),
+            "levels": [self.options.levels, self.options.count],
+            "model": row.model_path or row.entry.model,
+        }
+        if row.hosted is not None:
+            limits = ClientConfig.model_fields.keys() | {"requests_per_minute", "api_key_env"}
+            decides["endpoint"] = options.model_dump(mode="json", exclude={*limits})
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+    def _play_script(
+        self, config: ExperimentConfig, name: str, specs: Sequence[EpisodeSpec]
+    ) -> Played:
+        places = environments_of(self.infra.environments)
+        if name == "expert":
+            for env in config.envs.values():
+                check_expert(env.env_name)
+            expert = ExpertPolicy(ChatRenderer(Transcript()))
+            return self._run(config, expert, specs, places, seen=expert.envs.__setitem__)
+        answers = scripted_answers(config, places, blind=name == "blind")
+        config_of = {spec.trajectory_id: spec.config_id for spec in specs}
+        return self._run(config, ScriptedPolicy(answers, config_of), specs, places)
+
+    def _play_hosted(
+        self, row: Row, config: ExperimentConfig, hosted: Hosted, specs: Sequence[EpisodeSpec]
+    ) -> Played:
+        options = endpoint_options(self.options.endpoint, row.entry.endpoint, row.entry.label)
+        chat = hosted.chat(options, row.entry.model)
+        policy = HostedPolicy(
+            environment=row.environment,
+            spec=row.entry.model,
+            chat=chat,
+            make_body=partial(_body, options, hosted),
+            journal=self.journal,
+            budget=self.budget,
+            price=self.prices.price(row.entry.model),
+        )
+        places = environments_of(self.infra.environments)
+        played = self._run(config, policy, specs, places, close=chat.close)
+        played.forms = {form: n for form, n in policy.forms.items() if form != "text"}
+        return played
+
+    def _run(
+        self,
+        config: ExperimentConfig,
+        policy: Policy,
+        specs: Sequence[EpisodeSpec],
+        places: Environments,
+        *,
+        seen: Callable[[str, AsyncEnv], None] = lambda *_: None,
+        close: Callable[[], Any] | None = None,
+    ) -> Played:
+        split, transcript = self.options.levels, Transcript()
+        config = without_token_limits(config)
+        check_rendering(config, transcript, split, self.infra.environments)
+        runner = make_runner(
+            config,
+            policy=policy,
+            processor=transcript,
+            sampling=config.actor_rollout_ref.rollout.val_kwargs,
+        )
+        played = Played()
+        found: dict[str, Trajectory] = {}
+
+        async def environment(spec: EpisodeSpec) -> AsyncEnv:
+            env = await make_environment(config, spec, split, places)
+            seen(spec.trajectory_id, env)
+            return env
+
+        async def one(spec: EpisodeSpec, gate: asyncio.Semaphore) -> None:
+            async with gate:
+                try:
+                    found[spec.trajectory_id] = await run_episode(runner, spec, environment)
+                except EndpointFailure as failure:
+                    played.failed[spec.trajectory_id] = str(failure)
+                except BudgetSpent:
+                    played.unplayed.append(spec.trajectory_id)
+            advance(1)
+
+        async def all_of_them() -> None:
+            gate = asyncio.Semaphore(self.options.episodes)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for spec in specs:
+                        group.create_task(one(spec, gate))
+            except ExceptionGroup as failures:
+                raise failures.exceptions[0] from None
+            finally:
+                if close is not None:
+                    await close()
+
+        with progress.bar("episodes", len(specs)) as advance:
+            run_to_end(all_of_them())
+        ids = [spec.trajectory_id for spec in specs]
+        played.trajectories = [found[name] for name in ids if name in found]
+        shown = {digest for t in played.trajectories for digest in t.frames}
+        played.images = {digest: runner.images[digest] for digest in shown}
+        return played
+
+    def _commit(
+        self,
+        row: Row,
+        config: ExperimentConfig,
+        played: Played,
+        levels: int,
+        facts: dict[str, Any],
+    ) -> None:
+        split = self.options.levels
+        trajectories = played.trajectories
+        metrics = episode_metrics(trajectories, split)
+        metrics |= score(config, trajectories, cache=cache_folder(self.infra))
+        metrics.pop(f"{split}/response_length", None)  # of characters
+        tokens = self.journal.spent.get((row.environment, row.entry.model), Tokens())
+        batch = TrajectoryBatch(
+            trajectories=trajectories,
+            images=played.images,
+            policy_version=row.entry.model,
+            config_digest=config_digest(config),
+            kind="evaluation",
+            iteration=0,
+            metrics=metrics,
+        )
+        commit_episodes(
+            config,
+            batch,
+            row.folder,
+            name=row.entry.label,
+            split=split,
+            levels=levels,
+            attempts=self.options.attempts,
+            tokenizer=Transcript().tokenizer,
+            more={
+                **facts,
+                "failed": played.failed,
+                "unplayed": played.unplayed,
+                "forms": played.forms,
+                "tokens": asdict(tokens) if row.hosted is not None else None,
+            },
+            replace=True,
+        )
+
+
+def judged(config: ExperimentConfig, attempts: int) -> ExperimentConfig:
+    """The experiment with so many attempts at a level, whose texts are judged in every turn."""
+    rollout = config.actor_rollout_ref.rollout
+    val = rollout.val_kwargs.model_copy(update={"n": attempts})
+    rollout = rollout.model_copy(update={"val_kwargs": val})
+    network = config.actor_rollout_ref.model_copy(update={"rollout": rollout})
+    scoring = {"use_state_reward": True, "sampling_fraction": 1.0}
+    judge = config.judge.model_copy(update=scoring)
+    return config.model_copy(update={"actor_rollout_ref": network, "judge": judge})
+
+
+def _body(options: EndpointConfig, hosted: Hosted, messages: Any, sampling: Any) -> dict[str, Any]:
+    return request_body(options, hosted.name, messages, sampling, limit_name=hosted.limit_name)

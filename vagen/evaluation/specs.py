@@ -1,0 +1,115 @@
+"""What `--model` means: which policy plays.
+
+`expert`, `random`, `blind`; `VENDOR:MODEL` or `VENDOR:MODEL@ADDRESS` is a hosted model; anything
+else is a run, a model's directory or a hub id.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from vagen.clients import Client, HttpEndpoint, Place
+from vagen.clients.chat import Chat, OpenAIChat
+from vagen.clients.vendors import LiteLLMChat
+from vagen.config.base import ConfigError
+from vagen.config.errors import unknown_name
+from vagen.config.evaluation_options import EndpointConfig
+
+SCRIPTED = {
+    "expert": "the environment's own expert",
+    "random": "some answer of the expert's, at random",
+    "blind": "the one answer that wins most when it is always given",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """Who hosts models."""
+
+    prefix: str | None
+    """What LiteLLM puts before the model's name; None is a plain OpenAI-compatible endpoint."""
+    api_key_env: str | None
+    address: str | None = None
+    """Where it is if no address is given; None leaves that to LiteLLM."""
+    limit_name: str = "max_tokens"
+    """How it calls the most tokens of an answer."""
+
+
+VENDORS = {
+    "openai": Vendor(
+        None, "OPENAI_API_KEY", "https://api.openai.com/v1", limit_name="max_completion_tokens"
+    ),
+    "openai-responses": Vendor("openai/responses/", "OPENAI_API_KEY"),
+    "anthropic": Vendor("anthropic/", "ANTHROPIC_API_KEY"),
+    "gemini": Vendor("gemini/", "GEMINI_API_KEY"),
+    "azure": Vendor("azure/", "AZURE_API_KEY"),
+    "openrouter": Vendor(None, "OPENROUTER_API_KEY", "https://openrouter.ai/api/v1"),
+    "together": Vendor(None, "TOGETHER_API_KEY", "https://api.together.xyz/v1"),
+    "ollama": Vendor(None, None, "http://127.0.0.1:11434/v1"),
+    "litellm": Vendor("", None),
+}
+_HOSTED = re.compile(r"(?P<vendor>[a-z-]+):(?!//)(?P<model>.*?)(?:@(?P<address>https?://.+))?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """A hosted model."""
+
+    vendor: Vendor
+    model: str
+    """Its name there."""
+    address: str | None
+
+    @property
+    def limit_name(self) -> str:
+        """How the endpoint calls the most tokens of an answer; a server of one's own as ever."""
+        own = self.vendor.address is not None and self.address != self.vendor.address
+        return "max_tokens" if own else self.vendor.limit_name
+
+    @property
+    def name(self) -> str:
+        """What a request calls the model."""
+        return f"{self.vendor.prefix or ''}{self.model}"
+
+    def chat(self, options: EndpointConfig, spec: str) -> Chat:
+        """What asks it.
+
+        Raises:
+            EndpointError: Its key is not in the environment, or its library is not installed.
+        """
+        own = self.address is not None and self.address != self.vendor.address
+        variable = options.api_key_env or (None if own else self.vendor.api_key_env)
+        where = self.address or f"the vendor of {spec}"
+        place = Place(where, self.model, "endpoint", variable)
+        client = Client(options)
+        if self.vendor.prefix is not None:
+            return LiteLLMChat(client, place, self.address, dict(options.headers))
+        return OpenAIChat(client, HttpEndpoint(client, place, options.headers))
+
+
+def parse_spec(spec: str) -> Hosted | None:
+    """The hosted model that a specification means; None if it means none.
+
+    Raises:
+        ConfigError: It looks like one, and the vendor is unknown or the model has no name.
+    """
+    found = _HOSTED.match(spec)
+    if found is None:
+        return None
+    name, model, address = found["vendor"], found["model"], found["address"]
+    if name not in VENDORS:
+        raise ConfigError(f"model {spec!r}: {unknown_name('vendor', name, VENDORS)}")
+    if not model:
+        raise ConfigError(
+            f"model {spec!r} has no name: write {name}:MODEL, or {name}:MODEL@http://host:8000/v1"
+        )
+    vendor = VENDORS[name]
+    return Hosted(vendor, model, (address or vendor.address or "").rstrip("/") or None)
+
+
+def endpoint_options(common: EndpointConfig, own: dict[str, Any], label: str) -> EndpointConfig:
+    """The options of one model: its own over those of all."""
+    from vagen.config.errors import validate
+
+    place = f"models: endpoint of {label}"
+    return validate(EndpointConfig, common.model_dump() | own, lambda _: place)

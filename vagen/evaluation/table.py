@@ -1,0 +1,203 @@
+"""What the rows of an evaluation say: success and how sure it is, costs, world model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vagen.clients.chat import Tokens
+from vagen.evaluation.prices import Prices
+from vagen.rollout.types import Status
+from vagen.run.run import read_results
+from vagen.storage import read_manifest
+from vagen.tracking import levels_needed, paired_bootstrap
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Mean difference of success from the baseline's, over the levels that both have played."""
+
+    gain: float
+    ci95: Interval
+    levels: int
+    levels_needed: int | None
+    """Levels that would tell the two apart, if they differ as much as they seem to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One model on one environment. What is not known is None."""
+
+    environment: str
+    model: str
+    """What the row is called."""
+    spec: str
+    levels: int
+    episodes: int
+    """Those that count."""
+    success: float | None
+    """Mean over levels of the share of attempts that succeeded."""
+    ci95: Interval | None
+    pass_at: dict[str, float]
+    pass_at_ci95: dict[str, Interval]
+    pass_all: dict[str, float]
+    pass_all_ci95: dict[str, Interval]
+    against: Gain | None
+    """None of the baseline itself."""
+    turns: float | None
+    format_correct: float | None
+    """Share of turns."""
+    invalid: float | None
+    """Share of turns whose actions could not be read."""
+    observation: float | None
+    """Mean score of what the agent said it sees, of the turns in the right format."""
+    prediction: float | None
+    """The same of what it predicted."""
+    tokens: Tokens | None
+    """Of all requests, those of failed episodes included; None of a model that is not hosted."""
+    cost: float | None
+    cost_per_solved: float | None
+    failed: int
+    """Episodes that are no fault of the model: endpoint or environment failed. They do not count.
+    """
+    unplayed: int
+    """Episodes that the budget left no room for."""
+    forms: dict[str, int] = field(default_factory=dict)
+    """Answers that were no plain text, by form."""
+    report: str = ""
+    """Its episodes as a page, beside the table."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return asdict(self)
+
+
+def read_line(
+    folder: Path, environment: str, label: str, prices: Prices, baseline: Mapping[str, float] | None
+) -> Line:
+    """The line of a committed row.
+
+    Args:
+        folder: Of the row.
+        environment: Its name in the evaluation.
+        label: What the row is called.
+        prices: Of hosted models.
+        baseline: Success by level of the row it is compared with; None compares with none.
+    """
+    results, payload = read_results(folder), read_manifest(folder).payload
+    metrics, split, by_level = payload["metrics"], results["split"], results["by_level"]
+    played = payload["counts"]["trajectories"]
+    errors = int(metrics.get(f"{split}/{Status.ENV_ERROR}", 0))
+    valid = metrics.get(f"{split}/action_is_valid")
+    tokens = Tokens(**results["tokens"]) if results.get("tokens") else None
+    price = prices.price(results["model"])
+    cost = price.of(tokens) if tokens is not None and price is not None else None
+    solved = metrics.get(f"{split}/success", 0.0) * (played - errors)
+    return Line(
+        environment=environment,
+        model=label,
+        spec=results["model"],
+        levels=results["levels"],
+        episodes=played - errors,
+        success=results["success"] if by_level else None,
+        ci95=results["ci95"],
+        **{
+            name: results.get(name, {})
+            for name in ("pass_at", "pass_at_ci95", "pass_all", "pass_all_ci95")
+        },
+        against=None if baseline is None else gain_over(baseline, by_level),
+        turns=metrics.get(f"{split}/turns"),
+        format_correct=metrics.get(f"{split}/format_correct"),
+        invalid=None if valid is None else 1.0 - valid,
+        observation=metrics.get("judge/observation"),
+        prediction=metrics.get("judge/prediction"),
+        tokens=tokens,
+        cost=cost,
+        cost_per_solved=cost / solved if cost is not None and solved else None,
+        failed=errors + len(results.get("failed", ())),
+        unplayed=len(results.get("unplayed", ())),
+        forms=results.get("forms", {}),
+    )
+
+
+def gain_over(baseline: Mapping[str, float], candidate: Mapping[str, float]) -> Gain | None:
+    """The difference over the levels that both have; None if there are none."""
+    both = sorted(baseline.keys() & candidate.keys())
+    if not both:
+        return None
+    before, after = [baseline[level] for level in both], [candidate[level] for level in both]
+    found = paired_bootstrap(before, after, seed=0)
+    return Gain(found.gain, found.ci95, len(both), levels_needed(before, after))
+
+
+COLUMNS = (
+    "model",
+    "success",
+    "95 %",
+    "gain",
+    "gain 95 %",
+    "levels needed",
+    "turns",
+    "format",
+    "invalid",
+    "observation",
+    "prediction",
+    "tokens in",
+    "tokens out",
+    "cost",
+    "cost/solved",
+    "failed",
+)
+
+
+def cells(line: Line, attempts: int, currency: str) -> dict[str, str]:
+    """A line as text, by column; what is not known is empty."""
+    against = line.against
+    found = dict(
+        zip(
+            COLUMNS,
+            (
+                line.model,
+                _number(line.success),
+                _interval(line.ci95),
+                _number(against.gain, "+.3f") if against else "",
+                _interval(against.ci95) if against else "",
+                str(against.levels_needed or "") if against else "",
+                _number(line.turns, ".2f"),
+                _number(line.format_correct),
+                _number(line.invalid),
+                _number(line.observation),
+                _number(line.prediction),
+                str(line.tokens.input) if line.tokens else "",
+                str(line.tokens.output) if line.tokens else "",
+                _number(line.cost, ".4f", f" {currency}"),
+                _number(line.cost_per_solved, ".5f", f" {currency}"),
+                f"{line.failed}" + (f" (+{line.unplayed} unplayed)" if line.unplayed else ""),
+            ),
+            strict=True,
+        )
+    )
+    if attempts > 1:
+        k = str(attempts)
+        found[f"pass@{k}"] = _with_interval(line.pass_at, line.pass_at_ci95, k)
+        found[f"pass^{k}"] = _with_interval(line.pass_all, line.pass_all_ci95, k)
+    return found
+
+
+def ranked(lines: Sequence[Line]) -> list[Line]:
+    """Best first."""
+    return sorted(lines, key=lambda line: (-(line.success or 0.0), line.model))
+
+
+def _number(value: float | None, form: str = ".3f", unit: str = "") -> str:
+    return "" if value is None else f"{value:{form}}{unit}"
+
+
+def _interval(found: Interval | None) -> str:
+    return "" if found is None else f"[{found[0]:.3f}, {found[1]:.3f}]"
+
+
+def _with_interval(values: Mapping[str, float], intervals: Mapping[str, Interval], k: str) -> str:
+    return f"{values[k]:.3f} {_interval(intervals.get(k))}" if k in values else ""

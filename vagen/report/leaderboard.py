@@ -1,0 +1,94 @@
+"""The page of an evaluation: a table of models per environment, intervals as bars, costs.
+
+As the trajectory viewer it needs no network, and shows what models are called as text only.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from vagen.report.files import write_whole
+from vagen.report.viewer import asset, csp_hash, template
+
+_WIDTH, _HEIGHT, _MARGIN = 520.0, 240.0, 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One model on one environment."""
+
+    cells: Mapping[str, str]
+    """Text by column, `model` first."""
+    success: float | None
+    interval: tuple[float, float] | None
+    cost: float | None
+    report: str
+    """Address of its episodes' page, relative to this one."""
+
+
+def write_leaderboard(
+    path: Path, *, title: str, boards: Mapping[str, Sequence[Entry]], facts: Mapping[str, str]
+) -> None:
+    """Writes the page.
+
+    Args:
+        path: The file; it appears whole.
+        title: Heading.
+        boards: Entries by environment, best first.
+        facts: What the heading shows beside it.
+    """
+    style, script = asset(("report.css", "leaderboard.css")), asset(("leaderboard.js",))
+    page = template("leaderboard.html.j2").render(
+        title=title,
+        provenance=facts.items(),
+        boards=[_board(name, entries) for name, entries in boards.items()],
+        style=Markup(style),
+        style_hash=csp_hash(style),
+        script=Markup(script),
+        script_hash=csp_hash(script),
+    )
+    with write_whole(path) as partial:
+        partial.write_text(page, encoding="utf-8", newline="\n")
+
+
+def _board(name: str, entries: Sequence[Entry]) -> dict[str, Any]:
+    columns = [*dict.fromkeys(column for entry in entries for column in entry.cells)]
+    shown = [column for column in columns if any(entry.cells.get(column) for entry in entries)]
+    return {"name": name, "columns": shown, "entries": entries, "plot": _plot(entries)}
+
+
+def _plot(entries: Sequence[Entry]) -> dict[str, Any] | None:
+    """Points of cost (logarithmic) against success; None if fewer than two have both."""
+    known = [e for e in entries if e.cost and e.success is not None]
+    if len(known) < 2:
+        return None
+    logs = [math.log10(entry.cost or 1.0) for entry in known]
+    low, high = min(logs), max(logs)
+    points = [
+        {
+            "x": _MARGIN
+            + (_WIDTH - 3 * _MARGIN) * ((at - low) / (high - low) if high > low else 0.5),
+            "y": _height(entry.success or 0.0),
+            "top": _height(entry.interval[1]) if entry.interval else None,
+            "bottom": _height(entry.interval[0]) if entry.interval else None,
+            "name": entry.cells["model"],
+            "cost": entry.cells.get("cost", ""),
+        }
+        for entry, at in zip(known, logs, strict=True)
+    ]
+    return {
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "zero": _height(0.0),
+        "one": _height(1.0),
+        "left": _MARGIN,
+        "points": points,
+    }
+
+
+def _height(success: float) -> float:
+    return _HEIGHT - _MARGIN - (_HEIGHT - 1.5 * _MARGIN) * success
