@@ -104,7 +104,7 @@ def test_one_update_gives_the_same_losses_and_weights(engines, batch, model_dir,
     start = load_file(model_dir / "model.safetensors")
     assert mine.keys() == found.keys()
     for name, weight in mine.items():
-        # Adam takes whole steps by the sign of gradients that are next to nothing, as keys' biases'.
+        # Adam takes whole steps by the sign of gradients next to nothing, as those of keys' biases.
         most = 1e-3 * weight.norm() + 0.05 * (weight - start[name]).norm()
         assert (found[name] - weight).norm() <= most, name
     moved = sum(float((mine[name] - start[name]).norm()) for name in mine)
