@@ -8,6 +8,7 @@ from vagen.cli.common import load_configs, new_folder
 from vagen.cli.main import UsageError
 from vagen.config.judge_options import JudgeConfig
 from vagen.config.load import load_section
+from vagen.judge.calibration.frames import load_frames
 from vagen.judge.calibration.report import write_report
 from vagen.judge.calibration.run import (
     Subject,
@@ -67,26 +68,30 @@ def calibrate_judge(options: Namespace) -> None:
     path = write_json(folder, judge, found, seed=options.seed)
     _, page = write_report(folder, title, found)
     for name, each in found.items():
-        kappa = "–" if each.kappa is None else f"{each.kappa:.4f}"
+        kappa, precision = (
+            "–" if value is None else f"{value:.4f}" for value in (each.kappa, each.precision)
+        )
         print(
-            f"{name}: precision {each.precision:.4f}  recall {each.recall:.4f}  kappa {kappa}  "
-            f"adversarial refused {each.refused:.4f}  on {each.statements} statements"
+            f"{name}: precision {precision}  recall {each.recall:.4f} (not understood "
+            f"{each.unread:.4f})  kappa {kappa}  adversarial refused {each.refused:.4f}, paid "
+            f"{each.paid:.4f}  on {each.statements} statements"
         )
     print(f"{path}  {page}")
 
 
 def _what(options: Namespace) -> tuple[JudgeConfig, list[Subject], Path | None, str]:
     """The judge, what to measure it on, where its answers are kept, and the report's title."""
+    frames = None if options.texts is None else load_frames(Path(options.texts))
     if options.env is not None:
         if options.experiment:
             raise UsageError("an experiment, or --env, not both")
         judge = load_section(JudgeConfig, "judge", options.overrides)
-        return judge, [subject_named(options.env)], None, _title(judge, [options.env])
+        return judge, [subject_named(options.env, frames)], None, _title(judge, [options.env])
     experiment, infra = load_configs(options)
     if not experiment.judge.use_state_reward:
         raise UsageError(f"{experiment.name} has no judge: judge.use_state_reward is false")
     title = _title(experiment.judge, [experiment.name])
-    return experiment.judge, subjects_of(experiment), cache_folder(infra), title
+    return experiment.judge, subjects_of(experiment, frames), cache_folder(infra), title
 
 
 def _title(judge: JudgeConfig, of: Sequence[str]) -> str:

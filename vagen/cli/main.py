@@ -223,6 +223,13 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
             {"type": int, "default": 5000, "help": "calibrate: for each environment (5000)"},
         ),
         (("--seed",), {"type": int, "default": 0, "help": "decides states and texts (0)"}),
+        (
+            ("--texts",),
+            {
+                "metavar": "FILE",
+                "help": "calibrate: statements in held-out frames of a file",
+            },
+        ),
         (("--out",), {"metavar": "DIR", "help": "calibrate: folder for the report"}),
     ],
     "env": [

@@ -15,6 +15,7 @@ from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.judge.cache import AnswerCache
 from vagen.judge.calibration import Writer, writer_of
+from vagen.judge.calibration.frames import Frames, Half, frame_writer
 from vagen.judge.calibration.measure import Calibration, measure_async
 from vagen.judge.calibration.samples import sample_statements
 from vagen.judge.llm import PROMPT_VERSION, ChatClient
@@ -41,29 +42,38 @@ class Subject:
     """Key in the result: the environment's id in the experiment, or its name."""
     env_name: str
     env_configs: tuple[dict[str, Any], ...]
+    writer: type[Writer]
+    """What writes its statements."""
 
 
-def subjects_of(experiment: ExperimentConfig) -> list[Subject]:
+def subjects_of(
+    experiment: ExperimentConfig, frames: Frames | None = None, half: Half = "held_out"
+) -> list[Subject]:
     """The environments of an experiment, as it configures them.
 
+    Args:
+        experiment: With resolved environments.
+        frames: Frames of the statements; None writes them in the environments' own language.
+        half: Which half of the frames.
+
     Raises:
-        NoWriterError: One of them has no statements to be measured with.
+        ConfigError: One of them has no statements to be measured with.
     """
-    for env_id, spec in experiment.envs.items():
-        _writer(spec.env_name, f" (`envs.{env_id}`)")
     return [
-        Subject(env_id, spec.env_name, (spec.env_config,))
+        Subject(
+            env_id,
+            spec.env_name,
+            (spec.env_config,),
+            _writer(spec.env_name, frames, half, f" (`envs.{env_id}`)"),
+        )
         for env_id, spec in experiment.envs.items()
     ]
 
 
-def subject_named(env_name: str) -> Subject:
-    """An environment in the variants that its writer names.
-
-    Raises:
-        NoWriterError: It has no statements to be measured with.
-    """
-    return Subject(env_name, env_name, _writer(env_name).env_configs)
+def subject_named(env_name: str, frames: Frames | None = None, half: Half = "held_out") -> Subject:
+    """An environment in the variants that its writer names; as `subjects_of`."""
+    writer = _writer(env_name, frames, half)
+    return Subject(env_name, env_name, writer.env_configs, writer)
 
 
 def calibrate(
@@ -109,8 +119,7 @@ async def _calibrate(
                 judge_of(judge, subject.env_name, env_config, client=client, cache=answers)
                 for env_config in subject.env_configs
             ]
-            writer = _writer(subject.env_name)
-            samples = sample_statements(writer, subject.env_configs, statements, seed)
+            samples = sample_statements(subject.writer, subject.env_configs, statements, seed)
             found[subject.name] = await measure_async(
                 judges,
                 subject.env_name,
@@ -197,9 +206,9 @@ def shortcomings(experiment: ExperimentConfig) -> list[str]:
                 ("precision", gate.min_precision),
                 ("recall", gate.min_recall),
             ):
-                if entry[measure_name] < least:
+                if (reached := entry[measure_name] or 0.0) < least:
                     found.append(
-                        f"{measure_name} on {spec.env_name} is {entry[measure_name]:.3f}, below "
+                        f"{measure_name} on {spec.env_name} is {reached:.3f}, below "
                         f"judge.calibration.min_{measure_name} = {least:g}"
                     )
     return found
@@ -221,7 +230,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 class _Measured(BaseModel):
     env_name: str
-    precision: float
+    precision: float | None
     recall: float
 
 
@@ -233,11 +242,11 @@ class _Stored(BaseModel):
     environments: dict[str, _Measured]
 
 
-def _writer(env_name: str, where: str = "") -> type[Writer]:
+def _writer(env_name: str, frames: Frames | None, half: Half, where: str = "") -> type[Writer]:
     writer = writer_of(env_name)
     if writer is None:
         raise NoWriterError(
             f"no statements can be written for {env_name!r}{where}: a judge can be calibrated on "
             "environments that say what their texts claim"
         )
-    return writer
+    return writer if frames is None else frame_writer(env_name, frames, half)
