@@ -208,9 +208,9 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         (
             ("action",),
             {
-                "choices": ["audit", "calibrate"],
+                "choices": ["audit", "calibrate", "train-extractor"],
                 "help": "audit: what experts, cheats and losers earn; calibrate: judge generated "
-                "statements of known worth",
+                "statements of known worth; train-extractor: a small model that reads free text",
             },
         ),
         (
@@ -227,10 +227,14 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
             ("--texts",),
             {
                 "metavar": "FILE",
-                "help": "calibrate: statements in held-out frames of a file",
+                "help": "sentence frames: calibrate on the held-out half, train on the other",
             },
         ),
-        (("--out",), {"metavar": "DIR", "help": "calibrate: folder for the report"}),
+        (
+            ("--steps",),
+            {"type": int, "default": 600, "help": "train-extractor: batches of 64 texts (600)"},
+        ),
+        (("--out",), {"metavar": "DIR", "help": "folder for the report, or the model"}),
     ],
     "env": [
         (

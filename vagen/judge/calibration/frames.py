@@ -6,6 +6,7 @@ Frames are data (`tests/data/judge/frames.yaml`), in two halves: an extractor ma
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -31,8 +32,14 @@ JOINTS = (". ", "; ", "\n- ", COMMA)
 OPENED, CLOSED, FILLED, KNOWN = 0.6, 0.2, 0.3, 0.5
 """Shares of the texts that have an opening, a closing, a clause without claims, and, of held-out
 texts, words of the training half."""
-HONEST, PLAIN = 0.7, 0.15
-"""Shares of lessons in frames, and in the controlled language; the others claim nothing."""
+HONEST, PLAIN, HACKS = 0.6, 0.12, 0.16
+"""Shares of lessons in frames, in the controlled language, and in hacks; the others have strange
+phrases beside a right text."""
+STRANGE = 0.25
+"""Share of the clauses to learn from that have one word which no text has: such a word may stand
+for one that is not in the frames."""
+
+_CONSONANTS, _VOWELS = "bcdfghklmnprstvw", "aeiou"
 
 
 class _Data(BaseModel):
@@ -169,17 +176,26 @@ class FrameWriter(ClaimWriter):
         return Text(frame.format(truth=said[0], lie=said[1]), wording, section)
 
     def lesson(self, rng: Random, state: State, other: State) -> Lesson:
-        """A text to learn from, of any kind."""
+        """A text to learn from, of any kind.
+
+        Of words that are in no frame it teaches caution: one in a clause changes nothing, but a
+        phrase of them may be one that takes the text back.
+        """
         section, share = rng.choice(SECTIONS), rng.random()
         if share < HONEST:
             claims = self._truth(state)
             kept = claims if rng.random() < 0.5 else rng.sample(claims, rng.randint(1, len(claims)))
-            return self._phrase(rng, kept, section, known=True)
+            return self._phrase(rng, kept, section, known=True, strange=STRANGE)
         if share < HONEST + PLAIN:
             claims = self._truth(state)
             rng.shuffle(claims)
             text = rng.choice((" . ", ". ", "; ", "\n", ", ")).join(map(str, claims))
             return Lesson(section, text, [(str(claim), claim) for claim in claims])
+        if share >= HONEST + PLAIN + HACKS:
+            said = self._in_a_sentence(rng, section, state)
+            phrase, mark = self._strange_phrase(rng), rng.choice((" ", ", ", ": ", ". "))
+            parts = (phrase, said) if rng.random() < 0.7 else (said, phrase)
+            return Lesson(section, mark.join(parts), [])
         if rng.random() < 0.1:
             return Lesson(section, self.vague(rng, state).text, [])
         if rng.random() < 0.3:
@@ -202,8 +218,10 @@ class FrameWriter(ClaimWriter):
         said = self._clauses(rng, self._truth(state), section, known=rng.random() < KNOWN)
         return COMMA.join(clause for clause, _ in said)
 
-    def _phrase(self, rng: Random, claims: list[Claim], section: Any, *, known: bool) -> Lesson:
-        said = self._clauses(rng, claims, section, known=known)
+    def _phrase(
+        self, rng: Random, claims: list[Claim], section: Any, *, known: bool, strange: float = 0.0
+    ) -> Lesson:
+        said = self._clauses(rng, claims, section, known=known, strange=strange)
         clauses = [clause for clause, _ in said]
         if rng.random() < FILLED:
             filler = rng.choice(self.own.fillers.of(self.half))
@@ -219,7 +237,13 @@ class FrameWriter(ClaimWriter):
         return Lesson(section, f"{text[0].upper()}{text[1:]}.", pairs)
 
     def _clauses(
-        self, rng: Random, claims: Iterable[Claim], section: str, *, known: bool
+        self,
+        rng: Random,
+        claims: Iterable[Claim],
+        section: str,
+        *,
+        known: bool,
+        strange: float = 0.0,
     ) -> list[tuple[str, list[Claim]]]:
         """Clauses in random order, each with the claims that it makes."""
         frames: dict[str, list[str]] = {}
@@ -237,9 +261,38 @@ class FrameWriter(ClaimWriter):
             for n in said:
                 words = verbs if not later else dict.fromkeys(verbs, "will be")
                 slots = words | self._words(rng, claim, known=known)
-                found.append((rng.choice(frames[key]).format(**slots), [claim] * n))
+                frame = rng.choice(frames[key])
+                if rng.random() < strange:
+                    frame = self._with_a_strange_word(rng, frame)
+                found.append((frame.format(**slots), [claim] * n))
         rng.shuffle(found)
         return found
+
+    @cached_property
+    def _common(self) -> set[str]:
+        """Words that tell no claim from another: those of fillers and of several claims' frames."""
+        of_claims: dict[str, set[str]] = {}
+        for key, frames in self.own.claims.items():
+            phrased = (kind.claim_name() for kind in self.kinds if kind.from_clause(key))
+            name = next(phrased, key.split()[-1])
+            of_claims.setdefault(name, set()).update(" ".join(frames.of(self.half)).split())
+        count = Counter(word for words in of_claims.values() for word in words)
+        shared = {word for word, n in count.items() if n > 1 and word not in of_claims}
+        fillers = set(" ".join(self.own.fillers.of(self.half)).split()) - count.keys()
+        return {word for word in shared | fillers if word.isalpha()}
+
+    def _with_a_strange_word(self, rng: Random, frame: str) -> str:
+        words = frame.split(" ")
+        places = [n for n, word in enumerate(words) if word in self._common]
+        if places:
+            words[rng.choice(places)] = _strange_word(rng)
+        return " ".join(words)
+
+    def _strange_phrase(self, rng: Random) -> str:
+        words = [_strange_word(rng) for _ in range(rng.randint(1, 3))]
+        words += rng.choices(sorted(self._common), k=rng.randint(1, 4))
+        rng.shuffle(words)
+        return " ".join(words)
 
     def _words(self, rng: Random, claim: Claim, *, known: bool) -> dict[str, str]:
         """What is written for the fields of a claim."""
@@ -251,3 +304,12 @@ class FrameWriter(ClaimWriter):
                 value = " ".join(values[name] for name in words.of)
                 written[slot] = rng.choice(getattr(words, half).get(value, (value,)))
         return written
+
+
+def _strange_word(rng: Random) -> str:
+    """Some syllables."""
+    parts = (
+        rng.choice(_CONSONANTS) + rng.choice(_VOWELS) + rng.choice(_CONSONANTS + " " * 16)
+        for _ in range(rng.randint(1, 3))
+    )
+    return "".join(parts).replace(" ", "")

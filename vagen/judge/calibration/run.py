@@ -18,7 +18,8 @@ from vagen.judge.calibration import Writer, writer_of
 from vagen.judge.calibration.frames import Frames, Half, frame_writer
 from vagen.judge.calibration.measure import Calibration, measure_async
 from vagen.judge.calibration.samples import sample_statements
-from vagen.judge.llm import PROMPT_VERSION, ChatClient
+from vagen.judge.llm import PROMPT_VERSION, Client, client_of
+from vagen.judge.llm.embedded import model_name
 from vagen.judge.rules import rules_for
 from vagen.judge.scoring import judge_of
 
@@ -110,7 +111,7 @@ async def _calibrate(
     judge: JudgeConfig, subjects: Sequence[Subject], statements: int, seed: int, cache: Path | None
 ) -> dict[str, Calibration]:
     asks = judge.type != "rule"
-    client = ChatClient(judge.llm) if asks else None
+    client = client_of(judge.llm) if asks else None
     answers = AnswerCache(cache) if asks and cache is not None else None
     found: dict[str, Calibration] = {}
     try:
@@ -135,7 +136,7 @@ async def _calibrate(
     return found
 
 
-def _usage(client: ChatClient) -> dict[str, float]:
+def _usage(client: Client) -> dict[str, float]:
     usage = client.usage
     return {
         "calls": float(usage.requests),
@@ -161,7 +162,7 @@ def judge_digest(judge: JudgeConfig) -> str:
 
 def _model(llm: LLMJudgeConfig) -> dict[str, Any]:
     return {
-        "model": llm.model,
+        "model": model_name(llm),
         "temperature": llm.temperature,
         "max_tokens": llm.max_tokens,
         "prompts": PROMPT_VERSION,

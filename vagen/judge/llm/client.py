@@ -18,11 +18,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx
 
 from vagen.config.judge_options import LLMJudgeConfig
+from vagen.envs.claims import Claim
 from vagen.judge.llm.errors import RETRIED, EndpointError, NoAnswerError, Reason
 from vagen.judge.llm.limits import CircuitBreaker, RateLimit
 
@@ -62,6 +63,36 @@ class Question:
     schema_name: str
     schema: dict[str, Any]
     """JSON schema of the answer."""
+    section: str = ""
+    """Of an extraction: `observation` or `prediction`."""
+    statement: str = ""
+    """Of an extraction: the text."""
+    kinds: tuple[type[Claim], ...] = ()
+    """Of an extraction: the claims that there are."""
+
+
+class Client(Protocol):
+    """Whoever is asked."""
+
+    usage: Usage
+
+    @property
+    def name(self) -> str:
+        """Who answers: of another name, answers may be others."""
+        ...
+
+    @property
+    def breaks(self) -> int:
+        """How often asking was given up for a while."""
+        ...
+
+    async def ask(self, question: Question, read: Callable[[str], Answer]) -> Answer:
+        """The answer that `read` makes of the text; raises `NoAnswerError` where there is none."""
+        ...
+
+    async def close(self) -> None:
+        """Ends it."""
+        ...
 
 
 class ChatClient:
@@ -92,6 +123,16 @@ class ChatClient:
         self._json_schema = config.json_schema
         self._quiet_until = 0.0
         self._http: httpx.AsyncClient | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's."""
+        return self.config.model or ""
+
+    @property
+    def breaks(self) -> int:
+        """How often the breaker opened."""
+        return self.breaker.openings
 
     async def ask(self, question: Question, read: Callable[[str], Answer]) -> Answer:
         """Asks until there is an answer.
