@@ -74,7 +74,7 @@ def calibrate_judge(options: Namespace) -> None:
         judge, subjects, statements=options.statements, seed=options.seed, cache=cache
     )
     folder.mkdir(parents=True, exist_ok=True)
-    path = write_json(folder, judge, found, seed=options.seed)
+    path = write_json(folder, judge, found, seed=options.seed, texts=options.texts)
     _, page = write_report(folder, title, found)
     for name, each in found.items():
         kappa, precision = (

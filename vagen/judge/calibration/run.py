@@ -170,13 +170,19 @@ def _model(llm: LLMJudgeConfig) -> dict[str, Any]:
 
 
 def write_json(
-    folder: Path, judge: JudgeConfig, found: Mapping[str, Calibration], *, seed: int
+    folder: Path,
+    judge: JudgeConfig,
+    found: Mapping[str, Calibration],
+    *,
+    seed: int,
+    texts: str | None = None,
 ) -> Path:
-    """Writes `calibration.json`; returns its path."""
+    """Writes `calibration.json`; returns its path. `texts` names the frames of its statements."""
     content = {
         "judge_digest": judge_digest(judge),
         "judge": {"type": judge.type, "model": None if judge.type == "rule" else judge.llm.model},
         "seed": seed,
+        "texts": texts,
         "environments": {name: calibration.to_dict() for name, calibration in found.items()},
     }
     path = folder / FILE
