@@ -15,7 +15,7 @@ from vagen.judge import LLMJudge, rules_for
 from vagen.judge.calibration.frames import frame_writer, load_frames
 from vagen.judge.calibration.run import judge_digest
 from vagen.judge.calibration.writer import sample_scenes
-from vagen.judge.llm import EndpointError, client_of
+from vagen.judge.llm import DEADLINE, EndpointError, client_of
 from vagen.judge.llm.embedded import extractor_answer, extractor_prompt, read_extraction
 from vagen.judge.llm.probe import probe
 from vagen.models.tiny import build_tiny_model
@@ -73,7 +73,8 @@ def test_what_a_model_cannot_answer_is_absent(untrained: Path) -> None:
     config = LLMJudgeConfig(model=str(untrained), max_tokens=8)
     state = {"player": [1, 1], "boxes": [[0, 1]], "targets": [[2, 2]]}
 
-    async def verdicts() -> list[Any]:
+    async def verdicts(*, late: bool = False) -> list[Any]:
+        DEADLINE.set(asyncio.get_running_loop().time() if late else None)
         client = client_of(config)
         judge = LLMJudge(client, rules={"Sokoban": rules_for("Sokoban")})
         texts = [f"I see a box above me, {n} cells away" for n in range(3)]
@@ -89,12 +90,14 @@ def test_what_a_model_cannot_answer_is_absent(untrained: Path) -> None:
         ]
         found = await asyncio.gather(*asked)
         assert client.usage.requests == 3 and client.usage.answers == 0
-        assert client.usage.completion_tokens == 24
+        assert late or client.usage.completion_tokens == 24
         return found
 
     for verdict in asyncio.run(verdicts()):
         assert verdict.observation is None
         assert verdict.absent == ("observation:cut",)
+    for verdict in asyncio.run(verdicts(late=True)):
+        assert verdict.absent == ("observation:deadline",)
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path, untrained: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from vagen.config.judge_options import LLMJudgeConfig
 from vagen.envs.claims import Claim
 from vagen.judge.cache import normalized
-from vagen.judge.llm.client import Answer, ChatClient, Client, Question, Usage
+from vagen.judge.llm.client import DEADLINE, Answer, ChatClient, Client, Question, Usage
 from vagen.judge.llm.errors import EndpointError, NoAnswerError, Reason
 
 WEIGHTS = "model.safetensors"
@@ -136,7 +136,8 @@ class EmbeddedExtractor:
         """The answer to an extraction.
 
         Raises:
-            NoAnswerError: It is longer than `max_tokens`, or nothing was to be extracted.
+            NoAnswerError: It is longer than `max_tokens` or comes after the batch's deadline, or
+                nothing was to be extracted.
         """
         if not question.kinds:
             raise NoAnswerError(Reason.REJECTED, "an extractor answers nothing but extractions")
@@ -146,7 +147,11 @@ class EmbeddedExtractor:
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read_all())
         try:
-            answer = read(await future)
+            async with asyncio.timeout_at(DEADLINE.get()):
+                answer = read(await future)
+        except TimeoutError:
+            self.usage.failures[Reason.DEADLINE] += 1
+            raise NoAnswerError(Reason.DEADLINE) from None
         except NoAnswerError as error:
             self.usage.failures[error.reason] += 1
             raise
