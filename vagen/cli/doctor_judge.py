@@ -20,8 +20,8 @@ def _endpoint(llm: LLMJudgeConfig, key: str) -> Findings:
     def check() -> Findings:
         found = asyncio.run(probe(llm, key))
         if found.problem:
-            yield bad("judge", f"{llm.model} at {llm.base_url}: {found.problem}", advice)
+            yield bad("judge", f"{llm.model} {llm.where}: {found.problem}", advice)
         else:
-            yield good("judge", f"{llm.model} at {llm.base_url} answers in {found.seconds:.1f} s")
+            yield good("judge", f"{llm.model} {llm.where} answers in {found.seconds:.1f} s")
 
     yield from guarded("judge", advice, check)

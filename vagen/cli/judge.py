@@ -4,10 +4,13 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from vagen import progress
 from vagen.cli.common import load_configs, new_folder
 from vagen.cli.main import UsageError
 from vagen.config.judge_options import JudgeConfig
 from vagen.config.load import load_section
+from vagen.config.schema import WarmStartConfig
+from vagen.judge.calibration.frames import load_frames
 from vagen.judge.calibration.report import write_report
 from vagen.judge.calibration.run import (
     Subject,
@@ -19,14 +22,21 @@ from vagen.judge.calibration.run import (
 from vagen.judge.scoring import cache_folder
 from vagen.service import environments_of
 from vagen.stages.audit import audit
+from vagen.stages.weights import configure_torch, helpers_of
 
 _LEAST = 100
 """Statements below which no figure means anything."""
+_TEXTS_PER_STEP = 64
 
 
 def judge(options: Namespace) -> None:
-    """Audits an experiment's rewards, or calibrates its judge."""
-    {"audit": audit_rewards, "calibrate": calibrate_judge}[options.action](options)
+    """Audits an experiment's rewards, calibrates its judge, or trains it an extractor."""
+    actions = {
+        "audit": audit_rewards,
+        "calibrate": calibrate_judge,
+        "train-extractor": train_judge,
+    }
+    actions[options.action](options)
 
 
 def audit_rewards(options: Namespace) -> None:
@@ -64,29 +74,60 @@ def calibrate_judge(options: Namespace) -> None:
         judge, subjects, statements=options.statements, seed=options.seed, cache=cache
     )
     folder.mkdir(parents=True, exist_ok=True)
-    path = write_json(folder, judge, found, seed=options.seed)
+    path = write_json(folder, judge, found, seed=options.seed, texts=options.texts)
     _, page = write_report(folder, title, found)
     for name, each in found.items():
-        kappa = "–" if each.kappa is None else f"{each.kappa:.4f}"
+        kappa, precision = (
+            "–" if value is None else f"{value:.4f}" for value in (each.kappa, each.precision)
+        )
         print(
-            f"{name}: precision {each.precision:.4f}  recall {each.recall:.4f}  kappa {kappa}  "
-            f"adversarial refused {each.refused:.4f}  on {each.statements} statements"
+            f"{name}: precision {precision}  recall {each.recall:.4f} (not understood "
+            f"{each.unread:.4f})  kappa {kappa}  adversarial refused {each.refused:.4f}, paid "
+            f"{each.paid:.4f}  on {each.statements} statements"
         )
     print(f"{path}  {page}")
 
 
+def train_judge(options: Namespace) -> None:
+    """Trains a small model to list the claims of free text, for `judge.llm.model`."""
+    for name in ("texts", "out"):
+        if getattr(options, name) is None:
+            raise UsageError(f"--{name} is missing: see `vagen judge --help`")
+    if options.env is not None:
+        raise UsageError("an extractor is trained for an experiment: name one instead of --env")
+    if options.steps < 1:
+        raise UsageError(f"--steps is {options.steps}; it must be at least 1")
+    experiment, infra = load_configs(options)
+    subjects = subjects_of(experiment, load_frames(Path(options.texts)), "train")
+    folder = new_folder(Path(options.out))
+    from vagen.engines.local.extractor import train_extractor
+
+    configure_torch(infra)
+    with progress.bar("batches of texts", options.steps) as advance:
+        losses = train_extractor(
+            subjects,
+            folder,
+            WarmStartConfig(steps=options.steps, batch_size=_TEXTS_PER_STEP),
+            seed=options.seed,
+            helpers=helpers_of(infra),
+            on_step=lambda _, loss: advance(1, loss=loss),
+        )
+    print(f"{folder}  loss {sum(losses[-20:]) / len(losses[-20:]):.4f}")
+
+
 def _what(options: Namespace) -> tuple[JudgeConfig, list[Subject], Path | None, str]:
     """The judge, what to measure it on, where its answers are kept, and the report's title."""
+    frames = None if options.texts is None else load_frames(Path(options.texts))
     if options.env is not None:
         if options.experiment:
             raise UsageError("an experiment, or --env, not both")
         judge = load_section(JudgeConfig, "judge", options.overrides)
-        return judge, [subject_named(options.env)], None, _title(judge, [options.env])
+        return judge, [subject_named(options.env, frames)], None, _title(judge, [options.env])
     experiment, infra = load_configs(options)
     if not experiment.judge.use_state_reward:
         raise UsageError(f"{experiment.name} has no judge: judge.use_state_reward is false")
     title = _title(experiment.judge, [experiment.name])
-    return experiment.judge, subjects_of(experiment), cache_folder(infra), title
+    return experiment.judge, subjects_of(experiment, frames), cache_folder(infra), title
 
 
 def _title(judge: JudgeConfig, of: Sequence[str]) -> str:

@@ -240,9 +240,9 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         (
             ("action",),
             {
-                "choices": ["audit", "calibrate"],
+                "choices": ["audit", "calibrate", "train-extractor"],
                 "help": "audit: what experts, cheats and losers earn; calibrate: judge generated "
-                "statements of known worth",
+                "statements of known worth; train-extractor: a small model that reads free text",
             },
         ),
         (
@@ -255,7 +255,18 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
             {"type": int, "default": 5000, "help": "calibrate: for each environment (5000)"},
         ),
         (("--seed",), {"type": int, "default": 0, "help": "decides states and texts (0)"}),
-        (("--out",), {"metavar": "DIR", "help": "calibrate: folder for the report"}),
+        (
+            ("--texts",),
+            {
+                "metavar": "FILE",
+                "help": "sentence frames: calibrate on the held-out half, train on the other",
+            },
+        ),
+        (
+            ("--steps",),
+            {"type": int, "default": 600, "help": "train-extractor: batches of 64 texts (600)"},
+        ),
+        (("--out",), {"metavar": "DIR", "help": "folder for the report, or the model"}),
     ],
     "env": [
         (

@@ -87,7 +87,7 @@ def _judge(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
         return
     given = {key for keys in cluster.secrets.values() for key in keys}
     for key, llm in experiment.judge.endpoints().items():
-        if llm.api_key_env is not None and llm.api_key_env not in given:
+        if llm.base_url and llm.api_key_env and llm.api_key_env not in given:
             yield (
                 "infra.kubernetes.secrets",
                 f"no secret gives the steps {llm.api_key_env}, which {key}.api_key_env names; add "

@@ -15,12 +15,12 @@ from vagen.config.schema import ExperimentConfig
 from vagen.envs import parse_env_config
 from vagen.judge import (
     AnswerCache,
-    ChatClient,
     Judge,
     RuleJudge,
     make_judge,
     rules_for,
 )
+from vagen.judge.llm import Respondent, client_of
 from vagen.rollout.types import NOTHING, SectionScores, Status, Trajectory, Turn, Verdict
 from vagen.service import environments_of
 
@@ -74,7 +74,8 @@ class Scorer:
             share: Processes that judge side by side and share the endpoints' limits.
 
         Raises:
-            EndpointError: The key of an endpoint is not in the environment.
+            EndpointError: The key of an endpoint is not in the environment, or there is no
+                extractor.
             CacheError: The folder cannot be used.
         """
         self.config = config
@@ -82,7 +83,7 @@ class Scorer:
         second = judge.model_copy(update={"type": judge.second.type})
         enabled = judge.use_state_reward
         compares = enabled and judge.second.fraction > 0
-        self._clients: list[ChatClient] = []
+        self._clients: list[Respondent] = []
         self.cache: AnswerCache | None = None
         """What language models have answered, if any is asked."""
         self._folder, self._share = cache, share
@@ -119,7 +120,7 @@ class Scorer:
             "judge/llm_failures": float(sum(usage.failures.total() for usage in total)),
             "judge/llm_prompt_tokens": float(sum(usage.prompt_tokens for usage in total)),
             "judge/llm_completion_tokens": float(sum(usage.completion_tokens for usage in total)),
-            "judge/llm_breaks": float(sum(client.breaker.openings for client in self._clients)),
+            "judge/llm_breaks": float(sum(client.breaks for client in self._clients)),
         }
 
     async def score(self, trajectory: Trajectory) -> None:
@@ -187,13 +188,13 @@ class Scorer:
         """A judge for each environment of the experiment, by its id."""
         client = None
         if judge.type != "rule":
-            client = ChatClient(llm, share=self._share, key=key)
+            client = client_of(llm, share=self._share, key=key)
             self._clients.append(client)
             if self.cache is None and self._folder is not None:
                 self.cache = AnswerCache(self._folder)
         return {name: self._judge(judge, name, client) for name in self.config.envs}
 
-    def _judge(self, judge: JudgeConfig, config_id: str, client: ChatClient | None) -> Judge:
+    def _judge(self, judge: JudgeConfig, config_id: str, client: Respondent | None) -> Judge:
         spec = self.config.envs[config_id]
         return judge_of(judge, spec.env_name, spec.env_config, client=client, cache=self.cache)
 
@@ -209,7 +210,7 @@ def judge_of(
     env_name: str,
     env_config: dict[str, Any],
     *,
-    client: ChatClient | None = None,
+    client: Respondent | None = None,
     cache: AnswerCache | None = None,
 ) -> Judge:
     """The judge of one environment, which knows its rules and its prompt.

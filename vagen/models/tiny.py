@@ -135,6 +135,7 @@ def build_tiny_model(
     tags: Iterable[str],
     seed: int,
     pixels: "PixelStatistics | None" = None,
+    vocab_size: int = 640,
 ) -> None:
     """Writes a randomly initialised tiny model as an ordinary model directory.
 
@@ -145,6 +146,7 @@ def build_tiny_model(
         tags: Layout tags that become single tokens.
         seed: Of the initialisation.
         pixels: Statistics of the frames it will see; without them images are scaled to [-1, 1].
+        vocab_size: Most tokens.
 
     Raises:
         ValueError: `name` is not a tiny model.
@@ -153,7 +155,7 @@ def build_tiny_model(
 
     if name not in TINY_MODELS:
         raise ValueError(f"no tiny model is named {name!r}: there are {', '.join(TINY_MODELS)}")
-    tokenizer = build_tokenizer(corpus, tags=tags)
+    tokenizer = build_tokenizer(corpus, tags=tags, vocab_size=vocab_size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _vision_language_model(tokenizer) if name == "tiny:vl" else _text_model(tokenizer)

@@ -227,7 +227,7 @@ def judge_text(judge: JudgeConfig) -> str:
         f"prediction {judge.prediction_weight:g}",
     ]
     if judge.type != "rule":
-        parts.append(f"asks {judge.llm.model} at {judge.llm.base_url}")
+        parts.append(f"asks {judge.llm.model} {judge.llm.where}")
     if judge.sampling_fraction < 1:
         parts.append(f"{judge.sampling_fraction:.0%} of the turns")
     schedule = judge.schedule

@@ -40,7 +40,7 @@ def check_endpoints(run: Run) -> None:
         found = asyncio.run(probe(llm, key, seconds=_PROBE_SECONDS))
         if found.problem:
             raise JudgeUnavailable(
-                f"`{key}.base_url`: {llm.model} at {llm.base_url} did not answer "
+                f"`{key}.base_url`: {llm.model} {llm.where} did not answer "
                 f"({found.problem}); start it, or see that it can be reached from here"
             )
 

@@ -209,7 +209,7 @@ def _check_absent(config: ExperimentConfig, judged: list[Turn]) -> None:
     if absent.total() > config.judge.max_absent * asked:
         raise JudgeUnavailable(
             f"{message}, more than `judge.max_absent` = {config.judge.max_absent:g} allows: see "
-            f"that {config.judge.llm.base_url} answers and run the step again, it asks for these "
+            f"that {config.judge.llm.model} answers and run the step again, it asks for these "
             "only"
         )
     progress.note(f"judge: {message}")

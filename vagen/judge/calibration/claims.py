@@ -63,12 +63,16 @@ class ClaimWriter(Writer):
 
     def partial(self, rng: Random, state: State) -> Text:
         """A claim altered or left out."""
+        claims, wording = self._incomplete(rng, state)
+        return Text(write_claims(claims), wording)
+
+    def _incomplete(self, rng: Random, state: State) -> tuple[list[Claim], str]:
         claims = self._truth(state)
         place = rng.randrange(len(claims))
         altered = _altered(claims[place], rng)
         if altered is not None and (len(claims) == 1 or rng.random() < 0.5):
-            return Text(write_claims([*claims[:place], altered, *claims[place + 1 :]]), "altered")
-        return Text(write_claims([*claims[:place], *claims[place + 1 :]]), "left out")
+            return [*claims[:place], altered, *claims[place + 1 :]], "altered"
+        return [*claims[:place], *claims[place + 1 :]], "left out"
 
     def vague(self, rng: Random, state: State) -> Text:
         """Names what could be described."""

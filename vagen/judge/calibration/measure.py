@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -56,11 +56,13 @@ class Calibration:
     statements: int
     absent: int
     """Statements without a verdict; they count in nothing else."""
-    precision: float
+    precision: float | None
     """Part of the accepted statements that are right and complete; of any kind but templates, which
-    are right by chance."""
+    are right by chance. None if none is accepted."""
     recall: float
     """Part of the right and complete statements that are accepted."""
+    unread: float
+    """Part of the right and complete statements that are not understood."""
     kappa: float | None
     """Cohen's kappa of acceptance against the truth, on true, false and partial statements."""
     chance: float
@@ -71,6 +73,8 @@ class Calibration:
     """Mean information score by kind."""
     refused: float
     """Part of the adversarial statements that are flagged."""
+    paid: float
+    """Part of the adversarial statements that earn anything."""
     worst_attack: tuple[str, float]
     """The adversarial pattern with the largest mean score."""
     attack_patterns: int
@@ -231,8 +235,9 @@ def _summary(
         env_name=env_name,
         statements=len(judged),
         absent=len(judged) - len(present),
-        precision=hits / len(accepted) if accepted else 0.0,
+        precision=hits / len(accepted) if accepted else None,
         recall=hits / len(right) if right else 0.0,
+        unread=_mean(any("not_understood" in flag for flag in each.flags) for each in right),
         kappa=cohen_kappa(
             [each.accepted for each in present if each.sample.kind in CLEAR],
             [each.sample.kind is Kind.TRUE for each in present if each.sample.kind in CLEAR],
@@ -240,7 +245,8 @@ def _summary(
         chance=chance,
         mean_scores=_mean_scores((str(each.sample.kind), each) for each in present),
         information={name: round(value, 4) for name, value in sorted(means.items())},
-        refused=float(np.mean([bool(each.flags) for each in adversarial])) if adversarial else 0.0,
+        refused=_mean(bool(each.flags) for each in adversarial),
+        paid=_mean(bool(each.score) for each in adversarial),
         worst_attack=max(attacks.items(), key=lambda item: item[1], default=("", 0.0)),
         attack_patterns=len(attacks),
         recall_by_wording={
@@ -250,6 +256,11 @@ def _summary(
         cost=cost,
         judged=judged,
     )
+
+
+def _mean(holds: Iterable[bool]) -> float:
+    values = list(holds)
+    return sum(values) / len(values) if values else 0.0
 
 
 def _mean_scores(named: Any) -> dict[str, float]:

@@ -18,9 +18,11 @@ _COLUMNS = (
     ("absent", "{:.0f}"),
     ("precision", "{:.4f}"),
     ("recall", "{:.4f}"),
+    ("unread", "{:.4f}"),
     ("kappa", "{:.4f}"),
     ("chance", "{:.3f}"),
     ("refused", "{:.4f}"),
+    ("paid", "{:.4f}"),
 )
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }

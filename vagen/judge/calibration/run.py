@@ -15,9 +15,11 @@ from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.judge.cache import AnswerCache
 from vagen.judge.calibration import Writer, writer_of
+from vagen.judge.calibration.frames import Frames, Half, frame_writer
 from vagen.judge.calibration.measure import Calibration, measure_async
 from vagen.judge.calibration.samples import sample_statements
-from vagen.judge.llm import PROMPT_VERSION, ChatClient
+from vagen.judge.llm import PROMPT_VERSION, Respondent, client_of
+from vagen.judge.llm.embedded import model_name
 from vagen.judge.rules import rules_for
 from vagen.judge.scoring import judge_of
 
@@ -41,29 +43,38 @@ class Subject:
     """Key in the result: the environment's id in the experiment, or its name."""
     env_name: str
     env_configs: tuple[dict[str, Any], ...]
+    writer: type[Writer]
+    """What writes its statements."""
 
 
-def subjects_of(experiment: ExperimentConfig) -> list[Subject]:
+def subjects_of(
+    experiment: ExperimentConfig, frames: Frames | None = None, half: Half = "held_out"
+) -> list[Subject]:
     """The environments of an experiment, as it configures them.
 
+    Args:
+        experiment: With resolved environments.
+        frames: Frames of the statements; None writes them in the environments' own language.
+        half: Which half of the frames.
+
     Raises:
-        NoWriterError: One of them has no statements to be measured with.
+        ConfigError: One of them has no statements to be measured with.
     """
-    for env_id, spec in experiment.envs.items():
-        _writer(spec.env_name, f" (`envs.{env_id}`)")
     return [
-        Subject(env_id, spec.env_name, (spec.env_config,))
+        Subject(
+            env_id,
+            spec.env_name,
+            (spec.env_config,),
+            _writer(spec.env_name, frames, half, f" (`envs.{env_id}`)"),
+        )
         for env_id, spec in experiment.envs.items()
     ]
 
 
-def subject_named(env_name: str) -> Subject:
-    """An environment in the variants that its writer names.
-
-    Raises:
-        NoWriterError: It has no statements to be measured with.
-    """
-    return Subject(env_name, env_name, _writer(env_name).env_configs)
+def subject_named(env_name: str, frames: Frames | None = None, half: Half = "held_out") -> Subject:
+    """An environment in the variants that its writer names; as `subjects_of`."""
+    writer = _writer(env_name, frames, half)
+    return Subject(env_name, env_name, writer.env_configs, writer)
 
 
 def calibrate(
@@ -100,7 +111,7 @@ async def _calibrate(
     judge: JudgeConfig, subjects: Sequence[Subject], statements: int, seed: int, cache: Path | None
 ) -> dict[str, Calibration]:
     asks = judge.type != "rule"
-    client = ChatClient(judge.llm) if asks else None
+    client = client_of(judge.llm) if asks else None
     answers = AnswerCache(cache) if asks and cache is not None else None
     found: dict[str, Calibration] = {}
     try:
@@ -109,8 +120,7 @@ async def _calibrate(
                 judge_of(judge, subject.env_name, env_config, client=client, cache=answers)
                 for env_config in subject.env_configs
             ]
-            writer = _writer(subject.env_name)
-            samples = sample_statements(writer, subject.env_configs, statements, seed)
+            samples = sample_statements(subject.writer, subject.env_configs, statements, seed)
             found[subject.name] = await measure_async(
                 judges,
                 subject.env_name,
@@ -126,7 +136,7 @@ async def _calibrate(
     return found
 
 
-def _usage(client: ChatClient) -> dict[str, float]:
+def _usage(client: Respondent) -> dict[str, float]:
     usage = client.usage
     return {
         "calls": float(usage.requests),
@@ -152,7 +162,7 @@ def judge_digest(judge: JudgeConfig) -> str:
 
 def _model(llm: LLMJudgeConfig) -> dict[str, Any]:
     return {
-        "model": llm.model,
+        "model": model_name(llm),
         "temperature": llm.temperature,
         "max_tokens": llm.max_tokens,
         "prompts": PROMPT_VERSION,
@@ -160,13 +170,19 @@ def _model(llm: LLMJudgeConfig) -> dict[str, Any]:
 
 
 def write_json(
-    folder: Path, judge: JudgeConfig, found: Mapping[str, Calibration], *, seed: int
+    folder: Path,
+    judge: JudgeConfig,
+    found: Mapping[str, Calibration],
+    *,
+    seed: int,
+    texts: str | None = None,
 ) -> Path:
-    """Writes `calibration.json`; returns its path."""
+    """Writes `calibration.json`; returns its path. `texts` names the frames of its statements."""
     content = {
         "judge_digest": judge_digest(judge),
         "judge": {"type": judge.type, "model": None if judge.type == "rule" else judge.llm.model},
         "seed": seed,
+        "texts": texts,
         "environments": {name: calibration.to_dict() for name, calibration in found.items()},
     }
     path = folder / FILE
@@ -197,9 +213,9 @@ def shortcomings(experiment: ExperimentConfig) -> list[str]:
                 ("precision", gate.min_precision),
                 ("recall", gate.min_recall),
             ):
-                if entry[measure_name] < least:
+                if (reached := entry[measure_name] or 0.0) < least:
                     found.append(
-                        f"{measure_name} on {spec.env_name} is {entry[measure_name]:.3f}, below "
+                        f"{measure_name} on {spec.env_name} is {reached:.3f}, below "
                         f"judge.calibration.min_{measure_name} = {least:g}"
                     )
     return found
@@ -221,7 +237,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 class _Measured(BaseModel):
     env_name: str
-    precision: float
+    precision: float | None
     recall: float
 
 
@@ -233,11 +249,11 @@ class _Stored(BaseModel):
     environments: dict[str, _Measured]
 
 
-def _writer(env_name: str, where: str = "") -> type[Writer]:
+def _writer(env_name: str, frames: Frames | None, half: Half, where: str = "") -> type[Writer]:
     writer = writer_of(env_name)
     if writer is None:
         raise NoWriterError(
             f"no statements can be written for {env_name!r}{where}: a judge can be calibrated on "
             "environments that say what their texts claim"
         )
-    return writer
+    return writer if frames is None else frame_writer(env_name, frames, half)

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 from vagen.envs import parse_env_config
-from vagen.judge.calibration.attacks import attacks
 from vagen.judge.calibration.writer import Kind, Scene, Text, Writer, sample_scenes
 
 SHARES = {
@@ -30,8 +29,8 @@ class Sample:
     text: str
     wording: str
     scene: Scene
-    section: Literal["observation", "prediction"]
-    """Which part of a turn it is judged as; for a prediction the state is the next one."""
+    section: str
+    """`observation` or `prediction`, of which the state is the next one."""
 
 
 def sample_statements(
@@ -47,8 +46,8 @@ def sample_statements(
     """
     rng = Random(f"statements {seed}")
     name = writer_class.env_name
-    scenes = sample_scenes(name, env_configs, max(count // 4, 2 * len(env_configs)), seed)
     writers = [writer_class(parse_env_config(name, env_config)) for env_config in env_configs]
+    scenes = sample_scenes(name, env_configs, max(count // 4, 2 * len(env_configs)), seed)
     pools = [[scene for scene in scenes if scene.variant == n] for n in range(len(writers))]
     samples: list[Sample] = []
     for kind, share in SHARES.items():
@@ -58,6 +57,7 @@ def sample_statements(
             text = _write(writer, kind, number, scene, pools[variant], rng)
             if text is not None:
                 section = "prediction" if rng.random() < 0.5 else "observation"
+                section = text.section or section
                 samples.append(Sample(kind, text.text, text.wording, scene, section))
     rng.shuffle(samples)
     return samples
@@ -90,7 +90,4 @@ def _write(
             break
     else:
         return None
-    texts = attacks(writer.plain(state), writer.plain(other), writer.thing)
-    texts |= {f"own/{name}": text for name, text in writer.attacks(state, other).items()}
-    wording = list(texts)[number % len(texts)]
-    return Text(texts[wording], wording)
+    return writer.adversarial(rng, number, state, other)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vagen.envs import make
 from vagen.envs.base import AgentEnv, State
 from vagen.envs.config import EnvConfig
+from vagen.judge.calibration.attacks import attacks
 
 SHARE_KEPT = 0.4
 """Part of an episode's states that become scenes."""
@@ -41,6 +42,8 @@ class Text(NamedTuple):
     text: str
     wording: str
     """Notation and manner, e.g. `sentences/compass`; results are broken down by it."""
+    section: str | None = None
+    """Where it stands; None: in either section."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,21 @@ class Writer(ABC):
     def opposes(self, state: State, other: State) -> bool:
         """Whether plain descriptions of the two states cannot both be right of one."""
         return self.differs(Text("", "sentences"), state, other)
+
+    def adversarial(self, rng: Random, number: int, state: State, other: State) -> Text:
+        """Attack number `number`, counted round, on a state.
+
+        Args:
+            rng: Decides the words, if anything is left to decide.
+            number: From 0.
+            state: That is described.
+            other: One whose description contradicts that (`opposes`).
+        """
+        del rng
+        texts = attacks(self.plain(state), self.plain(other), self.thing)
+        texts |= {f"own/{name}": text for name, text in self.attacks(state, other).items()}
+        wording = list(texts)[number % len(texts)]
+        return Text(texts[wording], wording)
 
     def attacks(self, state: State, other: State) -> dict[str, str]:
         """Attacks of this environment's own, by `kind/name`."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx
 
 from vagen.clients import Client, HttpEndpoint, NoAnswerError, Place, Reason, Usage
 from vagen.clients.limits import CircuitBreaker
 from vagen.config.judge_options import LLMJudgeConfig
+from vagen.envs.claims import Claim
 
 Answer = TypeVar("Answer")
 
@@ -25,6 +26,39 @@ class Question:
     schema_name: str
     schema: dict[str, Any]
     """JSON schema of the answer."""
+    section: str = ""
+    """Of an extraction: `observation` or `prediction`."""
+    statement: str = ""
+    """Of an extraction: the text."""
+    kinds: tuple[type[Claim], ...] = ()
+    """Of an extraction: the claims that there are."""
+
+
+class Respondent(Protocol):
+    """Whoever is asked."""
+
+    @property
+    def usage(self) -> Usage:
+        """What it has spent."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Who answers: of another name, answers may be others."""
+        ...
+
+    @property
+    def breaks(self) -> int:
+        """How often asking was given up for a while."""
+        ...
+
+    async def ask(self, question: Question, read: Callable[[str], Answer]) -> Answer:
+        """The answer that `read` makes of the text; raises `NoAnswerError` where there is none."""
+        ...
+
+    async def close(self) -> None:
+        """Ends it."""
+        ...
 
 
 class ChatClient:
@@ -56,6 +90,16 @@ class ChatClient:
     def breaker(self) -> CircuitBreaker:
         """Stops requests while the endpoint fails."""
         return self._client.breaker
+
+    @property
+    def name(self) -> str:
+        """The model's."""
+        return self.config.model or ""
+
+    @property
+    def breaks(self) -> int:
+        """How often the breaker opened."""
+        return self.breaker.openings
 
     async def ask(self, question: Question, read: Callable[[str], Answer]) -> Answer:
         """Asks until there is an answer.

@@ -20,7 +20,7 @@ from vagen.judge.base import SECTIONS
 from vagen.judge.cache import AnswerCache, content_key, normalized
 from vagen.judge.gate import same_words, text_flags
 from vagen.judge.llm.answers import AnswerT, read_claims, read_verification
-from vagen.judge.llm.client import ChatClient, Question
+from vagen.judge.llm.client import Question, Respondent
 from vagen.judge.llm.prompts import (
     PROMPT_VERSION,
     Role,
@@ -58,7 +58,7 @@ class LLMJudge:
 
     def __init__(
         self,
-        client: ChatClient,
+        client: Respondent,
         *,
         rules: Mapping[str, Rules[Any, Any]],
         prompts: Mapping[str, str] | None = None,
@@ -68,7 +68,7 @@ class LLMJudge:
         """Creates a judge.
 
         Args:
-            client: The endpoint.
+            client: Who is asked.
             rules: Rules by environment name, for what is true in a state.
             prompts: System prompt by environment: text copied from it is refused.
             cache: Answers that were had before; None keeps none.
@@ -216,7 +216,7 @@ class LLMJudge:
 
     def _who(self) -> dict[str, Any]:
         """What an answer depends on beside the question."""
-        return {"prompt": PROMPT_VERSION, "model": self.client.config.model}
+        return {"prompt": PROMPT_VERSION, "model": self.client.name}
 
 
 async def score_sections(

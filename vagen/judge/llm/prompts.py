@@ -135,7 +135,8 @@ def claims_extractor(role: Role, text: str, kinds: tuple[type[Claim], ...]) -> Q
     forms = "\n".join(f"- `{kind.claim_name()}`: {kind.phrase}{_told(kind)}" for kind in kinds)
     system = _CLAIMS.format(tense=_tense(role), treatment=_TREATMENT, forms=forms)
     schema = claims_answer(kinds).model_json_schema()
-    return Question(system, _document(statement=text), "claims", schema)
+    section = "observation" if role is Role.CURRENT_EXTRACTOR else "prediction"
+    return Question(system, _document(statement=text), "claims", schema, section, text, kinds)
 
 
 def _told(kind: type[Claim]) -> str:

@@ -1,0 +1,103 @@
+"""Sentence frames: texts that no reader was tuned on, and tricks that wrap the truth."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import yaml
+
+from vagen.cli.main import USER_ERROR, main
+from vagen.envs import parse_env_config
+from vagen.judge import rules_for
+from vagen.judge.calibration.frames import frame_writer, load_frames
+from vagen.judge.calibration.writer import sample_scenes
+
+FILE = Path(__file__).parents[1] / "data" / "judge" / "frames.yaml"
+FRAMES = load_frames(FILE)
+
+
+@pytest.mark.parametrize("half", ["train", "held_out"])
+@pytest.mark.parametrize("env_name", FRAMES.environments)
+def test_the_strict_reader_takes_no_trick_for_the_present_state(env_name: str, half: Any) -> None:
+    rng, writer_class = Random(0), frame_writer(env_name, FRAMES, half)
+    env_config = writer_class.env_configs[0]
+    writer = writer_class(parse_env_config(env_name, env_config))
+    rules = rules_for(env_name)
+    assert rules is not None
+    one, two = (scene.state for scene in sample_scenes(env_name, [env_config], 2, 0))
+    assert rules.read(writer.plain(one)).understood
+    tricks = sum(len(hack.of(half)) for hack in FRAMES.hacks.values())
+    for number in range(2 * tricks):
+        text = writer.adversarial(rng, number, one, two).text
+        reading = rules.read(text)
+        assert reading.flags or not reading.understood, text
+
+
+def halves(data: Any) -> Iterator[tuple[set[str], set[str]]]:
+    """Both halves of every list in a file."""
+    if isinstance(data, dict) and "held_out" in data:
+        one, two = (
+            set(each) if isinstance(each, list) else {x for values in each.values() for x in values}
+            for each in (data["train"], data["held_out"])
+        )
+        yield one, two
+    elif isinstance(data, dict):
+        for value in data.values():
+            yield from halves(value)
+
+
+def test_the_halves_have_nothing_in_common() -> None:
+    found = list(halves(yaml.safe_load(FILE.read_text())))
+    assert len(found) > 30
+    assert all(one and two and not one & two for one, two in found)
+
+
+def test_a_text_says_what_its_lesson_lists() -> None:
+    writer = frame_writer("FrozenLake", FRAMES, "train")(parse_env_config("FrozenLake", {}))
+    one, two = (scene.state for scene in sample_scenes("FrozenLake", [{}], 2, 0))
+    lessons = [writer.lesson(Random(n), one, two) for n in range(200)]
+    said = [lesson for lesson in lessons if lesson.said]
+    assert 100 < len(said) < 200
+    truth = writer.env.truth(one, writer.env_config)
+    for lesson in said:
+        assert all(clause in lesson.text.lower() for clause, _ in lesson.said)
+        assert all(claim in truth for _, claim in lesson.said)
+    assert {"will be" in lesson.text for lesson in said} == {True, False}
+    assert not any("will be" in x.text for x in said if x.section == "observation")
+
+
+def test_command_line_measures_on_frames(tmp_path: Path, capsys: Any) -> None:
+    command = ["judge", "calibrate", "--env", "Blackjack", "--texts", str(FILE)]
+    assert main([*command, "--statements", "200", "--out", str(tmp_path / "x")]) == 0
+    assert "precision –  recall 0.0000 (not understood" in capsys.readouterr().out
+    (found,) = json.loads((tmp_path / "x" / "calibration.json").read_text())[
+        "environments"
+    ].values()
+    assert found["paid"] == 0.0 and found["refused"] == 1.0
+    assert found["unread"] > 0.5
+    assert set(found["recall_by_wording"]) == {"known words", "new words"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "message"),
+    [
+        (lambda data: data.pop("hacks"), [], "`hacks`: field required"),
+        (lambda data: data["closings"].update(test=[]), [], "`closings.test`: extra inputs"),
+        (lambda data: data["environments"].pop("Sokoban"), [], "has no frames for Sokoban, but"),
+        (lambda data: data["environments"]["Sokoban"]["claims"].pop("box"), [], "claim `box`"),
+        (lambda data: None, ["--texts", "no.yaml"], "there is no file of frames no.yaml"),
+    ],
+)
+def test_what_is_no_file_of_frames_is_refused(
+    change: Any, words: list[str], message: str, tmp_path: Path, capsys: Any
+) -> None:
+    data = yaml.safe_load(FILE.read_text())
+    change(data)
+    path = tmp_path / "frames.yaml"
+    path.write_text(yaml.safe_dump(data))
+    command = ["judge", "calibrate", "--env", "Sokoban", "--texts", str(path), *words]
+    assert main([*command, "--out", str(tmp_path / "x")]) == USER_ERROR
+    assert message in capsys.readouterr().err

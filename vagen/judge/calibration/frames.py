@@ -1,0 +1,315 @@
+"""Texts in sentence frames that no reader was tuned on: how a fluent model may say what is so.
+
+Frames are data (`tests/data/judge/frames.yaml`), in two halves: an extractor may learn from
+`train`, and every judge is measured on `held_out`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from vagen.config.base import ConfigError
+from vagen.envs.base import State
+from vagen.envs.claims import Claim
+from vagen.envs.config import EnvConfig
+from vagen.envs.registry import get_environment
+from vagen.judge.base import SECTIONS
+from vagen.judge.calibration import VARIANTS
+from vagen.judge.calibration.attacks import ATTACKS
+from vagen.judge.calibration.claims import ClaimWriter, claim_writer
+from vagen.judge.calibration.writer import Text
+
+Half = Literal["train", "held_out"]
+COMMA = ", "
+JOINTS = (". ", "; ", "\n- ", COMMA)
+"""Between the clauses of a text."""
+OPENED, CLOSED, FILLED, KNOWN = 0.6, 0.2, 0.3, 0.5
+"""Shares of the texts that have an opening, a closing, a clause without claims, and, of held-out
+texts, words of the training half."""
+HONEST, PLAIN, HACKS = 0.6, 0.12, 0.16
+"""Shares of lessons in frames, in the controlled language, and in hacks; the others have strange
+phrases beside a right text."""
+STRANGE = 0.25
+"""Share of the clauses to learn from that have one word which no text has: such a word may stand
+for one that is not in the frames."""
+
+_CONSONANTS, _VOWELS = "bcdfghklmnprstvw", "aeiou"
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Halves(_Data):
+    """Frames of one kind."""
+
+    train: tuple[str, ...]
+    held_out: tuple[str, ...]
+
+    def of(self, half: Half) -> tuple[str, ...]:
+        """Those of a half."""
+        return getattr(self, half)
+
+
+class Hack(Halves):
+    """Frames in which a right text says nothing about the state."""
+
+    section: Literal["observation", "prediction"] | None = None
+    """Where they say nothing; None: in both."""
+
+
+class Words(_Data):
+    """What is written for the values of some fields, which are joined by spaces."""
+
+    of: tuple[str, ...]
+    train: dict[str, tuple[str, ...]]
+    held_out: dict[str, tuple[str, ...]]
+
+
+class EnvironmentFrames(_Data):
+    """Frames of one environment."""
+
+    words: dict[str, Words]
+    """By the name that they have in frames."""
+    fillers: Halves
+    """Clauses that claim nothing."""
+    claims: dict[str, Halves]
+    """By a claim's name, by `2 ` and its name for two equal ones, or by a whole phrase."""
+
+
+class Frames(_Data):
+    """What stands in a file of frames."""
+
+    openings: dict[Literal["observation", "prediction"], Halves]
+    closings: Halves
+    hacks: dict[str, Hack]
+    environments: dict[str, EnvironmentFrames]
+
+
+class Lesson(NamedTuple):
+    """A text with what it claims."""
+
+    section: str
+    text: str
+    said: list[tuple[str, Claim]]
+    """Claims in the order of the text, each with the clause that says it."""
+
+
+def load_frames(path: Path) -> Frames:
+    """The frames of a file.
+
+    Raises:
+        ConfigError: There is no such file, or it is of another form.
+    """
+    try:
+        return Frames.model_validate(yaml.safe_load(path.read_text()))
+    except OSError:
+        raise ConfigError(f"there is no file of frames {path}") from None
+    except yaml.YAMLError:
+        raise ConfigError(f"{path} is no YAML file") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{path}: `{place}`: {first['msg'].lower()}") from None
+
+
+def frame_writer(env_name: str, frames: Frames, half: Half) -> "type[FrameWriter]":
+    """What writes texts about an environment in the frames of one half.
+
+    Raises:
+        ConfigError: There are none for it.
+    """
+    env = get_environment(env_name).load()
+    own = frames.environments.get(env_name)
+    if own is None:
+        raise ConfigError(
+            f"the file has no frames for {env_name}, but for {', '.join(frames.environments)}"
+        )
+    plain = claim_writer(env_name, env, VARIANTS.get(env_name, ()))
+    natural = tuple(each for each in plain.env_configs if "prompt_format" not in each)
+    parts = {"env_configs": natural, "frames": frames, "own": own, "half": half}
+    return type(f"{env.__name__}Frames", (FrameWriter, plain), parts)
+
+
+class FrameWriter(ClaimWriter):
+    """Right and wrong texts in frames, and frames that take a right text back."""
+
+    frames: ClassVar[Frames]
+    own: ClassVar[EnvironmentFrames]
+    half: ClassVar[Half]
+
+    def __init__(self, env_config: EnvConfig) -> None:
+        """Creates a writer.
+
+        Raises:
+            ConfigError: There are no frames for a claim in this notation.
+        """
+        super().__init__(env_config)
+        names = [kind.claim_name() for kind in self.kinds]
+        if missing := [name for name in names if name not in self.own.claims]:
+            raise ConfigError(f"there are no frames for {self.env_name}'s claim `{missing[0]}`")
+
+    def true(self, rng: Random, state: State) -> Text:
+        """In frames and words of the half; of the held-out one some words are known."""
+        return self._text(rng, self._truth(state))
+
+    def partial(self, rng: Random, state: State) -> Text:
+        """A claim altered or left out."""
+        return self._text(rng, self._incomplete(rng, state)[0])
+
+    def adversarial(self, rng: Random, number: int, state: State, other: State) -> Text:
+        """A right text in a frame for which it says nothing about the state."""
+        hacks = [
+            (f"{kind}/{n:02d}", frame, hack.section)
+            for kind, hack in self.frames.hacks.items()
+            for n, frame in enumerate(hack.of(self.half), start=1)
+        ]
+        wording, frame, section = hacks[number % len(hacks)]
+        section = section or rng.choice(SECTIONS)
+        said = [self._in_a_sentence(rng, section, each) for each in (state, other)]
+        return Text(frame.format(truth=said[0], lie=said[1]), wording, section)
+
+    def lesson(self, rng: Random, state: State, other: State) -> Lesson:
+        """A text to learn from, of any kind.
+
+        Of words that are in no frame it teaches caution: one in a clause changes nothing, but a
+        phrase of them may be one that takes the text back.
+        """
+        section, share = rng.choice(SECTIONS), rng.random()
+        if share < HONEST:
+            claims = self._truth(state)
+            kept = claims if rng.random() < 0.5 else rng.sample(claims, rng.randint(1, len(claims)))
+            return self._phrase(rng, kept, section, known=True, strange=STRANGE)
+        if share < HONEST + PLAIN:
+            claims = self._truth(state)
+            rng.shuffle(claims)
+            text = rng.choice((" . ", ". ", "; ", "\n", ", ")).join(map(str, claims))
+            return Lesson(section, text, [(str(claim), claim) for claim in claims])
+        if share >= HONEST + PLAIN + HACKS:
+            said = self._in_a_sentence(rng, section, state)
+            phrase, mark = self._strange_phrase(rng), rng.choice((" ", ", ", ": ", ". "))
+            parts = (phrase, said) if rng.random() < 0.7 else (said, phrase)
+            return Lesson(section, mark.join(parts), [])
+        if rng.random() < 0.1:
+            return Lesson(section, self.vague(rng, state).text, [])
+        if rng.random() < 0.3:
+            pattern = rng.choice(rng.choice(list(ATTACKS.values())))
+            said = [self._in_a_sentence(rng, section, each) for each in (state, other)]
+            return Lesson(section, pattern.format(truth=said[0], lie=said[1], thing=self.thing), [])
+        hack = self.adversarial(rng, rng.randrange(10_000), state, other)
+        return Lesson(hack.section or section, hack.text, [])
+
+    def _text(self, rng: Random, claims: list[Claim]) -> Text:
+        section = rng.choice(SECTIONS)
+        known = self.half == "train" or rng.random() < KNOWN
+        lesson = self._phrase(rng, claims, section, known=known)
+        return Text(lesson.text, f"{'known' if known else 'new'} words", section)
+
+    def _in_a_sentence(self, rng: Random, section: str, state: State) -> str:
+        """A right text, in the controlled language or in frames."""
+        if rng.random() < 0.5:
+            return self.plain(state)
+        said = self._clauses(rng, self._truth(state), section, known=rng.random() < KNOWN)
+        return COMMA.join(clause for clause, _ in said)
+
+    def _phrase(
+        self, rng: Random, claims: list[Claim], section: Any, *, known: bool, strange: float = 0.0
+    ) -> Lesson:
+        said = self._clauses(rng, claims, section, known=known, strange=strange)
+        clauses = [clause for clause, _ in said]
+        if rng.random() < FILLED:
+            filler = rng.choice(self.own.fillers.of(self.half))
+            clauses.insert(rng.randint(0, len(clauses)), filler)
+        joint = rng.choice([j for j in JOINTS if j not in "".join(clauses)])
+        last = " and " if joint == COMMA and rng.random() < 0.5 else joint
+        text = last.join([joint.join(clauses[:-1]), clauses[-1]] if clauses[1:] else clauses)
+        if rng.random() < OPENED:
+            text = rng.choice(self.frames.openings[section].of(self.half)) + text
+        if rng.random() < CLOSED:
+            text += rng.choice(self.frames.closings.of(self.half))
+        pairs = [(clause, claim) for clause, claims in said for claim in claims]
+        return Lesson(section, f"{text[0].upper()}{text[1:]}.", pairs)
+
+    def _clauses(
+        self,
+        rng: Random,
+        claims: Iterable[Claim],
+        section: str,
+        *,
+        known: bool,
+        strange: float = 0.0,
+    ) -> list[tuple[str, list[Claim]]]:
+        """Clauses in random order, each with the claims that it makes."""
+        frames: dict[str, list[str]] = {}
+        later = section == "prediction" and rng.random() < 0.5
+        verbs = {"is": "is", "are": "are", "am": "am"}
+        found = []
+        for claim, count in Counter(claims).items():
+            name, together = claim.claim_name(), f"{count} {claim.claim_name()}"
+            at_once = together in self.own.claims and rng.random() < 0.5
+            key = together if at_once else str(claim) if str(claim) in self.own.claims else name
+            if key not in frames:
+                options = self.own.claims[key].of(self.half)
+                frames[key] = rng.sample(options, min(rng.randint(1, 3), len(options)))
+            said = [count] if at_once else [1] * count
+            for n in said:
+                words = verbs if not later else dict.fromkeys(verbs, "will be")
+                slots = words | self._words(rng, claim, known=known)
+                frame = rng.choice(frames[key])
+                if rng.random() < strange:
+                    frame = self._with_a_strange_word(rng, frame)
+                found.append((frame.format(**slots), [claim] * n))
+        rng.shuffle(found)
+        return found
+
+    @cached_property
+    def _common(self) -> set[str]:
+        """Words that tell no claim from another: those of fillers and of several claims' frames."""
+        of_claims: dict[str, set[str]] = {}
+        for key, frames in self.own.claims.items():
+            phrased = (kind.claim_name() for kind in self.kinds if kind.from_clause(key))
+            name = next(phrased, key.split()[-1])
+            of_claims.setdefault(name, set()).update(" ".join(frames.of(self.half)).split())
+        count = Counter(word for words in of_claims.values() for word in words)
+        shared = {word for word, n in count.items() if n > 1 and word not in of_claims}
+        fillers = set(" ".join(self.own.fillers.of(self.half)).split()) - count.keys()
+        return {word for word in shared | fillers if word.isalpha()}
+
+    def _with_a_strange_word(self, rng: Random, frame: str) -> str:
+        words = frame.split(" ")
+        places = [n for n, word in enumerate(words) if word in self._common]
+        if places:
+            words[rng.choice(places)] = _strange_word(rng)
+        return " ".join(words)
+
+    def _strange_phrase(self, rng: Random) -> str:
+        words = [_strange_word(rng) for _ in range(rng.randint(1, 3))]
+        words += rng.choices(sorted(self._common), k=rng.randint(1, 4))
+        rng.shuffle(words)
+        return " ".join(words)
+
+    def _words(self, rng: Random, claim: Claim, *, known: bool) -> dict[str, str]:
+        """What is written for the fields of a claim."""
+        values = {name: str(value) for name, value in claim.model_dump().items()}
+        half: Half = "train" if known else "held_out"
+        written = dict(values)
+        for slot, words in self.own.words.items():
+            if set(words.of) <= values.keys():
+                value = " ".join(values[name] for name in words.of)
+                written[slot] = rng.choice(getattr(words, half).get(value, (value,)))
+        return written
+
+
+def _strange_word(rng: Random) -> str:
+    """Some syllables."""
+    parts = (
+        rng.choice(_CONSONANTS) + rng.choice(_VOWELS) + rng.choice(_CONSONANTS + " " * 16)
+        for _ in range(rng.randint(1, 3))
+    )
+    return "".join(parts).replace(" ", "")
