@@ -28,7 +28,7 @@ def serve(connection: socket.socket, seconds: float) -> None:
 
     Args:
         connection: Calls come and answers go here.
-        seconds: A call may take.
+        seconds: A call may take; 0: no bound.
     """
 
     def give_up(*_: object) -> None:
