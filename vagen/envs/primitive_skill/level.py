@@ -110,7 +110,7 @@ def _draw_decoy(rng: Random, level: SkillLevel) -> Point | None:
         partner = level.things[draw_index(rng, len(level.things))]
         fits = FITS[level.task]([spot, (partner.x, partner.y)])
         return (*spot, half_height(partner.name)) if fits else None
-    if draw_index(rng, 4) == 0:
+    if draw_index(rng, 8) == 0:
         return (*_draw_drawer(rng), TRAY_REST)
     spot = _draw_apple_spot(rng, drawer)
     return None if spot is None else (*spot, half_height("apple"))
