@@ -32,7 +32,7 @@ def audited(name, *words, levels=8):
 
 def test_a_sum_over_turns_pays_an_expert_for_stalling():
     found = audited("frozenlake-tiny", SUM)
-    expert, staller, loser, chance, constant = found.rows
+    expert, staller, loser, chance, constant, _ = found.rows
     assert expert.success == staller.success == 1.0 and loser.success == 0.0
     assert staller.turns > expert.turns + 1.5 and loser.turns == 5
     # Every text of theirs is right: .5 + .5 + .5 in each turn, 10 for the target.
@@ -51,6 +51,17 @@ def test_a_budget_pays_every_episode_the_same_for_its_texts():
     assert loser.total == pytest.approx(3 * 1.5)
     assert staller.discounted < expert.discounted
     assert not found.problems
+
+
+@pytest.mark.slow
+def test_a_plan_that_looks_at_nothing_is_said_to_win():
+    lake = "envs.frozenlake.env_config"
+    easy = audited("frozenlake-tiny", f"{lake}.size=2", f"{lake}.p_frozen=1.0")
+    assert easy.rows[-1].policy == "blind plan" and easy.rows[-1].success > 0.3
+    (note,) = easy.notes
+    assert "what is shown is not needed" in note and not easy.problems
+    hard = audited("frozenlake-tiny", f"{lake}.size=8", f"{lake}.min_distance=5")
+    assert hard.rows[-1].success <= 0.15 and not hard.notes
 
 
 @pytest.mark.slow

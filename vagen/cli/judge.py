@@ -55,6 +55,9 @@ def audit_rewards(options: Namespace) -> None:
             )
     for config_id in sorted(set(experiment.envs) - {each.config_id for each in found}):
         print(f"{config_id}: it has no expert, so that there is nothing to compare with")
+    for each in found:
+        for note in each.notes:
+            print(f"? {note}")
     problems = [problem for each in found for problem in each.problems]
     for problem in problems:
         print(f"! {problem}")

@@ -208,7 +208,7 @@ class TurnEnv(AgentEnv):
             moves.append(move)
             if terminated:
                 break
-            if self._steps_taken >= self.config.max_steps:
+            if self._steps_taken >= self._most_steps():
                 truncated = True
                 break
         before = self._state
@@ -228,6 +228,10 @@ class TurnEnv(AgentEnv):
         }
         observation = self._observe(tuple(moves))
         return observation, env_reward + format_reward, terminated, truncated, info
+
+    def _most_steps(self) -> int:
+        """Actions after which the episode is truncated."""
+        return self.config.max_steps
 
     def state(self) -> State:
         """Ground truth now; to be read, not changed."""

@@ -56,6 +56,7 @@ class Backend:
         self._pools = WorkerPools(
             size,
             answer_seconds=settings.answer_seconds,
+            call_seconds=settings.answer_seconds / 2,
             memory_mib=settings.worker_memory_mib,
             on_replace=on_replace,
         )

@@ -64,6 +64,7 @@ class WorkerPool:
         workers: int,
         *,
         answer_seconds: float = 300.0,
+        call_seconds: float = 0.0,
         memory_mib: int = 0,
         on_replace: Callable[[], None] = lambda: None,
     ):
@@ -71,13 +72,14 @@ class WorkerPool:
 
         Args:
             workers: Processes.
-            answer_seconds: A worker that leaves a call unanswered for so long is killed; a call
-                that takes half of it fails.
+            answer_seconds: A worker that leaves a call unanswered for so long is killed.
+            call_seconds: A call that takes longer fails, and nothing else; 0: no bound.
             memory_mib: Memory of a worker, MiB; 0: no bound.
             on_replace: Called whenever a worker has died or is to be replaced.
         """
         self._size = workers
-        self._answer_seconds, self._memory_mib = answer_seconds, memory_mib
+        self._answer_seconds = answer_seconds
+        self._seconds, self._memory_mib = call_seconds, memory_mib
         self._on_replace = on_replace
         self._workers: list[WorkerProcess] = []
         self._fresh: set[WorkerProcess] = set()
@@ -148,9 +150,7 @@ class WorkerPool:
         await asyncio.gather(*(self._spawn() for _ in range(self._size)))
 
     async def _spawn(self) -> None:
-        worker = WorkerProcess(
-            self._died, seconds=self._answer_seconds / 2, memory_mib=self._memory_mib
-        )
+        worker = WorkerProcess(self._died, seconds=self._seconds, memory_mib=self._memory_mib)
         await worker.start()
         self._fresh.add(worker)
         try:

@@ -31,13 +31,13 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, on_death: Callable[["WorkerProcess"], None], *, seconds: float, memory_mib: int = 0
+        self, on_death: Callable[["WorkerProcess"], None], *, seconds: float, memory_mib: int
     ):
         """Prepares a worker; `start` spawns it.
 
         Args:
             on_death: Called once when it is gone, unless it was closed.
-            seconds: A call that takes longer fails.
+            seconds: A call that takes longer fails; 0: no bound.
             memory_mib: Memory it may take, MiB; 0: no bound.
         """
         self.faults = 0

@@ -28,7 +28,7 @@ def serve(connection: socket.socket, seconds: float) -> None:
 
     Args:
         connection: Calls come and answers go here.
-        seconds: A call may take.
+        seconds: A call may take; 0: no bound.
     """
 
     def give_up(*_: object) -> None:
@@ -57,7 +57,8 @@ def main() -> None:
     """Runs a worker as its arguments say."""
     descriptor, seconds, mib = sys.argv[1:]
     if int(mib):
-        resource.setrlimit(resource.RLIMIT_DATA, (int(mib) << 20,) * 2)
+        most = int(mib) << 20
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes the stream
     os.dup2(2, 1)
     with (

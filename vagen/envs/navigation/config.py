@@ -2,8 +2,9 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from vagen.config.base import LATER
 from vagen.envs.config import EnvConfig, Served
 
 TaskStyle = Literal[
@@ -32,6 +33,13 @@ class NavigationConfig(EnvConfig):
     """Most actions in one response; a further one is invalid."""
     max_steps: PositiveInt = 30
     """Primitive moves after which the episode is truncated."""
+    starts: Annotated[Literal["facing", "anywhere"], LATER] = "facing"
+    """Where episodes begin, but for `long_horizon`. `facing`: 2.51 to 3 m from the target with it
+    in view, as in VAGEN, where walking on blindly often succeeds; `anywhere`: 3.5 to 5 m from it in
+    the same room, looking any way."""
+    spare_moves: Annotated[NonNegativeInt | None, LATER] = None
+    """Primitive moves beyond those of the shortest way after which the episode is truncated; null:
+    `max_steps` alone ends it."""
     step_size: float | None = Field(None, gt=0.05, le=1.0)
     """Metres of a move; null takes the reward preset's (.5, or .3 of `vagen-new`)."""
     success_distance: float | None = Field(None, ge=0.5, le=2.5)
@@ -65,6 +73,10 @@ class NavigationConfig(EnvConfig):
         if self.backend == "ai2thor" and self.episodes is None:
             raise ValueError(
                 "backend ai2thor needs `episodes`: the path of a JSON file of episodes"
+            )
+        if self.backend == "ai2thor" and (self.starts, self.spare_moves) != ("facing", None):
+            raise ValueError(
+                "AI2-THOR's episodes say where they start: leave out starts and spare_moves"
             )
         if self.backend != "ai2thor" and self.episodes is not None:
             raise ValueError("`episodes` is for backend ai2thor; MiniWorld's are made from seeds")

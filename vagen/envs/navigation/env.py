@@ -101,6 +101,9 @@ class NavigationEnv(TurnEnv):
 
     def _load_level(self, level: NavigationLevel, seed: int) -> None:
         self._instruction = level.instruction
+        self._limit = self.config.max_steps
+        if self.config.spare_moves is not None:
+            self._limit = min(self._limit, level.moves + self.config.spare_moves)
         self._simulator.load(level)
 
     def _move(self, action: str) -> tuple[float, bool]:
@@ -109,6 +112,9 @@ class NavigationEnv(TurnEnv):
         if self._is_won():
             return reward + self._rewards["success"], True
         return reward, False
+
+    def _most_steps(self) -> int:
+        return self._limit
 
     def _is_won(self) -> bool:
         return self._simulator.target_distance() < self.config.goal_metres

@@ -62,7 +62,7 @@ def _candidate(config: NavigationConfig, draw: Draw, split: Split) -> Navigation
     if task is None or split_of(content_hash(_text(asdict(plan)))) != split:
         return None
     world = World(plan, config.field_of_view)
-    start = draw_start(style, draw, world, task)
+    start = draw_start(style, draw, world, task, anywhere=config.starts == "anywhere")
     if start is None:
         return None
     content = [asdict(plan), style, task.target, task.instruction, asdict(start)]

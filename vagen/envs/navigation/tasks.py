@@ -2,12 +2,13 @@
 
 Each style gives `(target, instruction)` pairs that are right for a plan: no other thing of the
 plan answers the instruction. The start is 2.51 to 3 m from the target with the target in view,
-except in `long_horizon`, where it is farther, behind a door and out of sight.
+or 3.5 to 5 m from it, looking any way (`anywhere`); in `long_horizon` it is farther, behind a door
+and out of sight.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vagen.envs.navigation.catalogue import USES
 from vagen.envs.navigation.config import TaskStyle
@@ -15,8 +16,9 @@ from vagen.envs.navigation.rooms import QUARTER, Draw, Plan, Thing
 from vagen.envs.navigation.world import Pose, World
 
 START_DISTANCE = (2.51, 3.0)
+ANY_DISTANCE = (3.5, 5.0)
 FAR_DISTANCE = (3.0, 6.5)
-"""Metres from the target at the start: of `long_horizon`, and of the other styles above."""
+"""Metres from the target at the start: of `long_horizon`; above, of `anywhere` and of the rest."""
 
 CLEARLY = 0.7
 """Metres by which a thing must be nearer (or farther) than the other one to be called so."""
@@ -38,11 +40,13 @@ def draw_task(style: TaskStyle, draw: Draw, plan: Plan) -> Task | None:
     return draw.choice(tasks) if tasks else None
 
 
-def draw_start(style: TaskStyle, draw: Draw, world: World, task: Task) -> Pose | None:
-    """A pose to start a task from; None if none was found."""
+def draw_start(
+    style: TaskStyle, draw: Draw, world: World, task: Task, *, anywhere: bool = False
+) -> Pose | None:
+    """A pose to start a task from, of those in view with any rotation; None if none was found."""
     target = world.plan.things[task.target]
     far = style == "long_horizon"
-    low, high = FAR_DISTANCE if far else START_DISTANCE
+    low, high = FAR_DISTANCE if far else ANY_DISTANCE if anywhere else START_DISTANCE
     for _ in range(_STARTS):
         away, angle = draw.between(low, high), math.tau * draw.between(0.0, 1.0)
         x = round(target.x + away * math.sin(angle), 2)
@@ -56,7 +60,8 @@ def draw_start(style: TaskStyle, draw: Draw, world: World, task: Task) -> Pose |
         for turn in turns:
             pose = Pose(x, z, QUARTER * turn)
             if (task.target in world.in_view(pose)) != far:
-                return pose
+                # The turns are drawn already: the first of them looks any way.
+                return replace(pose, rotation=QUARTER * turns[0]) if anywhere and not far else pose
     return None
 
 

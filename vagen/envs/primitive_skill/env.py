@@ -12,7 +12,7 @@ from vagen.envs.levels import Split
 from vagen.envs.parsing import ActionReader
 from vagen.envs.primitive_skill import claims, tasks
 from vagen.envs.primitive_skill.config import PrimitiveSkillConfig
-from vagen.envs.primitive_skill.level import SkillLevel, sample_level
+from vagen.envs.primitive_skill.level import SkillLevel, listed, sample_level
 from vagen.envs.primitive_skill.maniskill import ManiSkillTable
 from vagen.envs.primitive_skill.primitives import (
     APPLE,
@@ -137,6 +137,7 @@ class PrimitiveSkillEnv(TurnEnv):
         if self._table is None:
             self._table = _make_table(self.config)
         self._level = level
+        self._listed = listed(level, self.config.decoys)
         self._table.load(level)
         self._paid = self._worth(self._read_state())
 
@@ -209,8 +210,12 @@ class PrimitiveSkillEnv(TurnEnv):
             return f"{asked}\n{self.text_view()}", ()
         lines = [asked, IMAGE_PLACEHOLDER]
         if not self.config.vision_only:
-            places = " ".join(map(_point, self._state["objects"].values()))
-            lines.append(f"Things are at, in no particular order: {places}")
+            objects = self._state["objects"]
+            places = " ".join(
+                _point(objects[each] if isinstance(each, str) else [*each]) for each in self._listed
+            )
+            where = "at some of these places" if self.config.decoys else "at"
+            lines.append(f"Things are {where}, in no particular order: {places}")
         return "\n".join(lines), (self.picture(),)
 
     def state_text(self, state: State) -> str:

@@ -3,10 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import TypeVar
 
 from vagen.envs.grid import draw_index
 from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
-from vagen.envs.primitive_skill.primitives import DRAWER_CLOSED, DRAWER_TRAVEL
+from vagen.envs.primitive_skill.primitives import (
+    DRAWER_CLOSED,
+    DRAWER_TRAVEL,
+    TRAY_REST,
+    Point,
+    half_height,
+)
 from vagen.envs.primitive_skill.tasks import TARGETS, Task, are_clear
 
 COLOURS: dict[str, tuple[float, float, float]] = {
@@ -19,6 +26,8 @@ COLOURS: dict[str, tuple[float, float, float]] = {
 """Colours of cubes by name, in RGB."""
 
 CUBES = {"AlignTwoCube": 2, "PlaceTwoCube": 2, "StackThreeCube": 3, "PutAppleInDrawer": 0}
+DECOY_APART = 45
+"""Least millimetres along x or y between a decoy and any other listed place."""
 MOST_YAW = 15
 """Most degrees that a cube is turned at the start."""
 
@@ -70,6 +79,44 @@ def sample_level(task: Task, seed: int, split: Split) -> SkillLevel:
     raise LevelError(f"PrimitiveSkill: no level of {task} was found for seed {seed} in {split!r}")
 
 
+def listed(level: SkillLevel, count: int) -> list[str | Point]:
+    """What observations list: things, among them `count` places like theirs where nothing is.
+
+    Those are where such things could be, apart from all others by more than a picture leaves in
+    doubt; where there is no room there are fewer.
+    """
+    rng = Random(f"PrimitiveSkill decoys {level.level_hash}")
+    taken = [(thing.x, thing.y) for thing in level.things]
+    if level.drawer is not None:
+        taken.append(level.drawer)
+    decoys: list[Point] = []
+    for _ in range(MAX_CANDIDATES):
+        if len(decoys) == count:
+            break
+        place = _draw_decoy(rng, level)
+        if place is not None and all(
+            max(abs(place[0] - x), abs(place[1] - y)) >= DECOY_APART for x, y in taken
+        ):
+            taken.append(place[:2])
+            decoys.append(place)
+    return _shuffled(rng, [*level.order, *decoys]) if decoys else [*level.order]
+
+
+def _draw_decoy(rng: Random, level: SkillLevel) -> Point | None:
+    """A place where one of the level's things could have been; None if it could not."""
+    drawer = level.drawer
+    if drawer is None:
+        spot = (_between(rng, -90, 140), _between(rng, -175, 175))
+        partner = level.things[draw_index(rng, len(level.things))]
+        fits = FITS[level.task]([spot, (partner.x, partner.y)])
+        return (*spot, half_height(partner.name)) if fits else None
+    if draw_index(rng, 8) == 0:
+        return (*_draw_drawer(rng), TRAY_REST)
+    spot = _draw_apple_spot(rng, drawer)
+    return None if spot is None else (*spot, half_height("apple"))
+
+
+Item = TypeVar("Item")
 Drawn = tuple[tuple[Thing, ...], tuple[int, int] | None]
 
 
@@ -87,12 +134,22 @@ def _draw_cubes(rng: Random, task: Task) -> Drawn | None:
 
 
 def _draw_apple(rng: Random, task: Task) -> Drawn | None:
-    drawer = (DRAWER_CLOSED + _between(rng, DRAWER_TRAVEL - 20, DRAWER_TRAVEL), 0)
-    drawer = (drawer[0], _between(rng, -80, 80))
-    x, y = _between(rng, -80, 140), _between(rng, -170, 170)
-    if abs(y - drawer[1]) < 145 and x < 110:
+    drawer = _draw_drawer(rng)
+    spot = _draw_apple_spot(rng, drawer)
+    if spot is None:
         return None
+    x, y = spot
     return (Thing("apple", x, y),), drawer
+
+
+def _draw_drawer(rng: Random) -> tuple[int, int]:
+    x = DRAWER_CLOSED + _between(rng, DRAWER_TRAVEL - 20, DRAWER_TRAVEL)
+    return x, _between(rng, -80, 80)
+
+
+def _draw_apple_spot(rng: Random, drawer: tuple[int, int]) -> tuple[int, int] | None:
+    x, y = _between(rng, -80, 140), _between(rng, -170, 170)
+    return None if abs(y - drawer[1]) < 145 and x < 110 else (x, y)
 
 
 def _all_clear(places: list[tuple[int, int]]) -> bool:
@@ -124,7 +181,7 @@ def _between(rng: Random, low: int, high: int) -> int:
     return low + draw_index(rng, high - low + 1)
 
 
-def _shuffled(rng: Random, names: list[str]) -> list[str]:
+def _shuffled(rng: Random, names: list[Item]) -> list[Item]:
     names = list(names)
     for last in range(len(names) - 1, 0, -1):
         other = draw_index(rng, last + 1)
