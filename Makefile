@@ -43,7 +43,7 @@ $(READY): pyproject.toml constraints/laptop.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
 		{ echo "Python 3.11 or 3.12 is needed: install it, or give PYTHON=/path/to/python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints/laptop.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints/laptop.txt -e ".[dev,litellm]"
 	@touch $@
 
 $(VERL_READY): $(READY) constraints/verl.txt
@@ -77,7 +77,7 @@ pipeline: $(READY) ## Train as the Kubeflow pipeline, here: each step a process 
 resume: $(READY) ## Go on with a run that stopped: RUN=name of its folder
 	@$(BIN)/vagen resume $(RUN) $(ARGS)
 
-eval: $(READY) ## Measure a run's model on the held-out levels: RUN=name of its folder
+eval: $(READY) ## Measure a run's model, or with ARGS="--model ..." any: RUN=run or experiment
 	@$(BIN)/vagen eval $(RUN) $(ARGS)
 
 view: $(READY) ## Open a run's report: every episode, turn by turn (RUN=latest)
