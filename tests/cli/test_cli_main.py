@@ -81,7 +81,10 @@ def test_command_lines_without_sense_are_refused(
         ("eval x --count 0", "--count is 0; it must be at least 1"),
         ("eval x --attempts 2", "--attempts goes with --model"),
         ("eval frozenlake-tiny --model opena:m", "did you mean `openai`?"),
-        ("eval frozenlake-tiny --model expert --attempts 0", "`attempts` is 0 (override `attempts=0`)"),
+        (
+            "eval frozenlake-tiny --model expert --attempts 0",
+            "`attempts` is 0 (override `attempts=0`)",
+        ),
         ("eval frozenlake-tiny --model nowhere", "there is no model 'nowhere'"),
         ("eval frozenlake-tiny --model expert eval.episods=2", "did you mean `episodes`?"),
         ("eval nonsense --model expert", "unknown experiment `nonsense`"),

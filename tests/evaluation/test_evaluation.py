@@ -213,7 +213,8 @@ def test_costs_stop_cleanly_and_more_money_goes_on(server: ChatServer, tmp_path:
     cut = run(server, tmp_path / "e", max_cost=6 * each, **options)
     line = cut.lines[0]
     assert line.unplayed > 0 and line.failed == 0 and cut.stopped.startswith("max_cost")
-    assert line.cost == pytest.approx(each * len(server.bodies)) and line.cost <= 6 * each
+    assert line.cost == pytest.approx(each * len(server.bodies))
+    assert 2 * each < line.cost <= 6 * each
     whole = run(server, tmp_path / "e", max_cost=1000, **options).lines[0]
     assert whole.unplayed == 0 and whole.episodes == LEVELS
     assert len(server.bodies) == len(set(map(digest_of, server.bodies)))
@@ -222,7 +223,8 @@ def test_costs_stop_cleanly_and_more_money_goes_on(server: ChatServer, tmp_path:
     if solved:
         assert whole.cost_per_solved == pytest.approx((whole.cost or 0) / solved)
     tokens = run(server, tmp_path / "t", max_tokens=3000, **options).lines[0]
-    assert tokens.unplayed > 0 and tokens.tokens is not None and tokens.tokens.total <= 3000
+    assert tokens.unplayed > 0 and tokens.tokens is not None
+    assert 3000 / 2 < tokens.tokens.total <= 3000
 
 
 def test_a_matrix_of_prompts_and_a_mixture_of_options(server: ChatServer, tmp_path: Path) -> None:
