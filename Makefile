@@ -30,7 +30,7 @@ GPU_PYTHON ?= $(BIN)/python
 .PHONY: help venv run pipeline resume eval view ui doctor plan compile submit status logs gc \
 	check test test-cluster test-verl test-vllm system-packages \
 	lint format docs hooks \
-	bench-advantage bench-cluster bench-engine bench-envs bench-gpu bench-judge \
+	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
 	bench-judge-hacking bench-learning bench-method bench-rollout bench-service bench-stability \
 	bench-startup bench-structure bench-trl bench-verl-cpu clean
 
@@ -188,6 +188,9 @@ bench-learning: $(READY) ## Train EXPERIMENT with three seeds: success before an
 
 bench-method: $(READY) ## Tell methods apart: tokens, gradients (ARGS="entropy contexts gate turns judge")
 	$(BIN)/python -m benchmarks.method $(ARGS)
+
+bench-eval: $(READY) ## Measure evaluations: all environments, 64 in flight, 20 kills (ARGS="--model SPEC")
+	$(BIN)/python benchmarks/evaluation.py $(ARGS)
 
 bench-service: $(READY) ## Measure environments in process, workers, behind HTTP; soak the service
 	$(BIN)/python benchmarks/env_service.py

@@ -146,4 +146,5 @@ def test_as_many_levels_as_needed_tell_a_difference_in_four_of_five_measurements
     assert 80 < needed < 110
     told = [paired_bootstrap(*pair(needed), seed=0, resamples=300).ci95[0] > 0 for _ in range(200)]
     assert 0.7 < np.mean(told) < 0.9
+    assert levels_needed([0, 0], [1, 1]) == 6
     assert levels_needed([0, 1], [0, 1]) is None and levels_needed([0], [1]) is None
