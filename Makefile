@@ -30,7 +30,7 @@ GPU_PYTHON ?= $(BIN)/python
 .PHONY: help venv run pipeline resume eval view ui doctor plan compile submit status logs gc \
 	check test test-cluster test-verl test-vllm system-packages \
 	lint format docs hooks \
-	bench-advantage bench-cluster bench-engine bench-envs bench-gpu bench-judge \
+	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
 	bench-judge-hacking bench-learning bench-method bench-rollout bench-service bench-stability \
 	bench-startup bench-structure bench-trl bench-verl-cpu clean
 
@@ -43,7 +43,7 @@ $(READY): pyproject.toml constraints/laptop.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
 		{ echo "Python 3.11 or 3.12 is needed: install it, or give PYTHON=/path/to/python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints/laptop.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints/laptop.txt -e ".[dev,litellm]"
 	@touch $@
 
 $(VERL_READY): $(READY) constraints/verl.txt
@@ -77,7 +77,7 @@ pipeline: $(READY) ## Train as the Kubeflow pipeline, here: each step a process 
 resume: $(READY) ## Go on with a run that stopped: RUN=name of its folder
 	@$(BIN)/vagen resume $(RUN) $(ARGS)
 
-eval: $(READY) ## Measure a run's model on the held-out levels: RUN=name of its folder
+eval: $(READY) ## Measure a run's model, or with ARGS="--model ..." any: RUN=run or experiment
 	@$(BIN)/vagen eval $(RUN) $(ARGS)
 
 view: $(READY) ## Open a run's report: every episode, turn by turn (RUN=latest)
@@ -188,6 +188,9 @@ bench-learning: $(READY) ## Train EXPERIMENT with three seeds: success before an
 
 bench-method: $(READY) ## Tell methods apart: tokens, gradients (ARGS="entropy contexts gate turns judge")
 	$(BIN)/python -m benchmarks.method $(ARGS)
+
+bench-eval: $(READY) ## Measure evaluations: all environments, 64 in flight, 20 kills (ARGS="--model SPEC")
+	$(BIN)/python benchmarks/evaluation.py $(ARGS)
 
 bench-service: $(READY) ## Measure environments in process, workers, behind HTTP; soak the service
 	$(BIN)/python benchmarks/env_service.py

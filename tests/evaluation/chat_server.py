@@ -112,8 +112,9 @@ class ChatServer:
             text = behaviour.said[int(digest, 16) % len(behaviour.said)]
             content = json.dumps(write(behaviour.form, text))
             if fault == "cut":
-                length = {"Content-Length": str(len(content) + 100)}
-                return Response(content, headers=length, media_type="application/json")
+                length = {"Content-Length": str(len(content))}
+                half = content[: len(content) // 2]
+                return Response(half, headers=length, media_type="application/json")
             if fault == "malformed":
                 content = content[:-7] + "~"
             if fault == "shapeless":

@@ -137,6 +137,22 @@ def test_what_an_endpoint_fails_in_does_not_count_and_can_be_asked_again(
     assert not paid & set(server.answered[before:])
 
 
+def test_a_row_without_a_single_episode_is_no_failure_of_the_model(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    hosted = f"openai:m@{server.base_url}"
+    nothing = run(server, tmp_path / "e", models=["expert", hosted], max_tokens=1)
+    assert nothing.lines[1].success is None and nothing.lines[1].unplayed == LEVELS
+    assert nothing.lines[1].against is None and nothing.stopped == "max_tokens = 1"
+    assert not server.bodies
+    server.behaviour.fault_share, server.behaviour.faults = 1.0, ("overloaded",)
+    down = run(server, tmp_path / "e", models=["expert", hosted], endpoint={"retries": 0})
+    assert down.lines[1].success is None and down.failed == LEVELS
+    server.behaviour.fault_share = 0.0
+    whole = run(server, tmp_path / "e", models=["expert", hosted], rerun_failed=True)
+    assert whole.failed == 0 and whole.lines[1].episodes == LEVELS
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_an_answer_of_any_form_is_the_models_own(
     server: ChatServer, tmp_path: Path, form: str
@@ -213,7 +229,8 @@ def test_costs_stop_cleanly_and_more_money_goes_on(server: ChatServer, tmp_path:
     cut = run(server, tmp_path / "e", max_cost=6 * each, **options)
     line = cut.lines[0]
     assert line.unplayed > 0 and line.failed == 0 and cut.stopped.startswith("max_cost")
-    assert line.cost == pytest.approx(each * len(server.bodies)) and line.cost <= 6 * each
+    assert line.cost == pytest.approx(each * len(server.bodies))
+    assert 2 * each < line.cost <= 6 * each
     whole = run(server, tmp_path / "e", max_cost=1000, **options).lines[0]
     assert whole.unplayed == 0 and whole.episodes == LEVELS
     assert len(server.bodies) == len(set(map(digest_of, server.bodies)))
@@ -222,7 +239,8 @@ def test_costs_stop_cleanly_and_more_money_goes_on(server: ChatServer, tmp_path:
     if solved:
         assert whole.cost_per_solved == pytest.approx((whole.cost or 0) / solved)
     tokens = run(server, tmp_path / "t", max_tokens=3000, **options).lines[0]
-    assert tokens.unplayed > 0 and tokens.tokens is not None and tokens.tokens.total <= 3000
+    assert tokens.unplayed > 0 and tokens.tokens is not None
+    assert 3000 / 2 < tokens.tokens.total <= 3000
 
 
 def test_a_matrix_of_prompts_and_a_mixture_of_options(server: ChatServer, tmp_path: Path) -> None:
@@ -235,7 +253,7 @@ def test_a_matrix_of_prompts_and_a_mixture_of_options(server: ChatServer, tmp_pa
             {"model": f"openai:m@{server.base_url}", "name": "small"},
             {
                 "model": f"openai:m@{server.base_url}",
-                "name": "large",
+                "name": "large <i>&_",
                 "endpoint": {"image_scale": 2, "detail": "low", "omit": ["seed", "temperature"]},
             },
         ],
@@ -244,7 +262,10 @@ def test_a_matrix_of_prompts_and_a_mixture_of_options(server: ChatServer, tmp_pa
         "lake prompt_format=free_think",
         "lake prompt_format=grounding_worldmodeling",
     ]
-    assert {row["model"] for rows in found.tables.values() for row in rows} == {"small", "large"}
+    assert {row["model"] for rows in found.tables.values() for row in rows} == {
+        "small",
+        "large <i>&_",
+    }
     plain = [body for body in server.bodies if "seed" in body]
     other = [body for body in server.bodies if "seed" not in body]
     assert plain and other and all("temperature" not in body for body in other)
@@ -252,6 +273,8 @@ def test_a_matrix_of_prompts_and_a_mixture_of_options(server: ChatServer, tmp_pa
     assert "detail" not in small and large["detail"] == "low"
     for name in ("index.html", "table.csv", "table.md", "table.tex", "table.json"):
         assert "small" in (tmp_path / "e" / name).read_text()
+    assert "large &lt;i&gt;&amp;_" in (tmp_path / "e" / "index.html").read_text()
+    assert r"large <i>\&\_" in (tmp_path / "e" / "table.tex").read_text()
 
 
 def _first_image(body: dict[str, Any]) -> dict[str, str]:

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest, ttest_rel
 
 from vagen.tracking.stats import (
+    attempts_ci95,
     binomial_ci95,
+    levels_needed,
     of_attempts,
     paired_bootstrap,
     paired_seeds,
@@ -122,3 +124,27 @@ def test_attempts_at_a_level_are_no_independent_trials():
     low, high = success_ci95([*rates, 0.5])
     narrow_low, narrow_high = binomial_ci95(205, 410)
     assert high - low > 2.5 * (narrow_high - narrow_low)
+
+
+def test_attempts_have_intervals_over_levels():
+    levels = [[True, True], [True, False], [False, False]] * 10
+    found = attempts_ci95(levels, 2)
+    assert found["pass_at_ci95"]["2"] == binomial_ci95(20, 30)
+    assert found["pass_all_ci95"]["2"] == binomial_ci95(10, 30)
+    assert found["pass_at_ci95"]["1"] == success_ci95([1.0, 0.5, 0.0] * 10)
+    assert attempts_ci95(levels, 1) == {}
+
+
+def test_as_many_levels_as_needed_tell_a_difference_in_four_of_five_measurements():
+    rng = np.random.default_rng(0)
+
+    def pair(count):
+        return rng.random(count) < 0.5, rng.random(count) < 0.7
+
+    needed = levels_needed(*pair(100_000))
+    assert needed is not None
+    assert 80 < needed < 110
+    told = [paired_bootstrap(*pair(needed), seed=0, resamples=300).ci95[0] > 0 for _ in range(200)]
+    assert 0.7 < np.mean(told) < 0.9
+    assert levels_needed([0, 0], [1, 1]) == 6
+    assert levels_needed([0, 1], [0, 1]) is None and levels_needed([0], [1]) is None

@@ -43,7 +43,6 @@ def evaluate_models(options: Namespace) -> None:
     else:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         folder = Path(infra.output_dir) / layout.EVALUATIONS / f"{found.name}-{stamp}"
-    print(f"{folder}  (vagen eval {folder}  goes on with it)", flush=True)
     try:
         evaluated = evaluate(
             found, infra, folder, _model_path, rerun_failed=options.rerun == "failed"

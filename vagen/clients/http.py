@@ -27,7 +27,7 @@ class Place:
     base_url: str
     model: str
     section: str
-    """Such as `judge.llm`; its keys are `base_url`, `model` and `api_key_env`."""
+    """Such as `judge.llm`, which has the key `api_key_env`."""
     api_key_env: str | None
     """Environment variable that holds the key; None sends none."""
 
@@ -59,12 +59,12 @@ class Place:
         if status in (401, 403):
             source = self.api_key_env or "no variable: it is null"
             return EndpointError(
-                f"`{self.section}.base_url`: {self.base_url} refuses the key ({detail}); it is "
+                f"`{self.section}`: {self.base_url} refuses the key ({detail}); it is "
                 f"read from {source} (`{self.section}.api_key_env`)"
             )
         if status in (404, 405):
             return EndpointError(
-                f"`{self.section}.model`: {self.base_url} does not serve {self.model!r} "
+                f"`{self.section}`: {self.base_url} does not serve {self.model!r} "
                 f"({detail}); name a model it has, and the API's base, which ends in /v1 as a rule"
             )
         wait = seconds_of(retry_after)

@@ -103,6 +103,7 @@ def evaluate(
     prices = load_prices(options.prices)
     rows = list(_rows(options, folder, model_path))
     _check(options, prices, rows)
+    progress.note(f"{folder}: `vagen eval {folder}` goes on with it")
     journal = Journal(folder / JOURNAL, retry_failures=rerun_failed)
     try:
         with write_whole(folder / OPTIONS) as partial:

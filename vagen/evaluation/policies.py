@@ -59,6 +59,8 @@ class HostedPolicy:
         self._chat, self._make_body = chat, make_body
         self._journal, self._budget, self._price = journal, budget, price
         self._turns: Counter[str] = Counter()
+        self._scale: float | None = None
+        """Tokens of prompts as a share of what was guessed, the largest so far."""
 
     async def generate(
         self, *, request_id: str, prompt_ids: list[int], images: list[Any], sampling: Sampling
@@ -79,6 +81,7 @@ class HostedPolicy:
         if isinstance(found, str):
             raise EndpointFailure(found)
         self.forms[found.form] += 1
+        self._learn(body, found)
         ids = self.transcript.ids(found.text)
         cut = found.finish == "length"
         if not cut:
@@ -88,23 +91,37 @@ class HostedPolicy:
     def release(self, request_id: str) -> None:
         """Nothing is kept for a row."""
 
+    def _learn(self, body: Body, reply: Reply) -> None:
+        if reply.tokens.input:
+            share = reply.tokens.input / _prompt_tokens(body)
+            self._scale = max(self._scale or 0.0, share)
+
     async def _ask(self, key: Key, body: Body) -> Reply | str:
-        most = Tokens(input=round(tokens_of(body | _NO_ANSWER)), output=_longest(body))
-        reservation = self._budget.reserve(most, self._price)
+        def most() -> Tokens:
+            scale = 1.0 if self._scale is None else _MARGIN * self._scale
+            return Tokens(input=round(_prompt_tokens(body) * scale), output=_longest(body))
+
+        reservation = await self._budget.reserve(most, self._price)
         start = time.monotonic()
         try:
             reply = await self._chat.reply(body)
+            self._learn(body, reply)
+            self._budget.add(reply.tokens, self._price)
         except NoAnswerError as error:
             self._journal.put_failure(key, str(error), time.monotonic() - start)
             return str(error)
         finally:
             self._budget.settle(reservation)
-        self._budget.add(reply.tokens, self._price)
         self._journal.put(key, reply, time.monotonic() - start)
         return reply
 
 
-_NO_ANSWER: Body = {"max_tokens": 0, "max_completion_tokens": 0}
+_MARGIN = 1.2
+"""By how much a prompt may have more tokens than those before it made expect."""
+
+
+def _prompt_tokens(body: Body) -> float:
+    return tokens_of(body) - _longest(body)
 
 
 def _longest(body: Body) -> int:

@@ -1,5 +1,7 @@
 """What tokens cost, and the stop before it is too much."""
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -106,29 +108,50 @@ class Budget:
     max_tokens: int | None = None
     cost: float = 0.0
     tokens: int = 0
-    _reserved: dict[int, tuple[float, float]] = field(default_factory=dict)
+    _reserved: dict[int, tuple[float, int]] = field(default_factory=dict)
+    _waiting: list["asyncio.Future[None]"] = field(default_factory=list)
     _next: int = 0
 
-    def reserve(self, tokens: Tokens, price: Price | None) -> int:
-        """Sets aside what a request may take at most; returns what `settle` is called with.
+    async def reserve(self, most: Callable[[], Tokens], price: Price | None) -> int:
+        """Sets aside what a request may take; waits where those under way leave too little.
+
+        Args:
+            most: Tells what it may take at most, as far as is known at the time.
+            price: Of the model.
+
+        Returns:
+            What `settle` is called with.
 
         Raises:
             BudgetSpent: There is not so much left.
         """
-        cost = price.of(tokens) if price else 0.0
-        costs = self.cost + cost + sum(each for each, _ in self._reserved.values())
-        count = self.tokens + tokens.total + sum(each for _, each in self._reserved.values())
-        if self.max_cost is not None and costs > self.max_cost:
-            raise BudgetSpent(f"max_cost = {self.max_cost:g}")
-        if self.max_tokens is not None and count > self.max_tokens:
-            raise BudgetSpent(f"max_tokens = {self.max_tokens}")
+        while True:
+            tokens = most()
+            cost = price.of(tokens) if price else 0.0
+            if not self._has_room(cost, tokens.total):
+                raise BudgetSpent
+            costs = cost + sum(each for each, _ in self._reserved.values())
+            count = tokens.total + sum(each for _, each in self._reserved.values())
+            if self._has_room(costs, count):
+                break
+            self._waiting.append(asyncio.get_running_loop().create_future())
+            await self._waiting[-1]
         self._next += 1
         self._reserved[self._next] = (cost, tokens.total)
         return self._next
 
     def settle(self, reservation: int) -> None:
-        """The request is over; what it took is added by `add`."""
+        """The request is over, and what it took was added."""
         del self._reserved[reservation]
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def _has_room(self, cost: float, tokens: int) -> bool:
+        return (self.max_cost is None or self.cost + cost <= self.max_cost) and (
+            self.max_tokens is None or self.tokens + tokens <= self.max_tokens
+        )
 
     def add(self, tokens: Tokens, price: Price | None) -> None:
         """Adds what was taken."""

@@ -80,7 +80,7 @@ class Hosted:
         own = self.address is not None and self.address != self.vendor.address
         variable = options.api_key_env or (None if own else self.vendor.api_key_env)
         where = self.address or f"the vendor of {spec}"
-        place = Place(where, self.model, "endpoint", variable)
+        place = Place(where, self.model, "eval.endpoint", variable)
         client = Client(options)
         if self.vendor.prefix is not None:
             return LiteLLMChat(client, place, self.address, dict(options.headers))

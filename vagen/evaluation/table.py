@@ -132,7 +132,7 @@ def gain_over(baseline: Mapping[str, float], candidate: Mapping[str, float]) -> 
     return Gain(found.gain, found.ci95, len(both), levels_needed(before, after))
 
 
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "model",
     "success",
     "95 %",

@@ -65,12 +65,12 @@ class _Tokenizer:
         return "".join(parts) + "<|assistant|>" * add_generation_prompt
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Transcript:
     """Stands where a model's processor would (`ChatProcessor`)."""
 
-    tokenizer: _Tokenizer = field(default_factory=_Tokenizer)
-    image_token_id: int = _IDS[_IMAGE]
+    tokenizer: Any = field(default_factory=_Tokenizer)
+    image_token_id: int | None = _IDS[_IMAGE]
     has_vision: bool = True
     eos_id: int = _IDS[_END]
 

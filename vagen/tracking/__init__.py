@@ -16,6 +16,7 @@ from vagen.tracking.server import TrackingError, default_uri, open_client
 from vagen.tracking.stats import (
     GainOfSeeds,
     PairedGain,
+    attempts_ci95,
     binomial_ci95,
     levels_needed,
     of_attempts,
@@ -34,6 +35,7 @@ __all__ = [
     "RegistrationError",
     "Tracker",
     "TrackingError",
+    "attempts_ci95",
     "binomial_ci95",
     "default_uri",
     "git_commit",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,8 @@ Interval = tuple[float, float]
 _Z95 = 1.959963984540054
 _Z80 = 0.8416212335729143
 _CHUNK = 1_000
+_LEAST_LEVELS = 6
+"""Fewer differences, all of one sign, are not unlikely enough: 2 (1/2)^5 is .06."""
 
 
 class PairedGain(NamedTuple):
@@ -67,13 +69,13 @@ def success_ci95(rates: Sequence[float]) -> Interval:
     return paired_bootstrap(np.zeros(len(rates)), rates, seed=0).ci95
 
 
-def of_attempts(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str, Any]]:
+def of_attempts(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str, float]]:
     """What several attempts at each level tell, for k = 1, 2, 4 … `most`; empty for one attempt.
 
     `pass_at`: share of levels that at least one of k attempts wins; `pass_all`: that all of k win
     (pass^k). Both are unbiased: means over every choice of k from a level's n attempts with c wins,
     `1 - C(n-c, k) / C(n, k)` and `C(c, k) / C(n, k)`. Levels with fewer attempts than k are left
-    out. `pass_at_ci95` and `pass_all_ci95` are their intervals over levels (`success_ci95`).
+    out.
 
     Args:
         levels: outcome of each attempt, by level.
@@ -81,19 +83,41 @@ def of_attempts(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[s
 
     Source: M. Chen et al., arXiv 2107.03374 (pass@k); S. Yao et al., arXiv 2406.12045 (pass^k).
     """
-    names = ("pass_at", "pass_all", "pass_at_ci95", "pass_all_ci95")
-    found: dict[str, dict[str, Any]] = {name: {} for name in names}
     if most == 1:
         return {}
+    rates = _rates_of_attempts(levels, most)
+    return {
+        name: {k: math.fsum(found) / len(found) for k, found in by_k.items()}
+        for name, by_k in rates.items()
+    }
+
+
+def attempts_ci95(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str, Interval]]:
+    """The 95 % intervals over levels of what `of_attempts` finds, called `pass_at_ci95`, ...
+
+    Args:
+        levels: outcome of each attempt, by level.
+        most: the largest k.
+    """
+    if most == 1:
+        return {}
+    rates = _rates_of_attempts(levels, most)
+    return {
+        f"{name}_ci95": {k: success_ci95(found) for k, found in by_k.items()}
+        for name, by_k in rates.items()
+    }
+
+
+def _rates_of_attempts(
+    levels: Sequence[Sequence[bool]], most: int
+) -> dict[str, dict[str, list[float]]]:
+    """Per level, by name and k: the share of its choices of k that win somewhere, or everywhere."""
+    found: dict[str, dict[str, list[float]]] = {"pass_at": {}, "pass_all": {}}
     for k in sorted({*(2**i for i in range(most.bit_length())), most}):
         tried = [(len(wins), sum(wins)) for wins in levels if len(wins) >= k]
         if tried:
-            none = [math.comb(n - c, k) / math.comb(n, k) for n, c in tried]
-            every = [math.comb(c, k) / math.comb(n, k) for n, c in tried]
-            found["pass_at"][str(k)] = 1 - math.fsum(none) / len(none)
-            found["pass_all"][str(k)] = math.fsum(every) / len(every)
-            found["pass_at_ci95"][str(k)] = success_ci95([1 - rate for rate in none])
-            found["pass_all_ci95"][str(k)] = success_ci95(every)
+            found["pass_at"][str(k)] = [1 - math.comb(n - c, k) / math.comb(n, k) for n, c in tried]
+            found["pass_all"][str(k)] = [math.comb(c, k) / math.comb(n, k) for n, c in tried]
     return found
 
 
@@ -121,7 +145,7 @@ def levels_needed(
     if difference.size < 2 or gain == 0:
         return None
     spread = float(difference.std(ddof=1))
-    return max(2, math.ceil(((_Z95 + _Z80) * spread / gain) ** 2))
+    return max(_LEAST_LEVELS, math.ceil(((_Z95 + _Z80) * spread / gain) ** 2))
 
 
 def paired_seeds(

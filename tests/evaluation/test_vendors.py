@@ -1,0 +1,132 @@
+"""Vendors' own APIs through LiteLLM, against servers with their wire formats."""
+
+import asyncio
+import base64
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from chat_server import ANSWER, PROMPT, ChatServer
+from PIL import Image
+
+from vagen.clients import EndpointError, NoAnswerError, Reason
+from vagen.clients.chat import Reply
+from vagen.config.evaluation_options import EndpointConfig
+from vagen.evaluation.specs import parse_spec
+from vagen.evaluation.transcript import request_body
+from vagen.rollout.types import Sampling
+
+pytest.importorskip("litellm")
+pytestmark = pytest.mark.slow
+
+FRAME = Image.fromarray(np.full((64, 64, 3), 200, np.uint8))
+MESSAGES = [
+    {"role": "system", "content": "You are on ice."},
+    {
+        "role": "user",
+        "content": [{"type": "image", "image": FRAME}, {"type": "text", "text": "Go"}],
+    },
+    {"role": "assistant", "content": "<answer>Left</answer>"},
+    {"role": "user", "content": "And now?"},
+]
+ADDRESSES = {"anthropic": "", "gemini": "", "openai-responses": "/v1"}
+"""What comes after the server's root."""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
+    for name in ("ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY", "KEY"):
+        monkeypatch.setenv(name, "secret")
+    with ChatServer(said=("<answer>Up</answer>",)) as running:
+        yield running
+
+
+def ask(server: ChatServer, vendor: str, **options: Any) -> Reply:
+    spec = f"{vendor}:m@{server.root}{ADDRESSES[vendor]}"
+    config = EndpointConfig(
+        **{"api_key_env": "KEY", "retries": 0, "backoff": 0.01, "timeout": 60} | options
+    )
+    hosted = parse_spec(spec)
+    assert hosted is not None
+    sampling = Sampling(temperature=0.5, max_new_tokens=99, seed=3)
+
+    async def run() -> Reply:
+        chat = hosted.chat(config, spec)
+        try:
+            return await chat.reply(request_body(config, hosted.name, MESSAGES, sampling))
+        finally:
+            await chat.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("vendor", ADDRESSES)
+def test_the_conversation_goes_out_and_the_reply_comes_back(
+    server: ChatServer, vendor: str
+) -> None:
+    server.behaviour.key = "secret"
+    reply = ask(server, vendor)
+    assert reply.text == "<answer>Up</answer>" and reply.form == "text" and reply.finish == "stop"
+    assert (reply.tokens.input, reply.tokens.output) == (PROMPT, ANSWER)
+    assert reply.tokens.cached == (0 if vendor == "gemini" else 50)
+    assert reply.tokens.reasoning == (0 if vendor == "anthropic" else 10)
+    [body] = server.bodies
+    sent = str(body)
+    for text in ("You are on ice.", "Go", "<answer>Left</answer>", "And now?"):
+        assert text in sent
+    png = next(part for part in _strings(body) if "iVBOR" in part).rpartition("base64,")[2]
+    assert Image.open(io.BytesIO(base64.b64decode(png))).size == (64, 64)
+    assert 99 in _numbers(body) and 0.5 in _numbers(body)
+
+
+@pytest.mark.parametrize("vendor", ADDRESSES)
+def test_faults_are_the_endpoints(server: ChatServer, vendor: str) -> None:
+    server.behaviour.fault_share = 1.0
+    for fault, reason in {
+        "rate_limited": Reason.RATE_LIMITED,
+        "overloaded": Reason.SERVER_ERROR,
+        "server_error": Reason.SERVER_ERROR,
+    }.items():
+        server.behaviour.faults = (fault,)
+        before = len(server.bodies)
+        with pytest.raises(NoAnswerError) as caught:
+            ask(server, vendor)
+        assert caught.value.reason == reason
+        assert len(server.bodies) == before + 1, "the library repeats nothing of its own"
+        if fault == "rate_limited":
+            assert caught.value.retry_after == pytest.approx(0.05)
+    for fault in ("cut", "malformed"):
+        server.behaviour.faults = (fault,)
+        with pytest.raises(NoAnswerError):
+            ask(server, vendor)
+    server.behaviour.fault_share, server.behaviour.key = 0.0, "another"
+    with pytest.raises(EndpointError, match="refuses the key") as refused:
+        ask(server, vendor)
+    assert "secret" not in str(refused.value)
+
+
+def test_thoughts_refusals_and_cuts(server: ChatServer) -> None:
+    server.behaviour.form = "reasoning"
+    assert ask(server, "anthropic").reasoning == "Let me see."
+    server.behaviour.form = "refusal"
+    refused = ask(server, "anthropic")
+    assert refused.text == "" and refused.form == "empty"
+    server.behaviour.form = "cut_off"
+    assert {ask(server, vendor).finish for vendor in ("anthropic", "gemini")} == {"length"}
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _strings(part)
+
+
+def _numbers(value: Any) -> list[Any]:
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return [number for part in parts for number in _numbers(part)]
+    return [value]
