@@ -10,13 +10,16 @@ import pytest
 import yaml
 
 from vagen.cli.main import USER_ERROR, main
+from vagen.config.judge_options import JudgeConfig
 from vagen.envs import parse_env_config
 from vagen.judge import rules_for
 from vagen.judge.calibration.frames import frame_writer, load_frames
+from vagen.judge.calibration.run import judge_digest
 from vagen.judge.calibration.writer import sample_scenes
 
 FILE = Path(__file__).parents[1] / "data" / "judge" / "frames.yaml"
 FRAMES = load_frames(FILE)
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 @pytest.mark.parametrize("half", ["train", "held_out"])
@@ -34,6 +37,15 @@ def test_the_strict_reader_takes_no_trick_for_the_present_state(env_name: str, h
         text = writer.adversarial(rng, number, one, two).text
         reading = rules.read(text)
         assert reading.flags or not reading.understood, text
+
+
+@pytest.mark.parametrize("env_name", FRAMES.environments)
+def test_stored_figures_are_of_this_judge_which_pays_no_trick(env_name: str) -> None:
+    stored = json.loads((RESULTS / f"judge-frames-{env_name.lower()}.json").read_text())
+    assert stored["judge_digest"] == judge_digest(JudgeConfig())
+    (measured,) = stored["environments"].values()
+    assert measured["statements"] >= 990
+    assert measured["paid"] == 0.0 and measured["precision"] in (None, 1.0)
 
 
 def halves(data: Any) -> Iterator[tuple[set[str], set[str]]]:

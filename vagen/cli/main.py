@@ -264,7 +264,7 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         ),
         (
             ("--steps",),
-            {"type": int, "default": 600, "help": "train-extractor: batches of 64 texts (600)"},
+            {"type": int, "default": 240, "help": "train-extractor: batches of 64 texts (240)"},
         ),
         (("--out",), {"metavar": "DIR", "help": "folder for the report, or the model"}),
     ],
