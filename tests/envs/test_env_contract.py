@@ -76,6 +76,14 @@ def test_gymnasium_finds_nothing_to_complain_about(name, mode, recwarn):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_expert_is_not_asked_before_there_is_something_to_see(name):
+    env = make(name, render_mode="text")
+    for asked in (env.expert_response, env.expert_summary):
+        with pytest.raises(gymnasium.error.ResetNeeded, match="call reset first"):
+            asked()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_expert_always_succeeds_and_its_texts_are_true(name):
     env = make(name, render_mode="text", prompt_format="grounding_worldmodeling")
     for seed in range(CASES[name].seeds):
