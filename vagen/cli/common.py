@@ -78,6 +78,16 @@ def find_run(name: str) -> Path:
     raise RunNotFoundError(f"{unknown_name('run', name, known)} (in {outputs}/)")
 
 
+def run_named(model: str) -> Path | None:
+    """The run that `eval` was given, or None if it was given a model."""
+    if "://" in model:
+        return find_run(model)
+    for candidate in (Path(model), Path(InfraConfig().output_dir) / model):
+        if is_run(candidate):
+            return candidate.resolve()
+    return None
+
+
 def pull(run: Run) -> None:
     """Brings what the run's store has, if it has one; the terminal is left as it was.
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from vagen.cli.common import (
     RunNotFoundError,
     find_run,
-    is_run,
     load_configs,
     new_folder,
+    run_named,
     run_of,
 )
 from vagen.cli.main import UsageError
-from vagen.config import InfraConfig
 from vagen.config.load import load_experiment, load_infra
 from vagen.models.files import check_model
 from vagen.run import layout
@@ -132,13 +131,3 @@ def _fetcher(path: Path) -> Callable[[Path], Path]:
         return Run.open(run_of(path)).fetch
     except RunNotFoundError:
         return lambda folder: folder
-
-
-def run_named(model: str) -> Path | None:
-    """The run that `eval` was given, or None if it was given a model."""
-    if "://" in model:
-        return find_run(model)
-    for candidate in (Path(model), Path(InfraConfig().output_dir) / model):
-        if is_run(candidate):
-            return candidate.resolve()
-    return None

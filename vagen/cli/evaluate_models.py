@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from vagen.cli.evaluate import run_named
+from vagen.cli.common import run_named
 from vagen.cli.main import UsageError
 from vagen.config.load import load_infra
 from vagen.config.yaml_io import read_yaml
