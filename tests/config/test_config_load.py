@@ -265,7 +265,8 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
         del values["rollout_manager"][option]
     del values["rollout_manager"]["over_sampling_batch_size"]
     del values["critic"]["warmup_epochs"]
-    del values["warm_start"]["episodes"]
+    for option in ("episodes", "random_moves"):
+        del values["warm_start"][option]
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     assert config_digest(config) == hashlib.sha256(text.encode()).hexdigest()
     used = load_experiment(experiment, ["judge.repetition.top_k=5"])

@@ -375,7 +375,14 @@ def _experts(config: ExperimentConfig) -> Refusals:
     if not config.warm_start.steps:
         return
     for env_id, spec in config.envs.items():
-        if not get_environment(spec.env_name).load().has_expert:
+        environment = get_environment(spec.env_name).load()
+        if config.warm_start.random_moves and not getattr(environment, "actions", ()):
+            yield (
+                "warm_start.random_moves",
+                f"{spec.env_name} (`envs.{env_id}`) has no list of `actions` to draw from; set it "
+                "to 0",
+            )
+        if not environment.has_expert:
             yield (
                 "warm_start.steps",
                 f"{spec.env_name} (`envs.{env_id}`) has no expert to learn from; set it to 0 and "

@@ -280,6 +280,9 @@ class WarmStartConfig(Section):
     """Expert episodes per step."""
     lr: PositiveFloat = 2e-3
     """Peak of the cosine schedule."""
+    random_moves: Annotated[Fraction, LATER] = 0.0
+    """Share of the expert's turns that play an action drawn at random and tell as truly what it
+    leads to: the policy learns to see and to speak, and what to do is left to reinforcement."""
     stop_at_loss: PositiveFloat | None = None
     """Stop as soon as the mean loss of the last 20 steps is at most this, nats per token. When a
     tiny model learns to see differs from seed to seed; this makes their starting points alike."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from vagen.config.base import LATER, Section
+from vagen.config.base import LATER, Fraction, Section
 from vagen.envs.parsing import LAYOUTS, Layout, Notation, PromptFormat, Tags
 
 RewardPreset = Literal["vagen-legacy", "vagen-new"]
@@ -60,6 +60,9 @@ class EnvConfig(Section):
     """Values that replace parts of the preset, by part name."""
     expert_actions_per_turn: PositiveInt = 1
     """Actions in one response of the expert."""
+    expert_random_moves: Annotated[Fraction, LATER] = 0.0
+    """Share of the expert's responses that play an action drawn at random, and tell as truly what
+    it leads to. `warm_start.random_moves` sets it where a policy learns from the expert."""
 
     @field_validator("prompt_format")
     @classmethod

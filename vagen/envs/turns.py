@@ -1,6 +1,7 @@
 """An environment played by written responses: prompts, parsing, rewards, limits."""
 
 from abc import abstractmethod
+from random import Random
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -65,6 +66,7 @@ class TurnEnv(AgentEnv):
             }
         )
         self._running = False
+        self._seed = 0
         self._steps_taken = 0
         self._success = False
         self._state: State = {}
@@ -105,7 +107,7 @@ class TurnEnv(AgentEnv):
 
         Args:
             state: the present state, or `example_state`; not to be changed.
-            actions: what `_plan` gave, or some of `example_actions`.
+            actions: what `_plan` gave, or some of `actions` or `example_actions`.
         """
 
     # How it looks, and its texts.
@@ -182,6 +184,7 @@ class TurnEnv(AgentEnv):
             seed = int(self.np_random.integers(2**31))
         level = self.sample_level(self.config, seed, split)
         self._load_level(level, seed)
+        self._seed = seed
         self._running = True
         self._steps_taken = 0
         self._success = False
@@ -244,11 +247,17 @@ class TurnEnv(AgentEnv):
     def expert_response(self) -> str:
         """Plays `expert_actions_per_turn` best moves and describes the state truly.
 
+        A share of `expert_random_moves` plays one at random, the same whenever it is asked.
+
         Raises:
             ResetNeeded: if no episode was started.
         """
         self._check_begun()
-        actions = self._plan(self.config.expert_actions_per_turn)
+        chance = Random(f"{self._seed} {self._steps_taken}")
+        if chance.random() < self.config.expert_random_moves:
+            actions = [chance.choice(self.actions)]
+        else:
+            actions = self._plan(self.config.expert_actions_per_turn)
         after = self._after(self._state, actions)
         return self._write(actions, self._state, after, keeps=self._expert_keeps())
 

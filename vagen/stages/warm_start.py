@@ -113,7 +113,7 @@ class _ExpertEpisodes:
         language_model: LanguageModel,
         environments: EnvironmentsConfig | None = None,
     ):
-        self.config = config
+        self.config = _demonstrated(config)
         self.environments = environments_of(environments)
         self.pool = [(level_set, ref) for level_set in levels for ref in level_set.splits["train"]]
         self.processor = language_model.processor
@@ -169,6 +169,19 @@ class _ExpertEpisodes:
         check_failures(trajectories)
         rows = [row for trajectory in trajectories for row in trajectory.rows]
         return [row for row in rows if row.loss_mask.any()], images
+
+
+def _demonstrated(config: ExperimentConfig) -> ExperimentConfig:
+    """The experiment whose expert plays `warm_start.random_moves`."""
+    if not (share := config.warm_start.random_moves):
+        return config
+    envs = {
+        env_id: spec.model_copy(
+            update={"env_config": {**spec.env_config, "expert_random_moves": share}}
+        )
+        for env_id, spec in config.envs.items()
+    }
+    return config.model_copy(update={"envs": envs})
 
 
 def sampled_levels(config: ExperimentConfig) -> list[LevelSet]:
