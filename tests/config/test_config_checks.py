@@ -413,3 +413,8 @@ def test_what_a_configuration_needs(experiment: Path) -> None:
             ["algorithm.kl_ctrl.kl_coef=0", "actor_rollout_ref.actor.use_kl_loss=true"],
         )
     )
+
+
+def test_random_moves_need_actions_to_draw_from() -> None:
+    with pytest.raises(ConfigError, match=r"warm_start.random_moves.*: SVG \(`envs.*has no list"):
+        load_experiment("svg-tiny", ["warm_start.random_moves=0.5"])

@@ -1,6 +1,7 @@
 """What every environment keeps to, whatever the game."""
 
 import json
+import re
 
 import gymnasium
 import numpy as np
@@ -282,3 +283,28 @@ def test_potential_is_never_negative_and_nothing_where_all_is_lost():
     cornered = {**start, "boxes": [[1, 1]], "player": [2, 2]}
     assert room.distance(cornered) is None and room.potential(cornered, start) == 0.0
     assert room.potential({**start, "boxes": start["targets"]}, start) == 1.0
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if CASES[name].predicts_all])
+def test_random_moves_of_the_expert_are_told_as_truly(name):
+    if not envs.get_environment(name).load().actions:
+        pytest.skip("its actions cannot be listed")
+    env = make(name, expert_random_moves=0.5, prompt_format="grounding_worldmodeling")
+    best = make(name, prompt_format="grounding_worldmodeling")
+    told, differ = 0, 0
+    for seed in range(12):
+        env.reset(seed=seed), best.reset(seed=seed)
+        expected = None
+        for _ in range(6):
+            response = env.expert_response()
+            assert env.expert_response() == response
+            observed, predicted = re.findall(r"<(?:observation|prediction)>(.*?)</", response)
+            assert expected in (None, observed)
+            told += expected is not None
+            differ += response != best.expert_response()
+            _, _, terminated, truncated, _ = env.step(response)
+            best.step(response)
+            if terminated or truncated:
+                break
+            expected = predicted
+    assert told and differ
