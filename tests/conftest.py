@@ -168,17 +168,22 @@ def _adopt_levels(run: Any) -> None:
 
 
 @pytest.fixture(scope="session")
-def make_started_run(make_run, warm_runs) -> Callable[..., Any]:
-    """As `make_run`, with levels and warm start taken over from `warm_runs`."""
+def take_over(warm_runs) -> Callable[..., Any]:
+    """Gives a run the levels and the warm start of `warm_runs`; returns it."""
 
-    def make(*overrides: str, model: str = "tiny:vl"):
-        run = make_run(*overrides, model=model)
+    def give(run: Any, model: str = "tiny:vl"):
         for name in ("levels", "warm_start"):
             shutil.copytree(warm_runs[model].path / name, run.path / name)
         _adopt_levels(run)
         return run
 
-    return make
+    return give
+
+
+@pytest.fixture(scope="session")
+def make_started_run(make_run, take_over) -> Callable[..., Any]:
+    """As `make_run`, with levels and warm start taken over from `warm_runs`."""
+    return lambda *overrides, model="tiny:vl": take_over(make_run(*overrides, model=model), model)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -131,7 +130,7 @@ def one_rank(two_ranks, make_experiment, vl_dir, vl_batch, warm_runs, tmp_path_f
 
 
 @pytest.fixture
-def run_of(make_experiment, warm_runs, family_dirs, tmp_path) -> Iterator[Callable[..., Any]]:
+def run_of(make_experiment, take_over, family_dirs, tmp_path) -> Iterator[Callable[..., Any]]:
     """A run on verl with levels and initial model: `run_of("preset=...", infra=["verl...."])`."""
     from vagen.config.load import load_infra
     from vagen.run.run import Run
@@ -147,10 +146,7 @@ def run_of(make_experiment, warm_runs, family_dirs, tmp_path) -> Iterator[Callab
             build(run)
             warm_start(run)
             return run
-        run = Run.create(make_experiment(*overrides), load_infra(None, laid))
-        for part in ("levels", "warm_start"):
-            shutil.copytree(warm_runs["tiny:vl"].path / part, run.path / part)
-        return run
+        return take_over(Run.create(make_experiment(*overrides), load_infra(None, laid)))
 
     with ray_files():
         yield make

@@ -34,16 +34,13 @@ SECONDS = 600
 
 
 @pytest.fixture
-def run(make_experiment, warm_runs, tmp_path):
+def run(make_experiment, take_over, tmp_path):
     """A run in a cluster of one node, with levels and warm start."""
     with nodes(1) as settings:
         infra = [f"output_dir={tmp_path}", "engine=verl", "device=cpu", "threads=1"]
         infra += [f"store={(tmp_path / 'store').as_uri()}"]
         infra += ["verl.rollout=torch", "verl.agent_workers=1", *settings]
-        run = Run.create(make_experiment(*BEHIND), load_infra(None, infra))
-        for part in ("levels", "warm_start"):
-            shutil.copytree(warm_runs["tiny:vl"].path / part, run.path / part)
-        yield run
+        yield take_over(Run.create(make_experiment(*BEHIND), load_infra(None, infra)))
 
 
 def start(run: Run, stage: str, **arguments: int) -> subprocess.Popen[str]:
