@@ -16,6 +16,7 @@ from vagen.envs.base import AgentEnv
 from vagen.envs.claims import Claim, write_claims
 from vagen.envs.config import EnvConfig
 from vagen.judge import ChatClient, LLMJudge, RuleJudge, rules_for
+from vagen.judge.calibration import writer_of
 from vagen.judge.calibration.run import Subject, calibrate
 from vagen.judge.llm.prompts import Role, claims_extractor
 from vagen.judge.rules.claims import ClaimRules
@@ -140,7 +141,9 @@ def test_the_documented_environment_has_it_all(corridor):
     assert found.rows[0].success == 1.0 and not found.problems
     blind = blind_scores(config, "corridor", range(20), environments_of())
     assert 0.5 <= blind.observation < 0.8
-    subject = Subject("corridor", NAME, ({"length": 12},))
+    writer = writer_of(NAME)
+    assert writer is not None
+    subject = Subject("corridor", NAME, ({"length": 12},), writer)
     (measured,) = calibrate(JudgeConfig(), [subject], statements=600).values()
     assert measured.recall == 1.0 and measured.precision > 0.98
 

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from vagen.cli.main import USER_ERROR, main
+from vagen.clients import DEADLINE, EndpointError
 from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.envs import parse_env_config
 from vagen.judge import LLMJudge, rules_for
 from vagen.judge.calibration.frames import frame_writer, load_frames
 from vagen.judge.calibration.run import judge_digest
 from vagen.judge.calibration.writer import sample_scenes
-from vagen.judge.llm import DEADLINE, EndpointError, client_of
+from vagen.judge.llm import client_of
 from vagen.judge.llm.embedded import extractor_answer, extractor_prompt, read_extraction
 from vagen.judge.llm.probe import probe
 from vagen.models.tiny import build_tiny_model
