@@ -8,7 +8,7 @@ from typing import Any
 from vagen.clients.chat import Tokens
 from vagen.evaluation.prices import Prices
 from vagen.rollout.types import Status
-from vagen.run.run import read_results
+from vagen.run.reading import read_results
 from vagen.storage import read_manifest
 from vagen.tracking import levels_needed, paired_bootstrap
 
