@@ -8,7 +8,7 @@ from vagen import progress
 from vagen.config.addresses import redact
 from vagen.envs.images import png_bytes
 from vagen.run import layout
-from vagen.run.reading import read_results, result
+from vagen.run.reading import committed, read_results, result
 from vagen.run.run import Run
 from vagen.service import environments_of
 from vagen.stages.tracking import tracker_of
@@ -24,10 +24,9 @@ def register(run: Run) -> dict[str, Any]:
     """
     checkpoint = run.checkpoint(run.final_iteration)
     run.fetch(checkpoint, layout.POLICY)
-    before, after = (
-        read_results(run.fetch(run.evaluation(name)))["by_level"]
-        for name in (layout.WARM_START, layout.FINAL)
-    )
+    after = read_results(run.fetch(run.evaluation(layout.FINAL)))["by_level"]
+    start = run.fetch(run.evaluation(layout.WARM_START))
+    before = read_results(start)["by_level"] if committed(start) is not None else None
     tracker = tracker_of(run)
     registration = register_model(
         checkpoint / layout.POLICY,
