@@ -87,7 +87,8 @@ def test_episodes_are_those_of_the_local_engine(
 def test_the_format_probe_reads_the_same_answers_as_on_the_local_engine(
     engine, make_experiment, warm_runs, model_dir
 ) -> None:
-    words = ("trainer.format_probe=4", "trainer.format_probe_min=1.0")
+    hot = "actor_rollout_ref.rollout.temperature=3"
+    words = ("trainer.format_probe=4", "trainer.format_probe_min=1.0", hot)
     experiment = make_experiment(*PLAYED, *words)
     local = LocalEngine(experiment, model_dir, device=torch.device("cpu"))
     told = []
