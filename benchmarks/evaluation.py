@@ -26,7 +26,7 @@ from typing import Any
 from machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "evaluation"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "evaluation")]
 
 from chat_server import ChatServer, digest_of  # noqa: E402
 

@@ -9,15 +9,12 @@ import asyncio
 import hashlib
 import json
 import random
-import socket
-import threading
-import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request, Response
+from threaded_server import ThreadedServer
 
 FAULTS = ("rate_limited", "overloaded", "server_error", "cut", "malformed", "shapeless")
 FORMS = ("refusal", "empty", "tool_call", "reasoning", "filtered", "cut_off")
@@ -41,7 +38,7 @@ class Behaviour:
     """What it chooses its answers from."""
 
 
-class ChatServer:
+class ChatServer(ThreadedServer):
     """Runs inside the `with` block; `base_url` is its address."""
 
     def __init__(self, **behaviour: Any) -> None:
@@ -54,25 +51,7 @@ class ChatServer:
         self.endings: Counter[str] = Counter()
         self.most_at_once = self._at_once = 0
         self._rng = random.Random(0)
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.root = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self.base_url = f"{self.root}/v1"
-        config = uvicorn.Config(self._app(), log_level="critical", lifespan="off")
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
-        )
-
-    def __enter__(self) -> "ChatServer":
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.005)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._server.force_exit = True
-        self._thread.join()
+        super().__init__(self._app())
 
     def _app(self) -> FastAPI:
         app = FastAPI()

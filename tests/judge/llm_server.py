@@ -8,15 +8,13 @@ import asyncio
 import json
 import random
 import re
-import socket
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request, Response
+from threaded_server import ThreadedServer
 
 FAULTS = ("timeout", "rate_limited", "server_error", "broken", "truncated", "slow")
 MODEL = "scripted"
@@ -66,31 +64,14 @@ class Behaviour:
     """Put around the JSON of an answer."""
 
 
-class ScriptedServer:
+class ScriptedServer(ThreadedServer):
     """Runs inside the `with` block; `base_url` is its address."""
 
     def __init__(self, *, seed: int = 0, **behaviour: Any) -> None:
         self.behaviour = Behaviour(**behaviour)
         self.asked: list[Asked] = []
         self._rng = random.Random(seed)
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.base_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
-        config = uvicorn.Config(self._app(), log_level="critical", lifespan="off")
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True
-        )
-
-    def __enter__(self) -> "ScriptedServer":
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.005)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._server.force_exit = True
-        self._thread.join()
+        super().__init__(self._app())
 
     @property
     def endings(self) -> Counter[str]:

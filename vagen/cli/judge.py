@@ -3,6 +3,7 @@
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from vagen import progress
 from vagen.cli.common import load_configs, new_folder
@@ -104,6 +105,7 @@ def train_judge(options: Namespace) -> None:
     subjects = subjects_of(experiment, load_frames(Path(options.texts)), "train")
     folder = new_folder(Path(options.out))
     from vagen.engines.local.extractor import train_extractor
+    from vagen.engines.local.supervised import WINDOW
 
     configure_torch(infra)
     with progress.bar("batches of texts", options.steps) as advance:
@@ -115,7 +117,7 @@ def train_judge(options: Namespace) -> None:
             helpers=helpers_of(infra),
             on_step=lambda _, loss: advance(1, loss=loss),
         )
-    print(f"{folder}  loss {sum(losses[-20:]) / len(losses[-20:]):.4f}")
+    print(f"{folder}  loss {fmean(losses[-WINDOW:]):.4f}")
 
 
 def _what(options: Namespace) -> tuple[JudgeConfig, list[Subject], Path | None, str]:

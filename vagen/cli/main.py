@@ -9,7 +9,6 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 from vagen.run.layout import STAGES
@@ -132,13 +131,23 @@ def _read_words(options: argparse.Namespace, words: list[str]) -> None:
     options.experiment = names[0] if names else None
 
 
+class _Version(argparse.Action):
+    """Looks the version up only where it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"vagen {version('vagen')}")
+        parser.exit()
+
+
 def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     parser = argparse.ArgumentParser(
         prog="vagen",
         description="Trains vision-language agents by multi-turn reinforcement learning.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"vagen {version('vagen')}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     choices = parser.add_subparsers(dest="command", required=True, metavar="command")
     commands = {}
     for name, command in COMMANDS.items():

@@ -253,13 +253,16 @@ class TurnEnv(AgentEnv):
             ResetNeeded: if no episode was started.
         """
         self._check_begun()
-        chance = Random(f"{self._seed} {self._steps_taken}")
-        if chance.random() < self.config.expert_random_moves:
-            actions = [chance.choice(self.actions)]
-        else:
-            actions = self._plan(self.config.expert_actions_per_turn)
+        actions = self._random_move() or self._plan(self.config.expert_actions_per_turn)
         after = self._after(self._state, actions)
         return self._write(actions, self._state, after, keeps=self._expert_keeps())
+
+    def _random_move(self) -> list[str]:
+        """An action drawn at random in a share of `expert_random_moves` of the turns, else none."""
+        if not (share := self.config.expert_random_moves):
+            return []
+        chance = Random(f"{self._seed} {self._steps_taken}")
+        return [chance.choice(self.actions)] if chance.random() < share else []
 
     def expert_summary(self) -> str:
         """The state's text.
