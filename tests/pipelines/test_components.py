@@ -15,8 +15,8 @@ from kfp.dsl import Artifact
 from components import check, digest, readme
 from pipelines.definition import evaluation_pipeline
 from vagen.config.load import load_infra
+from vagen.run.layout import STAGES
 from vagen.run.run import Run
-from vagen.stages.execute import STAGES
 from vagen.storage import read_manifest
 
 

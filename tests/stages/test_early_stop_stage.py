@@ -12,7 +12,7 @@ from vagen.run.layout import ITERATION_STAGES, validated_iteration
 from vagen.run.reading import read_results
 from vagen.run.run import KEEP_CHECKPOINTS, Stop
 from vagen.stages.evaluate import evaluate
-from vagen.stages.execute import STAGES, execute
+from vagen.stages.execute import execute, stage_named
 from vagen.stages.rollout import rollout
 from vagen.stages.update import update
 from vagen.storage import read_manifest
@@ -45,7 +45,7 @@ def test_after_the_stop_every_step_passes_on_the_last_update(make_started_run):
     last = execute(run, update, iteration=2)
     before = sorted(run.path.rglob("*"))
     for name in ITERATION_STAGES:
-        passed = execute(run, STAGES[name], iteration=3)
+        passed = execute(run, stage_named(name), iteration=3)
         assert (passed["uri"], passed["sha256"]) == (last["uri"], last["sha256"])
     passed = execute(run, evaluate, name="iteration-0004", split="val")
     assert passed["uri"] == last["uri"]

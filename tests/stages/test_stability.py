@@ -18,7 +18,7 @@ from vagen.progress import configure, read_events
 from vagen.run.layout import ITERATION_STAGES
 from vagen.run.reading import committed
 from vagen.run.run import Run
-from vagen.stages.execute import STAGES, execute
+from vagen.stages.execute import execute, stage_named
 from vagen.stages.weights import engine_at, prune_checkpoints
 from vagen.storage import commit_directory, read_manifest
 from vagen.train import iterate
@@ -226,7 +226,7 @@ def test_a_run_that_was_killed_anywhere_goes_on_with_the_same_numbers(
         for stage in (*ITERATION_STAGES, "update"):
             shutil.rmtree(killed.step(iteration, "update"), ignore_errors=True)
             process = fresh(killed)
-            execute(process, STAGES[stage], iteration=iteration)
+            execute(process, stage_named(stage), iteration=iteration)
             process.await_checkpoint()
     for iteration in range(5):
         assert payload(killed, iteration) == payload(whole, iteration)

@@ -3,10 +3,10 @@
 from typing import Any
 
 from vagen.config.base import ConfigError
+from vagen.run.layout import STAGES
 from vagen.run.reading import result
 from vagen.run.run import Run
-from vagen.stages.execute import STAGES, execute
-from vagen.train import iterate
+from vagen.stages.execute import execute, stage_named
 
 TRAIN = "train"
 """A stretch of whole iterations, `start` to before `stop`."""
@@ -39,8 +39,10 @@ def run_here(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
 def perform(run: Run, stage: str, **arguments: Any) -> dict[str, Any]:
     """Executes one stage of a run that this process works on; see `run_here`."""
     if stage == TRAIN:
+        from vagen.train import iterate
+
         iterate(run, **arguments)
         return run.located(result(run.step(run.finished_iterations - 1, "update")))
     if stage not in STAGES:
         raise ConfigError(f"no stage is named {stage!r}: there are {', '.join(STAGES)}, {TRAIN}")
-    return execute(run, STAGES[stage], **arguments)
+    return execute(run, stage_named(stage), **arguments)

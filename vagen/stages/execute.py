@@ -5,6 +5,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +14,16 @@ from vagen.config.base import ConfigError
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
 from vagen.run.run import Run
-from vagen.stages.advantage import advantage
-from vagen.stages.build import build
-from vagen.stages.evaluate import evaluate
 from vagen.stages.finalize import CANCELLED, finalize
-from vagen.stages.judge import judge
-from vagen.stages.measure import measure
-from vagen.stages.register import register
-from vagen.stages.rollout import rollout
 from vagen.stages.tracking import log_iteration
-from vagen.stages.update import update
-from vagen.stages.warm_start import warm_start
 from vagen.storage import StorageError, Superseded, storage_errors
 
 Stage = Callable[..., dict[str, Any]]
 """`stage(run, **arguments)` commits one folder of the run; returns `uri`, `sha256`, `metrics`."""
 
-STAGES: dict[str, Stage] = {
-    stage.__name__: stage
-    for stage in (
-        *(build, warm_start, rollout, judge, advantage, update),
-        *(evaluate, measure, register, finalize),
-    )
-}
 COMPUTING = ("rollout", "advantage", "update")
 """Steps of an iteration in which the engine computes."""
-RERUNNABLE = {"judge": judge, "advantage": advantage, "update": update}
+RERUNNABLE = ("judge", "advantage", "update")
 
 
 class StageError(ValueError):
@@ -49,6 +34,18 @@ class StageFailed(RuntimeError):
     """A stage broke; the text names the error, the cause has the traceback."""
 
 
+def stage_named(name: str) -> Stage:
+    """The function of a step.
+
+    Each has a module of its own, which is loaded when it is asked for: a step that runs in a
+    process of its own needs no other, and most load torch.
+
+    Args:
+        name: Of `layout.STAGES`.
+    """
+    return getattr(import_module(f"vagen.stages.{name}"), name)
+
+
 def execute(run: Run, stage: Stage, **arguments: Any) -> dict[str, Any]:
     """Executes one stage of a run, unless its folder is committed: that is its result then.
 
@@ -56,7 +53,7 @@ def execute(run: Run, stage: Stage, **arguments: Any) -> dict[str, Any]:
 
     Args:
         run: The run.
-        stage: Of `STAGES`.
+        stage: See `stage_named`.
         arguments: Of the stage: `iteration`, or `name` and `split`.
 
     Returns:
@@ -129,7 +126,7 @@ def rerun_stage(stage: str, run_dir: Path, batch_dir: Path, out_dir: Path) -> di
     run = Run.open(run_dir)
     run.fetch(Path(batch_dir).absolute())
     iteration = TrajectoryBatch.load(batch_dir).iteration
-    return RERUNNABLE[stage](run, iteration, source=Path(batch_dir), out=Path(out_dir))
+    return stage_named(stage)(run, iteration, source=Path(batch_dir), out=Path(out_dir))
 
 
 def _profiled(run: Run, name: str, iteration: int | None) -> AbstractContextManager[None]:
@@ -154,7 +151,7 @@ def _take_over(run: Run, stage: Stage) -> None:
     """Makes this process the newest attempt at a run in a store, with all that is there."""
     if run.mirror is None:
         return
-    if stage is measure:
+    if stage.__name__ == "measure":
         run.mirror.pull()
         return
     if not run.mirror.stands:
@@ -170,7 +167,7 @@ def _take_over(run: Run, stage: Stage) -> None:
 def _put_into_store(run: Run, stage: Stage, folder: Path) -> None:
     if run.mirror is None:
         return
-    if stage is measure:
+    if stage.__name__ == "measure":
         run.mirror.push_evaluation(folder)
     else:
         run.mirror.push()

@@ -8,7 +8,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from PIL import Image
@@ -18,8 +18,6 @@ from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.envs import parse_env_config
 from vagen.envs.parsing import Memory
-from vagen.models.loading import LanguageModel, load_model
-from vagen.models.lora import adapted_layers
 from vagen.models.processor import ProcessedImage, load_processor
 from vagen.models.tiny import TINY_MODELS, PixelStatistics, build_tiny_model
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
@@ -36,6 +34,9 @@ from vagen.stages.levels import LevelSet, draw_levels, load_levels
 from vagen.stages.weights import configure_torch, device_of, helpers_of
 from vagen.storage import commit_directory
 
+if TYPE_CHECKING:
+    from vagen.models.loading import LanguageModel
+
 SAMPLE_EPISODES = 200
 """Expert episodes that a tiny model's tokenizer and image statistics are made from."""
 
@@ -50,6 +51,7 @@ def warm_start(run: Run) -> dict[str, Any]:
     import torch
 
     from vagen.engines.local.supervised import WINDOW, learn_from_experts
+    from vagen.models.loading import load_model
 
     if run.infra.has_ray_cluster:  # the first stage there
         check_endpoints(run)
@@ -90,12 +92,14 @@ def warm_start(run: Run) -> dict[str, Any]:
     return result(run.warm_start)
 
 
-def check_adapters(config: ExperimentConfig, language_model: LanguageModel) -> None:
+def check_adapters(config: ExperimentConfig, language_model: "LanguageModel") -> None:
     """Refuses adapters for layers that the model does not have, before anything is learnt.
 
     Raises:
         ModelError: Which layers, and which there are.
     """
+    from vagen.models.lora import adapted_layers
+
     model = language_model.model
     if config.actor_rollout_ref.model.lora_rank:
         adapted_layers(model, config.actor_rollout_ref.model.target_modules)
@@ -110,7 +114,7 @@ class _ExpertEpisodes:
         self,
         config: ExperimentConfig,
         levels: list[LevelSet],
-        language_model: LanguageModel,
+        language_model: "LanguageModel",
         environments: EnvironmentsConfig | None = None,
     ):
         self.config = _demonstrated(config)
