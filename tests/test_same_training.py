@@ -5,12 +5,11 @@ step a process of its own that loads what is committed), one in stretches of ite
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from lake import lake_yaml
+from warm_process import WarmProcess
 
 from vagen.run.layout import ITERATION_STAGES
 from vagen.storage import read_manifest
@@ -28,9 +27,8 @@ BY_HAND = [
 
 
 def vagen(folder: Path, *words: str) -> None:
-    command = [sys.executable, "-m", "vagen.cli.main", "run", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    process = WarmProcess("run", *words, cwd=folder)
+    assert process.wait() == 0, process.output[-4000:]
 
 
 def digests(run: Path) -> dict[str, str]:

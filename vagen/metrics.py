@@ -176,6 +176,8 @@ STEPS: dict[str, tuple[Metric, ...]] = {
                "`judge.above_chance`"),
         Metric("judge/weight_factor", "1", "What schedule and cap leave of the judge's weights.",
                _JUDGE),
+        Metric("judge/absent_share", "share of verdicts", "Verdicts that could not be had.", _JUDGE,
+               "down"),
         Metric("judge/absent/<reason>", "verdicts",
                "Verdicts that were asked for and could not be had.", "there are such", "down"),
         Metric("judge/decided_by_<judge>", "share of verdicts",
@@ -326,6 +328,9 @@ STEPS: dict[str, tuple[Metric, ...]] = {
                "Tokens of all rows over the networks' seconds; `<call>` is `logprobs`, "
                "`reference`, `values`, `update_actor` or `update_critic`.",
                "the step calls the engine", "up"),
+        Metric("perf/judge/seconds_per_request", "s",
+               "From sending a question to the response, mean over requests.",
+               "a language model is asked at an endpoint", "down"),
         Metric("perf/<call>/mfu", "0 to 1",
                "Model FLOPs utilisation: the arithmetic that the model's layers need, as verl "
                "counts it, over what the GPUs could do.", _VERL_GPU, "up"),

@@ -130,7 +130,7 @@ def test_a_judge_that_is_not_there_fails_the_step(
     server: ScriptedServer, make_experiment: Any, tmp_path: Path
 ) -> None:
     server.behaviour.status = 500
-    off = ("judge.llm.retries=0", "judge.llm.deadline=1", "judge.llm.timeout=1")
+    off = ("judge.llm.retries=0", "judge.llm.deadline=4", "judge.llm.timeout=4")
     experiment = make_experiment(*asking(server), *off, **GROUNDED)
     with pytest.raises(JudgeUnavailable, match=r"of 24 verdicts could not be had .*server_error"):
         score(experiment, trajectories(6), cache=tmp_path)

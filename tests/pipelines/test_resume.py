@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from lake import lake_yaml
+from warm_process import WarmProcess
 
 from vagen.progress import read_events
 from vagen.storage import read_manifest
@@ -32,17 +31,6 @@ STEPS = {
 """Where the run is killed, one after the other."""
 
 
-def vagen(*words: str, cwd: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "vagen.cli.main", *words],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def starts(run: Path, stage: str, iteration: int | None) -> int:
     return sum(
         event["event"] == "stage_started"
@@ -51,12 +39,12 @@ def starts(run: Path, stage: str, iteration: int | None) -> int:
     )
 
 
-def kill_in(process: "subprocess.Popen[str]", run: Path, stage: str, iteration: int | None) -> None:
+def kill_in(process: WarmProcess, run: Path, stage: str, iteration: int | None) -> None:
     """Kills the run, and with it the step that a pipeline has started, in a stage."""
     before = starts(run, stage, iteration)
     deadline = time.monotonic() + 900
     while starts(run, stage, iteration) == before:
-        assert process.poll() is None, process.communicate()[0]
+        assert process.poll() is None, process.output
         assert time.monotonic() < deadline, f"{stage} never began"
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
@@ -67,21 +55,19 @@ def kill_in(process: "subprocess.Popen[str]", run: Path, stage: str, iteration: 
 def test_killed_in_every_step_it_ends_as_one_left_alone(tmp_path: Path) -> None:
     (tmp_path / "lake.yaml").write_text(lake_yaml(test_size=16, warm_start_steps=6))
     start = ("run", "lake.yaml", "infra.threads=1", "--name")
-    undisturbed = vagen(*start, "whole", cwd=tmp_path)
-    output, _ = undisturbed.communicate(timeout=600)
-    assert undisturbed.returncode == 0, output
+    undisturbed = WarmProcess(*start, "whole", cwd=tmp_path)
+    assert undisturbed.wait() == 0, undisturbed.output
     outputs = tmp_path / "outputs"
     whole = json.loads((outputs / "whole" / "summary.json").read_text())
 
     for name, steps in STEPS.items():
         how = ["--pipeline"] if name == "pipeline" else []
         stretches = ["infra.mode=fused", "infra.iterations_per_task=1"] if how else []
-        process = vagen(*start, name, *how, *stretches, cwd=tmp_path)
+        process = WarmProcess(*start, name, *how, *stretches, cwd=tmp_path)
         for stage, iteration in steps:
             kill_in(process, outputs / name, stage, iteration)
-            process = vagen("resume", name, *how, cwd=tmp_path)
-        output, _ = process.communicate(timeout=900)
-        assert process.returncode == 0, output
+            process = WarmProcess("resume", name, *how, cwd=tmp_path)
+        assert process.wait() == 0, process.output
         resumed = json.loads((outputs / name / "summary.json").read_text())
         for key in ("warm_start", "final", "paired_gain", "iterations", "config_digest"):
             assert resumed[key] == whole[key], (name, key)

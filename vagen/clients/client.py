@@ -34,6 +34,9 @@ class Usage:
     """Requests sent, failed ones included."""
     answers: int = 0
     """Requests that gave an answer of the right form."""
+    seconds: float = 0.0
+    """From sending to the response, of all requests that had one."""
+    responses: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     failures: Counter[str] = field(default_factory=Counter)
@@ -90,11 +93,15 @@ class Client:
         """Sends one request when the rate allows, and waits for it as long as it may take."""
         await self._rate.take()
         self.usage.requests += 1
+        sent = time.monotonic()
         try:
             async with asyncio.timeout(self.config.timeout):
-                return await request()
+                response = await request()
         except TimeoutError:
             raise NoAnswerError(Reason.TIMEOUT) from None
+        self.usage.responses += 1
+        self.usage.seconds += time.monotonic() - sent
+        return response
 
     def _pause(self, number: int) -> float:
         pause = min(self.config.backoff * 2**number, self.config.max_backoff)

@@ -123,6 +123,14 @@ class Scorer:
             "judge/llm_breaks": float(sum(client.breaks for client in self._clients)),
         }
 
+    @property
+    def performance(self) -> dict[str, float]:
+        """How fast the language models answer; nothing if none has."""
+        usages = [client.usage for client in self._clients]
+        responses = sum(usage.responses for usage in usages)
+        seconds = sum(usage.seconds for usage in usages)
+        return {"perf/judge/seconds_per_request": seconds / responses} if responses else {}
+
     async def score(self, trajectory: Trajectory) -> None:
         """Judges what has no verdict yet, in place; nothing if the experiment has no judge.
 

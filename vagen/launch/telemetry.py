@@ -26,6 +26,15 @@ class Telemetry:
                 ("max_memory_reserved", "Most GiB that torch took of a GPU, latest step."),
             )
         }
+        self._judge = {
+            name: Gauge(f"vagen_judge_{name}", text, ("run",))
+            for name, text in (
+                ("seconds_per_request", "Of the judge's language models, latest batch."),
+                ("decided_by_cache", "Share of verdicts whose answer was known, latest batch."),
+                ("absent_share", "Share of verdicts that could not be had, latest batch."),
+                ("kappa", "Agreement with the second judge, latest batch."),
+            )
+        }
         self._iteration = Gauge("vagen_iteration", "Latest iteration at work.", ("run",))
 
     def __call__(self, event: str, fields: dict[str, Any]) -> None:
@@ -38,6 +47,13 @@ class Telemetry:
         self._seconds.set(seconds, {**self._run, "step": fields["stage"]})
         if TOKENS in fields["metrics"] and seconds:
             self._speed.set(fields["metrics"][TOKENS] / seconds, self._run)
+        if fields["stage"] == "judge":
+            told = {**fields["metrics"], **fields.get("performance", {})}
+            for name, gauge in self._judge.items():
+                for key in (f"judge/{name}", f"perf/judge/{name}"):
+                    if key in told:
+                        gauge.set(told[key], self._run)
+            return
         for name, value in fields.get("performance", {}).items():
             _, call, measure = name.split("/")
             self._engine[measure].set(value, {**self._run, "call": call})

@@ -32,7 +32,8 @@ class StepRecord:
     """Which one of several of its kind, e.g. `final` for an evaluation."""
     metrics: dict[str, Any] = field(default_factory=dict)
     performance: dict[str, float] = field(default_factory=dict)
-    """How fast its networks computed: differs from run to run, so that no folder holds it."""
+    """How fast its networks and its judge were: no folder holds it, since it differs from run to
+    run."""
 
 
 class Display(Protocol):

@@ -31,6 +31,8 @@ class Reporter:
         self._events = events
         self.display = display
         self.observer: Observer | None = None
+        self.record: StepRecord | None = None
+        """Of the latest step."""
         if self._events is not None and _is_cut(self._events):
             with self._events.open("a") as file:
                 file.write("\n")
@@ -178,6 +180,7 @@ def step(name: str, iteration: int | None = None, label: str = "") -> Iterator[S
     about = {"stage": name, "iteration": iteration, **({"label": label} if label else {})}
     reporter.event("stage_started", **about)
     reporter.display.begin(record)
+    reporter.record = record
     try:
         yield record
     except BaseException as error:
@@ -207,6 +210,12 @@ def bar(description: str, total: int) -> Iterator[Advance]:
         yield advance
     finally:
         display.close_bar()
+
+
+def measured(performance: dict[str, float]) -> None:
+    """Adds to what the step under way tells of its speed."""
+    if (record := current().record) is not None:
+        record.performance |= performance
 
 
 def note(text: str) -> None:

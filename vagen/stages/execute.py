@@ -81,7 +81,9 @@ def execute(run: Run, stage: Stage, **arguments: Any) -> dict[str, Any]:
             with _profiled(run, name, about["iteration"]):
                 produced = stage(run, **arguments)
             record.metrics = dict(produced["metrics"])
-            record.performance = _performance(run, about["iteration"])
+            record.performance |= _performance(run)
+            if record.performance and record.iteration is not None:
+                log_iteration(run, record.iteration, record.performance)
             _put_into_store(run, stage, Path(produced["uri"]))
     finally:
         if run.mirror is not None:
@@ -137,14 +139,9 @@ def _profiled(run: Run, name: str, iteration: int | None) -> AbstractContextMana
     return run.engine.profiled(run.path / layout.PROFILES / f"{iteration:04d}-{name}.json.gz")
 
 
-def _performance(run: Run, iteration: int | None) -> dict[str, float]:
-    """How fast the engine was in this step; of an iteration MLflow is told."""
-    if run.engine is None:
-        return {}
-    found = run.engine.performance.take()
-    if iteration is not None and found:
-        log_iteration(run, iteration, found)
-    return found
+def _performance(run: Run) -> dict[str, float]:
+    """How fast the engine was in this step."""
+    return {} if run.engine is None else run.engine.performance.take()
 
 
 def _take_over(run: Run, stage: Stage) -> None:

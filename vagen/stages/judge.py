@@ -151,6 +151,7 @@ async def _score(
                     journal.save_if_due()
 
             await scorer.score_all(trajectories, on_judged)
+            progress.measured(scorer.performance)
         if iteration is None:
             return scorer.usage
         seed = derive_seed(config.seed, "judge", iteration)
@@ -169,7 +170,9 @@ def _metrics(judged: list[Turn], trajectories: list[Trajectory]) -> dict[str, fl
             metrics[f"judge/{part}"] = float(np.mean(scores))
     flags = [flag for verdict in verdicts for flag in verdict.flags]
     metrics["judge/flagged"] = len(flags) / max(len(judged), 1)
-    for section_and_reason, count in _absent(judged).items():
+    absent = _absent(judged)
+    metrics["judge/absent_share"] = absent.total() / max(_asked(judged), 1)
+    for section_and_reason, count in absent.items():
         metrics[f"judge/absent/{section_and_reason.replace(':', '_')}"] = float(count)
     decided = [place.partition(":")[2] for v in verdicts for place in v.decided_by]
     for source, count in Counter(decided).items():
@@ -198,12 +201,17 @@ def _absent(judged: list[Turn]) -> Counter[str]:
     return Counter(place for turn in judged if turn.verdict for place in turn.verdict.absent)
 
 
+def _asked(judged: list[Turn]) -> int:
+    """Verdicts that were to be had."""
+    return sum(getattr(turn.parsed, part) is not None for turn in judged for part in SECTIONS)
+
+
 def _check_absent(config: ExperimentConfig, judged: list[Turn]) -> None:
     """Says what is absent; refuses more than `judge.max_absent`."""
     absent = _absent(judged)
     if not absent:
         return
-    asked = sum(getattr(turn.parsed, part) is not None for turn in judged for part in SECTIONS)
+    asked = _asked(judged)
     reasons = ", ".join(f"{count} {place}" for place, count in absent.most_common())
     message = f"{absent.total()} of {asked} verdicts could not be had ({reasons})"
     if absent.total() > config.judge.max_absent * asked:
