@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from lake import lake_yaml
-from warm_process import WarmProcess
+from warm_process import WarmProcess, preload
 
 from vagen.run.layout import ITERATION_STAGES
 from vagen.storage import read_manifest
+
+preload()
 
 BY_HAND = [
     ["warm_start"],

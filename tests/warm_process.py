@@ -1,18 +1,28 @@
-"""`vagen` commands in processes of their own, forked from one that has imported what they need.
+"""Commands in processes of their own, forked from one that has imported what they need.
 
 A command's own process costs six seconds of a core for imports, which a test of forty commands
 pays forty times. A forked one has nothing of the test's process or of another command's.
 """
 
+import importlib
 import multiprocessing
 import os
 import sys
 from pathlib import Path
 
+VAGEN = "vagen.cli.main"
+_PRELOADED = {
+    VAGEN: ("mlflow", "vagen.launch.here", "vagen.models.loading", "vagen.train"),
+    "benchmarks.gpu.__main__": ("warm_verl",),
+}
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    ["mlflow", "vagen.launch.here", "vagen.models.loading", "vagen.stages.update", "vagen.train"]
-)
+_preload: set[str] = set()
+
+
+def preload(module: str = VAGEN) -> None:
+    """What will be run; for test modules, while they are imported, before any process begins."""
+    _preload.update(_PRELOADED[module])
+    _CONTEXT.set_forkserver_preload(sorted(_preload))
 
 
 class WarmProcess:
@@ -22,10 +32,11 @@ class WarmProcess:
     0
     """
 
-    def __init__(self, *words: str, cwd: Path):
-        log = cwd / "commands.log"
-        self._process = _CONTEXT.Process(target=_main, args=(words, cwd, log))
-        self._log, self._begin = log, log.stat().st_size if log.exists() else 0
+    def __init__(self, *words: str, cwd: Path, module: str = VAGEN):
+        """Begins `python -m module *words` in a folder, where what it prints is `commands.log`."""
+        self._log = cwd / "commands.log"
+        self._begin = self._log.stat().st_size if self._log.exists() else 0
+        self._process = _CONTEXT.Process(target=_main, args=(module, words, cwd, self._log))
         self._process.start()
 
     @property
@@ -50,15 +61,11 @@ class WarmProcess:
         return self._process.exitcode
 
 
-def _main(words: tuple[str, ...], cwd: Path, log: Path) -> None:
+def _main(module: str, words: tuple[str, ...], cwd: Path, log: Path) -> None:
     os.setsid()
     os.chdir(cwd)
     with log.open("ab", buffering=0) as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
-    from vagen.cli.main import main
-
-    code = main(words)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    sys.argv = [module, *words]
+    sys.exit(importlib.import_module(module).main())

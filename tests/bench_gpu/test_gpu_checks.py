@@ -5,24 +5,21 @@ Each runs as its command does. What needs a GPU to be so (kernels, speed) is not
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from warm_process import WarmProcess, preload
 
 from vagen.metrics import PROBABILITY_CORRELATION, RATIO_MEAN
 
-ROOT = Path(__file__).parents[2]
 TINY = ("--device", "cpu", "--trajectories", "3", "--turns", "2", "--response", "12")
 verl_installed = pytest.mark.skipif(
     importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-verl)"
 )
 
 pytestmark = [pytest.mark.slow, verl_installed]
+preload("benchmarks.gpu.__main__")
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +28,13 @@ def run(tmp_path_factory) -> Callable[..., dict[str, Any]]:
     folder = tmp_path_factory.mktemp("gpu")
 
     def check(name: str, *arguments: str, model: str = "qwen25vl-tiny") -> dict[str, Any]:
-        command = [sys.executable, "-m", "benchmarks.gpu", name, "--model", model, *TINY]
-        command += ["--repeats", "1", "--scratch", str(folder), "--output", str(folder)]
-        done = subprocess.run(
-            [*command, *arguments],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr, done.stderr[-3000:]
+        words = [name, "--model", model, *TINY, "--repeats", "1", *arguments]
+        words += ["--scratch", str(folder), "--output", str(folder)]
+        process = WarmProcess(*words, cwd=folder, module="benchmarks.gpu.__main__")
+        code = process.wait()
+        assert "Traceback" not in process.output, process.output[-3000:]
         found = json.loads((folder / f"gpu-{name}.json").read_text())
-        assert done.returncode == (0 if found["passed"] else 1)
+        assert code == (0 if found["passed"] else 1)
         assert found["check"] == name and found["device"] == "cpu" and found["model"] == model
         assert found["versions"]["torch"] and len(found["commit"]) == 40
         return found

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from lake import lake_yaml
-from warm_process import WarmProcess
+from warm_process import WarmProcess, preload
 
 from vagen.progress import read_events
 from vagen.storage import read_manifest
+
+preload()
 
 STEPS = {
     "process": [
