@@ -82,7 +82,7 @@ def write_comparison(found: Comparison, folder: Path) -> Path:
 
 _ABOUT_SUCCESS = (
     "Success of the final policy, mean over seeds and levels; its interval is for other seeds and "
-    "other levels (Student's, variance clustered both ways). The gain is paired by seed and level. "
+    "other levels (Student's, two-way). The gain is paired by seed and level. "
     "P(better): that a training of this row does better than one of the baseline's; IQM: "
     "interquartile mean. Their intervals are rliable's stratified bootstrap, too narrow of few "
     "seeds."

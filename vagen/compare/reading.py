@@ -145,7 +145,7 @@ def _runs_in_store(uri: str) -> Iterator[str]:
 def _read(place: str | Path) -> Trained:
     try:
         run = Run.open(place)
-        if run.mirror is not None:
+        if run.mirror is not None and is_uri(place):
             run.mirror.pull()
         final = run.evaluation(layout.FINAL)
         results = {} if committed(final) is None else read_results(run.fetch(final, layout.RESULTS))

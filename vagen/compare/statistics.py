@@ -1,11 +1,11 @@
 """What several seeds tell of a method: a seed is one observation, however many levels it played.
 
-Shapes: S seeds, L levels, E environments. Sources: A. C. Cameron, J. B. Gelbach, D. L. Miller,
-"Robust inference with multiway clustering", JBES 29 (2011); A. B. Owen, "The pigeonhole bootstrap",
-Annals of Applied Statistics 1 (2007); R. Agarwal et al., "Deep reinforcement learning at the edge
-of the statistical precipice", NeurIPS 2021 (`rliable`). The last two figures are drawn here and not
-by `rliable` itself: it needs `arch`, `statsmodels` and `seaborn`, and draws from NumPy's global
-state, so that no page could be made again.
+Shapes: S seeds, L levels, E environments. Sources: A. B. Owen, "The pigeonhole bootstrap", Annals
+of Applied Statistics 1 (2007); A. C. Cameron, J. B. Gelbach, D. L. Miller, "Robust inference with
+multiway clustering", JBES 29 (2011); W. G. Howe, JASA 69 (1974), 789-794; G. Y. Zou, A. Donner,
+Statistics in Medicine 27 (2008), 1693-1702; R. Agarwal et al., "Deep reinforcement learning at the
+edge of the statistical precipice", NeurIPS 2021. The last one's `rliable` is not used: it cannot be
+imported beside pandas 3, and ignores the random state it is given, so no page could be made again.
 """
 
 import math
@@ -30,11 +30,12 @@ class Estimate:
 def mean_over_seeds(scores: ArrayLike) -> Estimate:
     """Mean of results that every seed has on the same levels, for other seeds and other levels.
 
-    The variance is that of a bootstrap that draws seeds, plus that of one that draws levels, less
-    that of one that draws single results, which both count (Cameron, Gelbach, Miller). Of a mean
-    they need no draws: each is the variance of the means over its number. Percentiles of three
-    seeds would hold the truth three times in four at most; so the interval is Student's, with one
-    degree of freedom less than there are seeds.
+    The bootstrap that draws seeds has the variance of the seeds' means over their number, the one
+    that draws levels that of the levels' means over theirs; of a mean neither needs draws. Both
+    count the noise of single results, so it is taken off once (Cameron, Gelbach, Miller). Three
+    seeds have too few percentiles (the range of three holds the truth three times in four), so
+    that each part is weighed with its own Student's quantile, and the two are added as squares
+    (Howe 1974; Zou and Donner 2008).
 
     >>> mean_over_seeds([[1, 0], [1, 1], [1, 0]]).value
     0.6666666666666666
@@ -55,12 +56,13 @@ def mean_over_seeds(scores: ArrayLike) -> Estimate:
     mean = float(scores_SL.mean())
     if seeds < 2 or np.ptp(scores_SL) == 0:
         return Estimate(mean, None)
-    of_seeds = float(scores_SL.mean(1).var(ddof=1)) / seeds
-    of_levels = float(scores_SL.mean(0).var(ddof=1)) / levels if levels > 1 else 0.0
-    of_single = float(scores_SL.var(ddof=1)) / scores_SL.size if levels > 1 else 0.0
-    error = math.sqrt(max(of_seeds + of_levels - of_single, of_seeds, of_levels))
-    half = float(stdtrit(seeds - 1, 0.975)) * error
-    return Estimate(mean, (mean - half, mean + half))
+    by_seeds = float(stdtrit(seeds - 1, 0.975)) ** 2 * _squared_error(scores_SL.mean(1))
+    if levels == 1:
+        return _around(mean, by_seeds)
+    of_levels, of_single = _squared_error(scores_SL.mean(0)), _squared_error(scores_SL.ravel())
+    wide = float(stdtrit(levels - 1, 0.975)) ** 2
+    squared = max(by_seeds + wide * max(of_levels - of_single, 0.0), wide * of_levels)
+    return _around(mean, squared)
 
 
 def iqm(scores: ArrayLike) -> Estimate:
@@ -113,6 +115,16 @@ def probability_of_improvement(baseline: ArrayLike, candidate: ArrayLike) -> Est
 
     drawn = np.einsum("rea,abe->reb", shares(len(after)), wins_abE)
     return Estimate(value, _percentiles((drawn * shares(len(before))).sum(2).mean(1)))
+
+
+def _squared_error(values: NDArray[np.float64]) -> float:
+    """Square of a mean's standard error."""
+    return float(values.var(ddof=1)) / values.size
+
+
+def _around(mean: float, squared_half: float) -> Estimate:
+    half = math.sqrt(squared_half)
+    return Estimate(mean, (mean - half, mean + half))
 
 
 def _percentiles(draws: NDArray[np.float64]) -> Interval:
