@@ -95,6 +95,8 @@ def read_mlflow(address: str) -> list[Trained]:
     """
     name, _, uri = address.partition("@")
     uri = uri or default_uri(Path(InfraConfig().output_dir))
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        raise TrackingError(f"there is no MLflow database {uri}: name yours, {name}@TRACKING_URI")
     client = open_client(uri)
     try:
         experiment = client.get_experiment_by_name(name)
