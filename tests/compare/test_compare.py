@@ -248,22 +248,22 @@ def test_what_it_took(finish: Finish, tmp_path: Path) -> None:
     assert cost("cpu", 4.0)["cost"] == 3.0
 
 
-def test_runs_are_read_from_their_store(finish: Finish, tmp_path: Path, monkeypatch) -> None:
-    store = tmp_path / "store"
+@pytest.mark.parametrize("kind", ["file", pytest.param("s3", marks=pytest.mark.slow)])
+def test_runs_are_read_from_their_store(kind, finish, tmp_path, monkeypatch, request) -> None:
+    store = request.getfixturevalue("bucket") if kind == "s3" else (tmp_path / "store").as_uri()
     for seed in (1, 2):
-        words = [f"store={store.as_uri()}"]
-        run = finish(f"s-{seed}", f"seed={seed}", by_level=wins(seed / 4), infra=words)
-        assert run.mirror is not None
+        by_level = wins(seed / 4)
+        run = finish(f"s-{seed}", f"seed={seed}", by_level=by_level, infra=[f"store={store}"])
         run.mirror.begin()
         run.mirror.push()
     monkeypatch.setenv("VAGEN_SCRATCH", str(tmp_path / "elsewhere"))
-    one = figures(compare([f"{store.as_uri()}/s-1"], folder=tmp_path / "one"))
+    one = figures(compare([f"{store}/s-1"], folder=tmp_path / "one"))
     assert one["results"][0]["success"]["value"] == 0.25
-    both = figures(compare([store.as_uri()], folder=tmp_path / "both"))
+    both = figures(compare([store], folder=tmp_path / "both"))
     assert both["results"][0]["success"]["value"] == pytest.approx(0.375)
     assert both["costs"][0]["hours"] == 0.75
     with pytest.raises(ComparisonError, match="no run at"):
-        compare([f"{store.as_uri()}/s-1/levels"], folder=tmp_path / "none")
+        compare([f"{store}/s-1/evaluations"], folder=tmp_path / "none")
 
 
 def test_the_command(two_methods: Path, tmp_path: Path, monkeypatch, capsys) -> None:

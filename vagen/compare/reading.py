@@ -132,11 +132,10 @@ def _runs_at(place: str | Path) -> Iterator[str | Path]:
 
 
 def _runs_in_store(uri: str) -> Iterator[str]:
-    root, _, name = uri.rpartition("/")
-    if name and open_store(root).read_file(f"{name}/{layout.EXPERIMENT}") is not None:
+    store = open_store(uri)
+    if store.read_file(layout.EXPERIMENT.as_posix()) is not None:
         yield uri
         return
-    store = open_store(uri)
     names = sorted({key.partition("/")[0] for key in store.list()})
     runs = [name for name in names if store.read_file(f"{name}/{layout.EXPERIMENT}") is not None]
     if not runs:
