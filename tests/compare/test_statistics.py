@@ -97,6 +97,7 @@ def test_no_interval_where_none_can_be_told():
     assert mean_over_seeds([[1, 1], [1, 1]]).ci95 is None
     assert iqm([[0.5]]).ci95 is None
     assert probability_of_improvement([[0.5]], [[0.6], [0.7]]).ci95 is None
+    assert probability_of_improvement([[0.5], [0.4]], [[0.6], [0.7]]).ci95 is None
 
 
 @pytest.mark.parametrize("scores", [[], [[]], [[np.nan, 1.0]], [1.0, 2.0]])

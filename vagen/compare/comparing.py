@@ -101,4 +101,7 @@ def _notes(
                 + ("its gain is of these." if against.pairs else "its gain is unpaired.")
             )
         elif against.pairs > 1 and against.gain.ci95 is None:
-            yield f"{result.label} differs from the baseline alike for every {over} and level."
+            yield (
+                f"{result.label} is as far from the baseline on every {over} and level: no "
+                "interval can be told."
+            )

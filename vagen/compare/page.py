@@ -67,8 +67,8 @@ def write_comparison(found: Comparison, folder: Path) -> Path:
         tables=[
             _table("Final success", _ABOUT_SUCCESS, rows, bar="success"),
             _table("Time and cost", _ABOUT_COSTS, [_row(_cost_cells(one)) for one in found.costs]),
-            _table("Differences of configuration", "", _difference_rows(found), kind="text"),
-            _table("Runs", "", _run_rows(found), kind="text"),
+            _table("Differences of configuration", "", _difference_rows(found), kind="words"),
+            _table("Runs", "", _run_rows(found), kind="words"),
         ],
         curves=_curves(found, folder),
         style=Markup(style),
