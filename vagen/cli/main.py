@@ -247,7 +247,7 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         (("--engine",), {"choices": ["local", "verl"], "help": "instead of infra.engine"}),
     ],
     "compare": [
-        (("runs",), {"nargs": "*", "metavar": "run", "help": "folder, name or URI; or of many"}),
+        (("runs",), {"nargs": "*", "metavar": "run", "help": "a run, or a folder of runs"}),
         (
             ("--from-mlflow",),
             {"action": "append", "default": [], "metavar": "EXPERIMENT[@URI]", "help": "its runs"},

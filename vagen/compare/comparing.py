@@ -47,10 +47,8 @@ def compare(
             or they were measured on different levels.
         StorageError: A store cannot be used, or a run's results were changed.
     """
-    read = [
-        run for one in runs for run in ([one] if isinstance(one, Trained) else read_runs([one]))
-    ]
-    read = list({run.source: run for run in read}.values())
+    read = [one for one in runs if isinstance(one, Trained)]
+    read += read_runs(one for one in runs if not isinstance(one, Trained))
     if price_per_hour is not None and not 0 <= price_per_hour < math.inf:
         raise ComparisonError(f"the price of an hour is {price_per_hour}; it must be at least 0")
     if not read:
