@@ -6,6 +6,7 @@ what they need when they run, so that `vagen --help` answers at once.
 
 import argparse
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,12 @@ _WORDS = "experiment (a name under experiments/, or a file), then dotted overrid
 
 COMMANDS = {
     "run": Command("vagen.cli.run:run", "train: the whole pipeline, or one step of it", _WORDS),
+    "sweep": Command(
+        "vagen.cli.sweep:sweep",
+        "train many times: grid, random, TPE, successive halving",
+        "sweep (a YAML file, or a name under experiments/sweeps/), then dotted overrides of its "
+        "experiments: key=value",
+    ),
     "resume": Command("vagen.cli.run:resume", "go on with a run that stopped"),
     "eval": Command("vagen.cli.evaluate:evaluate", "measure a model or a run on levels", _WORDS),
     "view": Command("vagen.cli.evaluate:view", "open a run's or an evaluation's report"),
@@ -80,6 +87,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     command = commands[options.command]
     if flags or (rest and not hasattr(options, "words")):
         command.error(f"unrecognized arguments: {' '.join(flags or rest)}")
+    options.line = shlex.join(["vagen", *arguments])
     if hasattr(options, "words"):
         try:
             options.words = [*options.words, *rest]
@@ -174,9 +182,15 @@ _PIPELINE = (
     ("--pipeline",),
     {"action": "store_true", "help": "as the Kubeflow pipeline, each step a process of its own"},
 )
+_JOBS = (
+    ("--jobs",),
+    {"type": int, "default": 1, "metavar": "N", "help": "trainings at a time (1)"},
+)
 _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     "run": [
         (("--name",), {"help": "name of the run instead of the experiment's"}),
+        (("--seeds",), {"metavar": "LIST", "help": "train with each: 0-4 or 0,3,7 (a sweep)"}),
+        _JOBS,
         _PIPELINE,
         (("--stage",), {"choices": STAGES, "help": "run this step alone"}),
         (("--of",), {"metavar": "RUN", "help": "--stage: of this run; without it of a new one"}),
@@ -198,6 +212,10 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
             },
         ),
         (("--to",), {"dest": "to", "metavar": "DIR", "help": "--from: folder for the result"}),
+    ],
+    "sweep": [
+        (("--name",), {"help": "name of the sweep's folder instead of the file's"}),
+        _JOBS,
     ],
     "resume": [
         (("run",), {"help": "the run's folder, or its name under the output folder"}),

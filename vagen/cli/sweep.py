@@ -1,0 +1,102 @@
+"""`vagen sweep`, and `vagen run --seeds`: many trainings, one folder, one page."""
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from vagen.cli.common import stopped_by_sigterm
+from vagen.cli.main import DEFAULT_EXPERIMENT, FAILED, UsageError
+from vagen.config import InfraConfig
+from vagen.config.errors import validate
+from vagen.config.load import find_file, load_infra
+from vagen.run.run import Run
+from vagen.storage import sole_writer
+from vagen.sweep.folder import open_folder, parent_run, write_results
+from vagen.sweep.processes import Processes
+from vagen.sweep.queue import conduct
+from vagen.sweep.schema import SweepConfig, check_sweep, load_sweep
+from vagen.sweep.study import Study, Trial
+from vagen.tracking import Tracker, default_uri
+
+
+def sweep(options: Namespace) -> int:
+    """Runs a sweep, or goes on with it."""
+    if options.experiment is None:
+        raise UsageError("which sweep: give its YAML file, or its name under experiments/sweeps/")
+    config = load_sweep(options.experiment, name=options.name, overrides=options.overrides)
+    return _sweep(config, load_infra(options.infra, options.infra_overrides), options)
+
+
+def run_seeds(options: Namespace) -> int:
+    """Trains an experiment with several seeds."""
+    experiment = options.experiment or DEFAULT_EXPERIMENT
+    tree = {
+        "name": options.name or f"{find_file(experiment, 'experiments').stem}-seeds",
+        "experiment": experiment,
+        "overrides": options.overrides,
+        "parameters": {"seed": options.seeds},
+    }
+    config = validate(SweepConfig, tree)
+    return _sweep(config, load_infra(options.infra, options.infra_overrides), options)
+
+
+def _sweep(config: SweepConfig, infra: InfraConfig, options: Namespace) -> int:
+    if options.jobs < 1:
+        raise UsageError(f"--jobs is {options.jobs}: at least one trial at a time")
+    digest = check_sweep(config, infra)
+    here = infra if infra.kubernetes is None else InfraConfig()
+    folder = Path(here.output_dir).absolute() / config.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with sole_writer(folder, patience=0.0):
+        open_folder(folder, config, digest)
+        study = Study(folder, config, jobs=options.jobs)
+        parent = parent_run(folder, config, infra, config.load(next(config.points())))
+        infra = infra.model_copy(
+            update={
+                "mlflow_tracking_uri": infra.mlflow_tracking_uri or default_uri(folder.parent),
+                "mlflow_parent_run": parent.run_id,
+            }
+        )
+        trainings = Processes(folder, infra, jobs=options.jobs)
+        try:
+            with stopped_by_sigterm():
+                conduct(config, study, trainings, jobs=options.jobs, say=_say)
+        except (KeyboardInterrupt, SystemExit):
+            parent.finish("KILLED")
+            _say(f"stopped; go on with: {options.line}")
+            raise
+        return _close(folder, study.trials, parent)
+
+
+def _close(folder: Path, trials: list[Trial], parent: Tracker) -> int:
+    runs = {trial.number: Run.open(trial.made) for trial in trials if trial.made}
+    parent.log_artifact(write_results(folder, trials, runs))
+    done = [trial for trial in trials if trial.state == "complete"]
+    _print_table(trials, folder)
+    parent.finish("FINISHED" if done else "FAILED")
+    return 0 if done else FAILED
+
+
+def _print_table(trials: list[Trial], folder: Path) -> None:
+    """The trials, the best first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=folder.name, title_justify="left")
+    keys = list(trials[0].parameters)
+    for name in ("trial", *(key.rpartition(".")[2] for key in keys), "success", "ended"):
+        table.add_column(name, overflow="fold")
+    for trial in sorted(trials, key=_worth, reverse=True):
+        success = "" if trial.value is None else f"{trial.value:.3f}"
+        values = [str(trial.parameters[key]) for key in keys]
+        ended = {"complete": "", "pruned": "early", "fail": trial.reason}[trial.state]
+        table.add_row(f"{trial.number:03d}", *values, success, ended)
+    Console().print(table)
+
+
+def _worth(trial: Trial) -> tuple[Any, ...]:
+    return trial.state == "complete", trial.state == "pruned", trial.value or 0.0, -trial.number
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
