@@ -182,15 +182,23 @@ _PIPELINE = (
     ("--pipeline",),
     {"action": "store_true", "help": "as the Kubeflow pipeline, each step a process of its own"},
 )
-_JOBS = (
-    ("--jobs",),
-    {"type": int, "default": 1, "metavar": "N", "help": "trainings at a time (1)"},
-)
+_KUBEFLOW: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+    (("--image",), {"help": "container image of the steps"}),
+    (("--host",), {"help": "address of Kubeflow Pipelines"}),
+    (("--kfp-namespace",), {"help": "your namespace, if Kubeflow has many users"}),
+]
+_TRIALS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+    (
+        ("--jobs",),
+        {"type": int, "default": 1, "metavar": "N", "help": "of a sweep: trainings at a time (1)"},
+    ),
+    (("--rerun",), {"choices": ["failed"], "help": "of a sweep: train again what had failed"}),
+]
 _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     "run": [
         (("--name",), {"help": "name of the run instead of the experiment's"}),
         (("--seeds",), {"metavar": "LIST", "help": "train with each: 0-4 or 0,3,7 (a sweep)"}),
-        _JOBS,
+        *_TRIALS,
         _PIPELINE,
         (("--stage",), {"choices": STAGES, "help": "run this step alone"}),
         (("--of",), {"metavar": "RUN", "help": "--stage: of this run; without it of a new one"}),
@@ -215,7 +223,8 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     ],
     "sweep": [
         (("--name",), {"help": "name of the sweep's folder instead of the file's"}),
-        _JOBS,
+        *_TRIALS,
+        *_KUBEFLOW,
     ],
     "resume": [
         (("run",), {"help": "the run's folder, or its name under the output folder"}),
@@ -372,9 +381,7 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
             {"choices": ["test", "val"], "default": "test", "help": "with --evaluate, which"},
         ),
         (("--count",), {"type": int, "help": "with --evaluate, how many (default: all)"}),
-        (("--image",), {"help": "container image of the steps"}),
-        (("--host",), {"help": "address of Kubeflow Pipelines"}),
-        (("--kfp-namespace",), {"help": "your namespace, if Kubeflow has many users"}),
+        *_KUBEFLOW,
     ],
 }
 

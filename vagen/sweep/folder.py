@@ -9,20 +9,22 @@ compare.html     the page that compares them
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.base import ConfigError
 from vagen.run import layout
-from vagen.run.run import Run
 from vagen.storage import storage_errors
 from vagen.sweep.schema import SweepConfig
 from vagen.sweep.study import Trial
 from vagen.tracking import Tracker
 
 SWEEP, RESULTS = "sweep.json", "results.json"
+RUNS, LOGS = "runs", "logs"
+"""A run for each trial, and what it printed."""
 
 
 def open_folder(folder: Path, config: SweepConfig, digest: str) -> None:
@@ -65,17 +67,19 @@ def parent_run(
     Args:
         folder: The sweep's.
         config: The sweep.
-        infra: Where MLflow is.
+        infra: Where MLflow is; on a cluster, which may be out of reach from here, the environment's
+            `MLFLOW_TRACKING_URI` comes first.
         example: An experiment of the sweep.
 
     Raises:
         TrackingError: MLflow cannot be reached.
     """
     file = folder / layout.MLFLOW_RUN
+    forwarded = os.environ.get("MLFLOW_TRACKING_URI") if infra.kubernetes else None
     where: dict[str, Any] = {
         "run_dir": folder,
-        "output_dir": Path(infra.output_dir).absolute(),
-        "uri": infra.mlflow_tracking_uri,
+        "output_dir": folder.parent,
+        "uri": forwarded or infra.mlflow_tracking_uri,
     }
     if file.exists():
         return Tracker.attach(run_id=file.read_text().strip(), **where)
@@ -90,33 +94,33 @@ def parent_run(
     return tracker
 
 
-def write_results(folder: Path, trials: Sequence[Trial], runs: Mapping[int, Run]) -> Path:
+def write_results(folder: Path, trials: Sequence[Trial]) -> Path:
     """Writes what the trials achieved.
 
     Args:
         folder: The sweep's.
         trials: All of it.
-        runs: Those that were made, by the trial's number.
     """
-    rows = [_row(trial, runs.get(trial.number)) for trial in trials]
+    rows = [_row(trial, folder / RUNS / trial.name) for trial in trials]
     return _write(folder / RESULTS, {"trials": rows})
 
 
-def _row(trial: Trial, run: Run | None) -> dict[str, Any]:
-    summary = run.path / layout.SUMMARY if run is not None else None
-    found = json.loads(summary.read_text()) if summary is not None and summary.exists() else {}
-    return {
+def _row(trial: Trial, path: Path) -> dict[str, Any]:
+    """What a trial achieved; `test` and `paired_gain` are there if it ran to its end."""
+    row: dict[str, Any] = {
         "number": trial.number,
+        "run": trial.name,
         "parameters": dict(trial.parameters),
         "state": trial.state,
         "success": trial.value,
         "validations": {str(step): value for step, value in sorted(trial.validations.items())},
-        "test": found["final"]["success"] if trial.state == "complete" and found else None,
-        "paired_gain": found.get("paired_gain") if trial.state == "complete" else None,
-        "iterations": run.finished_iterations if run is not None else 0,
         "reason": trial.reason,
-        "run": trial.made,
     }
+    if trial.state == "complete":
+        summary = json.loads((path / layout.SUMMARY).read_text())
+        row |= {"test": summary["final"]["success"], "paired_gain": summary["paired_gain"]}
+        row |= {key: summary[key] for key in ("iterations", "config_digest", "seconds")}
+    return row
 
 
 def _write(path: Path, content: Any) -> Path:

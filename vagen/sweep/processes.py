@@ -10,12 +10,11 @@ from vagen.config import ExperimentConfig, InfraConfig
 from vagen.models.files import check_model
 from vagen.plan.parts import decide
 from vagen.run.run import Run
+from vagen.sweep.folder import LOGS, RUNS
 from vagen.sweep.measure import Measured, measured
 from vagen.sweep.queue import State
 from vagen.sweep.study import Trial
 
-RUNS, LOGS = "runs", "logs"
-"""Folders of the sweep's: a run for each trial, and what it printed."""
 PATIENCE = 60.0
 """Seconds for a training to close its run when it is told to end."""
 _COMMAND = (sys.executable, "-m", "vagen.cli.trial")

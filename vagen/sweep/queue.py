@@ -86,7 +86,7 @@ def conduct(
                         trial = study.note_made(trial, made)
                     trainings.start(trial)
                     active.append(trial)
-                except (ValueError, RuntimeError) as error:
+                except ValueError as error:
                     study.fail(trial, str(error))
                     say(_outcome(study, trial, config.size))
             if not active:

@@ -4,15 +4,14 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config import ExperimentConfig
 from vagen.config.base import ConfigError, Section, config_digest
-from vagen.config.checks_infra import check_infra
 from vagen.config.errors import validate
 from vagen.config.load import find_file, load_experiment
 from vagen.config.schema import Name
@@ -178,8 +177,14 @@ def seeds_of(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def check_sweep(config: SweepConfig, infra: InfraConfig) -> str:
+def check_sweep(
+    config: SweepConfig, check: Callable[[ExperimentConfig], None] = lambda _: None
+) -> str:
     """Refuses what cannot run before anything is computed.
+
+    Args:
+        config: The sweep.
+        check: What else is looked at in an experiment; raises `ConfigError`.
 
     Returns:
         Digest of the experiments, by which a sweep that goes on knows that they are the same.
@@ -191,7 +196,7 @@ def check_sweep(config: SweepConfig, infra: InfraConfig) -> str:
     for point in config.points():
         try:
             experiment = config.load(point)
-            check_infra(experiment, infra)
+            check(experiment)
             if config.asha or config.sampler == "tpe":
                 _check_validated(config, experiment)
         except ConfigError as error:

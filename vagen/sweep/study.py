@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STUDY = "study.db"
 """File of the sweep's folder."""
-_REASON, _MADE = "reason", "made"
+_REASON, _MADE, _AGAIN = "reason", "made", "again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Trial:
     """Of its run."""
     parameters: Mapping[str, Scalar]
     state: str = "running"
-    """`running`, `complete`, `pruned` (ended early) or `fail`."""
+    """`waiting` (to be tried again), `running`, `complete`, `pruned` (ended early) or `fail`."""
     value: float | None = None
     """Success by which it was compared; None if it failed or is not finished."""
     reason: str = ""
@@ -87,11 +87,20 @@ class Study:
 
     def draw(self) -> Trial | None:
         """Begins the next trial; None if there are enough."""
-        number = len(self._study.get_trials(deepcopy=False))
-        if number >= self._config.size:
+        known = self._study.get_trials(deepcopy=False)
+        waiting = any(each.state.name == "WAITING" for each in known)
+        again = sum(_AGAIN in each.user_attrs for each in known)
+        if not waiting and len(known) >= self._config.size + again:
             return None
-        self._study.ask()
-        return self._drawn(number)
+        return self._drawn(self._study.ask().number)
+
+    def retry_failed(self) -> None:
+        """Has what failed be drawn once more, with the same values, before anything else."""
+        for each in self.trials:
+            handle = self._handle(each.number) if each.state == "fail" else None
+            if handle is not None and _AGAIN not in handle.user_attrs:
+                self._study.enqueue_trial(dict(each.parameters))
+                handle.set_user_attr(_AGAIN, True)
 
     def note_made(self, trial: Trial, what: str) -> Trial:
         """Remembers that the trial's run is there, and what it is known by."""
@@ -167,7 +176,9 @@ class Study:
         return Trial(
             number=frozen.number,
             name=f"{self._config.name}-{frozen.number:03d}",
-            parameters=frozen.params,
+            parameters={
+                key: frozen.params[key] for key in self._config.parameters if key in frozen.params
+            },
             state=frozen.state.name.lower(),
             value=frozen.value if frozen.state.is_finished() else None,
             reason=frozen.user_attrs.get(_REASON, ""),
