@@ -25,6 +25,7 @@ ROOMS = [
     "run",
     "stages",
     "evaluation",
+    "compare",
     "launch",
     "plan",
     "sweep",

@@ -42,6 +42,7 @@ COMMANDS = {
     "resume": Command("vagen.cli.run:resume", "go on with a run that stopped"),
     "eval": Command("vagen.cli.evaluate:evaluate", "measure a model or a run on levels", _WORDS),
     "view": Command("vagen.cli.evaluate:view", "open a run's or an evaluation's report"),
+    "compare": Command("vagen.cli.compare:compare", "runs side by side, over their seeds"),
     "plan": Command("vagen.cli.plan:plan", "what would run: steps, sizes, memory", _WORDS),
     "doctor": Command("vagen.cli.doctor:doctor", "check this machine and this model", _WORDS),
     "judge": Command("vagen.cli.judge:judge", "how good a judge is, and what it pays for", _WORDS),
@@ -271,6 +272,31 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     ],
     "plan": [
         (("--engine",), {"choices": ["local", "verl"], "help": "instead of infra.engine"}),
+    ],
+    "compare": [
+        (("runs",), {"nargs": "*", "metavar": "run", "help": "folder, name or URI; or of many"}),
+        (
+            ("--from-mlflow",),
+            {"action": "append", "default": [], "metavar": "EXPERIMENT[@URI]", "help": "its runs"},
+        ),
+        (
+            ("--by",),
+            {
+                "action": "append",
+                "metavar": "KEY",
+                "help": "option that makes a method (what differs); may be repeated",
+            },
+        ),
+        (
+            ("--over",),
+            {"default": "seed", "metavar": "KEY", "help": "option that repeats a method (seed)"},
+        ),
+        (("--baseline",), {"metavar": "METHOD", "help": "what others are compared with (first)"}),
+        (
+            ("--price-per-hour",),
+            {"type": float, "metavar": "X", "help": "of a GPU; on CPU of the machine"},
+        ),
+        (("--to",), {"metavar": "DIR", "help": "folder for the page and the tables"}),
     ],
     "judge": [
         (

@@ -16,12 +16,12 @@ _LATEX = str.maketrans(
 )
 
 
-def as_csv(tables: Mapping[str, Sequence[Cells]]) -> str:
-    """All environments in one table, whose first column names them."""
+def as_csv(tables: Mapping[str, Sequence[Cells]], first: str = "environment") -> str:
+    """All tables in one, whose first column says which it is."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     columns = _columns(row for rows in tables.values() for row in rows)
-    writer.writerow(["environment", *columns])
+    writer.writerow([first, *columns])
     for environment, rows in tables.items():
         writer.writerows([environment, *(row.get(name, "") for name in columns)] for row in rows)
     return out.getvalue()

@@ -160,20 +160,20 @@ def cells(line: Line, attempts: int, currency: str) -> dict[str, str]:
             COLUMNS,
             (
                 line.model,
-                _number(line.success),
-                _interval(line.ci95),
-                _number(against.gain, "+.3f") if against else "",
-                _interval(against.ci95) if against else "",
+                number(line.success),
+                interval(line.ci95),
+                number(against.gain, "+.3f") if against else "",
+                interval(against.ci95) if against else "",
                 str(against.levels_needed or "") if against else "",
-                _number(line.turns, ".2f"),
-                _number(line.format_correct),
-                _number(line.invalid),
-                _number(line.observation),
-                _number(line.prediction),
+                number(line.turns, ".2f"),
+                number(line.format_correct),
+                number(line.invalid),
+                number(line.observation),
+                number(line.prediction),
                 str(line.tokens.input) if line.tokens else "",
                 str(line.tokens.output) if line.tokens else "",
-                _number(line.cost, ".4f", f" {currency}"),
-                _number(line.cost_per_solved, ".5f", f" {currency}"),
+                number(line.cost, ".4f", f" {currency}"),
+                number(line.cost_per_solved, ".5f", f" {currency}"),
                 f"{line.failed}" + (f" (+{line.unplayed} unplayed)" if line.unplayed else ""),
             ),
             strict=True,
@@ -191,13 +191,15 @@ def ranked(lines: Sequence[Line]) -> list[Line]:
     return sorted(lines, key=lambda line: (-(line.success or 0.0), line.model))
 
 
-def _number(value: float | None, form: str = ".3f", unit: str = "") -> str:
+def number(value: float | None, form: str = ".3f", unit: str = "") -> str:
+    """A number as a cell's text; empty if it is not known."""
     return "" if value is None else f"{value:{form}}{unit}"
 
 
-def _interval(found: Interval | None) -> str:
+def interval(found: Interval | None) -> str:
+    """An interval as a cell's text; empty if there is none."""
     return "" if found is None else f"[{found[0]:.3f}, {found[1]:.3f}]"
 
 
 def _with_interval(values: Mapping[str, float], intervals: Mapping[str, Interval], k: str) -> str:
-    return f"{values[k]:.3f} {_interval(intervals.get(k))}" if k in values else ""
+    return f"{values[k]:.3f} {interval(intervals.get(k))}" if k in values else ""

@@ -1,0 +1,37 @@
+"""`vagen compare`."""
+
+import time
+from argparse import Namespace
+from pathlib import Path
+
+from vagen.cli.common import new_folder
+from vagen.cli.main import UsageError
+from vagen.config.infra import InfraConfig
+
+COMPARISONS = "comparisons"
+
+
+def compare(options: Namespace) -> None:
+    """Compares trainings over their seeds, and prints the table."""
+    from vagen.compare import compare as compare_runs
+    from vagen.compare import read_mlflow, read_runs
+
+    if not options.runs and not options.from_mlflow:
+        raise UsageError("name runs, a folder that holds runs, or --from-mlflow EXPERIMENT")
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    folder = Path(InfraConfig().output_dir) / COMPARISONS / stamp
+    if options.to:
+        folder = new_folder(Path(options.to))
+    runs = read_runs(options.runs)
+    for experiment in options.from_mlflow:
+        runs += read_mlflow(experiment)
+    page = compare_runs(
+        runs,
+        by=options.by,
+        over=options.over,
+        folder=folder,
+        baseline=options.baseline,
+        price_per_hour=options.price_per_hour,
+    )
+    print((page.parent / "table.md").read_text())
+    print(f"{page}  (vagen view {page.parent})")

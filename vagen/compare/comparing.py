@@ -1,0 +1,96 @@
+"""From runs to the page that compares them."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from vagen.compare.groups import Group, group, keys_of_methods, unequal_within
+from vagen.compare.page import Comparison, write_comparison
+from vagen.compare.reading import ComparisonError, Trained, read_runs
+from vagen.compare.results import Result, common_levels, costs, results
+from vagen.config.errors import unknown_name
+from vagen.storage import storage_errors
+
+
+def compare(
+    runs: Sequence[str | Path | Trained],
+    *,
+    by: str | Sequence[str] | None = None,
+    over: str = "seed",
+    folder: Path,
+    baseline: str | None = None,
+    price_per_hour: float | None = None,
+    title: str = "Comparison",
+) -> Path:
+    """Compares trainings, and writes the page, the curves and the tables.
+
+    >>> compare(["outputs/grpo-1", "outputs/ppo-1"], by="preset", folder=Path("comparison"))
+    PosixPath('comparison/index.html')
+
+    Args:
+        runs: Folders of runs, names under the output folder, URIs in a store, folders that hold
+            runs; or what `read_runs` and `read_mlflow` have read.
+        by: Option, or options, whose values make a method. None takes those in which the runs
+            differ, as few as tell them apart.
+        over: Option that differs among the trainings of one method.
+        folder: Where the files go; made if it is not there, a comparison in it is replaced.
+        baseline: Method that others are compared with; None takes that of the first run.
+        price_per_hour: Of one GPU (on CPU: of the machine); None takes the runs'
+            `infra.gpu_hour_price`.
+        title: Heading of the page.
+
+    Returns:
+        The page.
+
+    Raises:
+        ComparisonError: There is no run, no such option or method, two runs are the same training,
+            or they were measured on different levels.
+        StorageError: A store cannot be used, or a run's results were changed.
+    """
+    read = [
+        run for one in runs for run in ([one] if isinstance(one, Trained) else read_runs([one]))
+    ]
+    read = list({run.source: run for run in read}.values())
+    if not read:
+        raise ComparisonError("a comparison needs runs: name their folders, or one that holds them")
+    keys = keys_of_methods(read, over) if by is None else [by] if isinstance(by, str) else list(by)
+    groups = group(read, keys, over)
+    labels = [one.label for one in groups]
+    if baseline is not None and baseline not in labels:
+        raise ComparisonError(unknown_name("method", baseline, labels))
+    first = baseline or labels[0]
+    levels, in_all = common_levels(read)
+    found = results(groups, levels, first)
+    notes = list(_notes(groups, found, over, len(levels), in_all))
+    shown = Comparison(
+        title, groups, keys, over, first, len(levels), found, costs(groups, price_per_hour), notes
+    )
+    with storage_errors(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    return write_comparison(shown, Path(folder))
+
+
+def _notes(
+    groups: Sequence[Group], found: Sequence[Result], over: str, levels: int, in_all: int
+) -> Iterator[str]:
+    """What a reader must know of the figures."""
+    if levels < in_all:
+        yield (f"{levels} of {in_all} held-out levels are common to all runs; only these count.")
+    for label, keys in unequal_within(groups, over).items():
+        yield f"Runs of {label} differ in more than {over}: {', '.join(keys)}."
+    for one in groups:
+        missing = [run.name for run in one.runs if not run.by_level]
+        if missing:
+            yield f"Without a final evaluation, so in the curves only: {', '.join(missing)}."
+    for result in found:
+        if result.seeds == 1:
+            yield (
+                f"{result.label} has one {over}: no interval over {over}s exists. What is shown "
+                "for it is how this one policy does on other levels."
+            )
+        elif result.success is not None and result.success.ci95 is None:
+            yield f"Every {over} and level of {result.label} ended alike: no interval can be told."
+        if result.against is not None and result.against.pairs < result.seeds:
+            yield (
+                f"{result.against.pairs} of {result.seeds} {over}s of {result.label} are the "
+                "baseline's as well; only these are in the gain's interval."
+            )

@@ -1,0 +1,96 @@
+"""Which runs are seeds of the same method, and in what methods differ."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from vagen.compare.reading import ComparisonError, Trained
+from vagen.config.errors import unknown_name
+
+_NO_METHOD = ("name", "infra.", "trainer.project_name")
+"""What runs may differ in without being another method."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs of one method, in order of their seeds."""
+
+    label: str
+    runs: tuple[Trained, ...]
+    seeds: tuple[str, ...]
+    """The value of each run's key of replication."""
+
+
+def group(runs: Sequence[Trained], by: Sequence[str], over: str) -> list[Group]:
+    """Groups in the order of their first run.
+
+    Args:
+        runs: All runs.
+        by: Keys whose values name a group; without any, all runs are one.
+        over: Key that tells a group's runs apart.
+
+    Raises:
+        ComparisonError: There is no such key, or two runs of a group have the same seed.
+    """
+    known = {key for run in runs for key in run.options}
+    for key in (*by, over):
+        if key not in known:
+            raise ComparisonError(unknown_name("key", key, known))
+    members: dict[str, list[Trained]] = {}
+    for run in runs:
+        members.setdefault(_label(run, by), []).append(run)
+    return [_in_order(label, found, over) for label, found in members.items()]
+
+
+def keys_of_methods(runs: Sequence[Trained], over: str) -> list[str]:
+    """The fewest keys, `preset` before others, that tell apart what any option tells apart."""
+    differing = [key for key in differences(runs) if key != over and not key.startswith(_NO_METHOD)]
+    differing.sort(key=lambda key: key != "preset")
+    whole, chosen = _parts(runs, differing), []
+    for key in differing:
+        if _parts(runs, chosen) < whole and _parts(runs, [*chosen, key]) > _parts(runs, chosen):
+            chosen.append(key)
+    return chosen
+
+
+def differences(runs: Iterable[Trained]) -> list[str]:
+    """Keys whose values are not the same in all runs, in the order of the configuration."""
+    runs = list(runs)
+    keys = dict.fromkeys(key for run in runs for key in run.options)
+    return [key for key in keys if len({run.options.get(key) for run in runs}) > 1]
+
+
+def unequal_within(groups: Sequence[Group], over: str) -> dict[str, list[str]]:
+    """Options of the method that differ among the runs of a group, by its label."""
+    found = {one.label: [key for key in differences(one.runs) if key != over] for one in groups}
+    return {
+        label: kept
+        for label, keys in found.items()
+        if (kept := [key for key in keys if not key.startswith(_NO_METHOD)])
+    }
+
+
+def _in_order(label: str, runs: Sequence[Trained], over: str) -> Group:
+    by_seed: dict[str, Trained] = {}
+    for run in runs:
+        seed = run.options.get(over, "")
+        if seed in by_seed:
+            raise ComparisonError(
+                f"two runs of {label} have {over} = {seed}: {by_seed[seed].source} and "
+                f"{run.source}; leave one out, or tell them apart with --by"
+            )
+        by_seed[seed] = run
+    seeds = tuple(sorted(by_seed, key=lambda seed: (len(seed), seed)))
+    return Group(label, tuple(by_seed[seed] for seed in seeds), seeds)
+
+
+def _label(run: Trained, by: Sequence[str]) -> str:
+    values = [run.options.get(key, "") for key in by]
+    if len(by) == 1 and by[0] == "preset":
+        return values[0]
+    parts = [f"{key.rpartition('.')[2]}={value}" for key, value in zip(by, values, strict=True)]
+    return " ".join(parts) or "all runs"
+
+
+def _parts(runs: Sequence[Trained], keys: Sequence[str]) -> int:
+    """How many groups keys make."""
+    return len({tuple(run.options.get(key) for key in keys) for run in runs})

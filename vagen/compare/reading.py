@@ -1,0 +1,262 @@
+"""What a comparison reads of a run: from its folder, its store, or MLflow."""
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vagen import progress
+from vagen.config.base import ConfigError
+from vagen.config.errors import unknown_name
+from vagen.config.infra import InfraConfig
+from vagen.config.load import load_experiment, load_infra
+from vagen.metrics import SUCCESS
+from vagen.run import layout
+from vagen.run.reading import committed, read_results
+from vagen.run.run import Run
+from vagen.run.spent import gpu_hours, working_seconds
+from vagen.run.uris import is_uri
+from vagen.storage import open_store
+from vagen.tracking import TrackingError, default_uri, open_client
+from vagen.tracking.names import flatten
+from vagen.tracking.server import errors
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+VALIDATION = "val/success"
+CURVES = (SUCCESS, VALIDATION, "train/score")
+"""Metrics that are compared over the iterations."""
+
+
+class ComparisonError(ValueError):
+    """Runs cannot be compared: says which, and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A run as a comparison sees it."""
+
+    name: str
+    source: str
+    """Where it was read."""
+    options: dict[str, str]
+    """Its configuration as text by dotted key; that of the infra begins with `infra.`."""
+    history: list[dict[str, float]]
+    """Rows with `iteration` and metrics of `CURVES`."""
+    by_level: dict[str, float]
+    """Success of the final policy per held-out level, by the hash of its content, after
+    `<id of the environment>/` if there are several; empty until it is measured."""
+    seconds: dict[str, float]
+    """By step."""
+    hours: float
+    """At work."""
+    gpu_hours: float
+    """0 of a run on CPU."""
+    gpu_hour_price: float | None
+
+    @property
+    def device_hours(self) -> float:
+        """GPU-hours; on CPU the hours at work, of its one device."""
+        return self.gpu_hours or self.hours
+
+
+def read_runs(places: Iterable[str | Path]) -> list[Trained]:
+    """The runs at these places, each once.
+
+    Args:
+        places: Folders of runs, their names under the output folder, their URIs in a store; or a
+            folder, or a store's URI, that holds runs.
+
+    Raises:
+        ComparisonError: There is no run at one of them.
+        StorageError: A store cannot be used, or a run's results were changed.
+    """
+    found: dict[str, Trained] = {}
+    for place in places:
+        for one in _runs_at(place):
+            key = one if isinstance(one, str) else str(one.resolve())
+            if key not in found:
+                found[key] = _read(one)
+    return list(found.values())
+
+
+def read_mlflow(address: str) -> list[Trained]:
+    """The runs of an MLflow experiment that are trainings.
+
+    Args:
+        address: `EXPERIMENT`, in the database of the output folder, or `EXPERIMENT@TRACKING_URI`.
+
+    Raises:
+        TrackingError: MLflow cannot be reached, or has no such experiment.
+        ComparisonError: There is no training in it.
+    """
+    name, _, uri = address.partition("@")
+    uri = uri or default_uri(Path(InfraConfig().output_dir))
+    client = open_client(uri)
+    try:
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            known = [one.name for one in client.search_experiments()]
+            raise TrackingError(unknown_name("MLflow experiment", name, known))
+        runs = _search(client, experiment.experiment_id)
+        found = [_read_tracked(client, run) for run in runs if _is_training(run)]
+    except errors() as error:
+        raise TrackingError(f"MLflow at {uri} cannot be read: {error}") from error
+    if not found:
+        raise ComparisonError(f"the MLflow experiment {name!r} has no trainings of vagen")
+    return found
+
+
+def _runs_at(place: str | Path) -> Iterator[str | Path]:
+    if isinstance(place, str) and is_uri(place):
+        yield from _runs_in_store(place.rstrip("/"))
+        return
+    outputs = Path(InfraConfig().output_dir)
+    for path in (Path(place), outputs / place):
+        if (path / layout.EXPERIMENT).is_file():
+            yield path
+            return
+        inside = [found.parents[1] for found in sorted(path.glob(f"*/{layout.EXPERIMENT}"))]
+        if inside:
+            yield from (run for run in inside if run.name != layout.LATEST)
+            return
+    if Path(place).exists():
+        raise ComparisonError(f"{place} is neither a run's folder nor one that holds runs")
+    known = [found.parents[1].name for found in outputs.glob(f"*/{layout.EXPERIMENT}")]
+    raise ComparisonError(f"{unknown_name('run', str(place), known)} (in {outputs}/)")
+
+
+def _runs_in_store(uri: str) -> Iterator[str]:
+    root, _, name = uri.rpartition("/")
+    if name and open_store(root).read_file(f"{name}/{layout.EXPERIMENT}") is not None:
+        yield uri
+        return
+    store = open_store(uri)
+    names = sorted({key.partition("/")[0] for key in store.list()})
+    runs = [name for name in names if store.read_file(f"{name}/{layout.EXPERIMENT}") is not None]
+    if not runs:
+        raise ComparisonError(f"there is no run at {uri}, nor below it")
+    yield from (f"{uri}/{name}" for name in runs)
+
+
+def _read(place: str | Path) -> Trained:
+    try:
+        run = Run.open(place)
+        if run.mirror is not None and is_uri(place):
+            run.mirror.pull()
+        final = run.evaluation(layout.FINAL)
+        results = {} if committed(final) is None else read_results(run.fetch(final, layout.RESULTS))
+        history = [*_drawn(run.iteration_metrics()), *_validations(run)]
+    except ConfigError as error:
+        raise ComparisonError(f"{place} cannot be read: {error}") from error
+    finally:
+        progress.close()
+    events = progress.read_events(run.events)
+    seconds: dict[str, float] = {}
+    for event in events:
+        if event["event"] == "stage_finished":
+            seconds[event["stage"]] = seconds.get(event["stage"], 0.0) + event["seconds"]
+    return Trained(
+        name=run.name,
+        source=str(place),
+        options=_options(run.path),
+        history=history,
+        by_level=results.get("by_level", {}),
+        seconds=seconds,
+        hours=working_seconds(events) / 3600,
+        gpu_hours=gpu_hours(events),
+        gpu_hour_price=run.infra.gpu_hour_price,
+    )
+
+
+def _validations(run: Run) -> list[dict[str, float]]:
+    return [
+        {"iteration": iteration, VALIDATION: success}
+        for iteration, success in run.validations().items()
+    ]
+
+
+def _drawn(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    names = ("iteration", *CURVES)
+    return [{name: row[name] for name in names if name in row} for row in rows]
+
+
+def _options(folder: Path) -> dict[str, str]:
+    """The configuration in a run's folder, every default filled in."""
+    experiment = load_experiment(str(folder / layout.EXPERIMENT), check=False)
+    infra = load_infra(str(folder / layout.INFRA))
+    tree = {**experiment.model_dump(mode="json"), "infra": infra.model_dump(mode="json")}
+    return flatten(tree)
+
+
+def _search(client: "MlflowClient", experiment: str) -> list[Any]:
+    """All runs of an experiment, oldest first."""
+    found, token = [], None
+    while True:
+        page = client.search_runs(
+            [experiment], order_by=["attributes.start_time ASC"], page_token=token
+        )
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+def _is_training(run: Any) -> bool:
+    return "vagen.config_digest" in run.data.tags
+
+
+def _read_tracked(client: "MlflowClient", run: Any) -> Trained:
+    """A training as MLflow has it: its configuration, metrics and results as files of the run."""
+    identity, name = run.info.run_id, run.info.run_name
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        _download(client, identity, layout.EXPERIMENT.parent, folder)
+        results = _read_json(
+            client, identity, Path(layout.EVALUATIONS, layout.FINAL, layout.RESULTS), folder
+        )
+        summary = _read_json(client, identity, Path(layout.SUMMARY), folder)
+        if not (folder / layout.EXPERIMENT).is_file():
+            raise ComparisonError(f"the MLflow run {name} has no {layout.EXPERIMENT}")
+        options = _options(folder)
+        price = load_infra(str(folder / layout.INFRA)).gpu_hour_price
+    seconds = summary.get("seconds", {})
+    return Trained(
+        name=name,
+        source=f"MLflow run {identity}",
+        options=options,
+        history=_tracked_history(client, identity),
+        by_level=results.get("by_level", {}),
+        seconds={stage: value for stage, value in seconds.items() if stage != "total"},
+        hours=seconds.get("total", 0.0) / 3600,
+        gpu_hours=summary.get("gpu_hours", 0.0),
+        gpu_hour_price=price,
+    )
+
+
+def _tracked_history(client: "MlflowClient", run: str) -> list[dict[str, float]]:
+    """An evaluation after n iterations is at step n there, an iteration's own metrics at n - 1."""
+    return [
+        {"iteration": point.step - (name == VALIDATION), name: point.value}
+        for name in CURVES
+        for point in client.get_metric_history(run, name)
+    ]
+
+
+def _read_json(client: "MlflowClient", run: str, file: Path, folder: Path) -> dict[str, Any]:
+    """A file of the run; {} if it has none yet."""
+    beside = {one.path for one in client.list_artifacts(run, _folder_of(file))}
+    if file.as_posix() not in beside:
+        return {}
+    return json.loads(_download(client, run, file, folder).read_text())
+
+
+def _folder_of(file: Path) -> str | None:
+    return None if file.parent == Path() else file.parent.as_posix()
+
+
+def _download(client: "MlflowClient", run: str, path: Path, folder: Path) -> Path:
+    return Path(client.download_artifacts(run, path.as_posix(), str(folder)))

@@ -1,0 +1,171 @@
+"""What groups of runs have reached, and what it took."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vagen.compare.groups import Group
+from vagen.compare.reading import ComparisonError, Trained
+from vagen.compare.statistics import (
+    Estimate,
+    iqm,
+    mean_over_seeds,
+    probability_of_improvement,
+)
+from vagen.tracking.stats import Interval, paired_bootstrap, success_ci95
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """A group against the baseline."""
+
+    gain: Estimate
+    """Difference of success, paired by seed and level."""
+    pairs: int
+    """Seeds that both have."""
+    probability: Estimate
+    """That a training of this group does better than one of the baseline."""
+    over_levels: Interval | None
+    """Of the gain, where there is one pair of seeds alone: these two policies on other levels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A group's final success; None where no run is measured."""
+
+    label: str
+    seeds: int
+    """Those that are measured."""
+    success: Estimate | None = None
+    iqm: Estimate | None = None
+    against: Against | None = None
+    """None of the baseline itself."""
+    over_levels: Interval | None = None
+    """Of the success of a single seed: this policy on other levels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a group's runs took, mean over runs."""
+
+    label: str
+    hours: float
+    device_hours: float
+    device: str
+    cost: float | None
+    """Of all its runs together."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By step."""
+
+
+def common_levels(runs: Sequence[Trained]) -> tuple[list[str], int]:
+    """Levels that every measured run has played, and how many there are in all.
+
+    Raises:
+        ComparisonError: They have none in common.
+    """
+    measured = [run for run in runs if run.by_level]
+    if not measured:
+        return [], 0
+    levels = [run.by_level.keys() for run in measured]
+    common = sorted(set.intersection(*map(set, levels)))
+    if not common:
+        first = measured[0]
+        other = min(measured, key=lambda run: len(run.by_level.keys() & first.by_level.keys()))
+        raise ComparisonError(
+            f"{first.name} and {other.name} were measured on different levels: compare runs whose "
+            "environments have the same `envs.<id>.env_config`, apart from their prompts"
+        )
+    return common, len(set.union(*map(set, levels)))
+
+
+def results(groups: Sequence[Group], levels: Sequence[str], baseline: str) -> list[Result]:
+    """The final success of every group, and each against the baseline."""
+    first = _measured(next(one for one in groups if one.label == baseline))
+    return [_result(one, first, levels, one.label == baseline) for one in groups]
+
+
+def costs(groups: Sequence[Group], price: float | None) -> list[Cost]:
+    """What every group took.
+
+    Args:
+        groups: The groups.
+        price: Of an hour of one device; None takes what each run's infra says.
+    """
+    return [_cost(one, price) for one in groups]
+
+
+def _result(
+    group: Group, first: dict[str, Trained], levels: Sequence[str], is_baseline: bool
+) -> Result:
+    found = _measured(group)
+    if not found:
+        return Result(group.label, 0)
+    scores_SL = _scores(found.values(), levels)
+    success = mean_over_seeds(scores_SL)
+    if success.ci95 is not None:
+        success = Estimate(success.value, (max(0.0, success.ci95[0]), min(1.0, success.ci95[1])))
+    return Result(
+        group.label,
+        len(found),
+        success,
+        iqm(_per_environment(scores_SL, levels)),
+        None if is_baseline or not first else _against(first, found, levels),
+        success_ci95(list(scores_SL[0])) if len(found) == 1 else None,
+    )
+
+
+def _against(
+    first: dict[str, Trained], found: dict[str, Trained], levels: Sequence[str]
+) -> Against:
+    before, after = _scores(first.values(), levels), _scores(found.values(), levels)
+    shared = [seed for seed in found if seed in first]
+    probability = probability_of_improvement(
+        _per_environment(before, levels), _per_environment(after, levels)
+    )
+    if not shared:
+        gain = Estimate(float(after.mean() - before.mean()), None)
+        return Against(gain, 0, probability, None)
+    one, other = (_scores([runs[seed] for seed in shared], levels) for runs in (first, found))
+    over_levels = paired_bootstrap(one[0], other[0], seed=0).ci95 if len(shared) == 1 else None
+    return Against(mean_over_seeds(other - one), len(shared), probability, over_levels)
+
+
+def _measured(group: Group) -> dict[str, Trained]:
+    """Runs by seed whose final policy was measured."""
+    return {seed: run for seed, run in zip(group.seeds, group.runs, strict=True) if run.by_level}
+
+
+def _scores(runs: "Sequence[Trained] | object", levels: Sequence[str]) -> NDArray[np.float64]:
+    return np.array([[run.by_level[level] for level in levels] for run in runs])  # type: ignore
+
+
+def _per_environment(scores_SL: NDArray[np.float64], levels: Sequence[str]) -> NDArray[np.float64]:
+    """Mean success per seed and environment, shape [S, E]."""
+    names = [level.rpartition("/")[0] for level in levels]
+    columns = [
+        scores_SL[:, [name == one for one in names]].mean(1) for name in dict.fromkeys(names)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _cost(group: Group, price: float | None) -> Cost:
+    runs = group.runs
+    devices = {"GPU" if run.gpu_hours else "CPU" for run in runs}
+    prices = [run.gpu_hour_price if price is None else price for run in runs]
+    known = price is not None or all(run.gpu_hours for run in runs)
+    bills = [
+        run.device_hours * one for run, one in zip(runs, prices, strict=True) if one is not None
+    ]
+    steps = dict.fromkeys(step for run in runs for step in run.seconds)
+    return Cost(
+        group.label,
+        fmean(run.hours for run in runs),
+        fmean(run.device_hours for run in runs),
+        "/".join(sorted(devices)),
+        sum(bills) if known and len(bills) == len(runs) else None,
+        {step: fmean(run.seconds.get(step, 0.0) for run in runs) for step in steps},
+    )
