@@ -1,7 +1,6 @@
 """Sweeps of real trainings on this machine."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -98,7 +97,6 @@ def test_a_killed_sweep_goes_on_to_the_results_of_one_left_alone(place: Path):
 
 
 def test_trials_are_children_in_mlflow_and_a_failure_ends_nothing(place: Path):
-    # A file where the second trial's run has its log of events: it cannot be written.
     tree = {
         "name": "lam",
         "experiment": "text.yaml",
@@ -110,12 +108,12 @@ def test_trials_are_children_in_mlflow_and_a_failure_ends_nothing(place: Path):
     while not (broken / "config" / "infra.yaml").exists():
         assert sweep.poll() is None, sweep.communicate()[0]
         time.sleep(0.01)
-    (broken / "levels").touch()
+    (broken / "levels").touch()  # a file, where the first step wants its folder
     said = finish(sweep)
     assert "lam-000: failed" in said
     failed, done = trials(place, "lam")
     assert (failed["state"], done["state"]) == ("fail", "complete")
-    assert str(broken) in failed["reason"]
+    assert "logs/lam-000.log" in failed["reason"]
     assert failed["parameters"] != done["parameters"]
 
     client = open_client(default_uri(place / "outputs"))
@@ -123,7 +121,11 @@ def test_trials_are_children_in_mlflow_and_a_failure_ends_nothing(place: Path):
     child = (broken.parent / "lam-001" / "mlflow_run_id").read_text().strip()
     assert client.get_run(child).data.tags["mlflow.parentRunId"] == parent
     assert client.get_run(parent).info.status == "FINISHED"
-    assert [file.path for file in client.list_artifacts(parent)] == ["results.json"]
+    assert [file.path for file in client.list_artifacts(parent)] == [
+        "compare",
+        "results.json",
+    ]
+    assert "lam=" in (place / "outputs" / "lam" / "compare" / "index.html").read_text()
 
     (broken / "levels").unlink()
     finish(begin(place, "sweep", "lam.yaml", "trainer.total_training_steps=1", "--rerun", "failed"))
@@ -170,5 +172,5 @@ def test_a_changed_sweep_is_refused(place: Path):
     finish(sweep, 128 + signal.SIGTERM)
     assert "a sweep of other words" in finish(begin(place, *words, "critic.optim.lr=1"), 2)
     text = (place / "text.yaml").read_text()
-    (place / "text.yaml").write_text(text.replace("n_trajectory", "n_trajectory") + "seed: 8\n")
-    assert os.path.exists(place / "outputs" / "one" / "study.db")
+    (place / "text.yaml").write_text(text.replace("lr: 0.001", "lr: 0.002"))
+    assert "an experiment of the sweep in" in finish(begin(place, *words), 2)

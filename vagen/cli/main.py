@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vagen.cli.options import KUBEFLOW, PIPELINE, TRIALS, Option
 from vagen.run.layout import STAGES
 
 FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -179,28 +180,12 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-_PIPELINE = (
-    ("--pipeline",),
-    {"action": "store_true", "help": "as the Kubeflow pipeline, each step a process of its own"},
-)
-_KUBEFLOW: list[tuple[tuple[str, ...], dict[str, Any]]] = [
-    (("--image",), {"help": "container image of the steps"}),
-    (("--host",), {"help": "address of Kubeflow Pipelines"}),
-    (("--kfp-namespace",), {"help": "your namespace, if Kubeflow has many users"}),
-]
-_TRIALS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
-    (
-        ("--jobs",),
-        {"type": int, "default": 1, "metavar": "N", "help": "of a sweep: trainings at a time (1)"},
-    ),
-    (("--rerun",), {"choices": ["failed"], "help": "of a sweep: train again what had failed"}),
-]
-_OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
+_OPTIONS: dict[str, list[Option]] = {
     "run": [
         (("--name",), {"help": "name of the run instead of the experiment's"}),
         (("--seeds",), {"metavar": "LIST", "help": "train with each: 0-4 or 0,3,7 (a sweep)"}),
-        *_TRIALS,
-        _PIPELINE,
+        *TRIALS,
+        PIPELINE,
         (("--stage",), {"choices": STAGES, "help": "run this step alone"}),
         (("--of",), {"metavar": "RUN", "help": "--stage: of this run; without it of a new one"}),
         (("--iteration",), {"type": int, "metavar": "N", "help": "--stage: its iteration, from 0"}),
@@ -224,12 +209,12 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     ],
     "sweep": [
         (("--name",), {"help": "name of the sweep's folder instead of the file's"}),
-        *_TRIALS,
-        *_KUBEFLOW,
+        *TRIALS,
+        *KUBEFLOW,
     ],
     "resume": [
         (("run",), {"help": "the run's folder, or its name under the output folder"}),
-        _PIPELINE,
+        PIPELINE,
     ],
     "eval": [
         (
@@ -407,7 +392,7 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
             {"choices": ["test", "val"], "default": "test", "help": "with --evaluate, which"},
         ),
         (("--count",), {"type": int, "help": "with --evaluate, how many (default: all)"}),
-        *_KUBEFLOW,
+        *KUBEFLOW,
     ],
 }
 

@@ -8,12 +8,19 @@ from typing import Any
 from vagen.cli.common import stopped_by_sigterm
 from vagen.cli.main import DEFAULT_EXPERIMENT, FAILED, UsageError
 from vagen.cli.submit import NAME_LENGTH
+from vagen.compare import ComparisonError
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.checks_infra import check_infra
 from vagen.config.errors import validate
 from vagen.config.load import find_file, load_infra
 from vagen.storage import sole_writer
-from vagen.sweep.folder import open_folder, parent_run, write_results
+from vagen.sweep.folder import (
+    COMPARISON,
+    compare_trials,
+    open_folder,
+    parent_run,
+    write_results,
+)
 from vagen.sweep.processes import Processes
 from vagen.sweep.queue import Trainings, conduct
 from vagen.sweep.schema import SweepConfig, check_sweep, load_sweep
@@ -66,7 +73,7 @@ def _sweep(config: SweepConfig, infra: InfraConfig, options: Namespace) -> int:
             _finish(parent, "KILLED")
             _say(f"stopped; go on with: {options.line}")
             raise
-        return _close(folder, study.trials, parent)
+        return _close(folder, config, study.trials, parent)
 
 
 def _check(infra: InfraConfig, experiment: ExperimentConfig) -> None:
@@ -110,12 +117,20 @@ def _trainings(
     return Processes(folder, infra, jobs=options.jobs)
 
 
-def _close(folder: Path, trials: list[Trial], parent: Tracker | None) -> int:
+def _close(folder: Path, config: SweepConfig, trials: list[Trial], parent: Tracker | None) -> int:
     results = write_results(folder, trials)
     done = [trial for trial in trials if trial.state == "complete"]
     _print_table(trials, folder)
+    if done:
+        try:
+            for page in compare_trials(folder, config, trials):
+                _say(f"{page}  (vagen view {page.parent})")
+        except ComparisonError as error:
+            _say(f"no page compares them: {error}")
     if parent is not None:
         parent.log_artifact(results)
+        if (folder / COMPARISON).exists():
+            parent.log_artifact(folder / COMPARISON)
     _finish(parent, "FINISHED" if done else "FAILED")
     return 0 if done else FAILED
 

@@ -14,15 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vagen.compare import compare
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.base import ConfigError
 from vagen.run import layout
 from vagen.storage import storage_errors
-from vagen.sweep.schema import SweepConfig
+from vagen.sweep.schema import EXPERIMENT, SweepConfig
 from vagen.sweep.study import Trial
 from vagen.tracking import Tracker
 
 SWEEP, RESULTS = "sweep.json", "results.json"
+COMPARISON = "compare"
 RUNS, LOGS = "runs", "logs"
 """A run for each trial, and what it printed."""
 
@@ -103,6 +105,33 @@ def write_results(folder: Path, trials: Sequence[Trial]) -> Path:
     """
     rows = [_row(trial, folder / RUNS / trial.name) for trial in trials]
     return _write(folder / RESULTS, {"trials": rows})
+
+
+def compare_trials(folder: Path, config: SweepConfig, trials: Sequence[Trial]) -> list[Path]:
+    """Compares the trials over their seeds: a page for each experiment, which has its own levels.
+
+    Args:
+        folder: The sweep's.
+        config: The sweep.
+        trials: All of it; what failed is left out.
+
+    Raises:
+        ComparisonError: The runs cannot be compared: two have the same values, for one.
+    """
+    runs: dict[str, list[Path]] = {}
+    for trial in trials:
+        if trial.state in ("complete", "pruned"):
+            experiment = Path(str(trial.parameters.get(EXPERIMENT) or config.experiment)).stem
+            runs.setdefault(experiment, []).append(folder / RUNS / trial.name)
+    return [
+        compare(
+            found,
+            by=[key for key in config.parameters if key not in (EXPERIMENT, "seed")],
+            folder=folder / COMPARISON / (experiment if EXPERIMENT in config.parameters else ""),
+            title=f"{config.name}: {experiment}",
+        )
+        for experiment, found in runs.items()
+    ]
 
 
 def _row(trial: Trial, path: Path) -> dict[str, Any]:
