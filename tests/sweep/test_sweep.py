@@ -54,12 +54,15 @@ def digests(run: Path) -> dict[str, str]:
     }
 
 
+def starts(run: Path, stage: str) -> int:
+    events = read_events(run / "events.jsonl") if run.exists() else []
+    return sum(event["event"] == "stage_started" and event["stage"] == stage for event in events)
+
+
 def await_stage(process: "subprocess.Popen[str]", run: Path, stage: str) -> None:
-    deadline = time.monotonic() + 600
-    while not any(
-        event["event"] == "stage_started" and event["stage"] == stage
-        for event in (read_events(run / "events.jsonl") if run.exists() else ())
-    ):
+    """Returns when a stage has begun once more."""
+    before, deadline = starts(run, stage), time.monotonic() + 600
+    while starts(run, stage) == before:
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline, f"{stage} never began"
         time.sleep(0.02)
@@ -80,8 +83,7 @@ def test_a_killed_sweep_goes_on_to_the_results_of_one_left_alone(place: Path):
     assert ends(runs / "killed-000") == 1
 
     interrupted = begin(place, *words, "--name", "killed")
-    time.sleep(3)
-    await_stage(interrupted, runs / "killed-001", "judge")
+    await_stage(interrupted, runs / "killed-001", "update")
     interrupted.send_signal(signal.SIGINT)
     said = finish(interrupted, 130)
     assert f"go on with: vagen {' '.join(words)} --name killed" in said

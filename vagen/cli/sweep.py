@@ -59,16 +59,16 @@ def _sweep(config: SweepConfig, infra: InfraConfig, options: Namespace) -> int:
     here = infra if infra.kubernetes is None else InfraConfig()
     folder = Path(here.output_dir).absolute() / config.name
     folder.mkdir(parents=True, exist_ok=True)
-    with sole_writer(folder, patience=0.0):
+    parent = None
+    with sole_writer(folder, patience=0.0), stopped_by_sigterm():
         open_folder(folder, config, digest)
-        study = Study(folder, config, jobs=options.jobs)
-        if options.rerun:
-            study.retry_failed()
-        parent = _parent(folder, config, infra)
         try:
+            study = Study(folder, config, jobs=options.jobs)
+            if options.rerun:
+                study.retry_failed()
+            parent = _parent(folder, config, infra)
             trainings = _trainings(folder, config, infra, parent, options)
-            with stopped_by_sigterm():
-                conduct(config, study, trainings, jobs=options.jobs, say=_say)
+            conduct(config, study, trainings, jobs=options.jobs, say=_say)
         except BaseException:
             _finish(parent, "KILLED")
             _say(f"stopped; go on with: {options.line}")
