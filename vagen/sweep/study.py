@@ -96,11 +96,11 @@ class Study:
 
     def retry_failed(self) -> None:
         """Has what failed be drawn once more, with the same values, before anything else."""
+        known = self._study.get_trials(deepcopy=False)
+        again = {each.user_attrs.get(_AGAIN) for each in known}
         for each in self.trials:
-            handle = self._handle(each.number) if each.state == "fail" else None
-            if handle is not None and _AGAIN not in handle.user_attrs:
-                self._study.enqueue_trial(dict(each.parameters))
-                handle.set_user_attr(_AGAIN, True)
+            if each.state == "fail" and each.number not in again:
+                self._study.enqueue_trial(dict(each.parameters), user_attrs={_AGAIN: each.number})
 
     def note_made(self, trial: Trial, what: str) -> Trial:
         """Remembers that the trial's run is there, and what it is known by."""
