@@ -12,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import optuna
 import yaml
 from machine import describe_machine, header
 
@@ -58,29 +60,35 @@ def sweep(place: Path, name: str, jobs: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-m", "vagen.cli.main", *words], cwd=place)
 
 
-def ended(folder: Path) -> dict[str, int]:
-    """How often each run of a sweep has ended as finished."""
-    return {
-        path.parent.name: sum(
-            event["event"] == "run_ended" and event["status"] == "FINISHED"
-            for event in read_events(path)
-        )
-        for path in folder.glob("runs/*/events.jsonl")
-    }
+def finished_steps(run: Path) -> Counter[tuple[str, int | None, str]]:
+    """How often each step of a run was done; closing a run may be done again."""
+    return Counter(
+        (event["stage"], event["iteration"], event["label"])
+        for event in read_events(run / "events.jsonl")
+        if event["event"] == "stage_finished" and event["stage"] != "finalize"
+    )
 
 
-def kill_in_the_middle(process: "subprocess.Popen[bytes]", folder: Path, after: int) -> list[str]:
-    """Kills the sweep's process in an iteration once so many trials are done; names these."""
+def complete(folder: Path) -> list[str]:
+    """Names of the trials that the sweep has recorded as done."""
+    storage = f"sqlite:///{folder / 'study.db'}"
+    study = optuna.load_study(study_name=folder.name, storage=storage)
+    trials = study.get_trials(states=[optuna.trial.TrialState.COMPLETE])
+    return [f"{folder.name}-{trial.number:03d}" for trial in trials]
+
+
+def kill_in_the_middle(process: "subprocess.Popen[bytes]", folder: Path, after: int) -> None:
+    """Kills the sweep's process in an iteration once so many trials are done."""
     while True:
         assert process.poll() is None, "the sweep ended before it was killed"
-        done = [name for name, times in ended(folder).items() if times]
-        if len(done) >= after and any(
-            not (path / "summary.json").exists() and (path / "iterations").exists()
-            for path in folder.glob("runs/*")
+        whole = len(list(folder.glob("runs/*/summary.json")))
+        if whole >= after and any(
+            (run / "iterations").exists() and not (run / "evaluations" / "final").exists()
+            for run in folder.glob(f"runs/{folder.name}-*")
         ):
             process.kill()
             process.wait()
-            return done
+            return
         time.sleep(0.2)
 
 
@@ -91,6 +99,11 @@ def digests(run: Path) -> dict[str, str]:
         for path in sorted(run.rglob("manifest.json"))
         if not path.is_relative_to(run / "registration")
     }
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    """The trials of a sweep."""
+    return json.loads((folder / "results.json").read_text())["trials"]
 
 
 def timed(process: "subprocess.Popen[bytes]") -> float:
@@ -119,17 +132,17 @@ def main() -> None:
         (place / "sweep.yaml").write_text(yaml.safe_dump(tree))
         outputs = place / "outputs"
         seconds = timed(sweep(place, "alone", options.jobs))
-        done = kill_in_the_middle(
-            sweep(place, "killed", options.jobs), outputs / "killed", options.kill_after
-        )
-        begun = [path.name for path in (outputs / "killed" / "runs").glob("killed-*")]
+        killed, alone = outputs / "killed", outputs / "alone"
+        kill_in_the_middle(sweep(place, "killed", options.jobs), killed, options.kill_after)
+        done = complete(killed)
+        logs = {name: (killed / "runs" / name / "events.jsonl").read_bytes() for name in done}
+        begun = len(list((killed / "runs").glob("killed-*")))
         resumed = timed(sweep(place, "killed", options.jobs))
-        trials = {
-            name: json.loads((outputs / name / "results.json").read_text())["trials"]
-            for name in ("alone", "killed")
-        }
-        pairs = list(zip(*trials.values(), strict=True))
-        times = ended(outputs / "killed")
+        pairs = [
+            (a, b, digests(alone / "runs" / a["run"]), digests(killed / "runs" / b["run"]))
+            for a, b in zip(results(alone), results(killed), strict=True)
+        ]
+        steps = [finished_steps(killed / "runs" / b["run"]) for _, b, _, _ in pairs]
         result = {
             **header(options.note),
             "machine": describe_machine(),
@@ -139,25 +152,23 @@ def main() -> None:
             "trials": len(pairs),
             "jobs": options.jobs,
             "done_when_killed": len(done),
-            "begun_when_killed": len(begun) - len(done),
-            "finished_more_than_once": sum(count > 1 for count in times.values()),
-            "finished": sum(count == 1 for count in times.values()),
-            "same_results": sum(all(a[key] == b[key] for key in SAME) for a, b in pairs),
-            "same_digests": sum(
-                digests(outputs / "alone" / "runs" / a["run"])
-                == digests(outputs / "killed" / "runs" / b["run"])
-                for a, b in pairs
+            "at_work_when_killed": begun - len(done),
+            "done_trials_run_again": sum(
+                (killed / "runs" / name / "events.jsonl").read_bytes() != log
+                for name, log in logs.items()
             ),
-            "folders_compared": sum(
-                len(digests(outputs / "alone" / "runs" / a["run"])) for a, _ in pairs
-            ),
-            "different_experiments": len({a["config_digest"] for a, _ in pairs}),
+            "steps": sum(step.total() for step in steps),
+            "steps_done_twice": sum(step.total() - len(step) for step in steps),
+            "same_results": sum(all(a[key] == b[key] for key in SAME) for a, b, _, _ in pairs),
+            "same_digests": sum(first == second for _, _, first, second in pairs),
+            "folders_compared": sum(len(first) for _, _, first, _ in pairs),
+            "different_experiments": len({a["config_digest"] for a, _, _, _ in pairs}),
             "pages": sorted(
                 path.relative_to(outputs).as_posix()
                 for path in outputs.glob("killed/compare/*/index.html")
             ),
             "seconds": {"alone": seconds, "after_the_kill": resumed},
-            "results": [{key: a[key] for key in SAME} for a, _ in pairs],
+            "results": [{key: a[key] for key in SAME} for a, _, _, _ in pairs],
         }
     path = ROOT / "benchmarks" / "results" / "sweep.json"
     path.write_text(json.dumps(result, indent=2) + "\n")

@@ -17,7 +17,6 @@ from vagen.run import layout
 from vagen.run.run import Run
 from vagen.run.uris import split_uri
 from vagen.storage import open_store
-from vagen.sweep.folder import RUNS
 from vagen.sweep.measure import Measured, measured
 from vagen.sweep.queue import State
 from vagen.sweep.study import Trial
@@ -48,7 +47,7 @@ class Pipelines:
         cluster = kubernetes_of(infra).model_copy(update={"sweep": label_value(sweep)})
         self._infra = infra.model_copy(update={"kubernetes": cluster})
         self._kubeflow, self._image = kubeflow, image
-        os.environ.setdefault(SCRATCH, str(folder / RUNS))
+        os.environ.setdefault(SCRATCH, str(folder / layout.RUNS))
 
     def make(self, trial: Trial, experiment: ExperimentConfig) -> str:
         """Submits the trial's training; returns the id of the pipeline run.

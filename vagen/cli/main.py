@@ -37,8 +37,7 @@ COMMANDS = {
     "sweep": Command(
         "vagen.cli.sweep:sweep",
         "train many times: grid, random, TPE, successive halving",
-        "sweep (a YAML file, or a name under experiments/sweeps/), then dotted overrides of its "
-        "experiments: key=value",
+        "sweep (a file, or a name under experiments/sweeps/), then dotted overrides: key=value",
     ),
     "resume": Command("vagen.cli.run:resume", "go on with a run that stopped"),
     "eval": Command("vagen.cli.evaluate:evaluate", "measure a model or a run on levels", _WORDS),

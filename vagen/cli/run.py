@@ -29,6 +29,8 @@ def run(options: Namespace) -> int | None:
         from vagen.cli.sweep import run_seeds
 
         return run_seeds(options)
+    if options.jobs != 1 or options.rerun:
+        raise UsageError("--jobs and --rerun go with --seeds: several trainings")
     if options.batch or options.to:
         _rerun(options)
         return None

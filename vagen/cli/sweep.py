@@ -23,7 +23,7 @@ from vagen.sweep.folder import (
 )
 from vagen.sweep.processes import Processes
 from vagen.sweep.queue import Trainings, conduct
-from vagen.sweep.schema import SweepConfig, check_sweep, load_sweep
+from vagen.sweep.schema import SweepConfig, check_sweep, load_sweep, short_keys
 from vagen.sweep.study import Study, Trial
 from vagen.tracking import Tracker, TrackingError, default_uri
 from vagen.tracking.tracker import RunStatus
@@ -146,8 +146,8 @@ def _print_table(trials: list[Trial], folder: Path) -> None:
     from rich.table import Table
 
     table = Table(title=folder.name, title_justify="left")
-    keys = list(trials[0].parameters)
-    for name in ("trial", *(key.rpartition(".")[2] for key in keys), "success", "ended"):
+    keys = short_keys(trials[0].parameters)
+    for name in ("trial", *keys.values(), "success", "ended"):
         table.add_column(name, overflow="fold")
     for trial in sorted(trials, key=_worth, reverse=True):
         success = "" if trial.value is None else f"{trial.value:.3f}"

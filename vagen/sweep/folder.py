@@ -25,8 +25,8 @@ from vagen.tracking import Tracker
 
 SWEEP, RESULTS = "sweep.json", "results.json"
 COMPARISON = "compare"
-RUNS, LOGS = "runs", "logs"
-"""A run for each trial, and what it printed."""
+LOGS = "logs"
+"""What each trial printed."""
 
 
 def open_folder(folder: Path, config: SweepConfig, digest: str) -> None:
@@ -103,7 +103,7 @@ def write_results(folder: Path, trials: Sequence[Trial]) -> Path:
         folder: The sweep's.
         trials: All of it.
     """
-    rows = [_row(trial, folder / RUNS / trial.name) for trial in trials]
+    rows = [_row(trial, folder / layout.RUNS / trial.name) for trial in trials]
     return _write(folder / RESULTS, {"trials": rows})
 
 
@@ -122,7 +122,7 @@ def compare_trials(folder: Path, config: SweepConfig, trials: Sequence[Trial]) -
     for trial in trials:
         if trial.state in ("complete", "pruned"):
             experiment = Path(str(trial.parameters.get(EXPERIMENT) or config.experiment)).stem
-            runs.setdefault(experiment, []).append(folder / RUNS / trial.name)
+            runs.setdefault(experiment, []).append(folder / layout.RUNS / trial.name)
     return [
         compare(
             found,

@@ -9,8 +9,9 @@ from pathlib import Path
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.models.files import check_model
 from vagen.plan.parts import decide
+from vagen.run import layout
 from vagen.run.run import Run
-from vagen.sweep.folder import LOGS, RUNS
+from vagen.sweep.folder import LOGS
 from vagen.sweep.measure import Measured, measured
 from vagen.sweep.queue import State
 from vagen.sweep.study import Trial
@@ -40,9 +41,10 @@ class Processes:
         self._folder = folder
         threads = infra.threads or max(1, (os.cpu_count() or 1) // jobs)
         self._infra = infra.model_copy(
-            update={"output_dir": str(folder / RUNS), "threads": threads}
+            update={"output_dir": str(folder / layout.RUNS), "threads": threads}
         )
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._runs: dict[int, Run] = {}
 
     def make(self, trial: Trial, experiment: ExperimentConfig) -> str:
         """Makes the trial's run, anew if its making was interrupted.
@@ -79,7 +81,9 @@ class Processes:
 
     def measured(self, trial: Trial) -> Measured:
         """What its run has shown so far."""
-        return measured(Run.open(Path(trial.made)))
+        if trial.number not in self._runs:
+            self._runs[trial.number] = Run.open(Path(trial.made))
+        return measured(self._runs[trial.number])
 
     def end(self, trial: Trial) -> None:
         """Ends a training as SIGTERM does, and returns when it has ended."""

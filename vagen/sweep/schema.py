@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -206,8 +206,19 @@ def check_sweep(
 
 
 def described(point: Point) -> str:
-    """A point on one line: `preset=grpo seed=1`."""
-    return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.items())
+    """A point on one line: `preset=token_ppo seed=1`."""
+    return " ".join(f"{key}={point[long]}" for long, key in short_keys(point).items())
+
+
+def short_keys(keys: Iterable[str]) -> dict[str, str]:
+    """Each key with its last word, if that is no other one's.
+
+    >>> short_keys(["actor_rollout_ref.actor.optim.lr", "algorithm.lam"])
+    {'actor_rollout_ref.actor.optim.lr': 'lr', 'algorithm.lam': 'lam'}
+    """
+    last = {key: key.rpartition(".")[2] for key in keys}
+    words = list(last.values())
+    return {key: word if words.count(word) == 1 else key for key, word in last.items()}
 
 
 def _check_validated(config: SweepConfig, experiment: ExperimentConfig) -> None:
