@@ -60,10 +60,10 @@ def sweep(place: Path, name: str, jobs: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-m", "vagen.cli.main", *words], cwd=place)
 
 
-def finished_steps(run: Path) -> Counter[tuple[str, int | None, str]]:
+def finished_steps(run: Path) -> Counter[tuple[str, int | None, str | None]]:
     """How often each step of a run was done; closing a run may be done again."""
     return Counter(
-        (event["stage"], event["iteration"], event["label"])
+        (event["stage"], event["iteration"], event.get("label"))
         for event in read_events(run / "events.jsonl")
         if event["event"] == "stage_finished" and event["stage"] != "finalize"
     )
