@@ -32,7 +32,7 @@ GPU_PYTHON ?= $(BIN)/python
 	lint format docs hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
 	bench-judge-hacking bench-learning bench-method bench-rollout bench-service bench-stability \
-	bench-startup bench-structure bench-trl bench-verl-cpu clean
+	bench-startup bench-structure bench-sweep bench-trl bench-verl-cpu clean
 
 help: ## Show this list
 	@echo "Usage: make TARGET [EXPERIMENT=frozenlake-tiny] [ARGS=\"key=value ...\"] [RUN=latest]"
@@ -207,6 +207,9 @@ bench-startup: $(READY) ## Measure seconds from vagen run to the first rollout (
 
 bench-structure: $(READY) ## Measure the code: modules per iteration, circles of imports, lines
 	$(BIN)/python benchmarks/structure.py $(ARGS)
+
+bench-sweep: $(READY) ## Kill a sweep of 18 small trainings and go on: the same results, nothing twice
+	$(BIN)/python benchmarks/sweep.py $(ARGS)
 
 bench-trl: $(TRL_READY) ## Measure an iteration side by side with TRL (ARGS="--repeats 5 --busy 1")
 	$(BIN)/python -m benchmarks.trl $(TRL_VENV)/bin/python $(ARGS)

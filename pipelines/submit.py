@@ -140,6 +140,21 @@ class Kubeflow:
             identifier = schedule.recurring_run_id
             return Submitted(identifier, self._page("recurringrun", identifier))
 
+    def state(self, run_id: str) -> tuple[str, str, str]:
+        """How a pipeline run stands, why it failed, and its page.
+
+        Returns:
+            Kubeflow's word (`RUNNING`, `SUCCEEDED`, `FAILED`, ...), its message, and the address.
+        """
+        with _answers(self._host):
+            run = self._client.get_run(run_id)
+        return run.state or "", run.error.message if run.error else "", self._page("runs", run_id)
+
+    def terminate(self, run_id: str) -> None:
+        """Ends a pipeline run; its exit handler closes the training."""
+        with _answers(self._host):
+            self._client.terminate_run(run_id)
+
     def _page(self, kind: str, identifier: str) -> str:
         return f"{self._client._get_url_prefix()}/#/{kind}/details/{identifier}"
 

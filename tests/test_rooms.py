@@ -28,6 +28,7 @@ ROOMS = [
     "compare",
     "launch",
     "plan",
+    "sweep",
     "cli",
 ]
 """Data flows downwards: a room imports only rooms above it."""
@@ -89,6 +90,7 @@ def test_a_room_imports_only_rooms_above_it(room: str) -> None:
         ("kubernetes", ("vagen/cluster", "pipelines/submit.py")),
         ("miniworld", ("vagen/envs/navigation/miniworld.py",)),
         ("pyglet", ("vagen/envs/navigation/miniworld.py",)),
+        ("optuna", ("vagen/sweep",)),
         ("ai2thor", ("vagen/envs/navigation/thor.py",)),
     ],
 )

@@ -52,6 +52,8 @@ def test_runs_are_found_by_path_name_and_link(outputs: Path) -> None:
     assert find_run("lake-1") == find_run("latest") == find_run("outputs/lake-1") == run
     with pytest.raises(RunNotFoundError, match="unknown run `lake-2`; did you mean `lake-1`"):
         find_run("lake-2")
+    trial = folder_like_a_run(outputs / "seeds" / "runs" / "seeds-001")
+    assert find_run("seeds-001") == trial
     inside = run / "iterations" / "0000" / "rollout"
     inside.mkdir(parents=True)
     assert run_of(inside) == run

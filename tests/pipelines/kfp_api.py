@@ -24,6 +24,8 @@ class KubeflowApi:
         self.experiments: dict[str, dict[str, Any]] = {}
         self.refuse: tuple[int, str] | None = None
         """Answer to every POST: status and message."""
+        self.states: dict[str, tuple[str, str]] = {}
+        """By the id of a run: its state, and the message of one that failed."""
         self.url = ""
 
     def get(self, path: str, query: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
@@ -33,6 +35,10 @@ class KubeflowApi:
         if path == f"{BASE}/experiments":
             wanted = json.loads(query["filter"][0])["predicates"][0]["stringValue"]
             return 200, {"experiments": [e for n, e in self.experiments.items() if n == wanted]}
+        name = path.removeprefix(f"{BASE}/runs/")
+        if name in self.states:
+            state, message = self.states[name]
+            return 200, {"run_id": name, "state": state, "error": {"message": message}}
         return 404, {"error": f"no {path}"}
 
     def post(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -40,6 +46,10 @@ class KubeflowApi:
         if self.refuse is not None:
             return self.refuse[0], {"message": self.refuse[1]}
         kind = path.removeprefix(f"{BASE}/")
+        name, _, verb = kind.removeprefix("runs/").partition(":")
+        if verb == "terminate" and name in self.states:
+            self.states[name] = ("CANCELED", "")
+            return 200, {}
         if kind == "experiments":
             body = {**body, "experiment_id": f"experiment-{len(self.experiments)}"}
             self.experiments[body["display_name"]] = body
@@ -49,7 +59,9 @@ class KubeflowApi:
         check_pipeline(body["pipeline_spec"])
         self.posted.append((kind, body))
         key = {"runs": "run_id", "recurringruns": "recurring_run_id"}[kind]
-        return 200, {**body, key: f"{kind}-{len(self.posted)}"}
+        name = f"{kind}-{len(self.posted)}"
+        self.states[name] = ("PENDING", "")
+        return 200, {**body, key: name}
 
 
 def check_pipeline(document: dict[str, Any]) -> None:

@@ -1,6 +1,10 @@
 """What the commands share: configuration from their arguments, and finding runs on disk."""
 
+import signal
+import sys
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from vagen import progress
@@ -9,6 +13,7 @@ from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.checks_infra import check_infra
 from vagen.config.errors import unknown_name
 from vagen.config.load import load_experiment, load_infra
+from vagen.config.schema import is_name
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.run.uris import is_uri
@@ -67,11 +72,9 @@ def find_run(name: str) -> Path:
         found = Run.open(name)
         pull(found)
         return found.path
-    path = Path(name)
-    outputs = Path(InfraConfig().output_dir)
-    for candidate in (path, outputs / name):
-        if is_run(candidate):
-            return candidate.resolve()
+    if (found := _run_here(name)) is not None:
+        return found
+    path, outputs = Path(name), Path(InfraConfig().output_dir)
     if path.exists():
         raise RunNotFoundError(f"{path} is not a run's folder: it has no {layout.EXPERIMENT}")
     known = [found.name for found in outputs.glob("*") if is_run(found)]
@@ -82,10 +85,15 @@ def run_named(model: str) -> Path | None:
     """The run that `eval` was given, or None if it was given a model."""
     if "://" in model:
         return find_run(model)
-    for candidate in (Path(model), Path(InfraConfig().output_dir) / model):
-        if is_run(candidate):
-            return candidate.resolve()
-    return None
+    return _run_here(model)
+
+
+def _run_here(name: str) -> Path | None:
+    """The folder of a run of this machine, given as a path, or as a name; also of a sweep's."""
+    outputs = Path(InfraConfig().output_dir)
+    trials = outputs.glob(f"*/{layout.RUNS}/{name}") if is_name(name) else ()
+    found = (path for path in (Path(name), outputs / name, *trials) if is_run(path))
+    return next((path.resolve() for path in found), None)
 
 
 def pull(run: Run) -> None:
@@ -122,3 +130,17 @@ def run_of(path: Path) -> Path:
         if is_run(parent):
             return parent
     raise RunNotFoundError(f"{path} does not lie in a run's folder")
+
+
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Makes SIGTERM unwind like an interrupt, so that the run is closed."""
+
+    def leave(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    earlier = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, earlier)

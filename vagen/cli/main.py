@@ -6,11 +6,13 @@ what they need when they run, so that `vagen --help` answers at once.
 
 import argparse
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vagen.cli.options import KUBEFLOW, PIPELINE, TRIALS, Option
 from vagen.run.layout import STAGES
 
 FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -32,6 +34,11 @@ _WORDS = "experiment (a name under experiments/, or a file), then dotted overrid
 
 COMMANDS = {
     "run": Command("vagen.cli.run:run", "train: the whole pipeline, or one step of it", _WORDS),
+    "sweep": Command(
+        "vagen.cli.sweep:sweep",
+        "train many times: grid, random, TPE, successive halving",
+        "sweep (a file, or a name under experiments/sweeps/), then dotted overrides: key=value",
+    ),
     "resume": Command("vagen.cli.run:resume", "go on with a run that stopped"),
     "eval": Command("vagen.cli.evaluate:evaluate", "measure a model or a run on levels", _WORDS),
     "view": Command("vagen.cli.evaluate:view", "open a run's or an evaluation's report"),
@@ -81,6 +88,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     command = commands[options.command]
     if flags or (rest and not hasattr(options, "words")):
         command.error(f"unrecognized arguments: {' '.join(flags or rest)}")
+    options.line = shlex.join(["vagen", *arguments])
     if hasattr(options, "words"):
         try:
             options.words = [*options.words, *rest]
@@ -171,14 +179,12 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-_PIPELINE = (
-    ("--pipeline",),
-    {"action": "store_true", "help": "as the Kubeflow pipeline, each step a process of its own"},
-)
-_OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
+_OPTIONS: dict[str, list[Option]] = {
     "run": [
         (("--name",), {"help": "name of the run instead of the experiment's"}),
-        _PIPELINE,
+        (("--seeds",), {"metavar": "LIST", "help": "train with each: 0-4 or 0,3,7 (a sweep)"}),
+        *TRIALS,
+        PIPELINE,
         (("--stage",), {"choices": STAGES, "help": "run this step alone"}),
         (("--of",), {"metavar": "RUN", "help": "--stage: of this run; without it of a new one"}),
         (("--iteration",), {"type": int, "metavar": "N", "help": "--stage: its iteration, from 0"}),
@@ -200,9 +206,14 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         ),
         (("--to",), {"dest": "to", "metavar": "DIR", "help": "--from: folder for the result"}),
     ],
+    "sweep": [
+        (("--name",), {"help": "name of the sweep's folder instead of the file's"}),
+        *TRIALS,
+        *KUBEFLOW,
+    ],
     "resume": [
         (("run",), {"help": "the run's folder, or its name under the output folder"}),
-        _PIPELINE,
+        PIPELINE,
     ],
     "eval": [
         (
@@ -380,9 +391,7 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
             {"choices": ["test", "val"], "default": "test", "help": "with --evaluate, which"},
         ),
         (("--count",), {"type": int, "help": "with --evaluate, how many (default: all)"}),
-        (("--image",), {"help": "container image of the steps"}),
-        (("--host",), {"help": "address of Kubeflow Pipelines"}),
-        (("--kfp-namespace",), {"help": "your namespace, if Kubeflow has many users"}),
+        *KUBEFLOW,
     ],
 }
 

@@ -1,17 +1,20 @@
 """`vagen run`, `vagen resume`, `vagen compile`."""
 
 import json
-import signal
-import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from vagen import progress
-from vagen.cli.common import find_run, load_configs, new_folder, pull, run_of
+from vagen.cli.common import (
+    find_run,
+    load_configs,
+    new_folder,
+    pull,
+    run_of,
+    stopped_by_sigterm,
+)
 from vagen.cli.main import UsageError
 from vagen.config.schema import is_name
 from vagen.models.files import check_model
@@ -19,16 +22,23 @@ from vagen.run import layout
 from vagen.run.run import Run
 
 
-def run(options: Namespace) -> None:
-    """Trains from the start, or executes one step."""
+def run(options: Namespace) -> int | None:
+    """Trains from the start, with one seed or several, or executes one step."""
+    if options.seeds:
+        _check_seeds(options)
+        from vagen.cli.sweep import run_seeds
+
+        return run_seeds(options)
+    if options.jobs != 1 or options.rerun:
+        raise UsageError("--jobs and --rerun go with --seeds: several trainings")
     if options.batch or options.to:
         _rerun(options)
-        return
+        return None
     if options.stage:
         _check_step(options)
     if options.of:
         _step(options, Run.open(find_run(options.of)))
-        return
+        return None
     if options.name and not is_name(options.name):
         raise UsageError(f"--name is {options.name!r}; use letters, digits, `-`, `_`")
     experiment, infra = load_configs(options)
@@ -45,6 +55,7 @@ def run(options: Namespace) -> None:
         _step(options, created)
     else:
         _train(created, as_pipeline=options.pipeline)
+    return None
 
 
 def resume(options: Namespace) -> None:
@@ -104,7 +115,7 @@ def summary_table(summary: dict[str, Any], run_dir: Path) -> Any:
 
 
 def _train(run: Run, *, as_pipeline: bool) -> None:
-    with _stopped_by_sigterm():
+    with stopped_by_sigterm():
         if as_pipeline:
             from pipelines.local import run_pipeline
 
@@ -115,6 +126,17 @@ def _train(run: Run, *, as_pipeline: bool) -> None:
             with progress.output_to(run.path / layout.LOG):
                 train(run)
     show_summary(run.path)
+
+
+def _check_seeds(options: Namespace) -> None:
+    """Refuses what does not go with several seeds.
+
+    Raises:
+        UsageError: Says what.
+    """
+    given = {"--stage": options.stage, "--pipeline": options.pipeline, "--from": options.batch}
+    if words := [option for option, value in given.items() if value]:
+        raise UsageError(f"--seeds makes whole trainings: leave out {', '.join(words)}")
 
 
 def _check_step(options: Namespace) -> None:
@@ -141,23 +163,9 @@ def _step(options: Namespace, run: Run) -> None:
         arguments |= {"name": options.evaluation, "split": options.split}
     from vagen.launch.here import run_here
 
-    with _stopped_by_sigterm(), progress.output_to(run.path / layout.LOG):
+    with stopped_by_sigterm(), progress.output_to(run.path / layout.LOG):
         produced = run_here(run.uri, options.stage, **arguments)
     _show_metrics(produced["metrics"], produced["uri"])
-
-
-@contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Makes SIGTERM unwind like an interrupt, so that the run is closed."""
-
-    def leave(number: int, _: object) -> None:
-        sys.exit(128 + number)
-
-    earlier = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, earlier)
 
 
 def _rerun(options: Namespace) -> None:

@@ -138,6 +138,8 @@ class InfraConfig(Section):
     """null: an SQLite file in `output_dir`; otherwise any MLflow server. Its user and password come
     from the environment (`MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD`) and never from
     here."""
+    mlflow_parent_run: str | None = None
+    """Id of the MLflow run that the run is a child of; `vagen sweep` sets it."""
     kubernetes: KubernetesConfig | None = None
     """null: this machine; otherwise the cluster that `vagen submit` sends the pipeline to."""
 

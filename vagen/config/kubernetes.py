@@ -117,6 +117,8 @@ class KubernetesConfig(Section):
     """Who pays: label `vagen.dev/team` of the steps, the Ray cluster and its pods."""
     cost_center: LabelValue | None = None
     """Label `vagen.dev/cost-center` of the same."""
+    sweep: LabelValue | None = None
+    """Label `vagen.dev/sweep` of the same; `vagen sweep` sets it."""
     priority: ObjectName | None = None
     """Priority class of the Ray pods: `vagen-run`, `vagen-trial` or one of your own; null: the
     cluster's default."""
@@ -168,5 +170,9 @@ class KubernetesConfig(Section):
     @property
     def cost_labels(self) -> dict[str, str]:
         """The labels by which cost is told apart, those that are given."""
-        given = {"vagen.dev/team": self.team, "vagen.dev/cost-center": self.cost_center}
+        given = {
+            "vagen.dev/team": self.team,
+            "vagen.dev/cost-center": self.cost_center,
+            "vagen.dev/sweep": self.sweep,
+        }
         return {label: value for label, value in given.items() if value}

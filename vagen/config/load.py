@@ -112,7 +112,7 @@ def find_file(path_or_name: str | Path, folder: str) -> Path:
             if found.suffix in _SUFFIXES:
                 known.setdefault(found.stem, found)
     if str(path_or_name) not in known:
-        kind = "infra" if folder.endswith("infra") else "experiment"
+        kind = Path(folder).name.rstrip("s")  # experiment, infra, sweep
         raise ConfigError(f"{unknown_name(kind, str(path_or_name), known)} (in `{folder}/`)")
     return known[str(path_or_name)]
 

@@ -42,6 +42,9 @@ CURVES = Path("report/curves.png")
 LATEST = "latest"
 """Link beside the runs, to the newest."""
 
+RUNS = "runs"
+"""Folder of a sweep's folder: the runs of its trials."""
+
 MLFLOW_RUN = "mlflow_run_id"
 JUDGE_ANSWERS = "judge_answers.jsonl"
 """What the judge's language model has answered in a step that is not committed."""

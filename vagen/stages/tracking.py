@@ -29,13 +29,18 @@ def tracker_of(run: Run) -> "Tracker":
                 run_id=file.read_text().strip(), run_dir=run.path, output_dir=output_dir, uri=uri
             )
         else:
+            parent = run.infra.mlflow_parent_run
             run.tracker = Tracker.start(
                 experiment=run.experiment.trainer.project_name,
                 run_name=run.name,
                 run_dir=run.path,
                 output_dir=output_dir,
                 uri=uri,
-                tags={"vagen.config_digest": run.config_digest, "mlflow.note.content": _about(run)},
+                tags={
+                    "vagen.config_digest": run.config_digest,
+                    "mlflow.note.content": _about(run),
+                    **({"mlflow.parentRunId": parent} if parent else {}),
+                },
             )
             file.write_text(run.tracker.run_id + "\n")
             run.tracker.log_config(run.experiment)

@@ -1,0 +1,160 @@
+"""The sweep's folder: what it was begun with, and what came of it.
+
+sweep.json       the sweep, and a digest of its experiments
+study.db         its trials (`vagen.sweep.study`)
+runs/, logs/     of the trials on this machine (`vagen.sweep.processes`)
+mlflow_run_id    the MLflow run that is the parent of theirs
+results.json     the trials with what they achieved
+compare.html     the page that compares them
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vagen.compare import compare
+from vagen.config import ExperimentConfig, InfraConfig
+from vagen.config.base import ConfigError
+from vagen.run import layout
+from vagen.storage import storage_errors
+from vagen.sweep.schema import EXPERIMENT, SweepConfig
+from vagen.sweep.study import Trial
+from vagen.tracking import Tracker
+
+SWEEP, RESULTS = "sweep.json", "results.json"
+COMPARISON = "compare"
+LOGS = "logs"
+"""What each trial printed."""
+
+
+def open_folder(folder: Path, config: SweepConfig, digest: str) -> None:
+    """Begins a sweep in a folder, or finds it begun with the same words.
+
+    Args:
+        folder: Exists.
+        config: The sweep.
+        digest: Of its experiments (`vagen.sweep.schema.check_sweep`).
+
+    Raises:
+        ConfigError: Another sweep was begun there, or it is a run's folder.
+        StorageError: It cannot be written.
+    """
+    wanted = {"sweep": config.model_dump(mode="json"), "experiments": digest}
+    path = folder / SWEEP
+    if (folder / layout.EXPERIMENT).exists():
+        raise ConfigError(f"{folder} is a run's folder: choose another --name for the sweep")
+    if not path.exists():
+        _write(path, wanted)
+        return
+    begun = json.loads(path.read_text())
+    if begun["sweep"] != wanted["sweep"]:
+        raise ConfigError(
+            f"{folder} holds a sweep of other words: give those that it was begun with, or choose "
+            "another --name"
+        )
+    if begun["experiments"] != digest:
+        raise ConfigError(
+            f"an experiment of the sweep in {folder} was changed since it began: restore its file, "
+            "or choose another --name"
+        )
+
+
+def parent_run(
+    folder: Path, config: SweepConfig, infra: InfraConfig, example: ExperimentConfig
+) -> Tracker:
+    """The MLflow run whose children are the trials' runs.
+
+    Args:
+        folder: The sweep's.
+        config: The sweep.
+        infra: Where MLflow is; on a cluster, which may be out of reach from here, the environment's
+            `MLFLOW_TRACKING_URI` comes first.
+        example: An experiment of the sweep.
+
+    Raises:
+        TrackingError: MLflow cannot be reached.
+    """
+    file = folder / layout.MLFLOW_RUN
+    forwarded = os.environ.get("MLFLOW_TRACKING_URI") if infra.kubernetes else None
+    where: dict[str, Any] = {
+        "run_dir": folder,
+        "output_dir": folder.parent,
+        "uri": forwarded or infra.mlflow_tracking_uri,
+    }
+    if file.exists():
+        return Tracker.attach(run_id=file.read_text().strip(), **where)
+    tracker = Tracker.start(
+        experiment=example.trainer.project_name,
+        run_name=config.name,
+        tags={"mlflow.note.content": f"A sweep of {config.size} trials. `{folder}`"},
+        **where,
+    )
+    file.write_text(tracker.run_id + "\n")
+    tracker.log_config(config)
+    return tracker
+
+
+def write_results(folder: Path, trials: Sequence[Trial]) -> Path:
+    """Writes what the trials achieved.
+
+    Args:
+        folder: The sweep's.
+        trials: All of it.
+    """
+    rows = [_row(trial, folder / layout.RUNS / trial.name) for trial in trials]
+    return _write(folder / RESULTS, {"trials": rows})
+
+
+def compare_trials(folder: Path, config: SweepConfig, trials: Sequence[Trial]) -> list[Path]:
+    """Compares the trials over their seeds: a page for each experiment, which has its own levels.
+
+    Args:
+        folder: The sweep's.
+        config: The sweep.
+        trials: All of it; what failed is left out.
+
+    Raises:
+        ComparisonError: The runs cannot be compared: two have the same values, for one.
+    """
+    runs: dict[str, list[Path]] = {}
+    for trial in trials:
+        if trial.state in ("complete", "pruned"):
+            experiment = Path(str(trial.parameters.get(EXPERIMENT) or config.experiment)).stem
+            runs.setdefault(experiment, []).append(folder / layout.RUNS / trial.name)
+    return [
+        compare(
+            found,
+            by=[key for key in config.parameters if key not in (EXPERIMENT, "seed")],
+            folder=folder / COMPARISON / (experiment if EXPERIMENT in config.parameters else ""),
+            title=f"{config.name}: {experiment}",
+        )
+        for experiment, found in runs.items()
+    ]
+
+
+def _row(trial: Trial, path: Path) -> dict[str, Any]:
+    """What a trial achieved; `test` and `paired_gain` are there if it ran to its end."""
+    row: dict[str, Any] = {
+        "number": trial.number,
+        "run": trial.name,
+        "parameters": dict(trial.parameters),
+        "state": trial.state,
+        "success": trial.value,
+        "validations": {str(step): value for step, value in sorted(trial.validations.items())},
+        "reason": trial.reason,
+    }
+    if trial.state == "complete":
+        summary = json.loads((path / layout.SUMMARY).read_text())
+        row |= {"test": summary["final"]["success"], "paired_gain": summary["paired_gain"]}
+        row |= {key: summary[key] for key in ("iterations", "config_digest", "seconds")}
+    return row
+
+
+def _write(path: Path, content: Any) -> Path:
+    partial = path.with_suffix(".partial")
+    with storage_errors(path.parent):
+        partial.write_text(json.dumps(content, indent=2) + "\n")
+        partial.replace(path)
+    return path

@@ -1,0 +1,132 @@
+"""The queue: so many trials at a time, until all are done, wherever they run."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol
+
+from vagen.config import ExperimentConfig
+from vagen.sweep.measure import Measured
+from vagen.sweep.schema import SweepConfig, described
+from vagen.sweep.study import Study, Trial
+
+
+class State(StrEnum):
+    """How a trial's training stands."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Trainings(Protocol):
+    """Where trials run: processes of this machine, or pipelines of a cluster."""
+
+    pause: float
+    """Seconds from one look at them to the next."""
+
+    def make(self, trial: Trial, experiment: ExperimentConfig) -> str:
+        """Makes the trial's run; returns what it is known by. Called again if it was interrupted.
+
+        Raises:
+            ValueError: It cannot be made.
+        """
+        ...
+
+    def start(self, trial: Trial) -> None:
+        """Begins the training of a run that was made, or goes on with it."""
+        ...
+
+    def state(self, trial: Trial) -> tuple[State, str]:
+        """How it stands, and why it failed."""
+        ...
+
+    def measured(self, trial: Trial) -> Measured:
+        """What its run has shown so far."""
+        ...
+
+    def end(self, trial: Trial) -> None:
+        """Ends a training early, and returns when it has ended."""
+        ...
+
+    def leave(self) -> None:
+        """Lets go of what is at work, because this process ends."""
+        ...
+
+
+def conduct(
+    config: SweepConfig,
+    study: Study,
+    trainings: Trainings,
+    *,
+    jobs: int,
+    say: Callable[[str], None],
+) -> None:
+    """Runs what is left of a sweep.
+
+    A trial that fails is recorded with its reason, and the others go on.
+
+    Args:
+        config: The sweep.
+        study: Its trials.
+        trainings: Where they run.
+        jobs: How many at a time.
+        say: Tells the user, a line at a time.
+    """
+    begun = deque(study.unfinished())
+    active: list[Trial] = []
+    try:
+        while True:
+            while len(active) < jobs and (trial := _next(begun, study)) is not None:
+                say(f"{trial.name}: {described(trial.parameters)}")
+                try:
+                    if not trial.made:
+                        made = trainings.make(trial, config.load(trial.parameters))
+                        trial = study.note_made(trial, made)
+                    trainings.start(trial)
+                    active.append(trial)
+                except ValueError as error:
+                    study.fail(trial, str(error))
+                    say(_outcome(study, trial, config.size))
+            if not active:
+                return
+            time.sleep(trainings.pause)
+            for trial in list(active):
+                if _ended(config, study, trainings, trial):
+                    active.remove(trial)
+                    say(_outcome(study, trial, config.size))
+    finally:
+        trainings.leave()
+
+
+def _next(begun: deque[Trial], study: Study) -> Trial | None:
+    return begun.popleft() if begun else study.draw()
+
+
+def _ended(config: SweepConfig, study: Study, trainings: Trainings, trial: Trial) -> bool:
+    """Records what is new of a trial; returns whether it has ended."""
+    state, reason = trainings.state(trial)
+    if state is State.FAILED:
+        study.fail(trial, reason)
+        return True
+    if state is State.RUNNING and config.asha is None:
+        return False
+    measured = trainings.measured(trial)
+    hopeless = study.report(trial, measured.validations)
+    if state is State.DONE:
+        value = measured.value
+        assert value is not None, trial.name
+        study.complete(trial, value)
+    elif hopeless:
+        trainings.end(trial)
+        study.prune(trial)
+    return state is State.DONE or hopeless
+
+
+def _outcome(study: Study, trial: Trial, size: int) -> str:
+    now = study.read(trial.number)
+    done = sum(each.state != "running" for each in study.trials)
+    what = f"success {now.value:.3f}" if now.value is not None else now.reason
+    told = {"complete": "done", "pruned": "ended early", "fail": "failed"}[now.state]
+    return f"{now.name}: {told}, {what}   [{done}/{size}]"

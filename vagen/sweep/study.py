@@ -1,0 +1,197 @@
+"""What the trials of a sweep are, and how each ended: kept by Optuna in the sweep's folder.
+
+Optuna draws the values and says which trials end early. Its database is a file that is written
+trial by trial, so that a sweep that was killed knows at its next start what is done, what was
+begun, and what is still to be drawn. The draws of a trial follow from the sweep's seed and the
+trial's number (of `tpe` also from the results so far), not from when the process began.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vagen.sweep.schema import Range, Scalar, SweepConfig
+
+if TYPE_CHECKING:
+    import optuna
+
+STUDY = "study.db"
+"""File of the sweep's folder."""
+_REASON, _MADE, _AGAIN = "reason", "made", "again"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One training of a sweep.
+
+    Example: `Trial(number=3, name="lake-003", parameters={"seed": 1}, state="pruned", value=0.2)`.
+    """
+
+    number: int
+    name: str
+    """Of its run."""
+    parameters: Mapping[str, Scalar]
+    state: str = "running"
+    """`waiting` (to be tried again), `running`, `complete`, `pruned` (ended early) or `fail`."""
+    value: float | None = None
+    """Success by which it was compared; None if it failed or is not finished."""
+    reason: str = ""
+    """Why it failed."""
+    made: str = ""
+    """What its run is known by, once it is there."""
+    validations: Mapping[int, float] = field(default_factory=dict)
+    """Success on the validation levels by finished iterations, as far as Optuna was told."""
+
+
+class Study:
+    """The trials of a sweep, of which one process at a time asks."""
+
+    def __init__(self, folder: Path, config: SweepConfig, *, jobs: int) -> None:
+        """Opens the study in a folder, or begins it.
+
+        Args:
+            folder: The sweep's; exists.
+            config: The sweep.
+            jobs: Trials at a time.
+        """
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._optuna = optuna
+        self._config = config
+        self._jobs = jobs
+        asha = config.asha
+        self._study = optuna.create_study(
+            storage=f"sqlite:///{folder / STUDY}",
+            study_name=config.name,
+            direction="maximize",
+            load_if_exists=True,
+            sampler=self._idle,
+            pruner=optuna.pruners.SuccessiveHalvingPruner(
+                min_resource=asha.min_iterations, reduction_factor=asha.reduction_factor
+            )
+            if asha
+            else optuna.pruners.NopPruner(),
+        )
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All that were begun, by number."""
+        return [self._read(each) for each in self._study.get_trials(deepcopy=False)]
+
+    def unfinished(self) -> list[Trial]:
+        """What an earlier process has begun, by number."""
+        return [self._drawn(each.number) for each in self.trials if each.state == "running"]
+
+    def draw(self) -> Trial | None:
+        """Begins the next trial; None if there are enough."""
+        known = self._study.get_trials(deepcopy=False)
+        waiting = any(each.state.name == "WAITING" for each in known)
+        again = sum(_AGAIN in each.user_attrs for each in known)
+        if not waiting and len(known) >= self._config.size + again:
+            return None
+        return self._drawn(self._study.ask().number)
+
+    def retry_failed(self) -> None:
+        """Has what failed be drawn once more, with the same values, before anything else."""
+        known = self._study.get_trials(deepcopy=False)
+        again = {each.user_attrs.get(_AGAIN) for each in known}
+        for each in self.trials:
+            if each.state == "fail" and each.number not in again:
+                self._study.enqueue_trial(dict(each.parameters), user_attrs={_AGAIN: each.number})
+
+    def note_made(self, trial: Trial, what: str) -> Trial:
+        """Remembers that the trial's run is there, and what it is known by."""
+        self._handle(trial.number).set_user_attr(_MADE, what)
+        return self.read(trial.number)
+
+    def report(self, trial: Trial, validations: Mapping[int, float]) -> bool:
+        """Tells what the validations have found; returns whether the trial is to end early.
+
+        Args:
+            trial: One that is running.
+            validations: Success by finished iterations, of all so far.
+        """
+        known = self.read(trial.number).validations
+        handle = self._handle(trial.number)
+        for iterations, success in sorted(validations.items()):
+            if iterations not in known:
+                handle.report(success, iterations)
+            if handle.should_prune():
+                return True
+        return False
+
+    def complete(self, trial: Trial, value: float) -> None:
+        """Records that a trial ran to its end with this success."""
+        self._study.tell(trial.number, value)
+
+    def prune(self, trial: Trial) -> None:
+        """Records that a trial was ended early; its success is that of the last validation."""
+        self._study.tell(trial.number, state=self._optuna.trial.TrialState.PRUNED)
+
+    def fail(self, trial: Trial, reason: str) -> None:
+        """Records that a trial failed, and why."""
+        self._handle(trial.number).set_user_attr(_REASON, reason)
+        self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL)
+
+    def read(self, number: int) -> Trial:
+        """A trial as it is known now."""
+        return self.trials[number]
+
+    @cached_property
+    def _idle(self) -> "optuna.samplers.BaseSampler":
+        """Draws nothing; a grid's own sampler cannot be told results outside Optuna's loop."""
+        return self._optuna.samplers.RandomSampler(seed=0)
+
+    def _sampler(self, number: int) -> "optuna.samplers.BaseSampler":
+        samplers, config = self._optuna.samplers, self._config
+        seed = config.seed * 1_000_003 + number
+        if config.sampler == "grid":
+            return samplers.GridSampler(
+                {key: list(values) for key, values in config.parameters.items()},  # type: ignore[arg-type]
+                seed=config.seed,
+            )
+        if config.sampler == "random":
+            return samplers.RandomSampler(seed=seed)
+        return samplers.TPESampler(seed=seed, constant_liar=self._jobs > 1)
+
+    def _drawn(self, number: int) -> Trial:
+        """A trial with a value for each parameter; one that was drawn keeps it."""
+        self._study.sampler = self._sampler(number)
+        try:
+            handle = self._handle(number)
+            for key, values in self._config.parameters.items():
+                _suggest(handle, key, values)
+        finally:
+            self._study.sampler = self._idle
+        return self.read(number)
+
+    def _handle(self, number: int) -> "optuna.Trial":
+        frozen = self._study.get_trials(deepcopy=False)[number]
+        return self._optuna.Trial(self._study, frozen._trial_id)
+
+    def _read(self, frozen: "optuna.trial.FrozenTrial") -> Trial:
+        return Trial(
+            number=frozen.number,
+            name=f"{self._config.name}-{frozen.number:03d}",
+            parameters={
+                key: frozen.params[key] for key in self._config.parameters if key in frozen.params
+            },
+            state=frozen.state.name.lower(),
+            value=frozen.value if frozen.state.is_finished() else None,
+            reason=frozen.user_attrs.get(_REASON, ""),
+            made=frozen.user_attrs.get(_MADE, ""),
+            validations=frozen.intermediate_values,
+        )
+
+
+def _suggest(handle: "optuna.Trial", key: str, values: tuple[Scalar, ...] | Range) -> Any:
+    if isinstance(values, tuple):
+        return handle.suggest_categorical(key, values)
+    options: dict[str, Any] = {"log": values.log}
+    if values.step is not None:
+        options["step"] = values.step
+    suggest = handle.suggest_int if values.whole else handle.suggest_float
+    return suggest(key, values.low, values.high, **options)  # type: ignore[arg-type]
