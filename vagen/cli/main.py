@@ -38,7 +38,7 @@ COMMANDS = {
     "plan": Command("vagen.cli.plan:plan", "what would run: steps, sizes, memory", _WORDS),
     "doctor": Command("vagen.cli.doctor:doctor", "check this machine and this model", _WORDS),
     "judge": Command("vagen.cli.judge:judge", "how good a judge is, and what it pays for", _WORDS),
-    "env": Command("vagen.cli.env:env", "check an environment of your own"),
+    "env": Command("vagen.cli.env:env", "show an environment, or check one of your own"),
     "store": Command("vagen.cli.store:store", "what is in a store: list, check, copy, tidy up"),
     "cluster": Command("vagen.cli.cluster:cluster", "runs on Kubernetes: status, logs, end"),
     "compile": Command("vagen.cli.run:compile_ir", "write the pipeline as Kubeflow YAML", _WORDS),
@@ -280,7 +280,11 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     "env": [
         (
             ("action",),
-            {"choices": ["check"], "help": "play it, and say how it breaks the contract"},
+            {
+                "choices": ["check", "show"],
+                "help": "check: play it, and say how it breaks the contract; show: its prompt, "
+                "levels, an expert's episode, the truth, what chance wins, with a page",
+            },
         ),
         (("name",), {"help": "module:Class, or a registered name such as FrozenLake"}),
         (
@@ -291,6 +295,10 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
                 "metavar": "KEY=VALUE|FILE",
                 "help": "an option of its env_config, or a YAML file of them; may be repeated",
             },
+        ),
+        (
+            ("--to",),
+            {"metavar": "DIR", "help": "show: folder for the page (outputs/environments/NAME)"},
         ),
     ],
     "store": [
