@@ -33,6 +33,7 @@ _WORDS = "experiment (a name under experiments/, or a file), then dotted overrid
 COMMANDS = {
     "run": Command("vagen.cli.run:run", "train: the whole pipeline, or one step of it", _WORDS),
     "resume": Command("vagen.cli.run:resume", "go on with a run that stopped"),
+    "runs": Command("vagen.cli.runs:runs", "list runs: state, iterations, success, time"),
     "eval": Command("vagen.cli.evaluate:evaluate", "measure a model or a run on levels", _WORDS),
     "view": Command("vagen.cli.evaluate:view", "open a run's or an evaluation's report"),
     "plan": Command("vagen.cli.plan:plan", "what would run: steps, sizes, memory", _WORDS),
@@ -202,6 +203,10 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     "resume": [
         (("run",), {"help": "the run's folder, or its name under the output folder"}),
         _PIPELINE,
+    ],
+    "runs": [
+        (("folder",), {"nargs": "?", "help": "that holds the runs (default: the output folder)"}),
+        (("--json",), {"action": "store_true", "help": "as JSON, with the reason of a failure"}),
     ],
     "eval": [
         (
