@@ -14,6 +14,8 @@ from vagen.config import InfraConfig
 from vagen.run.listing import RunStatus, list_runs
 from vagen.run.uris import is_uri
 
+_WIDE = 200
+"""Characters of a line where no terminal says how many it has."""
 _STYLES = {"training": "cyan", "finished": "green", "failed": "red", "interrupted": "yellow"}
 
 
@@ -37,7 +39,9 @@ def runs(options: Namespace) -> None:
     elif not found:
         print(f"no runs in {folder}")
     else:
-        Console(soft_wrap=True).print(_table(found))
+        console = Console()
+        console = console if console.is_terminal else Console(width=_WIDE)
+        console.print(_table(found))
         for status in found:
             if status.message:
                 print(f"{status.name} failed: {status.message.splitlines()[0]}")
@@ -47,7 +51,9 @@ def _table(found: list[RunStatus]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("run", "state", "iteration", "start", "newest", "time", "preset", "seed"):
         right = name in ("iteration", "start", "newest", "time", "seed")
-        table.add_column(name, justify="right" if right else "left", no_wrap=name != "run")
+        table.add_column(
+            name, justify="right" if right else "left", no_wrap=name != "run", overflow="fold"
+        )
     for status in found:
         table.add_row(
             status.name,
