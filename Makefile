@@ -29,7 +29,7 @@ GPU_PYTHON ?= $(BIN)/python
 
 .PHONY: help venv run pipeline resume eval view ui doctor plan compile submit status logs gc \
 	check test test-cluster test-verl test-vllm system-packages \
-	lint format docs hooks \
+	lint format docs docs-site gallery hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
 	bench-judge-hacking bench-learning bench-method bench-rollout bench-service bench-stability \
 	bench-startup bench-structure bench-sweep bench-trl bench-verl-cpu clean
@@ -157,6 +157,12 @@ docs: $(READY) ## Write the generated documents anew: options, presets, metrics,
 	$(BIN)/python -m vagen.config.preset_table docs/algorithms.md
 	$(BIN)/python -m vagen.engines.verl.table docs/verl.md
 	$(BIN)/python -m vagen.metrics docs/metrics.md
+
+docs-site: $(READY) ## Build the site of docs/ into build/site; a link that leads nowhere is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+gallery: $(READY) ## Draw docs/gallery.md anew from the environments (minutes)
+	$(BIN)/python -m vagen.report.gallery docs
 
 hooks: $(READY) ## Install the git hooks (format and lint at every commit)
 	$(BIN)/pre-commit install

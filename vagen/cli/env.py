@@ -1,15 +1,23 @@
-"""`vagen env check`: whether an environment keeps the contract."""
+"""`vagen env`: what an environment is like, and whether it keeps the contract."""
 
+import re
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from vagen.config import InfraConfig
 from vagen.config.layers import Layers, parse_override
 from vagen.config.yaml_io import read_yaml
 from vagen.envs import ContractError, check_env, make
+from vagen.envs.base import AgentEnv
+
+if TYPE_CHECKING:
+    from vagen.report.environment import Portrait
 
 
 def env(options: Namespace) -> None:
-    """Plays an environment and prints which parts of the contract it keeps.
+    """Plays an environment and prints which parts of the contract it keeps; or all one would know
+    of it, with a page of pictures.
 
     Raises:
         ConfigError: An option is not `key=value`, or a file is no YAML.
@@ -26,7 +34,56 @@ def env(options: Namespace) -> None:
         reason = f"{type(error).__name__}: {error}"
         raise ContractError(f"{options.name} cannot be made: {reason}") from error
     try:
-        check_env(made, report=lambda sentence: print(f"✓ {sentence}", flush=True))
+        if options.action == "show":
+            _show(made, options)
+        else:
+            check_env(made, report=lambda sentence: print(f"✓ {sentence}", flush=True))
     finally:
         made.close()
     print(f"{options.name} keeps the contract of vagen.envs.AgentEnv")
+
+
+def _show(made: AgentEnv, options: Namespace) -> None:
+    """Prints what an environment is, and writes the page; raises what breaks the contract last."""
+    from vagen.report.environment import portray, write_portrait
+
+    contract: list[tuple[bool, str]] = []
+    problem: ContractError | None = None
+    try:
+        check_env(made, report=lambda sentence: contract.append((True, sentence)))
+    except ContractError as error:
+        contract.append((False, str(error)))
+        problem = error
+    try:
+        portrait = portray(options.name, made)
+    except ContractError as error:
+        raise problem or error from None
+    _print(portrait)
+    print("\ncontract")
+    for kept, sentence in contract:
+        print(f"  {'✓' if kept else '✗'} {sentence}")
+    name = re.sub(r"[^\w.-]+", "-", options.name)
+    folder = Path(options.to or Path(InfraConfig().output_dir, "environments", name))
+    print(f"\n{write_portrait(portrait, folder, contract)}  (vagen view {folder})")
+    if problem is not None:
+        raise problem
+
+
+def _print(portrait: "Portrait") -> None:
+    print(f"prompt\n{_indented(portrait.prompt)}\n\nlevels")
+    for level in portrait.levels:
+        print(f"  seed {level.seed}: {level.truth}\n{_indented(level.shown['text'], 4)}")
+    if portrait.expert is not None:
+        print("\nthe expert's episode")
+        for response, info in zip(
+            portrait.expert.responses, portrait.expert.infos[1:], strict=True
+        ):
+            paid = "  ".join(f"{part} {value:+.2f}" for part, value in info["rewards"].items())
+            print(f"{_indented(response)}\n    {paid}{'  success' if info['success'] else ''}")
+    print("\nsuccess")
+    for success in portrait.successes:
+        print(f"  {success}")
+
+
+def _indented(text: str, by: int = 2) -> str:
+    return "\n".join(f"{' ' * by}{line}" for line in text.splitlines())

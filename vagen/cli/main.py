@@ -40,13 +40,14 @@ COMMANDS = {
         "sweep (a file, or a name under experiments/sweeps/), then dotted overrides: key=value",
     ),
     "resume": Command("vagen.cli.run:resume", "go on with a run that stopped"),
+    "runs": Command("vagen.cli.runs:runs", "list runs: state, iterations, success, time"),
     "eval": Command("vagen.cli.evaluate:evaluate", "measure a model or a run on levels", _WORDS),
     "view": Command("vagen.cli.evaluate:view", "open a run's or an evaluation's report"),
     "compare": Command("vagen.cli.compare:compare", "runs side by side, over their seeds"),
     "plan": Command("vagen.cli.plan:plan", "what would run: steps, sizes, memory", _WORDS),
     "doctor": Command("vagen.cli.doctor:doctor", "check this machine and this model", _WORDS),
     "judge": Command("vagen.cli.judge:judge", "how good a judge is, and what it pays for", _WORDS),
-    "env": Command("vagen.cli.env:env", "check an environment of your own"),
+    "env": Command("vagen.cli.env:env", "show an environment, or check one of your own"),
     "store": Command("vagen.cli.store:store", "what is in a store: list, check, copy, tidy up"),
     "cluster": Command("vagen.cli.cluster:cluster", "runs on Kubernetes: status, logs, end"),
     "compile": Command("vagen.cli.run:compile_ir", "write the pipeline as Kubeflow YAML", _WORDS),
@@ -215,6 +216,10 @@ _OPTIONS: dict[str, list[Option]] = {
         (("run",), {"help": "the run's folder, or its name under the output folder"}),
         PIPELINE,
     ],
+    "runs": [
+        (("folder",), {"nargs": "?", "help": "that holds the runs (default: the output folder)"}),
+        (("--json",), {"action": "store_true", "help": "as JSON, with the reason of a failure"}),
+    ],
     "eval": [
         (
             ("model",),
@@ -317,7 +322,11 @@ _OPTIONS: dict[str, list[Option]] = {
     "env": [
         (
             ("action",),
-            {"choices": ["check"], "help": "play it, and say how it breaks the contract"},
+            {
+                "choices": ["check", "show"],
+                "help": "check: play it, and say how it breaks the contract; show: its prompt, "
+                "levels, an expert's episode, the truth, what chance wins, with a page",
+            },
         ),
         (("name",), {"help": "module:Class, or a registered name such as FrozenLake"}),
         (
@@ -328,6 +337,10 @@ _OPTIONS: dict[str, list[Option]] = {
                 "metavar": "KEY=VALUE|FILE",
                 "help": "an option of its env_config, or a YAML file of them; may be repeated",
             },
+        ),
+        (
+            ("--to",),
+            {"metavar": "DIR", "help": "show: folder for the page (outputs/environments/NAME)"},
         ),
     ],
     "store": [

@@ -1,6 +1,7 @@
 """What an experiment and an infra cannot do together."""
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
 from vagen.config.base import ConfigError, Refusals
@@ -18,7 +19,13 @@ def check_infra(experiment: ExperimentConfig, infra: InfraConfig) -> None:
         ConfigError: With one line per reason.
     """
     engine = _verl(experiment, infra) if infra.engine == "verl" else _local(experiment)
-    parts = (_store(infra), _environments(experiment, infra), _judge(experiment, infra), engine)
+    parts = (
+        _store(infra),
+        _trackers(infra),
+        _environments(experiment, infra),
+        _judge(experiment, infra),
+        engine,
+    )
     _refuse(reason for part in parts for reason in part)
 
 
@@ -51,6 +58,12 @@ def _store(infra: InfraConfig) -> Refusals:
             "infra.store",
             "it is infra.output_dir, where runs are anyway; choose another folder, or null",
         )
+
+
+def _trackers(infra: InfraConfig) -> Refusals:
+    for name in infra.trackers:
+        if infra.kubernetes is None and find_spec(name) is None:
+            yield "infra.trackers", f"{name} is not installed: pip install 'vagen[{name}]'"
 
 
 def _environments(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:

@@ -41,6 +41,7 @@ from vagen.storage import (
     storage_errors,
 )
 from vagen.storage.writer import ATTEMPT
+from vagen.tracking.beside import WANDB_TOLD
 from vagen.tracking.spool import PENDING
 
 CONFIG = (layout.EXPERIMENT.as_posix(), layout.INFRA.as_posix())
@@ -49,7 +50,7 @@ _ATTEMPTS = ".attempts"
 """File of a run's folder: the attempts that were made in it, one per line."""
 _GROWING = (layout.EVENTS, layout.LOG, layout.JUDGE_ANSWERS)
 """Files of lines."""
-_FILES = (*_GROWING, layout.SUMMARY, layout.CURVES.as_posix())
+_FILES = (*_GROWING, WANDB_TOLD, layout.SUMMARY, layout.CURVES.as_posix())
 _TRACKING_FILES = (layout.MLFLOW_RUN, PENDING)
 _ORDER = (
     layout.LEVELS,

@@ -1,12 +1,12 @@
-"""What the stages tell MLflow: one MLflow run per pipeline run."""
+"""What the stages tell MLflow, and the trackers beside it: one run there per pipeline run."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vagen.run import layout
-from vagen.run.reading import result
+from vagen.run.reading import committed, result
 from vagen.run.run import Run
-from vagen.storage import read_manifest
 
 if TYPE_CHECKING:
     from vagen.tracking import Tracker
@@ -46,7 +46,27 @@ def tracker_of(run: Run) -> "Tracker":
             run.tracker.log_config(run.experiment)
             run.tracker.log_artifact(run.path / layout.EXPERIMENT, "config")
             run.tracker.log_artifact(run.path / layout.INFRA, "config")
+        _open_beside(run, run.tracker)
     return run.tracker
+
+
+def _open_beside(run: Run, tracker: "Tracker") -> None:
+    """Opens the trackers of `infra.trackers`; they catch up with what is committed."""
+    from vagen.tracking.beside import open_beside
+
+    tracker.beside = [
+        open_beside(
+            name,
+            run_dir=run.path,
+            run_name=run.name,
+            project=run.experiment.trainer.project_name,
+        )
+        for name in run.infra.trackers
+    ]
+    for beside in tracker.beside:
+        beside.log_config(run.experiment.model_dump(mode="json"))
+        for metrics, step in _recorded(run):
+            beside.log_metrics(metrics, step)
 
 
 def _about(run: Run) -> str:
@@ -68,19 +88,33 @@ def log_iteration(run: Run, iteration: int, metrics: dict[str, float]) -> None:
 def log_evaluation(run: Run, name: str) -> None:
     """Records an evaluation and its report."""
     tracker = tracker_of(run)
-    step = run.last_iteration + 1
-    if name == layout.WARM_START:
-        step = 0
-    elif name.startswith("iteration-"):
-        step = int(name.rpartition("-")[2])
     folder = run.fetch(run.evaluation(name))
-    tracker.log_metrics(result(folder)["metrics"], step=step)
+    tracker.log_metrics(result(folder)["metrics"], step=_step_of(run, name))
     tracker.log_artifact(folder / layout.REPORT, f"evaluations/{name}")
     tracker.log_artifact(folder / layout.RESULTS, f"evaluations/{name}")
 
 
 def log_all(run: Run) -> None:
     """Records what is committed and was not told: a process was killed in between."""
-    for iteration in range(run.finished_iterations):
-        history = read_manifest(run.step(iteration, "update")).payload["history"]
-        tracker_of(run).log_metrics(history, step=iteration)
+    for metrics, step in _recorded(run):
+        tracker_of(run).log_metrics(metrics, step=step)
+
+
+def _recorded(run: Run) -> Iterator[tuple[dict[str, float], int]]:
+    """Metrics of everything that is committed, each with its step."""
+    count = run.finished_iterations
+    names = (layout.WARM_START, *map(layout.validation, range(1, count + 1)), layout.FINAL)
+    for row in run.iteration_metrics():
+        told = {k: v for k, v in row.items() if k != "iteration" and not k.startswith("timing_s/")}
+        yield told, int(row["iteration"])
+    for name in names:
+        if committed(run.evaluation(name)) is not None:
+            yield result(run.evaluation(name))["metrics"], _step_of(run, name)
+
+
+def _step_of(run: Run, name: str) -> int:
+    """The step at which an evaluation stands: how many iterations its policy has learnt."""
+    if name == layout.WARM_START:
+        return 0
+    iteration = layout.validated_iteration(name)
+    return (run.last_iteration if iteration is None else iteration) + 1

@@ -5,6 +5,7 @@ from typing import Any
 
 from vagen import progress
 from vagen.learning.early_stop import stop_reason
+from vagen.learning.idle import PATIENCE, idle_signs
 from vagen.metrics import REWARD_VARIANCE
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.reading import result
@@ -62,6 +63,8 @@ def update(
         "policy_version": version_after(iteration),
         **watch.payload(),
     }
+    for sign in idle_signs([*_before(run, iteration), history]):
+        progress.note(sign)
     reason = _stop_reason(run, iteration, history)
     if reason is not None:
         payload["stopped"] = reason
@@ -81,6 +84,12 @@ def update(
     engine.version = version_after(iteration)
     log_iteration(run, iteration, history)
     return result(folder)
+
+
+def _before(run: Run, iteration: int) -> list[dict[str, float]]:
+    """Metrics of the iterations before this one, as far back as signs are looked for."""
+    numbers = range(max(iteration - PATIENCE, 0), iteration)
+    return [read_manifest(run.step(n, "update")).payload["history"] for n in numbers]
 
 
 def _stop_reason(run: Run, iteration: int, history: dict[str, float]) -> str | None:

@@ -31,6 +31,7 @@ from vagen.run.run import Run
 from vagen.service import AsyncEnv, environments_of
 from vagen.stages.checks import check_endpoints
 from vagen.stages.levels import LevelSet, draw_levels, load_levels
+from vagen.stages.reach import out_of_reach
 from vagen.stages.weights import configure_torch, device_of, helpers_of
 from vagen.storage import commit_directory
 
@@ -57,6 +58,8 @@ def warm_start(run: Run) -> dict[str, Any]:
         check_endpoints(run)
     configure_torch(run.infra)
     config = run.experiment
+    for text in out_of_reach(config, environments_of(run.infra.environments)):
+        progress.note(text)
     levels = load_levels(run)
     path = config.actor_rollout_ref.model.path
     with tempfile.TemporaryDirectory() as scratch:

@@ -136,6 +136,18 @@ def standing(path: Path) -> Iterator[None]:
     yield
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process is at work on a folder: one on this machine, or on any that shares it."""
+    try:
+        with (Path(folder) / ATTEMPT).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def check_newest(content: bytes | None, attempt: Attempt | None, what: str) -> None:
     """Refuses to write to a store that another attempt writes now.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
+from vagen.tracking.beside import Beside
 from vagen.tracking.names import flatten, legal_names
 from vagen.tracking.provenance import provenance_tags
 from vagen.tracking.server import TrackingError, default_uri, errors, open_client
@@ -47,6 +48,8 @@ class Tracker:
         """Address of the server or database."""
         self.run_id = run_id
         self.run_dir = run_dir
+        self.beside: list[Beside] = []
+        """Further trackers, which are told the same."""
         self._client = client
         self._spool = Spool(run_dir / PENDING)
         self._steps: dict[str, set[int]] = {}
@@ -138,6 +141,8 @@ class Tracker:
         A metric that has a value for `step` keeps it, so that a step repeated after a resume does
         not show twice.
         """
+        for tracker in self.beside:
+            tracker.log_metrics(metrics, step)
         values = {
             name: float(value)
             for name, value in legal_names(metrics).items()
@@ -176,6 +181,8 @@ class Tracker:
 
     def finish(self, status: RunStatus = "FINISHED") -> None:
         """Delivers what was kept back and closes the run. It may be attached to again."""
+        for tracker in self.beside:
+            tracker.finish(failed=status == "FAILED")
         self._retry_at = 0.0
         self._record({"op": "status", "status": status})
         if self._spool:

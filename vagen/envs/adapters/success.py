@@ -35,6 +35,21 @@ def read_rule(text: str) -> Rule:
     return lambda facts: all(condition(facts) for condition in conditions)
 
 
+def least(text: str) -> dict[str, float]:
+    """What a rule asks for at least, of `return` and `steps`.
+
+    >>> least("terminated and return >= 100")
+    {'return': 100.0}
+    """
+    found = (_COMPARISON.fullmatch(part.strip()) for part in re.split(r"\band\b", text))
+    bounds = [match.groups() for match in found if match]
+    return {
+        name: float(number)
+        for name, sign, number in bounds
+        if name in ("return", "steps") and sign in (">=", ">", "==")
+    }
+
+
 def _read_condition(text: str) -> Rule:
     if match := _COMPARISON.fullmatch(text):
         name, sign, number = match.groups()

@@ -1,0 +1,83 @@
+"""Whether the episodes of an experiment can succeed at all, found by playing some."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from vagen.config.schema import ExperimentConfig
+from vagen.envs import parse_env_config
+from vagen.envs.adapters.gymnasium import GymnasiumConfig
+from vagen.envs.adapters.success import least
+from vagen.envs.registry import get_environment
+from vagen.rollout.scripted import play_scripted
+from vagen.rollout.types import Trajectory
+from vagen.service import Environments
+
+EPISODES = 8
+
+
+def out_of_reach(config: ExperimentConfig, places: Environments) -> Iterator[str]:
+    """Says of each environment in which success seems to be out of reach why.
+
+    An expert that wins none of some levels within the turns that there are, though it puts as many
+    actions into each as it may; without an expert, a sum of rewards that the actions cannot earn.
+
+    Args:
+        config: The experiment.
+        places: Where environments run.
+    """
+    turns = config.rollout_manager.max_turns
+    for config_id, spec in config.envs.items():
+        options = parse_env_config(spec.env_name, spec.env_config)
+        most = options.max_actions_per_step
+        full = options.model_copy(update={"expert_actions_per_turn": most})
+        actions = min(turns * most, options.max_steps)
+        env = places.open(spec.env_name, full)
+        try:
+            played = [
+                play_scripted(
+                    env,
+                    lambda env, _: env.expert_response(),
+                    config_id=config_id,
+                    env_name=spec.env_name,
+                    seed=seed,
+                    max_turns=turns,
+                )
+                for seed in range(EPISODES)
+            ]
+        finally:
+            env.close()
+        advice = (
+            "allow more (rollout_manager.max_turns, and max_actions_per_step and max_steps of the "
+            "environment), or ask for less"
+        )
+        if get_environment(spec.env_name).load().has_expert:
+            if not any(episode.success for episode in played):
+                yield (
+                    f"{config_id}: success seems out of reach: the expert wins none of "
+                    f"{EPISODES} levels in {turns} turns, which are {actions} actions at most; "
+                    f"{advice}"
+                )
+        elif isinstance(options, GymnasiumConfig):
+            yield from (
+                f"{config_id}: success is out of reach: {reason}; {advice}"
+                for reason in _too_few(options, actions, played)
+            )
+
+
+def _too_few(options: GymnasiumConfig, actions: int, played: list[Trajectory]) -> Iterator[str]:
+    """What of a rule for success that many actions cannot bring about."""
+    wanted = least(options.success)
+    scale = options.reward_values["reward"]
+    if (steps := wanted.get("steps", 0)) > actions:
+        yield f"`{options.success}` takes {steps:g} actions, and an episode has {actions} at most"
+    if "return" in wanted and scale > 0 and not any(episode.success for episode in played):
+        paid = max(turn.rewards.env / scale / _count(turn) for e in played for turn in e.turns)
+        if paid * actions < wanted["return"]:
+            yield (
+                f"`{options.success}` is asked for, and an episode has {actions} actions at most, "
+                f"none of which has earned more than {paid:g} in {EPISODES} random episodes"
+            )
+
+
+def _count(turn: Any) -> int:
+    return max(len(turn.parsed.actions), 1)
