@@ -201,6 +201,14 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
     ],
     "resume": [
         (("run",), {"help": "the run's folder, or its name under the output folder"}),
+        (
+            ("changes",),
+            {
+                "nargs": "*",
+                "metavar": "trainer.total_training_steps=N",
+                "help": "make it longer; a run that is at work takes it from its next iteration",
+            },
+        ),
         _PIPELINE,
     ],
     "eval": [

@@ -1,6 +1,7 @@
 """What a run's folder holds: the name of every file and folder, once.
 
     config/experiment.yaml, infra.yaml   what it was started with
+    config/extensions.jsonl              what made it longer since (`vagen.run.extension`)
     levels/, warm_start/                 before the iterations
     iterations/0007/rollout/             and judge/, advantage/, update/
     checkpoints/0007/                    weights and optimizer after an iteration's update
@@ -18,6 +19,7 @@ from pathlib import Path
 
 EXPERIMENT = Path("config/experiment.yaml")
 INFRA = Path("config/infra.yaml")
+EXTENSIONS = Path("config/extensions.jsonl")
 
 LEVELS, WARM_START, REGISTRATION = "levels", "warm_start", "registration"
 ITERATIONS, CHECKPOINTS, EVALUATIONS = "iterations", "checkpoints", "evaluations"

@@ -47,7 +47,8 @@ CONFIG = (layout.EXPERIMENT.as_posix(), layout.INFRA.as_posix())
 
 _ATTEMPTS = ".attempts"
 """File of a run's folder: the attempts that were made in it, one per line."""
-_GROWING = (layout.EVENTS, layout.LOG, layout.JUDGE_ANSWERS)
+_EXTENSIONS = layout.EXTENSIONS.as_posix()
+_GROWING = (layout.EVENTS, layout.LOG, layout.JUDGE_ANSWERS, _EXTENSIONS)
 """Files of lines."""
 _FILES = (*_GROWING, layout.SUMMARY, layout.CURVES.as_posix())
 _TRACKING_FILES = (layout.MLFLOW_RUN, PENDING)

@@ -61,6 +61,7 @@ def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
         cache=cache_folder(run.infra),
         facts={name.removeprefix("run/"): f"{value:.4g}" for name, value in spent(run).items()}
         | _blind_facts(levels),
+        replace=name == layout.FINAL,
     )
     log_evaluation(run, name)
     return result(folder)

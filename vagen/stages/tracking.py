@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vagen import progress
 from vagen.run import layout
-from vagen.run.reading import result
 from vagen.run.run import Run
-from vagen.storage import read_manifest
+from vagen.storage import MANIFEST, read_manifest
 
 if TYPE_CHECKING:
     from vagen.tracking import Tracker
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 def tracker_of(run: Run) -> "Tracker":
     """The run's tracker: started at first use, attached to afterwards.
+
+    A copy of a run, and one that was moved away from its database, is recorded anew, with all that
+    is committed in it.
 
     Raises:
         TrackingError: MLflow cannot be reached.
@@ -24,7 +27,7 @@ def tracker_of(run: Run) -> "Tracker":
         file = run.path / layout.MLFLOW_RUN
         output_dir = Path(run.infra.output_dir).absolute()
         uri = run.infra.mlflow_tracking_uri
-        if file.exists():
+        if file.exists() and _is_ours(run, file.read_text().strip(), output_dir):
             run.tracker = Tracker.attach(
                 run_id=file.read_text().strip(), run_dir=run.path, output_dir=output_dir, uri=uri
             )
@@ -41,7 +44,25 @@ def tracker_of(run: Run) -> "Tracker":
             run.tracker.log_config(run.experiment)
             run.tracker.log_artifact(run.path / layout.EXPERIMENT, "config")
             run.tracker.log_artifact(run.path / layout.INFRA, "config")
+            if run.finished_iterations:
+                log_all(run)
     return run.tracker
+
+
+def _is_ours(run: Run, run_id: str, output_dir: Path) -> bool:
+    """Whether what a run's folder says to be its MLflow run is, and not one of another folder."""
+    if run.infra.mlflow_tracking_uri is not None and run.mirror is not None:
+        return True
+    from vagen.tracking import Tracker
+
+    folder = Tracker.folder_of(run_id, output_dir=output_dir, uri=run.infra.mlflow_tracking_uri)
+    if folder is None:
+        return run.infra.mlflow_tracking_uri is not None  # a server that is wrong is told
+    another = folder / layout.MLFLOW_RUN
+    if folder == run.path or not another.is_file() or another.read_text().strip() != run_id:
+        return True
+    progress.note(f"this is a copy of {folder}: MLflow gets a run of its own for it")
+    return False
 
 
 def _about(run: Run) -> str:
@@ -62,20 +83,25 @@ def log_iteration(run: Run, iteration: int, metrics: dict[str, float]) -> None:
 
 def log_evaluation(run: Run, name: str) -> None:
     """Records an evaluation and its report."""
-    tracker = tracker_of(run)
-    step = run.last_iteration + 1
-    if name == layout.WARM_START:
-        step = 0
-    elif name.startswith("iteration-"):
-        step = int(name.rpartition("-")[2])
-    folder = run.fetch(run.evaluation(name))
-    tracker.log_metrics(result(folder)["metrics"], step=step)
+    tracker, folder = tracker_of(run), run.fetch(run.evaluation(name))
+    log_results(run, name)
     tracker.log_artifact(folder / layout.REPORT, f"evaluations/{name}")
     tracker.log_artifact(folder / layout.RESULTS, f"evaluations/{name}")
 
 
+def log_results(run: Run, name: str) -> None:
+    """Records what an evaluation measured, by iterations that were finished before."""
+    payload = read_manifest(run.evaluation(name)).payload
+    step = run.last_iteration + 1 if name == layout.FINAL else payload["iteration"]
+    tracker_of(run).log_metrics(payload["metrics"], step=step)
+
+
 def log_all(run: Run) -> None:
     """Records what is committed and was not told: a process was killed in between."""
+    evaluations = run.path / layout.EVALUATIONS
+    for name in sorted(path.parent.name for path in evaluations.glob(f"*/{MANIFEST}")):
+        if name in (layout.WARM_START, layout.FINAL) or layout.validated_iteration(name):
+            log_results(run, name)
     for iteration in range(run.finished_iterations):
         history = read_manifest(run.step(iteration, "update")).payload["history"]
         tracker_of(run).log_metrics(history, step=iteration)
