@@ -2,15 +2,16 @@
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from vagen.cli.common import RunNotFoundError, find_run, run_of
-from vagen.cli.evaluate import find_report
 from vagen.cli.main import USER_ERROR, main
 from vagen.cli.run import summary_table
+from vagen.cli.view import find_report
 from vagen.run.run import Run
 
 EXPERIMENT = """\
@@ -57,17 +58,19 @@ def test_runs_are_found_by_path_name_and_link(outputs: Path) -> None:
     assert run_of(inside) == run
 
 
-def test_the_report_of_the_final_evaluation_comes_first(outputs: Path) -> None:
+def test_a_run_that_has_only_begun_has_a_page(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = folder_like_a_run(outputs / "lake-1")
-    with pytest.raises(RunNotFoundError, match="has no report yet"):
-        find_report("lake-1")
-    for name in ("warm_start", "final"):
-        (run / "evaluations" / name).mkdir(parents=True)
-        (run / "evaluations" / name / "report.html").write_text("<html>")
-        assert find_report("lake-1") == run / "evaluations" / name / "report.html"
+    assert find_report("lake-1") == run / "report" / "index.html"
+    text = (run / "report" / "index.html").read_text()
+    assert "0 of 1" in text and "Nothing has been evaluated yet" in text
     early = run / "evaluations" / "warm_start"
-    assert find_report(str(early)) == early / "report.html"
-    assert find_report(str(early / "report.html")) == early / "report.html"
+    early.mkdir(parents=True)
+    (early / "report.html").write_text("<html>")
+    assert (
+        find_report(str(early)) == find_report(str(early / "report.html")) == early / "report.html"
+    )
 
 
 def test_a_run_without_a_policy_cannot_be_evaluated(
@@ -127,7 +130,20 @@ def test_run_rerun_eval_view_and_resume(outputs: Path, capfd: pytest.CaptureFixt
     assert "vagen resume one" in capfd.readouterr().err
 
     assert main(["view", "one", "--no-open"]) == 0
-    assert capfd.readouterr().out.strip() == str(run / "evaluations" / "final" / "report.html")
+    page = run / "report" / "index.html"
+    assert capfd.readouterr().out.strip() == str(page)
+    links = re.findall(r'href="([^"#]+)', page.read_text())
+    assert {"../evaluations/final/report.html", "levels-test.html"} <= set(links)
+    assert all((page.parent / link).is_file() for link in links)
+    assert 'href="../../report/index.html"' in (page.parent / links[0]).read_text()
+    assert main(["view", "one", "--no-open", "--follow"]) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "one has ended"
+    for step in ("rollout", "advantage"):
+        assert main(["view", str(run / "iterations" / "0000" / step), "--no-open"]) == 0
+        shown = Path(capfd.readouterr().out.strip())
+        assert f"iterations/0000/{step}" in shown.read_text()
+    assert main(["view", str(run / "iterations"), "--no-open"]) == USER_ERROR
+    assert "holds no episodes" in capfd.readouterr().err
 
     batch = run / "iterations" / "0000" / "rollout"
     assert main(["run", "--stage", "judge", "--from", str(batch), "--to", "judged"]) == 0

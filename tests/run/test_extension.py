@@ -115,7 +115,12 @@ def test_what_cannot_be_extended(tmp_path: Path, make_run):
 def test_an_interrupt_leaves_one_line_with_what_goes_on(make_started_run):
     run = make_started_run()
     command = [sys.executable, "-m", "vagen.cli.main", "resume", str(run.path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     while '"stage": "evaluate"' not in run.events.read_text() if run.events.exists() else True:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)

@@ -34,7 +34,7 @@ COMMANDS = {
     "run": Command("vagen.cli.run:run", "train: the whole pipeline, or one step of it", _WORDS),
     "resume": Command("vagen.cli.run:resume", "go on with a run that stopped"),
     "eval": Command("vagen.cli.evaluate:evaluate", "measure a model or a run on levels", _WORDS),
-    "view": Command("vagen.cli.evaluate:view", "open a run's or an evaluation's report"),
+    "view": Command("vagen.cli.view:view", "look at a run, an evaluation, or any step's episodes"),
     "plan": Command("vagen.cli.plan:plan", "what would run: steps, sizes, memory", _WORDS),
     "doctor": Command("vagen.cli.doctor:doctor", "check this machine and this model", _WORDS),
     "judge": Command("vagen.cli.judge:judge", "how good a judge is, and what it pays for", _WORDS),
@@ -247,7 +247,11 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         (("--to",), {"dest": "to", "metavar": "DIR", "help": "folder for the result"}),
     ],
     "view": [
-        (("target",), {"help": "a run, an evaluation, or an HTML file"}),
+        (
+            ("target",),
+            {"help": "a run, an evaluation, a step such as RUN/iterations/0007/rollout, or a page"},
+        ),
+        (("--follow",), {"action": "store_true", "help": "keep a run's page up to date"}),
         (("--no-open",), {"action": "store_true", "help": "print the path only"}),
     ],
     "plan": [

@@ -59,6 +59,7 @@ def resume(options: Namespace) -> None:
             f"--clone {options.run} --name {found.name}`"
         )
     pull(found)
+    found.check_config()
     if options.changes:
         extend(found, _steps(options.changes))
     if found.stands(found.registration) and (found.path / layout.SUMMARY).exists():
@@ -143,6 +144,9 @@ def _train(run: Run, *, as_pipeline: bool) -> None:
 
             with progress.output_to(run.path / layout.LOG):
                 train(run)
+    from vagen.stages.overview import write_pages
+
+    write_pages(run)
     show_summary(run.path)
 
 

@@ -7,7 +7,8 @@
     checkpoints/0007/                    weights and optimizer after an iteration's update
     evaluations/warm_start/              and final/, iteration-0010/, ...
     registration/
-    summary.json, report/curves.png      when both evaluations are there
+    summary.json                         when both evaluations are there
+    report/index.html, curves.png        the run's page (`vagen view`)
     events.jsonl, run.log                what ran when, and what was printed
     attempt.json                         who may write (named in `vagen.storage.writer`)
     tracking_pending.jsonl               what MLflow has not taken yet (`vagen.tracking.spool`)
@@ -41,6 +42,7 @@ LOG = "run.log"
 """What libraries print while the terminal shows the progress."""
 SUMMARY = "summary.json"
 CURVES = Path("report/curves.png")
+OVERVIEW = Path("report/index.html")
 LATEST = "latest"
 """Link beside the runs, to the newest."""
 

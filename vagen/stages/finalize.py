@@ -37,7 +37,7 @@ def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
     status: RunStatus = "FINISHED" if finished else "KILLED" if state == CANCELLED else "FAILED"
     summary = curves = problem = None
     try:
-        summary, curves = summarize(run), _curves(run)
+        summary, curves = summarize(run), write_run_curves(run)
     except CorruptArtifact as error:
         status, problem = "FAILED", error
     progress.event("run_ended", status=status, state=state, message=message or str(problem or ""))
@@ -112,14 +112,15 @@ def _seconds(run: Run) -> dict[str, float]:
     }
 
 
-def _curves(run: Run) -> Path | None:
+def write_run_curves(run: Run) -> Path | None:
+    """Draws the learning curves; None before the first iteration is finished."""
     history = run.iteration_metrics()
     if not history:
         return None
     marks = []
     for name, place in ((layout.WARM_START, 0), (layout.FINAL, run.last_iteration + 1)):
         if run.stands(run.evaluation(name)):
-            results = read_results(run.fetch(run.evaluation(name)))
+            results = read_results(run.fetch(run.evaluation(name), layout.RESULTS))
             ci95 = tuple(results["ci95"]) if results["ci95"] else None
             marks.append(Mark(f"test, {name}", place, results["success"], ci95))
     path = run.path / layout.CURVES
