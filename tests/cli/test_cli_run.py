@@ -168,3 +168,34 @@ def test_run_rerun_eval_view_and_resume(outputs: Path, capfd: pytest.CaptureFixt
     after = json.loads((run / "summary.json").read_text())
     for part in ("warm_start", "final", "paired_gain", "model_uri"):
         assert after[part] == before[part]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("infra.device=cuda", "no GPU is visible: use cpu or auto"),
+        ("infra.mlflow_tracking_uri=http://127.0.0.1:9", "cannot be reached"),
+        ("actor_rollout_ref.model.path=nobody/nothing", "is not on this machine and the hub"),
+    ],
+)
+def test_what_is_missing_is_said_before_anything_is_made(
+    option: str, message: str, outputs: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    Path("lake.yaml").write_text(EXPERIMENT)
+    assert main(["run", "lake.yaml", option]) == USER_ERROR
+    assert message in capsys.readouterr().err
+    assert not outputs.exists()
+
+
+def test_no_more_levels_are_drawn_than_there_are(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("lake.yaml").write_text(EXPERIMENT)
+    assert main(["eval", "lake.yaml", "--model", "expert", "--count", "1000000"]) == USER_ERROR
+    assert "set envs.lake.test_size" in capsys.readouterr().err
+    assert main(["run", "lake.yaml", "envs.lake.test_size=10000000"]) == USER_ERROR
+    assert "less than or equal to 1000000" in capsys.readouterr().err

@@ -15,7 +15,6 @@ from vagen.cli.common import find_run, load_configs, new_folder, pull, run_of
 from vagen.cli.main import INTERRUPTED, UsageError
 from vagen.config import InfraConfig
 from vagen.config.schema import is_name
-from vagen.models.files import check_model
 from vagen.run import layout
 from vagen.run.extension import OPTION, extend
 from vagen.run.run import Run
@@ -40,9 +39,10 @@ def run(options: Namespace) -> None:
             "this infra is a Kubernetes cluster's: send the training there with `vagen submit`, or "
             "take another --infra"
         )
-    check_model(experiment.actor_rollout_ref.model.path)
     from vagen.plan.parts import decide
+    from vagen.stages.checks import check_machine
 
+    check_machine(experiment, infra)
     created = Run.create(experiment, decide(experiment, infra), name=options.name)
     if options.stage:
         _step(options, created)

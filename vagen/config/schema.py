@@ -25,6 +25,9 @@ def _named(text: str) -> str:
 Name = Annotated[str, AfterValidator(_named)]
 
 
+LevelCount = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
 class EnvSpec(Section):
     """One environment of the training mixture."""
 
@@ -32,11 +35,11 @@ class EnvSpec(Section):
     """Registered name, e.g. `FrozenLake` or `Sokoban`."""
     env_config: dict[str, Any] = Field(default_factory=dict)
     """Options of the environment's own class (`render_mode`, `prompt_format`, `size`, ...)."""
-    train_size: PositiveInt = 10_000
+    train_size: LevelCount = 10_000
     """Number of training levels (seeds)."""
-    val_size: PositiveInt = 128
+    val_size: LevelCount = 128
     """Number of validation levels, disjoint from the training levels by level hash."""
-    test_size: PositiveInt = 256
+    test_size: LevelCount = 256
     """Number of held-out test levels, disjoint from both by level hash."""
 
 

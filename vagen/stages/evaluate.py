@@ -223,9 +223,9 @@ def evaluate_model(
     Raises:
         ModelError: The model cannot be loaded.
     """
+    levels = draw_levels(experiment, {split: count})
     engine = make_engine(experiment, infra, str(model_path), version=str(model_path))
     with closing(engine):
-        levels = draw_levels(experiment, {split: count})
         play_levels(
             experiment,
             engine,
