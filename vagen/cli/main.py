@@ -309,18 +309,32 @@ _OPTIONS: dict[str, list[tuple[tuple[str, ...], dict[str, Any]]]] = {
         (
             ("action",),
             {
-                "choices": ["ls", "put", "fetch", "verify", "gc"],
-                "help": "list folders; put or fetch one; check all; remove what nothing refers to",
+                "choices": ["ls", "put", "fetch", "verify", "gc", "prune"],
+                "help": "list folders; put or fetch one; check all; remove what nothing refers to; "
+                "prune: remove the episodes of a run's old iterations",
             },
         ),
-        (("uri",), {"help": "s3://bucket/prefix, file:///folder; of one folder for put and fetch"}),
+        (
+            ("uri",),
+            {
+                "help": "s3://bucket/prefix, file:///folder; of one folder for put and fetch; of a "
+                "run, or its folder or name, for prune"
+            },
+        ),
         (("path",), {"nargs": "?", "help": "the folder of put and fetch on this machine"}),
         (
             ("--older-than",),
             {"default": "7d", "metavar": "AGE", "help": "gc: remains younger than it stay (7d)"},
         ),
         (("--expire",), {"metavar": "AGE", "help": "gc: also runs unchanged for that long"}),
-        (("--dry-run",), {"action": "store_true", "help": "gc: only say what would be removed"}),
+        (
+            ("--keep",),
+            {"type": int, "metavar": "N", "help": "prune: the newest iterations that stay (2)"},
+        ),
+        (
+            ("--dry-run",),
+            {"action": "store_true", "help": "gc, prune: only say what would be removed"},
+        ),
         (("--infra",), {"metavar": "FILE", "help": "whose infra.s3 says how to reach it"}),
     ],
     "doctor": [

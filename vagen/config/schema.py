@@ -360,6 +360,10 @@ class TrainerConfig(Section):
     select: Annotated[Literal["last", "best_validation"], LATER] = "last"
     """Which policy the training ends with, is tested and registered: the last one, or of those that
     were validated the one with the highest success (of equals the latest)."""
+    keep_iterations: Annotated[PositiveInt | None, LATER] = None
+    """Newest iterations whose batches of episodes stay, on the disk and in the store; what older
+    ones have measured stays, and those that a checkpoint's successors could be learnt again from.
+    null keeps all."""
     critic_warmup: int = Field(default=0, ge=0)
     """First iterations in which only the critic learns."""
     format_probe: int | None = Field(default=None, ge=0)

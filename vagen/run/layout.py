@@ -37,6 +37,9 @@ STAGES = ("build", "warm_start", *ITERATION_STAGES, *EVALUATION_STAGES, "registe
 FINAL = "final"
 """The evaluation after the last iteration; that before the first is `WARM_START`."""
 
+KEEP_CHECKPOINTS = 2
+"""Latest checkpoints kept; older ones are deleted."""
+
 EVENTS = "events.jsonl"
 LOG = "run.log"
 """What libraries print while the terminal shows the progress."""

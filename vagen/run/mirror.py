@@ -168,9 +168,8 @@ class Mirror:
         for place in self._committed():
             if place not in self._others:
                 self._put(place, guard=self._guard)
-        checkpoints = self._path / layout.CHECKPOINTS
-        for place in [p for p in list(self._there) if p.startswith(f"{layout.CHECKPOINTS}/")]:
-            if place not in self._others and not (checkpoints / Path(place).name).exists():
+        for place in [place for place in list(self._there) if place.startswith(_LINEAGE)]:
+            if place not in self._others and not (self._path / place).exists():
                 self._store.delete(self._key(place), guard=self._guard)
                 del self._there[place]
         self.push_files()

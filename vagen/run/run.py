@@ -19,6 +19,7 @@ from vagen.run import layout
 from vagen.run.history import iteration_metrics
 from vagen.run.length import lengthened
 from vagen.run.mirror import Mirror, restore
+from vagen.run.pruning import is_pruned
 from vagen.run.reading import check_folder, committed, read_results, result
 from vagen.run.uris import is_uri
 from vagen.storage import MANIFEST, CorruptArtifact, read_manifest, sole_writer, storage_errors
@@ -26,9 +27,6 @@ from vagen.storage import MANIFEST, CorruptArtifact, read_manifest, sole_writer,
 if TYPE_CHECKING:
     from vagen.engines.base import Engine
     from vagen.tracking import Tracker
-
-KEEP_CHECKPOINTS = 2
-"""Latest checkpoints kept; older ones are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +259,8 @@ class Run:
         folder = self.folder(stage, iteration=iteration, name=name)
         if folder is not None and self.stands(folder):
             return self.located(result(folder))
+        if iteration is not None and is_pruned(self.step(iteration, "update")):
+            return self.located({**result(self.step(iteration, "update")), "metrics": {}})
         if stage == "evaluate":
             iteration = layout.validated_iteration(name)
         stop = self.stop if iteration is not None else None
