@@ -250,6 +250,7 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     values = config.model_dump(mode="json")
     del values["trainer"]["early_stop"]["empty_batches"]
     del values["trainer"]["select"]
+    del values["trainer"]["keep_iterations"]
     del values["algorithm"]["filter_groups"]
     del values["actor_rollout_ref"]["rollout"]["val_kwargs"]["n"]
     del values["judge"]["repetition"]["top_k"]
