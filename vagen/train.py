@@ -10,6 +10,7 @@ same order are a Kubeflow pipeline in `pipelines.definition`, each a process of 
 """
 
 from functools import partial
+from itertools import count
 
 from vagen.run import layout
 from vagen.run.run import Run
@@ -38,23 +39,26 @@ def train(run: Run) -> None:
         step(build)
         step(warm_start)
         step(evaluate, name=layout.WARM_START, split="test")
-        iterate(run, 0, run.experiment.trainer.total_training_steps)
+        iterate(run)
         step(evaluate, name=layout.FINAL, split="test")
         step(register)
 
 
-def iterate(run: Run, start: int, stop: int) -> None:
-    """The iterations from `start` to before `stop`, fewer if the training ends early."""
+def iterate(run: Run, start: int = 0, stop: int | None = None) -> None:
+    """The iterations from `start` to before `stop`, or to the end, which may come to be later;
+    fewer if the training ends early.
+    """
     step = partial(execute, run)
-    trainer = run.experiment.trainer
-    for iteration in range(start, stop):
+    for iteration in count(start):
+        if iteration >= (run.read_length() if stop is None else stop):
+            return
         step(rollout, iteration=iteration)
         if run.experiment.rollout_manager.one_step_off:
             start_rollout(run, iteration + 1)
         step(judge, iteration=iteration)
         step(advantage, iteration=iteration)
         step(update, iteration=iteration)
-        if trainer.validates_after(iteration):
+        if run.experiment.trainer.validates_after(iteration):
             step(evaluate, name=layout.validation(iteration + 1), split="val")
         if run.stop is not None:
             return

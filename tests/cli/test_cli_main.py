@@ -42,7 +42,7 @@ def test_values_may_hold_equals_signs_and_minus() -> None:
     [
         ("run a b", "one experiment at a time, not a, b"),
         ("run --bogus", "unrecognized arguments: --bogus"),
-        ("resume x y", "unrecognized arguments: y"),
+        ("view x y", "unrecognized arguments: y"),
         ("run --stage fly --of x", "invalid choice: 'fly'"),
         ("fly", "invalid choice: 'fly'"),
         ("eval", "the following arguments are required: model"),

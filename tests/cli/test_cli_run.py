@@ -2,15 +2,16 @@
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from vagen.cli.common import RunNotFoundError, find_run, run_of
-from vagen.cli.evaluate import find_report
 from vagen.cli.main import USER_ERROR, main
 from vagen.cli.run import summary_table
+from vagen.cli.view import find_report
 from vagen.run.run import Run
 
 EXPERIMENT = """\
@@ -59,17 +60,19 @@ def test_runs_are_found_by_path_name_and_link(outputs: Path) -> None:
     assert run_of(inside) == run
 
 
-def test_the_report_of_the_final_evaluation_comes_first(outputs: Path) -> None:
+def test_a_run_that_has_only_begun_has_a_page(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = folder_like_a_run(outputs / "lake-1")
-    with pytest.raises(RunNotFoundError, match="has no report yet"):
-        find_report("lake-1")
-    for name in ("warm_start", "final"):
-        (run / "evaluations" / name).mkdir(parents=True)
-        (run / "evaluations" / name / "report.html").write_text("<html>")
-        assert find_report("lake-1") == run / "evaluations" / name / "report.html"
+    assert find_report("lake-1") == run / "report" / "index.html"
+    text = (run / "report" / "index.html").read_text()
+    assert "0 of 1" in text and "Nothing has been evaluated yet" in text
     early = run / "evaluations" / "warm_start"
-    assert find_report(str(early)) == early / "report.html"
-    assert find_report(str(early / "report.html")) == early / "report.html"
+    early.mkdir(parents=True)
+    (early / "report.html").write_text("<html>")
+    assert (
+        find_report(str(early)) == find_report(str(early / "report.html")) == early / "report.html"
+    )
 
 
 def test_a_run_without_a_policy_cannot_be_evaluated(
@@ -129,7 +132,20 @@ def test_run_rerun_eval_view_and_resume(outputs: Path, capfd: pytest.CaptureFixt
     assert "vagen resume one" in capfd.readouterr().err
 
     assert main(["view", "one", "--no-open"]) == 0
-    assert capfd.readouterr().out.strip() == str(run / "evaluations" / "final" / "report.html")
+    page = run / "report" / "index.html"
+    assert capfd.readouterr().out.strip() == str(page)
+    links = re.findall(r'href="([^"#]+)', page.read_text())
+    assert {"../evaluations/final/report.html", "levels-test.html"} <= set(links)
+    assert all((page.parent / link).is_file() for link in links)
+    assert 'href="../../report/index.html"' in (page.parent / links[0]).read_text()
+    assert main(["view", "one", "--no-open", "--follow"]) == 0
+    assert capfd.readouterr().out.splitlines()[-1] == "one has ended"
+    for step in ("rollout", "advantage"):
+        assert main(["view", str(run / "iterations" / "0000" / step), "--no-open"]) == 0
+        shown = Path(capfd.readouterr().out.strip())
+        assert f"iterations/0000/{step}" in shown.read_text()
+    assert main(["view", str(run / "iterations"), "--no-open"]) == USER_ERROR
+    assert "holds no episodes" in capfd.readouterr().err
 
     batch = run / "iterations" / "0000" / "rollout"
     assert main(["run", "--stage", "judge", "--from", str(batch), "--to", "judged"]) == 0
@@ -154,3 +170,34 @@ def test_run_rerun_eval_view_and_resume(outputs: Path, capfd: pytest.CaptureFixt
     after = json.loads((run / "summary.json").read_text())
     for part in ("warm_start", "final", "paired_gain", "model_uri"):
         assert after[part] == before[part]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("infra.device=cuda", "no GPU is visible: use cpu or auto"),
+        ("infra.mlflow_tracking_uri=http://127.0.0.1:9", "cannot be reached"),
+        ("actor_rollout_ref.model.path=nobody/nothing", "is not on this machine and the hub"),
+    ],
+)
+def test_what_is_missing_is_said_before_anything_is_made(
+    option: str, message: str, outputs: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    Path("lake.yaml").write_text(EXPERIMENT)
+    assert main(["run", "lake.yaml", option]) == USER_ERROR
+    assert message in capsys.readouterr().err
+    assert not outputs.exists()
+
+
+def test_no_more_levels_are_drawn_than_there_are(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("lake.yaml").write_text(EXPERIMENT)
+    assert main(["eval", "lake.yaml", "--model", "expert", "--count", "1000000"]) == USER_ERROR
+    assert "set envs.lake.test_size" in capsys.readouterr().err
+    assert main(["run", "lake.yaml", "envs.lake.test_size=10000000"]) == USER_ERROR
+    assert "less than or equal to 1000000" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from vagen.config import ConfigError, ExperimentConfig, config_digest, dump_yaml
 from vagen.config.load import load_experiment, load_infra
-from vagen.config.yaml_io import parse_value
+from vagen.config.yaml_io import parse_value, parse_yaml
 from vagen.envs import env_config_digest
 
 BASE = """\
@@ -250,6 +250,7 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     values = config.model_dump(mode="json")
     del values["trainer"]["early_stop"]["empty_batches"]
     del values["trainer"]["select"]
+    del values["trainer"]["keep_iterations"]
     del values["algorithm"]["filter_groups"]
     del values["actor_rollout_ref"]["rollout"]["val_kwargs"]["n"]
     del values["judge"]["repetition"]["top_k"]
@@ -275,3 +276,14 @@ def test_a_later_option_changes_the_digest_only_where_it_is_used(experiment: Pat
     assert not {"memory"} & {*spec.env_config, *spec.env_config["tags"]}
     asked = env_config_digest(spec.env_name, {**spec.env_config, "memory": True})
     assert asked != env_config_digest(spec.env_name, spec.env_config)
+
+
+def test_aliases_that_grow_without_end_are_refused():
+    rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    rows += [f"a{k}: &a{k} [{', '.join(10 * [f'*a{k - 1}'])}]" for k in range(1, 9)]
+    with pytest.raises(ConfigError, match="bomb holds more than 100,000 values"):
+        parse_yaml("\n".join(rows), "bomb")
+    for text in ("&a [*a]", "{a: &a [x, *a]}"):
+        with pytest.raises(ConfigError, match="holds more than"):
+            parse_value(text)
+    assert parse_value("[&a {x: 1}, *a]") == [{"x": 1}, {"x": 1}]

@@ -8,9 +8,9 @@ from vagen.cli.main import USER_ERROR, main
 from vagen.engines.local.engine import LocalEngine
 from vagen.progress import configure, read_events
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.run.layout import ITERATION_STAGES, validated_iteration
+from vagen.run.layout import ITERATION_STAGES, KEEP_CHECKPOINTS, validated_iteration
 from vagen.run.reading import read_results
-from vagen.run.run import KEEP_CHECKPOINTS, Stop
+from vagen.run.run import Stop
 from vagen.stages.evaluate import evaluate
 from vagen.stages.execute import execute, stage_named
 from vagen.stages.rollout import rollout

@@ -17,8 +17,9 @@ from vagen.engines.local.engine import LocalEngine
 from vagen.models import load_model
 from vagen.rollout.batch import BatchError, TrajectoryBatch
 from vagen.rollout.runner import derive_seed
+from vagen.run.layout import KEEP_CHECKPOINTS
 from vagen.run.reading import committed, read_results
-from vagen.run.run import KEEP_CHECKPOINTS, Run
+from vagen.run.run import Run
 from vagen.run.spent import ENGINE_STARTED
 from vagen.stages import weights
 from vagen.stages.evaluate import evaluate

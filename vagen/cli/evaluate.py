@@ -1,19 +1,13 @@
-"""`vagen eval` and `vagen view`."""
+"""`vagen eval`."""
 
-import os
 import time
-import webbrowser
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 
 from vagen.cli.common import (
-    RunNotFoundError,
-    find_run,
     load_configs,
     new_folder,
     run_named,
-    run_of,
 )
 from vagen.cli.main import UsageError
 from vagen.config.load import load_experiment, load_infra
@@ -85,49 +79,3 @@ def _refuse_flags(options: Namespace) -> None:
             )
     if options.eval_overrides:
         raise UsageError(f"eval.{options.eval_overrides[0]} goes with --model")
-
-
-def view(options: Namespace) -> None:
-    """Prints where the report of a run or an evaluation is, and opens it."""
-    from vagen.progress import close
-
-    try:
-        report = find_report(options.target)
-    finally:
-        close()
-    print(report)
-    has_display = os.name == "nt" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if not options.no_open and (has_display or os.uname().sysname == "Darwin"):
-        webbrowser.open(report.as_uri())
-
-
-def find_report(target: str) -> Path:
-    """The HTML file of a run (its final evaluation first), of an evaluation, or the file itself.
-
-    Raises:
-        RunNotFoundError: If there is none.
-    """
-    path = Path(target)
-    if path.is_file() and path.suffix == ".html":
-        return path.resolve()
-    if not path.is_dir():
-        path = find_run(target)
-    path = path.resolve()
-    folders = [path / layout.CURVES.parent, path / layout.EVALUATIONS / layout.FINAL, path]
-    others = sorted((path / layout.EVALUATIONS).glob("*"), key=lambda found: found.stat().st_mtime)
-    fetch = _fetcher(path)
-    for folder in [*folders, *reversed(others)]:
-        pages = sorted(fetch(folder).glob("*.html"))
-        if pages:
-            return pages[0].resolve()
-    raise RunNotFoundError(f"{path} has no report yet: no evaluation of it is finished")
-
-
-def _fetcher(path: Path) -> Callable[[Path], Path]:
-    """What brings the contents of a folder at or below `path` from its run's store."""
-    from vagen.run.run import Run
-
-    try:
-        return Run.open(run_of(path)).fetch
-    except RunNotFoundError:
-        return lambda folder: folder

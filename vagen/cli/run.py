@@ -1,8 +1,11 @@
 """`vagen run`, `vagen resume`, `vagen compile`."""
 
 import json
+import sys
 import time
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,13 @@ from vagen.cli.common import (
     run_of,
     stopped_by_sigterm,
 )
-from vagen.cli.main import UsageError
+from vagen.cli.main import INTERRUPTED, UsageError
+from vagen.config import InfraConfig
 from vagen.config.schema import is_name
-from vagen.models.files import check_model
 from vagen.run import layout
+from vagen.run.extension import OPTION, extend
 from vagen.run.run import Run
+from vagen.storage import InUse
 
 
 def run(options: Namespace) -> int | None:
@@ -47,9 +52,10 @@ def run(options: Namespace) -> int | None:
             "this infra is a Kubernetes cluster's: send the training there with `vagen submit`, or "
             "take another --infra"
         )
-    check_model(experiment.actor_rollout_ref.model.path)
     from vagen.plan.parts import decide
+    from vagen.stages.checks import check_machine
 
+    check_machine(experiment, infra)
     created = Run.create(experiment, decide(experiment, infra), name=options.name)
     if options.stage:
         _step(options, created)
@@ -67,7 +73,34 @@ def resume(options: Namespace) -> None:
             f"--clone {options.run} --name {found.name}`"
         )
     pull(found)
-    _train(found, as_pipeline=options.pipeline)
+    found.check_config()
+    if options.changes:
+        extend(found, _steps(options.changes))
+    if found.stands(found.registration) and (found.path / layout.SUMMARY).exists():
+        print(f"{found.name} is finished, there is nothing to do")
+        show_summary(found.path)
+        return
+    try:
+        _train(found, as_pipeline=options.pipeline)
+    except InUse:
+        if not options.changes:
+            raise
+        print(f"{found.name} is at work, and will be that long from its next iteration on")
+
+
+def _steps(changes: list[str]) -> int:
+    """The number of iterations that a resumed run shall have.
+
+    Raises:
+        UsageError: Something else is to be changed.
+    """
+    key, _, value = changes[-1].partition("=")
+    if len(changes) > 1 or key != OPTION or not value.isdigit():
+        raise UsageError(
+            f"a run that began can only be made longer, {OPTION}=120, not {' '.join(changes)}; "
+            "begin another with `vagen run`"
+        )
+    return int(value)
 
 
 def compile_ir(options: Namespace) -> None:
@@ -115,7 +148,7 @@ def summary_table(summary: dict[str, Any], run_dir: Path) -> Any:
 
 
 def _train(run: Run, *, as_pipeline: bool) -> None:
-    with stopped_by_sigterm():
+    with stopped_by_sigterm(), _told_how_to_go_on(run):
         if as_pipeline:
             from pipelines.local import run_pipeline
 
@@ -125,6 +158,9 @@ def _train(run: Run, *, as_pipeline: bool) -> None:
 
             with progress.output_to(run.path / layout.LOG):
                 train(run)
+    from vagen.stages.overview import write_pages
+
+    write_pages(run)
     show_summary(run.path)
 
 
@@ -137,6 +173,20 @@ def _check_seeds(options: Namespace) -> None:
     given = {"--stage": options.stage, "--pipeline": options.pipeline, "--from": options.batch}
     if words := [option for option, value in given.items() if value]:
         raise UsageError(f"--seeds makes whole trainings: leave out {', '.join(words)}")
+
+
+@contextmanager
+def _told_how_to_go_on(run: Run) -> Iterator[None]:
+    """Says at an interrupt what goes on with the run."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        beside = (Path(InfraConfig().output_dir) / run.name).absolute()
+        name = run.name if beside == run.path else run.path
+        print(f"stopped; `vagen resume {name}` goes on", file=sys.stderr)
+        raise SystemExit(
+            INTERRUPTED if isinstance(stop, KeyboardInterrupt) else stop.code
+        ) from None
 
 
 def _check_step(options: Namespace) -> None:

@@ -3,12 +3,24 @@
 import re
 import tempfile
 from argparse import Namespace
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from vagen.cli.common import find_run
 from vagen.cli.main import UsageError
 from vagen.config.load import load_infra
-from vagen.storage import MANIFEST, StorageError, Store, open_store, parse_manifest
+from vagen.run import layout
+from vagen.run.pruning import BATCHES, prunable, prune_batches
+from vagen.run.uris import is_uri
+from vagen.storage import (
+    MANIFEST,
+    StorageError,
+    Store,
+    open_store,
+    parse_manifest,
+    sole_writer,
+)
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -88,7 +100,64 @@ def _collect(options: Namespace) -> None:
     print(f"{len(found)} {done}, {_size(sum(removal.size for removal in found))}")
 
 
-_ACTIONS = {"ls": _list, "put": _put, "fetch": _fetch, "verify": _verify, "gc": _collect}
+def _prune(options: Namespace) -> None:
+    """Removes the batches of a run's old iterations, on this machine or in a store.
+
+    Raises:
+        InUse: Another process works on the run.
+    """
+    keep = 2 if options.keep is None else options.keep
+    if keep < 1:
+        raise UsageError(f"--keep is {keep}; the newest iteration stays, so that 1 is the least")
+    if is_uri(options.uri):
+        _prune_stored(options, keep)
+        return
+    from vagen.run.run import Run
+
+    run = Run.open(find_run(options.uri))
+    saved = [int(p.parent.name) for p in run.path.glob(f"{layout.CHECKPOINTS}/[0-9]*/{MANIFEST}")]
+    needed = [number for number in saved if number != run.best_iteration] or saved
+    numbers = prunable(run.finished_iterations, needed, keep)
+    with sole_writer(run.path) if not options.dry_run else nullcontext():
+        freed = prune_batches(run.path, numbers, dry_run=options.dry_run)
+    _say_pruned(len(numbers), freed, options)
+
+
+def _prune_stored(options: Namespace, keep: int) -> None:
+    root, name = _split(options.uri)
+    where = _open(root, options)
+    keys = [key.split("/")[1:] for key in where.list(name)]
+    saved = [int(parts[1]) for parts in keys if parts[0] == layout.CHECKPOINTS]
+    done = sum(parts[0] == layout.ITERATIONS and parts[2] == "update" for parts in keys)
+    gone = [
+        "/".join((name, *parts))
+        for parts in keys
+        if parts[0] == layout.ITERATIONS
+        and parts[2] in BATCHES
+        and int(parts[1]) in prunable(done, saved, keep)
+    ]
+    freed = 0
+    for key in gone:
+        manifest = parse_manifest(where.manifest(key), f"{key}/{MANIFEST}")
+        freed += sum(entry.size for entry in manifest.files.values())
+        if not options.dry_run:
+            where.delete(key)
+    _say_pruned(len({key.split("/")[2] for key in gone}), freed, options)
+
+
+def _say_pruned(count: int, freed: int, options: Namespace) -> None:
+    done = "would be removed" if options.dry_run else "removed"
+    print(f"episodes of {count} iterations {done}, {_size(freed)}")
+
+
+_ACTIONS = {
+    "ls": _list,
+    "put": _put,
+    "fetch": _fetch,
+    "verify": _verify,
+    "gc": _collect,
+    "prune": _prune,
+}
 
 
 def read_age(text: str, option: str) -> timedelta:

@@ -25,6 +25,9 @@ def _named(text: str) -> str:
 Name = Annotated[str, AfterValidator(_named)]
 
 
+LevelCount = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
 class EnvSpec(Section):
     """One environment of the training mixture."""
 
@@ -32,11 +35,11 @@ class EnvSpec(Section):
     """Registered name, e.g. `FrozenLake` or `Sokoban`."""
     env_config: dict[str, Any] = Field(default_factory=dict)
     """Options of the environment's own class (`render_mode`, `prompt_format`, `size`, ...)."""
-    train_size: PositiveInt = 10_000
+    train_size: LevelCount = 10_000
     """Number of training levels (seeds)."""
-    val_size: PositiveInt = 128
+    val_size: LevelCount = 128
     """Number of validation levels, disjoint from the training levels by level hash."""
-    test_size: PositiveInt = 256
+    test_size: LevelCount = 256
     """Number of held-out test levels, disjoint from both by level hash."""
 
 
@@ -357,6 +360,10 @@ class TrainerConfig(Section):
     select: Annotated[Literal["last", "best_validation"], LATER] = "last"
     """Which policy the training ends with, is tested and registered: the last one, or of those that
     were validated the one with the highest success (of equals the latest)."""
+    keep_iterations: Annotated[PositiveInt | None, LATER] = None
+    """Newest iterations whose batches of episodes stay, on the disk and in the store; what older
+    ones have measured stays, and those that a checkpoint's successors could be learnt again from.
+    null keeps all."""
     critic_warmup: int = Field(default=0, ge=0)
     """First iterations in which only the critic learns."""
     format_probe: int | None = Field(default=None, ge=0)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import yaml
 from pydantic import BaseModel
 
 from vagen.config.base import ConfigError
+
+MOST_VALUES = 100_000
+"""Values of a configuration, those that aliases repeat counted each time."""
 
 _FLOAT = re.compile(
     r"^[-+]?(?:(?:[0-9][0-9_]*)?\.[0-9][0-9_]*|[0-9][0-9_]*\.?)(?:[eE][-+]?[0-9]+)?$"
@@ -37,12 +41,19 @@ def parse_value(text: str) -> Any:
     """Reads the value of an override: `0.95`, `null`, `[1, 2]`, `text`.
 
     Raises:
-        ConfigError: If the text is not YAML.
+        ConfigError: If the text is not YAML, or its aliases make it very large.
     """
+    loader = _Loader(text)
     try:
-        return yaml.load(text, _Loader)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_size(node, text[:40])
+        return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise ConfigError(f"{text!r} is not a YAML value ({_problem(error)})") from None
+    finally:
+        loader.dispose()
 
 
 def read_yaml(path: Path) -> Document:
@@ -66,8 +77,8 @@ def parse_yaml(text: str, name: str) -> Document:
         name: What messages call it.
 
     Raises:
-        ConfigError: If it is not YAML, holds no mapping, has a key that is not text, or has a key
-            twice.
+        ConfigError: If it is not YAML, holds no mapping, has a key that is not text, has a key
+            twice, or if its aliases make it very large.
     """
     loader = _Loader(text)
     try:
@@ -77,6 +88,7 @@ def parse_yaml(text: str, name: str) -> Document:
             return Document(tree={}, places=places)
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{name} must hold `key: value` lines, not a list or a single value")
+        _check_size(node, name)
         _locate(node, (), name, places)
         tree = loader.construct_document(node)
     except yaml.YAMLError as error:
@@ -89,6 +101,32 @@ def parse_yaml(text: str, name: str) -> Document:
 def dump_yaml(config: BaseModel) -> str:
     """Writes a configuration as YAML with every value, in the schema's order."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _check_size(node: yaml.Node, name: str) -> None:
+    """Refuses what is short as a text and endless as a tree, because its aliases name each other.
+
+    Raises:
+        ConfigError: It has more than `MOST_VALUES` values when all aliases are written out.
+    """
+    sizes: dict[int, float] = {}
+
+    def size(node: yaml.Node) -> float:
+        if isinstance(node, yaml.ScalarNode):
+            return 1
+        if id(node) not in sizes:
+            sizes[id(node)] = float("inf")  # what holds itself has no end
+            inner = chain.from_iterable(
+                item if isinstance(item, tuple) else (item,) for item in node.value
+            )
+            sizes[id(node)] = 1 + sum(size(item) for item in inner)
+        return sizes[id(node)]
+
+    if size(node) > MOST_VALUES:
+        raise ConfigError(
+            f"{name} holds more than {MOST_VALUES:,} values once its aliases (`*name`) are "
+            "written out: use fewer of them"
+        )
 
 
 def _locate(

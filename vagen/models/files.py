@@ -5,7 +5,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from vagen.models import ModelError
+from vagen.models.errors import ModelError, first_line
 from vagen.models.tiny import TINY_MODELS
 from vagen.storage import MANIFEST, verify_directory
 
@@ -41,6 +41,30 @@ def check_model(path: str) -> None:
             f"there is no model {path!r}: give a model directory, a hub id (owner/name), or one of "
             f"{', '.join(TINY_MODELS)}"
         )
+
+
+def check_obtainable(path: str) -> None:
+    """Refuses a hub id whose model is neither here nor to be had.
+
+    Only its configuration is downloaded.
+
+    Raises:
+        ModelError: The hub has none, does not answer, or wants a token.
+    """
+    if path in TINY_MODELS or Path(path).is_dir():
+        return
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        hf_hub_download(path, "config.json")
+    except LocalEntryNotFoundError:
+        raise ModelError(
+            f"the model {path} is not on this machine and the hub cannot be reached: download it "
+            f"where there is a network (`hf download {path}`), or give a model directory"
+        ) from None
+    except (HfHubHTTPError, ValueError) as error:
+        raise ModelError(f"the hub does not give the model {path}: {first_line(error)}") from None
 
 
 def missing_files(folder: Path) -> list[str]:

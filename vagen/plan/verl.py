@@ -8,7 +8,7 @@ from vagen.engines.verl.mapping import gpus, servers, shards, token_budget
 from vagen.plan.gpu import OPTIMIZER, GpuMemory, gpu_memory, step_tokens, trajectory_tokens
 from vagen.plan.shape import GIB, WIDTH, ModelShape, trained_parameters
 from vagen.plan.sizes import ConversationSize, longest_context
-from vagen.run.run import KEEP_CHECKPOINTS
+from vagen.run.layout import KEEP_CHECKPOINTS
 
 WORKER = 4 * GIB
 """Host memory of a rank: Python, torch, CUDA's pinned buffers."""

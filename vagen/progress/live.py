@@ -62,6 +62,7 @@ class LiveDisplay:
             console=self._console,
             expand=True,
             refresh_per_second=4,
+            transient=True,
         )
         self._whole = self._progress.add_task("run", total=None, shown="")
         self._step: TaskID | None = None

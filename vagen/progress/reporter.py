@@ -166,6 +166,13 @@ def close() -> None:
         _current = None
 
 
+def hush() -> None:
+    """Ends the display; what follows is recorded, but not shown."""
+    reporter = current()
+    reporter.display.close()
+    reporter.display = LineDisplay(Terminal(os.open(os.devnull, os.O_WRONLY)))
+
+
 @contextmanager
 def step(name: str, iteration: int | None = None, label: str = "") -> Iterator[StepRecord]:
     """Reports one step: `stage_started`, then `stage_finished` or `stage_failed`.
@@ -186,7 +193,8 @@ def step(name: str, iteration: int | None = None, label: str = "") -> Iterator[S
     except BaseException as error:
         seconds = time.monotonic() - record.started
         message = str(error) or type(error).__name__
-        reporter.display.finish(record, seconds, message)
+        if isinstance(error, Exception):  # an interrupt is no failure of the step
+            reporter.display.finish(record, seconds, message)
         with suppress(StorageError):  # a full disk must not hide what went wrong
             reporter.event("stage_failed", **about, seconds=round(seconds, 3), message=message)
         raise

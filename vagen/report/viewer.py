@@ -35,6 +35,8 @@ def write_report(
     token_strings: Mapping[int, str] | Sequence[str] | None = None,
     facts: Mapping[str, str] | None = None,
     max_frame_bytes: int = MAX_FRAME_BYTES,
+    moments: Sequence[str] = (),
+    back: str = "",
 ) -> Path:
     """Writes a batch as one self-contained HTML page and returns its path.
 
@@ -49,12 +51,21 @@ def write_report(
         token_strings: Text by token id, instead of a tokenizer. With neither, ids are shown.
         facts: Names and values that the heading shows beside the batch's own.
         max_frame_bytes: Size of all frames beyond which they are re-encoded smaller.
+        moments: Names of policies, in order of their training, if the batch holds as many equal
+            parts, the same levels played by each: a slider goes from one to the next.
+        back: Address of a page that the heading links to.
     """
     text_of = token_text(tokenizer, token_strings)
     payload = viewer_payload(batch, text_of=text_of, max_frame_bytes=max_frame_bytes)
+    if moments:
+        payload["moments"] = list(moments)
+        for number, item in enumerate(payload["trajectories"]):
+            item["moment"] = number * len(moments) // len(payload["trajectories"])
     style, script = asset(("report.css",)), asset(SCRIPTS)
     page = template("report.html.j2").render(
         title=title,
+        moments=moments,
+        back=back,
         provenance=[
             ("batch", batch.kind),
             ("iteration", batch.iteration),

@@ -1,12 +1,14 @@
 """What a run's folder holds: the name of every file and folder, once.
 
     config/experiment.yaml, infra.yaml   what it was started with
+    config/extensions.jsonl              what made it longer since (`vagen.run.extension`)
     levels/, warm_start/                 before the iterations
     iterations/0007/rollout/             and judge/, advantage/, update/
     checkpoints/0007/                    weights and optimizer after an iteration's update
     evaluations/warm_start/              and final/, iteration-0010/, ...
     registration/
-    summary.json, report/curves.png      when both evaluations are there
+    summary.json                         when both evaluations are there
+    report/index.html, curves.png        the run's page (`vagen view`)
     events.jsonl, run.log                what ran when, and what was printed
     attempt.json                         who may write (named in `vagen.storage.writer`)
     tracking_pending.jsonl               what MLflow has not taken yet (`vagen.tracking.spool`)
@@ -19,6 +21,7 @@ from pathlib import Path
 
 EXPERIMENT = Path("config/experiment.yaml")
 INFRA = Path("config/infra.yaml")
+EXTENSIONS = Path("config/extensions.jsonl")
 
 LEVELS, WARM_START, REGISTRATION = "levels", "warm_start", "registration"
 ITERATIONS, CHECKPOINTS, EVALUATIONS = "iterations", "checkpoints", "evaluations"
@@ -35,11 +38,15 @@ STAGES = ("build", "warm_start", *ITERATION_STAGES, *EVALUATION_STAGES, "registe
 FINAL = "final"
 """The evaluation after the last iteration; that before the first is `WARM_START`."""
 
+KEEP_CHECKPOINTS = 2
+"""Latest checkpoints kept; older ones are deleted."""
+
 EVENTS = "events.jsonl"
 LOG = "run.log"
 """What libraries print while the terminal shows the progress."""
 SUMMARY = "summary.json"
 CURVES = Path("report/curves.png")
+OVERVIEW = Path("report/index.html")
 LATEST = "latest"
 """Link beside the runs, to the newest."""
 

@@ -48,7 +48,8 @@ CONFIG = (layout.EXPERIMENT.as_posix(), layout.INFRA.as_posix())
 
 _ATTEMPTS = ".attempts"
 """File of a run's folder: the attempts that were made in it, one per line."""
-_GROWING = (layout.EVENTS, layout.LOG, layout.JUDGE_ANSWERS)
+_EXTENSIONS = layout.EXTENSIONS.as_posix()
+_GROWING = (layout.EVENTS, layout.LOG, layout.JUDGE_ANSWERS, _EXTENSIONS)
 """Files of lines."""
 _FILES = (*_GROWING, WANDB_TOLD, layout.SUMMARY, layout.CURVES.as_posix())
 _TRACKING_FILES = (layout.MLFLOW_RUN, PENDING)
@@ -168,9 +169,8 @@ class Mirror:
         for place in self._committed():
             if place not in self._others:
                 self._put(place, guard=self._guard)
-        checkpoints = self._path / layout.CHECKPOINTS
-        for place in [p for p in list(self._there) if p.startswith(f"{layout.CHECKPOINTS}/")]:
-            if place not in self._others and not (checkpoints / Path(place).name).exists():
+        for place in [place for place in list(self._there) if place.startswith(_LINEAGE)]:
+            if place not in self._others and not (self._path / place).exists():
                 self._store.delete(self._key(place), guard=self._guard)
                 del self._there[place]
         self.push_files()

@@ -1,5 +1,6 @@
 """A run: one folder with its configuration and everything its steps wrote."""
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,9 +13,13 @@ from typing import TYPE_CHECKING, Any
 from vagen import progress
 from vagen.config import ExperimentConfig, InfraConfig, config_digest, dump_yaml
 from vagen.config.base import ConfigError
+from vagen.config.infra import SCRATCH
 from vagen.config.load import load_experiment, load_infra
 from vagen.run import layout
+from vagen.run.history import iteration_metrics
+from vagen.run.length import lengthened
 from vagen.run.mirror import Mirror, restore
+from vagen.run.pruning import is_pruned
 from vagen.run.reading import check_folder, committed, read_results, result
 from vagen.run.uris import is_uri
 from vagen.storage import MANIFEST, CorruptArtifact, read_manifest, sole_writer, storage_errors
@@ -22,9 +27,6 @@ from vagen.storage import MANIFEST, CorruptArtifact, read_manifest, sole_writer,
 if TYPE_CHECKING:
     from vagen.engines.base import Engine
     from vagen.tracking import Tracker
-
-KEEP_CHECKPOINTS = 2
-"""Latest checkpoints kept; older ones are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Run:
     """The copy of the run in `infra.store`; None if there is no store."""
 
     def __post_init__(self) -> None:
+        self._began = self.experiment
+        self.experiment = lengthened(self._began, self.path)
         self.mirror = Mirror(self.path, self.infra) if self.infra.store else None
 
     @classmethod
@@ -118,12 +122,12 @@ class Run:
         path = restore(path) if isinstance(path, str) and is_uri(path) else Path(path).absolute()
         if not (path / layout.EXPERIMENT).exists():
             raise ConfigError(f"{path} is no run: it has no {layout.EXPERIMENT}")
-        return cls(
-            path,
-            # It was checked when the run was made, and a pipeline's step has no use for torch.
-            load_experiment(str(path / layout.EXPERIMENT), check=False),
-            load_infra(str(path / layout.INFRA), []),
-        )
+        infra = load_infra(str(path / layout.INFRA), [])
+        if path.parent != infra.runs_folder and not (infra.store and os.environ.get(SCRATCH)):
+            # It was moved, or its relative folder is that of another one.
+            infra = infra.model_copy(update={"output_dir": str(path.parent)})
+        # It was checked when the run was made, and a pipeline's step has no use for torch.
+        return cls(path, load_experiment(str(path / layout.EXPERIMENT), check=False), infra)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -187,8 +191,17 @@ class Run:
 
     @property
     def config_digest(self) -> str:
-        """SHA-256 of the resolved experiment."""
-        return config_digest(self.experiment)
+        """SHA-256 of the resolved experiment that the run began with."""
+        return config_digest(self._began)
+
+    def read_length(self) -> int:
+        """The training's iterations, which may have become more (`vagen.run.extension`)."""
+        before, self.experiment = self.experiment, lengthened(self._began, self.path)
+        total = self.experiment.trainer.total_training_steps
+        if total > before.trainer.total_training_steps:
+            progress.note(f"the training was extended to {total} iterations")
+            progress.describe(self.experiment.name, total, done=self.finished_iterations)
+        return total
 
     def check_config(self) -> None:
         """Refuses an experiment that is not what the run's levels were drawn for.
@@ -244,14 +257,24 @@ class Run:
         training early pass on what that one's update left.
         """
         folder = self.folder(stage, iteration=iteration, name=name)
-        if folder is not None and committed(folder) is not None:
+        if folder is not None and self.stands(folder):
             return self.located(result(folder))
+        if iteration is not None and is_pruned(self.step(iteration, "update")):
+            return self.located({**result(self.step(iteration, "update")), "metrics": {}})
         if stage == "evaluate":
             iteration = layout.validated_iteration(name)
         stop = self.stop if iteration is not None else None
         if iteration is None or stop is None or iteration <= stop.iteration:
             return None
         return self.located({**result(self.step(stop.iteration, "update")), "metrics": {}})
+
+    def stands(self, folder: Path) -> bool:
+        """Whether a folder is committed, and not of an end that an extension has overtaken."""
+        manifest = committed(folder)
+        if manifest is None or folder not in (self.evaluation(layout.FINAL), self.registration):
+            return manifest is not None
+        measured = manifest.payload.get("iteration")
+        return measured is None or measured == self.final_iteration + 1
 
     def located(self, produced: dict[str, Any]) -> dict[str, Any]:
         """A stage's result with the URI that others find it by: in the store, if there is one."""
@@ -339,23 +362,8 @@ class Run:
         return folder
 
     def iteration_metrics(self) -> list[dict[str, float]]:
-        """Metrics of every finished iteration, with its `iteration`, and what events say of it:
-        the steps' seconds, and how fast the engine was.
-        """
-        told: dict[int, dict[str, float]] = {}
-        for event in progress.read_events(self.events):
-            if event["event"] == "stage_finished" and event["iteration"] is not None:
-                found = told.setdefault(event["iteration"], {})
-                found[f"timing_s/{event['stage']}"] = event["seconds"]
-                found |= event.get("performance", {})
-        return [
-            {
-                "iteration": iteration,
-                **read_manifest(self.step(iteration, "update")).payload["history"],
-                **told.get(iteration, {}),
-            }
-            for iteration in range(self.finished_iterations)
-        ]
+        """Metrics of every finished iteration; see `vagen.run.history`."""
+        return iteration_metrics(self.path, self.finished_iterations)
 
     def initial_model(self) -> str:
         """Path or hub id of the policy that reinforcement learning starts from.

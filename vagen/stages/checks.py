@@ -3,15 +3,33 @@
 import asyncio
 
 from vagen import progress
-from vagen.config.base import ConfigError
+from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.hints import stalling
 from vagen.judge.calibration.run import shortcomings
 from vagen.judge.llm.probe import probe
+from vagen.models.files import check_model, check_obtainable
 from vagen.run.run import Run
 from vagen.stages.judge import JudgeUnavailable
 from vagen.stages.tracking import tracker_of
+from vagen.stages.weights import device_of
+from vagen.tracking import open_client
 
 _PROBE_SECONDS = 60.0
+
+
+def check_machine(experiment: ExperimentConfig, infra: InfraConfig) -> None:
+    """Looks at what a run needs of this machine, before anything is made.
+
+    Raises:
+        ConfigError: The device is not there.
+        ModelError: The model cannot be had.
+        TrackingError: MLflow's server does not answer.
+    """
+    device_of(infra)
+    check_model(experiment.actor_rollout_ref.model.path)
+    check_obtainable(experiment.actor_rollout_ref.model.path)
+    if infra.mlflow_tracking_uri is not None:
+        open_client(infra.mlflow_tracking_uri)
 
 
 def check_start(run: Run) -> None:

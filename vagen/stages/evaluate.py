@@ -61,6 +61,8 @@ def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
         cache=cache_folder(run.infra),
         facts={name.removeprefix("run/"): f"{value:.4g}" for name, value in spent(run).items()}
         | _blind_facts(levels),
+        replace=name == layout.FINAL,
+        back=f"../../{layout.OVERVIEW}",
     )
     log_evaluation(run, name)
     return result(folder)
@@ -79,10 +81,11 @@ def play_levels(
     facts: Mapping[str, str] | None = None,
     more: Mapping[str, Any] = MappingProxyType({}),
     replace: bool = False,
+    back: str = "",
 ) -> dict[str, float]:
     """Plays levels, judges and estimates advantages, and commits batch, results and report.
 
-    `facts`, `more` and `replace` are those of `commit_episodes`.
+    `facts`, `more`, `replace` and `back` are those of `commit_episodes`.
     """
     assert engine.version is not None
     sampling = config.actor_rollout_ref.rollout.val_kwargs
@@ -118,6 +121,7 @@ def play_levels(
         facts=facts,
         more=more,
         replace=replace,
+        back=back,
     )
     return metrics
 
@@ -135,6 +139,7 @@ def commit_episodes(
     facts: Mapping[str, str] | None = None,
     more: Mapping[str, Any] = MappingProxyType({}),
     replace: bool = False,
+    back: str = "",
 ) -> None:
     """Commits a batch of judged episodes with their results and the report.
 
@@ -150,6 +155,7 @@ def commit_episodes(
         facts: What the report's head shows as well.
         more: Further results.
         replace: Takes the place of what is in the folder.
+        back: What the report's head links to.
     """
     several = len(config.envs) > 1
     tried: dict[str, list[bool]] = {}
@@ -182,6 +188,7 @@ def commit_episodes(
             title=f"{config.name}: {name} on {len(batch.trajectories)} {split} levels",
             tokenizer=tokenizer,
             facts=facts,
+            back=back,
         )
 
 
@@ -216,9 +223,9 @@ def evaluate_model(
     Raises:
         ModelError: The model cannot be loaded.
     """
+    levels = draw_levels(experiment, {split: count})
     engine = make_engine(experiment, infra, str(model_path), version=str(model_path))
     with closing(engine):
-        levels = draw_levels(experiment, {split: count})
         play_levels(
             experiment,
             engine,

@@ -99,6 +99,8 @@ def closing(run: Run) -> Iterator[None]:
         yield
     except BaseException as error:
         stopped = not isinstance(error, Exception)
+        if stopped:
+            progress.hush()
         try:
             execute(run, finalize, state=CANCELLED if stopped else "FAILED", message=str(error))
         except StorageError as problem:

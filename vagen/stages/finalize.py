@@ -7,6 +7,7 @@ from typing import Any
 from vagen import progress
 from vagen.report.curves import Mark, write_curves
 from vagen.run import layout
+from vagen.run.length import extensions
 from vagen.run.reading import committed, read_results
 from vagen.run.run import Run
 from vagen.run.spent import spent, step_seconds, working_seconds
@@ -32,11 +33,11 @@ def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
     Raises:
         CorruptArtifact: An evaluation was changed since; the MLflow run is closed all the same.
     """
-    finished = committed(run.registration) is not None
+    finished = run.stands(run.registration)
     status: RunStatus = "FINISHED" if finished else "KILLED" if state == CANCELLED else "FAILED"
     summary = curves = problem = None
     try:
-        summary, curves = summarize(run), _curves(run)
+        summary, curves = summarize(run), write_run_curves(run)
     except CorruptArtifact as error:
         status, problem = "FAILED", error
     progress.event("run_ended", status=status, state=state, message=message or str(problem or ""))
@@ -57,7 +58,7 @@ def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
 def summarize(run: Run) -> dict[str, Any] | None:
     """Writes `summary.json` once both evaluations are there; returns its content."""
     before, after = run.evaluation(layout.WARM_START), run.evaluation(layout.FINAL)
-    if committed(before) is None or committed(after) is None:
+    if committed(before) is None or not run.stands(after):
         return None
     start, final = read_results(run.fetch(before)), read_results(run.fetch(after))
     shared = sorted(start["by_level"].keys() & final["by_level"].keys())
@@ -67,7 +68,7 @@ def summarize(run: Run) -> dict[str, Any] | None:
         seed=run.experiment.seed,
     )
     registration: dict[str, Any] = {}
-    if committed(run.registration) is not None:
+    if run.stands(run.registration):
         registration = json.loads((run.fetch(run.registration) / "registration.json").read_text())
     summary = {
         "experiment": run.experiment.name,
@@ -79,6 +80,7 @@ def summarize(run: Run) -> dict[str, Any] | None:
         "levels": len(shared),
         "paired_gain": {"gain": paired.gain, "ci95": list(paired.ci95)},
         "iterations": run.finished_iterations,
+        "extended": extensions(run.path),
         "stopped_early": stop.reason if (stop := run.stop) else None,
         "seconds": _seconds(run),
         "gpu_hours": spent(run).get("run/gpu_hours", 0.0),
@@ -106,14 +108,15 @@ def _seconds(run: Run) -> dict[str, float]:
     }
 
 
-def _curves(run: Run) -> Path | None:
+def write_run_curves(run: Run) -> Path | None:
+    """Draws the learning curves; None before the first iteration is finished."""
     history = run.iteration_metrics()
     if not history:
         return None
     marks = []
     for name, place in ((layout.WARM_START, 0), (layout.FINAL, run.last_iteration + 1)):
-        if committed(run.evaluation(name)) is not None:
-            results = read_results(run.fetch(run.evaluation(name)))
+        if run.stands(run.evaluation(name)):
+            results = read_results(run.fetch(run.evaluation(name), layout.RESULTS))
             ci95 = tuple(results["ci95"]) if results["ci95"] else None
             marks.append(Mark(f"test, {name}", place, results["success"], ci95))
     path = run.path / layout.CURVES

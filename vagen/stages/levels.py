@@ -51,7 +51,15 @@ def draw_levels(
 
     Raises:
         LevelError: A split has fewer distinct levels than asked for.
+        ConfigError: More are wanted than the experiment has.
     """
+    for config_id, spec in config.envs.items():
+        for split, count in counts.items():
+            if (count or 0) > (size := getattr(spec, f"{split}_size")):
+                raise ConfigError(
+                    f"{count:,} {split} levels are wanted and the experiment has {size:,}: ask for "
+                    f"fewer, or set envs.{config_id}.{split}_size"
+                )
     return [
         LevelSet(
             config_id,

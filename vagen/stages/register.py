@@ -49,8 +49,14 @@ def register(run: Run) -> dict[str, Any]:
         "tracking_uri": redact(tracker.uri),
         "policy": str(Path(checkpoint / layout.POLICY)),
     }
-    payload = {"metrics": {}, "model_uri": registration.model_uri}
-    with commit_directory(run.registration, kind="registration", payload=payload) as folder:
+    payload = {
+        "metrics": {},
+        "model_uri": registration.model_uri,
+        "iteration": run.final_iteration + 1,
+    }
+    with commit_directory(
+        run.registration, kind="registration", payload=payload, replace=True
+    ) as folder:
         (folder / "registration.json").write_text(json.dumps(content, indent=2) + "\n")
     return result(run.registration)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vagen import progress
 from vagen.run import layout
 from vagen.run.reading import committed, result
 from vagen.run.run import Run
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 def tracker_of(run: Run) -> "Tracker":
     """The run's tracker: started at first use, attached to afterwards.
 
+    A copy of a run, and one that was moved away from its database, is recorded anew, with all that
+    is committed in it.
+
     Raises:
         TrackingError: MLflow cannot be reached.
     """
@@ -24,7 +28,7 @@ def tracker_of(run: Run) -> "Tracker":
         file = run.path / layout.MLFLOW_RUN
         output_dir = Path(run.infra.output_dir).absolute()
         uri = run.infra.mlflow_tracking_uri
-        if file.exists():
+        if file.exists() and _is_ours(run, file.read_text().strip(), output_dir):
             run.tracker = Tracker.attach(
                 run_id=file.read_text().strip(), run_dir=run.path, output_dir=output_dir, uri=uri
             )
@@ -46,6 +50,8 @@ def tracker_of(run: Run) -> "Tracker":
             run.tracker.log_config(run.experiment)
             run.tracker.log_artifact(run.path / layout.EXPERIMENT, "config")
             run.tracker.log_artifact(run.path / layout.INFRA, "config")
+            if run.finished_iterations:
+                log_all(run)
         _open_beside(run, run.tracker)
     return run.tracker
 
@@ -67,6 +73,22 @@ def _open_beside(run: Run, tracker: "Tracker") -> None:
         beside.log_config(run.experiment.model_dump(mode="json"))
         for metrics, step in _recorded(run):
             beside.log_metrics(metrics, step)
+
+
+def _is_ours(run: Run, run_id: str, output_dir: Path) -> bool:
+    """Whether what a run's folder says to be its MLflow run is, and not one of another folder."""
+    if run.infra.mlflow_tracking_uri is not None and run.mirror is not None:
+        return True
+    from vagen.tracking import Tracker
+
+    folder = Tracker.folder_of(run_id, output_dir=output_dir, uri=run.infra.mlflow_tracking_uri)
+    if folder is None:
+        return run.infra.mlflow_tracking_uri is not None  # a server that is wrong is told
+    another = folder / layout.MLFLOW_RUN
+    if folder == run.path or not another.is_file() or another.read_text().strip() != run_id:
+        return True
+    progress.note(f"this is a copy of {folder}: MLflow gets a run of its own for it")
+    return False
 
 
 def _about(run: Run) -> str:

@@ -14,7 +14,13 @@ from vagen.stages.checkpoints import begin_checkpoint
 from vagen.stages.learn import learn
 from vagen.stages.stability import Watch
 from vagen.stages.tracking import log_iteration
-from vagen.stages.weights import engine_at, prune_checkpoints, version_after, version_learning
+from vagen.stages.weights import (
+    engine_at,
+    prune_checkpoints,
+    prune_iterations,
+    version_after,
+    version_learning,
+)
 from vagen.storage import commit_directory, read_manifest
 
 
@@ -83,6 +89,7 @@ def update(
         pass
     engine.version = version_after(iteration)
     log_iteration(run, iteration, history)
+    prune_iterations(run)
     return result(folder)
 
 

@@ -1,15 +1,13 @@
 """Which weights a step needs, and the engine that holds them between steps."""
 
-import shutil
-from pathlib import Path
-
 from vagen import progress
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.engines.base import Engine
 from vagen.engines.verl.mapping import gpus
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
-from vagen.run.run import KEEP_CHECKPOINTS, Run
+from vagen.run.pruning import prunable, prune_batches, remove_folder
+from vagen.run.run import Run
 from vagen.run.spent import ENGINE_STARTED
 from vagen.service.pool import core_count
 from vagen.stages.learn import learn
@@ -226,16 +224,19 @@ def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:
             if it never does.
     """
     saved = [number for number in saved_iterations(run) if number < iteration]
-    kept = {*saved[1 - KEEP_CHECKPOINTS :], run.best_iteration}
+    kept = {*saved[1 - layout.KEEP_CHECKPOINTS :], run.best_iteration}
     if base not in ("", layout.WARM_START):
         kept |= set([number for number in saved if number <= iteration_of(base)][-1:])
     for folder in (run.path / layout.CHECKPOINTS).glob("[0-9]*"):
         if int(folder.name) < iteration and int(folder.name) not in kept:
-            _remove(folder)
+            remove_folder(folder)
     remove_all_stale(run.path / layout.CHECKPOINTS)
 
 
-def _remove(folder: Path) -> None:
-    """Deletes a folder such that what is left of it never looks whole."""
-    (folder / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(folder)
+def prune_iterations(run: Run) -> None:
+    """Deletes the batches of iterations that are older than `trainer.keep_iterations` allows."""
+    keep = run.experiment.trainer.keep_iterations
+    if keep is not None:
+        saved = saved_iterations(run)
+        needed = [number for number in saved if number != run.best_iteration] or saved
+        prune_batches(run.path, prunable(run.finished_iterations, needed, keep))

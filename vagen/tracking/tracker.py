@@ -27,6 +27,7 @@ RETRY_SECONDS = 30.0
 """Time after a failure in which records are kept without asking the server again."""
 
 _LOG = logging.getLogger("vagen.tracking")
+_RUN_DIR = "vagen.run_dir"
 _PARAMS_PER_BATCH = 100
 _METRICS_PER_BATCH = 1_000
 _PERMANENT = {
@@ -97,7 +98,7 @@ class Tracker:
                 run_name=run_name,
                 tags={
                     "mlflow.source.name": "vagen",
-                    "vagen.run_dir": str(Path(run_dir).absolute()),
+                    _RUN_DIR: str(Path(run_dir).absolute()),
                     **provenance_tags(),
                     **_parent(),
                     **(tags or {}),
@@ -120,6 +121,8 @@ class Tracker:
         client = open_client(uri)
         try:
             run = client.get_run(run_id)
+            if run.data.tags.get(_RUN_DIR) != str(Path(run_dir).absolute()):
+                client.set_tag(run_id, _RUN_DIR, str(Path(run_dir).absolute()))
             if run.info.status != "RUNNING":
                 client.update_run(run_id, status="RUNNING")
         except errors() as error:
@@ -129,6 +132,23 @@ class Tracker:
         tracker = cls(client, uri=uri, run_id=run_id, run_dir=Path(run_dir))
         tracker._unread = set(run.data.metrics)
         return tracker
+
+    @staticmethod
+    def folder_of(run_id: str, *, output_dir: Path, uri: str | None = None) -> Path | None:
+        """The folder whose training a run records; None if there is no such run.
+
+        Raises:
+            TrackingError: if the server cannot be reached.
+        """
+        client = open_client(uri or default_uri(output_dir))
+        try:
+            return Path(client.get_run(run_id).data.tags.get(_RUN_DIR, ""))
+        except errors():
+            return None
+
+    def describe(self, text: str) -> None:
+        """Sets what MLflow's page of the run begins with."""
+        self._record({"op": "tag", "tag": "mlflow.note.content", "text": text})
 
     def log_config(self, config: BaseModel | Mapping[str, Any]) -> None:
         """Records a configuration as parameters with dotted names."""
@@ -230,6 +250,8 @@ class Tracker:
                     self._client.log_batch(self.run_id, metrics=metrics[i : i + _METRICS_PER_BATCH])
             case "artifact":
                 self._store(Path(record["path"]), record["folder"])
+            case "tag":
+                self._client.set_tag(self.run_id, record["tag"], record["text"])
             case "status":
                 self._client.set_terminated(self.run_id, status=record["status"])
 

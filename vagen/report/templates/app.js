@@ -1,6 +1,6 @@
 // The page: list, filters, keys and the address, over one view state.
 
-const view = { t: null, filter: "all", q: "", sort: "order", color: "mask", tokens: false, theme: null };
+const view = { t: null, m: MOMENTS.length - 1, filter: "all", q: "", sort: "order", color: "mask", tokens: false, theme: null };
 let chosen = [];
 const byId = (id) => document.getElementById(id);
 const list = byId("list");
@@ -10,6 +10,7 @@ function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
   const index = Number(given.get("t"));
   view.t = given.has("t") && TRAJECTORIES[index] ? index : null;
+  if (view.t !== null && MOMENTS.length) view.m = TRAJECTORIES[view.t].moment;
   view.filter = FILTERS.some(([key]) => key === given.get("filter")) ? given.get("filter") : "all";
   view.sort = Object.keys(SORTS).includes(given.get("sort")) ? given.get("sort") : "order";
   view.q = given.get("q") || "";
@@ -22,7 +23,7 @@ function writeAddress() {
   const entries = { t: view.t, filter: view.filter === "all" ? null : view.filter, sort: view.sort === "order" ? null : view.sort, q: view.q || null, color: view.tokens ? view.color : null, theme: view.theme };
   const address = new URLSearchParams(Object.entries(entries).filter(([, value]) => value !== null)).toString();
   try {
-    history.replaceState(null, "", "#" + address);
+    window.history.replaceState(null, "", "#" + address);
   } catch {
     // A sandboxed frame may not change its address; the page works without.
   }
@@ -36,7 +37,7 @@ function applyTheme() {
 function drawFilters() {
   byId("filters").replaceChildren(
     ...FILTERS.map(([key, name, title, test]) => {
-      const count = TRAJECTORIES.filter(test).length;
+      const count = TRAJECTORIES.filter((t) => at(t, view.m) && test(t)).length;
       return el("button", { type: "button", title, class: count ? "" : "empty", "aria-pressed": String(key === view.filter), onclick: () => change({ filter: key }) }, name, el("span", { class: "count" }, String(count)));
     }),
   );
@@ -56,10 +57,14 @@ function item(t) {
 }
 
 function drawList() {
-  chosen = select(view.filter, view.q, view.sort);
+  chosen = select(view.filter, view.q, view.sort, view.m);
   if (view.t === null || !chosen.some((t) => t.index === view.t)) view.t = chosen.length ? chosen[0].index : null;
   list.replaceChildren(...(chosen.length ? chosen.map(item) : [el("div", { class: "none" }, "No trajectory fits this filter and search.")]));
-  byId("shown").textContent = `${chosen.length} of ${TRAJECTORIES.length} trajectories`;
+  byId("shown").textContent = `${chosen.length} of ${TRAJECTORIES.filter((t) => at(t, view.m)).length} trajectories`;
+  if (MOMENTS.length) {
+    byId("moment").value = view.m;
+    byId("moment-name").textContent = MOMENTS[view.m];
+  }
   drawFilters();
   markSelected();
 }
@@ -80,7 +85,14 @@ function toolbar() {
     return el("button", { type: "button", title, disabled: !usable, "aria-pressed": String(view.tokens && key === view.color), onclick: () => change({ color: key, tokens: true }) }, name);
   });
   const shown = el("button", { type: "button", title: "Show or hide tokens (t)", "aria-pressed": String(!view.tokens), onclick: () => change({ tokens: false }) }, "Off");
-  return el("div", { class: "toolbar" }, el("span", {}, "Tokens"), el("span", { class: "segmented", role: "group", "aria-label": "Token colouring" }, shown, colors), view.tokens ? legend(view.color) : null);
+  return el("div", { class: "toolbar", id: "tokens-bar" }, el("span", {}, "Tokens"), el("span", { class: "segmented", role: "group", "aria-label": "Token colouring" }, shown, colors), view.tokens ? legend(view.color) : null);
+}
+
+/** How a level went at every moment; a press goes there. */
+function course(t) {
+  if (!MOMENTS.length) return null;
+  const steps = lives(t).map((other) => el("button", { type: "button", class: other.success ? "won" : "missed", title: `${MOMENTS[other.moment]}: ${other.success ? "solved" : "not solved"}`, "aria-pressed": String(other === t), onclick: () => change({ t: other.index, m: other.moment }) }, MOMENTS[other.moment]));
+  return el("div", { class: "toolbar" }, el("span", {}, "This level"), el("span", { class: "segmented", role: "group", "aria-label": "This level over the training" }, steps));
 }
 
 function drawDetail(keepScroll) {
@@ -91,7 +103,7 @@ function drawDetail(keepScroll) {
   const cards = t.turns.map((_, index) => turnCard(t, index, view));
   const heading = el("div", { class: "top" }, appendText(el("h2"), t.id), outcome(t), badge("score " + plain(t.score)));
   const error = t.error ? appendText(el("div", { class: "error" }), t.error) : null;
-  detail.replaceChildren(...[heading, facts(t), error, toolbar(), tokensCard(t, -1, "System prompt, as tokens", view), ...cards, t.turns.length && t.last.length ? tokensCard(t, t.turns.length, "Observation after the last turn, as tokens", view) : null].filter((node) => node));
+  detail.replaceChildren(...[heading, course(t), facts(t), error, toolbar(), tokensCard(t, -1, "System prompt, as tokens", view), ...cards, t.turns.length && t.last.length ? tokensCard(t, t.turns.length, "Observation after the last turn, as tokens", view) : null].filter((node) => node));
   if (!cards.length) detail.append(el("div", { class: "none" }, "This trajectory has no turn."));
   detail.scrollTop = top;
   if (keepScroll) Promise.all(cards.map((card) => card.ready)).then(() => (detail.scrollTop = top));
@@ -101,16 +113,23 @@ function drawDetail(keepScroll) {
 function change(next) {
   const before = { ...view };
   Object.assign(view, next);
-  const listChanged = ["filter", "q", "sort"].some((key) => view[key] !== before[key]);
+  const listChanged = ["filter", "q", "sort", "m"].some((key) => view[key] !== before[key]);
   if (listChanged) drawList();
   else if (view.t !== before.t) markSelected();
   if (view.t !== before.t || view.tokens !== before.tokens) drawDetail(view.t === before.t);
   else if (view.color !== before.color) {
-    detail.querySelector(".toolbar").replaceWith(toolbar());
+    byId("tokens-bar").replaceWith(toolbar());
     for (const strip of detail.querySelectorAll(".strip")) recolor(strip, view.color);
   }
   if (view.theme !== before.theme) applyTheme();
   writeAddress();
+}
+
+/** Goes to another moment, with the same level. */
+function moveTo(moment) {
+  const shown = view.t === null ? null : TRAJECTORIES[view.t];
+  const same = shown && lives(shown).find((other) => other.moment === moment);
+  change({ m: moment, ...(same ? { t: same.index } : {}) });
 }
 
 function move(step) {
@@ -128,6 +147,8 @@ const KEYS = {
     const usable = COLORS.map(([key]) => key).filter(available);
     change(view.tokens ? { color: usable[(usable.indexOf(view.color) + 1) % usable.length] } : { tokens: true });
   },
+  h: () => MOMENTS.length && moveTo(Math.max(0, view.m - 1)),
+  l: () => MOMENTS.length && moveTo(Math.min(MOMENTS.length - 1, view.m + 1)),
   d: () => change({ theme: document.documentElement.dataset.theme === "dark" ? "light" : "dark" }),
   "?": () => byId("help").showModal(),
   "/": () => byId("search").focus(),
@@ -162,6 +183,7 @@ byId("search").addEventListener("input", (event) => {
   typing = setTimeout(() => change({ q: event.target.value }), 120);
 });
 byId("sort").addEventListener("change", (event) => change({ sort: event.target.value }));
+if (MOMENTS.length) byId("moment").addEventListener("input", (event) => moveTo(Number(event.target.value)));
 byId("theme-button").addEventListener("click", KEYS.d);
 byId("help-button").addEventListener("click", KEYS["?"]);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", applyTheme);

@@ -2,6 +2,7 @@
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const TRAJECTORIES = DATA.trajectories;
+const MOMENTS = DATA.moments || [];
 
 /** Element with attributes, properties and children; text is only ever set as text, never as HTML. */
 function el(tag, options, ...children) {
@@ -53,6 +54,12 @@ const cut = (t) => t.truncated || t.status === "truncated_tokens";
 const invalid = (t) => t.turns.some((turn) => !turn.summary && (turn.parsed.format_correct === false || turn.metrics.action_is_valid === false));
 const flagged = (t) => t.turns.some((turn) => turn.verdict && turn.verdict.flags && turn.verdict.flags.length);
 
+// With moments every level is played at each: by the untrained policy first, by the trained one last.
+const courses = new Map();
+for (const t of TRAJECTORIES) if (MOMENTS.length) courses.set(t.level, [...(courses.get(t.level) || []), t]);
+const lives = (t) => courses.get(t.level) || [];
+const won = (t, value) => t.success === value && lives(t).some((other) => other.moment < t.moment && other.success !== value);
+
 const FILTERS = [
   ["all", "All", "Every trajectory", () => true],
   ["failed", "Failed", "Not successful", (t) => !t.success],
@@ -61,6 +68,7 @@ const FILTERS = [
   ["invalid", "Invalid", "A turn whose layout or action was not valid", invalid],
   ["flagged", "Flagged", "A statement that the judge refused", flagged],
   ["error", "Env error", "The environment failed; masked from training", (t) => t.status === "env_error"],
+  ...(MOMENTS.length ? [["gained", "Gained", "Solved now, and not at some time before", (t) => won(t, true)], ["lost", "Lost", "Not solved now, but at some time before", (t) => won(t, false)]] : []),
 ];
 
 const SORTS = {
@@ -70,6 +78,8 @@ const SORTS = {
   "length-down": (a, b) => b.sampled - a.sampled,
   "length-up": (a, b) => a.sampled - b.sampled,
 };
+
+const at = (t, moment) => !MOMENTS.length || t.moment === moment;
 
 const haystacks = new Map();
 function haystack(t) {
@@ -83,11 +93,11 @@ function haystack(t) {
   return text;
 }
 
-/** Trajectories of a filter that hold every word of the query, in the chosen order. */
-function select(filter, query, sort) {
+/** Trajectories of a filter and a moment that hold every word of the query, in the chosen order. */
+function select(filter, query, sort, moment) {
   const test = FILTERS.find(([key]) => key === filter)[3];
   const words = query.toLowerCase().split(/\s+/).filter((word) => word);
-  const chosen = TRAJECTORIES.filter((t) => test(t) && words.every((word) => haystack(t).includes(word)));
+  const chosen = TRAJECTORIES.filter((t) => at(t, moment) && test(t) && words.every((word) => haystack(t).includes(word)));
   return SORTS[sort] ? chosen.sort(SORTS[sort]) : chosen;
 }
 

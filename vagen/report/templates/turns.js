@@ -119,12 +119,34 @@ function meter(name, value) {
   return el("span", { class: "meter" }, name, bar, el("b", {}, number(value, 2)));
 }
 
+// Why a gate refused a text: what follows the colon of a flag.
+const FLAGS = {
+  characters: "it holds characters that hide what a text says",
+  hedge: "it does not commit itself: alternatives, doubt, conditions, questions",
+  judge_directed: "it speaks to the judge instead of about the state",
+  copied_prompt: "it was copied from the prompt",
+  too_long: "it is far longer than a description of the state needs to be",
+  no_entity: "it names nothing of the state",
+  no_relation: "it says nothing of how things lie to each other",
+  repeated: "it says the same thing several times",
+  contradiction: "two of its statements cannot both be true",
+  not_understood: "the rules cannot read it",
+  copied_observation: "it repeats the observation, though the state changed",
+};
+
+function flagBadge(flag) {
+  const why = FLAGS[flag.split(":")[1]];
+  const node = badge("⚑ " + flag + (why ? ": " + why : ""), "warn wrap");
+  node.title = why ? `The judge gave this text 0: ${why}` : "The judge gave this text 0";
+  return node;
+}
+
 function judgement(turn) {
   const line = el("div", { class: "line" }, el("span", { class: "what" }, "judge"));
   if (!turn.verdict) line.append(badge("not judged"));
   else {
     line.append(meter("observation", turn.verdict.observation), meter("prediction", turn.verdict.prediction));
-    for (const flag of turn.verdict.flags || []) line.append(badge("⚑ " + flag, "warn wrap"));
+    for (const flag of turn.verdict.flags || []) line.append(flagBadge(flag));
     for (const place of turn.verdict.absent || []) line.append(badge("no verdict: " + place, "warn wrap"));
   }
   return line;

@@ -1,0 +1,112 @@
+"""The page of a run: curves, evaluations, which levels were gained and lost, what was measured.
+
+As the trajectory viewer it needs no network; it links to the pages beside it in the run's folder.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from vagen.metrics import find
+from vagen.report.files import write_whole
+from vagen.report.viewer import asset, csp_hash, template
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An evaluation, and the address of its page relative to the run's."""
+
+    name: str
+    split: str
+    levels: int
+    success: float
+    ci95: tuple[float, float] | None
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Flips:
+    """Levels of a split that one policy solves and another does not, by hash."""
+
+    split: str
+    before: str
+    after: str
+    gained: Sequence[str]
+    lost: Sequence[str]
+    address: str
+    """Page of the later evaluation."""
+    page: str
+    """Page with a slider over the evaluations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difficulty:
+    """Success on the levels of one difficulty."""
+
+    difficulty: float
+    levels: int
+    success: Sequence[float]
+    """By evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByDifficulty:
+    """Success by how hard levels are, in one environment."""
+
+    env: str
+    meaning: str
+    """What the number is."""
+    names: Sequence[str]
+    """Of the evaluations."""
+    rows: Sequence[Difficulty]
+
+
+def write_overview(
+    path: Path,
+    *,
+    title: str,
+    facts: Mapping[str, str],
+    curves: Path | None,
+    evaluations: Sequence[Measured],
+    flips: Sequence[Flips],
+    difficulties: Sequence[ByDifficulty],
+    metrics: Mapping[str, float],
+    refresh: int | None = None,
+) -> Path:
+    """Writes the page and returns its path.
+
+    Args:
+        path: The file; it appears whole.
+        title: Heading.
+        facts: Names and values beside it.
+        curves: A PNG file; the page holds it.
+        evaluations: In order.
+        flips: Per split with two evaluations.
+        difficulties: Tables.
+        metrics: Of the last iteration.
+        refresh: Seconds until the browser loads it again; None never.
+    """
+    style = asset(("report.css", "overview.css"))
+    told = ((name, value, find(name)) for name, value in metrics.items())
+    page = template("overview.html.j2").render(
+        title=title,
+        facts=facts,
+        curves=base64.b64encode(curves.read_bytes()).decode("ascii") if curves else "",
+        evaluations=evaluations,
+        flips=flips,
+        difficulties=difficulties,
+        metrics=[
+            {"name": name, "value": f"{value:.4g}", "unit": m.unit, "meaning": m.meaning}
+            for name, value, m in told
+            if m is not None
+        ],
+        refresh=refresh,
+        style=Markup(style),
+        style_hash=csp_hash(style),
+    )
+    with write_whole(path) as partial:
+        partial.write_text(page, encoding="utf-8", newline="\n")
+    return Path(path)

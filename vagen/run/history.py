@@ -1,0 +1,31 @@
+"""What the iterations of a run have measured, in order."""
+
+from pathlib import Path
+
+from vagen import progress
+from vagen.run import layout
+from vagen.storage import read_manifest
+
+
+def iteration_metrics(path: Path, count: int) -> list[dict[str, float]]:
+    """Metrics of a run's first iterations, with its `iteration`, and what events say of it: the
+    steps' seconds, and how fast the engine was.
+
+    Args:
+        path: The run's folder.
+        count: Iterations; they are finished.
+    """
+    told: dict[int, dict[str, float]] = {}
+    for event in progress.read_events(path / layout.EVENTS):
+        if event["event"] == "stage_finished" and event["iteration"] is not None:
+            found = told.setdefault(event["iteration"], {})
+            found[f"timing_s/{event['stage']}"] = event["seconds"]
+            found |= event.get("performance", {})
+    return [
+        {
+            "iteration": number,
+            **read_manifest(path / layout.iteration(number) / "update").payload["history"],
+            **told.get(number, {}),
+        }
+        for number in range(count)
+    ]

@@ -1,0 +1,219 @@
+"""Pages of a run: the overview, any batch of episodes, one level over the training."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from vagen.config.checks import trajectories_per_iteration
+from vagen.envs import distinct_levels
+from vagen.report.overview import ByDifficulty, Difficulty, Flips, Measured, write_overview
+from vagen.report.viewer import write_report
+from vagen.rollout.batch import TrajectoryBatch
+from vagen.run import layout
+from vagen.run.reading import committed, read_results
+from vagen.run.run import Run
+from vagen.stages.finalize import write_run_curves
+from vagen.storage import MANIFEST
+
+LEVELS_SHOWN = 48
+"""Levels of a page with a slider: those that were gained or lost first."""
+
+
+def write_pages(run: Run, *, refresh: int | None = None) -> Path:
+    """Writes the learning curves and the run's page; returns that one.
+
+    It can be written at any time, also while another process trains.
+
+    Args:
+        run: The run.
+        refresh: Seconds until a browser loads the page again; None never.
+
+    Raises:
+        CorruptArtifact: What an evaluation found was changed since.
+    """
+    results = _results(run)
+    (run.path / layout.OVERVIEW).parent.mkdir(exist_ok=True)
+    experiment, done = run.experiment, run.finished_iterations
+    total = experiment.trainer.total_training_steps
+    history = run.iteration_metrics()
+    return write_overview(
+        run.path / layout.OVERVIEW,
+        title=run.name,
+        facts={
+            "experiment": experiment.name,
+            "preset": experiment.preset or "none",
+            "seed": str(experiment.seed),
+            "iterations": f"{done} of {total}",
+            "episodes in each": f"{trajectories_per_iteration(experiment)}",
+        },
+        curves=write_run_curves(run),
+        evaluations=[
+            Measured(
+                name,
+                found["split"],
+                found["levels"],
+                found["success"],
+                tuple(found["ci95"]) if found["ci95"] else None,
+                f"../{layout.EVALUATIONS}/{name}/{layout.REPORT}",
+            )
+            for name, found in results.items()
+        ],
+        flips=[
+            flips
+            for split in ("val", "test")
+            if (
+                flips := _flips(
+                    run, split, {n: r for n, r in results.items() if r["split"] == split}
+                )
+            )
+        ],
+        difficulties=[*_difficulties(run, results)],
+        metrics=history[-1] if history else {},
+        refresh=refresh,
+    )
+
+
+def write_batch_page(folder: Path, path: Path, *, run: Run | None = None) -> Path:
+    """Writes the page of any committed batch of episodes: of a rollout, a judge, an advantage.
+
+    Args:
+        folder: The batch.
+        path: The file to write.
+        run: Whose batch it is; without it tokens are shown as numbers.
+
+    Raises:
+        StorageError: There is no such batch, or it was changed.
+    """
+    if run is not None:
+        run.fetch(folder)
+    batch = TrajectoryBatch.load(folder)
+    name = folder.relative_to(run.path).as_posix() if run is not None else folder.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_report(
+        batch,
+        path,
+        title=f"{batch.kind}, {name}" + (f" of {run.name}" if run else ""),
+        tokenizer=_tokenizer(run),
+        back=layout.OVERVIEW.name if run else "",
+    )
+
+
+def _results(run: Run) -> dict[str, dict[str, Any]]:
+    """What the run's own evaluations found, in the order of the training."""
+    names = sorted(path.name for path in (run.path / layout.EVALUATIONS).glob("[!.]*"))
+    validated = [name for name in names if layout.validated_iteration(name) is not None]
+    return {
+        name: read_results(run.fetch(run.evaluation(name), layout.RESULTS))
+        for name in (layout.WARM_START, *validated, layout.FINAL)
+        if committed(run.evaluation(name)) is not None
+    }
+
+
+def _of(split: str, results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: found for name, found in results.items() if found["split"] == split}
+
+
+def _flips(run: Run, split: str, results: dict[str, dict[str, Any]]) -> Flips | None:
+    """Levels gained and lost from the first evaluation of a split to the last; None of a single
+    one.
+    """
+    if len(results) < 2:
+        return None
+    (first, before), *_, (last, after) = results.items()
+    wins = [{level for level, rate in r["by_level"].items() if rate > 0} for r in (before, after)]
+    gained, lost = sorted(wins[1] - wins[0]), sorted(wins[0] - wins[1])
+    hashes = [*(level.rpartition("/")[2] for level in chain(gained, lost, before["by_level"]))]
+    page = layout.OVERVIEW.with_name(f"levels-{split}.html")
+    _write_levels(run, split, [*results], list(dict.fromkeys(hashes)), run.path / page)
+    return Flips(
+        split,
+        first,
+        last,
+        *([level.rpartition("/")[2] for level in levels] for levels in (gained, lost)),
+        address=f"../{layout.EVALUATIONS}/{last}/{layout.REPORT}",
+        page=page.name,
+    )
+
+
+def _write_levels(
+    run: Run, split: str, names: Sequence[str], hashes: Sequence[str], path: Path
+) -> None:
+    """Writes the page that shows the same levels played by each policy, unless it is there."""
+    folders = [run.evaluation(name) for name in names]
+    newest = max((folder / MANIFEST).stat().st_mtime for folder in folders)
+    if path.exists() and path.stat().st_mtime > newest:
+        return
+    batches = [TrajectoryBatch.load(run.fetch(folder)) for folder in folders]
+    played = [{t.level_hash: t for t in reversed(batch.trajectories)} for batch in batches]
+    shown = [level for level in hashes if all(level in found for found in played)][:LEVELS_SHOWN]
+    images: dict[str, bytes] = {}
+    for batch in batches:
+        images |= batch.images
+    trajectories = [
+        replace(found[level], trajectory_id=f"{found[level].trajectory_id}@{name}")
+        for name, found in zip(names, played, strict=True)
+        for level in shown
+    ]
+    used = {digest for t in trajectories for turn in t.turns for digest in turn.images}
+    used |= {digest for t in trajectories for row in t.rows for digest in row.images}
+    write_report(
+        replace(
+            batches[-1],
+            trajectories=trajectories,
+            images={digest: png for digest, png in images.items() if digest in used},
+        ),
+        path,
+        title=f"{run.name}: {len(shown)} {split} levels over the training",
+        tokenizer=_tokenizer(run),
+        moments=names,
+        back=layout.OVERVIEW.name,
+    )
+
+
+def _difficulties(run: Run, results: dict[str, dict[str, Any]]) -> Sequence[ByDifficulty]:
+    """Success on the test levels by the first number of their difficulty."""
+    tested = {
+        name: found["by_level"] for name, found in results.items() if found["split"] == "test"
+    }
+    tables = []
+    for env_id, spec in run.experiment.envs.items() if tested else ():
+        refs = distinct_levels(
+            spec.env_name, spec.env_config, "test", spec.test_size, with_difficulty=True
+        )
+        groups: dict[float, list[str]] = {}
+        for ref in refs:
+            level = f"{env_id}/{ref.level_hash}" if len(run.experiment.envs) > 1 else ref.level_hash
+            if ref.difficulty and all(level in found for found in tested.values()):
+                groups.setdefault(ref.difficulty[0], []).append(level)
+        if len(groups) > 1:
+            rows = [
+                Difficulty(
+                    difficulty,
+                    len(levels),
+                    [fmean(found[level] for level in levels) for found in tested.values()],
+                )
+                for difficulty, levels in sorted(groups.items())
+            ]
+            meaning = _MEANINGS.get(spec.env_name, "difficulty")
+            tables.append(ByDifficulty(env_id, meaning, [*tested], rows))
+    return tables
+
+
+_MEANINGS = {
+    "FrozenLake": "moves of the shortest safe path",
+    "Sokoban": "moves of a best solution",
+    "Navigation": "moves of the shortest way",
+    "Household": "actions of who knows the home",
+}
+
+
+def _tokenizer(run: Run | None) -> Any | None:
+    """The tokenizer that the run's policy began with, if it is here."""
+    if run is None or committed(run.warm_start) is None:
+        return None
+    from vagen.models import load_processor
+
+    return load_processor(run.initial_model()).tokenizer
