@@ -14,18 +14,23 @@ def binary(rng, seeds, levels, of_seeds, of_levels, mean=0.5):
     return (rng.random((seeds, levels)) < np.clip(chances, 0.02, 0.98)).astype(float)
 
 
+def interval(scores) -> tuple[float, float]:
+    ci95 = mean_over_seeds(scores).ci95
+    assert ci95 is not None
+    return ci95
+
+
 def test_of_one_level_it_is_students_interval():
     scores = np.array([[0.2], [0.5], [0.9], [0.4]])
     expected = stats.t.interval(0.95, 3, scores.mean(), stats.sem(scores[:, 0]))
-    found = mean_over_seeds(scores)
-    assert found.value == pytest.approx(0.5)
-    assert found.ci95 == pytest.approx(expected)
+    assert mean_over_seeds(scores).value == pytest.approx(0.5)
+    assert interval(scores) == pytest.approx(expected)
 
 
 def test_where_levels_do_not_differ_it_is_students_interval_over_the_seeds_means():
     scores = np.repeat([[0.0], [0.25], [1.0]], 50, axis=1) + 0.0
     expected = stats.t.interval(0.95, 2, scores.mean(), stats.sem(scores[:, 0]))
-    low, high = mean_over_seeds(scores).ci95
+    low, high = interval(scores)
     assert (low, high) == pytest.approx(expected, abs=1e-9)
 
 
@@ -37,15 +42,15 @@ def test_with_many_seeds_and_levels_it_is_the_two_way_bootstraps():
         scores[np.ix_(rng.integers(0, 60, 60), rng.integers(0, 80, 80))].mean() for _ in range(4000)
     ]
     low, high = np.quantile(draws, [0.025, 0.975])
-    found = mean_over_seeds(scores).ci95
+    found = interval(scores)
     assert found[1] - found[0] == pytest.approx(high - low, rel=0.06)
 
 
 def test_where_only_seeds_differ_it_is_scipys_bootstrap_over_seeds():
     rng = np.random.default_rng(5)
     of_seeds = rng.standard_normal(80)
-    drawn = stats.bootstrap((of_seeds,), np.mean, method="percentile", random_state=1)
-    found = mean_over_seeds(np.repeat(of_seeds[:, None], 30, axis=1)).ci95
+    drawn = stats.bootstrap((of_seeds,), np.mean, method="percentile", rng=1)
+    found = interval(np.repeat(of_seeds[:, None], 30, axis=1))
     assert found == pytest.approx(tuple(drawn.confidence_interval), abs=0.02)
 
 
@@ -70,10 +75,10 @@ def test_the_interval_of_a_paired_gain_holds_the_effect_and_no_more_than_it_must
         luck = 0.1 * rng.standard_normal((5, 1))
         noise = 0.05 * rng.standard_normal((2, 5, 48))
         before, after = hard + luck + noise[0], hard + luck + 0.1 + noise[1]
-        low, high = mean_over_seeds(after - before).ci95
+        low, high = interval(after - before)
         held.append(low <= 0.1 <= high)
         of_pairs.append(high - low)
-        alone = mean_over_seeds(after).ci95
+        alone = interval(after)
         of_unpaired.append(alone[1] - alone[0])
     assert 0.92 <= np.mean(held) <= 0.98
     assert np.mean(of_pairs) < 0.2 * np.mean(of_unpaired)
@@ -81,8 +86,8 @@ def test_the_interval_of_a_paired_gain_holds_the_effect_and_no_more_than_it_must
 
 def test_seeds_are_the_observations_and_not_their_episodes():
     """Two seeds that differ much tell little, on however many levels."""
-    few = mean_over_seeds(np.repeat([[0.2], [0.8]], 10, axis=1)).ci95
-    many = mean_over_seeds(np.repeat([[0.2], [0.8]], 10_000, axis=1)).ci95
+    few = interval(np.repeat([[0.2], [0.8]], 10, axis=1))
+    many = interval(np.repeat([[0.2], [0.8]], 10_000, axis=1))
     assert many == pytest.approx(few)
     assert many[1] - many[0] > 1
 
@@ -92,6 +97,7 @@ def test_no_interval_where_none_can_be_told():
     assert mean_over_seeds([[1, 1], [1, 1]]).ci95 is None
     assert iqm([[0.5]]).ci95 is None
     assert probability_of_improvement([[0.5]], [[0.6], [0.7]]).ci95 is None
+    assert probability_of_improvement([[0.5], [0.4]], [[0.6], [0.7]]).ci95 is None
 
 
 @pytest.mark.parametrize("scores", [[], [[]], [[np.nan, 1.0]], [1.0, 2.0]])

@@ -15,6 +15,7 @@ def compare(options: Namespace) -> None:
     """Compares trainings over their seeds, and prints the table."""
     from vagen.compare import compare as compare_runs
     from vagen.compare import read_mlflow, read_runs
+    from vagen.progress import close
 
     if not options.runs and not options.from_mlflow:
         raise UsageError("name runs, a folder that holds runs, or --from-mlflow EXPERIMENT")
@@ -22,7 +23,10 @@ def compare(options: Namespace) -> None:
     folder = Path(InfraConfig().output_dir) / COMPARISONS / stamp
     if options.to:
         folder = new_folder(Path(options.to))
-    runs = read_runs(options.runs)
+    try:
+        runs = read_runs(options.runs)
+    finally:
+        close()
     for experiment in options.from_mlflow:
         runs += read_mlflow(experiment)
     page = compare_runs(

@@ -258,7 +258,7 @@ _OPTIONS: dict[str, list[Option]] = {
         (("--engine",), {"choices": ["local", "verl"], "help": "instead of infra.engine"}),
     ],
     "compare": [
-        (("runs",), {"nargs": "*", "metavar": "run", "help": "folder, name or URI; or of many"}),
+        (("runs",), {"nargs": "*", "metavar": "run", "help": "a run, or a folder of runs"}),
         (
             ("--from-mlflow",),
             {"action": "append", "default": [], "metavar": "EXPERIMENT[@URI]", "help": "its runs"},

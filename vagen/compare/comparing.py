@@ -1,5 +1,6 @@
 """From runs to the page that compares them."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -46,10 +47,10 @@ def compare(
             or they were measured on different levels.
         StorageError: A store cannot be used, or a run's results were changed.
     """
-    read = [
-        run for one in runs for run in ([one] if isinstance(one, Trained) else read_runs([one]))
-    ]
-    read = list({run.source: run for run in read}.values())
+    read = [one for one in runs if isinstance(one, Trained)]
+    read += read_runs(one for one in runs if not isinstance(one, Trained))
+    if price_per_hour is not None and not 0 <= price_per_hour < math.inf:
+        raise ComparisonError(f"the price of an hour is {price_per_hour}; it must be at least 0")
     if not read:
         raise ComparisonError("a comparison needs runs: name their folders, or one that holds them")
     keys = keys_of_methods(read, over) if by is None else [by] if isinstance(by, str) else list(by)
@@ -89,8 +90,16 @@ def _notes(
             )
         elif result.success is not None and result.success.ci95 is None:
             yield f"Every {over} and level of {result.label} ended alike: no interval can be told."
-        if result.against is not None and result.against.pairs < result.seeds:
+        if (against := result.against) is None:
+            continue
+        if against.pairs < result.seeds:
             yield (
-                f"{result.against.pairs} of {result.seeds} {over}s of {result.label} are the "
-                "baseline's as well; only these are in the gain's interval."
+                f"{against.pairs} of {result.seeds} {over}s of {result.label} are the baseline's "
+                "as well; "
+                + ("its gain is of these." if against.pairs else "its gain is unpaired.")
+            )
+        elif against.pairs > 1 and against.gain.ci95 is None:
+            yield (
+                f"{result.label} is as far from the baseline on every {over} and level: no "
+                "interval can be told."
             )

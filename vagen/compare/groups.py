@@ -74,9 +74,11 @@ def _in_order(label: str, runs: Sequence[Trained], over: str) -> Group:
     for run in runs:
         seed = run.options.get(over, "")
         if seed in by_seed:
+            twice = (by_seed[seed], run)
+            keys = " or ".join(f"--by {key}" for key in keys_of_methods(twice, over))
             raise ComparisonError(
-                f"two runs of {label} have {over} = {seed}: {by_seed[seed].source} and "
-                f"{run.source}; leave one out, or tell them apart with --by"
+                f"two runs of {label} have {over} = {seed}: {twice[0].source} and {run.source}; "
+                f"leave one out{keys and ', or tell them apart with '}{keys}"
             )
         by_seed[seed] = run
     seeds = tuple(sorted(by_seed, key=lambda seed: (len(seed), seed)))

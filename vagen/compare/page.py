@@ -67,8 +67,8 @@ def write_comparison(found: Comparison, folder: Path) -> Path:
         tables=[
             _table("Final success", _ABOUT_SUCCESS, rows, bar="success"),
             _table("Time and cost", _ABOUT_COSTS, [_row(_cost_cells(one)) for one in found.costs]),
-            _table("Differences of configuration", "", _difference_rows(found)),
-            _table("Runs", "", _run_rows(found)),
+            _table("Differences of configuration", "", _difference_rows(found), kind="words"),
+            _table("Runs", "", _run_rows(found), kind="words"),
         ],
         curves=_curves(found, folder),
         style=Markup(style),
@@ -167,10 +167,12 @@ def _row(
     return {"cells": cells, "value": value, "interval": interval}
 
 
-def _table(title: str, text: str, rows: Sequence[dict[str, Any]], bar: str = "") -> dict[str, Any]:
+def _table(
+    title: str, text: str, rows: Sequence[dict[str, Any]], bar: str = "", kind: str = ""
+) -> dict[str, Any]:
     columns = dict.fromkeys(name for row in rows for name in row["cells"])
     shown = [name for name in columns if any(row["cells"].get(name) for row in rows)]
-    return {"title": title, "text": text, "columns": shown, "rows": rows, "bar": bar}
+    return {"title": title, "text": text, "columns": shown, "rows": rows, "bar": bar, "kind": kind}
 
 
 def _curves(found: Comparison, folder: Path) -> list[dict[str, str]]:

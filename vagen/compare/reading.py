@@ -16,7 +16,7 @@ from vagen.metrics import SUCCESS
 from vagen.run import layout
 from vagen.run.reading import committed, read_results
 from vagen.run.run import Run
-from vagen.run.spent import gpu_hours, working_seconds
+from vagen.run.spent import gpu_hours, step_seconds, working_seconds
 from vagen.run.uris import is_uri
 from vagen.storage import open_store
 from vagen.tracking import TrackingError, default_uri, open_client
@@ -95,6 +95,8 @@ def read_mlflow(address: str) -> list[Trained]:
     """
     name, _, uri = address.partition("@")
     uri = uri or default_uri(Path(InfraConfig().output_dir))
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        raise TrackingError(f"there is no MLflow database {uri}: name yours, {name}@TRACKING_URI")
     client = open_client(uri)
     try:
         experiment = client.get_experiment_by_name(name)
@@ -130,11 +132,10 @@ def _runs_at(place: str | Path) -> Iterator[str | Path]:
 
 
 def _runs_in_store(uri: str) -> Iterator[str]:
-    root, _, name = uri.rpartition("/")
-    if name and open_store(root).read_file(f"{name}/{layout.EXPERIMENT}") is not None:
+    store = open_store(uri)
+    if store.read_file(layout.EXPERIMENT.as_posix()) is not None:
         yield uri
         return
-    store = open_store(uri)
     names = sorted({key.partition("/")[0] for key in store.list()})
     runs = [name for name in names if store.read_file(f"{name}/{layout.EXPERIMENT}") is not None]
     if not runs:
@@ -152,20 +153,14 @@ def _read(place: str | Path) -> Trained:
         history = [*_drawn(run.iteration_metrics()), *_validations(run)]
     except ConfigError as error:
         raise ComparisonError(f"{place} cannot be read: {error}") from error
-    finally:
-        progress.close()
     events = progress.read_events(run.events)
-    seconds: dict[str, float] = {}
-    for event in events:
-        if event["event"] == "stage_finished":
-            seconds[event["stage"]] = seconds.get(event["stage"], 0.0) + event["seconds"]
     return Trained(
         name=run.name,
         source=str(place),
         options=_options(run.path),
         history=history,
         by_level=results.get("by_level", {}),
-        seconds=seconds,
+        seconds=step_seconds(events),
         hours=working_seconds(events) / 3600,
         gpu_hours=gpu_hours(events),
         gpu_hour_price=run.infra.gpu_hour_price,

@@ -1,6 +1,6 @@
 """What groups of runs have reached, and what it took."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -139,8 +139,8 @@ def _measured(group: Group) -> dict[str, Trained]:
     return {seed: run for seed, run in zip(group.seeds, group.runs, strict=True) if run.by_level}
 
 
-def _scores(runs: "Sequence[Trained] | object", levels: Sequence[str]) -> NDArray[np.float64]:
-    return np.array([[run.by_level[level] for level in levels] for run in runs])  # type: ignore
+def _scores(runs: Iterable[Trained], levels: Sequence[str]) -> NDArray[np.float64]:
+    return np.array([[run.by_level[level] for level in levels] for run in runs])
 
 
 def _per_environment(scores_SL: NDArray[np.float64], levels: Sequence[str]) -> NDArray[np.float64]:

@@ -127,9 +127,10 @@ def _around(mean: float, squared_half: float) -> Estimate:
     return Estimate(mean, (mean - half, mean + half))
 
 
-def _percentiles(draws: NDArray[np.float64]) -> Interval:
+def _percentiles(draws: NDArray[np.float64]) -> Interval | None:
+    """None where all draws are the same: few seeds cannot be as sure as that."""
     low, high = np.quantile(draws, [0.025, 0.975])
-    return float(low), float(high)
+    return None if low == high else (float(low), float(high))
 
 
 def _finite(scores: ArrayLike, dimensions: int) -> NDArray[np.float64]:

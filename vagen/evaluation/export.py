@@ -35,7 +35,7 @@ def as_markdown(tables: Mapping[str, Sequence[Cells]]) -> str:
         lines = [
             columns,
             ["---"] * len(columns),
-            *([row[name] for name in columns] for row in rows),
+            *([row.get(name, "") for name in columns] for row in rows),
         ]
         body = "\n".join(
             "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines
@@ -53,7 +53,7 @@ def as_latex(tables: Mapping[str, Sequence[Cells]]) -> str:
         def line(cells: Sequence[str]) -> str:
             return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
 
-        body = "\n".join(line([row[name] for name in columns]) for row in rows)
+        body = "\n".join(line([row.get(name, "") for name in columns]) for row in rows)
         parts.append(
             f"% {environment}\n\\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}\n\\toprule\n"
             f"{line(columns)}\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n"

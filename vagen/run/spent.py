@@ -22,6 +22,19 @@ def working_seconds(events: Sequence[dict[str, Any]]) -> float:
     return sum(seconds for seconds, _ in _spans(events))
 
 
+def step_seconds(events: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Seconds that each kind of step took, all its times together.
+
+    Args:
+        events: Of the run, oldest first.
+    """
+    seconds: dict[str, float] = {}
+    for event in events:
+        if event["event"] == "stage_finished":
+            seconds[event["stage"]] = seconds.get(event["stage"], 0.0) + event["seconds"]
+    return seconds
+
+
 def gpu_hours(events: Sequence[dict[str, Any]]) -> float:
     """GPU-hours that a run has held: all GPUs of an engine from its start to its process's last
     event, whether they were busy or waited for the next step.

@@ -9,7 +9,7 @@ from vagen.report.curves import Mark, write_curves
 from vagen.run import layout
 from vagen.run.reading import committed, read_results
 from vagen.run.run import Run
-from vagen.run.spent import spent, working_seconds
+from vagen.run.spent import spent, step_seconds, working_seconds
 from vagen.stages.tracking import log_all, tracker_of
 from vagen.storage import CorruptArtifact
 from vagen.tracking import paired_bootstrap
@@ -100,12 +100,8 @@ def _part(results: dict[str, Any]) -> dict[str, Any]:
 def _seconds(run: Run) -> dict[str, float]:
     """Seconds per step, and in total."""
     events = progress.read_events(run.events)
-    seconds: dict[str, float] = {}
-    for event in events:
-        if event["event"] == "stage_finished":
-            seconds[event["stage"]] = seconds.get(event["stage"], 0.0) + event["seconds"]
     return {
-        **{stage: round(value, 1) for stage, value in seconds.items()},
+        **{stage: round(value, 1) for stage, value in step_seconds(events).items()},
         "total": round(working_seconds(events), 1),
     }
 
