@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import optuna
 import pytest
 
 from vagen.sweep.schema import Asha, Range, SweepConfig
-from vagen.sweep.study import Study
+from vagen.sweep.study import STUDY, Study
 
 LR = "critic.optim.lr"
 
@@ -45,6 +46,22 @@ def test_a_sweep_that_was_stopped_draws_what_it_would_have_drawn(tmp_path: Path,
     found = drawn(tmp_path / "once", config, reopened=False)
     assert drawn(tmp_path / "again", config, reopened=True) == found
     assert len(found) == config.size
+
+
+@pytest.mark.parametrize("options", [{}, {"sampler": "random", **RANDOM}])
+def test_a_trial_whose_drawing_was_cut_short_gets_the_same_values(tmp_path: Path, options: dict):
+    config = sweep(**options)
+    expected = drawn(tmp_path / "whole", config, reopened=False)
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    study = Study(folder, config, jobs=1)
+    first = study.draw()
+    assert first is not None
+    study.complete(first, 0.5)
+    # The database as it is just after the next trial has come into it.
+    optuna.load_study(study_name="test", storage=f"sqlite:///{folder / STUDY}").ask()
+    (second,) = Study(folder, config, jobs=1).unfinished()
+    assert [first.parameters, second.parameters] == expected[:2]
 
 
 def test_a_grid_has_every_combination_once(tmp_path: Path):
