@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections import OrderedDict
 from random import Random
 from typing import Any, ClassVar
@@ -191,6 +192,7 @@ class GymnasiumEnv(TurnEnv):
 
 
 def _make(config: GymnasiumConfig) -> gymnasium.Env[Any, Any]:
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into arrays, on no screen
     try:
         # Its own time limit is left out: `max_steps` is the limit here.
         options = {"max_episode_steps": -1, **config.kwargs, "render_mode": "rgb_array"}
