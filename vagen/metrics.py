@@ -323,7 +323,7 @@ STEPS: dict[str, tuple[Metric, ...]] = {
                "`infra.gpu_hour_price`, and it ran on GPUs", "down"),
     ),
     "every step": (
-        Metric(STEP_SECONDS, "s", "Duration of a step; drawn with the curves, not in MLflow."),
+        Metric(STEP_SECONDS, "s", "Duration of a step of an iteration."),
         Metric("perf/<call>/tokens_per_second", "tokens/s",
                "Tokens of all rows over the networks' seconds; `<call>` is `logprobs`, "
                "`reference`, `values`, `update_actor` or `update_critic`.",

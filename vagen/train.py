@@ -35,7 +35,7 @@ def train(run: Run) -> None:
     """
     step = partial(execute, run)
     with run.at_work(), closing(run):
-        tracker_of(run)  # what cannot be recorded fails before anything is computed
+        tracker_of(run).watch_machine()  # what cannot be recorded fails before all else
         step(build)
         step(warm_start)
         step(evaluate, name=layout.WARM_START, split="test")

@@ -20,6 +20,7 @@ from vagen.plan.counting import must_estimate
 from vagen.plan.gpu import gpu_memory
 from vagen.plan.shape import read_shape, trained_parameters
 from vagen.plan.sizes import ConversationSize, environments_here, measure, model_directory
+from vagen.plan.spending import disk, iteration_seconds
 from vagen.plan.tables import (
     checkpoint_table,
     gpu_table,
@@ -27,6 +28,7 @@ from vagen.plan.tables import (
     memory_table,
     settings_text,
     sizes_table,
+    spending_table,
     steps_table,
     throughput_table,
 )
@@ -70,6 +72,8 @@ def _local(
     memory = local.estimate(experiment, infra, shape, sizes)
     device, limit = local.device_memory(infra)
     yield memory_table(shape, trained_parameters(experiment, shape), memory, device, limit)
+    seconds = iteration_seconds(experiment, infra, shape, sizes) if device == "RAM" else None
+    yield spending_table(experiment, disk(experiment, shape, sizes), seconds)
     check_memory(memory, device, limit)
 
 
@@ -92,6 +96,7 @@ def _verl(
         yield gpu_table(experiment, infra, shape, memory)
     yield host_table(infra, verl.host_memory(experiment, infra, shape, sizes, memory), cpu=cpu)
     yield checkpoint_table(infra, verl.checkpoints(experiment, shape))
+    yield spending_table(experiment, disk(experiment, shape, sizes), None)
     yield throughput_table(experiment, infra, rates, cpu=cpu)
     if not cpu:
         check_gpu(experiment, infra, model, sizes)

@@ -16,6 +16,7 @@ from vagen.config.schema import EnvSpec
 from vagen.envs import parse_env_config
 from vagen.envs.base import AgentEnv, Observation
 from vagen.envs.config import EnvConfig
+from vagen.envs.images import png_bytes
 from vagen.envs.parsing import tags_in
 from vagen.models import Processor, load_processor
 from vagen.models.files import check_model
@@ -52,6 +53,8 @@ class ConversationSize:
     """Tags of the prompt that are one added token of the tokenizer."""
     request: int = 0
     """The request of a summary, with the template around it."""
+    frame_bytes: int = 0
+    """Bytes of one observation's images as they are stored."""
     dropped: int = 0
     """What stands for an observation that was dropped, likewise."""
 
@@ -158,7 +161,7 @@ def _measure(
     renderer = ChatRenderer(processor)
     env = environments_of(environments).open(spec.env_name, spec.env_config)
     prompt = later_prompt = later = longest = image_tokens = patches = 0
-    resized = ""
+    resized, frame_bytes = "", 0
     for seed in range(SAMPLED_LEVELS):
         for turn, (observation, response) in enumerate(expert_turns(env, seed)):
             beginning = len(renderer.initial(env.system_prompt(), observation).ids)
@@ -167,6 +170,9 @@ def _measure(
                 later_prompt = max(later_prompt, beginning)
             else:
                 prompt = max(prompt, beginning)
+            if not turn:
+                stored = sum(len(png_bytes(frame)) for frame in observation["images"])
+                frame_bytes = max(frame_bytes, stored)
             frames = [Image.fromarray(frame) for frame in observation["images"]]
             grids = [processor.image_grid(frame) for frame in frames]
             for frame, grid in zip(frames, grids, strict=True):
@@ -180,6 +186,7 @@ def _measure(
     return ConversationSize(
         *(prompt, later, longest, image_tokens, patches, later_prompt),
         resized=resized,
+        frame_bytes=frame_bytes,
         request=len(renderer.following(SUMMARY_REQUEST).ids),
         dropped=len(renderer.following(DROPPED).ids),
         reserved=tuple(reserved_tags(config, processor.tokenizer)),

@@ -17,6 +17,7 @@ from vagen.plan.gpu import GpuMemory
 from vagen.plan.local import Memory
 from vagen.plan.shape import ModelShape, trained_parameters
 from vagen.plan.sizes import ConversationSize
+from vagen.plan.spending import Disk
 from vagen.plan.verl import Checkpoints, HostMemory, Throughput
 
 
@@ -114,6 +115,25 @@ def memory_table(
         "peak": f"{bytes_text(memory.peak)} of {bytes_text(limit)} {device}",
     }
     return table("memory of the local engine", rows)
+
+
+def spending_table(experiment: ExperimentConfig, disk: Disk, seconds: float | None) -> Table:
+    """Time and disk; the time is None where it is not estimated."""
+    iterations = experiment.trainer.total_training_steps
+    rows = {
+        "an iteration": f"{bytes_text(disk.iteration)} of batches"
+        + ("" if seconds is None else f", about {seconds:.2g} s"),
+        "disk": f"about {bytes_text(disk.total)}: batches of {disk.kept} iterations "
+        f"{bytes_text(disk.iteration * disk.kept)}, checkpoints {bytes_text(disk.checkpoints)}, "
+        f"evaluations {bytes_text(disk.evaluations)}"
+        + ("" if experiment.trainer.keep_iterations else " (trainer.keep_iterations keeps fewer)"),
+    }
+    if seconds is not None:
+        rows["time"] = (
+            f"about {max(1, round(seconds * iterations / 60))} min for {iterations} iterations, "
+            "without warm start and evaluations"
+        )
+    return table("time and disk (estimates, if all turns are used)", rows)
 
 
 def settings_text(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> str:

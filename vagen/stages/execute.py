@@ -13,6 +13,7 @@ from vagen import progress
 from vagen.config.base import ConfigError
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
+from vagen.run.history import step_seconds
 from vagen.run.run import Run
 from vagen.stages.finalize import CANCELLED, finalize
 from vagen.stages.tracking import log_iteration
@@ -85,6 +86,9 @@ def execute(run: Run, stage: Stage, **arguments: Any) -> dict[str, Any]:
             if record.performance and record.iteration is not None:
                 log_iteration(run, record.iteration, record.performance)
             _put_into_store(run, stage, Path(produced["uri"]))
+        if name == "update":
+            number = arguments["iteration"]
+            log_iteration(run, number, step_seconds(run.path, number))
     finally:
         if run.mirror is not None:
             with suppress(StorageError):  # of what has gone wrong, the first is told

@@ -36,7 +36,7 @@ def tracker_of(run: Run) -> "Tracker":
             parent = run.infra.mlflow_parent_run
             run.tracker = Tracker.start(
                 experiment=run.experiment.trainer.project_name,
-                run_name=run.name,
+                run_name=_name(run),
                 run_dir=run.path,
                 output_dir=output_dir,
                 uri=uri,
@@ -91,6 +91,12 @@ def _is_ours(run: Run, run_id: str, output_dir: Path) -> bool:
     return False
 
 
+def _name(run: Run) -> str:
+    """What tells the run from others of its experiment comes first: lists cut long names."""
+    experiment = run.experiment
+    return f"{experiment.preset or 'no preset'}, seed {experiment.seed}: {run.name}"
+
+
 def _about(run: Run) -> str:
     """What MLflow's page of the run begins with."""
     experiment = run.experiment
@@ -114,6 +120,8 @@ def log_evaluation(run: Run, name: str) -> None:
     tracker.log_metrics(result(folder)["metrics"], step=_step_of(run, name))
     tracker.log_artifact(folder / layout.REPORT, f"evaluations/{name}")
     tracker.log_artifact(folder / layout.RESULTS, f"evaluations/{name}")
+    if name in (layout.WARM_START, layout.FINAL):
+        tracker.log_episodes(folder, name)
 
 
 def log_all(run: Run) -> None:

@@ -30,6 +30,15 @@ _LOG = logging.getLogger("vagen.tracking")
 _RUN_DIR = "vagen.run_dir"
 _PARAMS_PER_BATCH = 100
 _METRICS_PER_BATCH = 1_000
+_EXPERIMENT_TAGS = {
+    "mlflow.experimentKind": "custom_model_development",
+    "mlflow.experiment.primaryMetric.name": "test/success",
+    "mlflow.experiment.primaryMetric.greaterIsBetter": "True",
+    "mlflow.note.content": "Multi-turn reinforcement learning by VAGEN. `test/success` is the "
+    "share of held-out levels that are solved, at step 0 by the policy that training began with; "
+    "docs/metrics.md says what each metric means.",
+}
+"""A page for training, whose list of runs shows success first."""
 _PERMANENT = {
     "INVALID_PARAMETER_VALUE",
     "BAD_REQUEST",
@@ -59,6 +68,7 @@ class Tracker:
         """Metrics an earlier process has written, whose steps are not in `_steps` yet."""
         self._retry_at = 0.0
         self._refusals: set[str] = set()
+        self._machine: Any = None
         for record in self._spool.records:
             for name in record.get("metrics", ()):
                 self._steps.setdefault(name, set()).add(record["step"])
@@ -182,6 +192,20 @@ class Tracker:
             raise TrackingError(f"there is no {path} to store with the MLflow run")
         self._record({"op": "artifact", "path": str(path), "folder": folder})
 
+    def log_episodes(self, folder: Path, name: str) -> None:
+        """Records a few episodes of a committed evaluation as traces."""
+        self._record({"op": "traces", "path": str(Path(folder).absolute()), "name": name})
+
+    def watch_machine(self) -> None:
+        """Records processor, memory, disk, network and GPUs every ten seconds until `finish`."""
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        logging.getLogger("mlflow.system_metrics").setLevel(logging.ERROR)
+        self._machine = SystemMetricsMonitor(
+            self.run_id, resume_logging=True, tracking_uri=self.uri
+        )
+        self._machine.start()
+
     def flush(self) -> bool:
         """Tries to deliver everything kept back; True if nothing is left."""
         while self._spool:
@@ -204,6 +228,9 @@ class Tracker:
         for tracker in self.beside:
             tracker.finish(failed=status == "FAILED")
         self._retry_at = 0.0
+        if self._machine is not None:
+            self._machine.finish()
+            self._machine = None
         self._record({"op": "status", "status": status})
         if self._spool:
             _LOG.warning("MLflow records that could not be delivered are in %s", self._spool.path)
@@ -250,6 +277,11 @@ class Tracker:
                     self._client.log_batch(self.run_id, metrics=metrics[i : i + _METRICS_PER_BATCH])
             case "artifact":
                 self._store(Path(record["path"]), record["folder"])
+            case "traces":
+                from vagen.tracking.traces import log_traces
+
+                folder, name = Path(record["path"]), record["name"]
+                log_traces(self._client, self.uri, self.run_id, folder, name)
             case "tag":
                 self._client.set_tag(self.run_id, record["tag"], record["text"])
             case "status":
@@ -287,7 +319,7 @@ def _experiment_id(client: "MlflowClient", name: str, uri: str, output_dir: Path
     if found is None:
         served = uri.startswith(("http://", "https://"))
         root = None if served else (Path(output_dir).absolute() / "mlartifacts").as_uri()
-        return client.create_experiment(name, artifact_location=root)
+        return client.create_experiment(name, artifact_location=root, tags=_EXPERIMENT_TAGS)
     if found.lifecycle_stage != "active":
         raise TrackingError(
             f"the MLflow experiment {name!r} was deleted: restore it with `mlflow experiments "
