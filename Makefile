@@ -20,6 +20,7 @@ EXPERIMENT ?= $(experiment)
 INFRA ?= kubernetes-cpu
 SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri libglu1-mesa swift-proxy swift-account swift-container swift-object postgresql
 ARGS ?=
+SWEEP ?= presets-seeds
 RUN ?= latest
 OUTPUTS ?= outputs
 PORT ?= 5000
@@ -27,7 +28,7 @@ CHECK ?= all
 # The Python that has constraints/gpu.txt.
 GPU_PYTHON ?= $(BIN)/python
 
-.PHONY: help venv run pipeline resume eval view ui doctor plan compile submit status logs gc \
+.PHONY: help venv run sweep pipeline resume eval view ui doctor plan compile submit status logs gc \
 	check test test-cluster test-verl test-vllm system-packages \
 	lint format docs docs-site gallery hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
@@ -73,6 +74,9 @@ run: $(READY) ## Train: EXPERIMENT names a file under experiments/, ARGS are dot
 
 pipeline: $(READY) ## Train as the Kubeflow pipeline, here: each step a process of its own
 	@$(BIN)/vagen run $(EXPERIMENT) --pipeline $(ARGS)
+
+sweep: $(READY) ## Train many times: SWEEP names a file under experiments/sweeps/ (ARGS="--jobs 2")
+	@$(BIN)/vagen sweep $(SWEEP) $(ARGS)
 
 resume: $(READY) ## Go on with a run that stopped: RUN=name of its folder
 	@$(BIN)/vagen resume $(RUN) $(ARGS)

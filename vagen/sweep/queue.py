@@ -47,7 +47,7 @@ class Trainings(Protocol):
         ...
 
     def end(self, trial: Trial) -> None:
-        """Ends a training early, and returns when it has ended."""
+        """Ends a training early."""
         ...
 
     def leave(self) -> None:
