@@ -57,7 +57,7 @@ def test_what_the_tutorial_types_is_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks((ROOT / "docs" / "environments.md").read_text(), "python")
+    code, _ = blocks((ROOT / "docs" / "environments.md").read_text(), "python")
     (tmp_path / "my_env.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     (experiment,) = blocks(TUTORIAL, "yaml")

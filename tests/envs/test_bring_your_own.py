@@ -22,6 +22,8 @@ from vagen.envs.adapters.seeds import AdapterError
 from vagen.envs.adapters.success import read_rule
 from vagen.envs.gym_image_env import GymImageEnv
 from vagen.envs.levels import split_of
+from vagen.service import environments_of
+from vagen.stages.reach import out_of_reach
 
 DOCS = Path(__file__).parents[2] / "docs" / "environments.md"
 
@@ -45,15 +47,16 @@ def experiment(tmp_path, tree, *overrides):
 @pytest.fixture
 def corridor(tmp_path, monkeypatch):
     """The module of the documentation, importable."""
-    (code,) = blocks("python")
-    (tmp_path / "my_env.py").write_text(code)
+    for name, code in zip(("my_env", "pole"), blocks("python"), strict=True):
+        (tmp_path / f"{name}.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield "my_env:CorridorEnv"
-    sys.modules.pop("my_env", None)
+    for name in ("my_env", "pole"):
+        sys.modules.pop(name, None)
 
 
 def test_the_documented_environment_is_short_and_keeps_the_contract(corridor):
-    (code,) = blocks("python")
+    code, _ = blocks("python")
     assert len(code.splitlines()) < 62
     for mode in ("vision", "text"):
         gymnasium_check(envs.make(corridor, {"render_mode": mode}))
@@ -89,6 +92,17 @@ def test_the_documented_experiments_are_valid(corridor, tmp_path, monkeypatch):
         config = experiment(tmp_path, yaml.safe_load(text))
         (spec,) = config.envs.values()
         assert envs.distinct_levels(spec.env_name, spec.env_config, "train", 3)
+
+
+def test_the_documented_pole_has_an_expert_and_can_be_won(corridor, tmp_path):
+    pytest.importorskip("pygame")
+    (text,) = (text for text in blocks("yaml") if "pole:PoleEnv" in text)
+    config = experiment(tmp_path, yaml.safe_load(text))
+    spec = config.envs["pole"]
+    envs.check_env(envs.make(spec.env_name, spec.env_config))
+    assert list(out_of_reach(config, environments_of())) == []
+    short = experiment(tmp_path, yaml.safe_load(text), "rollout_manager.max_turns=24")
+    assert "expert wins none" in next(out_of_reach(short, environments_of()))
 
 
 def test_what_cannot_be_loaded_is_refused_with_the_reason(corridor, tmp_path):

@@ -68,7 +68,7 @@ def scored(text):
 @pytest.fixture
 def corridor(tmp_path, monkeypatch):
     """The module of the documentation."""
-    (code,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
     (tmp_path / "my_env.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path

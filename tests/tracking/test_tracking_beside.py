@@ -1,8 +1,11 @@
 """TensorBoard and W&B beside MLflow: each step once, whatever processes tell it."""
 
 import json
+import os
 import struct
-import time
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,20 +92,28 @@ def test_tensorboard_has_each_step_once_after_a_resume(tmp_path: Path) -> None:
     assert "absent" not in series
 
 
-def test_wandb_goes_on_with_its_run_without_a_step_twice(tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.slow
+def test_wandb_goes_on_with_its_run_without_a_step_twice(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    for last in (2, 4):
-        time.sleep(1.1)  # W&B calls a process's folder by the second in which it began
-        tracker = opened("wandb", tmp_path)
-        tracker.log_config({"algorithm": {"lam": 0.95}})
-        for step in range(last):
-            tracker.log_metrics({"success": step / 4}, step)
-        tracker.finish(failed=False)
+    for last in (2, 4):  # each in a process of its own, as a training that goes on
+        code = f"""
+            from test_tracking_beside import Path, opened
+            tracker = opened("wandb", Path({str(tmp_path)!r}))
+            tracker.log_config({{"algorithm": {{"lam": 0.95}}}})
+            for step in range({last}):
+                tracker.log_metrics({{"success": step / 4}}, step)
+            tracker.finish(failed=False)
+        """
+        environment = {
+            **os.environ,
+            "WANDB_MODE": "offline",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+        program = [sys.executable, "-c", textwrap.dedent(code)]
+        subprocess.run(program, env=environment, check=True, timeout=300)
     told = [(row["iteration"], row["success"]) for row in wandb_rows(tmp_path)]
     assert told == [(step, step / 4) for step in range(4)]
-    ids = {file.stem.removeprefix("run-") for file in tmp_path.glob("wandb/offline-run-*/*.wandb")}
-    assert len(ids) == 1
+    assert len({file.name for file in tmp_path.glob("wandb/offline-run-*/*.wandb")}) == 1
 
 
 class Broken:

@@ -134,7 +134,7 @@ class InfraConfig(Section):
     gpu_hour_price: NonNegativeFloat | None = None
     """What an hour of one GPU costs, in any currency, for a run's cost in MLflow, summary and
     report; null leaves it at GPU-hours."""
-    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    trackers: list[Literal["tensorboard", "wandb"]] = Field(default=[])
     """Trackers that are told every metric beside MLflow, which has the models and the files too.
     `tensorboard`: event files in `tensorboard` of the run's folder; `wandb`: a W&B run in the
     project `trainer.project_name` (`WANDB_API_KEY`, `WANDB_MODE` and so on are W&B's own)."""

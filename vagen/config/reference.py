@@ -114,6 +114,8 @@ def _annotation(annotation: Any) -> str:
         return ", ".join(f"`{value}`" for value in arguments)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_annotation(choice) for choice in arguments)
+    if origin is list and typing.get_origin(arguments[0]) is typing.Literal:
+        return f"list of {_annotation(arguments[0])}"
     if origin is tuple and arguments[1:] == (...,):
         return f"list of {_annotation(arguments[0])}s"
     if origin is tuple:
