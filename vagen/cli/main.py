@@ -9,6 +9,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vagen.run.layout import STAGES
@@ -154,6 +155,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
         sub = choices.add_parser(
             name, help=command.summary, description=_sentence(command.summary), allow_abbrev=False
         )
+        sub.epilog = _experiments() if command.words else None
         for flags, settings in _OPTIONS.get(name, []):
             sub.add_argument(*flags, **settings)
         if command.words:
@@ -164,6 +166,13 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
         sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
         commands[name] = sub
     return parser, commands
+
+
+def _experiments() -> str:
+    """Names that may stand for an experiment: of files here, and in the repository."""
+    roots = (Path(), Path(__file__).resolve().parents[2])
+    names = {path.stem for root in roots for path in root.glob("experiments/*.yaml")}
+    return f"experiments: {', '.join(sorted(names))}"
 
 
 def _sentence(text: str) -> str:
