@@ -13,35 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One plot among the learning curves."""
-
-    title: str
-    unit: str
-    limits: tuple[float, float] | None = None
-    full_names: bool = False
-    """Whether the legend keeps the first part of a name."""
-
-
-SUCCESS_PANEL = Panel("Success", "share of episodes", (0.0, 1.0), full_names=True)
-SCORE_PANEL = Panel("Score and reward", "per episode")
-KL_PANEL = Panel("KL divergence", "nats per token")
-ENTROPY_PANEL = Panel("Entropy", "nats per token")
-CLIP_PANEL = Panel("Clipped tokens", "share of tokens")
-VALUE_LOSS_PANEL = Panel("Value loss", "squared error / 2")
-EXPLAINED_PANEL = Panel("Explained variance of the critic", "1 is perfect")
-PANELS = (
-    SUCCESS_PANEL,
-    SCORE_PANEL,
-    KL_PANEL,
-    ENTROPY_PANEL,
+from vagen.panels import (
+    ANSWERS_PANEL,
     CLIP_PANEL,
-    VALUE_LOSS_PANEL,
+    CUT_PANEL,
+    ENTROPY_PANEL,
     EXPLAINED_PANEL,
+    GRADIENT_PANEL,
+    JUDGE_PANEL,
+    KL_PANEL,
+    SCORE_PANEL,
+    SUCCESS_PANEL,
+    TURNS_PANEL,
+    VALUE_LOSS_PANEL,
+    Panel,
 )
-"""In the order of the picture."""
 
 SUCCESS = "train/success"
 ACTION_IS_VALID = "train/action_is_valid"
@@ -114,18 +100,22 @@ STEPS: dict[str, tuple[Metric, ...]] = {
         Metric("<split>/score", "per episode",
                "Sum of the environment's rewards, the one for the format among them.", better="up",
                short="score", panel=SCORE_PANEL),
-        Metric("<split>/turns", "turns", "Turns per episode."),
+        Metric("<split>/turns", "turns", "Turns per episode.", panel=TURNS_PANEL),
         Metric("<split>/format_correct", "share of turns",
-               "Answers with the layout that the prompt asks for.", better="up", short="format"),
+               "Answers with the layout that the prompt asks for.", better="up", short="format",
+               panel=ANSWERS_PANEL),
         Metric("<split>/action_is_valid", "share of turns",
-               "Answers with an action that the environment knows.", better="up"),
+               "Answers with an action that the environment knows.", better="up", short="valid",
+               panel=ANSWERS_PANEL),
         Metric("<split>/action_is_effective", "share of turns", "Answers that changed the state.",
-               better="up"),
+               better="up", panel=ANSWERS_PANEL),
         Metric("<split>/response_length", "tokens", "Sampled tokens per turn."),
-        Metric("<split>/length_cut", "share of turns", "Answers cut at `max_response_length`."),
-        Metric("<split>/truncated", "share of episodes", "Episodes that a limit ended."),
+        Metric("<split>/length_cut", "share of turns", "Answers cut at `max_response_length`.",
+               panel=CUT_PANEL),
+        Metric("<split>/truncated", "share of episodes", "Episodes that a limit ended.",
+               panel=CUT_PANEL),
         Metric("<split>/truncated_tokens", "share of episodes",
-               "Episodes that the token budget ended."),
+               "Episodes that the token budget ended.", panel=CUT_PANEL),
         Metric("<split>/env_error", "episodes",
                "Episodes that a failure of the environment ended; they are in no mean.",
                better="down"),
@@ -164,13 +154,14 @@ STEPS: dict[str, tuple[Metric, ...]] = {
     ),
     "judge": (
         Metric("judge/observation", "0 to 1", "Verdict on what the agent says it sees.", _JUDGE,
-               "up", "observation"),
+               "up", "observation", JUDGE_PANEL),
         Metric("judge/prediction", "0 to 1", "Verdict on what the agent says will come.", _JUDGE,
-               "up", "prediction"),
+               "up", "prediction", JUDGE_PANEL),
         Metric("judge/judged_share", "share of turns", "Turns that are judged; a summary is none.",
                _JUDGE),
         Metric("judge/<section>_missing", "verdicts", "Judged turns without a score.", _JUDGE),
-        Metric("judge/flagged", "per judged turn", "Statements that a gate refused.", _JUDGE),
+        Metric("judge/flagged", "per judged turn", "Statements that a gate refused.", _JUDGE,
+               panel=JUDGE_PANEL),
         Metric("judge/blind_<section>", "0 to 1",
                "Score of the best text that never changes; it earns nothing.",
                "`judge.above_chance`"),
@@ -294,7 +285,8 @@ STEPS: dict[str, tuple[Metric, ...]] = {
         Metric("actor/tis_mean", "1", "Truncated importance weight.", "`actor.tis_imp_ratio_cap`"),
         Metric("actor/tis_capped", "share of tokens",
                "Tokens whose importance ratio is above the cap.", "`actor.tis_imp_ratio_cap`"),
-        Metric("actor/grad_norm", "1", "Gradient norm before clipping, of steps not skipped."),
+        Metric("actor/grad_norm", "1", "Gradient norm before clipping, of steps not skipped.",
+               short="gradient", panel=GRADIENT_PANEL),
         Metric("actor/skipped_steps", "steps", "Optimizer steps left out for their gradient norm.",
                better="down"),
         Metric("actor/lr", "1", "Learning rate."),
@@ -305,7 +297,7 @@ STEPS: dict[str, tuple[Metric, ...]] = {
         Metric("critic/vf_error", "reward", "Value minus return.", _CRITIC),
         Metric("critic/value_mean", "reward", "Value while the update goes on.", _CRITIC),
         Metric("critic/return_mean", "reward", "Return where the critic learns.", _CRITIC),
-        Metric("critic/grad_norm", "1", "As `actor/grad_norm`.", _CRITIC),
+        Metric("critic/grad_norm", "1", "As `actor/grad_norm`.", _CRITIC, panel=GRADIENT_PANEL),
         Metric("critic/skipped_steps", "steps", "As `actor/skipped_steps`.", _CRITIC, "down"),
         Metric("critic/lr", "1", "Learning rate.", _CRITIC),
         Metric("update/skipped", "0 or 1", "Whether no episode was left to learn from."),

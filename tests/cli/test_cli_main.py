@@ -180,3 +180,9 @@ def test_the_version_is_the_package_s(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0 and capsys.readouterr().out == f"vagen {version('vagen')}\n"
+
+
+def test_the_help_names_the_experiments(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    assert "frozenlake-tiny" in capsys.readouterr().out.partition("experiments:")[2]

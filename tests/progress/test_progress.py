@@ -42,7 +42,7 @@ def test_a_log_has_one_plain_line_per_step(tmp_path: Path):
     assert len(lines) == 2 + 2 * 4 + 1
     assert "\x1b" not in log.read_text()
     assert "evaluate warm_start: 0.0 s  success 0.25" in lines[1]
-    assert "iteration 2/2 rollout: 0.0 s  success 0.375  score 1.5" in lines[6]
+    assert "iteration 2/2 (0001) rollout: 0.0 s  success 0.375  score 1.5" in lines[6]
     assert lines[-1].endswith("the best so far")
 
 
@@ -117,7 +117,7 @@ def test_a_terminal_shows_the_bars_and_keeps_its_cursor(tmp_path: Path):
 
     text = drawn(run)
     assert "lake" in text and "2/2" in text
-    assert "iteration 2/2  success 0.375" in text
+    assert "iteration 2/2 (0001)  success 0.375" in text
     assert "evaluate warm_start" in text
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")
 

@@ -142,6 +142,13 @@ def sample_history(iterations: int = 40, seed: int = 0, final: float = 0.72) -> 
             "iteration": i,
             "train/success": float(np.clip(success, 0, 1)),
             "train/score": float(1.2 * success),
+            "train/turns": float(4.0 - progress),
+            "train/format_correct": float(1 - 0.3 * np.exp(-i / 5)),
+            "train/action_is_valid": float(1 - 0.2 * np.exp(-i / 5)),
+            "train/truncated": float(np.clip(1 - success, 0, 1)),
+            "judge/observation": float(0.6 + 0.3 * progress),
+            "judge/flagged": float(0.1 * np.exp(-i / 5)),
+            "actor/grad_norm": float(abs(rng.normal(0.4, 0.1))),
             "critic/rewards/mean": float(1.7 * success + rng.normal(0, 0.02)),
             "actor/update_kl": float(abs(rng.normal(0.004, 0.002))),
             "actor/entropy": float(0.9 - 0.5 * progress + rng.normal(0, 0.02)),
@@ -155,6 +162,7 @@ def sample_history(iterations: int = 40, seed: int = 0, final: float = 0.72) -> 
             "timing_s/update": float(4.0 + rng.normal(0, 0.2)),
         }
         if i % 10 == 9:
+            row["val/format_correct"] = 0.9
             row["val/success"] = float(np.clip(success + rng.normal(0, 0.02), 0, 1))
         rows.append(row)
     return rows

@@ -30,7 +30,7 @@ def test_every_panel_is_drawn(tmp_path, drawn):
     path = write_curves(sample_history(40), tmp_path / "c.png", title="run", marks=marks)
     with Image.open(path) as image:
         assert image.format == "PNG" and image.width > 1200
-    assert len(drawn[0].axes) == 8
+    assert len(drawn[0].axes) == 13
     for axes in drawn[0].axes:
         assert axes.get_legend() is not None and axes.get_xlabel() and axes.get_ylabel()
     labels = [text.get_text() for text in panel(drawn[0], "Success").get_legend().get_texts()]
@@ -40,6 +40,20 @@ def test_every_panel_is_drawn(tmp_path, drawn):
         "warm start 0.38 [0.32, 0.44]",
         "final 0.71 [0.65, 0.76]",
     ]
+
+
+def test_what_one_decides_by_is_drawn_of_the_training(tmp_path, drawn):
+    write_curves(sample_history(20), tmp_path / "c.png")
+    for title, labels in {
+        "Score and reward": ["score", "rewards"],
+        "Answers": ["format_correct", "action_is_valid"],
+        "What went wrong": ["truncated"],
+        "Judge": ["observation", "flagged"],
+        "Gradient norm": ["actor/grad_norm"],
+        "Turns": ["turns"],
+    }.items():
+        legend = panel(drawn[0], title).get_legend()
+        assert [text.get_text() for text in legend.get_texts()] == labels
 
 
 def test_lines_hold_the_history(tmp_path, drawn):
@@ -66,7 +80,7 @@ def test_short_histories(tmp_path, drawn, rows):
     assert write_curves(sample_history(rows), tmp_path / "c.png").stat().st_size > 5000
     if rows == 0:
         texts = [text.get_text() for axes in drawn[0].axes for text in axes.texts]
-        assert texts == ["not recorded in this run"] * 8
+        assert texts == ["not recorded in this run"] * 13
 
 
 def test_gaps_and_values_that_are_not_finite(tmp_path, drawn):

@@ -73,7 +73,9 @@ def test_what_cannot_be_executed_is_refused(make_run, tmp_path):
 def test_errors_say_whose_they_are(make_started_run):
     run = make_started_run()
     with run.at_work():
-        with pytest.raises(StageFailed, match="judge of iteration 7 failed: KeyError: 'optimizer'"):
+        with pytest.raises(
+            StageFailed, match="judge of iterations/0007 failed: KeyError: 'optimizer'"
+        ):
             execute(run, breaks, iteration=7)
         with pytest.raises(StageError, match=r"is full; free some space, then `vagen resume`"):
             execute(run, fills_the_disk, iteration=7)

@@ -29,4 +29,4 @@ def test_a_finished_run_can_be_read_in_mlflow(make_started_run, monkeypatch):
         turns = [span for span in trace.data.spans if span.name.startswith("turn ")]
         assert turns and all(span.outputs["response"] is not None for span in turns)
     (version,) = client.search_model_versions(f"run_id = '{found.info.run_id}'")
-    assert "held-out levels" in version.description
+    assert "held-out levels" in (version.description or "")

@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vagen.cli.options import OPTIONS
@@ -163,6 +164,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
         sub = choices.add_parser(
             name, help=command.summary, description=_sentence(command.summary), allow_abbrev=False
         )
+        sub.epilog = _experiments() if command.words else None
         for flags, settings in OPTIONS.get(name, []):
             sub.add_argument(*flags, **settings)
         if command.words:
@@ -173,6 +175,13 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
         sub.add_argument("--debug", action="store_true", help="show the traceback of an error")
         commands[name] = sub
     return parser, commands
+
+
+def _experiments() -> str:
+    """Names that may stand for an experiment: of files here, and in the repository."""
+    roots = (Path(), Path(__file__).resolve().parents[2])
+    names = {path.stem for root in roots for path in root.glob("experiments/*.yaml")}
+    return f"experiments: {', '.join(sorted(names))}"
 
 
 def _sentence(text: str) -> str:

@@ -117,12 +117,12 @@ class Timing:
         return left * per_iteration + running + self._evaluation
 
     def place(self, step: StepRecord) -> str:
-        """Which step of which iteration, as text."""
+        """Which step of which iteration, as text: its number from 1, and its folder's from 0."""
         name = f"{step.name} {step.label}".rstrip()
         if step.iteration is None:
             return name
         total = f"/{self.iterations}" if self.iterations else ""
-        return f"iteration {step.iteration + 1}{total} {name}"
+        return f"iteration {step.iteration + 1}{total} ({step.iteration:04d}) {name}"
 
 
 class Terminal:

@@ -99,7 +99,7 @@ class LiveDisplay:
             )
         elif step.name == "update":
             self._progress.update(self._whole, completed=step.iteration + 1)
-            number = f"{step.iteration + 1}/{self._timing.iterations or '?'}"
+            number = f"{step.iteration + 1}/{self._timing.iterations or '?'} ({step.iteration:04d})"
             self._print("  ".join([f"iteration {number}", *headline(self._metrics)]))
         self._drop_step()
         self._refresh_whole()

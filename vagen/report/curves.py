@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vagen.metrics import (
-    PANELS,
-    STEP_SECONDS,
-    SUCCESS,
-    SUCCESS_PANEL,
-    Metric,
-    Panel,
-    all_metrics,
-    find,
-)
+from vagen.metrics import STEP_SECONDS, SUCCESS, Metric, all_metrics, find
+from vagen.panels import PANELS, SUCCESS_PANEL, Panel
 from vagen.report.files import write_whole
 
 if TYPE_CHECKING:
@@ -64,15 +56,17 @@ def write_curves(
         marks: Points beside the success curve, e.g. warm start and final with their intervals.
         window: Iterations of the trailing mean drawn over the faint raw curve; 1 draws raw only.
     """
-    figure = _figure(14.0, 9.6)
-    grid = figure.add_gridspec(3, 6)
-    places = (grid[0, :4], grid[0, 4:], grid[1, :2], grid[1, 2:4], grid[1, 4:])
-    places += (grid[2, :2], grid[2, 2:4])
+    figure = _figure(14.0, 12.8)
+    grid = figure.add_gridspec(4, 12)
+    places = [grid[0, :6], grid[0, 6:9], grid[0, 9:]]
+    places += [grid[1, at : at + 4] for at in (0, 4, 8)]
+    places += [grid[2, at : at + 3] for at in (0, 3, 6, 9)]
+    places += [grid[3, :4], grid[3, 4:8]]
     for panel, place in zip(PANELS, places, strict=True):
         axes = figure.add_subplot(place)
         shown = marks if panel is SUCCESS_PANEL else ()
         _draw_panel(axes, history, panel, marks=shown, window=window)
-    _draw_timing(figure.add_subplot(grid[2, 4:]), history)
+    _draw_timing(figure.add_subplot(grid[3, 8:]), history)
     figure.suptitle(title, fontsize=15, fontweight="bold", color=INK)
     return _save(figure, path)
 
@@ -163,6 +157,8 @@ def _draw_panel(
     axes: "Axes", history: History, panel: Panel, *, marks: Sequence[Mark], window: int
 ) -> None:
     names = _names(history, (metric for metric in all_metrics() if metric.panel is panel))
+    if panel.training_only:
+        names = [name for name in names if not name.startswith(_MEASURED_NOW_AND_THEN)]
     label = str if panel.full_names else _labels(names)
     smoothed = False
     for name, color in zip(names, _colors(len(names)), strict=True):
@@ -248,8 +244,9 @@ def _iteration(row: Mapping[str, Any]) -> float:
 
 def _labels(names: Sequence[str]) -> Callable[[str], str]:
     """Last part of a name where that is unambiguous, else the whole name."""
-    short = [name.rsplit("/", 1)[-1] for name in names]
-    return lambda name: tail if short.count(tail := name.rsplit("/", 1)[-1]) == 1 else name
+    short = [name.removesuffix("/mean").rsplit("/", 1)[-1] for name in names]
+    tails = dict(zip(names, short, strict=True))
+    return lambda name: tails[name] if short.count(tails[name]) == 1 else name
 
 
 def _colors(count: int) -> list[str]:

@@ -17,7 +17,7 @@ from vagen.config.infra import SCRATCH
 from vagen.config.load import load_experiment, load_infra
 from vagen.run import layout
 from vagen.run.history import iteration_metrics
-from vagen.run.length import lengthened
+from vagen.run.length import extensions, lengthened
 from vagen.run.mirror import Mirror, restore
 from vagen.run.pruning import is_pruned
 from vagen.run.reading import check_folder, committed, read_results, result
@@ -192,7 +192,7 @@ class Run:
     @property
     def config_digest(self) -> str:
         """SHA-256 of the resolved experiment that the run began with."""
-        return config_digest(self._began)
+        return config_digest(self._began if extensions(self.path) else self.experiment)
 
     def read_length(self) -> int:
         """The training's iterations, which may have become more (`vagen.run.extension`)."""

@@ -180,7 +180,7 @@ def _put_into_store(run: Run, stage: Stage, folder: Path) -> None:
 def _explained(run: Run, stage: str, arguments: dict[str, Any]) -> Iterator[None]:
     """Says which stage failed, and what a user can do about it."""
     iteration = arguments.get("iteration")
-    what = stage if iteration is None else f"{stage} of iteration {iteration}"
+    what = stage if iteration is None else f"{stage} of iterations/{iteration:04d}"
     try:
         with storage_errors(run.path):
             yield

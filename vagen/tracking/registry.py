@@ -223,8 +223,8 @@ def _create(
         run_id=run_id,
         model_id=model_id,
         tags=tags,
-        description=f"Success {fmean(results.values()):.3f} on {len(results)} held-out levels, 95 % "
-        f"interval {low:.3f} to {high:.3f}.",
+        description=f"Success {fmean(results.values()):.3f} on {len(results)} held-out levels, "
+        f"95 % interval {low:.3f} to {high:.3f}.",
     )
 
 
