@@ -82,6 +82,7 @@ def test_a_broken_contract_is_shown_and_fails(tmp_path: Path, capsys) -> None:
                 "prompt": "Keep the pole up.",
                 "success": "return >= 5",
                 "max_steps": 5,
+                "render_mode": "text",  # pygame draws in one thread at a time
             },
         ),
     ],

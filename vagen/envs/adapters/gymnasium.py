@@ -5,6 +5,7 @@ import json
 import os
 from collections import OrderedDict
 from random import Random
+from threading import Lock
 from typing import Any, ClassVar
 
 import gymnasium
@@ -24,6 +25,10 @@ from vagen.envs.turns import TurnEnv
 
 SHORT = 64
 """Numbers of an observation that is kept in states as it is; of a larger one its digest is."""
+
+
+_drawing = Lock()
+"""Held while a picture is drawn: many environments draw with pygame, which has globals."""
 
 
 class GymnasiumConfig(EnvConfig):
@@ -215,7 +220,8 @@ def _make(config: GymnasiumConfig) -> gymnasium.Env[Any, Any]:
 
 def _frame(env: gymnasium.Env[Any, Any]) -> NDArray[np.uint8]:
     try:
-        frame = np.asarray(env.render())
+        with _drawing:
+            frame = np.asarray(env.render())
     except gymnasium.error.DependencyNotInstalled as error:
         raise AdapterError(f"pictures cannot be drawn: {error}") from error
     if frame.ndim != 3 or frame.shape[2] != 3:
