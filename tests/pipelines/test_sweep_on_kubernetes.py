@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import experiment_tree
 from kfp_api import KubeflowApi, serve
+from small_experiment import experiment_tree
 
 from pipelines.submit import Kubeflow
 from pipelines.sweep import Pipelines

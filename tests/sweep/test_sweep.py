@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import experiment_tree
+from small_experiment import experiment_tree
 
 from vagen.progress import read_events
 from vagen.storage import read_manifest
