@@ -123,7 +123,7 @@ class Wandb:
         Raises:
             TrackingError: W&B refuses.
         """
-        import wandb
+        import wandb  # pyright: ignore[reportMissingImports]
 
         try:
             self._run = wandb.init(
