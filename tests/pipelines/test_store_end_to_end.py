@@ -141,7 +141,7 @@ def test_a_run_is_trained_lost_resumed_and_measured_with_nothing_but_the_store(
     assert "on 3 levels" in output
     assert len(store.list("lake/evaluations")) == 3
     report = Path(vagen("view", run_uri, "--no-open", cwd=third).strip())
-    assert report.parent.name == "final" and report.stat().st_size > 10_000
+    assert report.parent.name == "report" and report.stat().st_size > 10_000
 
     [[status]] = database.query("select status from runs where status != 'RUNNING'")
     assert status == "FINISHED"

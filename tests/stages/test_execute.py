@@ -22,8 +22,8 @@ TRAIN = """
 import sys
 from vagen.run.run import Run
 from vagen.train import train
-from vagen.cli.run import _stopped_by_sigterm
-with _stopped_by_sigterm():
+from vagen.cli.common import stopped_by_sigterm
+with stopped_by_sigterm():
     train(Run.open(sys.argv[1]))
 """
 

@@ -206,7 +206,7 @@ def _is_training(run: Any) -> bool:
 
 def _read_tracked(client: "MlflowClient", run: Any) -> Trained:
     """A training as MLflow has it: its configuration, metrics and results as files of the run."""
-    identity, name = run.info.run_id, run.info.run_name
+    identity, name = run.info.run_id, run.data.tags.get("vagen.run", run.info.run_name)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         _download(client, identity, layout.EXPERIMENT.parent, folder)

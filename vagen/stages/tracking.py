@@ -42,6 +42,7 @@ def tracker_of(run: Run) -> "Tracker":
                 uri=uri,
                 tags={
                     "vagen.config_digest": run.config_digest,
+                    "vagen.run": run.name,
                     "mlflow.note.content": _about(run),
                     **({"mlflow.parentRunId": parent} if parent else {}),
                 },
@@ -135,8 +136,7 @@ def _recorded(run: Run) -> Iterator[tuple[dict[str, float], int]]:
     count = run.finished_iterations
     names = (layout.WARM_START, *map(layout.validation, range(1, count + 1)), layout.FINAL)
     for row in run.iteration_metrics():
-        told = {k: v for k, v in row.items() if k != "iteration" and not k.startswith("timing_s/")}
-        yield told, int(row["iteration"])
+        yield {k: v for k, v in row.items() if k != "iteration"}, int(row["iteration"])
     for name in names:
         if committed(run.evaluation(name)) is not None:
             yield result(run.evaluation(name))["metrics"], _step_of(run, name)

@@ -31,6 +31,7 @@ _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
 }
 """What MLflow is told unless the user's environment says otherwise."""
+_VARIABLE = "MLFLOW_TRACKING_URI"
 _PORTS = {
     "http": 80,
     "https": 443,
@@ -109,9 +110,12 @@ def _alone(uri: str) -> Iterator[None]:
 
 @contextmanager
 def mlflow_at(uri: str) -> Iterator[Any]:
-    """The `mlflow` module with its process-wide addresses set to `uri`, restored afterwards."""
+    """The `mlflow` module with its process-wide addresses set to `uri`, restored afterwards, the
+    environment variable that MLflow sets with them included.
+    """
     mlflow = import_mlflow()
     before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
+    variable = os.environ.get(_VARIABLE)
     mlflow.set_tracking_uri(uri)
     mlflow.set_registry_uri(uri)
     try:
@@ -119,6 +123,9 @@ def mlflow_at(uri: str) -> Iterator[Any]:
     finally:
         mlflow.set_tracking_uri(before[0])
         mlflow.set_registry_uri(before[1])
+        os.environ.pop(_VARIABLE, None)
+        if variable is not None:
+            os.environ[_VARIABLE] = variable
 
 
 def _probe(uri: str) -> None:
