@@ -9,6 +9,7 @@ from lake import lake_yaml
 from vagen.cli.main import USER_ERROR, main
 from vagen.config import InfraConfig
 from vagen.config.load import load_experiment
+from vagen.run.extension import extend
 from vagen.run.listing import list_runs, status_of
 from vagen.run.run import Run
 from vagen.stages.execute import closing
@@ -61,6 +62,16 @@ def test_a_run_that_was_stopped_is_not_a_failure(run: Run) -> None:
     with pytest.raises(KeyboardInterrupt), run.at_work(), closing(run):
         raise KeyboardInterrupt
     assert status_of(run.path).state == "interrupted"
+
+
+def test_a_run_that_was_made_longer_is_not_finished_before_its_new_end(run: Run) -> None:
+    for iteration in range(2):
+        learn(run, iteration, 0.5)
+    with commit_directory(run.registration, kind="registration", payload={"iteration": 2}):
+        pass
+    assert (status_of(run.path).state, status_of(run.path).iterations) == ("finished", 2)
+    extend(run, 3)
+    assert (status_of(run.path).state, status_of(run.path).iterations) == ("interrupted", 3)
 
 
 def test_the_newest_success_that_is_known_is_told(run: Run) -> None:

@@ -11,7 +11,9 @@ from vagen.config.yaml_io import read_yaml
 from vagen.metrics import SUCCESS
 from vagen.progress import read_events
 from vagen.run import layout
+from vagen.run.length import extensions
 from vagen.run.reading import committed
+from vagen.run.run import Run
 from vagen.run.spent import working_seconds
 from vagen.storage import StorageError
 from vagen.storage.writer import is_held
@@ -76,14 +78,15 @@ def status_of(path: Path) -> RunStatus:
     while committed(updates[-1]):
         updates.append(path / layout.iteration(len(updates)) / "update")
     done = len(updates) - 1
-    state, message = _state(path, events)
+    longer = extensions(path)
+    state, message = _state(path, events, extended=bool(longer))
     newest, newest_of = _newest(path, done)
     return RunStatus(
         name=path.name,
         path=str(path),
         state=state,
         iteration=done,
-        iterations=experiment["trainer"]["total_training_steps"],
+        iterations=longer[-1]["to"] if longer else experiment["trainer"]["total_training_steps"],
         start=_success(path, layout.WARM_START),
         newest=newest,
         newest_of=newest_of,
@@ -96,10 +99,10 @@ def status_of(path: Path) -> RunStatus:
     )
 
 
-def _state(path: Path, events: list[dict[str, Any]]) -> tuple[State, str]:
+def _state(path: Path, events: list[dict[str, Any]], *, extended: bool) -> tuple[State, str]:
     if is_held(path):
         return "training", ""
-    if committed(path / layout.REGISTRATION):
+    if _is_finished(path, extended=extended):
         return "finished", ""
     for event in reversed(events):
         if event["event"] == "process_started":  # it was killed: it said no more
@@ -107,6 +110,14 @@ def _state(path: Path, events: list[dict[str, Any]]) -> tuple[State, str]:
         if event["event"] == "run_ended" and event["status"] == "FAILED":
             return "failed", event["message"]
     return "interrupted", ""
+
+
+def _is_finished(path: Path, *, extended: bool) -> bool:
+    """Whether it is registered; of a run that was made longer, at the length that it has now."""
+    if not extended:
+        return committed(path / layout.REGISTRATION) is not None
+    run = Run.open(path)
+    return run.stands(run.registration)
 
 
 def _newest(path: Path, done: int) -> tuple[float | None, str]:
