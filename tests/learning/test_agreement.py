@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vagen.config.schema import AgreementConfig
+from vagen.config.trainer_options import AgreementConfig
 from vagen.learning.agreement import disagreement, measure_agreement
 from vagen.metrics import PROBABILITY_CORRELATION, RATIO_MEAN
 

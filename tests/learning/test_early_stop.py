@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vagen.config.schema import EarlyStopConfig
+from vagen.config.trainer_options import EarlyStopConfig
 from vagen.learning.early_stop import BASELINE, group_variance, stop_reason
 
 VARIANCE = EarlyStopConfig(min_reward_variance=0.1, reward_variance_patience=3)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from vagen.config.schema import GuardConfig
+from vagen.config.trainer_options import GuardConfig
 from vagen.learning.guard import Guard, GuardState, TrainingUnstable, Verdict
 
 ROLLOUT = {"train/success": 0.5, "train/action_is_valid": 0.9, "rollout/reward_std": 0.4}

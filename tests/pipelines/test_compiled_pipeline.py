@@ -17,7 +17,7 @@ from pipelines.definition import training_pipeline
 from pipelines.schedule import MOST, check_length, stretches
 from vagen.config import ConfigError
 from vagen.config.load import load_infra
-from vagen.config.schema import TrainerConfig
+from vagen.config.trainer_options import TrainerConfig
 
 GOLDEN = Path(__file__).parents[1] / "data" / "pipelines" / "training.yaml"
 

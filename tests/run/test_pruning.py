@@ -27,6 +27,8 @@ def test_what_a_checkpoint_may_need_stays():
     assert prunable(9, [2, 8], keep=2) == range(3)
     assert prunable(9, [8], keep=20) == range(0)
     assert prunable(3, [], keep=1) == range(0)
+    assert prunable(9, [2, 6, 8], keep=2, best=2) == range(7)
+    assert prunable(9, [2], keep=2, best=2) == range(3)
 
 
 @pytest.mark.slow

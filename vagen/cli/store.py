@@ -116,8 +116,7 @@ def _prune(options: Namespace) -> None:
 
     run = Run.open(find_run(options.uri))
     saved = [int(p.parent.name) for p in run.path.glob(f"{layout.CHECKPOINTS}/[0-9]*/{MANIFEST}")]
-    needed = [number for number in saved if number != run.best_iteration] or saved
-    numbers = prunable(run.finished_iterations, needed, keep)
+    numbers = prunable(run.finished_iterations, saved, keep, best=run.best_iteration)
     with sole_writer(run.path) if not options.dry_run else nullcontext():
         freed = prune_batches(run.path, numbers, dry_run=options.dry_run)
     _say_pruned(len(numbers), freed, options)

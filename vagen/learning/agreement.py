@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from vagen.config.schema import AgreementConfig
+from vagen.config.trainer_options import AgreementConfig
 from vagen.learning.kl import LOG_RATIO_LIMIT
 from vagen.metrics import PROBABILITY_CORRELATION, RATIO_MEAN
 

@@ -5,7 +5,7 @@ from statistics import fmean
 
 import numpy as np
 
-from vagen.config.schema import EarlyStopConfig
+from vagen.config.trainer_options import EarlyStopConfig
 from vagen.learning.groups import group_statistics
 
 BASELINE = 10

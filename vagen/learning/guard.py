@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from vagen.config.schema import GuardConfig
+from vagen.config.trainer_options import GuardConfig
 from vagen.metrics import (
     ACTION_IS_VALID,
     ENTROPY,

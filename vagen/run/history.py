@@ -28,7 +28,7 @@ def iteration_metrics(path: Path, count: int) -> list[dict[str, float]]:
     ]
 
 
-def step_seconds(path: Path, iteration: int) -> dict[str, float]:
+def step_timings(path: Path, iteration: int) -> dict[str, float]:
     """How long the steps of an iteration took, as metrics."""
     found = _told(path).get(iteration, {})
     return {name: value for name, value in found.items() if name.startswith(_SECONDS)}

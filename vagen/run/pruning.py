@@ -11,20 +11,23 @@ BATCHES = layout.ITERATION_STAGES[:-1]
 """Steps of an iteration that hold its episodes; what it measured is in its update."""
 
 
-def prunable(finished: int, saved: Iterable[int], keep: int) -> range:
+def prunable(finished: int, saved: Iterable[int], keep: int, *, best: int | None = None) -> range:
     """Iterations whose batches can go.
 
     Those since the oldest checkpoint but the best one stay: its updates may have to be done again.
 
     Args:
         finished: Iterations that are.
-        saved: Those with a checkpoint, the best one left out unless it is the only one.
+        saved: Those with a checkpoint.
         keep: Newest iterations whose batches stay.
+        best: The best one, if it is known: nothing is learnt again from its checkpoint unless it is
+            the only one.
 
     >>> prunable(9, [6, 8], keep=2)
     range(0, 7)
     """
-    return range(max(0, min(finished - keep, min(saved, default=-1) + 1)))
+    saved = set(saved)
+    return range(max(0, min(finished - keep, min(saved - {best} or saved, default=-1) + 1)))
 
 
 def is_pruned(update: Path) -> bool:

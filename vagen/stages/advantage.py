@@ -17,7 +17,8 @@ from torch import Tensor
 from vagen import progress
 from vagen.advantage import estimate_with_metrics
 from vagen.config.checks import estimator_of, needs_greedy_baseline
-from vagen.config.schema import AgreementConfig, ExperimentConfig
+from vagen.config.schema import ExperimentConfig
+from vagen.config.trainer_options import AgreementConfig
 from vagen.engines.base import Engine
 from vagen.engines.objectives import CRITIC_MASK
 from vagen.learning import (

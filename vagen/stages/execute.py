@@ -13,7 +13,7 @@ from vagen import progress
 from vagen.config.base import ConfigError
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
-from vagen.run.history import step_seconds
+from vagen.run.history import step_timings
 from vagen.run.run import Run
 from vagen.stages.finalize import CANCELLED, finalize
 from vagen.stages.tracking import log_iteration
@@ -88,7 +88,7 @@ def execute(run: Run, stage: Stage, **arguments: Any) -> dict[str, Any]:
             _put_into_store(run, stage, Path(produced["uri"]))
         if name == "update":
             number = arguments["iteration"]
-            log_iteration(run, number, step_seconds(run.path, number))
+            log_iteration(run, number, step_timings(run.path, number))
     finally:
         if run.mirror is not None:
             with suppress(StorageError):  # of what has gone wrong, the first is told

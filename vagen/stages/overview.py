@@ -62,13 +62,7 @@ def write_pages(run: Run, *, refresh: int | None = None) -> Path:
             for name, found in results.items()
         ],
         flips=[
-            flips
-            for split in ("val", "test")
-            if (
-                flips := _flips(
-                    run, split, {n: r for n, r in results.items() if r["split"] == split}
-                )
-            )
+            flips for split in ("val", "test") if (flips := _flips(run, split, _of(split, results)))
         ],
         difficulties=[*_difficulties(run, results)],
         metrics=history[-1] if history else {},
@@ -175,9 +169,7 @@ def _write_levels(
 
 def _difficulties(run: Run, results: dict[str, dict[str, Any]]) -> Sequence[ByDifficulty]:
     """Success on the test levels by the first number of their difficulty."""
-    tested = {
-        name: found["by_level"] for name, found in results.items() if found["split"] == "test"
-    }
+    tested = {name: found["by_level"] for name, found in _of("test", results).items()}
     tables = []
     for env_id, spec in run.experiment.envs.items() if tested else ():
         refs = distinct_levels(

@@ -237,6 +237,5 @@ def prune_iterations(run: Run) -> None:
     """Deletes the batches of iterations that are older than `trainer.keep_iterations` allows."""
     keep = run.experiment.trainer.keep_iterations
     if keep is not None:
-        saved = saved_iterations(run)
-        needed = [number for number in saved if number != run.best_iteration] or saved
-        prune_batches(run.path, prunable(run.finished_iterations, needed, keep))
+        saved, best = saved_iterations(run), run.best_iteration
+        prune_batches(run.path, prunable(run.finished_iterations, saved, keep, best=best))

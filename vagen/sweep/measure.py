@@ -37,7 +37,9 @@ class Measured:
 def measured(run: Run) -> Measured:
     """What a run has shown so far."""
     folder = run.evaluation(layout.FINAL)
-    final = read_results(run.fetch(folder))["success"] if committed(folder) else None
+    final = (
+        read_results(run.fetch(folder, layout.RESULTS))["success"] if committed(folder) else None
+    )
     return Measured(
         {iteration + 1: success for iteration, success in run.validations().items()},
         final,
