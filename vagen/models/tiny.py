@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 TINY_MODELS = {
     "tiny:vl": "Qwen3-VL, about 1 M parameters, one visual token per 32 px tile",
@@ -80,7 +81,7 @@ class PixelStatistics:
         """
         counts = np.zeros((3, 256), np.int64)
         for frame in frames:
-            counts += [np.bincount(channel, minlength=256) for channel in frame.reshape(-1, 3).T]
+            counts += np.reshape(Image.fromarray(frame).histogram(), (3, 256))
         if not counts.any():
             return cls()
         levels, shares = np.arange(256) / 255.0, counts / counts.sum(1, keepdims=True)
