@@ -181,7 +181,7 @@ def _drawn(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
 
 
 def _options(folder: Path) -> dict[str, str]:
-    """The configuration in a run's folder, every default filled in, at the length that it has now."""
+    """The configuration in a run's folder, every default filled in, at its length now."""
     experiment = lengthened(load_experiment(str(folder / layout.EXPERIMENT), check=False), folder)
     infra = load_infra(str(folder / layout.INFRA))
     tree = {**experiment.model_dump(mode="json"), "infra": infra.model_dump(mode="json")}
