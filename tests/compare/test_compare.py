@@ -13,9 +13,11 @@ import pytest
 from vagen import progress
 from vagen.cli.main import USER_ERROR, main
 from vagen.compare import ComparisonError, Trained, compare, read_mlflow, read_runs
+from vagen.compare.groups import keys_of_methods
 from vagen.compare.reading import CURVES
 from vagen.config.load import load_infra
 from vagen.run import layout
+from vagen.run.extension import extend
 from vagen.run.run import Run
 from vagen.storage import StorageError, commit_directory
 from vagen.tracking import TrackingError, paired_bootstrap, paired_seeds
@@ -224,6 +226,23 @@ def test_methods_are_told_apart_by_as_few_options_as_do(finish: Finish, tmp_path
     assert found["by"] == ["seed"]
 
 
+def test_keys_with_the_same_last_word_are_told_apart(finish: Finish, tmp_path: Path) -> None:
+    rates = ("critic.optim.lr", "actor_rollout_ref.actor.optim.lr")
+    finish("a", *(f"{key}=1e-3" for key in rates), by_level=wins(0.5))
+    finish("b", *(f"{key}=2e-3" for key in rates), by_level=wins(0.5))
+    by = [*rates, "judge.type"]
+    found = figures(compare([tmp_path / "outputs"], by=by, folder=tmp_path / "out"))["results"]
+    assert found[1]["label"] == "critic.optim.lr=0.002 actor.optim.lr=0.002 type=rule"
+
+
+def test_a_run_made_longer_has_the_length_that_it_has_now(finish: Finish, tmp_path: Path) -> None:
+    extend(finish("longer", "trainer.total_training_steps=2"), 5)
+    finish("long", "trainer.total_training_steps=5", "seed=8")
+    longer, long = sorted(read_runs([tmp_path / "outputs"]), key=lambda run: run.name, reverse=True)
+    assert longer.options["trainer.total_training_steps"] == "5"
+    assert keys_of_methods([longer, long], "seed") == []
+
+
 def test_a_method_that_mixes_others_is_told(finish: Finish, tmp_path: Path) -> None:
     finish("a", "seed=1", "critic.optim.lr=1e-3", by_level=wins(0.5))
     finish("b", "seed=2", "critic.optim.lr=1e-4", by_level=wins(0.5))
@@ -295,7 +314,9 @@ def test_trainings_are_the_same_from_their_folders_and_from_mlflow(
     words = ["trainer.test_freq=1", "trainer.total_training_steps=2", "warm_start.steps=20"]
     for seed in (1, 2):
         experiment = make_experiment(*words, f"seed={seed}", model="tiny:text")
-        train(Run.create(experiment, infra, f"one-{seed}"))
+        train(run := Run.create(experiment, infra, f"one-{seed}"))
+    extend(run, 3)
+    train(Run.open(run.path))
     progress.close()
     address = f"sqlite:///{outputs}/mlflow.db"
     from_folders, from_mlflow = read_runs([outputs]), read_mlflow(f"vagen@{address}")

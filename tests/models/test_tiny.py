@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from vagen.models import load_model
+from vagen.models.processor import load_processor
 from vagen.models.tiny import (
     SPECIAL_TOKENS,
     TINY_MODELS,
@@ -122,3 +123,22 @@ def test_frames_are_shown_in_their_own_statistics(tmp_path):
     channels = values.reshape(len(values), 3, -1)
     expected = [(1 - 0.1) / 0.4, -0.2 / 0.5, -0.3 / 0.6]
     np.testing.assert_allclose(channels.mean((0, 2)), expected, rtol=1e-4)
+
+
+def test_transformers_serve_samples_and_takes_no_thought_out_of_an_answer(tmp_path):
+    from transformers.cli.serving.utils import get_reasoning_config, parse_reasoning
+
+    tags = [*TAGS, "<think>", "</think>"]
+    build_tiny_model("tiny:text", tmp_path / "a", corpus=CORPUS, tags=tags, seed=3)
+    unsaved = load_processor(tmp_path / "a").tokenizer
+    load_model(tmp_path / "a").save(tmp_path / "b")
+    saved = load_model(tmp_path / "b")
+    answer = "<think>left</think><answer>Up</answer>"
+
+    def served(tokenizer):
+        about = get_reasoning_config(tokenizer, saved.model)
+        return parse_reasoning(tokenizer, tokenizer.encode(answer), answer, about)
+
+    assert served(unsaved) == ("<answer>Up</answer>", "left")
+    assert served(saved.processor.tokenizer) == (answer, None)
+    assert saved.model.generation_config.do_sample

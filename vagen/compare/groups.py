@@ -89,8 +89,15 @@ def _label(run: Trained, by: Sequence[str]) -> str:
     values = [run.options.get(key, "") for key in by]
     if len(by) == 1 and by[0] == "preset":
         return values[0]
-    parts = [f"{key.rpartition('.')[2]}={value}" for key, value in zip(by, values, strict=True)]
+    parts = [f"{_short(key, by)}={value}" for key, value in zip(by, values, strict=True)]
     return " ".join(parts) or "all runs"
+
+
+def _short(key: str, keys: Sequence[str]) -> str:
+    """The last words of a key, as many as no other of the keys ends with."""
+    words, others = key.split("."), [f".{other}" for other in keys if other != key]
+    ends = [".".join(words[first:]) for first in range(len(words) - 1, 0, -1)]
+    return next((end for end in ends if not any(o.endswith(f".{end}") for o in others)), key)
 
 
 def _parts(runs: Sequence[Trained], keys: Sequence[str]) -> int:

@@ -14,6 +14,7 @@ from vagen.config.infra import InfraConfig
 from vagen.config.load import load_experiment, load_infra
 from vagen.metrics import SUCCESS
 from vagen.run import layout
+from vagen.run.length import lengthened
 from vagen.run.reading import committed, read_results
 from vagen.run.run import Run
 from vagen.run.spent import gpu_hours, step_seconds, working_seconds
@@ -180,8 +181,8 @@ def _drawn(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
 
 
 def _options(folder: Path) -> dict[str, str]:
-    """The configuration in a run's folder, every default filled in."""
-    experiment = load_experiment(str(folder / layout.EXPERIMENT), check=False)
+    """The configuration in a run's folder, every default filled in, at its length now."""
+    experiment = lengthened(load_experiment(str(folder / layout.EXPERIMENT), check=False), folder)
     infra = load_infra(str(folder / layout.INFRA))
     tree = {**experiment.model_dump(mode="json"), "infra": infra.model_dump(mode="json")}
     return flatten(tree)
@@ -216,6 +217,8 @@ def _read_tracked(client: "MlflowClient", run: Any) -> Trained:
         summary = _read_json(client, identity, Path(layout.SUMMARY), folder)
         if not (folder / layout.EXPERIMENT).is_file():
             raise ComparisonError(f"the MLflow run {name} has no {layout.EXPERIMENT}")
+        extended = [json.dumps(line) for line in summary.get("extended", [])]
+        (folder / layout.EXTENSIONS).write_text("\n".join(extended))
         options = _options(folder)
         price = load_infra(str(folder / layout.INFRA)).gpu_hour_price
     seconds = summary.get("seconds", {})

@@ -15,6 +15,14 @@ from vagen.models.lora import merged_state
 from vagen.models.processor import Processor, load_config, load_processor
 from vagen.models.vision import prepare_vision
 
+WHOLE_ANSWER = {
+    "type": "object",
+    "properties": {"thinking": {"type": "string"}, "content": {"type": "string"}},
+    "x-regex": "(?!)",
+}
+"""A `response_schema` by which no part of an answer is reasoning. Without one `transformers serve`
+takes away what stands between `<think>` and `</think>`, which is part of the layout here."""
+
 
 @dataclass(eq=False)
 class LanguageModel:
@@ -137,7 +145,10 @@ def save_weights(directory: Path, model: Any, state: dict[str, Tensor]) -> None:
 def save_processor(directory: Path, processor: Processor) -> None:
     """The part of `save_model` that is small, and not to be done while the tokenizer is used."""
     directory.mkdir(parents=True, exist_ok=True)
-    processor.tokenizer.save_pretrained(directory)
+    tokenizer = processor.tokenizer
+    if getattr(tokenizer, "response_schema", None) is None:
+        tokenizer.response_schema = WHOLE_ANSWER
+    tokenizer.save_pretrained(directory)
     if processor.image_processor is not None:
         processor.image_processor.save_pretrained(directory)
 

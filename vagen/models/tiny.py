@@ -163,6 +163,7 @@ def build_tiny_model(
         _initialise(model)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config.do_sample = True  # else `transformers serve` has no temperature but 0
     directory.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)

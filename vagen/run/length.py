@@ -27,9 +27,10 @@ def lengthened(began: ExperimentConfig, path: Path) -> ExperimentConfig:
     if not found:
         return began
     trainer, schedule = began.trainer, began.judge.schedule
-    schedule = schedule.model_copy(
-        update={"iterations": schedule.iterations or trainer.total_training_steps}
-    )
+    if schedule.type != "constant":
+        schedule = schedule.model_copy(
+            update={"iterations": schedule.iterations or trainer.total_training_steps}
+        )
     return began.model_copy(
         update={
             "trainer": trainer.model_copy(update={"total_training_steps": found[-1]["to"]}),
