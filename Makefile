@@ -128,12 +128,12 @@ test: lint $(VERL_READY) system-packages ## Lint, types, manifests, all tests, a
 	@if command -v kubectl >/dev/null; then $(MAKE) manifest-checks; else \
 		echo "no kubectl here: manifests are not checked (make validate says what is needed)"; fi
 	$(BIN)/python -m pytest -m "not slow" -n auto
-	@# Ray's tests mostly wait: two processes of them side by side, about as long as one another.
-	$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl --ignore=tests/launch \
-		--ignore=tests/bench_gpu; slow=$$?; \
+	@# Ray's tests wait for much of their time: all that is slow runs side by side.
+	$(BIN)/python -m pytest -m slow tests/engines/verl & verl=$$!; \
 		$(BIN)/python -m pytest -m slow tests/launch tests/bench_gpu & launch=$$!; \
-		$(BIN)/python -m pytest -m slow tests/engines/verl; verl=$$?; \
-		wait $$launch && exit $$((slow | verl))
+		$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl --ignore=tests/launch \
+			--ignore=tests/bench_gpu; slow=$$?; \
+		wait $$verl; verl=$$?; wait $$launch && exit $$((slow | verl))
 
 system-packages: ## Install what pip cannot: GL for pictures, servers that tests use (Debian, root)
 	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then exit 0; fi; \

@@ -15,7 +15,6 @@ from small_experiment import experiment_tree
 
 LONGEST = ("test_same_training.py", "test_resume.py")
 """Begin first: begun last, they would keep one process busy when the others are done."""
-MODELS = ("tiny:vl", "tiny:text")
 
 # Models this small gain nothing from a second thread, and no test's speed may depend on whether an
 # earlier one has set the number; set before torch is imported, for child processes too.
@@ -94,19 +93,31 @@ def make_run(make_outputs, make_experiment) -> Callable[..., Any]:
     return make
 
 
+class OnDemand(dict[str, Any]):
+    """What is made of a tiny model when it is first asked for: most tests need one of the two."""
+
+    def __init__(self, make: Callable[[str], Any]):
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, model: str) -> Any:
+        self[model] = self._make(model)
+        return self[model]
+
+
 @pytest.fixture(scope="session")
-def warm_runs(make_run) -> dict[str, Any]:
+def warm_runs(make_run) -> OnDemand:
     """A run per tiny model: levels built, warm start done."""
     from vagen.stages.build import build
     from vagen.stages.warm_start import warm_start
 
-    runs = {}
-    for model in MODELS:
+    def make(model: str) -> Any:
         run = make_run(model=model)
         build(run)
         warm_start(run)
-        runs[model] = run
-    return runs
+        return run
+
+    return OnDemand(make)
 
 
 def _adopt_levels(run: Any) -> None:
@@ -162,16 +173,19 @@ def text_model(warm_runs):
 
 
 @pytest.fixture(scope="session")
-def batch_dirs(warm_runs) -> dict[str, Path]:
+def batch_dirs(warm_runs) -> OnDemand:
     """Per tiny model: the first iteration up to its advantages."""
     from vagen.stages.advantage import advantage
     from vagen.stages.judge import judge
     from vagen.stages.rollout import rollout
 
-    for run in warm_runs.values():
+    def make(model: str) -> Path:
+        run = warm_runs[model]
         for stage in (rollout, judge, advantage):
             stage(run, 0)
-    return {model: run.step(0, "advantage") for model, run in warm_runs.items()}
+        return run.step(0, "advantage")
+
+    return OnDemand(make)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from ray_head import PATIENCE, RayHead
 
 from vagen.config.load import load_infra
+from vagen.launch.here import run_here
 from vagen.launch.ray_job import StageJob
 from vagen.run.run import Run
 
@@ -32,6 +33,13 @@ def run(head: RayHead, make_experiment: Callable[..., Any], tmp_path: Path) -> I
     experiment = make_experiment("warm_start.steps=40")  # some seconds to be disturbed in
     yield Run.create(experiment, infra, name=f"lake-{tmp_path.name[-12:].strip('-_')}")
     head.end_actors()
+
+
+@pytest.fixture
+def built(run: Run) -> Run:
+    """A run with levels, which were built here: a job takes seconds."""
+    run_here(str(run.path), "build")
+    return run
 
 
 @pytest.fixture

@@ -38,13 +38,6 @@ def metrics(head: RayHead) -> str:
     return ""
 
 
-@pytest.fixture
-def built(head, run, stage_job):
-    """A run with levels, performed on the head."""
-    stage_job("build").perform(head.dashboard)
-    return run
-
-
 def test_a_stage_is_performed_and_its_result_is_what_the_store_has(head, run, stage_job):
     lines: list[str] = []
     result = stage_job("build", lines).perform(head.dashboard)

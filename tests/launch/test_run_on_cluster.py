@@ -30,6 +30,7 @@ from vagen.launch import lifecycle, on_cluster, step
 from vagen.launch.actor import kind_of
 from vagen.launch.bring_up import ENDING_MINUTES, bring_up, delete_clusters, lease
 from vagen.launch.errors import JobFailed, JobRefused
+from vagen.launch.here import run_here
 from vagen.launch.on_cluster import run_on_cluster, tear_down
 from vagen.launch.protocol import ERRORS
 from vagen.launch.step import run_stage
@@ -92,14 +93,13 @@ def test_a_step_makes_its_cluster_and_the_last_one_lets_it_go(namespace, run, pe
     assert sorted(key.rpartition("-")[2] for key in kept) == ["pods", "ray"]
 
 
-def test_a_stretch_of_iterations_is_found_in_the_store(run, perform):
-    perform("build")
-    perform("warm_start")
-    assert perform("train", start=0, stop=1)["uri"] == f"{run.mirror.uri}/iterations/0000/update"
+def test_a_stretch_of_iterations_is_found_in_the_store(built, perform):
+    run_here(str(built.path), "warm_start")
+    assert perform("train", start=0, stop=1)["uri"] == f"{built.mirror.uri}/iterations/0000/update"
 
 
-def test_logs_that_cannot_be_saved_do_not_keep_the_cluster(namespace, run, perform, capsys):
-    perform("build")
+def test_logs_that_cannot_be_saved_do_not_keep_the_cluster(namespace, run, capsys):
+    bring_up(run.mirror.uri, on(run))
     namespace.store.delete("Secret", "vagen-ray-token", {})
     Path(run.infra.store.removeprefix("file://")).rename(Path(run.path.parent, "away"))
     Path(run.infra.store.removeprefix("file://")).write_text("no folder")
@@ -115,35 +115,32 @@ def test_what_the_user_did_wrong_is_not_tried_again(perform, capsys):
 
 
 def test_a_cluster_that_was_deleted_is_made_again(namespace, run, perform):
-    first = perform("build")
+    bring_up(run.mirror.uri, on(run))
     cluster.delete_run(namespace.kube, run.name)
-    assert perform("build") == first
+    assert perform("build")["uri"] == f"{run.mirror.uri}/levels"
     assert names(namespace) == [cluster.cluster_name(run.name)]
 
 
-def test_a_lost_actor_is_tried_again_by_the_launcher(head, run, perform, capsys):
-    perform("build")
+def test_a_lost_actor_is_tried_again_by_the_launcher(head, built, perform, capsys):
     step = Background(perform, "warm_start")
-    in_warm_start(head, run, step)
+    in_warm_start(head, built, step)
     for process in head.processes("ray::ResidentActor.perform"):
         os.kill(process, signal.SIGKILL)
-    assert step.result()["uri"] == f"{run.mirror.uri}/warm_start"
+    assert step.result()["uri"] == f"{built.mirror.uri}/warm_start"
     assert "warm_start is tried again in 0 s, 2 more times at most" in capsys.readouterr().out
 
 
-def test_a_lost_head_is_tried_again_by_the_launcher(head, run, perform):
-    perform("build")
+def test_a_lost_head_is_tried_again_by_the_launcher(head, built, perform):
     step = Background(perform, "warm_start", retries=6)
-    in_warm_start(head, run, step)
+    in_warm_start(head, built, step)
     head.kill()
     head.start()
-    assert step.result()["uri"] == f"{run.mirror.uri}/warm_start"
+    assert step.result()["uri"] == f"{built.mirror.uri}/warm_start"
 
 
-def test_what_is_lost_again_and_again_is_given_up(head, run, perform):
-    perform("build")
+def test_what_is_lost_again_and_again_is_given_up(head, built, perform):
     step = Background(perform, "warm_start", retries=0)
-    in_warm_start(head, run, step)
+    in_warm_start(head, built, step)
     for process in head.processes("ray::ResidentActor.perform"):
         os.kill(process, signal.SIGKILL)
     assert isinstance(step.result(), JobFailed)
@@ -170,8 +167,8 @@ def test_another_token_than_the_cluster_s_is_named(namespace, perform):
 SMALL = [f"envs.frozenlake.{part}_size=128" for part in ("train", "val", "test")]
 
 
-def test_the_cluster_goes_even_if_the_store_is_away(namespace, run, perform, monkeypatch):
-    perform("build")
+def test_the_cluster_goes_even_if_the_store_is_away(namespace, run, monkeypatch):
+    bring_up(run.mirror.uri, on(run))
     monkeypatch.setattr(step, "STORE_AWAY_SECONDS", 0.0)
     monkeypatch.setattr(lifecycle, "_found", away)
     with pytest.raises(StoreAway):
@@ -183,12 +180,12 @@ def away(_: str) -> None:
     raise StoreAway("cannot use s3://vagen/runs: the server does not answer")
 
 
-def test_a_step_at_work_renews_the_lease(namespace, run, perform):
+def test_a_step_at_work_renews_the_lease(namespace, run):
     def until() -> str:
         (item,) = namespace.store.all("RayCluster")
         return item["metadata"]["annotations"][LEASE_UNTIL]
 
-    perform("build")
+    bring_up(run.mirror.uri, on(run))
     first = until()
     infra = run.infra.model_copy(
         update={"kubernetes": KubernetesConfig(lease_minutes=0.02, pending_minutes=0.5)}
@@ -199,8 +196,8 @@ def test_a_step_at_work_renews_the_lease(namespace, run, perform):
         await_true(lambda: until() > second)
 
 
-def test_a_pod_that_is_told_to_end_leaves_a_short_lease(namespace, run, perform):
-    perform("build")
+def test_a_pod_that_is_told_to_end_leaves_a_short_lease(namespace, run):
+    bring_up(run.mirror.uri, on(run))
     with pytest.raises(SystemExit), lease(run.mirror.uri, on(run)):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
-from verl_stories import ray_files, started, two_iterations
+from verl_stories import kill_while_playing, ray_files, started, two_iterations
 
 from vagen.config import ConfigError
 from vagen.config.load import load_infra
@@ -42,12 +42,16 @@ JUDGED = (
     "judge.use_state_reward=true",
     "envs.game.env_config.prompt_format=grounding_worldmodeling",
 )
-CASES = {"synchronous": (*FULL, *JUDGED), "one_step_off": OFF}
+CASES = {
+    "synchronous": ((*FULL, *JUDGED), RANKS),
+    "one_step_off": (OFF, "verl.n_gpus_per_node=1"),
+}
+"""What is learnt, and the ranks that it is compared with: rounding reaches what is played next."""
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_servers_apart_play_and_learn_as_shared_ones(run_of, tmp_path, monkeypatch, case) -> None:
-    """Two ranks and one server that has no rank, against two ranks with a server each.
+    """Two ranks and one server that has no rank, against ranks with a server each.
 
     The former, where they play alone, read episodes that have ended while others are played.
     """
@@ -55,9 +59,10 @@ def test_servers_apart_play_and_learn_as_shared_ones(run_of, tmp_path, monkeypat
     answer = Early.answer
     monkeypatch.setattr(Early, "answer", lambda *given: (early.append(given), answer(*given)))
     runs = []
-    for name, layout in {"apart": APART, "shared": (RANKS,)}.items():
+    words, ranks = CASES[case]
+    for name, layout in {"apart": APART, "shared": (ranks,)}.items():
         infra = [*layout, f"output_dir={tmp_path / name}"]
-        runs.append(run_of(*CASES[case], "trainer.total_training_steps=2", infra=infra))
+        runs.append(run_of(*words, "trainer.total_training_steps=2", infra=infra))
     for batch, other in zip(*map(two_iterations, runs), strict=True):
         assert batch.policy_version == other.policy_version
         for a, b in zip(batch.trajectories, other.trajectories, strict=True):
@@ -136,6 +141,7 @@ def test_finished_episodes_are_read_while_others_are_played(
         greedy = sampling.model_copy(update={"temperature": 0.0})
         engine.play(specs, sampling=greedy, split="train")
         assert not early._outputs
+        kill_while_playing(engine, "rollout server 0", specs, sampling)
 
 
 def test_adapters_trained_in_bfloat16_play_apart_as_they_were_learnt(run_of) -> None:

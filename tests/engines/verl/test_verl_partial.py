@@ -59,8 +59,8 @@ def test_with_nothing_carried_on_it_is_the_synchronous_training(run_of, tmp_path
     # Sums of batches that differ in the last bits: no token may depend on them.
     slowly = "actor_rollout_ref.actor.optim.lr=1e-5"
     plain, partial = (
-        trained(run_of, slowly, *words, infra=(f"output_dir={tmp_path / name}",))
-        for name, words in {"plain": (), "partial": (f"{OVER}=3",)}.items()
+        trained(run_of, slowly, *words, infra=(f"engine={name}", f"output_dir={tmp_path / name}"))
+        for name, words in {"local": (), "verl": (f"{OVER}=3",)}.items()
     )
     for batch, other in zip(batches(plain), batches(partial), strict=True):
         for a, b in zip(batch.trajectories, other.trajectories, strict=True):

@@ -1,9 +1,5 @@
 """Real episodes through verl: Ray, two ranks, two servers, processes that play."""
 
-import os
-import signal
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +8,11 @@ import numpy as np
 import pytest
 import ray
 import torch
+from verl_stories import kill_while_playing
 
 from vagen.config.load import load_infra
 from vagen.engines.local.engine import LocalEngine
-from vagen.engines.verl.errors import EngineLost, RolloutError
+from vagen.engines.verl.errors import RolloutError
 from vagen.engines.verl.players import play, start_players
 from vagen.engines.verl.policy import ServerClient
 from vagen.engines.verl.torch_server import server_name
@@ -182,19 +179,9 @@ def test_a_mistake_is_told_with_its_place_and_ends_nothing(
     engine.play(specs, sampling=experiment.actor_rollout_ref.rollout, split="train")
 
 
-@pytest.mark.parametrize("victim", ["player 0", "rollout server 1"])
-def test_a_process_killed_while_playing_is_one_clear_error(
-    engine, make_verl_engine, make_experiment, warm_runs, model_dir, victim: str
+def test_a_player_killed_while_playing_is_one_clear_error(
+    engine, make_experiment, warm_runs
 ) -> None:
-    if victim != "player 0":  # the first one ends the engine of the tests before
-        engine = make_verl_engine(model_dir, *PLAYED, ranks=2)
     experiment = make_experiment(*PLAYED)
     specs, sampling = specs_of(experiment, warm_runs), experiment.actor_rollout_ref.rollout
-    engine.play(specs, sampling=sampling, split="train")
-    pid = engine.processes.places[victim].pid
-    os.kill(pid, signal.SIGSTOP)  # nothing that needs it ends
-    threading.Timer(1, os.kill, (pid, signal.SIGKILL)).start()
-    begun = time.monotonic()
-    with pytest.raises(EngineLost, match=rf"^{victim} died \(process {pid} on "):
-        engine.play(specs, sampling=sampling, split="train")
-    assert time.monotonic() - begun < 30
+    kill_while_playing(engine, "player 0", specs, sampling)

@@ -1,6 +1,7 @@
 """What the servers are sent: the policy's weights, rounded to their type, adapters merged."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def send(rank: int, ranks: int, folder: Path) -> None:
         assert adapters is None
         torch.save(dict(sent), folder / f"{case}-{rank}.pt")
         policy.export_policy(str(folder / case))
+        while policy.written() == (None, None):
+            time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

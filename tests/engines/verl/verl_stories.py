@@ -1,8 +1,12 @@
 """What several tests of the distributed engine share: starting one, and what it then does."""
 
 import itertools
+import multiprocessing
 import os
+import signal
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from vagen.engines.verl.env_vars import configure
 from vagen.storage import FileEntry, commit_directory
@@ -66,9 +71,11 @@ def started(experiment: Any, model: Path, *settings: str) -> Iterator[Any]:
 
 def spawn(task: Callable[[int, int, Path], None], ranks: int, folder: Path) -> None:
     """Runs `task(rank, ranks, folder)` in a process per rank, which can talk to each other."""
-    import torch
+    from torch.multiprocessing.spawn import start_processes
 
-    torch.multiprocessing.spawn(_rank, (ranks, folder, task), nprocs=ranks)
+    multiprocessing.set_forkserver_preload(["warm_verl"])
+    arguments = (ranks, folder, task)
+    start_processes(_rank, arguments, nprocs=ranks, start_method="forkserver")
 
 
 def _rank(rank: int, ranks: int, folder: Path, task: Callable[[int, int, Path], None]) -> None:
@@ -144,6 +151,19 @@ def go_on(engine: Any, batch: Any, checkpoint: Path | None = None) -> tuple[Any,
         engine.load(checkpoint, version="checkpoint")
     metrics = engine.update(rows_of(batch), batch.images, seed=4)
     return metrics, engine.logprobs(rows_of(batch), batch.images)
+
+
+def kill_while_playing(engine: Any, victim: str, specs: Sequence[Any], sampling: Any) -> None:
+    """The death of a process is one clear error, which tells which process it was."""
+    from vagen.engines.verl.errors import EngineLost
+
+    pid = engine.processes.places[victim].pid
+    os.kill(pid, signal.SIGSTOP)  # nothing that needs it ends
+    threading.Timer(1, os.kill, (pid, signal.SIGKILL)).start()
+    begun = time.monotonic()
+    with pytest.raises(EngineLost, match=rf"^{victim} died \(process {pid} on "):
+        engine.play(specs, sampling=sampling, split="train")
+    assert time.monotonic() - begun < 30
 
 
 def two_iterations(run: Any) -> list[Any]:

@@ -9,6 +9,9 @@ PLATFORM = "cpu"
 VENDOR = "vagen"
 """Under which our engine classes are registered with verl."""
 
+SETUP_HOOK = f"{__name__}.begin"
+"""What Ray's processes call first (`runtime_env`)."""
+
 _SITE = str(Path(__file__).with_name("site"))
 """What a torchvision without its compiled part needs (`site/sitecustomize.py`)."""
 
@@ -42,6 +45,10 @@ def variables_of(*, cpu: bool) -> dict[str, str]:
         if importlib.util.find_spec("torchvision") is not None:
             variables["PYTHONPATH"] = os.pathsep.join([_SITE, os.environ.get("PYTHONPATH", "")])
     return variables
+
+
+def begin() -> None:
+    """Does nothing: a process that has imported this package imports the others faster."""
 
 
 def configure(*, cpu: bool) -> dict[str, str]:

@@ -14,6 +14,7 @@ from vagen.config.checks import context_window, has_critic, has_reference
 from vagen.config.checks_infra import check_verl
 from vagen.config.infra import InfraConfig, dotted
 from vagen.config.schema import ExperimentConfig, LoraConfig, OptimConfig
+from vagen.engines.verl.env_vars import SETUP_HOOK
 
 TORCH_ROLLOUT = "vagen_torch"
 """What verl calls our own rollout server (`torch_server.py`)."""
@@ -319,6 +320,8 @@ def _ray(infra: InfraConfig, environment: Mapping[str, str], *, cpu: bool) -> It
     yield Setting(f"{key}.address", address or "local", "infra.verl.ray_address", new=True)
     if environment:
         yield Setting(f"{key}.runtime_env.env_vars", dict(environment), "", new=True)
+        hook = f"{key}.runtime_env.worker_process_setup_hook"
+        yield Setting(hook, SETUP_HOOK, "", new=True)
     if cpu and address is None:
         # Ray hands out ranks as GPUs; on a CPU these and the cores are only counted, not there.
         count, source = gpus(infra), "infra.verl.n_gpus_per_node, infra.verl.rollout_gpus"
