@@ -45,6 +45,7 @@ from vagen.train import iterate
 def run(warm_runs, batch_dirs, tmp_path):
     """A copy of the vision-language run after its first advantage step."""
     source = warm_runs["tiny:vl"]
+    assert batch_dirs["tiny:vl"].is_relative_to(source.path)
     path = shutil.copytree(source.path, tmp_path / "run")
     return Run(path, source.experiment, source.infra)
 
