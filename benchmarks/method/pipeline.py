@@ -77,7 +77,13 @@ _ABLATIONS = {
 _GUESSING = "benchmarks.method.environments:Guessing"
 _FULL = tuple(Contrast(f"vagen_full against {name}", name, "vagen_full") for name in MAIN[:-1])
 STUDIES = {
-    "presets": Study("frozenlake-tiny", _presets(*MAIN), _FULL, seeds=3, iterations=24),
+    "presets": Study(
+        "frozenlake-tiny",
+        _presets(*MAIN, "vagen_full_turn_lambda"),
+        (*_FULL, Contrast("turn λ .5 against 1", "vagen_full", "vagen_full_turn_lambda")),
+        seeds=3,
+        iterations=24,
+    ),
     "presets-sokoban": Study("sokoban-tiny", _presets(*MAIN), _FULL, seeds=3),
     "turns": Study(
         str(ROOT / "benchmarks" / "method" / "turns-tiny.yaml"),
@@ -199,12 +205,18 @@ def run_study(name: str, seeds: Sequence[int], jobs: int, outputs: Path) -> None
     for seed in seeds or range(100):
         if len(chosen) < study.seeds and low <= warm_policy(name, study, seed, outputs) <= high:
             chosen.append(seed)
+    missing = []
     for arm in study.arms:
         path = folder / f"{arm}.json"
-        if path.exists() and json.loads(path.read_text())["seeds"] == chosen:
-            continue
-        with ThreadPoolExecutor(jobs) as pool:
-            runs = list(pool.map(lambda seed: train(name, study, arm, seed, outputs), chosen))  # noqa: B023
-        with write_whole(path) as partial:
-            partial.write_text(json.dumps({"seeds": chosen} | summarize(runs)) + "\n")
-        print(f"pipeline: {name}: {arm}", flush=True)
+        if not path.exists() or json.loads(path.read_text())["seeds"] != chosen:
+            missing.append(arm)
+    with ThreadPoolExecutor(jobs) as pool:
+        trained = {
+            arm: [pool.submit(train, name, study, arm, seed, outputs) for seed in chosen]
+            for arm in missing
+        }
+        for arm, runs in trained.items():
+            arm_of_seeds = {"seeds": chosen} | summarize([run.result() for run in runs])
+            with write_whole(folder / f"{arm}.json") as partial:
+                partial.write_text(json.dumps(arm_of_seeds) + "\n")
+            print(f"pipeline: {name}: {arm}", flush=True)
