@@ -121,6 +121,7 @@ logs: $(READY) ## Follow the log of a run's newest job on Kubernetes (RUN=its na
 gc: $(READY) ## Remove from Kubernetes what has expired (ARGS=--dry-run shows it only)
 	@$(BIN)/vagen cluster gc $(ARGS)
 
+check test: TYPED = vagen
 check: lint ## Lint, types, and the tests that take seconds
 	$(BIN)/python -m pytest -m "not slow" -n auto
 
@@ -129,11 +130,13 @@ test: lint $(VERL_READY) system-packages ## Lint, types, manifests, all tests, a
 		echo "no kubectl here: manifests are not checked (make validate says what is needed)"; fi
 	$(BIN)/python -m pytest -m "not slow" -n auto
 	@# Ray's tests wait for much of their time: all that is slow runs side by side.
-	$(BIN)/python -m pytest -m slow tests/engines/verl & verl=$$!; \
+	$(BIN)/pyright benchmarks tests & types=$$!; \
+		$(BIN)/python -m pytest -m slow tests/engines/verl & verl=$$!; \
 		$(BIN)/python -m pytest -m slow tests/launch tests/bench_gpu & launch=$$!; \
 		$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl --ignore=tests/launch \
 			--ignore=tests/bench_gpu; slow=$$?; \
-		wait $$verl; verl=$$?; wait $$launch && exit $$((slow | verl))
+		wait $$types; types=$$?; wait $$verl; verl=$$?; \
+		wait $$launch && exit $$((slow | verl | types))
 
 system-packages: ## Install what pip cannot: GL for pictures, servers that tests use (Debian, root)
 	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then exit 0; fi; \
@@ -158,7 +161,7 @@ test-cluster: $(READY) ## Train on the cluster of kubectl's context, with faults
 lint: $(READY) ## Lint, formatting and types, without tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright $(TYPED)
 
 format: $(READY) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix .

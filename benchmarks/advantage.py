@@ -110,8 +110,7 @@ def _turn_loop(batch: dict[str, Any], b: int) -> dict[int, Tensor]:
     """Advantage of each turn of a row, by the position of its end."""
     rewards, values = batch["rewards"], batch["values"]
     found: dict[int, Tensor] = {}
-    carry: Tensor | float = 0.0
-    following: Tensor | float = 0.0
+    carry = following = rewards.new_zeros(())
     gamma, lam = OPTIONS["high_level_gamma"], OPTIONS["lam"]
     for t in reversed(batch["turn_end_mask"][b].nonzero(as_tuple=True)[0].tolist()):
         carry = rewards[b, t] + gamma * following - values[b, t] + gamma * lam * carry

@@ -200,7 +200,7 @@ def steps(case: Case, mode: str) -> Callable[[int], float]:
     """Returns a function of the repeat that does first steps of fresh episodes."""
     pool = 200
     options = {**case.env_config, "render_mode": mode, "prompt_format": "grounding_worldmodeling"}
-    instances = [envs.make(case.env_name, options) for _ in range(pool)]
+    instances: list[Any] = [envs.make(case.env_name, options) for _ in range(pool)]
 
     def measure(repeat: int) -> float:
         rng, spent, seed = Random(repeat), 0.0, repeat * case.count

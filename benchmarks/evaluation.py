@@ -187,7 +187,7 @@ def _known(folder: Path) -> set[str]:
 
 def main() -> None:
     """Runs the parts and writes their results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("parts", nargs="*", default=["table", "throughput", "kills"])
     parser.add_argument("--model", action="append", default=[])
     parser.add_argument("--served", action="append", default=[], metavar="EXPERIMENT=POLICY=SPEC")

@@ -56,9 +56,12 @@ def main() -> None:
         "aim": {"warm": 20_000, "calls_saved": 0.9},
     }
     result["speed"] = {name: speed(name, options.texts, options.seconds) for name in ENVIRONMENTS}
-    result["calls"] = {name: asyncio.run(calls(name, options.texts)) for name in ENVIRONMENTS}
+    saved: dict[str, Any] = {}
+    for name in ENVIRONMENTS:
+        saved[name] = asyncio.run(calls(name, options.texts))
     if options.rollout:
-        result["calls"]["stored rollouts"] = asyncio.run(rollout_calls(options.rollout))
+        saved["stored rollouts"] = asyncio.run(rollout_calls(options.rollout))
+    result["calls"] = saved
     options.output.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result, indent=2))
 

@@ -31,7 +31,9 @@ ANSWER = (
 def expert(task: str, seeds: int) -> dict[str, Any]:
     """Success of the expert, and the rule judge's scores of what it states."""
     env = envs.make("PrimitiveSkill", {"task": task, **OPTIONS}, "test")
-    judge = RuleJudge({"PrimitiveSkill": rules_for("PrimitiveSkill", env.config)})
+    rules = rules_for("PrimitiveSkill", env.config)
+    assert rules is not None
+    judge = RuleJudge({"PrimitiveSkill": rules})
     scores, successes, primitives, spent = [], [], 0, 0.0
     for seed in range(seeds):
         _, info = env.reset(seed=seed)
@@ -84,7 +86,7 @@ def chance(task: str, episodes: int) -> float:
 
 def drawing(task: str, size: int, frames: int = 100) -> float:
     """CPU milliseconds of a picture."""
-    env = envs.make("PrimitiveSkill", {"task": task, "image_size": size})
+    env: Any = envs.make("PrimitiveSkill", {"task": task, "image_size": size})
     env.reset(seed=0)
     env.picture()
     start = time.process_time()

@@ -29,6 +29,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from machine import describe_machine, header
 
@@ -137,11 +138,8 @@ def injected(injection: Injection) -> Iterator[None]:
             for hook in hooks:
                 hook.remove()
 
-    LocalEngine.update = update
-    try:
+    with patch.object(LocalEngine, "update", update):
         yield
-    finally:
-        LocalEngine.update = original
 
 
 def without_clipping(config: Any) -> Any:

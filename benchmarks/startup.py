@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from machine import describe_machine
 
@@ -75,7 +76,7 @@ def main() -> None:
         for name, tree in trees.items():
             found[name].append(seconds_to_first_rollout(tree))
     # The first run of each reads files that the others find in memory.
-    result = {
+    result: dict[str, Any] = {
         name: {"seconds": [round(s, 2) for s in runs[1:]], "median": statistics.median(runs[1:])}
         for name, runs in found.items()
     }

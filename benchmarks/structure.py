@@ -105,8 +105,8 @@ def import_graph(tree: Path) -> Graph:
         targets = graph[str(path.relative_to(tree))] = set()
         for name in (name for names, _ in imports_of(tree, path) for name in names):
             if name.partition(".")[0] == PACKAGE:
-                targets.add(file_of(name) or file_of(name.rpartition(".")[0]))
-        targets.discard(None)
+                file = file_of(name) or file_of(name.rpartition(".")[0])
+                targets |= {file} if file else set()
     return graph
 
 

@@ -136,7 +136,8 @@ def save(engine: Any, folder: Path) -> tuple[float, float]:
         return blocked, time.perf_counter() - begun
     with commit_directory(folder, kind="checkpoint") as partial:
         engine.save(partial)
-    return (time.perf_counter() - begun,) * 2
+    whole = time.perf_counter() - begun
+    return whole, whole
 
 
 def scan(directory: Path) -> None:
@@ -149,16 +150,12 @@ def scan(directory: Path) -> None:
 def upload(directory: Path) -> None:
     """What a client does of an upload but for waiting: reading, hashing, checking."""
     from vagen.config.s3 import S3Config
-    from vagen.storage import read_manifest, verify_directory
+    from vagen.storage import read_manifest
     from vagen.storage.s3_transfer import Transfer
 
     transfer = Transfer(Sink(), "bucket", S3Config())
     files = read_manifest(directory).files
-    if hasattr(transfer, "_put_file"):
-        transfer.upload({name: (directory / name, entry) for name, entry in files.items()}, {})
-    else:
-        verify_directory(directory)
-        transfer.upload({name: directory / name for name in files}, {})
+    transfer.upload({name: (directory / name, entry) for name, entry in files.items()}, {})
 
 
 def seconds_of(work: Callable[[], None]) -> float:

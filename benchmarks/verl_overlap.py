@@ -57,7 +57,7 @@ CASES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 }
 """Words of experiment and infra."""
 OVER = (*OFF[1:], "rollout_manager.over_sampling_batch_size=8")
-PARTIAL = {
+PARTIAL: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "synchronous": ((), APART),
     "partial": (OVER, APART),
     "one_step_off": (OFF, APART),
@@ -82,7 +82,10 @@ def overlap(
     configure(cpu=True)
     slept = {"play": play, "infer": infer, "update": update}
     chosen = PARTIAL if partial else CASES
-    cases = {name: _case(*words, slept, iterations, partial) for name, words in chosen.items()}
+    cases = {
+        name: _case(words, infra, slept, iterations, partial)
+        for name, (words, infra) in chosen.items()
+    }
     first = next(iter(cases.values()))["iteration_s"]
     for case in cases.values():
         case["speed_up"] = round(first / case["iteration_s"], 2)

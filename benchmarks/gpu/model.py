@@ -154,5 +154,5 @@ def _initialise(model: Any) -> None:
         elif name.endswith("q_proj"):
             deviation *= SHARPNESS
         torch.nn.init.normal_(weight, std=deviation)
-        if getattr(module, "bias", None) is not None:
-            torch.nn.init.zeros_(module.bias)
+        if (bias := getattr(module, "bias", None)) is not None:
+            torch.nn.init.zeros_(bias)

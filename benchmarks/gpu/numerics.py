@@ -80,9 +80,9 @@ def _draw_head(weight: Any) -> None:
 
 def _said(engine: Any, rows: Sequence[Any], images: Any, *, shuffled: bool = False) -> Any:
     """Log-probabilities and values of the rows, asked for in this order or in another."""
-    order = np.arange(len(rows))
+    order = list(range(len(rows)))
     if shuffled:
-        order = np.random.default_rng(0).permutation(len(rows))
+        order = np.random.default_rng(0).permutation(len(rows)).tolist()
     asked = [rows[i] for i in order]
     said = engine.logprobs(asked, images), engine.values(asked, images)[0]
     places = np.argsort(order)

@@ -115,7 +115,8 @@ def _batch(setup: Setup, config: Any, rows: Sequence[Any], images: Any) -> Any:
     """The rows as verl's trainer gives them to its workers."""
     import torch
     from PIL import Image
-    from tensordict.tensorclass import NonTensorData, NonTensorStack
+    from tensordict import lazy_stack
+    from tensordict.tensorclass import NonTensorData
     from torch.nn.utils.rnn import pad_sequence
     from verl.utils import tensordict_utils
 
@@ -152,7 +153,7 @@ def _batch(setup: Setup, config: Any, rows: Sequence[Any], images: Any) -> Any:
                 "image_grid_thw": torch.tensor([i.grid for i in shown], device=setup.device),
             }
         )
-    batch[FRAMES] = NonTensorStack(*(NonTensorData(entry) for entry in pixels))
+    batch[FRAMES] = lazy_stack([NonTensorData(entry) for entry in pixels])
     longest = batch["response_mask"].shape[1]
     tensordict_utils.assign_non_tensor(batch, max_response_len=longest)
     return batch

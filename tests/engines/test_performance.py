@@ -39,7 +39,7 @@ def test_a_cpu_has_a_speed_and_no_memory():
 
 def test_a_trace_names_what_was_computed(tmp_path):
     trace = start_trace()
-    torch.ones(8, 8) @ torch.ones(8, 8)
+    torch.ones(8, 8).matmul(torch.ones(8, 8))
     path = tmp_path / "profiles" / "0001-update.json.gz"
     write_trace(trace, path)
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]

@@ -293,7 +293,8 @@ def test_random_moves_of_the_expert_are_told_as_truly(name):
     best = make(name, prompt_format="grounding_worldmodeling")
     told, differ = 0, 0
     for seed in range(12):
-        env.reset(seed=seed), best.reset(seed=seed)
+        env.reset(seed=seed)
+        best.reset(seed=seed)
         expected = None
         for _ in range(6):
             response = env.expert_response()

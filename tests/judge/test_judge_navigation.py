@@ -187,7 +187,9 @@ def test_true_statements_of_the_expert_get_full_marks(detail, notation):
 @pytest.mark.parametrize("detail", ["full", "brief"])
 def test_no_attack_is_paid(detail):
     config = envs.parse_env_config("Navigation", {"prompt_detail": detail, "render_mode": "text"})
-    writer = writer_of("Navigation")(config)
+    writer_class = writer_of("Navigation")
+    assert writer_class
+    writer = writer_class(config)
     texts = attacks(writer.plain(STATE), writer.plain(UNSEEN), "sofa")
     texts |= writer.attacks(STATE, UNSEEN)
     texts["list/every way"] = " . ".join(f"blue sofa is {way} at 2.5 m" for way in DIRECTIONS)

@@ -94,6 +94,7 @@ def fresh_engine(run: Run) -> LocalEngine:
     run.engine = None
     engine = engine_at(run, "warm_start")
     run.engine = None
+    assert isinstance(engine, LocalEngine)
     return engine
 
 
