@@ -88,7 +88,8 @@ class TileSet:
         rows, columns = codes.shape
         side = self.side
         picture = np.empty((rows, side, columns, side, 3), np.uint8)
-        picture.swapaxes(1, 2)[...] = self.tiles[codes]
+        for strip, row in zip(picture, codes, strict=True):  # the look-up copies: a row at a time
+            strip.swapaxes(0, 1)[...] = self.tiles[row]
         return picture.reshape(rows * side, columns * side, 3)
 
     def codes(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:

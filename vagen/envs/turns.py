@@ -1,6 +1,7 @@
 """An environment played by written responses: prompts, parsing, rewards, limits."""
 
 from abc import abstractmethod
+from functools import cached_property
 from random import Random
 from typing import Any, ClassVar, Literal
 
@@ -57,19 +58,23 @@ class TurnEnv(AgentEnv):
             markup_answer=self.markup_answer,
         )
         self._turn_prompt = TurnPrompt(self.config)
-        frame = spaces.Box(0, 255, (*self._frame_size(), 3), np.uint8)
         self.action_space = spaces.Text(max_length=4096, min_length=0, charset=TEXT_CHARACTERS)
-        self.observation_space: Any = spaces.Dict(
-            {
-                "text": spaces.Text(max_length=8192, min_length=0, charset=TEXT_CHARACTERS),
-                "images": spaces.Sequence(frame),
-            }
-        )
         self._running = False
         self._seed = 0
         self._steps_taken = 0
         self._success = False
         self._state: State = {}
+
+    @cached_property
+    def observation_space(self) -> Any:
+        """Text and frames. It is made when asked for: a box is four times as large as a frame."""
+        frame = spaces.Box(0, 255, (*self._frame_size(), 3), np.uint8)
+        return spaces.Dict(
+            {
+                "text": spaces.Text(max_length=8192, min_length=0, charset=TEXT_CHARACTERS),
+                "images": spaces.Sequence(frame),
+            }
+        )
 
     # The game, given by each environment.
 

@@ -101,7 +101,7 @@ class Processor:
     def image_grid(self, image: Any) -> Grid:
         """Grid of a PIL image; it depends on the image's size alone."""
         if image.size not in self._grids:
-            self._grids[image.size] = self.process_image(image).grid
+            self._grids[image.size] = self._process(image).grid
         return self._grids[image.size]
 
     def process_image(self, image: Any) -> ProcessedImage:
@@ -110,23 +110,25 @@ class Processor:
         Raises:
             ModelError: The model does not read images.
         """
+        key = (hashlib.sha1(image.tobytes(), usedforsecurity=False).digest(), image.size)
+        if key in self._images:
+            self._images.move_to_end(key)
+            return self._images[key]
+        processed = self._images[key] = self._process(image)
+        self._image_bytes += processed.pixel_values.nbytes
+        while self._image_bytes > IMAGE_CACHE_BYTES:
+            self._image_bytes -= self._images.popitem(last=False)[1].pixel_values.nbytes
+        return processed
+
+    def _process(self, image: Any) -> ProcessedImage:
         if self.image_processor is None:
             raise ModelError(
                 f"a {self.model_type} model cannot read images: use render_mode=text, or a "
                 "vision-language model"
             )
-        key = (hashlib.sha1(image.tobytes(), usedforsecurity=False).digest(), image.size)
-        if key in self._images:
-            self._images.move_to_end(key)
-            return self._images[key]
         out = self.image_processor(images=[image], return_tensors="np")
         t, h, w = (int(x) for x in out["image_grid_thw"][0])
-        processed = ProcessedImage(np.asarray(out["pixel_values"], dtype=np.float32), (t, h, w))
-        self._images[key] = processed
-        self._image_bytes += processed.pixel_values.nbytes
-        while self._image_bytes > IMAGE_CACHE_BYTES:
-            self._image_bytes -= self._images.popitem(last=False)[1].pixel_values.nbytes
-        return processed
+        return ProcessedImage(np.asarray(out["pixel_values"], dtype=np.float32), (t, h, w))
 
     def positions(
         self, ids: NDArray[np.int32], grids: list[Grid], start: int
