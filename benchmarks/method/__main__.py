@@ -9,8 +9,8 @@
     python -m benchmarks.method frozenlake report  # studies on the real pipeline: hours each
 
 What is finished lies in a file of its own under `--outputs` and is not made again, so that the
-command can be stopped and repeated, arm by arm. `report` writes `benchmarks/results/method.json`,
-the tables of `docs/method.md` and the figures from all that is there.
+command can be stopped and repeated, arm by arm. `report` writes `benchmarks/results/method.json`
+and `method-pipeline.json`, the tables of `docs/method.md` and the figures from all that is there.
 """
 
 import argparse

@@ -235,18 +235,24 @@ def write(outputs: Path, studies: Mapping[str, Sequence[Contrast]], note: str) -
     """
     tokens, gradients = read(outputs / "tokens"), read(outputs / "gradients")
     played = read(outputs / "pipeline")
+    about = {**header(note), "machine": describe_machine()}
+    results = ROOT / "benchmarks" / "results"
+    if played:
+        contrasts = {
+            study: contrasts_of({study: arms}, studies[study]) for study, arms in played.items()
+        }
+        path = results / "method-pipeline.json"
+        write_result(path, {**about, "pipeline": played, "contrasts": contrasts})
+        print(path)
+    if not tokens and not gradients:
+        return
     result = {
-        **header(note),
-        "machine": describe_machine(),
+        **about,
         "tokens": tokens,
         "contrasts": contrasts_of(tokens, CONTRASTS),
         "gradients": gradients,
-        "pipeline": played,
-        "pipeline_contrasts": {
-            study: contrasts_of({study: arms}, studies[study]) for study, arms in played.items()
-        },
     }
-    path = ROOT / "benchmarks" / "results" / "method.json"
+    path = results / "method.json"
     write_result(path, result)
     images = ROOT / "docs" / "images"
     tables = {"arms": arm_table(tokens)}
