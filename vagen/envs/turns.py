@@ -58,6 +58,8 @@ class TurnEnv(AgentEnv):
             markup_answer=self.markup_answer,
         )
         self._turn_prompt = TurnPrompt(self.config)
+        # Reads levels where they tell the size: bad ones are refused at once.
+        self._frame_shape = (*self._frame_size(), 3)
         self.action_space = spaces.Text(max_length=4096, min_length=0, charset=TEXT_CHARACTERS)
         self._running = False
         self._seed = 0
@@ -68,7 +70,7 @@ class TurnEnv(AgentEnv):
     @cached_property
     def observation_space(self) -> Any:
         """Text and frames. It is made when asked for: a box is four times as large as a frame."""
-        frame = spaces.Box(0, 255, (*self._frame_size(), 3), np.uint8)
+        frame = spaces.Box(0, 255, self._frame_shape, np.uint8)
         return spaces.Dict(
             {
                 "text": spaces.Text(max_length=8192, min_length=0, charset=TEXT_CHARACTERS),
