@@ -67,6 +67,15 @@ def test_the_halves_have_nothing_in_common() -> None:
     assert all(one and two and not one & two for one, two in found)
 
 
+def test_a_single_claim_without_a_choice_has_no_incomplete_text() -> None:
+    """Such as that Navigation's target is out of view, with nothing else in it."""
+    options = {"render_mode": "text", "starts": "anywhere"}
+    writer = frame_writer("Navigation", FRAMES, "held_out")(parse_env_config("Navigation", options))
+    states = [scene.state for scene in sample_scenes("Navigation", [options], 40, 0)]
+    states = [s for s in states if [each.claim_name() for each in writer._truth(s)] == ["unseen"]]
+    assert states and all(writer.partial(Random(0), state) is None for state in states)
+
+
 def test_a_text_says_what_its_lesson_lists() -> None:
     writer = frame_writer("FrozenLake", FRAMES, "train")(parse_env_config("FrozenLake", {}))
     one, two = (scene.state for scene in sample_scenes("FrozenLake", [{}], 2, 0))

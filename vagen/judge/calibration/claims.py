@@ -61,10 +61,10 @@ class ClaimWriter(Writer):
         one, two = (self._truth(each) for each in (state, other))
         return not any(type(claim) is type(one[0]) and claim in two for claim in one)
 
-    def partial(self, rng: Random, state: State) -> Text:
-        """A claim altered or left out."""
+    def partial(self, rng: Random, state: State) -> Text | None:
+        """A claim altered or left out; None where the only one cannot be altered."""
         claims, wording = self._incomplete(rng, state)
-        return Text(write_claims(claims), wording)
+        return Text(write_claims(claims), wording) if claims else None
 
     def _incomplete(self, rng: Random, state: State) -> tuple[list[Claim], str]:
         claims = self._truth(state)

@@ -159,9 +159,10 @@ class FrameWriter(ClaimWriter):
         """In frames and words of the half; of the held-out one some words are known."""
         return self._text(rng, self._truth(state))
 
-    def partial(self, rng: Random, state: State) -> Text:
-        """A claim altered or left out."""
-        return self._text(rng, self._incomplete(rng, state)[0])
+    def partial(self, rng: Random, state: State) -> Text | None:
+        """A claim altered or left out; None where the only one cannot be altered."""
+        claims, _ = self._incomplete(rng, state)
+        return self._text(rng, claims) if claims else None
 
     def adversarial(self, rng: Random, number: int, state: State, other: State) -> Text:
         """A right text in a frame for which it says nothing about the state."""

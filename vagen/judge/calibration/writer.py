@@ -102,8 +102,8 @@ class Writer(ABC):
         """Whether a text that is true of `other` is false of `state`, in the terms it is put in."""
 
     @abstractmethod
-    def partial(self, rng: Random, state: State) -> Text:
-        """A description with one mistake or one omission."""
+    def partial(self, rng: Random, state: State) -> Text | None:
+        """A description with one mistake or one omission; None where there is none."""
 
     @abstractmethod
     def vague(self, rng: Random, state: State) -> Text:
