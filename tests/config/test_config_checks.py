@@ -416,5 +416,6 @@ def test_what_a_configuration_needs(experiment: Path) -> None:
 
 
 def test_random_moves_need_actions_to_draw_from() -> None:
-    with pytest.raises(ConfigError, match=r"warm_start.random_moves.*: SVG \(`envs.*has no list"):
-        load_experiment("svg-tiny", ["warm_start.random_moves=0.5"])
+    load_experiment("svg-tiny", ["warm_start.random_moves=0.5"])
+    with pytest.raises(ConfigError, match=r"warm_start.random_moves.*: Household \(`envs.*neither"):
+        load_experiment("household-tiny", ["warm_start.random_moves=0.5"])

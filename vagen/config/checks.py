@@ -18,6 +18,7 @@ from vagen.envs.registry import (
     UnknownEnvironmentError,
     get_environment,
 )
+from vagen.envs.turns import TurnEnv
 
 if TYPE_CHECKING:
     from vagen.advantage import EstimatorSpec
@@ -376,11 +377,14 @@ def _experts(config: ExperimentConfig) -> Refusals:
         return
     for env_id, spec in config.envs.items():
         environment = get_environment(spec.env_name).load()
-        if config.warm_start.random_moves and not getattr(environment, "actions", ()):
+        drawn = getattr(environment, "any_action", None)
+        if drawn is TurnEnv.any_action and not environment.actions:
+            drawn = None
+        if config.warm_start.random_moves and drawn is None:
             yield (
                 "warm_start.random_moves",
-                f"{spec.env_name} (`envs.{env_id}`) has no list of `actions` to draw from; set it "
-                "to 0",
+                f"{spec.env_name} (`envs.{env_id}`) has neither a list of `actions` to draw from "
+                "nor an `any_action`; set it to 0",
             )
         if not environment.has_expert:
             yield (

@@ -269,7 +269,11 @@ class TurnEnv(AgentEnv):
         if not (share := self.config.expert_random_moves):
             return []
         chance = Random(f"{self._seed} {self._steps_taken}")
-        return [chance.choice(self.actions)] if chance.random() < share else []
+        return [self.any_action(chance)] if chance.random() < share else []
+
+    def any_action(self, chance: Random) -> str:
+        """An action drawn at random; an environment whose actions have arguments draws them too."""
+        return chance.choice(self.actions)
 
     def expert_summary(self) -> str:
         """The state's text.

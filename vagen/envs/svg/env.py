@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from random import Random
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from vagen.envs.levels import Split
 from vagen.envs.parsing import ActionReader
 from vagen.envs.svg.config import SVGConfig
 from vagen.envs.svg.features import load_scorer
-from vagen.envs.svg.icons import Icon, sample_icon
+from vagen.envs.svg.icons import Icon, draw_icon, sample_icon
 from vagen.envs.svg.raster import RasterError, rasteriser
 from vagen.envs.svg.safety import ELEMENTS, UnsafeSVG, colours_and_shapes, read_document
 from vagen.envs.svg.score import Target, compare
@@ -141,16 +142,22 @@ class SVGEnv(TurnEnv):
     def _plan(self, count: int) -> list[str]:
         return [self._icon.document]
 
+    def any_action(self, chance: Random) -> str:
+        """Another icon of the target's level."""
+        return draw_icon(chance, self._icon.difficulty)
+
     def _after(self, state: State, actions: list[str]) -> State:
-        # The expert copies the target, and a copy scores 1.
         document = actions[-1]
+        scores, score = dict.fromkeys(self._weights, 1.0), 1.0  # of a copy
+        if document != state["target"]:
+            scores, score = self._compare(self._raster.draw(document))
         return {
             **state,
             "drawing": _digest(document),
             "shapes": colours_and_shapes(read_document(document)),
-            "scores": dict.fromkeys(self._weights, 1.0),
-            "score": 1.0,
-            "best": 1.0,
+            "scores": scores,
+            "score": score,
+            "best": max(score, state["best"]),
         }
 
     def picture(self) -> NDArray[np.uint8]:
