@@ -6,11 +6,14 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from vagen.config.base import LATER
 from vagen.envs.config import EnvConfig, Served
+from vagen.envs.navigation.catalogue import KINDS
 
 TaskStyle = Literal[
     "base", "common_sense", "complex_instruction", "visual_appearance", "long_horizon"
 ]
 
+FEWEST_KINDS = 3
+"""Fewest types of things in a room: with one or two there is nothing to tell apart."""
 SCALES = {"vagen-legacy": (0.5, 1.5), "vagen-new": (0.3, 1.0)}
 """By reward preset: metres of a move, and metres from the target that are success."""
 
@@ -33,6 +36,8 @@ class NavigationConfig(EnvConfig):
     """Most actions in one response; a further one is invalid."""
     max_steps: PositiveInt = 30
     """Primitive moves after which the episode is truncated."""
+    kinds: Annotated[tuple[str, ...] | None, LATER] = None
+    """Types of things that rooms are furnished with, at least three; null takes all."""
     starts: Annotated[Literal["facing", "anywhere"], LATER] = "facing"
     """Where episodes begin, but for `long_horizon`. `facing`: 2.51 to 3 m from the target with it
     in view, as in VAGEN, where walking on blindly often succeeds; `anywhere`: 3.5 to 5 m from it in
@@ -74,10 +79,19 @@ class NavigationConfig(EnvConfig):
             raise ValueError(
                 "backend ai2thor needs `episodes`: the path of a JSON file of episodes"
             )
-        if self.backend == "ai2thor" and (self.starts, self.spare_moves) != ("facing", None):
+        made = self.starts, self.spare_moves, self.kinds
+        if self.backend == "ai2thor" and made != ("facing", None, None):
             raise ValueError(
-                "AI2-THOR's episodes say where they start: leave out starts and spare_moves"
+                "AI2-THOR's episodes say where they start and its scenes what stands there: leave "
+                "out starts, spare_moves and kinds"
             )
+        if self.kinds is not None:
+            if unknown := sorted(set(self.kinds) - set(KINDS)):
+                raise ValueError(
+                    f"kinds has no {unknown[0]!r}: there are {', '.join(sorted(KINDS))}"
+                )
+            if len(set(self.kinds)) < max(FEWEST_KINDS, len(self.kinds)):
+                raise ValueError(f"kinds must name at least {FEWEST_KINDS}, each once")
         if self.backend != "ai2thor" and self.episodes is not None:
             raise ValueError("`episodes` is for backend ai2thor; MiniWorld's are made from seeds")
         return self

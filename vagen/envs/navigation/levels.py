@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vagen.envs.levels import LevelError, Split, content_hash, split_of
+from vagen.envs.navigation.catalogue import KINDS
 from vagen.envs.navigation.config import NavigationConfig, TaskStyle
 from vagen.envs.navigation.planner import Planner
 from vagen.envs.navigation.rooms import Draw, Plan, draw_plan
@@ -56,7 +57,12 @@ def sample_level(config: NavigationConfig, seed: int, split: Split) -> Navigatio
 def _candidate(config: NavigationConfig, draw: Draw, split: Split) -> NavigationLevel | None:
     style = draw.choice(config.tasks)
     doubles = 1 if style == "complex_instruction" else draw.index(2)
-    plan = draw_plan(draw, two_rooms=style == "long_horizon", doubles=doubles)
+    plan = draw_plan(
+        draw,
+        two_rooms=style == "long_horizon",
+        doubles=doubles,
+        kinds=config.kinds or KINDS,
+    )
     task = draw_task(style, draw, plan)
     # The plan alone decides the split: no furnished room is in two of them.
     if task is None or split_of(content_hash(_text(asdict(plan)))) != split:

@@ -5,7 +5,7 @@ clockwise from north, as seen from above. All of it are whole centimetres and qu
 that a plan has one text and one hash.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
@@ -116,7 +116,9 @@ class Draw:
         return round(low + (high - low) * self._rng.random(), 2)
 
 
-def draw_plan(draw: Draw, *, two_rooms: bool, doubles: int = 0) -> Plan:
+def draw_plan(
+    draw: Draw, *, two_rooms: bool, doubles: int = 0, kinds: Iterable[str] = KINDS
+) -> Plan:
     """A furnished plan.
 
     Args:
@@ -124,6 +126,7 @@ def draw_plan(draw: Draw, *, two_rooms: bool, doubles: int = 0) -> Plan:
         two_rooms: whether a door leads to a second room.
         doubles: things of the same type that the (first) room has besides one another: 0 makes
             every type in the plan unique.
+        kinds: types of things that there may be.
 
     Returns:
         The plan. Fewer things than were wanted stand in it where there was no place.
@@ -133,11 +136,11 @@ def draw_plan(draw: Draw, *, two_rooms: bool, doubles: int = 0) -> Plan:
     if two_rooms:
         other, door = _draw_neighbour(draw, rooms[0])
         rooms.append(other)
-    names = draw.shuffled(sorted(KINDS))
+    names = draw.shuffled(sorted(kinds))
     things: list[Thing] = []
     for index in range(len(rooms)):
         wanted = 6 + draw.index(3) - 2 * (len(rooms) - 1)
-        chosen = [names.pop() for _ in range(wanted)]
+        chosen = [names.pop() for _ in range(min(wanted, len(names)))]
         if doubles and index == 0:
             twin = next((name for name in chosen if len(KINDS[name].colours) > 1), chosen[0])
             chosen += [twin] * doubles
