@@ -165,6 +165,13 @@ def test_impossible_options_are_told():
         make(tasks="base", success_distance=0.5, step_size=0.06).reset(seed=0)
 
 
+def test_rooms_are_furnished_with_the_kinds_that_are_named():
+    kinds = ("barrel", "plant", "traffic cone")
+    drawn = levels("base", 12, kinds=kinds, starts="anywhere")
+    assert {thing.kind for level in drawn for thing in level.plan.things} == set(kinds)
+    assert {level.plan.things[level.target].kind for level in drawn} == set(kinds)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -173,6 +180,10 @@ def test_impossible_options_are_told():
         ({"tasks": "hard"}, "common_sense"),
         ({"backend": "ai2thor"}, "needs `episodes`"),
         ({"episodes": "x.json"}, "for backend ai2thor"),
+        ({"kinds": ["bin", "table", "spoon"]}, "no 'spoon': there are ball, "),
+        ({"kinds": ["bin", "table"]}, "at least 3"),
+        ({"kinds": ["bin", "table", "sofa", "bin"]}, "each once"),
+        ({"backend": "ai2thor", "episodes": "x", "kinds": ["bin", "bed", "sofa"]}, "leave out"),
         ({"prompt_format": "grounding_symbolic"}, "cannot be written as symbolic"),
         ({"picture_size": 8}, "32"),
     ],
