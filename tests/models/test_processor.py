@@ -95,6 +95,14 @@ def test_positions_of_a_text_model_are_a_line():
     np.testing.assert_array_equal(places, np.tile(np.arange(3, 7), (3, 1)))
 
 
+@pytest.mark.parametrize("side", [40, 61, 100, 333, 900])
+def test_a_grid_is_known_before_the_image_is_processed(vl_model, side):
+    ours = vl_model.processor
+    for size in ((side, side), (side, 2 * side), (3 * side + 1, side)):
+        image = Image.new("RGB", size)
+        assert ours.image_grid(image) == ours.process_image(image).grid
+
+
 @pytest.mark.parametrize("size", [(32, 32), (64, 32), (128, 96)])
 def test_an_image_token_stands_for_each_tile(vl_model, size):
     image = Image.new("RGB", size, (200, 10, 10))

@@ -61,7 +61,6 @@ class Processor:
     """Id of the token that ends a turn."""
     pad_id: int = field(init=False)
     """Id used for padding."""
-    _grids: dict[tuple[int, int], Grid] = field(default_factory=dict, repr=False)
     _images: "OrderedDict[tuple[bytes, tuple[int, int]], ProcessedImage]" = field(
         default_factory=OrderedDict, repr=False
     )
@@ -99,10 +98,24 @@ class Processor:
         return int(np.prod(grid)) // self.merge_size**2
 
     def image_grid(self, image: Any) -> Grid:
-        """Grid of a PIL image; it depends on the image's size alone."""
-        if image.size not in self._grids:
-            self._grids[image.size] = self._process(image).grid
-        return self._grids[image.size]
+        """Grid of a PIL image; it depends on the image's size alone, and takes no processing.
+
+        Raises:
+            ModelError: The model does not read images.
+        """
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+        rules = self._rules_for_images()
+        width, height = image.size
+        if rules.do_resize:
+            height, width = smart_resize(
+                height,
+                width,
+                factor=rules.patch_size * rules.merge_size,
+                min_pixels=rules.size["shortest_edge"],
+                max_pixels=rules.size["longest_edge"],
+            )
+        return 1, height // rules.patch_size, width // rules.patch_size
 
     def process_image(self, image: Any) -> ProcessedImage:
         """Patches and grid of a PIL image (RGB); the latest ones are remembered.
@@ -120,13 +133,16 @@ class Processor:
             self._image_bytes -= self._images.popitem(last=False)[1].pixel_values.nbytes
         return processed
 
-    def _process(self, image: Any) -> ProcessedImage:
+    def _rules_for_images(self) -> Any:
         if self.image_processor is None:
             raise ModelError(
                 f"a {self.model_type} model cannot read images: use render_mode=text, or a "
                 "vision-language model"
             )
-        out = self.image_processor(images=[image], return_tensors="np")
+        return self.image_processor
+
+    def _process(self, image: Any) -> ProcessedImage:
+        out = self._rules_for_images()(images=[image], return_tensors="np")
         t, h, w = (int(x) for x in out["image_grid_thw"][0])
         return ProcessedImage(np.asarray(out["pixel_values"], dtype=np.float32), (t, h, w))
 
