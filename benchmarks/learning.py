@@ -106,11 +106,11 @@ def main() -> None:
         marks=marks,
     )
     for summary in summaries:
-        gain = summary["paired_gain"]
+        own = summary["paired_gain"]
         print(
             f"seed {summary['seed']}: {summary['warm_start']['success']:.3f} to "
-            f"{summary['final']['success']:.3f}, gain {gain['gain']:+.3f} "
-            f"[{gain['ci95'][0]:+.3f}, {gain['ci95'][1]:+.3f}], "
+            f"{summary['final']['success']:.3f}, gain {own['gain']:+.3f} "
+            f"[{own['ci95'][0]:+.3f}, {own['ci95'][1]:+.3f}], "
             f"{summary['seconds']['total'] / 60:.1f} min"
         )
     if gain.ci95 is not None:
