@@ -30,7 +30,7 @@ GPU_PYTHON ?= $(BIN)/python
 
 .PHONY: help venv run sweep pipeline resume eval view ui doctor plan compile submit status logs gc \
 	check test test-cluster test-verl test-vllm system-packages \
-	lint format docs docs-site gallery hooks \
+	lint ruff test-manifests format docs docs-site gallery hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
 	bench-judge-hacking bench-learning bench-method bench-rollout bench-service bench-stability \
 	bench-startup bench-structure bench-sweep bench-trl bench-verl-cpu clean
@@ -121,22 +121,26 @@ logs: $(READY) ## Follow the log of a run's newest job on Kubernetes (RUN=its na
 gc: $(READY) ## Remove from Kubernetes what has expired (ARGS=--dry-run shows it only)
 	@$(BIN)/vagen cluster gc $(ARGS)
 
-check test: TYPED = vagen
-check: lint ## Lint, types, and the tests that take seconds
+check: ruff ## Lint, types of the package, and the tests that take seconds
+	$(BIN)/pyright vagen
 	$(BIN)/python -m pytest -m "not slow" -n auto
 
-test: lint $(VERL_READY) system-packages ## Lint, types, manifests, all tests, also those that train
-	@if command -v kubectl >/dev/null; then $(MAKE) manifest-checks; else \
-		echo "no kubectl here: manifests are not checked (make validate says what is needed)"; fi
-	$(BIN)/python -m pytest -m "not slow" -n auto
-	@# Ray's tests wait for much of their time: all that is slow runs side by side.
-	$(BIN)/pyright benchmarks tests & types=$$!; \
+test: ruff $(VERL_READY) system-packages ## Lint, types, manifests, all tests, also those that train
+	@# Side by side: Ray's tests wait for much of their time, types are checked on one core, and
+	@# the checks of manifests wait for the network.
+	$(BIN)/python -m pytest -m slow tests/launch tests/bench_gpu & launch=$$!; \
 		$(BIN)/python -m pytest -m slow tests/engines/verl & verl=$$!; \
-		$(BIN)/python -m pytest -m slow tests/launch tests/bench_gpu & launch=$$!; \
+		$(BIN)/pyright & types=$$!; \
+		make test-manifests & manifests=$$!; \
+		$(BIN)/python -m pytest -m "not slow" -n auto; fast=$$?; \
 		$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl --ignore=tests/launch \
 			--ignore=tests/bench_gpu; slow=$$?; \
-		wait $$types; types=$$?; wait $$verl; verl=$$?; \
-		wait $$launch && exit $$((slow | verl | types))
+		for each in $$launch $$verl $$types $$manifests; do wait $$each || slow=1; done; \
+		exit $$((fast | slow))
+
+test-manifests:
+	@if command -v kubectl >/dev/null; then $(MAKE) manifest-checks; else \
+		echo "no kubectl here: manifests are not checked (make validate says what is needed)"; fi
 
 system-packages: ## Install what pip cannot: GL for pictures, servers that tests use (Debian, root)
 	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then exit 0; fi; \
@@ -158,10 +162,12 @@ test-verl: $(VERL_READY) ## Install verl and Ray, test the distributed engine on
 test-cluster: $(READY) ## Train on the cluster of kubectl's context, with faults (docs/kubernetes.md)
 	VAGEN_CLUSTER=1 $(BIN)/python -m pytest tests/e2e --timeout=7200 -v $(ARGS)
 
-lint: $(READY) ## Lint, formatting and types, without tests
+lint: ruff ## Lint, formatting and types, without tests
+	$(BIN)/pyright
+
+ruff: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright $(TYPED)
 
 format: $(READY) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix .

@@ -145,9 +145,9 @@ def test_an_extractor_learns_and_judges(tmp_path: Path, capsys: Any) -> None:
     before = float(capsys.readouterr().out.split()[-1])
     assert main([*train, "40", "--out", str(model)]) == 0
     assert float(capsys.readouterr().out.split()[-1]) < before / 3
-    named = ["blackjack-tiny", "judge.type=cascade", f"judge.llm.model={model}"]
+    named = ["blackjack-tiny", "judge.use_state_reward=true", "judge.type=cascade"]
+    named += [f"judge.llm.model={model}", f"infra.judge_cache={tmp_path}"]
     out = tmp_path / "calibration"
-    named.append(f"infra.judge_cache={tmp_path}")
     command = ["judge", "calibrate", *named, "--texts", str(FILE), "--statements", "100"]
     assert main([*command, "--out", str(out)]) == 0
     stored = json.loads((out / "calibration.json").read_text())

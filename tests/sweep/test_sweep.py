@@ -105,7 +105,7 @@ def test_trials_are_children_in_mlflow_and_a_failure_ends_nothing(place: Path):
         "parameters": {"algorithm.lam": [0.5, 1.0]},
     }
     (place / "lam.yaml").write_text(yaml.safe_dump(tree))
-    sweep = begin(place, "sweep", "lam.yaml", "trainer.total_training_steps=1")
+    sweep = begin(place, "sweep", "lam.yaml", "infra.threads=1", "trainer.total_training_steps=1")
     broken = place / "outputs" / "lam" / "runs" / "lam-000"
     while not (broken / "config" / "infra.yaml").exists():
         assert sweep.poll() is None, sweep.communicate()[0]
@@ -130,7 +130,17 @@ def test_trials_are_children_in_mlflow_and_a_failure_ends_nothing(place: Path):
     assert "lam=" in (place / "outputs" / "lam" / "compare" / "index.html").read_text()
 
     (broken / "levels").unlink()
-    finish(begin(place, "sweep", "lam.yaml", "trainer.total_training_steps=1", "--rerun", "failed"))
+    finish(
+        begin(
+            place,
+            "sweep",
+            "lam.yaml",
+            "infra.threads=1",
+            "trainer.total_training_steps=1",
+            "--rerun",
+            "failed",
+        )
+    )
     assert [trial["state"] for trial in trials(place, "lam")] == ["fail", "complete", "complete"]
 
 
@@ -143,7 +153,7 @@ def test_what_does_worse_at_a_rung_ends_early(place: Path):
         "asha": {"min_iterations": 1, "reduction_factor": 2},
     }
     (place / "asha.yaml").write_text(yaml.safe_dump(tree))
-    finish(begin(place, "sweep", "asha.yaml", "--jobs", "2"))
+    finish(begin(place, "sweep", "asha.yaml", "infra.threads=1", "--jobs", "2"))
     found = trials(place, "asha")
     pruned = [trial for trial in found if trial["state"] == "pruned"]
     whole = [trial for trial in found if trial["state"] == "complete"]
@@ -165,7 +175,7 @@ def test_what_does_worse_at_a_rung_ends_early(place: Path):
 
 
 def test_a_changed_sweep_is_refused(place: Path):
-    words = ["run", "text.yaml", "--seeds", "0", "--name", "one"]
+    words = ["run", "text.yaml", "infra.threads=1", "--seeds", "0", "--name", "one"]
     sweep = begin(place, *words)
     await_stage(sweep, place / "outputs" / "one" / "runs" / "one-000", "build")
     second = begin(place, *words)
