@@ -30,7 +30,7 @@ GPU_PYTHON ?= $(BIN)/python
 
 .PHONY: help venv run sweep pipeline resume eval view ui doctor plan compile submit status logs gc \
 	check test test-cluster test-verl test-vllm system-packages \
-	lint ruff test-manifests format docs docs-site gallery hooks \
+	lint ruff format docs docs-site gallery hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
 	bench-judge-hacking bench-learning bench-method bench-rollout bench-service bench-stability \
 	bench-startup bench-structure bench-sweep bench-trl bench-verl-cpu clean
@@ -131,16 +131,14 @@ test: ruff $(VERL_READY) system-packages ## Lint, types, manifests, all tests, a
 	$(BIN)/python -m pytest -m slow tests/launch tests/bench_gpu & launch=$$!; \
 		$(BIN)/python -m pytest -m slow tests/engines/verl & verl=$$!; \
 		$(BIN)/pyright & types=$$!; \
-		make test-manifests & manifests=$$!; \
+		{ if command -v kubectl >/dev/null; then make manifest-checks; else \
+			echo "no kubectl here: manifests are not checked (make validate says what is needed)"; \
+		fi; } & manifests=$$!; \
 		$(BIN)/python -m pytest -m "not slow" -n auto; fast=$$?; \
 		$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl --ignore=tests/launch \
 			--ignore=tests/bench_gpu; slow=$$?; \
 		for each in $$launch $$verl $$types $$manifests; do wait $$each || slow=1; done; \
 		exit $$((fast | slow))
-
-test-manifests:
-	@if command -v kubectl >/dev/null; then $(MAKE) manifest-checks; else \
-		echo "no kubectl here: manifests are not checked (make validate says what is needed)"; fi
 
 system-packages: ## Install what pip cannot: GL for pictures, servers that tests use (Debian, root)
 	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then exit 0; fi; \
@@ -165,7 +163,7 @@ test-cluster: $(READY) ## Train on the cluster of kubectl's context, with faults
 lint: ruff ## Lint, formatting and types, without tests
 	$(BIN)/pyright
 
-ruff: $(READY)
+ruff: $(READY) ## Lint and formatting alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
