@@ -378,7 +378,7 @@ def _experts(config: ExperimentConfig) -> Refusals:
     for env_id, spec in config.envs.items():
         environment = get_environment(spec.env_name).load()
         drawn = getattr(environment, "any_action", None)
-        if drawn is TurnEnv.any_action and not environment.actions:
+        if drawn is TurnEnv.any_action and not getattr(environment, "actions", ()):
             drawn = None
         if config.warm_start.random_moves and drawn is None:
             yield (
