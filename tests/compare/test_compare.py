@@ -235,6 +235,15 @@ def test_keys_with_the_same_last_word_are_told_apart(finish: Finish, tmp_path: P
     assert found[1]["label"] == "critic.optim.lr=0.002 actor.optim.lr=0.002 type=rule"
 
 
+def test_options_below_a_key_name_a_method(finish: Finish, tmp_path: Path) -> None:
+    (plain,) = read_runs([finish("a", by_level=wins(0.5)).path])
+    key = next(key for key in plain.options if key.endswith("reward_overrides"))
+    finish("b", f"{key}.step=-0.2", f"{key}.hole=-2", by_level=wins(0.5))
+    found = figures(compare([tmp_path / "outputs"], by=[key], folder=tmp_path / "out"))["results"]
+    labels = ["reward_overrides={}", "reward_overrides={step: -0.2, hole: -2.0}"]
+    assert [each["label"] for each in found] == labels
+
+
 def test_a_run_made_longer_has_the_length_that_it_has_now(finish: Finish, tmp_path: Path) -> None:
     extend(finish("longer", "trainer.total_training_steps=2"), 5)
     finish("long", "trainer.total_training_steps=5", "seed=8")

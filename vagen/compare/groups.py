@@ -86,11 +86,20 @@ def _in_order(label: str, runs: Sequence[Trained], over: str) -> Group:
 
 
 def _label(run: Trained, by: Sequence[str]) -> str:
-    values = [run.options.get(key, "") for key in by]
+    values = [_value(run, key) for key in by]
     if len(by) == 1 and by[0] == "preset":
         return values[0]
     parts = [f"{_short(key, by)}={value}" for key, value in zip(by, values, strict=True)]
     return " ".join(parts) or "all runs"
+
+
+def _value(run: Trained, key: str) -> str:
+    """The option of a key, or the options below it."""
+    below = {
+        k.removeprefix(f"{key}."): v for k, v in run.options.items() if k.startswith(f"{key}.")
+    }
+    listed = ", ".join(f"{name}: {value}" for name, value in below.items())
+    return run.options.get(key, f"{{{listed}}}" if below else "")
 
 
 def _short(key: str, keys: Sequence[str]) -> str:
