@@ -90,6 +90,18 @@ def test_a_finished_training_can_be_extended(make_started_run, capfd):
 
 
 @pytest.mark.slow
+def test_one_that_ended_with_its_best_policy_can_be_extended(make_started_run, capfd):
+    """Its policy stays the best one until more of them are validated."""
+    best = ("trainer.test_freq=1", "trainer.select=best_validation")
+    run = make_started_run("trainer.total_training_steps=1", *best)
+    train(run)
+    assert main(["resume", str(run.path), "trainer.total_training_steps=2"]) == 0
+    assert Run.open(run.path).finished_iterations == 2
+    assert json.loads((run.path / "summary.json").read_text())["iterations"] == 2
+    assert "is finished" not in capfd.readouterr().out
+
+
+@pytest.mark.slow
 def test_a_running_training_takes_its_extension(make_started_run):
     run = make_started_run("trainer.total_training_steps=1", "judge.schedule.type=linear")
     with run.at_work():
