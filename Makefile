@@ -135,7 +135,7 @@ test: ruff $(VERL_READY) system-packages ## Lint, types, manifests, all tests, a
 			echo "no kubectl here: manifests are not checked (make validate says what is needed)"; \
 		fi; } & manifests=$$!; \
 		$(BIN)/python -m pytest -m "not slow" -n auto; fast=$$?; \
-		$(BIN)/python -m pytest -m slow -n auto --dist worksteal --ignore=tests/engines/verl \
+		$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl \
 			--ignore=tests/launch --ignore=tests/bench_gpu; slow=$$?; \
 		for each in $$launch $$verl $$types $$manifests; do wait $$each || slow=1; done; \
 		exit $$((fast | slow))
