@@ -76,8 +76,7 @@ def resume(options: Namespace) -> None:
     found.check_config()
     if options.changes:
         extend(found, _steps(options.changes))
-    trained = found.finished_iterations > found.last_iteration
-    if trained and found.stands(found.registration) and (found.path / layout.SUMMARY).exists():
+    if found.stands(found.registration) and (found.path / layout.SUMMARY).exists():
         print(f"{found.name} is finished, there is nothing to do")
         show_summary(found.path)
         return

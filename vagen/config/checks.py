@@ -377,10 +377,9 @@ def _experts(config: ExperimentConfig) -> Refusals:
         return
     for env_id, spec in config.envs.items():
         environment = get_environment(spec.env_name).load()
-        drawn = getattr(environment, "any_action", None)
-        if drawn is TurnEnv.any_action and not getattr(environment, "actions", ()):
-            drawn = None
-        if config.warm_start.random_moves and drawn is None:
+        any_action = getattr(environment, "any_action", TurnEnv.any_action)
+        drawn = getattr(environment, "actions", ()) or any_action is not TurnEnv.any_action
+        if config.warm_start.random_moves and not drawn:
             yield (
                 "warm_start.random_moves",
                 f"{spec.env_name} (`envs.{env_id}`) has neither a list of `actions` to draw from "

@@ -273,6 +273,8 @@ class Run:
         manifest = committed(folder)
         if manifest is None or folder not in (self.evaluation(layout.FINAL), self.registration):
             return manifest is not None
+        if self.finished_iterations <= self.last_iteration:
+            return False
         measured = manifest.payload.get("iteration")
         return measured is None or measured == self.final_iteration + 1
 

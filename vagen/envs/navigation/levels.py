@@ -57,12 +57,8 @@ def sample_level(config: NavigationConfig, seed: int, split: Split) -> Navigatio
 def _candidate(config: NavigationConfig, draw: Draw, split: Split) -> NavigationLevel | None:
     style = draw.choice(config.tasks)
     doubles = 1 if style == "complex_instruction" else draw.index(2)
-    plan = draw_plan(
-        draw,
-        two_rooms=style == "long_horizon",
-        doubles=doubles,
-        kinds=config.kinds or KINDS,
-    )
+    two_rooms, kinds = style == "long_horizon", config.kinds or KINDS
+    plan = draw_plan(draw, two_rooms=two_rooms, doubles=doubles, kinds=kinds)
     task = draw_task(style, draw, plan)
     # The plan alone decides the split: no furnished room is in two of them.
     if task is None or split_of(content_hash(_text(asdict(plan)))) != split:

@@ -116,9 +116,7 @@ class Draw:
         return round(low + (high - low) * self._rng.random(), 2)
 
 
-def draw_plan(
-    draw: Draw, *, two_rooms: bool, doubles: int = 0, kinds: Iterable[str] = KINDS
-) -> Plan:
+def draw_plan(draw: Draw, *, two_rooms: bool, doubles: int, kinds: Iterable[str]) -> Plan:
     """A furnished plan.
 
     Args:
