@@ -14,6 +14,7 @@ from vagen.launch.here import run_here
 from vagen.progress import read_events
 from vagen.run.reading import committed
 from vagen.run.run import Run
+from vagen.stages import interrupts
 from vagen.stages.build import build
 from vagen.stages.execute import StageError, StageFailed, closing, execute
 from vagen.storage import InUse, read_manifest
@@ -22,8 +23,8 @@ TRAIN = """
 import sys
 from vagen.run.run import Run
 from vagen.train import train
-from vagen.cli.common import stopped_by_sigterm
-with stopped_by_sigterm():
+from vagen.stages import interrupts
+with interrupts.heeded():
     train(Run.open(sys.argv[1]))
 """
 
@@ -95,6 +96,29 @@ def test_a_run_is_closed_however_it_ends(make_run, error, status):
         raise error
     assert endings(run) == [status]
     assert run.tracker is None
+
+
+def asks(then: Exception | None) -> None:
+    """Ctrl-C inside of what swallows it, and maybe raises something else."""
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        if then is not None:
+            raise then from None
+
+
+@pytest.mark.parametrize("then", [None, ValueError("half imported"), OSError("half imported")])
+def test_an_interrupt_that_a_library_swallows_ends_the_run(make_run, then):
+    run = make_run()
+
+    def stage(run):
+        asks(then)
+        return {"uri": str(run.path), "sha256": "", "metrics": {}}
+
+    stage.__name__ = "build"
+    with interrupts.heeded(), pytest.raises(KeyboardInterrupt), run.at_work(), closing(run):
+        execute(run, stage)
+    assert endings(run) == ["KILLED"]
 
 
 def test_a_run_has_one_process_at_work(make_run, monkeypatch):

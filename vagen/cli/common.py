@@ -1,7 +1,5 @@
 """What the commands share: configuration from their arguments, and finding runs on disk."""
 
-import signal
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -130,17 +128,3 @@ def run_of(path: Path) -> Path:
         if is_run(parent):
             return parent
     raise RunNotFoundError(f"{path} does not lie in a run's folder")
-
-
-@contextmanager
-def stopped_by_sigterm() -> Iterator[None]:
-    """Makes SIGTERM unwind like an interrupt, so that the run is closed."""
-
-    def leave(number: int, _: object) -> None:
-        sys.exit(128 + number)
-
-    earlier = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, earlier)

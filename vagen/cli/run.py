@@ -16,7 +16,6 @@ from vagen.cli.common import (
     new_folder,
     pull,
     run_of,
-    stopped_by_sigterm,
 )
 from vagen.cli.main import INTERRUPTED, UsageError
 from vagen.config import InfraConfig
@@ -24,6 +23,7 @@ from vagen.config.schema import is_name
 from vagen.run import layout
 from vagen.run.extension import OPTION, extend
 from vagen.run.run import Run
+from vagen.stages import interrupts
 from vagen.storage import InUse
 
 
@@ -148,7 +148,7 @@ def summary_table(summary: dict[str, Any], run_dir: Path) -> Any:
 
 
 def _train(run: Run, *, as_pipeline: bool) -> None:
-    with stopped_by_sigterm(), _told_how_to_go_on(run):
+    with interrupts.heeded(), _told_how_to_go_on(run):
         if as_pipeline:
             from pipelines.local import run_pipeline
 
@@ -213,7 +213,7 @@ def _step(options: Namespace, run: Run) -> None:
         arguments |= {"name": options.evaluation, "split": options.split}
     from vagen.launch.here import run_here
 
-    with stopped_by_sigterm(), progress.output_to(run.path / layout.LOG):
+    with interrupts.heeded(), progress.output_to(run.path / layout.LOG):
         produced = run_here(run.uri, options.stage, **arguments)
     _show_metrics(produced["metrics"], produced["uri"])
 

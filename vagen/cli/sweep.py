@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vagen.cli.common import stopped_by_sigterm
 from vagen.cli.main import DEFAULT_EXPERIMENT, FAILED, UsageError
 from vagen.cli.submit import NAME_LENGTH
 from vagen.compare import ComparisonError
@@ -13,6 +12,7 @@ from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.checks_infra import check_infra
 from vagen.config.errors import validate
 from vagen.config.load import find_file, load_infra
+from vagen.stages import interrupts
 from vagen.storage import sole_writer
 from vagen.sweep.folder import (
     COMPARISON,
@@ -60,7 +60,7 @@ def _sweep(config: SweepConfig, infra: InfraConfig, options: Namespace) -> int:
     folder = Path(here.output_dir).absolute() / config.name
     folder.mkdir(parents=True, exist_ok=True)
     parent = None
-    with sole_writer(folder, patience=0.0), stopped_by_sigterm():
+    with sole_writer(folder, patience=0.0), interrupts.heeded():
         open_folder(folder, config, digest)
         try:
             study = Study(folder, config, jobs=options.jobs)

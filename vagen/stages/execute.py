@@ -15,6 +15,7 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
 from vagen.run.history import step_timings
 from vagen.run.run import Run
+from vagen.stages import interrupts
 from vagen.stages.finalize import CANCELLED, finalize
 from vagen.stages.tracking import log_iteration
 from vagen.storage import StorageError, Superseded, storage_errors
@@ -182,8 +183,12 @@ def _explained(run: Run, stage: str, arguments: dict[str, Any]) -> Iterator[None
     iteration = arguments.get("iteration")
     what = stage if iteration is None else f"{stage} of iterations/{iteration:04d}"
     try:
-        with storage_errors(run.path):
-            yield
+        try:
+            with storage_errors(run.path):
+                yield
+        finally:
+            if stage != finalize.__name__:
+                interrupts.check()
     except ValueError:
         raise
     except Exception as error:

@@ -1,0 +1,46 @@
+"""Ctrl-C and SIGTERM end a training, also where a library loses the exception.
+
+Python raises `KeyboardInterrupt` at whatever it just executes. Inside a library's bare `except:`,
+as there are around imports, it is swallowed or turned into another error: nothing ends then, or
+the run is closed as failed. What was asked is therefore remembered until the run is closed.
+"""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_asked: int | None = None
+
+
+@contextmanager
+def heeded() -> Iterator[None]:
+    """Ctrl-C raises `KeyboardInterrupt`, SIGTERM `SystemExit`, and `check` does so again."""
+    global _asked
+    earlier = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        _asked = None
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def check() -> None:
+    """Raises what a signal asked for if it has been lost on the way.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C.
+        SystemExit: After SIGTERM, with code 143.
+    """
+    if _asked is not None:
+        _leave(_asked)
+
+
+def _leave(number: int, *_: Any) -> None:
+    global _asked
+    _asked = number
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)
