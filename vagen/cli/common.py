@@ -1,8 +1,6 @@
 """What the commands share: configuration from their arguments, and finding runs on disk."""
 
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from vagen import progress
