@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 from scripted_episodes import LIMITS, WALK, ScriptedPolicy, environment, play, runner_for, spec
 
 from vagen.envs.base import IMAGE_PLACEHOLDER
@@ -94,9 +93,7 @@ def rendered(
     ids = processor.tokenizer.encode(pieces[0], add_special_tokens=False)
     for answer, piece in zip(answers[first:turn], pieces[1:], strict=True):
         ids += answer + processor.tokenizer.encode(piece, add_special_tokens=False)
-    lengths = [
-        processor.image_length(processor.image_grid(Image.fromarray(frame))) for frame in frames
-    ]
+    lengths = [processor.image_length(processor.image_grid(frame.shape[1::-1])) for frame in frames]
     out: list[int] = []
     for token in ids:
         out += [token] * lengths.pop(0) if token == processor.image_token_id else [token]

@@ -74,7 +74,7 @@ class Transcript:
     has_vision: bool = True
     eos_id: int = _IDS[_END]
 
-    def image_grid(self, image: Any) -> tuple[int, int, int]:
+    def image_grid(self, size: tuple[int, int]) -> tuple[int, int, int]:
         """One place, whatever its size."""
         return (1, 1, 1)
 

@@ -97,8 +97,8 @@ class Processor:
         """Number of image tokens that stand for an image of this grid."""
         return int(np.prod(grid)) // self.merge_size**2
 
-    def image_grid(self, image: Any) -> Grid:
-        """Grid of a PIL image; it depends on the image's size alone, and takes no processing.
+    def image_grid(self, size: tuple[int, int]) -> Grid:
+        """Grid of an image of so many pixels (width, height).
 
         Raises:
             ModelError: The model does not read images.
@@ -106,7 +106,7 @@ class Processor:
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
         rules = self._rules_for_images()
-        width, height = image.size
+        width, height = size
         if rules.do_resize:
             height, width = smart_resize(
                 height,

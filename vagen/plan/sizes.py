@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.checks import context_window
 from vagen.config.environments import EnvironmentsConfig
@@ -173,10 +171,10 @@ def _measure(
             if not turn:
                 stored = sum(len(png_bytes(frame)) for frame in observation["images"])
                 frame_bytes = max(frame_bytes, stored)
-            frames = [Image.fromarray(frame) for frame in observation["images"]]
-            grids = [processor.image_grid(frame) for frame in frames]
-            for frame, grid in zip(frames, grids, strict=True):
-                resized = resized or resizing(processor, frame.size, grid)
+            shown = [(frame.shape[1], frame.shape[0]) for frame in observation["images"]]
+            grids = [processor.image_grid(size) for size in shown]
+            for size, grid in zip(shown, grids, strict=True):
+                resized = resized or resizing(processor, size, grid)
             image_tokens = max(image_tokens, sum(processor.image_length(grid) for grid in grids))
             patches = max(patches, sum(t * h * w for t, h, w in grids))
             ids = processor.tokenizer.encode(response, add_special_tokens=False)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from vagen.envs.base import IMAGE_PLACEHOLDER, Observation
@@ -17,6 +18,9 @@ from vagen.rollout.types import TokenRow
 
 ANSWER = "Yes"
 """Stands for an answer where only what follows it is wanted."""
+
+
+Frames = Sequence[NDArray[np.uint8]]
 
 
 class RenderError(ValueError):
@@ -33,16 +37,21 @@ class ChatProcessor(Protocol):
     def has_vision(self) -> bool: ...  # noqa: D102
     @property
     def eos_id(self) -> int: ...  # noqa: D102
-    def image_grid(self, image: Any) -> Any: ...  # noqa: D102
+    def image_grid(self, size: tuple[int, int]) -> Any: ...  # noqa: D102
     def image_length(self, grid: Any) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Ids of a message and the images in it."""
+    """Ids of a message and the frames in it: uint8 [height, width, 3]."""
 
     ids: list[int]
-    images: list[Image.Image]
+    frames: Frames
+
+    @property
+    def images(self) -> list[Image.Image]:
+        """The frames as the image processor takes them: copies."""
+        return [Image.fromarray(frame) for frame in self.frames]
 
 
 @dataclass(slots=True)
@@ -99,18 +108,19 @@ class ChatRenderer:
 
     def initial(self, system_prompt: str, observation: Observation) -> Rendered:
         """System prompt, first observation and the header of the first answer."""
-        user, images = self._user(observation)
-        messages = [{"role": "system", "content": self._escape(system_prompt)}, user]
-        return Rendered(self._tokenize(self._template(messages, generate=True), images), images)
+        frames = observation["images"]
+        messages = [{"role": "system", "content": self._escape(system_prompt)}]
+        text = self._template([*messages, self._user(observation)], generate=True)
+        return Rendered(self._tokenize(text, frames), frames)
 
     def following(self, observation: Observation) -> Rendered:
         """What comes between the end of an answer and the next one."""
-        user, images = self._user(observation)
-        whole = self._template([*self._stubs, user], generate=True)
+        frames = observation["images"]
+        whole = self._template([*self._stubs, self._user(observation)], generate=True)
         _, ended, rest = whole.partition(f"{ANSWER}{self._eos}")
         if not ended:
             raise RenderError("the chat template renders earlier turns anew after later ones")
-        return Rendered(self._tokenize(rest, images), images)
+        return Rendered(self._tokenize(rest, frames), frames)
 
     def check(self, system_prompt: str, observations: Sequence[Observation]) -> None:
         """Proves that the parts laid end to end equal the whole rendered at once.
@@ -120,26 +130,24 @@ class ChatRenderer:
         """
         parts = list(self.initial(system_prompt, observations[0]).ids)
         messages = [{"role": "system", "content": self._escape(system_prompt)}]
-        images: list[Image.Image] = []
+        frames = [frame for observation in observations for frame in observation["images"]]
         for i, observation in enumerate(observations):
-            user, frames = self._user(observation)
-            images += frames
-            messages.append(user)
+            messages.append(self._user(observation))
             if i:
                 parts += self.tokenizer.encode(ANSWER, add_special_tokens=False)
                 parts.append(self.processor.eos_id)
                 parts += self.following(observation).ids
             if i + 1 < len(observations):
                 messages.append({"role": "assistant", "content": ANSWER})
-        whole = self._tokenize(self._template(messages, generate=True), images)
+        whole = self._tokenize(self._template(messages, generate=True), frames)
         if parts != whole:
             raise RenderError(
                 "the conversation rendered turn by turn differs from the whole rendered at once: "
                 f"{self.tokenizer.decode(parts)!r} is not {self.tokenizer.decode(whole)!r}"
             )
 
-    def _user(self, observation: Observation) -> tuple[dict[str, Any], list[Image.Image]]:
-        frames = [Image.fromarray(frame) for frame in observation["images"]]
+    def _user(self, observation: Observation) -> dict[str, Any]:
+        frames = observation["images"]
         pieces = observation["text"].split(IMAGE_PLACEHOLDER)
         if len(pieces) - 1 != len(frames):
             raise RenderError(
@@ -147,7 +155,7 @@ class ChatRenderer:
                 f"{IMAGE_PLACEHOLDER!r}"
             )
         if not frames:
-            return {"role": "user", "content": self._escape(observation["text"])}, []
+            return {"role": "user", "content": self._escape(observation["text"])}
         if not self.processor.has_vision:
             raise RenderError("this model reads no images: set render_mode=text")
         content: list[dict[str, str]] = []
@@ -156,7 +164,7 @@ class ChatRenderer:
                 content.append({"type": "image"})
             if piece:
                 content.append({"type": "text", "text": self._escape(piece)})
-        return {"role": "user", "content": content}, frames
+        return {"role": "user", "content": content}
 
     def _escape(self, text: str) -> str:
         """Breaks the model's special tokens where they stand in plain text."""
@@ -170,14 +178,13 @@ class ChatRenderer:
             messages, tokenize=False, add_generation_prompt=generate
         )
 
-    def _tokenize(self, text: str, images: list[Image.Image]) -> list[int]:
+    def _tokenize(self, text: str, frames: Frames) -> list[int]:
         """Ids of rendered text; each image token becomes as many as the image has."""
         ids = self.tokenizer.encode(text, add_special_tokens=False)
-        if not images:
+        if not frames:
             return ids
-        lengths = iter(
-            [self.processor.image_length(self.processor.image_grid(image)) for image in images]
-        )
+        grids = [self.processor.image_grid((frame.shape[1], frame.shape[0])) for frame in frames]
+        lengths = iter([self.processor.image_length(grid) for grid in grids])
         pad = self.processor.image_token_id
         out: list[int] = []
         for token in ids:

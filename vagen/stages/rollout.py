@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from vagen import progress
 from vagen.config.checks import needs_greedy_baseline, trajectories_per_iteration
@@ -292,8 +291,8 @@ def check_images(batch: TrajectoryBatch, processor: Processor, folder: Path) -> 
         for row in trajectory.rows:
             for digest in row.images:
                 if digest not in lengths:
-                    frame = Image.fromarray(decode_png(batch.images[digest]))
-                    lengths[digest] = processor.image_length(processor.image_grid(frame))
+                    height, width, _ = decode_png(batch.images[digest]).shape
+                    lengths[digest] = processor.image_length(processor.image_grid((width, height)))
             expected = [lengths[digest] for digest in row.images]
             found = _blocks(row.input_ids, processor.image_token_id)
             if found != expected:

@@ -171,6 +171,6 @@ def _positions(
         return line, []
     # Only its size is read, unless it is the first of this size.
     frames = [Image.open(io.BytesIO(images[digest]), formats=("PNG",)) for digest in row.images]
-    grids = [processor.image_grid(frame) for frame in frames]
+    grids = [processor.image_grid(frame.size) for frame in frames]
     axes, _ = processor.positions(row.input_ids, grids, 0)
     return np.concatenate([line[None], axes]), grids
