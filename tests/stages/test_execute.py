@@ -121,6 +121,20 @@ def test_an_interrupt_that_a_library_swallows_ends_the_run(make_run, then):
     assert endings(run) == ["KILLED"]
 
 
+def test_an_interrupt_of_code_from_a_string_leaves_the_exit_code_alone(tmp_path):
+    script = """
+import signal, sys
+from vagen.stages import interrupts
+try:
+    with interrupts.heeded():
+        exec("signal.raise_signal(signal.SIGINT)")
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+    (tmp_path / "stopped.py").write_text(script)
+    assert subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path).returncode == 130
+
+
 def test_a_run_has_one_process_at_work(make_run, monkeypatch):
     run = make_run()
     monkeypatch.setattr("vagen.storage.writer.PATIENCE", 0.2)

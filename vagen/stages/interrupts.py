@@ -14,9 +14,15 @@ from typing import Any
 _asked: int | None = None
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C. Python ends itself by the signal, whatever its exit code was to be, once a plain
+    `KeyboardInterrupt` has left code that was compiled from a string, as dataclasses are.
+    """
+
+
 @contextmanager
 def heeded() -> Iterator[None]:
-    """Ctrl-C raises `KeyboardInterrupt`, SIGTERM `SystemExit`, and `check` does so again."""
+    """Ctrl-C raises `Interrupted`, SIGTERM `SystemExit`, and `check` does so again."""
     global _asked
     earlier = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -31,7 +37,7 @@ def check() -> None:
     """Raises what a signal asked for if it has been lost on the way.
 
     Raises:
-        KeyboardInterrupt: After Ctrl-C.
+        Interrupted: After Ctrl-C.
         SystemExit: After SIGTERM, with code 143.
     """
     if _asked is not None:
@@ -42,5 +48,5 @@ def _leave(number: int, *_: Any) -> None:
     global _asked
     _asked = number
     if number == signal.SIGINT:
-        raise KeyboardInterrupt
+        raise Interrupted
     sys.exit(128 + number)
