@@ -137,7 +137,7 @@ def _operations(
     shape, processor = read_shape(path), load_processor(path)
     grids: dict[str, int] = {}
     for digest in {digest for row in rows for digest in row.images}:
-        t, h, w = processor.image_grid(Image.open(io.BytesIO(images[digest])))
+        t, h, w = processor.image_grid(Image.open(io.BytesIO(images[digest])).size)
         grids[digest] = t * h * w
     patches = sum(grids[digest] for row in rows for digest in row.images)
     tokens = sum(len(row.input_ids) for row in rows)
