@@ -40,15 +40,21 @@ help: ## Show this list
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# uv takes a third of pip's time; where it does not know the way (an index of pip's own
+# configuration), pip does. $(call install,venv,what)
+install = { $(1)/bin/python -m pip install --quiet $(PIP_FLAGS) uv \
+	&& $(1)/bin/uv pip install --quiet --python $(1)/bin/python $(PIP_FLAGS) $(2); } \
+	|| $(1)/bin/python -m pip install --quiet $(PIP_FLAGS) $(2)
+
 $(READY): pyproject.toml constraints/laptop.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
 		{ echo "Python 3.11 or 3.12 is needed: install it, or give PYTHON=/path/to/python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints/laptop.txt -e ".[dev,litellm]"
+	$(call install,$(VENV),-c constraints/laptop.txt -e ".[dev,litellm]")
 	@touch $@
 
 $(VERL_READY): $(READY) constraints/verl.txt
-	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints/verl.txt -e ".[dev,verl]"
+	$(call install,$(VENV),-c constraints/verl.txt -e ".[dev,verl]")
 	@touch $@
 
 $(VLLM_READY): pyproject.toml constraints/vllm.txt
@@ -125,9 +131,10 @@ check: ruff ## Lint, types of the package, and the tests that take seconds
 	$(BIN)/pyright vagen
 	$(BIN)/python -m pytest -m "not slow" -n auto
 
-test: ruff $(VERL_READY) system-packages ## Lint, types, manifests, all tests, also those that train
+test: ## Lint, types, manifests, all tests, also those that train
 	@# Side by side: Ray's tests wait for much of their time, types are checked on one core, and
 	@# the checks of manifests wait for the network. Plain `make`: so -n runs nothing.
+	@make -j3 ruff $(VERL_READY) system-packages
 	$(BIN)/python -m pytest -m slow tests/launch tests/bench_gpu & launch=$$!; \
 		$(BIN)/python -m pytest -m slow tests/engines/verl & verl=$$!; \
 		$(BIN)/pyright & types=$$!; \

@@ -16,7 +16,7 @@ VALIDATE_READY := $(VALIDATE_VENV)/.installed
 
 $(VALIDATE_READY): constraints/validate.txt
 	@test -x $(VALIDATE_VENV)/bin/python || $(PYTHON) -m venv $(VALIDATE_VENV)
-	$(VALIDATE_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) -r constraints/validate.txt
+	$(call install,$(VALIDATE_VENV),-r constraints/validate.txt)
 	@touch $@
 
 images: ## Build all images with docker, podman or buildah (CONTAINER=, REGISTRY=, TAG=)
