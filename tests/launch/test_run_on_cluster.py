@@ -198,9 +198,11 @@ def test_a_step_at_work_renews_the_lease(namespace, run):
 
 def test_a_pod_that_is_told_to_end_leaves_a_short_lease(namespace, run):
     bring_up(run.mirror.uri, on(run))
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit), lease(run.mirror.uri, on(run)):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
+    assert signal.getsignal(signal.SIGTERM) is before
     (item,) = namespace.store.all("RayCluster")
     until = datetime.fromisoformat(item["metadata"]["annotations"][LEASE_UNTIL])
     assert until - datetime.now(UTC) < timedelta(minutes=ENDING_MINUTES)

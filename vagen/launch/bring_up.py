@@ -1,7 +1,5 @@
 """A run's Ray cluster on Kubernetes: made, awaited and kept, its logs saved, deleted."""
 
-import signal
-import sys
 import tempfile
 import threading
 import time
@@ -16,6 +14,7 @@ from vagen.config.kubernetes import KubernetesConfig
 from vagen.engines.verl.mapping import gpus
 from vagen.launch.logs import LOGS, keep_logs
 from vagen.run.uris import run_name
+from vagen.stages.interrupts import Interrupted, heeded
 from vagen.storage import commit_directory
 
 ENDING_MINUTES = 10.0
@@ -89,16 +88,15 @@ def lease(run: str, infra: InfraConfig) -> Iterator[None]:
 
     thread = threading.Thread(target=keep, daemon=True)
     thread.start()
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    except SystemExit:
-        renew(min(ENDING_MINUTES, config.lease_minutes))
-        raise
-    finally:
-        over.set()
-        thread.join()
+    with heeded():
+        try:
+            yield
+        except (SystemExit, Interrupted):
+            renew(min(ENDING_MINUTES, config.lease_minutes))
+            raise
+        finally:
+            over.set()
+            thread.join()
 
 
 def ready_dashboard(run: str, namespace: str) -> Dashboard | None:

@@ -7,6 +7,7 @@ the run is closed as failed. What was asked is therefore remembered until the ru
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,8 +23,14 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """Ctrl-C raises `Interrupted`, SIGTERM `SystemExit`, and `check` does so again."""
+    """Ctrl-C raises `Interrupted`, SIGTERM `SystemExit`, and `check` does so again.
+
+    Signals are the main thread's: in another one nothing is changed.
+    """
     global _asked
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     earlier = {number: signal.signal(number, _leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
