@@ -42,7 +42,7 @@ help: ## Show this list
 
 # uv takes a third of pip's time; where it does not know the way (an index of pip's own
 # configuration), pip does. $(call install,venv,what)
-install = { $(1)/bin/python -m pip install --quiet $(PIP_FLAGS) uv \
+install = @echo '$(1): installs $(2)'; { $(1)/bin/python -m pip install --quiet $(PIP_FLAGS) uv \
 	&& $(1)/bin/uv pip install --quiet --python $(1)/bin/python $(PIP_FLAGS) $(2); } \
 	|| $(1)/bin/python -m pip install --quiet $(PIP_FLAGS) $(2)
 
