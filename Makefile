@@ -133,8 +133,8 @@ check: ruff ## Lint, types of the package, and the tests that take seconds
 
 test: ## Lint, types, manifests, all tests, also those that train
 	@# Side by side: Ray's tests wait for much of their time, types are checked on one core, and
-	@# the checks of manifests wait for the network. Plain `make`: so -n runs nothing.
-	@make -j3 ruff $(VERL_READY) system-packages
+	@# the checks of manifests wait for the network. Plain `make` there: so -n runs nothing.
+	@$(MAKE) -j3 ruff $(VERL_READY) system-packages
 	$(BIN)/python -m pytest -m slow tests/launch tests/bench_gpu & launch=$$!; \
 		$(BIN)/python -m pytest -m slow tests/engines/verl & verl=$$!; \
 		$(BIN)/pyright & types=$$!; \
