@@ -42,6 +42,7 @@ help: ## Show this list
 
 # uv takes a third of pip's time; where it does not know the way (an index of pip's own
 # configuration), pip does. $(call install,venv,what)
+COMMA := ,
 install = @echo '$(1): installs $(2)'; { $(1)/bin/python -m pip install --quiet $(PIP_FLAGS) uv \
 	&& $(1)/bin/uv pip install --quiet --python $(1)/bin/python $(PIP_FLAGS) $(2); } \
 	|| $(1)/bin/python -m pip install --quiet $(PIP_FLAGS) $(2)
@@ -50,11 +51,11 @@ $(READY): pyproject.toml constraints/laptop.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
 		{ echo "Python 3.11 or 3.12 is needed: install it, or give PYTHON=/path/to/python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(call install,$(VENV),-c constraints/laptop.txt -e ".[dev,litellm]")
+	$(call install,$(VENV),-c constraints/laptop.txt -e ".[dev$(COMMA)litellm]")
 	@touch $@
 
 $(VERL_READY): $(READY) constraints/verl.txt
-	$(call install,$(VENV),-c constraints/verl.txt -e ".[dev,verl]")
+	$(call install,$(VENV),-c constraints/verl.txt -e ".[dev$(COMMA)verl]")
 	@touch $@
 
 $(VLLM_READY): pyproject.toml constraints/vllm.txt
