@@ -220,6 +220,22 @@ def _known(journal: Path) -> set[str]:
     return {json.loads(line)["prompt"] for line in whole}
 
 
+def test_two_rows_of_one_model_have_the_tokens_of_their_own_answers(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    spec = f"openai:m@{server.base_url}"
+    models = [
+        {"model": spec, "name": "first"},
+        {"model": spec, "name": "again"},
+        {"model": spec, "name": "colder", "endpoint": {"temperature": 0.5}},
+    ]
+    first, again, colder = run(server, tmp_path / "e", models=models).lines
+    assert first.tokens is not None and colder.tokens is not None
+    assert again.tokens == first.tokens
+    paid = first.tokens.input + colder.tokens.input
+    assert paid == PROMPT * len(server.bodies), "what is asked twice is paid once"
+
+
 def test_costs_stop_cleanly_and_more_money_goes_on(server: ChatServer, tmp_path: Path) -> None:
     prices = tmp_path / "prices.yaml"
     price = {"input": 1000.0, "output": 5000.0, "cached_input": 100.0}

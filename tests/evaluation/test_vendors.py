@@ -82,6 +82,21 @@ def test_the_conversation_goes_out_and_the_reply_comes_back(
 
 
 @pytest.mark.parametrize("vendor", ADDRESSES)
+def test_a_vendors_key_goes_to_no_other_address(server: ChatServer, vendor: str) -> None:
+    ask(server, vendor, api_key_env=None)
+    assert server.headers and "secret" not in str(server.headers)
+
+
+def test_azure_is_at_its_customers_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = "azure:deployment@https://mine.openai.azure.com"
+    hosted = parse_spec(spec)
+    assert hosted is not None
+    monkeypatch.delenv("AZURE_API_KEY", raising=False)
+    with pytest.raises(EndpointError, match="AZURE_API_KEY is not set"):
+        hosted.chat(EndpointConfig(), spec)
+
+
+@pytest.mark.parametrize("vendor", ADDRESSES)
 def test_faults_are_the_endpoints(server: ChatServer, vendor: str) -> None:
     server.behaviour.fault_share = 1.0
     for fault, reason in {

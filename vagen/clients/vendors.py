@@ -64,7 +64,8 @@ class LiteLLMChat:
     def _request(self, body: Body) -> Any:
         return self._library.acompletion(
             **body,
-            api_key=self.secret,
+            # Without one LiteLLM takes the vendor's, and sends it to whatever address this is.
+            api_key=self.secret or (None if self.base_url is None else "none"),
             api_base=self.base_url,
             timeout=self.client.config.timeout,
             num_retries=0,

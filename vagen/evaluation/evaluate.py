@@ -109,7 +109,7 @@ def evaluate(
         with write_whole(folder / OPTIONS) as partial:
             partial.write_text(dump_yaml(options))
         budget = Budget(options.max_cost, options.max_tokens)
-        for (_, model), tokens in journal.spent.items():
+        for model, tokens in journal.spent.items():
             budget.add(tokens, prices.price(model))
         stage = Stage(options, infra, journal, prices, budget)
         for row in rows:

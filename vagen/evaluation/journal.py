@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
@@ -67,8 +68,8 @@ class Journal:
                 "choose another folder"
             ) from None
         self._found: dict[tuple[Any, ...], Reply | str] = {}
-        self.spent: dict[tuple[str, str], Tokens] = {}
-        """Tokens of all answers, by environment and model."""
+        self.spent: defaultdict[str, Tokens] = defaultdict(Tokens)
+        """Tokens of all answers, by model."""
         for entry in self._read(path):
             key = Key(*(entry[name] for name in Key.__slots__))
             if "failure" in entry:
@@ -97,8 +98,7 @@ class Journal:
 
     def _keep(self, key: Key, reply: Reply) -> None:
         self._found[astuple(key)] = reply
-        place = (key.environment, key.model)
-        self.spent[place] = self.spent.get(place, Tokens()) + reply.tokens
+        self.spent[key.model] += reply.tokens
 
     def _write(self, key: Key, seconds: float, **content: Any) -> None:
         entry = {**asdict(key), "at": round(time.time(), 3), "seconds": round(seconds, 3)}

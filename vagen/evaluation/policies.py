@@ -55,6 +55,8 @@ class HostedPolicy:
         self.transcript = Transcript()
         self.forms: Counter[str] = Counter()
         """Answers by form (`Reply.form`)."""
+        self.tokens = Tokens()
+        """Of all answers, those from the journal included."""
         self._environment, self._spec = environment, spec
         self._chat, self._make_body = chat, make_body
         self._journal, self._budget, self._price = journal, budget, price
@@ -81,6 +83,7 @@ class HostedPolicy:
         if isinstance(found, str):
             raise EndpointFailure(found)
         self.forms[found.form] += 1
+        self.tokens += found.tokens
         self._learn(body, found)
         ids = self.transcript.ids(found.text)
         cut = found.finish == "length"

@@ -54,6 +54,8 @@ class Played:
     """Episodes that the budget left no room for, by id."""
     forms: dict[str, int] = field(default_factory=dict)
     """Answers of a hosted model that were no plain text, by form."""
+    tokens: Tokens | None = None
+    """Of all answers of a hosted model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ class Stage:
         places = environments_of(self.infra.environments)
         played = self._run(config, policy, specs, places, close=chat.close)
         played.forms = {form: n for form, n in policy.forms.items() if form != "text"}
+        played.tokens = policy.tokens
         return played
 
     def _run(
@@ -231,7 +234,6 @@ class Stage:
         metrics = episode_metrics(trajectories, split)
         metrics |= score(config, trajectories, cache=cache_folder(self.infra))
         metrics.pop(f"{split}/response_length", None)  # of characters
-        tokens = self.journal.spent.get((row.environment, row.entry.model), Tokens())
         batch = TrajectoryBatch(
             trajectories=trajectories,
             images=played.images,
@@ -255,7 +257,7 @@ class Stage:
                 "failed": played.failed,
                 "unplayed": played.unplayed,
                 "forms": played.forms,
-                "tokens": asdict(tokens) if row.hosted is not None else None,
+                "tokens": played.tokens and asdict(played.tokens),
             },
             replace=True,
         )

@@ -33,6 +33,8 @@ class Vendor:
     """Where it is if no address is given; None leaves that to LiteLLM."""
     limit_name: str = "max_tokens"
     """How it calls the most tokens of an answer."""
+    own_address: bool = True
+    """Whether an address that is given is somebody else's; Azure has one for each customer."""
 
 
 VENDORS = {
@@ -42,7 +44,7 @@ VENDORS = {
     "openai-responses": Vendor("openai/responses/", "OPENAI_API_KEY"),
     "anthropic": Vendor("anthropic/", "ANTHROPIC_API_KEY"),
     "gemini": Vendor("gemini/", "GEMINI_API_KEY"),
-    "azure": Vendor("azure/", "AZURE_API_KEY"),
+    "azure": Vendor("azure/", "AZURE_API_KEY", own_address=False),
     "openrouter": Vendor(None, "OPENROUTER_API_KEY", "https://openrouter.ai/api/v1"),
     "together": Vendor(None, "TOGETHER_API_KEY", "https://api.together.xyz/v1"),
     "ollama": Vendor(None, None, "http://127.0.0.1:11434/v1"),
@@ -77,7 +79,7 @@ class Hosted:
         Raises:
             EndpointError: Its key is not in the environment, or its library is not installed.
         """
-        own = self.address is not None and self.address != self.vendor.address
+        own = self.address not in (None, self.vendor.address) and self.vendor.own_address
         variable = options.api_key_env or (None if own else self.vendor.api_key_env)
         where = self.address or f"the vendor of {spec}"
         place = Place(where, self.model, "eval.endpoint", variable)

@@ -9,7 +9,7 @@ from vagen.judge.rule_judge import RuleJudge
 from vagen.judge.rules import Rules
 from vagen.rollout.types import Verdict
 
-_UNREAD = frozenset({"no_entity", "no_relation"})
+_UNREAD = frozenset({"no_entity"})
 """Flags of the rules that say what they did not find, which may be in what they could not read."""
 
 

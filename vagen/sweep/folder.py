@@ -5,7 +5,7 @@ study.db         its trials (`vagen.sweep.study`)
 runs/, logs/     of the trials on this machine (`vagen.sweep.processes`)
 mlflow_run_id    the MLflow run that is the parent of theirs
 results.json     the trials with what they achieved
-compare.html     the page that compares them
+compare/         the page that compares them
 """
 
 import json

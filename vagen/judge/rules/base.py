@@ -18,7 +18,7 @@ class Reading(Generic[ContentT]):
     content: ContentT
     """Whatever the environment's rules make of a text."""
     flags: tuple[str, ...] = field(default=())
-    """Why the text is worth no score whatever the truth, e.g. `no_relation`, `contradiction`."""
+    """Why the text is worth no score whatever the truth, e.g. `no_entity`, `contradiction`."""
     understood: bool = True
     """Every word and mark that could bear on the meaning was used. A text that is not understood
     claims nothing for a judge of rules alone; a cascade hands it to the next judge."""

@@ -127,7 +127,6 @@ const FLAGS = {
   copied_prompt: "it was copied from the prompt",
   too_long: "it is far longer than a description of the state needs to be",
   no_entity: "it names nothing of the state",
-  no_relation: "it says nothing of how things lie to each other",
   repeated: "it says the same thing several times",
   contradiction: "two of its statements cannot both be true",
   not_understood: "the rules cannot read it",
