@@ -80,7 +80,7 @@ $(TRL_READY): $(READY)
 		trl==1.16.0 torchvision jmespath
 	@touch $@
 
-venv: $(READY) ## Create .venv with everything (PIP_FLAGS="--extra-index-url ..." for another torch)
+venv: $(READY) ## Create .venv, without verl (PIP_FLAGS="--extra-index-url ..." for another torch)
 
 run: $(READY) ## Train: EXPERIMENT names a file under experiments/, ARGS are dotted overrides
 	@$(BIN)/vagen run $(EXPERIMENT) $(ARGS)
@@ -198,7 +198,7 @@ hooks: $(READY) ## Install the git hooks (format and lint at every commit)
 bench-advantage: $(READY) ## Measure advantage estimators: speed, growth, memory
 	$(BIN)/python benchmarks/advantage.py $(ARGS)
 
-bench-cluster: $(READY) ## Measure what Kubeflow adds to a run's own work (ARGS="URI --workflow NAME")
+bench-cluster: $(READY) ## Measure what Kubeflow adds to a run (ARGS="URI --workflow NAME --what TEXT")
 	$(BIN)/python -m benchmarks.cluster $(ARGS)
 
 bench-engine: $(READY) ## Measure one training iteration: seconds per phase

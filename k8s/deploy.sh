@@ -162,7 +162,8 @@ undeploy() {
         [[ -z $running ]] || fail "runs are active in $namespace: $running; end them first"
     done
     if [[ ${YES:-} != 1 ]]; then
-        read -r -p "Remove ${names[*]} from $(kube config current-context)? [y/N] " answer
+        printf 'Remove %s from %s? [y/N] ' "${names[*]}" "${CONTEXT:-$(kubectl config current-context)}" >&2
+        read -r answer || true
         [[ $answer == [yY] ]] || fail "nothing was removed"
     fi
     without_namespaces "$1" | kube delete --ignore-not-found --wait --filename -

@@ -32,7 +32,7 @@ image-base: ## Make a base image from Debian's packages, where no registry is re
 image-cpu-local: image-base ## Build the CPU image on that base: REGISTRY/cpu:TAG
 	@BASE_IMAGE=localhost/debian-python:bookworm images/build.sh cpu $(IMAGE)
 
-image-try: ## Run vagen doctor and a small pipeline in IMAGE: no rights, read-only, no network
+image-try: ## Run vagen doctor and a small training in IMAGE: no rights, read-only, no network
 	@images/try.sh $(IMAGE)
 
 sbom: ## Write what IMAGE consists of to build/sbom.json (CycloneDX; syft or cyclonedx-py)

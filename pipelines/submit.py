@@ -151,7 +151,7 @@ class Kubeflow:
         return run.state or "", run.error.message if run.error else "", self._page("runs", run_id)
 
     def terminate(self, run_id: str) -> None:
-        """Ends a pipeline run; its exit handler closes the training."""
+        """Ends a pipeline run at once: not even its exit handler is executed."""
         with _answers(self._host):
             self._client.terminate_run(run_id)
 

@@ -6,9 +6,10 @@ import yaml
 from vagen.cli.doctor_cluster import cluster as examine
 from vagen.cli.findings import Verdict
 from vagen.cli.main import main
-from vagen.cluster import await_raycluster, ensure_raycluster
+from vagen.cluster import ClusterError, Dashboard, await_raycluster, ensure_raycluster
 from vagen.config import InfraConfig
 from vagen.config.kubernetes import KubernetesConfig
+from vagen.launch.ray_job import PATIENCE, RayJobs
 
 pytestmark = pytest.mark.slow
 
@@ -147,3 +148,9 @@ def test_a_server_that_refuses_is_one_line(deployed) -> None:
     deployed.server.token = "another"
     (finding,) = findings().values()
     assert "does not accept the credentials" in finding.text
+
+
+def test_a_job_is_asked_for_where_ray_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ClusterError, match="Ray, which is not installed"):
+        RayJobs(Dashboard("http://127.0.0.1:8265", "token"), PATIENCE)

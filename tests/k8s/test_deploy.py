@@ -210,6 +210,13 @@ def test_undeploy_removes_everything_only_if_told(cluster: Cluster) -> None:
     assert cluster.told()[-1].endswith("delete namespace --ignore-not-found vagen")
 
 
+def test_undeploy_asks_about_the_cluster_that_it_would_take_it_from(cluster: Cluster) -> None:
+    asked = cluster.run("undeploy", "cpu", CONTEXT="theirs")
+    assert asked.returncode == 2
+    assert "from theirs?" in asked.stderr and "nothing was removed" in asked.stderr
+    assert not [line for line in cluster.told() if "delete" in line]
+
+
 def test_undeploy_refuses_while_runs_are_active(cluster: Cluster) -> None:
     done = cluster.run("undeploy", "cpu", YES="1", ANSWER="raycluster.ray.io/a-run")
     assert done.returncode == 2

@@ -124,7 +124,7 @@ class InfraConfig(Section):
     mode: Literal["staged", "fused"] = "staged"
     """`staged`: every step is a pipeline task; `fused`: one task runs all iterations."""
     iterations_per_task: PositiveInt | None = None
-    """Iterations of one task with `mode: fused`; null: all up to the next validation."""
+    """Iterations of one task with `mode: fused`; null: all."""
     save_freq: PositiveInt = 1
     """Iterations from one checkpoint to the next. What a killed run has learnt since its last one
     is learnt again from the stored batches, with the same numbers."""

@@ -5,6 +5,7 @@ the job of the pod before it and goes on following that.
 """
 
 import asyncio
+import importlib.util
 import shlex
 import time
 from collections import deque
@@ -115,6 +116,8 @@ class RayJobs:
     """
 
     def __init__(self, dashboard: Dashboard, patience: Patience) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise ClusterError("this asks Ray, which is not installed: pip install 'vagen[verl]'")
         self._patience = patience
         self.client = self._call(lambda: _client(dashboard, patience.answer))
 
