@@ -19,9 +19,10 @@ from vagen.config.base import ConfigError
 from vagen.config.infra import InfraConfig
 from vagen.config.load import load_experiment
 from vagen.envs import make
-from vagen.evaluation import Evaluated, evaluate, load_evaluation
+from vagen.evaluation import Evaluated, evaluate, load_evaluation, record
 from vagen.evaluation.journal import JournalError
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.tracking import default_uri, open_client
 
 LAKE = "frozenlake-tiny"
 LEVELS = 4
@@ -234,6 +235,53 @@ def test_two_rows_of_one_model_have_the_tokens_of_their_own_answers(
     assert again.tokens == first.tokens
     paid = first.tokens.input + colder.tokens.input
     assert paid == PROMPT * len(server.bodies), "what is asked twice is paid once"
+
+
+def test_mlflow_has_a_run_for_each_row_and_the_levels_that_it_played(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    spec = f"openai:m@{server.base_url}"
+    options = {"environments": {"lake": LAKE}, "models": ["expert", spec], "count": 2}
+    infra = InfraConfig(output_dir=str(tmp_path))
+    client = open_client(default_uri(tmp_path))
+
+    def recorded(**changed: Any) -> dict[str, Any]:
+        asked = load_evaluation({**options, **changed})
+        found = evaluate(asked, infra, tmp_path / "e", str)
+        record(found, asked, infra)
+        [project] = {row.config.trainer.project_name for row in found.rows}
+        experiment = client.get_experiment_by_name(project)
+        assert experiment is not None
+        return {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])}
+
+    runs = recorded()
+    [parent] = [run for run in runs.values() if "mlflow.parentRunId" not in run.data.tags]
+    assert {file.path for file in client.list_artifacts(parent.info.run_id)} == {
+        "index.html",
+        "table.json",
+    }
+    rows = {run.data.params["model"]: run for run in runs.values() if run is not parent}
+    assert {run.data.tags["mlflow.parentRunId"] for run in rows.values()} == {parent.info.run_id}
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    assert rows["expert"].data.metrics["test/success"] == 1.0
+    assert rows[spec].data.metrics["evaluation/input_tokens"] == PROMPT * len(server.bodies)
+    assert client.search_traces(locations=[parent.info.experiment_id])
+    levels = {run.inputs.dataset_inputs[0].dataset.digest for run in rows.values()}
+    assert len(levels) == 1
+
+    assert recorded().keys() == runs.keys(), "what is recorded is not recorded again"
+    more = recorded(count=3)
+    assert len(more) == len(runs) + 2
+    assert (
+        len(
+            {
+                run.inputs.dataset_inputs[0].dataset.digest
+                for run in more.values()
+                if run.inputs.dataset_inputs
+            }
+        )
+        == 2
+    )
 
 
 def test_costs_stop_cleanly_and_more_money_goes_on(server: ChatServer, tmp_path: Path) -> None:

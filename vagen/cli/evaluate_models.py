@@ -26,8 +26,9 @@ def is_evaluation(path: Path) -> bool:
 
 def evaluate_models(options: Namespace) -> None:
     """Makes or goes on with an evaluation, and prints its tables."""
-    from vagen.evaluation import PAGE, evaluate, load_evaluation
-    from vagen.progress import close
+    from vagen.evaluation import PAGE, evaluate, load_evaluation, record
+    from vagen.progress import close, note
+    from vagen.tracking import TrackingError
 
     target = Path(options.model)
     flags = {name: getattr(options, name) for name in _FLAGS}
@@ -47,6 +48,10 @@ def evaluate_models(options: Namespace) -> None:
         evaluated = evaluate(
             found, infra, folder, _model_path, rerun_failed=options.rerun == "failed"
         )
+        try:
+            record(evaluated, found, infra)
+        except TrackingError as error:
+            note(f"{error}; the evaluation is whole without it, vagen eval {folder} records it")
     finally:
         close()
     for name, lines in evaluated.tables.items():

@@ -48,6 +48,7 @@ class Evaluated:
     folder: Path
     tables: dict[str, list[dict[str, str]]]
     """Lines as text by column, best first, by environment."""
+    rows: list[Row]
     lines: list[Line]
     stopped: str = ""
     """What left episodes unplayed, e.g. `max_cost = 1`; empty if nothing did."""
@@ -266,7 +267,7 @@ def _report(
     limits = {"max_cost": options.max_cost, "max_tokens": options.max_tokens}
     set_limits = " and ".join(f"{k} = {v:g}" for k, v in limits.items() if v is not None)
     stopped = set_limits if any(line.unplayed for line in lines) else ""
-    return Evaluated(folder, tables, lines, stopped)
+    return Evaluated(folder, tables, list(rows), lines, stopped)
 
 
 def _write(path: Path, text: str) -> None:

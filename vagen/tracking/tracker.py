@@ -5,6 +5,7 @@ take now is kept in a file beside the run and delivered later. Only `Tracker.sta
 `Tracker.attach` fail, before anything has been computed.
 """
 
+import json
 import logging
 import os
 import time
@@ -192,6 +193,11 @@ class Tracker:
             raise TrackingError(f"there is no {path} to store with the MLflow run")
         self._record({"op": "artifact", "path": str(path), "folder": folder})
 
+    def log_dataset(self, name: str, *, digest: str, source: Mapping[str, Any], rows: int) -> None:
+        """Records what was played: levels that are the same have the same digest."""
+        about = {"name": name, "digest": digest, "source": dict(source), "rows": rows}
+        self._record({"op": "dataset", **about})
+
     def log_episodes(self, folder: Path, name: str) -> None:
         """Records a few episodes of a committed evaluation as traces."""
         self._record({"op": "traces", "path": str(Path(folder).absolute()), "name": name})
@@ -262,7 +268,7 @@ class Tracker:
             _LOG.warning("MLflow refused a record, which is left out: %s", error)
 
     def _apply(self, record: Record) -> None:
-        from mlflow.entities import Metric, Param
+        from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 
         match record["op"]:
             case "params":
@@ -277,6 +283,16 @@ class Tracker:
                     self._client.log_batch(self.run_id, metrics=metrics[i : i + _METRICS_PER_BATCH])
             case "artifact":
                 self._store(Path(record["path"]), record["folder"])
+            case "dataset":
+                levels = Dataset(
+                    record["name"],
+                    record["digest"],
+                    source_type="vagen",
+                    source=json.dumps(record["source"]),
+                    profile=json.dumps({"num_rows": record["rows"]}),
+                )
+                use = [InputTag("mlflow.data.context", "evaluation")]
+                self._client.log_inputs(self.run_id, [DatasetInput(levels, use)])
             case "traces":
                 from vagen.tracking.traces import log_traces
 
