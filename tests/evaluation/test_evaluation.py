@@ -1,5 +1,7 @@
 """Evaluations of hosted models against a real HTTP server, and what survives faults and kills."""
 
+import base64
+import io
 import json
 import multiprocessing
 import os
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from chat_server import ANSWER, FORMS, PROMPT, ChatServer, digest_of
+from PIL import Image
 
 from vagen.clients import EndpointError
 from vagen.config.base import ConfigError
@@ -339,6 +342,35 @@ def test_a_matrix_of_prompts_and_a_mixture_of_options(server: ChatServer, tmp_pa
         assert "small" in (tmp_path / "e" / name).read_text()
     assert "large &lt;i&gt;&amp;_" in (tmp_path / "e" / "index.html").read_text()
     assert r"large <i>\&\_" in (tmp_path / "e" / "table.tex").read_text()
+
+
+def test_a_matrix_of_pictures(server: ChatServer, tmp_path: Path) -> None:
+    matrix = {
+        "envs.*.env_config.tags.answer": ["answer", "action"],
+        "endpoint.image_scale": [1, 2],
+        "endpoint.detail": ["low"],
+    }
+    full = ["envs.frozenlake.env_config.prompt_detail=full"]
+    lake = {"lake": {"experiment": LAKE, "overrides": full}}
+    found = run(server, tmp_path / "e", count=1, environments=lake, matrix=matrix)
+    assert [*found.tables] == [
+        f"lake answer={tag} image_scale={scale} detail=low"
+        for tag in ("answer", "action")
+        for scale in (1, 2)
+    ]
+    sent = [_first_image(body) for body in server.bodies]
+    assert {image["detail"] for image in sent} == {"low"}
+    sizes = {_size(image["url"]) for image in sent}
+    assert len(sizes) == 2 and max(sizes)[0] == 2 * min(sizes)[0]
+    prompts = {body["messages"][0]["content"] for body in server.bodies}
+    assert sum("<action>" in prompt for prompt in prompts) == 1 == len(prompts) - 1
+    with pytest.raises(ConfigError, match="image_scal"):
+        run(server, tmp_path / "f", count=1, matrix={"endpoint.image_scal": [1]})
+
+
+def _size(url: str) -> tuple[int, int]:
+    png = base64.b64decode(url.partition("base64,")[2])
+    return Image.open(io.BytesIO(png)).size
 
 
 def _first_image(body: dict[str, Any]) -> dict[str, str]:

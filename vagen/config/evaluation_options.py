@@ -82,7 +82,8 @@ class EvaluationConfig(Section):
     """By the name that tables give them."""
     matrix: dict[str, list[Any]] = Field(default_factory=dict)
     """Options and the values that each takes: every environment is played with every combination,
-    e.g. `{rollout_manager.window_size: [1, 5]}`; `envs.*.` stands for all of an experiment."""
+    e.g. `{rollout_manager.window_size: [1, 5]}`; `envs.*.` stands for all of an experiment,
+    `endpoint.` for how hosted models are asked, e.g. `{endpoint.image_scale: [1, 2]}`."""
     models: list[Annotated[ModelEntry, BeforeValidator(_entry)]]
     """The rows."""
     levels: Literal["test", "val"] = "test"

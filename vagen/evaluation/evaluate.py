@@ -36,6 +36,8 @@ from vagen.storage import StorageError
 
 OPTIONS, JOURNAL, ROWS = "evaluation.yaml", "journal.jsonl", "rows"
 TABLE, PAGE = "table.json", "index.html"
+_ENDPOINT = "endpoint."
+"""What keys of the matrix begin with that say how hosted models are asked."""
 
 ModelPath = Callable[[str], str]
 """Directory or hub id of a run or model that is named by a specification."""
@@ -153,9 +155,11 @@ def _rows(options: EvaluationConfig, folder: Path, model_path: ModelPath) -> Ite
         for entry in options.models
         if entry.model not in SCRIPTED and parse_spec(entry.model) is None
     }
-    for name, entry in _expanded(options):
+    for name, entry, endpoint in _expanded(options):
         config = load_environment(entry, check=bool(paths))
-        for model in options.models:
+        for given in options.models:
+            model = given.model_copy(update={"endpoint": given.endpoint | endpoint})
+            endpoint_options(options.endpoint, model.endpoint, model.label)
             yield Row(
                 environment=name,
                 config=config,
@@ -165,21 +169,30 @@ def _rows(options: EvaluationConfig, folder: Path, model_path: ModelPath) -> Ite
             )
 
 
-def _expanded(options: EvaluationConfig) -> Iterator[tuple[str, EnvironmentEntry]]:
-    """The environments with every combination of the matrix."""
+def _expanded(
+    options: EvaluationConfig,
+) -> Iterator[tuple[str, EnvironmentEntry, dict[str, Any]]]:
+    """The environments with every combination of the matrix, and its options of endpoints."""
     for name, entry in options.environments.items():
         ids = [*load_environment(entry).envs] if any("*" in key for key in options.matrix) else []
         for values in itertools.product(*options.matrix.values()):
             chosen = dict(zip(options.matrix, values, strict=True))
+            endpoint = {
+                key.removeprefix(_ENDPOINT): value
+                for key, value in chosen.items()
+                if key.startswith(_ENDPOINT)
+            }
             words = [
                 f"{key.replace('*', config_id)}={json.dumps(value)}"
                 for key, value in chosen.items()
+                if not key.startswith(_ENDPOINT)
                 for config_id in (ids if "*" in key else [""])
             ]
             place = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items())
             yield (
                 f"{name} {place}".strip(),
                 EnvironmentEntry(experiment=entry.experiment, overrides=[*entry.overrides, *words]),
+                endpoint,
             )
 
 
