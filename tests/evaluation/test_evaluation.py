@@ -273,18 +273,15 @@ def test_mlflow_has_a_run_for_each_row_and_the_levels_that_it_played(
     assert len(levels) == 1
 
     assert recorded().keys() == runs.keys(), "what is recorded is not recorded again"
+    cut = next((tmp_path / "e" / "mlflow").rglob("done"))
+    cut.unlink()
+    assert recorded().keys() == runs.keys(), "what a kill has cut off goes on in its run"
     more = recorded(count=3)
     assert len(more) == len(runs) + 2
-    assert (
-        len(
-            {
-                run.inputs.dataset_inputs[0].dataset.digest
-                for run in more.values()
-                if run.inputs.dataset_inputs
-            }
-        )
-        == 2
-    )
+    inputs = [run.inputs.dataset_inputs for run in more.values()]
+    assert len({levels[0].dataset.digest for levels in inputs if levels}) == 2
+    twice = recorded(models=["expert"], matrix={"endpoint.detail": ["low", "high"]})
+    assert len(twice) == len(more) + 2, "the same episodes in two environments are two rows"
 
 
 def test_costs_stop_cleanly_and_more_money_goes_on(server: ChatServer, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vagen.config.evaluation_options import EvaluationConfig
 from vagen.config.infra import InfraConfig
-from vagen.evaluation.evaluate import PAGE, TABLE, Evaluated
+from vagen.evaluation.evaluate import PAGE, ROWS, TABLE, Evaluated
 from vagen.evaluation.rows import Row
 from vagen.evaluation.table import Line
 from vagen.run import layout
@@ -15,7 +15,8 @@ from vagen.storage import read_manifest
 from vagen.tracking import Tracker
 
 FOLDER = "mlflow"
-"""Of the evaluation: which MLflow runs it has, by the rows' digests, and what they still lack."""
+"""Of the evaluation: which MLflow runs it has, by row and digest, and what they still lack."""
+_DONE = "done"
 
 
 def record(evaluated: Evaluated, options: EvaluationConfig, infra: InfraConfig) -> None:
@@ -33,10 +34,12 @@ def record(evaluated: Evaluated, options: EvaluationConfig, infra: InfraConfig) 
     parent = _open(place / "all", infra, project, f"evaluation: {options.name}", about)
     lines = {(line.environment, line.model): line for line in evaluated.lines}
     for row in evaluated.rows:
-        own = place / read_manifest(row.folder).digest[:12]
+        named = row.folder.relative_to(evaluated.folder / ROWS)
+        own = place / ROWS / named / read_manifest(row.folder).digest[:12]
         line = lines[row.environment, row.entry.label]
-        if not (own / layout.MLFLOW_RUN).exists():
+        if not (own / _DONE).exists():
             _record_row(own, row, line, options, infra, parent.run_id)
+            (own / _DONE).touch()
     for file in (PAGE, TABLE):
         parent.log_artifact(evaluated.folder / file)
     parent.finish()
