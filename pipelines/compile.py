@@ -1,11 +1,12 @@
 """Writes the pipelines as Kubeflow's IR YAML (`vagen compile`, `make compile`)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from kfp import compiler
 from kfp.dsl.base_component import BaseComponent
 
-from pipelines.definition import evaluation_pipeline, training_pipeline
+from pipelines.definition import evaluation_pipeline, models_pipeline, training_pipeline
 from vagen.config import InfraConfig
 
 
@@ -17,6 +18,18 @@ def compile_training(path: Path, infra: InfraConfig, *, image: str | None = None
 def compile_evaluation(path: Path, infra: InfraConfig, *, image: str | None = None) -> Path:
     """Compiles the evaluation of a run's newest policy to `path`."""
     return write(evaluation_pipeline(infra, image=image), path)
+
+
+def compile_models(
+    path: Path,
+    infra: InfraConfig,
+    models: Sequence[str],
+    *,
+    scheduled: bool = False,
+    image: str | None = None,
+) -> Path:
+    """Compiles an evaluation of these models to `path`."""
+    return write(models_pipeline(infra, models, scheduled=scheduled, image=image), path)
 
 
 def write(pipeline: BaseComponent, path: Path) -> Path:

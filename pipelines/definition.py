@@ -1,4 +1,4 @@
-"""The training as a Kubeflow pipeline, and the evaluation of a run.
+"""The training as a Kubeflow pipeline, and evaluations: of a run, of hosted models.
 
     begin → build → warm start → evaluate → stretch → stretch → … → evaluate → register
 
@@ -13,6 +13,7 @@ itself; nothing travels through Kubeflow but names and metrics. The exit handler
 however it ended.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 from kfp import dsl
@@ -24,6 +25,7 @@ from components.advantage.component import advantage
 from components.begin.component import begin
 from components.build.component import build
 from components.evaluate.component import evaluate
+from components.evaluate_model.component import evaluate_model
 from components.finalize.component import finalize
 from components.judge.component import judge
 from components.measure.component import measure
@@ -36,7 +38,7 @@ from pipelines.placement import limits, place
 from vagen.config import InfraConfig
 from vagen.run import layout
 
-TRAIN, EVALUATE = "vagen-train", "vagen-evaluate"
+TRAIN, EVALUATE, EVALUATE_MODELS = "vagen-train", "vagen-evaluate", "vagen-evaluate-models"
 """Names of the pipelines."""
 
 
@@ -101,6 +103,44 @@ def evaluation_pipeline(infra: InfraConfig, *, image: str | None = None) -> Base
     def pipeline(run: str, split: str = "test", count: int = 0) -> None:
         name = f"measured-{dsl.PIPELINE_JOB_ID_PLACEHOLDER}"
         _step(infra, image, measure, run=run, name=name, split=split, count=count)
+
+    return pipeline
+
+
+def models_pipeline(
+    infra: InfraConfig,
+    models: Sequence[str],
+    *,
+    scheduled: bool = False,
+    image: str | None = None,
+) -> BaseComponent:
+    """Builds the pipeline of an evaluation: a task per model, then one that makes the table.
+
+    Args:
+        infra: `infra.kubernetes` places the tasks.
+        models: What the rows are called.
+        scheduled: Whether each pipeline run is an evaluation of its own; else the folder decides.
+        image: Container image of the tasks; None leaves that of the infra, or of the component.
+
+    Returns:
+        A pipeline with the parameters `evaluation` and `infra` (texts of the files), and `folder`
+        (URI of the evaluation).
+    """
+    step = partial(_step, infra, image, evaluate_model)
+
+    @dsl.pipeline(
+        name=EVALUATE_MODELS,
+        description="Measures models on the same levels.",
+        pipeline_config=limits(infra),
+    )
+    def pipeline(evaluation: str, infra: str, folder: str) -> None:
+        uri = f"{folder}-{dsl.PIPELINE_JOB_ID_PLACEHOLDER}" if scheduled else folder
+        tasks = [
+            step(evaluation=evaluation, infra=infra, folder=uri, model=model) for model in models
+        ]
+        table = step(evaluation=evaluation, infra=infra, folder=uri, model="").after(*tasks)
+        for task, name in zip([*tasks, table], [*models, "table"], strict=True):
+            task.set_display_name(name)
 
     return pipeline
 

@@ -5,15 +5,17 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from components.image import IMAGE
-from pipelines.compile import compile_evaluation, compile_training
+from pipelines.compile import compile_evaluation, compile_models, compile_training
 from pipelines.schedule import check_length, stretches
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig, dump_yaml
+from vagen.config.evaluation_options import EvaluationConfig
 from vagen.config.kubernetes import KubernetesConfig
 
 
@@ -108,22 +110,61 @@ class Kubeflow:
             cron: Six fields, seconds first, as Kubeflow has them; None: once, now.
             image: Container image of the step instead of the infra's.
         """
-        config = kubernetes_of(infra)
         check_image(infra, image)
-        arguments: dict[str, Any] = {"run": run, "split": split, "count": count}
+        arguments = {"run": run, "split": split, "count": count}
         name = f"{run.rpartition('/')[2]} on {split}"
+        write = partial(compile_evaluation, infra=infra, image=image)
+        project = experiment.trainer.project_name
+        return self._begin(write, arguments, name, project, infra, cron)
+
+    def evaluate_models(
+        self,
+        options: EvaluationConfig,
+        infra: InfraConfig,
+        uri: str,
+        *,
+        cron: str | None = None,
+        image: str | None = None,
+    ) -> Submitted:
+        """Measures hosted models, a task each, once or whenever `cron` says.
+
+        Args:
+            options: What is evaluated.
+            infra: Where the tasks are placed, and which Secrets they get.
+            uri: Of the evaluation: one that is there goes on. By schedule each run appends its id.
+            cron: Six fields, seconds first, as Kubeflow has them; None: once, now.
+            image: Container image of the tasks instead of the infra's.
+        """
+        from vagen.evaluation.in_store import check_for_pods
+
+        check_image(infra, image)
+        secrets = [key for keys in kubernetes_of(infra).secrets.values() for key in keys]
+        check_for_pods(options, secrets)
+        arguments = {"evaluation": dump_yaml(options), "infra": dump_yaml(infra), "folder": uri}
+        models = [entry.label for entry in options.models]
+        write = partial(
+            compile_models, infra=infra, models=models, scheduled=cron is not None, image=image
+        )
+        name, project = uri.rpartition("/")[2], "evaluations"
+        return self._begin(write, arguments, name, project, infra, cron)
+
+    def _begin(
+        self,
+        write: Callable[[Path], Path],
+        arguments: dict[str, Any],
+        name: str,
+        project: str,
+        infra: InfraConfig,
+        cron: str | None,
+    ) -> Submitted:
         with _answers(self._host), _quietly(), tempfile.TemporaryDirectory() as folder:
-            package = str(
-                compile_evaluation(Path(folder) / "vagen-evaluate.yaml", infra, image=image)
-            )
-            group = self._client.create_experiment(
-                experiment.trainer.project_name, namespace=self._namespace
-            )
+            package = str(write(Path(folder) / "pipeline.yaml"))
+            group = self._client.create_experiment(project, namespace=self._namespace)
             common: dict[str, Any] = {
                 "pipeline_package_path": package,
                 "params": arguments,
                 "enable_caching": False,
-                "service_account": config.service_account,
+                "service_account": kubernetes_of(infra).service_account,
             }
             if cron is None:
                 once = self._client.run_pipeline(group.experiment_id, name, **common)

@@ -13,7 +13,9 @@ from kfp import local
 from kfp.dsl import Artifact
 
 from components import check, digest, readme
-from pipelines.definition import evaluation_pipeline
+from pipelines.definition import evaluation_pipeline, models_pipeline
+from vagen.cli.main import main
+from vagen.config import dump_yaml
 from vagen.config.load import load_infra
 from vagen.run.layout import STAGES
 from vagen.run.run import Run
@@ -109,9 +111,33 @@ def test_an_evaluation_by_itself_runs_here(make_started_run, tmp_path: Path):
     assert folder.name.startswith("measured-")
 
 
+@pytest.mark.slow
+def test_an_evaluation_of_models_runs_here(tmp_path: Path):
+    local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "pipeline"))
+    options = {
+        "environments": {"lake": "frozenlake-tiny"},
+        "models": ["expert", "random"],
+        "count": 4,
+    }
+    infra = load_infra(None, [f"output_dir={tmp_path}"])
+    uri = (tmp_path / "store" / "night").as_uri()
+    models_pipeline(infra, ["expert", "random"], scheduled=True)(
+        evaluation=json.dumps(options), infra=dump_yaml(infra), folder=uri
+    )
+    (made,) = (tmp_path / "store").iterdir()
+    assert made.name.startswith("night-")
+    out = tmp_path / "here"
+    assert main(["eval", made.as_uri(), "--to", str(out)]) == 0
+    lines = json.loads((out / "table.json").read_text())["lines"]
+    assert {line["model"]: line["levels"] for line in lines} == {"expert": 4, "random": 4}
+    assert lines[0]["model"] == "expert" and lines[0]["success"] == 1.0
+    (pages, *_) = (tmp_path / "pipeline").rglob("report")
+    assert "<html" in pages.read_text()
+
+
 def test_every_stage_has_a_component():
-    # One makes the run, one has all stages of several iterations executed.
-    assert set(readme.names()) - set(STAGES) == {"begin", "train"}
+    # One makes the run, one has all stages of several iterations executed, one knows no run.
+    assert set(readme.names()) - set(STAGES) == {"begin", "train", "evaluate_model"}
     assert set(STAGES) <= set(readme.names())
 
 

@@ -100,6 +100,71 @@ def test_an_evaluation_once_and_by_schedule(
         assert sent["no_catchup"] is True
 
 
+def evaluation(folder: Path, **changed: object) -> str:
+    options = {
+        "name": "ours",
+        "environments": {"lake": "frozenlake-tiny"},
+        "models": ["expert", "anthropic:claude"],
+    }
+    (folder / "hosted.yaml").write_text(yaml.safe_dump({**options, **changed}))
+    return str(folder / "hosted.yaml")
+
+
+KEY = "infra.kubernetes.secrets.vendors=[ANTHROPIC_API_KEY]"
+
+
+@pytest.mark.parametrize("cron", [None, "0 0 3 * * *"])
+def test_an_evaluation_of_models_has_a_task_for_each_with_keys_from_a_secret(
+    kubeflow: KubeflowApi, tmp_path: Path, cron: str | None
+):
+    words = ["--count", "8", "--name", "night", STORE, KEY, *(["--cron", cron] if cron else [])]
+    assert main(["submit", "--evaluate", evaluation(tmp_path), *CPU, *words]) == 0
+    ((kind, sent),) = kubeflow.posted
+    assert kind == ("recurringruns" if cron else "runs")
+    parameters = sent["runtime_config"]["parameters"]
+    assert parameters["folder"] == "s3://bucket/runs/evaluations/night"
+    assert yaml.safe_load(parameters["evaluation"])["count"] == 8
+    spec = sent["pipeline_spec"]
+    tasks = spec["pipeline_spec"]["root"]["dag"]["tasks"].values()
+    table, *models = sorted(tasks, key=lambda task: -len(task.get("dependentTasks", [])))
+    assert len(table["dependentTasks"]) == len(models) == 2
+    given = [task["inputs"]["parameters"]["model"]["runtimeValue"]["constant"] for task in models]
+    assert sorted(given) == ["anthropic:claude", "expert"]
+    uri = table["inputs"]["parameters"]["folder"]
+    assert ("{{$.pipeline_job_uuid}}" in str(uri)) == (cron is not None)
+    placed = spec["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert len(placed) == 3
+    for executor in placed.values():
+        names = [secret["secretName"] for secret in executor["secretAsEnv"]]
+        assert "vendors" in names
+
+
+@pytest.mark.parametrize(
+    ("changed", "words", "message"),
+    [
+        ({}, [], "needs ANTHROPIC_API_KEY, which no Secret gives"),
+        ({"environments": {"a": "mine/lake.yaml"}}, [KEY], "pods do not have mine/lake.yaml"),
+        ({"models": ["outputs/run-1"]}, [KEY], "has weights"),
+        ({"models": ["expert", "expert"]}, [KEY], "two models are called expert"),
+        ({"prices": "mine.yaml"}, [KEY], "pods do not have mine.yaml"),
+        ({"baseline": "exprt"}, [KEY], "did you mean"),
+        ({}, [KEY, "algorithm.lam=1"], "put the rest into the file"),
+    ],
+)
+def test_an_evaluation_that_pods_cannot_make_is_refused(
+    kubeflow: KubeflowApi,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    changed: dict[str, object],
+    words: list[str],
+    message: str,
+):
+    file = evaluation(tmp_path, **changed)
+    assert main(["submit", "--evaluate", file, *CPU, STORE, *words]) == USER_ERROR
+    assert message in capsys.readouterr().err
+    assert not kubeflow.posted
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -108,7 +173,7 @@ def test_an_evaluation_once_and_by_schedule(
         ([*CPU, "infra.store=/tmp/here"], "/tmp/here is no store; write s3://bucket/prefix"),
         ([*CPU, "infra.store=file:///tmp"], "steps run on other machines"),
         ([*CPU, STORE, "--name", "x" * 41], "use up to 40 letters"),
-        ([*CPU, STORE, "--cron", "0 0 3 * * *"], "--cron goes with --evaluate RUN"),
+        ([*CPU, STORE, "--cron", "0 0 3 * * *"], "--cron goes with --evaluate"),
         ([*CPU, STORE, "infra.verl.ray_address=auto"], "makes the run a Ray cluster of its own"),
         ([*CPU, STORE, "trainer.total_training_steps=61"], "would have 61 stretches"),
         ([*CPU, STORE, "infra.device=auto"], "auto looks at this machine"),

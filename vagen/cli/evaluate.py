@@ -13,14 +13,17 @@ from vagen.cli.main import UsageError
 from vagen.config.load import load_experiment, load_infra
 from vagen.models.files import check_model
 from vagen.run import layout
+from vagen.run.uris import is_uri
 
 
 def evaluate(options: Namespace) -> None:
     """Measures a model, or compares several, on levels that were not trained on."""
     if options.count is not None and options.count < 1:
         raise UsageError(f"--count is {options.count}; it must be at least 1")
-    from vagen.cli.evaluate_models import evaluate_models, is_evaluation
+    from vagen.cli.evaluate_models import evaluate_models, fetch_stored, is_evaluation
 
+    if is_uri(options.model) and not options.models:
+        fetch_stored(options)
     if options.models or is_evaluation(Path(options.model)):
         evaluate_models(options)
         return

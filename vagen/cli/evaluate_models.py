@@ -10,6 +10,7 @@ from vagen.cli.main import UsageError
 from vagen.config.load import load_infra
 from vagen.config.yaml_io import read_yaml
 from vagen.run import layout
+from vagen.run.uris import run_name
 
 _OPTIONS = "evaluation.yaml"
 _FLAGS = ("levels", "count", "attempts", "baseline", "prices", "max_cost", "max_tokens")
@@ -22,6 +23,17 @@ def is_evaluation(path: Path) -> bool:
     if path.is_dir():
         return (path / _OPTIONS).is_file()
     return path.is_file() and path.suffix in (".yaml", ".yml") and "models" in read_yaml(path).tree
+
+
+def fetch_stored(options: Namespace) -> None:
+    """Makes an evaluation that pods have left in a store one of this machine; else does nothing."""
+    from vagen.evaluation.in_store import fetch_evaluation
+
+    infra = load_infra(options.infra, options.infra_overrides)
+    name = run_name(options.model)
+    folder = Path(options.to or Path(infra.output_dir) / layout.EVALUATIONS / name)
+    if fetch_evaluation(options.model, infra, folder):
+        options.model = str(folder)
 
 
 def evaluate_models(options: Namespace) -> None:

@@ -266,12 +266,15 @@ OPTIONS: dict[str, list[Option]] = {
         ),
         (
             ("--evaluate",),
-            {"metavar": "RUN", "help": "measure this run's newest policy (its URI) instead"},
+            {
+                "metavar": "RUN",
+                "help": "measure this run's newest policy (its URI), or the models of a FILE",
+            },
         ),
         (("--cron",), {"help": "with --evaluate, when: six fields, seconds first"}),
         (
             ("--levels",),
-            {"choices": ["test", "val"], "default": "test", "help": "with --evaluate, which"},
+            {"choices": ["test", "val"], "help": "with --evaluate, which (default: test)"},
         ),
         (("--count",), {"type": int, "help": "with --evaluate, how many (default: all)"}),
         *KUBEFLOW,

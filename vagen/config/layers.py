@@ -76,5 +76,5 @@ def _leaves(tree: dict[str, Any], prefix: KeyPath = ()) -> list[KeyPath]:
     paths: list[KeyPath] = []
     for key, value in tree.items():
         here = (*prefix, key)
-        paths += _leaves(value, here) if isinstance(value, dict) else [here]
+        paths += _leaves(value, here) if isinstance(value, dict) and value else [here]
     return paths

@@ -21,7 +21,7 @@ from vagen.config.infra import InfraConfig
 from vagen.config.layers import Layers, from_one_place, parse_override
 from vagen.config.load import load_experiment
 from vagen.config.schema import ExperimentConfig
-from vagen.config.yaml_io import dump_yaml, read_yaml
+from vagen.config.yaml_io import Document, dump_yaml, read_yaml
 from vagen.evaluation.export import as_csv, as_latex, as_markdown
 from vagen.evaluation.journal import Journal
 from vagen.evaluation.prices import Budget, Prices, load_prices
@@ -61,19 +61,19 @@ class Evaluated:
         return sum(line.failed for line in self.lines)
 
 
-def load_evaluation(source: Path | dict[str, Any], overrides: Sequence[str] = ()) -> Any:
+def load_evaluation(source: Path | Document | dict[str, Any], overrides: Sequence[str] = ()) -> Any:
     """The options of an evaluation.
 
     Args:
-        source: A YAML file, or a tree of options.
+        source: A YAML file, what `parse_yaml` made of a text, or a tree of options.
         overrides: Dotted assignments, e.g. `endpoint.concurrency=8`.
 
     Raises:
         ConfigError: With one line per mistake.
     """
     layers = Layers({})
-    if isinstance(source, Path):
-        layers.lay(read_yaml(source))
+    if isinstance(source, Path | Document):
+        layers.lay(read_yaml(source) if isinstance(source, Path) else source)
     else:
         layers.lay(from_one_place(source, "command line"))
     for text in overrides:
@@ -104,7 +104,7 @@ def evaluate(
         JournalError: Another process evaluates in this folder.
     """
     prices = load_prices(options.prices)
-    rows = list(_rows(options, folder, model_path))
+    rows = check_rows(options, model_path, folder)
     _check(options, prices, rows)
     progress.note(f"{folder}: `vagen eval {folder}` goes on with it")
     journal = Journal(folder / JOURNAL, retry_failures=rerun_failed)
@@ -122,6 +122,21 @@ def evaluate(
         return _report(options, prices, rows, folder)
     finally:
         journal.close()
+
+
+def check_rows(
+    options: EvaluationConfig, model_path: ModelPath, folder: Path = Path()
+) -> list[Row]:
+    """The rows; no key of an endpoint is needed for it.
+
+    Raises:
+        ConfigError: A model, an environment or the baseline cannot be used.
+    """
+    rows = list(_rows(options, folder, model_path))
+    labels = [entry.label for entry in options.models]
+    if options.baseline is not None and options.baseline not in labels:
+        raise ConfigError(f"`baseline`: {unknown_name('model', options.baseline, labels)}")
+    return rows
 
 
 def load_environment(entry: EnvironmentEntry, *, check: bool = False) -> ExperimentConfig:
@@ -143,7 +158,7 @@ def _rows(options: EvaluationConfig, folder: Path, model_path: ModelPath) -> Ite
     Raises:
         ConfigError: Two rows have the same name, or there are none.
     """
-    labels = [_slug(entry.label) for entry in options.models]
+    labels = [slug(entry.label) for entry in options.models]
     if not labels or not options.environments:
         raise ConfigError("an evaluation needs `environments` and `models`, at least one of each")
     if twice := {label for label in labels if labels.count(label) > 1}:
@@ -164,7 +179,7 @@ def _rows(options: EvaluationConfig, folder: Path, model_path: ModelPath) -> Ite
                 environment=name,
                 config=config,
                 entry=model,
-                folder=folder / ROWS / _slug(name) / _slug(model.label),
+                folder=folder / ROWS / slug(name) / slug(model.label),
                 model_path=paths.get(model.model),
             )
 
@@ -202,9 +217,6 @@ def _check(options: EvaluationConfig, prices: Prices, rows: Sequence[Row]) -> No
     Raises:
         ConfigError, EndpointError: Says what would be right.
     """
-    labels = [entry.label for entry in options.models]
-    if options.baseline is not None and options.baseline not in labels:
-        raise ConfigError(f"`baseline`: {unknown_name('model', options.baseline, labels)}")
     for entry in options.models:
         own = endpoint_options(options.endpoint, entry.endpoint, entry.label)
         hosted = None if entry.model in SCRIPTED else parse_spec(entry.model)
@@ -241,7 +253,7 @@ def _report(
     first = options.baseline or options.models[0].label
     lines = []
     for row in rows:
-        beside = row.folder.parent / _slug(first)
+        beside = row.folder.parent / slug(first)
         baseline = None if row.entry.label == first else read_results(beside)["by_level"]
         line = read_line(row.folder, row.environment, row.entry.label, prices, baseline)
         page = (row.folder / layout.REPORT).relative_to(folder)
@@ -288,6 +300,6 @@ def _write(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8", newline="\n")
 
 
-def _slug(label: str) -> str:
+def slug(label: str) -> str:
     """A label as a folder's name."""
     return re.sub(r"[^\w.=-]+", "-", label).strip("-.") or "row"

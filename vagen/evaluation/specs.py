@@ -73,16 +73,19 @@ class Hosted:
         """What a request calls the model."""
         return f"{self.vendor.prefix or ''}{self.model}"
 
+    def key_variable(self, options: EndpointConfig) -> str | None:
+        """Environment variable of its key; a vendor's goes to no address of somebody else."""
+        own = self.address not in (None, self.vendor.address) and self.vendor.own_address
+        return options.api_key_env or (None if own else self.vendor.api_key_env)
+
     def chat(self, options: EndpointConfig, spec: str) -> Chat:
         """What asks it.
 
         Raises:
             EndpointError: Its key is not in the environment, or its library is not installed.
         """
-        own = self.address not in (None, self.vendor.address) and self.vendor.own_address
-        variable = options.api_key_env or (None if own else self.vendor.api_key_env)
         where = self.address or f"the vendor of {spec}"
-        place = Place(where, self.model, "eval.endpoint", variable)
+        place = Place(where, self.model, "eval.endpoint", self.key_variable(options))
         client = Client(options)
         if self.vendor.prefix is not None:
             return LiteLLMChat(client, place, self.address, dict(options.headers))

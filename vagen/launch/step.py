@@ -39,8 +39,8 @@ sys.excepthook = _say_error
 
 STORE_AWAY_SECONDS = 1800.0
 """How long a step waits for a store that does not answer."""
-OWN_POD = frozenset({"build", "register", "measure", "finalize"})
-"""Stages that need no Ray cluster: on Kubernetes the step's own pod executes them."""
+OWN_POD = frozenset({"build", "register", "measure", "finalize", "evaluate_model"})
+"""Stages and steps that need no Ray cluster: on Kubernetes the step's own pod executes them."""
 
 
 def run_stage(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
@@ -161,3 +161,19 @@ def save_report(run: str, evaluation: str, path: str) -> None:
     if opened.mirror is not None:
         opened.mirror.pull()
     shutil.copyfile(opened.fetch(opened.evaluation(evaluation)) / layout.REPORT, path)
+
+
+def evaluate_model(
+    evaluation: str, infra: str, uri: str, model: str, path: str
+) -> dict[str, float]:
+    """Evaluates a model, or makes the table of all; see `vagen.evaluation.in_store`.
+
+    Returns:
+        Success of each row that is known.
+    """
+    from vagen.evaluation import PAGE
+    from vagen.evaluation.in_store import evaluate_in_store
+
+    found = await_store(lambda: evaluate_in_store(evaluation, infra, uri, model))
+    shutil.copyfile(found.folder / PAGE, path)
+    return finite({f"{line.environment}/{line.model}": line.success for line in found.lines})

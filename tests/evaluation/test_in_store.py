@@ -1,0 +1,116 @@
+"""Evaluations whose models are played by processes of their own, which share a store."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chat_server import ANSWER, ChatServer
+
+from vagen.config import dump_yaml
+from vagen.config.base import ConfigError
+from vagen.config.infra import InfraConfig
+from vagen.config.yaml_io import parse_yaml
+from vagen.evaluation import Evaluated, evaluate, in_store, load_evaluation
+from vagen.evaluation.in_store import evaluate_in_store, fetch_evaluation
+
+MODELS = ("random", "hosted")
+
+
+@pytest.fixture
+def server() -> Iterator[ChatServer]:
+    with ChatServer() as running:
+        yield running
+
+
+def text(server: ChatServer, **changed: object) -> str:
+    options = {
+        "environments": {"lake": "frozenlake-tiny"},
+        "models": ["random", {"model": f"openai:m@{server.base_url}", "name": "hosted"}],
+        "count": 4,
+    }
+    return dump_yaml(load_evaluation(options | changed))
+
+
+def play(folder: Path, options: str, model: str) -> Evaluated:
+    infra = dump_yaml(InfraConfig(output_dir=str(folder / "pods")))
+    return evaluate_in_store(options, infra, (folder / "store" / "night").as_uri(), model)
+
+
+def test_the_table_is_that_of_one_process_and_nothing_is_asked_twice(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    options = text(server)
+    here = InfraConfig(output_dir=str(tmp_path))
+    whole = evaluate(load_evaluation(parse_yaml(options, "options")), here, tmp_path / "whole", str)
+    asked = len(server.bodies)
+    for model in MODELS:
+        assert [line.model for line in play(tmp_path, options, model).lines] == [model]
+    assert play(tmp_path, options, "").lines == whole.lines
+    assert len(server.bodies) == 2 * asked
+    # A task that is tried again, and one whose rows were lost, ask for nothing.
+    play(tmp_path, options, "hosted")
+    shutil.rmtree(tmp_path / "store" / "night" / "rows")
+    for model in (*MODELS, ""):
+        again = play(tmp_path, options, model)
+    assert again.lines == whole.lines
+    assert len(server.bodies) == 2 * asked
+    uri, folder = (tmp_path / "store" / "night").as_uri(), tmp_path / "fetched"
+    assert fetch_evaluation(uri, here, folder)
+    assert not fetch_evaluation(uri + "-other", here, tmp_path / "none")
+    found = evaluate(load_evaluation(folder / "evaluation.yaml"), here, folder, str)
+    assert found.lines == whole.lines and len(server.bodies) == 2 * asked
+    assert all((folder / line.report).is_file() for line in found.lines)
+
+
+def _play(folder: Path, options: str) -> None:
+    in_store.SECONDS = 0.02
+    play(folder, options, "hosted")
+
+
+def test_a_killed_task_goes_on_from_the_answers_in_the_store(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    options = text(server, episodes=1)
+    server.behaviour.delay = 0.1
+    process = multiprocessing.get_context("spawn").Process(target=_play, args=(tmp_path, options))
+    process.start()
+    journal = tmp_path / "store" / "night" / "journals" / "hosted.jsonl"
+    while not journal.is_file() or len(journal.read_bytes().splitlines()) < 3:
+        assert process.is_alive()
+        time.sleep(0.01)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    time.sleep(0.3)  # what was on its way to the server has been answered
+    kept = len(journal.read_bytes().splitlines())
+    before = len(server.answered)
+    server.behaviour.delay = 0.0
+    play(tmp_path, options, "hosted")
+    assert len(server.answered) - before == len(set(server.answered)) - kept
+    assert kept >= before - 2, "one was under way, one may not have been copied"
+
+
+def test_budgets_are_shared_and_what_is_left_is_spent_on_the_table(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    other = {"model": f"openai:n@{server.base_url}", "name": "other"}
+    models = [{"model": f"openai:m@{server.base_url}", "name": "hosted"}, other]
+    limits = {"max_tokens": 6000, "endpoint": {"max_tokens": ANSWER}}
+    options = text(server, models=models, count=16, episodes=1, **limits)
+
+    def spent(found: Evaluated) -> int:
+        return sum(line.tokens.total for line in found.lines if line.tokens)
+
+    first = play(tmp_path, options, "hosted")
+    assert first.stopped == "max_tokens = 3000"
+    assert 1500 < spent(first) <= 3000
+    table = play(tmp_path, options, "")  # the other's task has never come to play
+    assert table.stopped == "max_tokens = 6000"
+    assert 3000 < spent(table) <= 6000
+    with pytest.raises(ConfigError, match="no model 'third'"):
+        play(tmp_path, options, "third")

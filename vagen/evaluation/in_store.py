@@ -1,0 +1,190 @@
+"""An evaluation by several processes, each with the rows of one model; what they share is a store.
+
+Under the evaluation's URI lie, as in its folder, `rows/ENVIRONMENT/MODEL`, the answers as
+`journals/MODEL.jsonl`, and `evaluation.yaml`. A process that takes over from a killed one finds
+all answers but those of the last seconds.
+"""
+
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vagen import progress
+from vagen.config.base import ConfigError
+from vagen.config.evaluation_options import EvaluationConfig
+from vagen.config.infra import InfraConfig
+from vagen.config.load import load_infra
+from vagen.config.yaml_io import parse_yaml
+from vagen.evaluation.evaluate import (
+    JOURNAL,
+    OPTIONS,
+    ROWS,
+    Evaluated,
+    check_rows,
+    evaluate,
+    load_evaluation,
+    slug,
+)
+from vagen.evaluation.record import record
+from vagen.evaluation.specs import SCRIPTED, endpoint_options, parse_spec
+from vagen.run import layout
+from vagen.run.uris import run_name, split_uri
+from vagen.storage import Store, StoreAway, open_store
+from vagen.tracking import TrackingError
+
+SECONDS = 15.0
+"""How often answers are copied into the store."""
+_TABLE = "table"
+"""The process that has all rows: it asks for what budgets had left unplayed."""
+
+
+def evaluate_in_store(evaluation: str, infra: str, uri: str, model: str) -> Evaluated:
+    """Plays one model on every environment; or, when all have played, makes the table of them.
+
+    Args:
+        evaluation: The options, YAML. Each hosted model gets an equal share of its budgets.
+        infra: Where this happens, YAML.
+        uri: Of the evaluation, `file://` or `s3://`. What is there is not made again.
+        model: What the row is called; empty makes the table, and records it in MLflow.
+
+    Returns:
+        What was found, in a folder of this machine that holds just that.
+
+    Raises:
+        ConfigError, EndpointError: As `evaluate`; also a model with weights.
+        StorageError: The store cannot be used.
+    """
+    options = load_evaluation(parse_yaml(evaluation, "evaluation"))
+    where = load_infra(parse_yaml(infra, "infra"))
+    place, name = split_uri(uri)
+    store = open_store(place, where.s3)
+    own = slug(model) if model else _TABLE
+    folder = Path(where.output_dir) / layout.EVALUATIONS / name / own
+    shutil.rmtree(folder, ignore_errors=True)
+    _fetch(store, name, folder, [model] if model else [entry.label for entry in options.models])
+    with _kept(store, f"{name}/journals/{own}.jsonl", folder / JOURNAL):
+        evaluated = evaluate(_alone(options, model) if model else options, where, folder, _weights)
+    for row in evaluated.rows:
+        key = row.folder.relative_to(folder).as_posix()
+        store.put_directory(row.folder, f"{name}/{key}", replace=True)
+    if not model:
+        store.write_file(f"{name}/{OPTIONS}", (folder / OPTIONS).read_bytes())
+        try:
+            record(evaluated, options, where)
+        except TrackingError as error:
+            progress.note(f"{error}; the evaluation is whole without it")
+    return evaluated
+
+
+def fetch_evaluation(uri: str, infra: InfraConfig, folder: Path) -> bool:
+    """Copies what a store has of an evaluation into a folder, which is then one of this machine.
+
+    Returns:
+        Whether there is one whose table was made.
+    """
+    place, name = split_uri(uri)
+    store = open_store(place, infra.s3)
+    content = store.read_file(f"{name}/{OPTIONS}")
+    if content is None:
+        return False
+    if not folder.exists():
+        options = load_evaluation(parse_yaml(content.decode(), uri))
+        _fetch(store, name, folder, [entry.label for entry in options.models])
+        (folder / OPTIONS).write_bytes(content)
+    return True
+
+
+def check_for_pods(options: EvaluationConfig, secrets: Sequence[str]) -> None:
+    """Refuses what another machine could not evaluate.
+
+    Args:
+        options: What is evaluated.
+        secrets: Environment variables that tasks get from Secrets.
+
+    Raises:
+        ConfigError: Says what would be right.
+    """
+    for name, entry in options.environments.items():
+        if Path(entry.experiment).suffix or len(Path(entry.experiment).parts) != 1:
+            raise ConfigError(
+                f"`environments.{name}`: pods do not have {entry.experiment}; name an experiment "
+                "of the image, and put what differs into `overrides`"
+            )
+    if options.prices not in (None, "litellm"):
+        raise ConfigError(f"`prices`: pods do not have {options.prices}; take `litellm`")
+    check_rows(options, _weights)
+    for entry in options.models:
+        hosted = None if entry.model in SCRIPTED else parse_spec(entry.model)
+        own = endpoint_options(options.endpoint, entry.endpoint, entry.label)
+        variable = hosted and hosted.key_variable(own)
+        if variable and variable not in secrets:
+            raise ConfigError(
+                f"{entry.model} needs {variable}, which no Secret gives to the tasks: "
+                f"infra.kubernetes.secrets.NAME=[{variable}]"
+            )
+
+
+def _weights(spec: str) -> str:
+    raise ConfigError(
+        f"model {spec!r} has weights, which tasks of an evaluation do not load: measure a run by "
+        "`vagen submit --evaluate RUN`, or serve the model and write openai:MODEL@http://..."
+    )
+
+
+def _alone(options: EvaluationConfig, label: str) -> EvaluationConfig:
+    """One model's part of an evaluation."""
+    entries = [entry for entry in options.models if entry.label == label]
+    if not entries:
+        raise ConfigError(f"the evaluation has no model {label!r}")
+    changed: dict[str, Any] = {"models": entries, "baseline": None}
+    parts = max(1, sum(entry.model not in SCRIPTED for entry in options.models))
+    if options.max_cost is not None:
+        changed["max_cost"] = options.max_cost / parts
+    if options.max_tokens is not None:
+        changed["max_tokens"] = max(1, options.max_tokens // parts)
+    return options.model_copy(update=changed)
+
+
+def _fetch(store: Store, name: str, folder: Path, labels: Sequence[str]) -> None:
+    """Rows and answers of some models; the answers of all of them are one journal."""
+    places = [slug(label) for label in labels]
+    folder.mkdir(parents=True)
+    for key in store.list(f"{name}/{ROWS}"):
+        if run_name(key) in places:
+            store.fetch_directory(key, folder / Path(key).relative_to(name))
+    found = (store.read_file(f"{name}/journals/{place}.jsonl") for place in [*places, _TABLE])
+    lines = dict.fromkeys(line for content in found for line in (content or b"").splitlines(True))
+    (folder / JOURNAL).write_bytes(b"".join(lines))
+
+
+@contextmanager
+def _kept(store: Store, name: str, journal: Path) -> Iterator[None]:
+    """Copies a journal, which only grows, into a store: now and then, and at the end."""
+    ended, sent = threading.Event(), journal.stat().st_size
+
+    def send() -> None:
+        nonlocal sent
+        content = journal.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) > sent:
+            store.write_file(name, whole)
+            sent = len(whole)
+
+    def keep() -> None:
+        while not ended.wait(SECONDS):
+            try:
+                send()
+            except StoreAway as error:
+                progress.note(f"{error}; answers are copied when it is there again")
+
+    thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        send()
