@@ -17,6 +17,7 @@ from vagen.config.infra import InfraConfig
 from vagen.config.yaml_io import parse_yaml
 from vagen.evaluation import Evaluated, evaluate, in_store, load_evaluation
 from vagen.evaluation.in_store import evaluate_in_store, fetch_evaluation
+from vagen.storage import LocalStore, StoreAway
 
 MODELS = ("random", "hosted")
 
@@ -36,9 +37,11 @@ def text(server: ChatServer, **changed: object) -> str:
     return dump_yaml(load_evaluation(options | changed))
 
 
-def play(folder: Path, options: str, model: str) -> Evaluated:
+def play(folder: Path, options: str, model: str, uri: str | None = None) -> Evaluated:
     infra = dump_yaml(InfraConfig(output_dir=str(folder / "pods")))
-    return evaluate_in_store(options, infra, (folder / "store" / "night").as_uri(), model)
+    shutil.rmtree(folder / "pods", ignore_errors=True)  # a pod finds nothing
+    uri = uri or (folder / "store" / "night").as_uri()
+    return evaluate_in_store(options, infra, uri, model)
 
 
 def test_the_table_is_that_of_one_process_and_nothing_is_asked_twice(
@@ -67,6 +70,23 @@ def test_the_table_is_that_of_one_process_and_nothing_is_asked_twice(
     assert all((folder / line.report).is_file() for line in found.lines)
 
 
+@pytest.mark.slow
+def test_a_bucket_has_it_as_a_folder_has(server: ChatServer, tmp_path: Path, bucket: str) -> None:
+    options, uri = text(server), f"{bucket}/runs/evaluations/night"
+    tables = []
+    for model in (*MODELS, "", "hosted", ""):
+        asked = len(server.bodies)
+        tables.append(play(tmp_path, options, model, uri).lines)
+        assert (len(server.bodies) > asked) == (len(tables) == 2), "the hosted model, once"
+    assert tables[2] == tables[4] and len(tables[2]) == 2
+    here = InfraConfig(output_dir=str(tmp_path))
+    assert fetch_evaluation(uri, here, tmp_path / "fetched")
+    found = evaluate(
+        load_evaluation(tmp_path / "fetched" / "evaluation.yaml"), here, tmp_path / "fetched", str
+    )
+    assert found.lines == tables[2] and len(server.bodies) == asked
+
+
 def _play(folder: Path, options: str) -> None:
     in_store.SECONDS = 0.02
     play(folder, options, "hosted")
@@ -93,6 +113,26 @@ def test_a_killed_task_goes_on_from_the_answers_in_the_store(
     play(tmp_path, options, "hosted")
     assert len(server.answered) - before == len(set(server.answered)) - kept
     assert kept >= before - 2, "one was under way, one may not have been copied"
+
+
+def test_a_store_that_is_away_when_it_ends_costs_nothing(
+    server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise StoreAway("the store does not answer")
+
+    monkeypatch.setattr(LocalStore, "write_file", away)
+    with pytest.raises(StoreAway):
+        play(tmp_path, text(server), "hosted")
+    monkeypatch.undo()
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # the same pod, once more
+    asked = len(server.bodies)
+    assert asked
+    (line,) = play(tmp_path, text(server), "hosted").lines
+    assert line.episodes == 4 and len(server.bodies) == asked
+    monkeypatch.undo()
+    play(tmp_path, text(server), "hosted")
+    assert len(server.bodies) == asked
 
 
 def test_budgets_are_shared_and_what_is_left_is_spent_on_the_table(

@@ -5,7 +5,6 @@ Under the evaluation's URI lie, as in its folder, `rows/ENVIRONMENT/MODEL`, the 
 all answers but those of the last seconds.
 """
 
-import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,8 +29,9 @@ from vagen.evaluation.evaluate import (
 )
 from vagen.evaluation.record import record
 from vagen.evaluation.specs import SCRIPTED, endpoint_options, parse_spec
+from vagen.report.files import write_whole
 from vagen.run import layout
-from vagen.run.uris import run_name, split_uri
+from vagen.run.uris import split_uri
 from vagen.storage import Store, StoreAway, open_store
 from vagen.tracking import TrackingError
 
@@ -47,15 +47,17 @@ def evaluate_in_store(evaluation: str, infra: str, uri: str, model: str) -> Eval
     Args:
         evaluation: The options, YAML. Each hosted model gets an equal share of its budgets.
         infra: Where this happens, YAML.
-        uri: Of the evaluation, `file://` or `s3://`. What is there is not made again.
+        uri: Of the evaluation, `file://` or `s3://`. What is there, or in this machine's folder
+            since the store was away, is not made again.
         model: What the row is called; empty makes the table, and records it in MLflow.
 
     Returns:
-        What was found, in a folder of this machine that holds just that.
+        What was found, in a folder of this machine.
 
     Raises:
         ConfigError, EndpointError: As `evaluate`; also a model with weights.
         StorageError: The store cannot be used.
+        StoreAway: It does not answer; calling it again goes on.
     """
     options = load_evaluation(parse_yaml(evaluation, "evaluation"))
     where = load_infra(parse_yaml(infra, "infra"))
@@ -63,7 +65,6 @@ def evaluate_in_store(evaluation: str, infra: str, uri: str, model: str) -> Eval
     store = open_store(place, where.s3)
     own = slug(model) if model else _TABLE
     folder = Path(where.output_dir) / layout.EVALUATIONS / name / own
-    shutil.rmtree(folder, ignore_errors=True)
     _fetch(store, name, folder, [model] if model else [entry.label for entry in options.models])
     with _kept(store, f"{name}/journals/{own}.jsonl", folder / JOURNAL):
         evaluated = evaluate(_alone(options, model) if model else options, where, folder, _weights)
@@ -149,21 +150,27 @@ def _alone(options: EvaluationConfig, label: str) -> EvaluationConfig:
 
 
 def _fetch(store: Store, name: str, folder: Path, labels: Sequence[str]) -> None:
-    """Rows and answers of some models; the answers of all of them are one journal."""
+    """Adds rows and answers of some models; the answers of all of them are one journal."""
     places = [slug(label) for label in labels]
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for key in store.list(f"{name}/{ROWS}"):
-        if run_name(key) in places:
-            store.fetch_directory(key, folder / Path(key).relative_to(name))
-    found = (store.read_file(f"{name}/journals/{place}.jsonl") for place in [*places, _TABLE])
-    lines = dict.fromkeys(line for content in found for line in (content or b"").splitlines(True))
-    (folder / JOURNAL).write_bytes(b"".join(lines))
+        place = folder / Path(key).relative_to(name)
+        if place.name in places and not place.exists():
+            store.fetch_directory(key, place)
+    journal = folder / JOURNAL
+    found = [journal.read_bytes() if journal.is_file() else b""]
+    found += [
+        store.read_file(f"{name}/journals/{place}.jsonl") or b"" for place in (*places, _TABLE)
+    ]
+    lines = dict.fromkeys(line for content in found for line in content.splitlines(True))
+    with write_whole(journal) as partial:
+        partial.write_bytes(b"".join(line for line in lines if line.endswith(b"\n")))
 
 
 @contextmanager
 def _kept(store: Store, name: str, journal: Path) -> Iterator[None]:
     """Copies a journal, which only grows, into a store: now and then, and at the end."""
-    ended, sent = threading.Event(), journal.stat().st_size
+    ended, sent = threading.Event(), 0
 
     def send() -> None:
         nonlocal sent
