@@ -28,7 +28,7 @@ from vagen.evaluation.evaluate import (
     slug,
 )
 from vagen.evaluation.record import record
-from vagen.evaluation.specs import SCRIPTED, endpoint_options, parse_spec
+from vagen.evaluation.specs import SCRIPTED, endpoint_options
 from vagen.report.files import write_whole
 from vagen.run import layout
 from vagen.run.uris import split_uri
@@ -116,11 +116,10 @@ def check_for_pods(options: EvaluationConfig, secrets: Sequence[str]) -> None:
             )
     if options.prices not in (None, "litellm"):
         raise ConfigError(f"`prices`: pods do not have {options.prices}; take `litellm`")
-    check_rows(options, _weights)
-    for entry in options.models:
-        hosted = None if entry.model in SCRIPTED else parse_spec(entry.model)
+    for row in check_rows(options, _weights):
+        entry = row.entry
         own = endpoint_options(options.endpoint, entry.endpoint, entry.label)
-        variable = hosted and hosted.key_variable(own)
+        variable = row.hosted and row.hosted.key_variable(own)
         if variable and variable not in secrets:
             raise ConfigError(
                 f"{entry.model} needs {variable}, which no Secret gives to the tasks: "
