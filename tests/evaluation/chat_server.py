@@ -57,6 +57,7 @@ class ChatServer(ThreadedServer):
         app = FastAPI()
         for path, write in {
             "/v1/chat/completions": _openai,
+            "/openai/deployments/{model}/chat/completions": _openai,  # Azure's
             "/v1/responses": _responses,
             "/v1/messages": _anthropic,
             "/models/{model}": _gemini,
@@ -116,7 +117,8 @@ def digest_of(body: dict[str, Any]) -> str:
 
 def _has_key(request: Request, key: str) -> bool:
     headers = request.headers
-    sent = (headers.get("authorization"), headers.get("x-api-key"), headers.get("x-goog-api-key"))
+    names = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
+    sent = [headers.get(name) for name in names]
     return f"Bearer {key}" in sent or key in sent
 
 

@@ -363,6 +363,8 @@ def test_a_matrix_of_pictures(server: ChatServer, tmp_path: Path) -> None:
     assert sum("<action>" in prompt for prompt in prompts) == 1 == len(prompts) - 1
     with pytest.raises(ConfigError, match="image_scal"):
         run(server, tmp_path / "f", count=1, matrix={"endpoint.image_scal": [1]})
+    with pytest.raises(ConfigError, match="context = concat has no window"):
+        run(server, tmp_path / "f", count=1, matrix={"rollout_manager.window_size": [1, 2]})
 
 
 def _size(url: str) -> tuple[int, int]:

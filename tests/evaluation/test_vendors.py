@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import io
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ from PIL import Image
 from vagen.clients import EndpointError, NoAnswerError, Reason
 from vagen.clients.chat import Reply
 from vagen.config.evaluation_options import EndpointConfig
-from vagen.evaluation.specs import parse_spec
+from vagen.evaluation.prices import load_prices
+from vagen.evaluation.specs import VENDORS, parse_spec
 from vagen.evaluation.transcript import request_body
 from vagen.rollout.types import Sampling
 
@@ -31,20 +34,22 @@ MESSAGES = [
     {"role": "assistant", "content": "<answer>Left</answer>"},
     {"role": "user", "content": "And now?"},
 ]
-ADDRESSES = {"anthropic": "", "gemini": "", "openai-responses": "/v1"}
-"""What comes after the server's root."""
+ADDRESSES = {"anthropic": "", "gemini": "", "openai-responses": "/v1", "azure": ""}
+"""What comes after the server's root, for vendors that LiteLLM asks."""
+PLAIN = ("openai", "openrouter", "together", "ollama")
+"""Those with OpenAI's own format, which need no library."""
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
-    for name in ("ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY", "KEY"):
+    for name in ("KEY", *(v.api_key_env for v in VENDORS.values() if v.api_key_env)):
         monkeypatch.setenv(name, "secret")
     with ChatServer(said=("<answer>Up</answer>",)) as running:
         yield running
 
 
-def ask(server: ChatServer, vendor: str, **options: Any) -> Reply:
-    spec = f"{vendor}:m@{server.root}{ADDRESSES[vendor]}"
+def ask(server: ChatServer, vendor: str, spec: str = "", times: int = 1, **options: Any) -> Reply:
+    spec = spec or f"{vendor}:m@{server.root}{ADDRESSES.get(vendor, '/v1')}"
     config = EndpointConfig(
         **{"api_key_env": "KEY", "retries": 0, "backoff": 0.01, "timeout": 60} | options
     )
@@ -54,15 +59,16 @@ def ask(server: ChatServer, vendor: str, **options: Any) -> Reply:
 
     async def run() -> Reply:
         chat = hosted.chat(config, spec)
+        body = request_body(config, hosted, MESSAGES, sampling)
         try:
-            return await chat.reply(request_body(config, hosted.name, MESSAGES, sampling))
+            return (await asyncio.gather(*(chat.reply(body) for _ in range(times))))[0]
         finally:
             await chat.close()
 
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("vendor", ADDRESSES)
+@pytest.mark.parametrize("vendor", [*ADDRESSES, *PLAIN])
 def test_the_conversation_goes_out_and_the_reply_comes_back(
     server: ChatServer, vendor: str
 ) -> None:
@@ -81,19 +87,67 @@ def test_the_conversation_goes_out_and_the_reply_comes_back(
     assert 99 in _numbers(body) and 0.5 in _numbers(body)
 
 
-@pytest.mark.parametrize("vendor", ADDRESSES)
+@pytest.mark.parametrize("vendor", sorted({*ADDRESSES, *PLAIN} - {"azure"}))
 def test_a_vendors_key_goes_to_no_other_address(server: ChatServer, vendor: str) -> None:
     ask(server, vendor, api_key_env=None)
     assert server.headers and "secret" not in str(server.headers)
 
 
-def test_azure_is_at_its_customers_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = "azure:deployment@https://mine.openai.azure.com"
-    hosted = parse_spec(spec)
-    assert hosted is not None
-    monkeypatch.delenv("AZURE_API_KEY", raising=False)
+def test_azure_is_at_its_customers_address(
+    server: ChatServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.behaviour.key = "secret"
+    assert ask(server, "azure", api_key_env=None).text == "<answer>Up</answer>"
+    monkeypatch.delenv("AZURE_API_KEY")
     with pytest.raises(EndpointError, match="AZURE_API_KEY is not set"):
-        hosted.chat(EndpointConfig(), spec)
+        ask(server, "azure", api_key_env=None)
+
+
+@pytest.mark.parametrize("vendor", PLAIN)
+def test_a_vendor_is_where_it_always_is_and_gets_its_key(
+    server: ChatServer, monkeypatch: pytest.MonkeyPatch, vendor: str
+) -> None:
+    there = VENDORS[vendor]
+    assert there.address and there.address.endswith("/v1")
+    monkeypatch.setitem(VENDORS, vendor, replace(there, address=server.base_url))
+    server.behaviour.key = "secret" if there.api_key_env else None
+    assert ask(server, vendor, f"{vendor}:deep/m-1:free", api_key_env=None).text
+    [body] = server.bodies
+    limit = "max_completion_tokens" if vendor == "openai" else "max_tokens"
+    assert body["model"] == "deep/m-1:free" and body[limit] == 99
+    assert ("secret" in str(server.headers)) is bool(there.api_key_env)
+
+
+def test_any_model_of_litellm_by_its_name_there(server: ChatServer) -> None:
+    server.behaviour.key = "secret"
+    for name in ("openai/m", "openrouter/m", "together_ai/m"):
+        assert ask(server, "", f"litellm:{name}@{server.base_url}").text == "<answer>Up</answer>"
+    assert [body["model"] for body in server.bodies] == ["m"] * 3
+
+
+@pytest.mark.parametrize("vendor", ["openai", "anthropic"])
+def test_requests_per_minute_are_spread(server: ChatServer, vendor: str) -> None:
+    begun = time.monotonic()
+    ask(server, vendor, times=6, requests_per_minute=120)  # those of a second go at once
+    assert time.monotonic() - begun >= 1.5
+    assert len(server.bodies) == 6
+
+
+def test_prices_of_litellm_are_found_by_specification() -> None:
+    prices = load_prices("litellm")
+    assert prices.version.startswith("litellm ") and prices.currency == "USD"
+    for spec, name in {
+        "anthropic:claude-haiku-4-5": "litellm:anthropic/claude-haiku-4-5",
+        "gemini:gemini-2.5-flash": "litellm:gemini/gemini-2.5-flash",
+        "openai-responses:gpt-4o": "openai:gpt-4o@https://api.openai.com/v1",
+        "together:deepseek-ai/DeepSeek-V3": "litellm:together_ai/deepseek-ai/DeepSeek-V3",
+        "openrouter:openai/gpt-4o": "litellm:openrouter/openai/gpt-4o",
+    }.items():
+        price = prices.price(spec)
+        assert price is not None and price == prices.price(name), spec
+        assert 0 < price.input <= price.output < 100, spec
+        assert price.cached_input is None or price.cached_input <= price.input
+    assert prices.price("openai:nobody-s") is None
 
 
 @pytest.mark.parametrize("vendor", ADDRESSES)

@@ -115,20 +115,22 @@ def resolve_environments(
     return config.model_copy(update={"envs": resolved})
 
 
-def check_experiment(config: ExperimentConfig, place_of: PlaceOf = _nowhere) -> None:
+def check_experiment(
+    config: ExperimentConfig, place_of: PlaceOf = _nowhere, *, trains: bool = True
+) -> None:
     """Refuses an experiment that cannot run.
 
     Args:
         config: With resolved environments.
         place_of: Gives the file and line, preset or override that set a key.
+        trains: Whether a model is to be trained so; if not, its episodes alone must be possible.
 
     Raises:
         ConfigError: With one line per reason.
     """
-    about = (
+    of_training = (
         _estimation,
         _scores,
-        rollout_refusals,
         _update,
         _adapters,
         trainer_refusals,
@@ -137,7 +139,7 @@ def check_experiment(config: ExperimentConfig, place_of: PlaceOf = _nowhere) -> 
         _experts,
     )
     refusals = []
-    for check in about:
+    for check in (rollout_refusals, *(of_training if trains else ())):
         for path, reason in check(config):
             place = place_of(tuple(path.split(".")))
             refusals.append(f"`{path}`{f' ({place})' if place else ''}: {reason}")

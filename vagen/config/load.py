@@ -32,7 +32,8 @@ def load_experiment(
             the repository, or what `parse_yaml` made of a text.
         overrides: Dotted assignments with YAML values, e.g. `algorithm.lam=0.95` or
             `envs.lake.env_config.size=8`.
-        check: Whether the options go together is looked at too, for which torch is loaded.
+        check: Whether a model can be trained so is looked at too, for which torch is loaded;
+            otherwise whether its episodes can be played.
 
     Returns:
         The experiment with every option filled in, those of the environments included.
@@ -49,8 +50,7 @@ def load_experiment(
         layers.lay(document)
     config = validate(ExperimentConfig, layers.tree, layers.place_of)
     config = resolve_environments(config, layers.place_of)
-    if check:
-        check_experiment(config, layers.place_of)
+    check_experiment(config, layers.place_of, trains=check)
     return config
 
 

@@ -14,6 +14,8 @@ from vagen.config.yaml_io import read_yaml
 
 _UNIT = 1_000_000
 """Tokens that a price is for."""
+_VENDORS = {"openai": ("openai", "openai-responses"), "together_ai": ("together",)}
+"""What LiteLLM's vendors are called in specifications, where it is not the same."""
 
 
 class Price(Section):
@@ -75,7 +77,7 @@ def load_prices(source: str | None) -> Prices:
 
 
 def _prices_of_litellm() -> Prices:
-    """What LiteLLM knows, by its own names: `anthropic/x` is `anthropic:x` here."""
+    """What LiteLLM knows: its `anthropic/x` is `anthropic:x` here, and `litellm:anthropic/x`."""
     import importlib.metadata
 
     from vagen.clients.vendors import litellm
@@ -92,7 +94,10 @@ def _prices_of_litellm() -> Prices:
             else None,
         )
         vendor = str(facts.get("litellm_provider"))
-        models[f"{vendor}:{name.removeprefix(f'{vendor}/')}"] = price
+        model = name.removeprefix(f"{vendor}/")
+        for here in _VENDORS.get(vendor, (vendor,)):
+            models[f"{here}:{model}"] = price
+        models[f"litellm:{name}"] = models[f"litellm:{vendor}/{model}"] = price
     return Prices(version=f"litellm {importlib.metadata.version('litellm')}", models=models)
 
 

@@ -13,7 +13,7 @@ from vagen import progress
 from vagen.clients.chat import Tokens
 from vagen.config.base import config_digest, known
 from vagen.config.client_options import ClientConfig
-from vagen.config.evaluation_options import EndpointConfig, EvaluationConfig, ModelEntry
+from vagen.config.evaluation_options import EvaluationConfig, ModelEntry
 from vagen.config.infra import InfraConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.evaluation.journal import Journal
@@ -153,7 +153,7 @@ class Stage:
             environment=row.environment,
             spec=row.entry.model,
             chat=chat,
-            make_body=partial(_body, options, hosted),
+            make_body=partial(request_body, options, hosted),
             journal=self.journal,
             budget=self.budget,
             price=self.prices.price(row.entry.model),
@@ -272,7 +272,3 @@ def judged(config: ExperimentConfig, attempts: int) -> ExperimentConfig:
     scoring = {"use_state_reward": True, "sampling_fraction": 1.0}
     judge = config.judge.model_copy(update=scoring)
     return config.model_copy(update={"actor_rollout_ref": network, "judge": judge})
-
-
-def _body(options: EndpointConfig, hosted: Hosted, messages: Any, sampling: Any) -> dict[str, Any]:
-    return request_body(options, hosted.name, messages, sampling, limit_name=hosted.limit_name)

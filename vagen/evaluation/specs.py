@@ -33,8 +33,8 @@ class Vendor:
     """Where it is if no address is given; None leaves that to LiteLLM."""
     limit_name: str = "max_tokens"
     """How it calls the most tokens of an answer."""
-    own_address: bool = True
-    """Whether an address that is given is somebody else's; Azure has one for each customer."""
+    per_customer: bool = False
+    """Whether it has an address for each customer: one that is given is still the vendor's."""
 
 
 VENDORS = {
@@ -44,7 +44,7 @@ VENDORS = {
     "openai-responses": Vendor("openai/responses/", "OPENAI_API_KEY"),
     "anthropic": Vendor("anthropic/", "ANTHROPIC_API_KEY"),
     "gemini": Vendor("gemini/", "GEMINI_API_KEY"),
-    "azure": Vendor("azure/", "AZURE_API_KEY", own_address=False),
+    "azure": Vendor("azure/", "AZURE_API_KEY", per_customer=True),
     "openrouter": Vendor(None, "OPENROUTER_API_KEY", "https://openrouter.ai/api/v1"),
     "together": Vendor(None, "TOGETHER_API_KEY", "https://api.together.xyz/v1"),
     "ollama": Vendor(None, None, "http://127.0.0.1:11434/v1"),
@@ -63,10 +63,15 @@ class Hosted:
     address: str | None
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether its address is somebody else's than the vendor's."""
+        vendor = self.vendor
+        return not vendor.per_customer and self.address not in (None, vendor.address)
+
+    @property
     def limit_name(self) -> str:
         """How the endpoint calls the most tokens of an answer; a server of one's own as ever."""
-        own = self.vendor.address is not None and self.address != self.vendor.address
-        return "max_tokens" if own else self.vendor.limit_name
+        return "max_tokens" if self.elsewhere else self.vendor.limit_name
 
     @property
     def name(self) -> str:
@@ -75,8 +80,7 @@ class Hosted:
 
     def key_variable(self, options: EndpointConfig) -> str | None:
         """Environment variable of its key; a vendor's goes to no address of somebody else."""
-        own = self.address not in (None, self.vendor.address) and self.vendor.own_address
-        return options.api_key_env or (None if own else self.vendor.api_key_env)
+        return options.api_key_env or (None if self.elsewhere else self.vendor.api_key_env)
 
     def chat(self, options: EndpointConfig, spec: str) -> Chat:
         """What asks it.

@@ -18,6 +18,7 @@ from vagen.clients.chat import Body
 from vagen.config.evaluation_options import EndpointConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.envs.images import png_bytes
+from vagen.evaluation.specs import Hosted
 from vagen.rollout.types import Sampling
 
 _ROLES = ("system", "user", "assistant")
@@ -128,27 +129,24 @@ def without_token_limits(config: ExperimentConfig) -> ExperimentConfig:
 
 def request_body(
     options: EndpointConfig,
-    model: str,
+    hosted: Hosted,
     messages: Sequence[dict[str, Any]],
     sampling: Sampling,
-    *,
-    limit_name: str = "max_tokens",
 ) -> Body:
     """The request for the next answer.
 
     Args:
         options: The endpoint's.
-        model: Its name there.
+        hosted: Who is asked.
         messages: As `Transcript.messages` gives them.
         sampling: The experiment's.
-        limit_name: How the endpoint calls the most tokens of an answer.
     """
     temperature = sampling.temperature if options.temperature is None else options.temperature
     body: Body = {
-        "model": model,
+        "model": hosted.name,
         "messages": [_sent(message, options) for message in messages],
         "temperature": temperature,
-        limit_name: options.max_tokens or sampling.max_new_tokens,
+        hosted.limit_name: options.max_tokens or sampling.max_new_tokens,
         "seed": sampling.seed % 2**31,
     }
     if sampling.top_p < 1.0:
