@@ -16,6 +16,9 @@ beginning, P tokens alike, B rows, H heads, G query heads per key head, L cached
 tokens, D head size.
 """
 
+import vagen.models.without_sklearn  # noqa: F401
+
+# isort: split
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

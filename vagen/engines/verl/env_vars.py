@@ -48,11 +48,13 @@ def variables_of(*, cpu: bool) -> dict[str, str]:
 
 
 def begin() -> None:
-    """Does nothing: a process that has imported this package imports the others faster."""
+    """Spares Ray's processes what `transformers` does not need."""
+    import vagen.models.without_sklearn  # noqa: F401
 
 
 def configure(*, cpu: bool) -> dict[str, str]:
     """Prepares this process and returns the variables; neither verl nor transformers is loaded."""
+    begin()
     if cpu:
         from vagen.engines.verl.operators import declare_torchvision_operators
 
