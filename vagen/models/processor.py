@@ -192,6 +192,9 @@ def load_config(path: str | Path) -> Any:
     Raises:
         ModelError: There is none.
     """
+    import vagen.models.without_sklearn  # noqa: F401
+
+    # isort: split
     from transformers import AutoConfig
 
     try:
@@ -212,6 +215,9 @@ def load_tokenizer(path: str | Path, config: Any = None) -> Any:
     Raises:
         ModelError: There is none, or it has no vocabulary, chat template or end-of-turn token.
     """
+    import vagen.models.without_sklearn  # noqa: F401
+
+    # isort: split
     from transformers import AutoTokenizer
 
     try:

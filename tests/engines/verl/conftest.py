@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from verl_stories import OVERRIDES, Story, go_on, nodes, ray_files, rows_of, started, tell
 from vl_families import write_qwen25vl
+from warm_ray import warm_workers
 
 from vagen.engines.verl.env_vars import configure
 
@@ -20,6 +21,13 @@ _found = importlib.util.find_spec("verl")
 INSTALLED = _found is not None and _found.origin is not None
 if INSTALLED:
     configure(cpu=True)  # before verl or transformers is imported
+
+
+@pytest.fixture(scope="session", autouse=True)
+def workers() -> Iterator[None]:
+    """Ray's processes have imported what they need."""
+    with warm_workers():
+        yield
 
 
 class _Skipped(pytest.Module):
