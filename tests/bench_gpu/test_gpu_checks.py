@@ -110,7 +110,8 @@ def test_g4_no_cache_outlives_the_weights(run):
 def test_g5_peaks_beside_the_plan(run):
     found = run("g5", "--rollouts", "torch")
     for phase in ("rollout", "update"):
-        assert found["planned_gib"][phase] > 2 and found["measured_gib"][phase] > 2
+        assert found["planned_gib"][phase] > 2
+        assert found["measured_gib"][phase] > 1  # forked workers share what they have imported
     ratios = found["measured_over_planned"].values()
     assert found["passed"] is all(0.75 <= ratio <= 1.25 for ratio in ratios)
     assert found["step"]["rollout"] == "torch"
