@@ -5,7 +5,8 @@ Nothing that is session-scoped may be changed by a test; what a test changes it 
 
 import os
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,22 @@ os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+@pytest.fixture(scope="session")
+def warm_program() -> Iterator[Path]:
+    """Stands for Python: its processes have imported what commands and steps need."""
+    from warm_process import LIBRARIES
+    from warm_python import warm_python
+
+    with warm_python(*LIBRARIES, "kfp.dsl") as program:
+        yield program
+
+
+@pytest.fixture
+def warm_steps(warm_program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sys.executable` is that program."""
+    monkeypatch.setattr(sys, "executable", str(warm_program))
 
 
 @pytest.fixture(scope="session")

@@ -43,6 +43,7 @@ def digests(run: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_steps")
 def test_a_training_is_the_same_to_the_last_bit_however_its_steps_are_executed(tmp_path: Path):
     (tmp_path / "lake.yaml").write_text(lake_yaml(test_size=4, test_freq=1))
     new = ["lake.yaml", "infra.threads=1", "--name"]

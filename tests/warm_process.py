@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 
 VAGEN = "vagen.cli.main"
+LIBRARIES = ("mlflow", "vagen.launch.here", "vagen.models.loading", "vagen.train")
+"""What a training imports."""
 _PRELOADED = {
-    VAGEN: ("mlflow", "vagen.launch.here", "vagen.models.loading", "vagen.train"),
+    VAGEN: LIBRARIES,
     "benchmarks.gpu.__main__": ("warm_verl",),
 }
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -36,7 +38,8 @@ class WarmProcess:
         """Begins `python -m module *words` in a folder, where what it prints is `commands.log`."""
         self._log = cwd / "commands.log"
         self._begin = self._log.stat().st_size if self._log.exists() else 0
-        self._process = _CONTEXT.Process(target=_main, args=(module, words, cwd, self._log))
+        arguments = (module, words, cwd, self._log, sys.executable)
+        self._process = _CONTEXT.Process(target=_main, args=arguments)
         self._process.start()
 
     @property
@@ -61,11 +64,11 @@ class WarmProcess:
         return self._process.exitcode
 
 
-def _main(module: str, words: tuple[str, ...], cwd: Path, log: Path) -> None:
+def _main(module: str, words: tuple[str, ...], cwd: Path, log: Path, python: str) -> None:
     os.setsid()
     os.chdir(cwd)
     with log.open("ab", buffering=0) as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
-    sys.argv = [module, *words]
+    sys.argv, sys.executable = [module, *words], python
     sys.exit(importlib.import_module(module).main())

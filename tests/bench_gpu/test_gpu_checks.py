@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from warm_process import WarmProcess, preload
-from warm_ray import warm_workers
+from warm_python import warm_workers
 
 from vagen.metrics import PROBABILITY_CORRELATION, RATIO_MEAN
 

@@ -103,6 +103,7 @@ def test_what_the_components_hand_on(make_started_run, tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_steps")
 def test_an_evaluation_by_itself_runs_here(make_started_run, tmp_path: Path):
     run: Run = make_started_run()
     local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "pipeline"))
@@ -112,6 +113,7 @@ def test_an_evaluation_by_itself_runs_here(make_started_run, tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_steps")
 def test_an_evaluation_of_models_runs_here(tmp_path: Path):
     local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "pipeline"))
     options = {

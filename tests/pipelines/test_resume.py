@@ -54,6 +54,7 @@ def kill_in(process: WarmProcess, run: Path, stage: str, iteration: int | None) 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_steps")
 def test_killed_in_every_step_it_ends_as_one_left_alone(tmp_path: Path) -> None:
     (tmp_path / "lake.yaml").write_text(lake_yaml(test_size=16, warm_start_steps=6))
     start = ("run", "lake.yaml", "infra.threads=1", "--name")

@@ -23,7 +23,8 @@ from swift_server import free_ports
 from vagen.progress import read_events
 from vagen.storage import open_store
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_steps")]
+PYTHON = sys.executable
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def mlflow_server(tmp_path, bucket):
         with (tmp_path / "mlflow.log").open("wb") as log:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "mlflow", "server", "--workers", "1"),
+                    *(PYTHON, "-m", "mlflow", "server", "--workers", "1"),
                     *("--host", "127.0.0.1", "--port", str(port)),
                     *("--backend-store-uri", database.uri),
                     *("--artifacts-destination", f"{bucket}/mlflow"),

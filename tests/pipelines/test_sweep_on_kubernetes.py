@@ -128,6 +128,7 @@ def test_each_trial_is_a_pipeline_and_so_many_are_sent_at_a_time(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_steps")
 def test_trials_that_the_cluster_trains_are_read_from_the_store(
     kubeflow: KubeflowApi, bucket: str, tmp_path: Path
 ):

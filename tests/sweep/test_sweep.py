@@ -16,7 +16,7 @@ from vagen.progress import read_events
 from vagen.storage import read_manifest
 from vagen.tracking import default_uri, open_client
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_steps")]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from verl_stories import OVERRIDES, Story, go_on, nodes, ray_files, rows_of, started, tell
 from vl_families import write_qwen25vl
-from warm_ray import warm_workers
+from warm_python import warm_workers
 
 from vagen.engines.verl.env_vars import configure
 
