@@ -1,6 +1,7 @@
 """Evaluations: scripts on every environment, how fast hosted models are asked, and what kills cost.
 
-- `table`: expert, random, blind, and what `--model` adds, on every tiny experiment; a page.
+- `table`: expert, random, blind, and what `--model` adds, on every tiny experiment; of those that
+  `--trained EXPERIMENT=RUN` names also the run's policy and its warm start. A page each.
 - `throughput`: 64 episodes in flight at a server that answers each request after `--delay` seconds,
   so that it cannot answer more than 64 / delay a second; requests a second as a share of that.
 - `kills`: an evaluation killed 20 times at random requests: whether its table is that of one that
@@ -38,6 +39,7 @@ from vagen.config.load import load_experiment  # noqa: E402
 from vagen.envs import make  # noqa: E402
 from vagen.envs.registry import get_environment  # noqa: E402
 from vagen.evaluation import Evaluated, evaluate, load_evaluation  # noqa: E402
+from vagen.run.run import Run  # noqa: E402
 
 AIM = {"share_of_limit": 0.9, "asked_again": 0}
 IN_FLIGHT = 64
@@ -65,17 +67,23 @@ def lake(url: str, folder: Path, **changed: Any) -> Evaluated:
     return evaluate(load_evaluation(options), InfraConfig(output_dir=str(folder)), folder, str)
 
 
-def table(models: list[str], folder: Path) -> dict[str, Any]:
-    """Success of scripts and of the models given, by environment."""
-    environments = {}
+def table(models: list[str], trained: dict[str, Path], folder: Path) -> dict[str, float | None]:
+    """Success of scripts, of the models given and of trained ones, by environment."""
+    found = {}
     for path in sorted((ROOT / "experiments").glob("*-tiny.yaml")):
-        names = [each.env_name for each in load_experiment(path, check=False).envs.values()]
-        if all(get_environment(name).load().has_expert for name in names):
-            environments[path.stem.removesuffix("-tiny")] = str(path)
-    options = {"environments": environments, "models": ["expert", "random", "blind", *models]}
-    infra = InfraConfig(output_dir=str(folder.parent))
-    found = evaluate(load_evaluation(options | {"count": 64}), infra, folder, str)
-    return {f"{line.environment}/{line.model}": line.success for line in found.lines}
+        envs = load_experiment(path, check=False).envs.values()
+        if not all(get_environment(env.env_name).load().has_expert for env in envs):
+            continue
+        name, rows = path.stem.removesuffix("-tiny"), ["expert", "random", "blind", *models]
+        if run := trained.get(path.stem):
+            of = Run.open(run)
+            policies = {"trained": of.newest_policy(), "warm start": of.initial_model()}
+            rows += [{"name": row, "model": str(policy)} for row, policy in policies.items()]
+        options = {"environments": {name: str(path)}, "models": rows, "count": 64}
+        infra = InfraConfig(output_dir=str(folder.parent))
+        lines = evaluate(load_evaluation(options), infra, folder / name, str).lines
+        found |= {f"{name}/{line.model}": line.success for line in lines}
+    return found
 
 
 def served(environment: str, policy: str, spec: str, server: str, folder: Path) -> dict[str, Any]:
@@ -190,6 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("parts", nargs="*", default=["table", "throughput", "kills"])
     parser.add_argument("--model", action="append", default=[])
+    parser.add_argument("--trained", action="append", default=[], metavar="EXPERIMENT=RUN")
     parser.add_argument("--served", action="append", default=[], metavar="EXPERIMENT=POLICY=SPEC")
     parser.add_argument("--server", default="", help="which server --served is, e.g. vLLM 0.30.0")
     parser.add_argument("--delay", type=float, default=1.0)
@@ -207,7 +216,8 @@ def main() -> None:
             row = served(name, policy, spec, options.server, Path(scratch) / name / options.server)
             results.setdefault("served", {})[f"{name} on {options.server}"] = row
     if "table" in options.parts:
-        results["table"] = table(options.model, options.page)
+        trained = {name: Path(run) for name, _, run in (e.partition("=") for e in options.trained)}
+        results["table"] = table(options.model, trained, options.page)
     results |= {"aim": AIM, "date": str(datetime.date.today()), "machine": describe_machine()}
     path.write_text(json.dumps(results, indent=2) + "\n")
     print(json.dumps(results, indent=2))
