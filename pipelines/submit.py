@@ -1,6 +1,7 @@
 """Sends pipelines to Kubeflow: a training, or an evaluation now or by schedule."""
 
 import contextlib
+import io
 import logging
 import os
 import tempfile
@@ -47,7 +48,8 @@ class Kubeflow:
         with _answers(host):
             import kfp
 
-            with warnings.catch_warnings():
+            # It prints that there is no kubeconfig; what that comes to is said below.
+            with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
                 warnings.simplefilter("ignore", FutureWarning)
                 self._client = kfp.Client(host=host, namespace=namespace or "kubeflow")
             self._client.get_kfp_healthz()

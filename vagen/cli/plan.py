@@ -14,8 +14,9 @@ def plan(options: Namespace) -> None:
         options.infra_overrides.append(f"engine={options.engine}")
     experiment, infra = load_configs(options)
     console = Console()
-    for part in plan_parts(experiment, infra):
-        if isinstance(part, str):  # as it is, in lines of any length
-            console.print(part, markup=False, highlight=False, soft_wrap=True)
-        else:
-            console.print(part)
+    with console.status("draws levels and counts their tokens"):
+        for part in plan_parts(experiment, infra):
+            if isinstance(part, str):  # as it is, in lines of any length
+                console.print(part, markup=False, highlight=False, soft_wrap=True)
+            else:
+                console.print(part)
