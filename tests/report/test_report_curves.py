@@ -42,6 +42,21 @@ def test_every_panel_is_drawn(tmp_path, drawn):
     ]
 
 
+def test_long_numbers_leave_every_panel_room(tmp_path, drawn):
+    """Two iterations of a policy that hardly moves: ticks of nine characters in most panels."""
+    history = sample_history(2)
+    for row in history:
+        for name in row:
+            if name.startswith(("actor/", "critic/")):
+                row[name] = -1.78e-4 * row["iteration"]
+    write_curves(history, tmp_path / "c.png")
+    renderer = drawn[0].canvas.get_renderer()
+    boxes = [axes.get_tightbbox(renderer) for axes in drawn[0].axes]
+    assert all(axes.bbox.width > 100 for axes in drawn[0].axes)
+    for number, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[:number])
+
+
 def test_what_one_decides_by_is_drawn_of_the_training(tmp_path, drawn):
     write_curves(sample_history(20), tmp_path / "c.png")
     for title, labels in {

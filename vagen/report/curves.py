@@ -57,16 +57,19 @@ def write_curves(
         window: Iterations of the trailing mean drawn over the faint raw curve; 1 draws raw only.
     """
     figure = _figure(14.0, 12.8)
-    grid = figure.add_gridspec(4, 12)
-    places = [grid[0, :6], grid[0, 6:9], grid[0, 9:]]
-    places += [grid[1, at : at + 4] for at in (0, 4, 8)]
-    places += [grid[2, at : at + 3] for at in (0, 3, 6, 9)]
-    places += [grid[3, :4], grid[3, 4:8]]
-    for panel, place in zip(PANELS, places, strict=True):
+    # Each row has columns of its own: long numbers beside one panel take nothing from other rows.
+    rows = figure.add_gridspec(4, 1)
+    widths = ((2, 1, 1), (1, 1, 1), (1, 1, 1, 1), (1, 1, 1))
+    places = [
+        place
+        for row, ratios in enumerate(widths)
+        for place in rows[row].subgridspec(1, len(ratios), width_ratios=ratios)
+    ]
+    for panel, place in zip(PANELS, places[:-1], strict=True):
         axes = figure.add_subplot(place)
         shown = marks if panel is SUCCESS_PANEL else ()
         _draw_panel(axes, history, panel, marks=shown, window=window)
-    _draw_timing(figure.add_subplot(grid[3, 8:]), history)
+    _draw_timing(figure.add_subplot(places[-1]), history)
     figure.suptitle(title, fontsize=15, fontweight="bold", color=INK)
     return _save(figure, path)
 
