@@ -129,8 +129,9 @@ gc: $(READY) ## Remove from Kubernetes what has expired (ARGS=--dry-run shows it
 	@$(BIN)/vagen cluster gc $(ARGS)
 
 check: ruff ## Lint, types of the package, and the tests that take seconds
-	$(BIN)/pyright vagen
-	$(BIN)/python -m pytest -m "not slow" -n auto
+	@# Side by side: types are checked on one core.
+	$(BIN)/pyright vagen & types=$$!; $(BIN)/python -m pytest -m "not slow" -n auto; \
+		fast=$$?; wait $$types && exit $$fast
 
 test: ## Lint, types, manifests, all tests, also those that train
 	@# Side by side: Ray's tests wait for much of their time, types are checked on one core, and
