@@ -78,7 +78,7 @@ def table(models: list[str], trained: dict[str, Path], folder: Path) -> dict[str
         if run := trained.get(path.stem):
             of = Run.open(run)
             policies = {"trained": of.newest_policy(), "warm start": of.initial_model()}
-            rows += [{"name": row, "model": str(policy)} for row, policy in policies.items()]
+            rows += [{"name": row, "model": policy} for row, policy in policies.items()]
         options = {"environments": {name: str(path)}, "models": rows, "count": 64}
         infra = InfraConfig(output_dir=str(folder.parent))
         lines = evaluate(load_evaluation(options), infra, folder / name, str).lines

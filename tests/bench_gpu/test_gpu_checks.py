@@ -35,10 +35,14 @@ def run(workers, tmp_path_factory) -> Callable[..., dict[str, Any]]:
     """Runs a check; gives its JSON."""
     folder = tmp_path_factory.mktemp("gpu")
 
-    def check(name: str, *arguments: str, model: str = "qwen25vl-tiny") -> dict[str, Any]:
+    def check(
+        name: str, *arguments: str, model: str = "qwen25vl-tiny", **environment: str
+    ) -> dict[str, Any]:
         words = [name, "--model", model, *TINY, "--repeats", "1", *arguments]
         words += ["--scratch", str(folder), "--output", str(folder)]
-        process = WarmProcess(*words, cwd=folder, module="benchmarks.gpu.__main__")
+        process = WarmProcess(
+            *words, cwd=folder, module="benchmarks.gpu.__main__", environment=environment
+        )
         code = process.wait()
         assert "Traceback" not in process.output, process.output[-3000:]
         found = json.loads((folder / f"gpu-{name}.json").read_text())
@@ -108,10 +112,10 @@ def test_g4_no_cache_outlives_the_weights(run):
 
 
 def test_g5_peaks_beside_the_plan(run):
-    found = run("g5", "--rollouts", "torch")
+    # Forked workers share what they have imported, and would hide memory.
+    found = run("g5", "--rollouts", "torch", WARM_RAY="")
     for phase in ("rollout", "update"):
-        assert found["planned_gib"][phase] > 2
-        assert found["measured_gib"][phase] > 1  # forked workers share what they have imported
+        assert found["planned_gib"][phase] > 2 and found["measured_gib"][phase] > 2
     ratios = found["measured_over_planned"].values()
     assert found["passed"] is all(0.75 <= ratio <= 1.25 for ratio in ratios)
     assert found["step"]["rollout"] == "torch"

@@ -53,7 +53,7 @@ def begin() -> None:
 
 
 def configure(*, cpu: bool) -> dict[str, str]:
-    """Prepares this process and returns the variables; neither verl nor transformers is loaded."""
+    """Prepares this process and returns the variables; verl and models are not loaded."""
     begin()
     if cpu:
         from vagen.engines.verl.operators import declare_torchvision_operators
