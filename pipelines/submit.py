@@ -137,11 +137,11 @@ class Kubeflow:
             cron: Six fields, seconds first, as Kubeflow has them; None: once, now.
             image: Container image of the tasks instead of the infra's.
         """
-        from vagen.evaluation.in_store import check_for_pods
+        from vagen.evaluation.in_store import for_pods
 
         check_image(infra, image)
         secrets = [key for keys in kubernetes_of(infra).secrets.values() for key in keys]
-        check_for_pods(options, secrets)
+        options = for_pods(options, secrets)
         arguments = {"evaluation": dump_yaml(options), "infra": dump_yaml(infra), "folder": uri}
         models = [entry.label for entry in options.models]
         write = partial(

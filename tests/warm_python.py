@@ -3,7 +3,7 @@
 A step of a pipeline or a worker of Ray pays about ten seconds of a core for imports, and the tests
 start hundreds of them. `warm_python` starts a process that imports libraries, and gives the path of
 a program that stands for Python: it hands its arguments, environment and files to that process,
-which forks, and ends when the XX Whoever starts processes starts them as ever.
+which forks. Its end and its exit code are the fork's. Whoever starts processes starts them as ever.
 """
 
 import importlib

@@ -14,10 +14,12 @@ from chat_server import ANSWER, ChatServer
 from vagen.config import dump_yaml
 from vagen.config.base import ConfigError
 from vagen.config.infra import InfraConfig
+from vagen.config.load import find_file
 from vagen.config.yaml_io import parse_yaml
 from vagen.evaluation import Evaluated, evaluate, in_store, load_evaluation
 from vagen.evaluation.in_store import evaluate_in_store, fetch_evaluation
 from vagen.storage import LocalStore, StoreAway
+from vagen.tracking import open_client
 
 MODELS = ("random", "hosted")
 
@@ -37,8 +39,8 @@ def text(server: ChatServer, **changed: object) -> str:
     return dump_yaml(load_evaluation(options | changed))
 
 
-def play(folder: Path, options: str, model: str, uri: str | None = None) -> Evaluated:
-    infra = dump_yaml(InfraConfig(output_dir=str(folder / "pods")))
+def play(folder: Path, options: str, model: str, uri: str | None = None, **where: str) -> Evaluated:
+    infra = dump_yaml(InfraConfig(output_dir=str(folder / "pods"), **where))
     shutil.rmtree(folder / "pods", ignore_errors=True)  # a pod finds nothing
     uri = uri or (folder / "store" / "night").as_uri()
     return evaluate_in_store(options, infra, uri, model)
@@ -152,5 +154,58 @@ def test_budgets_are_shared_and_what_is_left_is_spent_on_the_table(
     table = play(tmp_path, options, "")  # the other's task has never come to play
     assert table.stopped == "max_tokens = 6000"
     assert 3000 < spent(table) <= 6000
+    asked = len(server.bodies)
+    play(tmp_path, options, "other")  # for it is spent what was its share
+    assert len(server.bodies) == asked
     with pytest.raises(ConfigError, match="no model 'third'"):
         play(tmp_path, options, "third")
+
+
+def test_mlflow_has_each_row_once_however_often_the_table_is_made(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client = open_client(uri)
+
+    def runs(*models: str) -> list[str]:
+        options = text(server, models=[*models], name="night")
+        for model in (*models, ""):
+            play(tmp_path, options, model, mlflow_tracking_uri=uri)
+        ids = [experiment.experiment_id for experiment in client.search_experiments()]
+        return sorted(run.info.run_name or "" for run in client.search_runs(ids))
+
+    once = ["evaluation: night", "random on lake"]
+    assert runs("random") == once
+    assert runs("random") == once
+    assert runs("random", "blind") == sorted([*once, "blind on lake"])
+
+
+def test_what_an_interruption_has_left_of_a_fetched_evaluation_is_completed(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    options, here = text(server), InfraConfig(output_dir=str(tmp_path))
+    for model in (*MODELS, ""):
+        whole = play(tmp_path, options, model)
+    uri, folder = (tmp_path / "store" / "night").as_uri(), tmp_path / "fetched"
+    assert fetch_evaluation(uri, here, folder)
+    shutil.rmtree(folder / "rows" / "lake" / "hosted")
+    (folder / "evaluation.yaml").unlink()
+    assert fetch_evaluation(uri, here, folder)
+    asked = len(server.bodies)
+    found = evaluate(load_evaluation(folder / "evaluation.yaml"), here, folder, str)
+    assert found.lines == whole.lines and len(server.bodies) == asked
+
+
+def test_pods_get_what_files_of_this_machine_say(server: ChatServer, tmp_path: Path) -> None:
+    lake, prices = tmp_path / "lake.yaml", tmp_path / "prices.yaml"
+    shutil.copy(find_file("frozenlake-tiny", "experiments"), lake)
+    prices.write_text("version: mine\nmodels: {'openai:m': {input: 1.0, output: 2.0}}\n")
+    environments = {"lake": {"experiment": str(lake), "overrides": ["rollout_manager.max_turns=2"]}}
+    options = load_evaluation(
+        parse_yaml(text(server, environments=environments, prices=str(prices)), "options")
+    )
+    sent = dump_yaml(in_store.for_pods(options, ()))
+    for file in (lake, prices):
+        file.unlink()
+    (line,) = play(tmp_path, sent, "hosted").lines
+    assert line.cost and line.cost > 0 and line.turns and line.turns <= 2

@@ -143,10 +143,10 @@ def test_an_evaluation_of_models_has_a_task_for_each_with_keys_from_a_secret(
     ("changed", "words", "message"),
     [
         ({}, [], "needs ANTHROPIC_API_KEY, which no Secret gives"),
-        ({"environments": {"a": "mine/lake.yaml"}}, [KEY], "pods do not have mine/lake.yaml"),
+        ({"environments": {"a": "mine/lake.yaml"}}, [KEY], "there is no file mine/lake.yaml"),
         ({"models": ["outputs/run-1"]}, [KEY], "has weights"),
         ({"models": ["expert", "expert"]}, [KEY], "two models are called expert"),
-        ({"prices": "mine.yaml"}, [KEY], "pods do not have mine.yaml"),
+        ({"prices": "mine.yaml"}, [KEY], "there is no price file mine.yaml"),
         ({"baseline": "exprt"}, [KEY], "did you mean"),
         ({}, [KEY, "algorithm.lam=1"], "put the rest into the file"),
     ],

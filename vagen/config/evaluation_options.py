@@ -59,8 +59,8 @@ class ModelEntry(Section):
 class EnvironmentEntry(Section):
     """The levels and prompts of one experiment."""
 
-    experiment: str
-    """A name under `experiments/`, a file, or a run's folder."""
+    experiment: str | dict[str, Any]
+    """A name under `experiments/`, a file, or a run's folder; or what would be in the file."""
     overrides: list[str] = Field(default_factory=list)
     """Dotted assignments, as on the command line."""
 
@@ -94,8 +94,9 @@ class EvaluationConfig(Section):
     """Episodes on each level."""
     baseline: str | None = None
     """The row that the others are compared with; null is the first."""
-    prices: str | None = None
-    """File of prices (docs/evaluation.md); `litellm` takes those that the library ships."""
+    prices: str | dict[str, Any] | None = None
+    """File of prices (docs/evaluation.md), or what would be in it; `litellm` takes those that the
+    library ships."""
     max_cost: PositiveFloat | None = None
     """What all rows together may cost, in the price file's currency; then nothing more is asked."""
     max_tokens: PositiveInt | None = None

@@ -19,7 +19,7 @@ from vagen.config.errors import unknown_name, validate
 from vagen.config.evaluation_options import EnvironmentEntry, EvaluationConfig
 from vagen.config.infra import InfraConfig
 from vagen.config.layers import Layers, from_one_place, parse_override
-from vagen.config.load import load_experiment
+from vagen.config.load import find_file, load_experiment
 from vagen.config.schema import ExperimentConfig
 from vagen.config.yaml_io import Document, dump_yaml, read_yaml
 from vagen.evaluation.export import as_csv, as_latex, as_markdown
@@ -146,10 +146,22 @@ def load_environment(entry: EnvironmentEntry, *, check: bool = False) -> Experim
         entry: Names it.
         check: Whether a model could be trained so; to play, only environments must be right.
     """
-    for place in (Path(entry.experiment), Path(InfraConfig().output_dir) / entry.experiment):
+    return load_experiment(experiment_file(entry), entry.overrides, check=check)
+
+
+def experiment_file(entry: EnvironmentEntry) -> Document:
+    """What is in the experiment's file, unchecked.
+
+    Raises:
+        ConfigError: There is none of that name, or it is no YAML.
+    """
+    named = entry.experiment
+    if isinstance(named, dict):
+        return from_one_place(named, "the evaluation")
+    for place in (Path(named), Path(InfraConfig().output_dir) / named):
         if (place / layout.EXPERIMENT).is_file():
-            return load_experiment(place / layout.EXPERIMENT, entry.overrides, check=check)
-    return load_experiment(entry.experiment, entry.overrides, check=check)
+            return read_yaml(place / layout.EXPERIMENT)
+    return read_yaml(find_file(named, "experiments"))
 
 
 def _rows(options: EvaluationConfig, folder: Path, model_path: ModelPath) -> Iterator[Row]:

@@ -5,6 +5,7 @@ Under the evaluation's URI lie, as in its folder, `rows/ENVIRONMENT/MODEL`, the 
 all answers but those of the last seconds.
 """
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any
 
 from vagen import progress
 from vagen.config.base import ConfigError
-from vagen.config.evaluation_options import EvaluationConfig
+from vagen.config.evaluation_options import EvaluationConfig, ModelEntry
 from vagen.config.infra import InfraConfig
 from vagen.config.load import load_infra
 from vagen.config.yaml_io import parse_yaml
@@ -24,10 +25,12 @@ from vagen.evaluation.evaluate import (
     Evaluated,
     check_rows,
     evaluate,
+    experiment_file,
     load_evaluation,
     slug,
 )
-from vagen.evaluation.record import record
+from vagen.evaluation.prices import load_prices, prices_file
+from vagen.evaluation.record import DONE, FOLDER, record
 from vagen.evaluation.specs import SCRIPTED, endpoint_options
 from vagen.report.files import write_whole
 from vagen.run import layout
@@ -37,8 +40,9 @@ from vagen.tracking import TrackingError
 
 SECONDS = 15.0
 """How often answers are copied into the store."""
-_TABLE = "table"
-"""The process that has all rows: it asks for what budgets had left unplayed."""
+_TABLE = "-table"
+"""The process that has all rows: it asks for what budgets had left unplayed. No model's folder has
+such a name."""
 
 
 def evaluate_in_store(evaluation: str, infra: str, uri: str, model: str) -> Evaluated:
@@ -65,18 +69,16 @@ def evaluate_in_store(evaluation: str, infra: str, uri: str, model: str) -> Eval
     store = open_store(place, where.s3)
     own = slug(model) if model else _TABLE
     folder = Path(where.output_dir) / layout.EVALUATIONS / name / own
-    _fetch(store, name, folder, [model] if model else [entry.label for entry in options.models])
+    asked = _alone(options, model) if model else options
+    _fetch(store, name, folder, asked.models)
     with _kept(store, f"{name}/journals/{own}.jsonl", folder / JOURNAL):
-        evaluated = evaluate(_alone(options, model) if model else options, where, folder, _weights)
+        evaluated = evaluate(asked, where, folder, _weights)
     for row in evaluated.rows:
         key = row.folder.relative_to(folder).as_posix()
         store.put_directory(row.folder, f"{name}/{key}", replace=True)
     if not model:
         store.write_file(f"{name}/{OPTIONS}", (folder / OPTIONS).read_bytes())
-        try:
-            record(evaluated, options, where)
-        except TrackingError as error:
-            progress.note(f"{error}; the evaluation is whole without it")
+        _record(store, name, evaluated, options, where)
     return evaluated
 
 
@@ -91,31 +93,23 @@ def fetch_evaluation(uri: str, infra: InfraConfig, folder: Path) -> bool:
     content = store.read_file(f"{name}/{OPTIONS}")
     if content is None:
         return False
-    if not folder.exists():
+    if not (folder / OPTIONS).exists():  # what an interruption has left is completed
         options = load_evaluation(parse_yaml(content.decode(), uri))
-        _fetch(store, name, folder, [entry.label for entry in options.models])
+        _fetch(store, name, folder, options.models)
         (folder / OPTIONS).write_bytes(content)
     return True
 
 
-def check_for_pods(options: EvaluationConfig, secrets: Sequence[str]) -> None:
-    """Refuses what another machine could not evaluate.
+def for_pods(options: EvaluationConfig, secrets: Sequence[str]) -> EvaluationConfig:
+    """The options for another machine: what files of this one say is in them.
 
     Args:
         options: What is evaluated.
         secrets: Environment variables that tasks get from Secrets.
 
     Raises:
-        ConfigError: Says what would be right.
+        ConfigError: The other machine could not evaluate it; says what would be right.
     """
-    for name, entry in options.environments.items():
-        if Path(entry.experiment).suffix or len(Path(entry.experiment).parts) != 1:
-            raise ConfigError(
-                f"`environments.{name}`: pods do not have {entry.experiment}; name an experiment "
-                "of the image, and put what differs into `overrides`"
-            )
-    if options.prices not in (None, "litellm"):
-        raise ConfigError(f"`prices`: pods do not have {options.prices}; take `litellm`")
     for row in check_rows(options, _weights):
         entry = row.entry
         own = endpoint_options(options.endpoint, entry.endpoint, entry.label)
@@ -125,6 +119,15 @@ def check_for_pods(options: EvaluationConfig, secrets: Sequence[str]) -> None:
                 f"{entry.model} needs {variable}, which no Secret gives to the tasks: "
                 f"infra.kubernetes.secrets.NAME=[{variable}]"
             )
+    load_prices(options.prices)
+    prices = options.prices
+    if isinstance(prices, str) and prices != "litellm":
+        prices = prices_file(prices).tree
+    environments = {
+        name: entry.model_copy(update={"experiment": experiment_file(entry).tree})
+        for name, entry in options.environments.items()
+    }
+    return options.model_copy(update={"prices": prices, "environments": environments})
 
 
 def _weights(spec: str) -> str:
@@ -148,9 +151,26 @@ def _alone(options: EvaluationConfig, label: str) -> EvaluationConfig:
     return options.model_copy(update=changed)
 
 
-def _fetch(store: Store, name: str, folder: Path, labels: Sequence[str]) -> None:
+def _record(
+    store: Store, name: str, evaluated: Evaluated, options: EvaluationConfig, infra: InfraConfig
+) -> None:
+    """Records what was found in MLflow; which runs it has there is in the store."""
+    place, key = evaluated.folder / FOLDER, f"{name}/{FOLDER}.json"
+    for path, content in json.loads(store.read_file(key) or b"{}").items():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_text(content)
+    try:
+        record(evaluated, options, infra)
+    except TrackingError as error:
+        progress.note(f"{error}; the evaluation is whole without it")
+    files = [*place.rglob(layout.MLFLOW_RUN), *place.rglob(DONE)]
+    runs = {path.relative_to(place).as_posix(): path.read_text() for path in files}
+    store.write_file(key, json.dumps(runs).encode())
+
+
+def _fetch(store: Store, name: str, folder: Path, models: Sequence[ModelEntry]) -> None:
     """Adds rows and answers of some models; the answers of all of them are one journal."""
-    places = [slug(label) for label in labels]
+    places = [slug(entry.label) for entry in models]
     folder.mkdir(parents=True, exist_ok=True)
     for key in store.list(f"{name}/{ROWS}"):
         place = folder / Path(key).relative_to(name)

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from vagen.clients.chat import Tokens
 from vagen.config.base import ConfigError, Section
 from vagen.config.errors import validate
-from vagen.config.yaml_io import read_yaml
+from vagen.config.layers import from_one_place
+from vagen.config.yaml_io import Document, read_yaml
 
 _UNIT = 1_000_000
 """Tokens that a price is for."""
@@ -59,8 +61,8 @@ class Prices(Section):
         return self.models.get(model) or self.models.get(model.partition("@http")[0])
 
 
-def load_prices(source: str | None) -> Prices:
-    """The price file; without one there are no prices.
+def load_prices(source: str | dict[str, Any] | None) -> Prices:
+    """The price file, or what would be in it; without one there are no prices.
 
     Raises:
         ConfigError: It cannot be used; names the line.
@@ -69,11 +71,19 @@ def load_prices(source: str | None) -> Prices:
         return Prices(version="none", models={})
     if source == "litellm":
         return _prices_of_litellm()
-    path = Path(source)
-    if not path.is_file():
-        raise ConfigError(f"there is no price file {source}")
-    document = read_yaml(path)
-    return validate(Prices, document.tree, lambda key: document.places.get(key, str(path)))
+    document = prices_file(source) if isinstance(source, str) else from_one_place(source, "prices")
+    return validate(Prices, document.tree, lambda key: document.places.get(key, str(source)))
+
+
+def prices_file(path: str) -> Document:
+    """What is in it, unchecked.
+
+    Raises:
+        ConfigError: It is not there, or no YAML.
+    """
+    if not Path(path).is_file():
+        raise ConfigError(f"there is no price file {path}")
+    return read_yaml(Path(path))
 
 
 def _prices_of_litellm() -> Prices:

@@ -16,7 +16,7 @@ from vagen.tracking import Tracker
 
 FOLDER = "mlflow"
 """Of the evaluation: which MLflow runs it has, by row and digest, and what they still lack."""
-_DONE = "done"
+DONE = "done"
 
 
 def record(evaluated: Evaluated, options: EvaluationConfig, infra: InfraConfig) -> None:
@@ -37,9 +37,9 @@ def record(evaluated: Evaluated, options: EvaluationConfig, infra: InfraConfig) 
         named = row.folder.relative_to(evaluated.folder / ROWS)
         own = place / ROWS / named / read_manifest(row.folder).digest[:12]
         line = lines[row.environment, row.entry.label]
-        if not (own / _DONE).exists():
+        if not (own / DONE).exists():
             _record_row(own, row, line, options, infra, parent.run_id)
-            (own / _DONE).touch()
+            (own / DONE).touch()
     for file in (PAGE, TABLE):
         parent.log_artifact(evaluated.folder / file)
     parent.finish()
