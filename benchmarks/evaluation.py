@@ -1,7 +1,7 @@
 """Evaluations: scripts on every environment, how fast hosted models are asked, and what kills cost.
 
 - `table`: expert, random, blind, and what `--model` adds, on every tiny experiment; of those that
-  `--trained EXPERIMENT=RUN` names also the run's policy and its warm start. A page each.
+  `--trained EXPERIMENT=RUN` names also the run's policy and its warm start.
 - `throughput`: 64 episodes in flight at a server that answers each request after `--delay` seconds,
   so that it cannot answer more than 64 / delay a second; requests a second as a share of that.
 - `kills`: an evaluation killed 20 times at random requests: whether its table is that of one that
@@ -37,7 +37,6 @@ from chat_server import ChatServer, digest_of  # noqa: E402
 from vagen.config.infra import InfraConfig  # noqa: E402
 from vagen.config.load import load_experiment  # noqa: E402
 from vagen.envs import make  # noqa: E402
-from vagen.envs.registry import get_environment  # noqa: E402
 from vagen.evaluation import Evaluated, evaluate, load_evaluation  # noqa: E402
 from vagen.run.run import Run  # noqa: E402
 
@@ -69,21 +68,20 @@ def lake(url: str, folder: Path, **changed: Any) -> Evaluated:
 
 def table(models: list[str], trained: dict[str, Path], folder: Path) -> dict[str, float | None]:
     """Success of scripts, of the models given and of trained ones, by environment."""
-    found = {}
+    rows: list[str | dict[str, Any]] = ["expert", "random", "blind", *models]
+    environments = {}
     for path in sorted((ROOT / "experiments").glob("*-tiny.yaml")):
-        envs = load_experiment(path, check=False).envs.values()
-        if not all(get_environment(env.env_name).load().has_expert for env in envs):
-            continue
-        name, rows = path.stem.removesuffix("-tiny"), ["expert", "random", "blind", *models]
+        short = path.stem.removesuffix("-tiny")
+        environments[short] = str(path)
         if run := trained.get(path.stem):
             of = Run.open(run)
             policies = {"trained": of.newest_policy(), "warm start": of.initial_model()}
-            rows += [{"name": row, "model": policy} for row, policy in policies.items()]
-        options = {"environments": {name: str(path)}, "models": rows, "count": 64}
-        infra = InfraConfig(output_dir=str(folder.parent))
-        lines = evaluate(load_evaluation(options), infra, folder / name, str).lines
-        found |= {f"{name}/{line.model}": line.success for line in lines}
-    return found
+            for name, policy in policies.items():
+                rows.append({"name": name, "model": policy, "environments": [short]})
+    options = {"name": "the tiny experiments", "environments": environments, "models": rows}
+    infra = InfraConfig(output_dir=str(folder.parent))
+    lines = evaluate(load_evaluation(options | {"count": 64}), infra, folder, str).lines
+    return {f"{line.environment}/{line.model}": line.success for line in lines}
 
 
 def served(environment: str, policy: str, spec: str, server: str, folder: Path) -> dict[str, Any]:

@@ -143,7 +143,7 @@ class Kubeflow:
         secrets = [key for keys in kubernetes_of(infra).secrets.values() for key in keys]
         options = for_pods(options, secrets)
         arguments = {"evaluation": dump_yaml(options), "infra": dump_yaml(infra), "folder": uri}
-        models = [entry.label for entry in options.models]
+        models = list(dict.fromkeys(entry.label for entry in options.models))
         write = partial(
             compile_models, infra=infra, models=models, scheduled=cron is not None, image=image
         )

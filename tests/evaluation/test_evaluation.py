@@ -382,6 +382,30 @@ def _first_image(body: dict[str, Any]) -> dict[str, str]:
     )
 
 
+def test_a_model_plays_the_environments_that_it_names(server: ChatServer, tmp_path: Path) -> None:
+    found = run(
+        server,
+        tmp_path / "e",
+        environments={"lake": LAKE, "cards": "blackjack-tiny"},
+        models=[
+            {"model": "expert", "environments": ["lake"]},
+            "random",
+            {"model": f"openai:m@{server.base_url}", "name": "own", "environments": ["lake"]},
+            {"model": "blind", "name": "own", "environments": ["cards"]},
+        ],
+    )
+    played = sorted((line.environment, line.model, line.spec[:6]) for line in found.lines)
+    assert played == [
+        ("cards", "own", "blind"),
+        ("cards", "random", "random"),
+        ("lake", "expert", "expert"),
+        ("lake", "own", "openai"),
+        ("lake", "random", "random"),
+    ]
+    compared = {(line.environment, line.model) for line in found.lines if line.against}
+    assert compared == {("lake", "own"), ("lake", "random")}, "with the first, where it plays"
+
+
 def test_limits_of_requests_are_kept(server: ChatServer, tmp_path: Path) -> None:
     server.behaviour.delay = 0.02
     run(server, tmp_path / "e", count=8, endpoint={"concurrency": 3})
@@ -399,6 +423,7 @@ def test_mistakes_are_told_before_anything_is_asked(
         ({"models": ["openai:gpt"]}, "the environment variable OPENAI_API_KEY is not set"),
         ({"models": ["random", "random"]}, "two models are called random"),
         ({"baseline": "exprt", "models": ["expert"]}, "did you mean `expert`"),
+        ({"models": [{"model": "blind", "environments": ["lke"]}]}, "did you mean `lake`"),
         ({"max_cost": 1.0}, "`max_cost` needs a price of openai:m"),
         ({"models": [{"model": hosted, "endpoint": {"tempreature": 1}}]}, "temperature"),
         ({"environments": {"lake": "frozen"}}, "unknown experiment `frozen`"),

@@ -47,6 +47,8 @@ class ModelEntry(Section):
     """A specification (docs/evaluation.md), e.g. `anthropic:MODEL`, `expert`, a run's folder."""
     name: str | None = None
     """What the row is called; null is the specification."""
+    environments: list[str] | None = Field(default=None, min_length=1)
+    """Which ones it plays; null is all."""
     endpoint: dict[str, Any] = Field(default_factory=dict)
     """Options of `endpoint` that are this model's own."""
 

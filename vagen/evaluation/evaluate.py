@@ -170,21 +170,27 @@ def _rows(options: EvaluationConfig, folder: Path, model_path: ModelPath) -> Ite
     Raises:
         ConfigError: Two rows have the same name, or there are none.
     """
-    labels = [slug(entry.label) for entry in options.models]
-    if not labels or not options.environments:
+    if not options.models or not options.environments:
         raise ConfigError("an evaluation needs `environments` and `models`, at least one of each")
-    if twice := {label for label in labels if labels.count(label) > 1}:
-        raise ConfigError(
-            f"two models are called {', '.join(sorted(twice))}: give them a `name` each"
-        )
+    for given in options.models:
+        for name in given.environments or ():
+            if name not in options.environments:
+                unknown = unknown_name("environment", name, options.environments)
+                raise ConfigError(f"model {given.label}: {unknown}")
     paths = {
         entry.model: model_path(entry.model)
         for entry in options.models
         if entry.model not in SCRIPTED and parse_spec(entry.model) is None
     }
-    for name, entry, endpoint in _expanded(options):
-        config = load_environment(entry, check=bool(paths))
-        for given in options.models:
+    for key, name, entry, endpoint in _expanded(options):
+        models = [each for each in options.models if key in (each.environments or [key])]
+        labels = [slug(each.label) for each in models]
+        if twice := {label for label in labels if labels.count(label) > 1}:
+            raise ConfigError(
+                f"two models are called {', '.join(sorted(twice))}: give them a `name` each"
+            )
+        config = load_environment(entry, check=any(each.model in paths for each in models))
+        for given in models:
             model = given.model_copy(update={"endpoint": given.endpoint | endpoint})
             endpoint_options(options.endpoint, model.endpoint, model.label)
             yield Row(
@@ -198,8 +204,10 @@ def _rows(options: EvaluationConfig, folder: Path, model_path: ModelPath) -> Ite
 
 def _expanded(
     options: EvaluationConfig,
-) -> Iterator[tuple[str, EnvironmentEntry, dict[str, Any]]]:
-    """The environments with every combination of the matrix, and its options of endpoints."""
+) -> Iterator[tuple[str, str, EnvironmentEntry, dict[str, Any]]]:
+    """The environments, and their names with every combination of the matrix, and its options of
+    endpoints.
+    """
     for name, entry in options.environments.items():
         ids = [*load_environment(entry).envs] if any("*" in key for key in options.matrix) else []
         for values in itertools.product(*options.matrix.values()):
@@ -217,6 +225,7 @@ def _expanded(
             ]
             place = " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items())
             yield (
+                name,
                 f"{name} {place}".strip(),
                 EnvironmentEntry(experiment=entry.experiment, overrides=[*entry.overrides, *words]),
                 endpoint,
@@ -263,10 +272,12 @@ def _report(
 ) -> Evaluated:
     """Writes table, exports and page."""
     first = options.baseline or options.models[0].label
+    played = {row.folder for row in rows}
     lines = []
     for row in rows:
         beside = row.folder.parent / slug(first)
-        baseline = None if row.entry.label == first else read_results(beside)["by_level"]
+        compared = beside != row.folder and beside in played
+        baseline = read_results(beside)["by_level"] if compared else None
         line = read_line(row.folder, row.environment, row.entry.label, prices, baseline)
         page = (row.folder / layout.REPORT).relative_to(folder)
         lines.append(replace(line, report=page.as_posix()))
