@@ -41,9 +41,13 @@ def warm_program() -> Iterator[Path]:
 
 
 @pytest.fixture
-def warm_steps(warm_program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`sys.executable` is that program."""
+def warm_steps(
+    warm_program: Path, mlflow_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sys.executable` is that program; MLflow's database in `tmp_path/outputs` has its tables."""
     monkeypatch.setattr(sys, "executable", str(warm_program))
+    (tmp_path / "outputs").mkdir()
+    shutil.copy(mlflow_tables, tmp_path / "outputs")
 
 
 @pytest.fixture(scope="session")
@@ -79,19 +83,24 @@ def make_experiment(tmp_path_factory) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def make_outputs(tmp_path_factory) -> Callable[[], Path]:
-    """Folders for runs, each with an MLflow database of its own that has its tables already.
-
-    MLflow takes longer to make them than most tests to do what they test.
+def mlflow_tables(tmp_path_factory) -> Path:
+    """An MLflow database that has its tables already: MLflow takes longer to make them than most
+    tests to do what they test.
     """
     from vagen.tracking import default_uri, open_client
 
     empty = tmp_path_factory.mktemp("empty")
     open_client(default_uri(empty))
+    return empty / "mlflow.db"
+
+
+@pytest.fixture(scope="session")
+def make_outputs(tmp_path_factory, mlflow_tables: Path) -> Callable[[], Path]:
+    """Folders for runs, each with an MLflow database of its own."""
 
     def make() -> Path:
         folder = tmp_path_factory.mktemp("outputs")
-        shutil.copy(empty / "mlflow.db", folder)
+        shutil.copy(mlflow_tables, folder)
         return folder
 
     return make

@@ -13,8 +13,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 VAGEN = "vagen.cli.main"
-LIBRARIES = ("mlflow", "vagen.launch.here", "vagen.models.loading", "vagen.train")
-"""What a training imports."""
+LIBRARIES = (
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "vagen.launch.here",
+    "vagen.models.loading",
+    "vagen.train",
+)
+"""What a training imports, soon or late."""
 _PRELOADED = {
     VAGEN: LIBRARIES,
     "benchmarks.gpu.__main__": ("warm_verl",),

@@ -61,10 +61,13 @@ _RAY = "WARM_RAY"
 
 
 @contextmanager
-def warm_workers() -> Iterator[None]:
+def warm_workers() -> Iterator[Path]:
     """Ray's workers are forks: of every `ray.init` here and in processes that are started here.
 
     They import Ray and verl themselves, which read their own environment.
+
+    Yields:
+        The folder that the command line of the process names of which they are forks.
     """
     with warm_python("warm_libraries") as program:
         variables = {_RAY: str(program), "RAY_RUNTIME_ENV_HOOK": f"{Path(__file__).stem}.hook"}
@@ -72,7 +75,7 @@ def warm_workers() -> Iterator[None]:
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
         try:
-            yield
+            yield program.parent
         finally:
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})

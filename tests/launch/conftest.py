@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ray_head import PATIENCE, RayHead
+from warm_python import warm_workers
 
 from vagen.config.load import load_infra
 from vagen.launch.here import run_here
@@ -17,10 +18,17 @@ REPOSITORY = Path(__file__).parents[2]
 sys.path.append(str(REPOSITORY / "tests/cluster"))
 
 
-@pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Path]:
+    """Workers of Ray are forks."""
     pytest.importorskip("ray")
-    head = RayHead(tmp_path_factory.mktemp("scratch"), PYTHONPATH=str(REPOSITORY))
+    with warm_workers() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Iterator[RayHead]:
+    head = RayHead(tmp_path_factory.mktemp("scratch"), warm)
     yield head
     head.kill()
 

@@ -31,11 +31,12 @@ class RayHead:
 
     Args:
         scratch: Folder for the runs that are performed on it.
+        warm: What `warm_workers` yields.
         environment: Further variables of the head and of the jobs on it.
     """
 
-    def __init__(self, scratch: Path, **environment: str) -> None:
-        self.scratch = scratch
+    def __init__(self, scratch: Path, warm: Path, **environment: str) -> None:
+        self.scratch, self._warm = scratch, str(warm)
         names = ("port", "dashboard-port", "dashboard-agent-listen-port")
         names += ("dashboard-agent-grpc-port", "ray-client-server-port", "metrics-export-port")
         self._ports = dict(zip(names, free_ports(len(names)), strict=True))
@@ -101,13 +102,15 @@ class RayHead:
         ]
 
     def _belongs(self, process: Path) -> bool:
-        """Whether a process or one above it names this head's folder."""
+        """Whether a process or one above it names this head's folder, or is a fork for it."""
         while process.name not in ("0", "proc"):  # `proc`: it has ended
             if self._folder in _command(process):
                 return True
             # Workers write their titles over what they were started with.
             parent = re.search(r"^PPid:\s*(\d+)", _read(process / "status"), re.MULTILINE)
             process = Path("/proc", parent[1] if parent else "")
+            if self._warm in _command(process):
+                return True
         return False
 
 

@@ -67,6 +67,8 @@ class Run:
     """The checkpoint that is being written (`vagen.stages.checkpoints`)."""
     tracker: "Tracker | None" = field(default=None, repr=False)
     """The open MLflow run; None until a step reports to it (`vagen.stages.tracking`)."""
+    drawn: tuple[Any, ...] = field(default=(), repr=False)
+    """What the learning curves show that this process has drawn (`vagen.stages.finalize`)."""
     mirror: Mirror | None = field(init=False, repr=False)
     """The copy of the run in `infra.store`; None if there is no store."""
 

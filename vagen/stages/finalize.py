@@ -121,4 +121,7 @@ def write_run_curves(run: Run) -> Path | None:
             marks.append(Mark(f"test, {name}", place, results["success"], ci95))
     path = run.path / layout.CURVES
     path.parent.mkdir(exist_ok=True)
-    return write_curves(history, path, title=run.name, marks=marks)
+    if run.drawn != (history, marks):
+        write_curves(history, path, title=run.name, marks=marks)
+        run.drawn = (history, marks)
+    return path
