@@ -1,5 +1,7 @@
 """Writes the pipelines as Kubeflow's IR YAML (`vagen compile`, `make compile`)."""
 
+import functools
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,12 +9,24 @@ from kfp import compiler
 from kfp.dsl.base_component import BaseComponent
 
 from pipelines.definition import evaluation_pipeline, models_pipeline, training_pipeline
-from vagen.config import InfraConfig
+from vagen.config import InfraConfig, dump_yaml
+from vagen.config.load import load_infra
+from vagen.config.yaml_io import parse_yaml
 
 
 def compile_training(path: Path, infra: InfraConfig, *, image: str | None = None) -> Path:
     """Compiles the pipeline of a training to `path`."""
-    return write(training_pipeline(infra, image=image), path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_training(dump_yaml(infra), image))
+    return path
+
+
+@functools.lru_cache
+def _training(infra: str, image: str | None) -> str:
+    """What the file holds: the same for every trial of a sweep."""
+    pipeline = training_pipeline(load_infra(parse_yaml(infra, "infra")), image=image)
+    with tempfile.TemporaryDirectory() as folder:
+        return write(pipeline, Path(folder) / "training.yaml").read_text()
 
 
 def compile_evaluation(path: Path, infra: InfraConfig, *, image: str | None = None) -> Path:
