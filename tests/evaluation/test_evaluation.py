@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -240,11 +241,13 @@ def test_two_rows_of_one_model_have_the_tokens_of_their_own_answers(
     assert paid == PROMPT * len(server.bodies), "what is asked twice is paid once"
 
 
+@pytest.mark.slow
 def test_mlflow_has_a_run_for_each_row_and_the_levels_that_it_played(
-    server: ChatServer, tmp_path: Path
+    server: ChatServer, tmp_path: Path, mlflow_tables: Path
 ) -> None:
     spec = f"openai:m@{server.base_url}"
     options = {"environments": {"lake": LAKE}, "models": ["expert", spec], "count": 2}
+    shutil.copy(mlflow_tables, tmp_path)
     infra = InfraConfig(output_dir=str(tmp_path))
     client = open_client(default_uri(tmp_path))
 

@@ -24,6 +24,12 @@ from vagen.tracking import open_client
 MODELS = ("random", "hosted")
 
 
+@pytest.fixture(autouse=True)
+def tables(mlflow_tables: Path, tmp_path: Path) -> None:
+    """What `play` records in."""
+    shutil.copy(mlflow_tables, tmp_path / "mlflow.db")
+
+
 @pytest.fixture
 def server() -> Iterator[ChatServer]:
     with ChatServer() as running:
@@ -39,8 +45,9 @@ def text(server: ChatServer, **changed: object) -> str:
     return dump_yaml(load_evaluation(options | changed))
 
 
-def play(folder: Path, options: str, model: str, uri: str | None = None, **where: str) -> Evaluated:
-    infra = dump_yaml(InfraConfig(output_dir=str(folder / "pods"), **where))
+def play(folder: Path, options: str, model: str, uri: str | None = None) -> Evaluated:
+    mlflow = f"sqlite:///{folder}/mlflow.db"
+    infra = dump_yaml(InfraConfig(output_dir=str(folder / "pods"), mlflow_tracking_uri=mlflow))
     shutil.rmtree(folder / "pods", ignore_errors=True)  # a pod finds nothing
     uri = uri or (folder / "store" / "night").as_uri()
     return evaluate_in_store(options, infra, uri, model)
@@ -161,16 +168,16 @@ def test_budgets_are_shared_and_what_is_left_is_spent_on_the_table(
         play(tmp_path, options, "third")
 
 
+@pytest.mark.slow
 def test_mlflow_has_each_row_once_however_often_the_table_is_made(
     server: ChatServer, tmp_path: Path
 ) -> None:
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    client = open_client(uri)
+    client = open_client(f"sqlite:///{tmp_path}/mlflow.db")
 
     def runs(*models: str) -> list[str]:
         options = text(server, models=[*models], name="night")
         for model in (*models, ""):
-            play(tmp_path, options, model, mlflow_tracking_uri=uri)
+            play(tmp_path, options, model)
         ids = [experiment.experiment_id for experiment in client.search_experiments()]
         return sorted(run.info.run_name or "" for run in client.search_runs(ids))
 
@@ -180,6 +187,7 @@ def test_mlflow_has_each_row_once_however_often_the_table_is_made(
     assert runs("random", "blind") == sorted([*once, "blind on lake"])
 
 
+@pytest.mark.slow
 def test_what_an_interruption_has_left_of_a_fetched_evaluation_is_completed(
     server: ChatServer, tmp_path: Path
 ) -> None:
