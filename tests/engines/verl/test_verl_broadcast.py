@@ -77,6 +77,7 @@ def synchronize(engines: list[BroadcastEngine], weights: dict[str, Tensor]) -> l
     return found
 
 
+@pytest.mark.slow
 def test_every_receiver_gets_every_weight_in_every_round(engines) -> None:
     for seed in range(3):
         weights = sent(seed)
