@@ -137,16 +137,17 @@ test: ## Lint, types, manifests, all tests, also those that train
 	@# Side by side: Ray's tests wait for much of their time, types are checked on one core, and
 	@# the checks of manifests wait for the network. Plain `make` there: so -n runs nothing.
 	@$(MAKE) -j3 ruff $(VERL_READY) system-packages
-	$(BIN)/python -m pytest tests/launch tests/bench_gpu & launch=$$!; \
-		$(BIN)/python -m pytest tests/engines/verl & verl=$$!; \
+	$(BIN)/python -m pytest -m slow tests/launch tests/bench_gpu & launch=$$!; \
+		$(BIN)/python -m pytest -m slow tests/engines/verl & verl=$$!; \
 		$(BIN)/pyright & types=$$!; \
 		{ if command -v kubectl >/dev/null; then make manifest-checks; else \
 			echo "no kubectl here: manifests are not checked (make validate says what is needed)"; \
 		fi; } & manifests=$$!; \
-		$(BIN)/python -m pytest -n auto --ignore=tests/engines/verl --ignore=tests/launch \
-			--ignore=tests/bench_gpu; failed=$$?; \
-		for each in $$launch $$verl $$types $$manifests; do wait $$each || failed=1; done; \
-		exit $$failed
+		$(BIN)/python -m pytest -m "not slow" -n auto; fast=$$?; \
+		$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl \
+			--ignore=tests/launch --ignore=tests/bench_gpu; slow=$$?; \
+		for each in $$launch $$verl $$types $$manifests; do wait $$each || slow=1; done; \
+		exit $$((fast | slow))
 
 system-packages: ## Install what pip cannot: GL for pictures, servers that tests use (Debian, root)
 	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then exit 0; fi; \

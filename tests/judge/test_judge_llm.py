@@ -161,8 +161,8 @@ def test_a_prediction_copied_from_the_observation_scores_nothing_if_the_state_ch
 @pytest.mark.slow
 def test_under_faults_every_verdict_is_had_or_explicitly_absent(tmp_path: Path) -> None:
     said = lake_statements(80)
-    with ScriptedServer(fault_share=0.2, seed=3, hang=2.0) as server:
-        config = options(server, timeout=1.0)
+    with ScriptedServer(fault_share=0.2, seed=3, hang=4.0) as server:
+        config = options(server, timeout=3.0)
         verdicts, client = judge_all(config, said, cache=tmp_path)
         asked = list(server.asked)
         rule = RuleJudge(RULES)
@@ -183,8 +183,9 @@ def test_under_faults_every_verdict_is_had_or_explicitly_absent(tmp_path: Path) 
             repeats += request.question in finished
             if request.ending in ("answered", "slow"):
                 finished.add(request.question)
-        # On a busy machine an answer may be later than the client waits, which is a time-out to it.
-        late = client.usage.failures["timeout"] - server.endings["timeout"]
+        # On a busy machine an answer may be later than the client waits, which is a failure to it.
+        given = server.endings["answered"] + server.endings["slow"]
+        late = sum(client.usage.failures.values()) - (len(asked) - given)
         assert repeats <= late, "what had succeeded was asked again"
         assert client.usage.answers == len(finished)
         again, repeated = judge_all(config, said, cache=tmp_path)
