@@ -443,6 +443,17 @@ def test_mistakes_are_told_before_anything_is_asked(
     assert "secret" not in text
 
 
+@pytest.mark.slow
+def test_what_fails_here_fails_before_anything_is_asked(
+    server: ChatServer, tmp_path: Path, vl_dir: Path
+) -> None:
+    full = {"experiment": LAKE, "overrides": ["envs.frozenlake.env_config.prompt_detail=full"]}
+    models = [f"openai:m@{server.base_url}", str(vl_dir)]
+    with pytest.raises(ValueError, match="the first prompt of FrozenLake takes"):
+        run(server, tmp_path / "e", environments={"lake": full}, models=models)
+    assert not server.bodies
+
+
 def test_one_process_at_a_time(server: ChatServer, tmp_path: Path) -> None:
     from vagen.evaluation.journal import Journal
 

@@ -115,7 +115,8 @@ def evaluate(
         for model, tokens in journal.spent.items():
             budget.add(tokens, prices.price(model))
         stage = Stage(options, infra, journal, prices, budget)
-        for row in rows:
+        # Hosted models last: what fails here fails before anything is paid for.
+        for row in sorted(rows, key=lambda row: row.hosted is not None):
             if not _is_played(stage, row, rerun_failed):
                 progress.note(f"{row.environment}: {row.entry.label}")
                 stage.play(row)
