@@ -32,10 +32,9 @@ class RayHead:
     Args:
         scratch: Folder for the runs that are performed on it.
         warm: What `warm_workers` yields.
-        environment: Further variables of the head and of the jobs on it.
     """
 
-    def __init__(self, scratch: Path, warm: Path, **environment: str) -> None:
+    def __init__(self, scratch: Path, warm: Path) -> None:
         self.scratch, self._warm = scratch, str(warm)
         names = ("port", "dashboard-port", "dashboard-agent-listen-port")
         names += ("dashboard-agent-grpc-port", "ray-client-server-port", "metrics-export-port")
@@ -48,7 +47,6 @@ class RayHead:
             "RAY_USAGE_STATS_ENABLED": "0",
             "PATH": os.pathsep.join([binaries, os.environ["PATH"]]),
             "VAGEN_SCRATCH": str(scratch),
-            **environment,
         }
         self.dashboard = Dashboard(f"http://127.0.0.1:{self._ports['dashboard-port']}", TOKEN)
         self.metrics = f"http://127.0.0.1:{self._ports['metrics-export-port']}/metrics"
