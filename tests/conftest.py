@@ -51,6 +51,16 @@ def warm_steps(
 
 
 @pytest.fixture(scope="session")
+def ray_workers() -> Iterator[Path]:
+    """Ray's workers have imported what they need; what `warm_workers` yields."""
+    pytest.importorskip("ray")
+    from warm_python import warm_workers
+
+    with warm_workers() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="session")
 def swift(tmp_path_factory):
     """An S3 server; without Swift on this machine the test is skipped."""
     from swift_server import SwiftServer, missing

@@ -5,12 +5,11 @@ Each runs as its command does. What needs a GPU to be so (kernels, speed) is not
 
 import importlib.util
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from warm_process import WarmProcess, preload
-from warm_python import warm_workers
 
 from vagen.metrics import PROBABILITY_CORRELATION, RATIO_MEAN
 
@@ -24,14 +23,7 @@ preload("benchmarks.gpu.__main__")
 
 
 @pytest.fixture(scope="module")
-def workers() -> Iterator[None]:
-    """Ray's processes have imported what they need."""
-    with warm_workers():
-        yield
-
-
-@pytest.fixture(scope="module")
-def run(workers, tmp_path_factory) -> Callable[..., dict[str, Any]]:
+def run(ray_workers, tmp_path_factory) -> Callable[..., dict[str, Any]]:
     """Runs a check; gives its JSON."""
     folder = tmp_path_factory.mktemp("gpu")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from ray_head import PATIENCE, RayHead
-from warm_python import warm_workers
 
 from vagen.config.load import load_infra
 from vagen.launch.here import run_here
@@ -18,17 +17,9 @@ REPOSITORY = Path(__file__).parents[2]
 sys.path.append(str(REPOSITORY / "tests/cluster"))
 
 
-@pytest.fixture(scope="session")
-def warm() -> Iterator[Path]:
-    """Workers of Ray are forks."""
-    pytest.importorskip("ray")
-    with warm_workers() as folder:
-        yield folder
-
-
 @pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Iterator[RayHead]:
-    head = RayHead(tmp_path_factory.mktemp("scratch"), warm)
+def head(tmp_path_factory: pytest.TempPathFactory, ray_workers: Path) -> Iterator[RayHead]:
+    head = RayHead(tmp_path_factory.mktemp("scratch"), ray_workers)
     yield head
     head.kill()
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from verl_stories import OVERRIDES, Story, go_on, nodes, ray_files, rows_of, started, tell
 from vl_families import write_qwen25vl
-from warm_python import warm_workers
 
 from vagen.engines.verl.env_vars import configure
 
@@ -24,10 +23,8 @@ if INSTALLED:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def workers() -> Iterator[None]:
+def workers(ray_workers: Path) -> None:
     """Ray's processes have imported what they need."""
-    with warm_workers():
-        yield
 
 
 class _Skipped(pytest.Module):
