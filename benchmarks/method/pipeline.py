@@ -95,6 +95,8 @@ STUDIES = {
             "envs.turns.env_config.tags.answer=answer",
         ),
         (f"envs.turns.env_name={_GUESSING}TurnsEnv",),
+        seeds=4,
+        iterations=24,
         episodes=64,
     ),
     "frozenlake": Study(
@@ -131,6 +133,8 @@ STUDIES = {
         ),
         _LAKE,
         (f"envs.frozenlake.env_name={_GUESSING}LakeEnv", "judge.use_state_reward=false"),
+        seeds=4,
+        iterations=24,
     ),
 }
 
