@@ -41,11 +41,14 @@ def warm_program() -> Iterator[Path]:
 
 
 @pytest.fixture
-def warm_steps(
-    warm_program: Path, mlflow_tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`sys.executable` is that program; MLflow's database in `tmp_path/outputs` has its tables."""
+def warm_commands(warm_program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sys.executable` is that program."""
     monkeypatch.setattr(sys, "executable", str(warm_program))
+
+
+@pytest.fixture
+def warm_steps(warm_commands: None, mlflow_tables: Path, tmp_path: Path) -> None:
+    """As `warm_commands`; MLflow's database in `tmp_path/outputs` has its tables."""
     (tmp_path / "outputs").mkdir()
     shutil.copy(mlflow_tables, tmp_path / "outputs")
 
@@ -58,6 +61,18 @@ def ray_workers() -> Iterator[Path]:
 
     with warm_workers() as folder:
         yield folder
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(ray_workers: Path) -> Iterator[str]:
+    """Setting of infra: a cluster of one node for all engines, each after the one before it.
+
+    A Ray of its own costs an engine six seconds of a core.
+    """
+    from ray_cluster import nodes
+
+    with nodes(1, gpus=8) as (_, address):
+        yield address
 
 
 @pytest.fixture(scope="session")

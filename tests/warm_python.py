@@ -57,7 +57,7 @@ def warm_python(*libraries: str) -> Iterator[Path]:
 
 
 _RAY = "WARM_RAY"
-"""Environment variable: the program that Ray begins its workers with; empty is Python."""
+"""Environment variable: the program that Ray begins its workers with."""
 
 
 @contextmanager
@@ -83,8 +83,7 @@ def warm_workers() -> Iterator[Path]:
 
 def hook(runtime_env: dict[str, Any] | None) -> dict[str, Any]:
     """What Ray calls with the environment that workers are asked for (`RAY_RUNTIME_ENV_HOOK`)."""
-    program = os.environ[_RAY]
-    return {**(runtime_env or {}), **({"py_executable": program} if program else {})}
+    return {**(runtime_env or {}), "py_executable": os.environ[_RAY]}
 
 
 def _serve(path: str, libraries: list[str]) -> None:
@@ -110,6 +109,8 @@ def _serve(path: str, libraries: list[str]) -> None:
 def _become(asked: dict[str, Any], files: list[int], connection: socket.socket) -> None:
     """The process that was asked for."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # A shell starts what it puts into the background with interrupts ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setpgid(0, 0)
     for number, file in enumerate(files):
         os.dup2(file, number)

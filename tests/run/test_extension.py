@@ -102,6 +102,7 @@ def test_one_that_ended_with_its_best_policy_can_be_extended(make_started_run, c
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_commands")
 def test_a_running_training_takes_its_extension(make_started_run):
     run = make_started_run("trainer.total_training_steps=1", "judge.schedule.type=linear")
     with run.at_work():
@@ -124,15 +125,11 @@ def test_what_cannot_be_extended(tmp_path: Path, make_run):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_commands")
 def test_an_interrupt_leaves_one_line_with_what_goes_on(make_started_run):
     run = make_started_run()
     command = [sys.executable, "-m", "vagen.cli.main", "resume", str(run.path)]
-    process = subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not (run.events.exists() and '"stage": "evaluate"' in run.events.read_text()):
         assert process.poll() is None
         time.sleep(0.1)

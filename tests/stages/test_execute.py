@@ -143,6 +143,7 @@ def test_a_run_has_one_process_at_work(make_run, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_commands")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_closes_the_run_and_leaves_nothing_behind(make_started_run, number):
     run = make_started_run()
@@ -150,8 +151,6 @@ def test_an_interrupt_closes_the_run_and_leaves_nothing_behind(make_started_run,
         [sys.executable, "-c", TRAIN, str(run.path)],
         stderr=subprocess.PIPE,
         text=True,
-        # A shell starts what it puts into the background with interrupts ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 120
     while committed(run.step(0, "rollout")) is None:

@@ -243,6 +243,7 @@ with run.at_work():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_commands")
 def test_a_process_that_is_killed_while_it_writes_a_checkpoint_has_lost_nothing(
     make_started_run, undisturbed
 ):

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verl_stories import OVERRIDES, Story, go_on, nodes, ray_files, rows_of, started, tell
+from ray_cluster import nodes
+from verl_stories import OVERRIDES, Story, go_on, rows_of, started, tell
 from vl_families import write_qwen25vl
 
 from vagen.engines.verl.env_vars import configure
@@ -40,7 +41,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent):
 
 
 @pytest.fixture(scope="module")
-def make_verl_engine(make_experiment) -> Iterator[Callable[..., Any]]:
+def make_verl_engine(make_experiment, ray_cluster) -> Iterator[Callable[..., Any]]:
     """The distributed engine on this machine: one at a time, `make(model, "overrides")`."""
     made: list[AbstractContextManager[Any]] = []
 
@@ -50,14 +51,14 @@ def make_verl_engine(make_experiment) -> Iterator[Callable[..., Any]]:
 
     def make(model: Path, *overrides: str, ranks: int = 1):
         end()
-        engine = started(make_experiment(*overrides), model, f"verl.n_gpus_per_node={ranks}")
+        settings = (ray_cluster, f"verl.n_gpus_per_node={ranks}")
+        engine = started(make_experiment(*overrides), model, *settings)
         entered = engine.__enter__()
         made.append(engine)
         return entered
 
-    with ray_files():
-        yield make
-        end()
+    yield make
+    end()
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +101,9 @@ def two_ranks(make_experiment, vl_dir, vl_batch, tmp_path_factory) -> Story:
 
 
 @pytest.fixture(scope="session")
-def one_rank(two_ranks, make_experiment, vl_dir, vl_batch, warm_runs, tmp_path_factory) -> Story:
+def one_rank(
+    two_ranks, make_experiment, vl_dir, vl_batch, warm_runs, ray_cluster, tmp_path_factory
+) -> Story:
     """One rank; then it goes back to its checkpoint, plays, and takes up that of two ranks."""
     from vagen.stages.episodes import training_specs
     from vagen.stages.levels import load_levels
@@ -119,7 +122,7 @@ def one_rank(two_ranks, make_experiment, vl_dir, vl_batch, warm_runs, tmp_path_f
             for row, found in zip(rows, engine.logprobs(rows, images), strict=True)
         ]
 
-    with ray_files(), started(make_experiment(*OVERRIDES), vl_dir) as engine:
+    with started(make_experiment(*OVERRIDES), vl_dir, ray_cluster) as engine:
         story = tell(engine, vl_batch, folder)
         played = [play(engine)]
         engine.load(folder, version="checkpoint")
@@ -135,7 +138,7 @@ def one_rank(two_ranks, make_experiment, vl_dir, vl_batch, warm_runs, tmp_path_f
 
 
 @pytest.fixture
-def run_of(make_experiment, take_over, family_dirs, tmp_path) -> Iterator[Callable[..., Any]]:
+def run_of(make_experiment, take_over, family_dirs, ray_cluster, tmp_path) -> Callable[..., Any]:
     """A run on verl with levels and initial model: `run_of("preset=...", infra=["verl...."])`."""
     from vagen.config.load import load_infra
     from vagen.run.run import Run
@@ -144,7 +147,7 @@ def run_of(make_experiment, take_over, family_dirs, tmp_path) -> Iterator[Callab
 
     def make(*overrides: str, infra: Sequence[str] = ()) -> Run:
         laid = [f"output_dir={tmp_path}", "engine=verl", "device=cpu", "threads=1"]
-        laid += ["verl.rollout=torch", "verl.agent_workers=1", *infra]
+        laid += ["verl.rollout=torch", "verl.agent_workers=1", ray_cluster, *infra]
         if "warm_start.steps=0" in overrides:
             model = f"actor_rollout_ref.model.path={family_dirs['qwen2_5_vl']}"
             run = Run.create(make_experiment(*overrides, model), load_infra(None, laid))
@@ -153,5 +156,4 @@ def run_of(make_experiment, take_over, family_dirs, tmp_path) -> Iterator[Callab
             return run
         return take_over(Run.create(make_experiment(*overrides), load_infra(None, laid)))
 
-    with ray_files():
-        yield make
+    return make

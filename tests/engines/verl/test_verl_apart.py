@@ -4,14 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
-from verl_stories import kill_while_playing, ray_files, started, two_iterations
+from verl_stories import kill_while_playing, started, two_iterations
 
 from vagen.config import ConfigError
-from vagen.config.load import load_infra
 from vagen.engines.base import Images
 from vagen.engines.verl.early import Early
-from vagen.engines.verl.launch import start
 from vagen.engines.verl.shared_rows import digest_of
 from vagen.metrics import PROBABILITY_CORRELATION, UPDATE_KL
 from vagen.rollout.types import TokenRow
@@ -97,7 +94,7 @@ def differences(found: dict[str, list[Any]], expected: dict[str, list[Any]]) -> 
 
 
 def test_finished_episodes_are_read_while_others_are_played(
-    make_experiment, warm_runs, vl_dir
+    make_experiment, warm_runs, vl_dir, ray_cluster
 ) -> None:
     """What was computed meanwhile is what is computed at the end, until the weights change.
 
@@ -106,7 +103,7 @@ def test_finished_episodes_are_read_while_others_are_played(
     experiment = make_experiment(*FULL, "actor_rollout_ref.model.freeze_vision_tower=true")
     specs = training_specs(experiment, load_levels(warm_runs["tiny:vl"]), 0)
     sampling = experiment.actor_rollout_ref.rollout
-    with ray_files(), started(experiment, vl_dir, *APART) as engine:
+    with started(experiment, vl_dir, ray_cluster, *APART) as engine:
         put, seen = [], []
         store, see = engine._rows.put, engine._rows.see
         engine._rows.put = lambda entry: put.append(entry) or store(entry)
@@ -159,12 +156,10 @@ def test_adapters_trained_in_bfloat16_play_apart_as_they_were_learnt(run_of) -> 
     assert abs(metrics[0][UPDATE_KL]) > 0.01
 
 
-def test_a_cluster_with_too_few_gpus_is_refused(make_experiment, vl_dir) -> None:
-    infra = load_infra(None, ["engine=verl", "device=cpu", "verl.rollout=torch", *APART])
-    with ray_files():
-        ray.init(num_gpus=2, num_cpus=4, include_dashboard=False)
-        try:
-            with pytest.raises(ConfigError, match="has 2 GPUs, and the run asks for 3"):
-                start(make_experiment(*FULL), infra, vl_dir)
-        finally:
-            ray.shutdown()
+def test_a_cluster_with_too_few_gpus_is_refused(make_experiment, vl_dir, ray_cluster) -> None:
+    settings = (ray_cluster, "verl.n_gpus_per_node=6", "verl.rollout_gpus=3")
+    with (
+        pytest.raises(ConfigError, match="has 8 GPUs, and the run asks for 9"),
+        started(make_experiment(*FULL), vl_dir, *settings),
+    ):
+        pass

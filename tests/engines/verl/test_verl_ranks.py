@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from verl_stories import OVERRIDES, go_on, nodes, started
+from ray_cluster import nodes
+from verl_stories import OVERRIDES, go_on, started
 
 pytestmark = pytest.mark.slow
 

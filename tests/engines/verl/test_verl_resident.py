@@ -12,7 +12,7 @@ import time
 
 import numpy as np
 import pytest
-from verl_stories import nodes
+from ray_cluster import nodes
 
 from vagen.config.load import load_infra
 from vagen.launch.logs import RAY_LOGS

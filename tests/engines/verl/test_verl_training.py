@@ -1,6 +1,7 @@
 """Whole iterations on the distributed engine: Qwen2.5-VL. `test_verl_apart` has Qwen3-VL's."""
 
 import pytest
+from ray_cluster import ray_files
 from verl_stories import two_iterations
 
 pytestmark = pytest.mark.slow
@@ -18,7 +19,9 @@ def test_two_iterations_of_qwen25vl_with_a_frozen_tower(run_of):
         "envs.words.env_name=FrozenLake",
         *(f"envs.words.env_config.{option}" for option in WORDS),
         "trainer.total_training_steps=2",
+        infra=["verl.ray_address=null"],  # as users have it without a cluster
     )
-    batches = two_iterations(run)
+    with ray_files():
+        batches = two_iterations(run)
     shown = {bool(row.images) for b in batches for t in b.trajectories for row in t.rows}
     assert shown == {False, True}

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from verl_stories import ray_files, started
+from ray_cluster import ray_files
+from verl_stories import started
 
 from vagen.stages.episodes import training_specs
 from vagen.stages.levels import load_levels

@@ -4,7 +4,6 @@ import itertools
 import multiprocessing
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,32 +26,6 @@ OVERRIDES = (
     "actor_rollout_ref.actor.entropy_ctrl.target=9",
 )
 """One optimizer step per network, and all networks there are."""
-
-
-@contextmanager
-def ray_files() -> Iterator[None]:
-    """Ray's files in a short path of their own (its sockets' paths may have 107 characters)."""
-    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
-        os.environ["RAY_TMPDIR"] = folder
-        yield
-        del os.environ["RAY_TMPDIR"]
-
-
-@contextmanager
-def nodes(count: int) -> Iterator[tuple[str, ...]]:
-    """A cluster of nodes on this machine with one rank each; gives infra's settings."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    with ray_files():
-        cluster = Cluster()
-        try:
-            for _ in range(count):
-                cluster.add_node(num_gpus=1, num_cpus=20 // count, include_dashboard=False)
-            yield f"verl.nnodes={count}", f"verl.ray_address={cluster.address}"
-        finally:
-            ray.shutdown()  # a node that somebody is connected to is not removed
-            cluster.shutdown()
 
 
 @contextmanager
