@@ -26,6 +26,8 @@ _ENVIRONMENT = {
     "DO_NOT_TRACK": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # Its queue waits two seconds for each few episodes of an evaluation.
+    "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
