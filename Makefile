@@ -2,6 +2,9 @@
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
+# Where this is set (containers often do), every process would compile all of its libraries anew:
+# uv installs them as source, and of a start's ten seconds that is six.
+export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 PIP_FLAGS ?=
