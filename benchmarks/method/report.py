@@ -234,15 +234,14 @@ def write(outputs: Path, studies: Mapping[str, Sequence[Contrast]], note: str) -
         note: How the machine was used meanwhile.
     """
     tokens, gradients = read(outputs / "tokens"), read(outputs / "gradients")
-    played = read(outputs / "pipeline")
     about = {**header(note), "machine": describe_machine()}
     results = ROOT / "benchmarks" / "results"
-    if played:
-        contrasts = {
-            study: contrasts_of({study: arms}, studies[study]) for study, arms in played.items()
-        }
-        path = results / "method-pipeline.json"
-        write_result(path, {**about, "pipeline": played, "contrasts": contrasts})
+    path = results / "method-pipeline.json"
+    studied = json.loads(path.read_text())
+    for study, arms in read(outputs / "pipeline").items():
+        contrasts = contrasts_of({study: arms}, studies[study])
+        studied[study] = {**about, "arms": arms, "contrasts": contrasts}
+        write_result(path, studied)  # studies of other days stay
         print(path)
     if not tokens and not gradients:
         return
