@@ -1,4 +1,4 @@
-"""The token task as an environment of the pipeline, and experts that know the layout alone.
+"""The token task as an environment of the pipeline, and an expert that knows the layout alone.
 
 env_name: benchmarks.method.environments:TurnsEnv
 """
@@ -13,22 +13,11 @@ from numpy.typing import NDArray
 from benchmarks.method.lab import RIGHT, STATES, TURNS
 from vagen.envs.base import State
 from vagen.envs.config import EnvConfig
-from vagen.envs.frozenlake.env import FrozenLakeEnv
 from vagen.envs.levels import Split, content_hash, split_of
 from vagen.envs.parsing import ActionReader
 from vagen.envs.turns import TurnEnv
 
 NAMES = ("red", "green", "blue", "white", "black", "brown", "pink", "grey")
-
-
-class Guessing:
-    """An expert that answers as one of another level would: right layout, chance perception."""
-
-    def expert_response(self) -> str:
-        """What the expert says at the start of some other level."""
-        guessed = type(self).__mro__[2](self.config, split=self.split)  # type: ignore[attr-defined]
-        guessed.reset(seed=int(self.np_random.integers(2**31)))  # type: ignore[attr-defined]
-        return guessed.expert_response()
 
 
 class TurnsConfig(EnvConfig):
@@ -222,12 +211,14 @@ class RecallEnv(TurnEnv):
         return "Remember the code. Answer wait until you are asked for it."
 
 
-class GuessingTurnsEnv(Guessing, TurnsEnv):
-    """For the warm start only."""
+class GuessingTurnsEnv(TurnsEnv):
+    """For the warm start only: its expert has the right layout, and chance perception."""
 
-
-class GuessingLakeEnv(Guessing, FrozenLakeEnv):
-    """For the warm start only."""
+    def expert_response(self) -> str:
+        """What the expert says at the start of some other level."""
+        guessed = TurnsEnv(self.config, split=self.split)
+        guessed.reset(seed=int(self.np_random.integers(2**31)))
+        return guessed.expert_response()
 
 
 def options(**given: Any) -> dict[str, Any]:

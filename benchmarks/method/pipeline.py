@@ -74,13 +74,25 @@ _ABLATIONS = {
     **_presets("trico_no_bi_level", "trico"),
     "trico, turn λ .5": ("preset=trico", "algorithm.high_level_lam=0.5"),
 }
-_GUESSING = "benchmarks.method.environments:Guessing"
+_UNJUDGED = {
+    f"{preset}, no judge": (f"preset={preset}", "judge.use_state_reward=false")
+    for preset in ("vagen_full", "vagen_full_turn_lambda")
+}
 _FULL = tuple(Contrast(f"vagen_full against {name}", name, "vagen_full") for name in MAIN[:-1])
 STUDIES = {
     "presets": Study(
         "frozenlake-tiny",
-        _presets(*MAIN, "vagen_full_turn_lambda"),
-        (*_FULL, Contrast("turn λ .5 against 1", "vagen_full", "vagen_full_turn_lambda")),
+        {**_presets(*MAIN, "vagen_full_turn_lambda"), **_UNJUDGED},
+        (
+            *_FULL,
+            Contrast("turn λ .5 against 1", "vagen_full", "vagen_full_turn_lambda"),
+            Contrast("the judge", "vagen_full, no judge", "vagen_full"),
+            Contrast(
+                "the judge, turn λ .5",
+                "vagen_full_turn_lambda, no judge",
+                "vagen_full_turn_lambda",
+            ),
+        ),
         seeds=3,
         iterations=24,
     ),
@@ -94,7 +106,7 @@ STUDIES = {
             "envs.turns.env_config.prompt_format=free_think",
             "envs.turns.env_config.tags.answer=answer",
         ),
-        (f"envs.turns.env_name={_GUESSING}TurnsEnv",),
+        ("envs.turns.env_name=benchmarks.method.environments:GuessingTurnsEnv",),
         seeds=4,
         iterations=24,
         episodes=64,
@@ -116,25 +128,6 @@ STUDIES = {
             "envs.frozenlake.env_config.tags.answer=answer",
         ),
         matched=(0.42, 0.52),
-    ),
-    "judge": Study(
-        "frozenlake-tiny",
-        {
-            "judge, turn λ 1": ("preset=vagen_full",),
-            "none, turn λ 1": ("preset=vagen_full", "judge.use_state_reward=false"),
-            "judge, turn λ .5": ("preset=vagen_full_turn_lambda",),
-            "none, turn λ .5": ("preset=vagen_full_turn_lambda", "judge.use_state_reward=false"),
-        },
-        tuple(
-            Contrast(
-                f"judge against none, turn λ {lam}", f"none, turn λ {lam}", f"judge, turn λ {lam}"
-            )
-            for lam in ("1", ".5")
-        ),
-        _LAKE,
-        (f"envs.frozenlake.env_name={_GUESSING}LakeEnv", "judge.use_state_reward=false"),
-        seeds=4,
-        iterations=24,
     ),
 }
 
