@@ -19,7 +19,7 @@ from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
 from vagen.stages.weights import version_after
 
-ITERATIONS = 3
+ITERATIONS = 2
 """The second one starts from weights that have moved."""
 SMALL = [
     "data.train_batch_size=4",
