@@ -1,9 +1,11 @@
 """Each finding of the doctor's, good and bad, on the real thing."""
 
 import http.server
+import importlib.util
 import json
 import shutil
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,6 +90,16 @@ def test_versions_are_compared_with_the_tested_ones(
     monkeypatch.setattr(doctor_machine, "PACKAGES", ("no-such-package",))
     findings = {finding.subject: finding for finding in doctor_machine.versions()}
     assert findings["packages"].verdict is Verdict.BAD
+
+
+@pytest.mark.parametrize(("kept", "compiled"), [(True, False), (False, False), (False, True)])
+def test_libraries_that_every_command_compiles_are_told(kept, compiled, tmp_path, monkeypatch):
+    library = importlib.util.find_spec("torch")
+    library.cached = __file__ if compiled else str(tmp_path / "torch.pyc")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: library)
+    monkeypatch.setattr(sys, "dont_write_bytecode", not kept)
+    told = "bytecode" in {finding.subject for finding in doctor_machine.versions()}
+    assert told is (not kept and not compiled)
 
 
 def test_a_file_where_the_output_folder_should_be(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The doctor's checks of a machine: versions, folders, devices, MLflow."""
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -55,6 +56,12 @@ def versions() -> Findings:
         yield good("python", text)
     else:
         yield bad("python", text, "use Python 3.11 or 3.12")
+    torch = importlib.util.find_spec("torch")
+    if sys.dont_write_bytecode and torch and not os.path.exists(torch.cached or ""):
+        advice = "unset it: each command spends most of its start on compiling them"
+        yield warning(
+            "bytecode", "none of the libraries, and PYTHONDONTWRITEBYTECODE is set", advice
+        )
     pins = read_pins()
     missing, different = [], []
     for name in PACKAGES:
