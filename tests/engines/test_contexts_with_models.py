@@ -77,6 +77,7 @@ def same_rows(a: list[Trajectory], b: list[Trajectory]) -> bool:
     return plain(a) == plain(b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["tiny:vl", "tiny:text"])
 @pytest.mark.parametrize("overrides", [CONCAT, NO_CONCAT, window(2), COMPACT], ids=str)
 def test_rows_are_what_the_policy_saw_and_the_trainer_agrees(

@@ -62,6 +62,7 @@ def iteration(make_engine, run, batch_dir: Path, helpers: int, model: str) -> di
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["tiny:vl", "tiny:text"])
 def test_an_iteration_is_the_same_whoever_computed_it(make_engine, warm_runs, batch_dirs, model):
     alone = iteration(make_engine, warm_runs[model], batch_dirs[model], 0, model)

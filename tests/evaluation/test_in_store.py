@@ -101,6 +101,7 @@ def _play(folder: Path, options: str) -> None:
     play(folder, options, "hosted")
 
 
+@pytest.mark.slow
 def test_a_killed_task_goes_on_from_the_answers_in_the_store(
     server: ChatServer, tmp_path: Path
 ) -> None:

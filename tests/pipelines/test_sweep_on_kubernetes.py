@@ -169,6 +169,7 @@ def test_trials_that_the_cluster_trains_are_read_from_the_store(
     assert len(kubeflow.posted) == sent
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_is_to_end_early_is_terminated(kubeflow: KubeflowApi, tmp_path: Path):
     infra = load_infra("kubernetes-cpu", ["store=s3://bucket/runs", "kubernetes.image=vagen:1"])
     trainings = Pipelines(tmp_path, "lam", infra, Kubeflow(), None)
@@ -199,6 +200,7 @@ def test_what_cannot_be_sent_is_refused(
     assert not kubeflow.posted
 
 
+@pytest.mark.slow
 def test_a_kubeflow_that_is_away_fails_no_trial(
     kubeflow: KubeflowApi, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
