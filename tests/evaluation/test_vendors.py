@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,11 @@ from vagen.evaluation.specs import VENDORS, parse_spec
 from vagen.evaluation.transcript import request_body
 from vagen.rollout.types import Sampling
 
-pytest.importorskip("litellm")
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # Importing it would keep everybody who collects tests for seconds.
+    pytest.mark.skipif(find_spec("litellm") is None, reason="LiteLLM is not installed"),
+]
 
 FRAME = Image.fromarray(np.full((64, 64, 3), 200, np.uint8))
 MESSAGES = [
