@@ -112,11 +112,17 @@ class RayHead:
         return False
 
 
-def await_true(test: Callable[[], Any]) -> Any:
-    end = time.monotonic() + 300
-    while not (found := test()):
-        assert time.monotonic() < end
+def poll(test: Callable[[], Any], seconds: float) -> Any:
+    """What a test gives as soon as that is true; after so many seconds, what it gives then."""
+    end = time.monotonic() + seconds
+    while not (found := test()) and time.monotonic() < end:
         time.sleep(0.05)
+    return found
+
+
+def await_true(test: Callable[[], Any]) -> Any:
+    found = poll(test, 300)
+    assert found
     return found
 
 

@@ -3,13 +3,12 @@
 import os
 import re
 import signal
-import time
 from contextlib import suppress
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from ray_head import PATIENCE, TOKEN, Background, RayHead, await_true, in_warm_start
+from ray_head import PATIENCE, TOKEN, Background, RayHead, await_true, in_warm_start, poll
 
 from vagen.cluster import ClusterError, Dashboard
 from vagen.launch.errors import JobFailed, JobRefused, Lost
@@ -41,13 +40,8 @@ def metrics(head: RayHead) -> str:
 
 def steps_told(head: RayHead, run: Any) -> set[str]:
     """Steps of a run whose duration Prometheus gets; empty if there are none for a minute."""
-    end = time.monotonic() + 60
-    gauge = re.compile(r"ray_vagen_step_seconds{(.*)} ")
-    while True:
-        found = [line for line in gauge.findall(metrics(head)) if f'run="{run.name}"' in line]
-        if found or time.monotonic() > end:
-            return {re.search(r'step="(.*?)"', line)[1] for line in found}
-        time.sleep(0.5)
+    gauge = re.compile(rf'ray_vagen_step_seconds{{(?=.*run="{run.name}").*step="(.*?)".*}} ')
+    return set(poll(lambda: gauge.findall(metrics(head)), 60))
 
 
 def test_a_stage_is_performed_and_its_result_is_what_the_store_has(head, run, stage_job):

@@ -58,10 +58,8 @@ def versions() -> Findings:
         yield bad("python", text, "use Python 3.11 or 3.12")
     torch = importlib.util.find_spec("torch")
     if sys.dont_write_bytecode and torch and not os.path.exists(torch.cached or ""):
-        advice = "unset it: each command spends most of its start on compiling them"
-        yield warning(
-            "bytecode", "none of the libraries, and PYTHONDONTWRITEBYTECODE is set", advice
-        )
+        text = "PYTHONDONTWRITEBYTECODE is set, and libraries have none"
+        yield warning("bytecode", text, "unset it: each command compiles them anew, for seconds")
     pins = read_pins()
     missing, different = [], []
     for name in PACKAGES:
