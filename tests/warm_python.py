@@ -57,7 +57,7 @@ def warm_python(*libraries: str) -> Iterator[Path]:
 
 
 _RAY = "WARM_RAY"
-"""Environment variable: the program that Ray begins its workers with."""
+"""Environment variable: the program that Ray begins its workers with; empty is Python."""
 
 
 @contextmanager
@@ -83,7 +83,8 @@ def warm_workers() -> Iterator[Path]:
 
 def hook(runtime_env: dict[str, Any] | None) -> dict[str, Any]:
     """What Ray calls with the environment that workers are asked for (`RAY_RUNTIME_ENV_HOOK`)."""
-    return {**(runtime_env or {}), "py_executable": os.environ[_RAY]}
+    program = os.environ[_RAY]
+    return {**(runtime_env or {}), **({"py_executable": program} if program else {})}
 
 
 def _serve(path: str, libraries: list[str]) -> None:
