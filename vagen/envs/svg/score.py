@@ -83,8 +83,10 @@ def _blurred(picture: Picture) -> NDArray[np.float32]:
     side = picture.shape[0]
     block = max(side // THINNED, 1)
     cells = side // block
-    blocks = picture[: cells * block, : cells * block].reshape(cells, block, cells, block, 3)
-    means = blocks.mean((1, 3), dtype=np.float32)
+    # Slices are added: NumPy is ten times slower where it reduces over a few numbers at a time.
+    rows = picture[: cells * block, : cells * block].reshape(cells, block, cells * block * 3)
+    parts = rows.sum(1, dtype=np.float32).reshape(cells, cells, block, 3)
+    means = sum(parts[:, :, i] for i in range(block)) / np.float32(block**2)
     sigma = BLUR * side / block
     return np.asarray(gaussian_filter(means, (sigma, sigma, 0), truncate=3.0), np.float32)
 
@@ -101,8 +103,10 @@ def _structure(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
 def _edges(picture: Picture) -> NDArray[np.bool_]:
     signed = picture.astype(np.int16)
     edges = np.zeros(picture.shape[:2], bool)
-    edges[1:] |= np.abs(np.diff(signed, axis=0)).max(2) >= EDGE_STEP
-    edges[:, 1:] |= np.abs(np.diff(signed, axis=1)).max(2) >= EDGE_STEP
+    steps = (edges[1:], signed[1:] - signed[:-1]), (edges[:, 1:], signed[:, 1:] - signed[:, :-1])
+    for place, step in steps:
+        red, green, blue = np.moveaxis(np.abs(step) >= EDGE_STEP, 2, 0)
+        place |= red | green | blue
     return edges
 
 
