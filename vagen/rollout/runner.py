@@ -46,6 +46,8 @@ class EpisodeSpec:
     answers: tuple[Answer, ...] = ()
     """Of its first turns, sampled in earlier iterations: they are given again for as long as the
     environment shows what they answered to."""
+    max_turns: int | None = None
+    """Where fewer are wanted than `EpisodeLimits` allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,7 @@ class EpisodeRunner:
         )
         turns: list[Turn] = []
         given = deque(spec.answers)
+        most = spec.max_turns or self.limits.max_turns
         played = 0
         terminated = truncated = success = False
         status = Status.OK
@@ -167,7 +170,7 @@ class EpisodeRunner:
                     contexts.drop()
                 success, state = bool(info["success"]), info["state"]
                 played += 1
-                truncated = truncated or (played >= self.limits.max_turns and not terminated)
+                truncated = truncated or (played >= most and not terminated)
         except EnvironmentFailure as failure:
             return _unusable(spec, Status.ENV_ERROR, contexts, turns, level_hash, failure)
         finally:

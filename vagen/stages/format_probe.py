@@ -4,6 +4,8 @@ A layout that the policy never keeps is never rewarded, and reinforcement learni
 start from: a tag that the model reserves, a prompt that it does not follow, answers that are cut.
 """
 
+from dataclasses import replace
+
 from vagen import progress
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine
@@ -30,7 +32,7 @@ def answers_probed(config: ExperimentConfig) -> int:
 
 
 def probe_format(config: ExperimentConfig, engine: Engine, levels: list[LevelSet]) -> None:
-    """Plays a few training levels, sampled as in training, and says how many answers keep to it.
+    """Plays the first turn of a few training levels, sampled as in training, and says how many answers keep to it.
 
     Levels and seeds are those of an evaluation of the training split, which no other step makes, so
     that a training is the same to the last bit with a probe and without.
@@ -38,7 +40,10 @@ def probe_format(config: ExperimentConfig, engine: Engine, levels: list[LevelSet
     Raises:
         FormatNotKept: In an environment fewer do than `trainer.format_probe_min`.
     """
-    specs = evaluation_specs(config, levels, "train", answers_probed(config))
+    specs = [
+        replace(spec, max_turns=1)
+        for spec in evaluation_specs(config, levels, "train", answers_probed(config))
+    ]
     with progress.bar("answers", len(specs)) as advance:
         trajectories, _ = engine.play(
             specs,
