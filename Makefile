@@ -140,17 +140,15 @@ test: ## Lint, types, manifests, all tests, also those that train
 	@# Side by side: Ray's tests wait for much of their time, types are checked on one core, and
 	@# the checks of manifests wait for the network. Plain `make` there: so -n runs nothing.
 	@$(MAKE) -j3 ruff $(VERL_READY) system-packages
-	$(BIN)/python -m pytest -m slow tests/launch tests/bench_gpu & launch=$$!; \
-		$(BIN)/python -m pytest -m slow tests/engines/verl & verl=$$!; \
-		$(BIN)/pyright & types=$$!; \
-		{ if command -v kubectl >/dev/null; then make manifest-checks; else \
-			echo "no kubectl here: manifests are not checked (make validate says what is needed)"; \
-		fi; } & manifests=$$!; \
-		$(BIN)/python -m pytest -m "not slow" -n auto; fast=$$?; \
-		$(BIN)/python -m pytest -m slow -n auto --ignore=tests/engines/verl \
-			--ignore=tests/launch --ignore=tests/bench_gpu; slow=$$?; \
-		for each in $$launch $$verl $$types $$manifests; do wait $$each || slow=1; done; \
-		exit $$((fast | slow))
+	pids=; for what in "python -m pytest tests/launch tests/bench_gpu" \
+		"python -m pytest tests/engines/verl" pyright; do $(BIN)/$$what & pids="$$pids $$!"; done; \
+	if command -v kubectl >/dev/null; then make manifest-checks & pids="$$pids $$!"; \
+	else echo "no kubectl here: manifests are not checked (make validate says what is needed)"; \
+	fi; \
+	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/engines/verl \
+		--ignore=tests/launch --ignore=tests/bench_gpu; failed=$$?; \
+	for each in $$pids; do wait $$each || failed=1; done; \
+	exit $$failed
 
 system-packages: ## Install what pip cannot: GL for pictures, servers that tests use (Debian, root)
 	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1; then exit 0; fi; \
@@ -224,7 +222,7 @@ bench-judge-hacking: $(READY) ## Train with a judge that can be hacked and with 
 bench-learning: $(READY) ## Train EXPERIMENT with three seeds: success before and after
 	$(BIN)/python benchmarks/learning.py --experiment $(EXPERIMENT) $(ARGS)
 
-bench-method: $(READY) ## Tell methods apart: tokens, gradients (ARGS="entropy contexts gate turns judge")
+bench-method: $(READY) ## Tell methods apart: tokens, gradients (ARGS="entropy contexts gate turns presets")
 	$(BIN)/python -m benchmarks.method $(ARGS)
 
 bench-eval: $(READY) ## Measure evaluations: all environments, 64 in flight, 20 kills (ARGS="--model SPEC")

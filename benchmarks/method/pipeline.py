@@ -1,6 +1,6 @@
 """Arms on the real pipeline: hours, resumable run by run.
 
-    python -m benchmarks.method turns frozenlake judge report
+    python -m benchmarks.method turns frozenlake report
     python -m benchmarks.method presets --seeds 0 1 2
 
 An arm is a preset with overrides. All arms of a seed begin with the same warm start and play the
