@@ -20,7 +20,7 @@ from benchmarks.method import (
     report,
 )
 from benchmarks.method.environments import NAMES, RecallEnv, TurnsEnv, options
-from benchmarks.method.pipeline import STUDIES
+from benchmarks.method.pipeline import STUDIES, warm_policy
 from vagen.advantage import ESTIMATORS
 from vagen.config.load import load_experiment
 from vagen.config.schema import EntropyControl
@@ -166,6 +166,17 @@ def test_every_arm_of_the_pipeline_can_run(name):
     for overrides in study.arms.values():
         load_experiment(study.experiment, [*study.shared, *overrides])
     assert {arm for contrast in study.contrasts for arm in contrast[1:]} <= set(study.arms)
+
+
+@pytest.mark.slow
+def test_a_study_that_was_stopped_goes_on_from_its_warm_start(tmp_path):
+    turns = STUDIES["turns"]
+    small = ("envs.turns.train_size=64", "envs.turns.val_size=2", "envs.turns.test_size=2")
+    study = replace(turns, shared=(*turns.shared, *small), warm=("warm_start.steps=2",))
+    first = warm_policy("small", study, 0, tmp_path)
+    made = sorted(tmp_path.rglob("*.safetensors"))
+    assert warm_policy("small", study, 0, tmp_path) == first
+    assert sorted(tmp_path.rglob("*.safetensors")) == made
 
 
 @pytest.mark.parametrize("name", ["grpo: even", "grpo: curriculum"])

@@ -25,6 +25,7 @@ from vagen.run.reading import read_results
 from vagen.run.run import Run
 from vagen.stages.build import build
 from vagen.stages.evaluate import evaluate
+from vagen.stages.execute import execute
 from vagen.stages.warm_start import warm_start
 
 MAIN = ("vanilla_ppo", "grpo_mask", "turn_ppo_mask", "vagen_base", "vagen_full")
@@ -69,7 +70,7 @@ _CLAIMS = (
     Contrast("VAGEN-Base against Turn-PPO", "turn_ppo_mask", "vagen_base"),
 )
 _ABLATIONS = {
-    **_presets("token_ppo", "vanilla_ppo", "turn_ppo_mask", "vagen_base"),
+    **_presets("token_ppo", "turn_ppo_mask", "vagen_base"),
     "grpo_mask": ("preset=grpo_mask", "trainer.critic_warmup=0"),
     **_presets("trico_no_bi_level", "trico"),
     "trico, turn λ .5": ("preset=trico", "algorithm.high_level_lam=0.5"),
@@ -142,7 +143,7 @@ def warm_policy(name: str, study: Study, seed: int, outputs: Path) -> float:
         overrides = [*study.shared, *study.warm, f"seed={seed}"]
         run = Run.create(load_experiment(study.experiment, overrides), infra, folder.name)
     for step in (build, warm_start):
-        step(run)
+        execute(run, step)
     if not run.evaluation("warm_start").exists():
         evaluate(run, name="warm_start", split="val")
     return float(read_results(run.evaluation("warm_start"))["success"])
