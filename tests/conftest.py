@@ -203,7 +203,7 @@ def take_over(warm_runs) -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def make_started_run(make_run, take_over) -> Callable[..., Any]:
     """As `make_run`, with levels and warm start taken over from `warm_runs`."""
-    return lambda *overrides, model="tiny:vl": take_over(make_run(*overrides, model=model), model)
+    return lambda *overrides, model="tiny:text": take_over(make_run(*overrides, model=model), model)
 
 
 @pytest.fixture(scope="session")

@@ -320,7 +320,7 @@ def test_trainings_are_the_same_from_their_folders_and_from_mlflow(
 
     outputs = make_outputs()
     infra = load_infra(None, [f"output_dir={outputs}", "device=cpu", "threads=1"])
-    words = ["trainer.test_freq=1", "trainer.total_training_steps=2", "warm_start.steps=20"]
+    words = ["trainer.test_freq=1", "trainer.total_training_steps=2", "warm_start.steps=2"]
     for seed in (1, 2):
         experiment = make_experiment(*words, f"seed={seed}", model="tiny:text")
         train(run := Run.create(experiment, infra, f"one-{seed}"))

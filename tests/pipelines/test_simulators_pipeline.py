@@ -15,22 +15,21 @@ SMALL = (
     "actor_rollout_ref.actor.ppo_mini_batch_size=6",
     "critic.ppo_mini_batch_size=6",
     "warm_start.batch_size=6",
+    "warm_start.steps=2",
     "trainer.total_training_steps=1",
     "infra.threads=1",
 )
 NAVIGATION = (
-    "envs.rooms.train_size=12",
+    "envs.rooms.train_size=6",
     "envs.rooms.val_size=2",
     "envs.rooms.test_size=2",
     "envs.rooms.env_config.picture_size=64",
-    "warm_start.steps=12",
 )
 PRIMITIVE_SKILL = (
-    "envs.align.train_size=24",
+    "envs.align.train_size=6",
     "envs.align.val_size=2",
     "envs.align.test_size=2",
     "envs.align.env_config.image_size=96",
-    "warm_start.steps=30",
 )
 
 
@@ -56,8 +55,6 @@ def test_a_tiny_experiment_completes_an_iteration(
     turns = [turn for trajectory in batch.trajectories for turn in trajectory.turns]
     assert len(batch.trajectories) == 6
     assert all(told.items() <= turn.state.items() for turn in turns)
-    judged = [turn for turn in turns if turn.parsed.format_correct]
-    assert all(turn.verdict is not None for turn in judged)
     rewards = [turn.rewards.env for turn in turns]
     assert np.isfinite(rewards).all()
     assert (run.path / "evaluations" / "final" / "report.html").is_file()

@@ -23,7 +23,10 @@ from vagen.train import train
 @pytest.fixture(scope="module")
 def trained(make_started_run) -> Run:
     run = make_started_run(
-        "trainer.total_training_steps=2", "trainer.test_freq=1", "trainer.select=best_validation"
+        "trainer.total_training_steps=2",
+        "trainer.test_freq=1",
+        "trainer.select=best_validation",
+        model="tiny:vl",
     )
     train(run)
     return run

@@ -15,7 +15,7 @@ ALARM = "rollout/disagreement_alarm"
 
 def begun(make_started_run, *overrides: str):
     """A run with the first iteration played and judged."""
-    run = make_started_run(*overrides)
+    run = make_started_run(*overrides, model="tiny:vl")
     for stage in (rollout, judge):
         stage(run, 0)
     return run

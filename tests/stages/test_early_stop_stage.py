@@ -114,6 +114,7 @@ def test_the_best_validated_policy_is_kept_tested_and_registered(make_started_ru
             "actor_rollout_ref.rollout.val_kwargs.temperature=0",
         ),
         "trainer.select=best_validation",
+        model="tiny:vl",
     )
     run.infra = run.infra.model_copy(update={"save_freq": 4})
     train(run)

@@ -32,7 +32,7 @@ def answers_probed(config: ExperimentConfig) -> int:
 
 
 def probe_format(config: ExperimentConfig, engine: Engine, levels: list[LevelSet]) -> None:
-    """Plays the first turn of a few training levels, sampled as in training, and says how many answers keep to it.
+    """Plays the first turns of a few training levels as in training; says how many keep to it.
 
     Levels and seeds are those of an evaluation of the training split, which no other step makes, so
     that a training is the same to the last bit with a probe and without.
