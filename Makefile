@@ -14,6 +14,7 @@ READY := $(VENV)/.installed
 VERL_READY := $(VENV)/.installed-verl
 VLLM_VENV := .venv-vllm
 VLLM_READY := $(VLLM_VENV)/.installed
+MINIWORLD := tests/envs/test_navigation_pictures.py
 TRL_VENV := .venv-trl
 TRL_READY := $(TRL_VENV)/.installed
 
@@ -139,14 +140,16 @@ check: ruff ## Lint, types of the package, and the tests that take seconds
 test: ## Lint, types, manifests, all tests, also those that train
 	@# Side by side: Ray's tests wait for much of their time, types are checked on one core, and
 	@# the checks of manifests wait for the network. Plain `make` there: so -n runs nothing.
+	@# MiniWorld draws in a process in which MuJoCo never has.
 	@$(MAKE) -j3 ruff $(VERL_READY) system-packages
-	pids=; for what in "python -m pytest tests/launch tests/bench_gpu" \
+	pids=; for what in "python -m pytest tests/launch tests/bench_gpu $(MINIWORLD)" \
 		"python -m pytest tests/engines/verl" pyright; do $(BIN)/$$what & pids="$$pids $$!"; done; \
 	if command -v kubectl >/dev/null; then make manifest-checks & pids="$$pids $$!"; \
 	else echo "no kubectl here: manifests are not checked (make validate says what is needed)"; \
 	fi; \
-	$(BIN)/python -m pytest -n auto --dist loadfile --ignore=tests/engines/verl \
-		--ignore=tests/launch --ignore=tests/bench_gpu; failed=$$?; \
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder \
+		$(addprefix --ignore=,tests/engines/verl tests/launch tests/bench_gpu $(MINIWORLD)); \
+	failed=$$?; \
 	for each in $$pids; do wait $$each || failed=1; done; \
 	exit $$failed
 
