@@ -50,6 +50,8 @@ class Study:
     iterations: int = 60
     episodes: int = 128
     """Of an iteration."""
+    measure: str = "train/success"
+    """What its curves are of."""
 
 
 def _presets(*names: str) -> dict[str, tuple[str, ...]]:
@@ -111,6 +113,7 @@ STUDIES = {
         seeds=4,
         iterations=24,
         episodes=64,
+        measure="train/score",
     ),
     "frozenlake": Study(
         "frozenlake-tiny",
@@ -174,10 +177,10 @@ def train(name: str, study: Study, arm: str, seed: int, outputs: Path) -> Run:
     return Run.open(folder)
 
 
-def summarize(runs: Sequence[Run]) -> dict[str, Any]:
-    """Of an arm's runs: training success by iteration, held-out success before and after."""
+def summarize(runs: Sequence[Run], measure: str) -> dict[str, Any]:
+    """Of an arm's runs: a measure by iteration, held-out success before and after."""
     summaries = [json.loads((run.path / "summary.json").read_text()) for run in runs]
-    curves = [[row["train/success"] for row in run.iteration_metrics()] for run in runs]
+    curves = [[row[measure] for row in run.iteration_metrics()] for run in runs]
     return {
         "curves": curves,
         "success": [summary["final"]["success"] for summary in summaries],
@@ -214,7 +217,7 @@ def run_study(name: str, seeds: Sequence[int], jobs: int, outputs: Path) -> None
             for arm in missing
         }
         for arm, runs in trained.items():
-            arm_of_seeds = {"seeds": chosen} | summarize([run.result() for run in runs])
+            found = summarize([run.result() for run in runs], study.measure)
             with write_whole(folder / f"{arm}.json") as partial:
-                partial.write_text(json.dumps(arm_of_seeds) + "\n")
+                partial.write_text(json.dumps({"seeds": chosen} | found) + "\n")
             print(f"pipeline: {name}: {arm}", flush=True)
