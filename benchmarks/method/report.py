@@ -34,11 +34,15 @@ def measures(curves: Sequence[Sequence[float]]) -> dict[str, list[float]]:
 
 
 def compare(found: Mapping[str, Mapping[str, Any]], contrast: Contrast) -> dict[str, GainOfSeeds]:
-    """Candidate minus baseline of one task, paired over seeds; {} if an arm is not there."""
+    """Candidate minus baseline of one task, paired over seeds; {} if an arm is not there.
+
+    Of trainings also their success on held-out levels.
+    """
     if not {contrast.baseline, contrast.candidate} <= set(found):
         return {}
     baseline, candidate = found[contrast.baseline], found[contrast.candidate]
-    return {key: paired_seeds(baseline[key], candidate[key]) for key in ("auc", "final")}
+    measured = [key for key in ("auc", "final", "success") if key in baseline]
+    return {key: paired_seeds(baseline[key], candidate[key]) for key in measured}
 
 
 def read(folder: Path) -> Found:
