@@ -147,8 +147,7 @@ def warm_policy(name: str, study: Study, seed: int, outputs: Path) -> float:
         run = Run.create(load_experiment(study.experiment, overrides), infra, folder.name)
     for step in (build, warm_start):
         execute(run, step)
-    if not run.evaluation("warm_start").exists():
-        evaluate(run, name="warm_start", split="val")
+    execute(run, evaluate, name="warm_start", split="val")
     return float(read_results(run.evaluation("warm_start"))["success"])
 
 
