@@ -34,7 +34,7 @@ GPU_PYTHON ?= $(BIN)/python
 
 .PHONY: help venv run sweep pipeline resume eval view ui doctor plan compile submit status logs gc \
 	check test test-cluster test-verl test-vllm system-packages \
-	lint ruff format docs docs-site gallery hooks \
+	lint format docs docs-site gallery hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
 	bench-judge-hacking bench-learning bench-method bench-rollout bench-service bench-stability \
 	bench-startup bench-structure bench-sweep bench-trl bench-verl-cpu clean
@@ -132,18 +132,16 @@ logs: $(READY) ## Follow the log of a run's newest job on Kubernetes (RUN=its na
 gc: $(READY) ## Remove from Kubernetes what has expired (ARGS=--dry-run shows it only)
 	@$(BIN)/vagen cluster gc $(ARGS)
 
-check: ruff ## Lint, types of the package, and the tests that take seconds
-	@# Side by side: types are checked on one core.
-	$(BIN)/pyright vagen & types=$$!; $(BIN)/python -m pytest -m "not slow" -n auto; \
-		fast=$$?; wait $$types && exit $$fast
+check: lint ## Lint, types, and the tests that take seconds
+	$(BIN)/python -m pytest -m "not slow" -n auto
 
 test: ## Lint, types, manifests, all tests, also those that train
-	@# Side by side: Ray's tests wait for much of their time, types are checked on one core, and
-	@# the checks of manifests wait for the network. Plain `make` there: so -n runs nothing.
+	@# Side by side: Ray's tests wait for much of their time, and the checks of manifests wait for
+	@# the network. Plain `make` there: so -n runs nothing.
 	@# MiniWorld draws in a process in which MuJoCo never has.
-	@$(MAKE) -j3 ruff $(VERL_READY) system-packages
-	pids=; for what in "python -m pytest tests/launch tests/bench_gpu $(MINIWORLD)" \
-		"python -m pytest tests/engines/verl" pyright; do $(BIN)/$$what & pids="$$pids $$!"; done; \
+	@$(MAKE) -j3 lint $(VERL_READY) system-packages
+	pids=; for what in "tests/launch tests/bench_gpu $(MINIWORLD)" tests/engines/verl; do \
+		$(BIN)/python -m pytest $$what & pids="$$pids $$!"; done; \
 	if command -v kubectl >/dev/null; then make manifest-checks & pids="$$pids $$!"; \
 	else echo "no kubectl here: manifests are not checked (make validate says what is needed)"; \
 	fi; \
@@ -173,12 +171,10 @@ test-verl: $(VERL_READY) ## Install verl and Ray, test the distributed engine on
 test-cluster: $(READY) ## Train on the cluster of kubectl's context, with faults (docs/kubernetes.md)
 	VAGEN_CLUSTER=1 $(BIN)/python -m pytest tests/e2e --timeout=7200 -v $(ARGS)
 
-lint: ruff ## Lint, formatting and types, without tests
-	$(BIN)/pyright
-
-ruff: $(READY) ## Lint and formatting alone
+lint: $(READY) ## Lint, formatting and types, without tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pyrefly check --summary=none
 
 format: $(READY) ## Format the code and fix what the linter can fix
 	$(BIN)/ruff check --fix .

@@ -75,9 +75,9 @@ def size_of(batch: dict[str, Any]) -> int:
 def gae_loop(batch: dict[str, Any], rows: range) -> tuple[Tensor, Tensor]:
     """Over columns, all rows at once, as verl's `compute_gae_advantage_return`."""
     rewards, values = (batch[key][rows.start : rows.stop] for key in ("rewards", "values"))
-    carry: Tensor | float = 0.0
     reversed_advantages = []
     length = rewards.shape[1]
+    carry = torch.zeros_like(values[:, 0])
     for t in reversed(range(length)):
         following = values[:, t + 1] if t < length - 1 else 0.0
         delta = rewards[:, t] + OPTIONS["gamma"] * following - values[:, t]

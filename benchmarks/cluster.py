@@ -44,7 +44,7 @@ def main() -> None:
     options = parser.parse_args()
     steps, drivers = pods(options.workflow, options.namespace)
     work = stage_seconds(options.run)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for before, step in pairwise(steps):
         stage = work[step.name].pop(0) if work.get(step.name) else 0.0
         rows.append(

@@ -134,7 +134,10 @@ def compare(counts: list[int], seconds: float) -> dict[str, Any]:
     def record(name: str, config: EnvironmentsConfig, server: psutil.Process | None) -> None:
         environments = Environments(config)
         for sessions in counts:
-            found = {"placement": name, **measure(environments, sessions, seconds, server)}
+            found: dict[str, Any] = {
+                "placement": name,
+                **measure(environments, sessions, seconds, server),
+            }
             rate = found["steps_per_s"]
             alone.setdefault(sessions, rate)
             found["ms_over_process"] = round(1e3 / rate - 1e3 / alone[sessions], 3)

@@ -195,6 +195,7 @@ class Player:
         out = self.plain.generate(
             input_ids=ids,
             attention_mask=mask,
+            # pyrefly: ignore[missing-attribute]
             mm_token_type_ids=(ids == processor.image_token_id).int(),
             pixel_values=torch.from_numpy(np.concatenate([p.pixel_values for p in processed])),
             image_grid_thw=torch.tensor([p.grid for p in processed]),

@@ -43,7 +43,7 @@ def after_updates(setup: Setup) -> dict[str, Any]:
     """G4. Passes if they agree after two updates as well, with all weights and with adapters."""
     # Learning rates with which one update moves the policy visibly; Adam's steps are of their size.
     fast = {"all weights": 0.1 / read_shape(str(setup.model_path())).hidden, "adapters": 1e-3}
-    networks = {
+    networks: dict[str, tuple[str, ...]] = {
         name: (*options, f"actor_rollout_ref.actor.optim.lr={fast[name]}")
         for name, options in NETWORKS.items()
     }

@@ -153,6 +153,7 @@ def _batch(setup: Setup, config: Any, rows: Sequence[Any], images: Any) -> Any:
                 "image_grid_thw": torch.tensor([i.grid for i in shown], device=setup.device),
             }
         )
+    # pyrefly: ignore[bad-specialization]
     batch[FRAMES] = lazy_stack([NonTensorData(entry) for entry in pixels])
     longest = batch["response_mask"].shape[1]
     tensordict_utils.assign_non_tensor(batch, max_response_len=longest)

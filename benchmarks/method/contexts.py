@@ -8,6 +8,7 @@ start, evaluation on test levels, iterations, evaluation. A finished one is a fi
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -66,7 +67,7 @@ def run_arm(arm: str, seed: int, outputs: Path) -> None:
 
 def write(outputs: Path, note: str) -> None:
     """The result of all that is finished; differences are paired over seeds."""
-    arms = {}
+    arms: dict[str, dict[str, Any]] = {}
     for arm in ARMS:
         files = sorted((outputs / FILES).glob(f"{arm}-[0-9]*.json"))
         rows = {path.stem.rpartition("-")[2]: json.loads(path.read_text()) for path in files}

@@ -28,7 +28,7 @@ TASKS = {
 }
 """Each with the estimator without a critic that suits it."""
 STARTS = {"confident": 8.0, "fresh": 1.0}
-BONUSES: dict[str, dict[str, float]] = {
+BONUSES: dict[str, dict[str, Any]] = {
     "none": {},
     "fixed .02": {"entropy_coeff": 0.02},
     "fixed .1": {"entropy_coeff": 0.1},

@@ -24,7 +24,7 @@ class Job:
     def __init__(self, part: str, task: str, name: str, arm: learner.Arm, outputs: Path) -> None:
         self.part, self.task, self.name, self.arm = part, task, name, arm
         self.path = outputs / part / task / f"{name}.json"
-        self.settings = {"arm": asdict(arm), "seeds": list(SEEDS)}
+        self.settings: dict[str, Any] = {"arm": asdict(arm), "seeds": list(SEEDS)}
         if part == "tokens":
             self.settings["iterations"] = ITERATIONS[arms.TASKS[task].reward]
         elif part in ENTROPY:

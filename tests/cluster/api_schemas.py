@@ -31,6 +31,7 @@ def _registry() -> Registry:
         return Resource.from_contents(json.loads(text), DRAFT202012)
 
     ray = Resource.from_contents(definitions(), DRAFT202012)
+    # pyrefly: ignore[unexpected-keyword]
     return Registry(retrieve=retrieve).with_resource(definitions()["$id"], ray)
 
 

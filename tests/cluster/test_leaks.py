@@ -74,6 +74,7 @@ def test_gc_keeps_what_is_in_time_and_what_was_extended_meanwhile(
     assert [(one.name, one.removed) for one in dry] == [("lake", True)]
     assert len(namespace.store.all("RayCluster")) == 2
 
+    # pyrefly: ignore[invalid-inheritance]
     class Meanwhile(type(kube)):
         """A step extends the cluster's time between the listing and the deletion."""
 

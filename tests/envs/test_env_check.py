@@ -291,7 +291,7 @@ def test_a_wrapped_environment_is_checked_and_another_class_refused():
     check_env(gymnasium.make("vagen/FrozenLake-v0"), report=said.append)
     assert len(said) == len(set(said)) == 11
     with pytest.raises(ContractError, match="CartPoleEnv is no AgentEnv: derive from"):
-        check_env(gymnasium.make("CartPole-v1"))  # pyright: ignore[reportArgumentType]
+        check_env(gymnasium.make("CartPole-v1"))
 
 
 def test_the_command_says_what_it_checked_and_why_it_is_refused(tmp_path, monkeypatch, capsys):

@@ -120,12 +120,12 @@ def test_loss_scale():
 def test_what_does_not_exist_is_refused():
     stds = np.ones(2)
     with pytest.raises(ValueError, match="must be one of"):
-        select_groups(stds, strategy="best", value=0.5)  # pyright: ignore[reportArgumentType]
+        select_groups(stds, strategy="best", value=0.5)
     with pytest.raises(ValueError, match="must be one of"):
-        select_groups(stds, strategy="top_p", value=0.5, top_p_prob_mode="cubic")  # pyright: ignore[reportArgumentType]
+        select_groups(stds, strategy="top_p", value=0.5, top_p_prob_mode="cubic")
     with pytest.raises(ValueError, match=r"must be in \(0, 1\]"):
         select_groups(stds, strategy="top_k", value=0.0)
     with pytest.raises(ValueError, match="must be one of"):
-        loss_scale(1, 1, "cubic")  # pyright: ignore[reportArgumentType]
+        loss_scale(1, 1, "cubic")
     with pytest.raises(ValueError, match="1 group ids for 2 scores"):
         group_statistics(np.ones(2), ["a"])

@@ -453,9 +453,9 @@ def test_packed_rows_need_their_ids_and_modes_are_checked():
     with pytest.raises(ValueError, match="needs `row_ids`"):
         aggregate(x, x, mode="seq-mean-token-mean")
     with pytest.raises(ValueError, match="must be one of"):
-        aggregate(x, x, mode="mean")  # pyright: ignore[reportArgumentType]
+        aggregate(x, x, mode="mean")
     with pytest.raises(ValueError, match="must be one of"):
-        policy_loss(x, x, x, x, loss_mode="ppo")  # pyright: ignore[reportArgumentType]
+        policy_loss(x, x, x, x, loss_mode="ppo")
     with pytest.raises(ValueError, match="needs `row_ids`"):
         policy_loss(x, x, x, x, loss_mode="gspo")
     with pytest.raises(ValueError, match="must be above 1"):

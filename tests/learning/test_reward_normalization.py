@@ -41,7 +41,7 @@ def normalize(batch, method: str, grouping: str) -> list[list[float]]:
     return normalize_turn_rewards(
         [rewards for _, rewards in batch],
         [name if grouping == "group" else "" for name, _ in batch],
-        method=method,  # pyright: ignore[reportArgumentType]
+        method=method,
     )
 
 

@@ -304,7 +304,7 @@ def test_no_more_episodes_than_allowed_are_under_way(processor):
             live -= 1
 
     async def make_env(_: EpisodeSpec) -> LocalEnv:
-        return LocalEnv(Counting())  # pyright: ignore[reportArgumentType]
+        return LocalEnv(Counting())
 
     specs = [spec(str(i)) for i in range(7)]
     runner = runner_for(ScriptedPolicy(processor, [WALK]))

@@ -35,6 +35,7 @@ def tensorboard_series(folder: Path) -> dict[str, list[tuple[int, float]]]:
     events.Reload()
     return {
         tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        # pyrefly: ignore[not-iterable]
         for tag in events.Tags()["scalars"]
     }
 

@@ -86,7 +86,8 @@ class Reply:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Reply":
         """Inverse of `to_dict`."""
-        return cls(**{**stored, "tokens": Tokens(**stored["tokens"])})
+        fields: dict[str, Any] = {**stored, "tokens": Tokens(**stored["tokens"])}
+        return cls(**fields)
 
 
 class Chat(Protocol):

@@ -18,7 +18,7 @@ def litellm() -> Any:
     """
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
-        import litellm as library  # pyright: ignore[reportMissingImports]
+        import litellm as library
     except ImportError as error:
         raise EndpointError(
             f'models of this vendor need LiteLLM: pip install "vagen[litellm]" ({error})'

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from vagen.compare.statistics import (
 from vagen.tracking.stats import Interval, paired_bootstrap, success_ci95
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Against:
     """A group against the baseline."""

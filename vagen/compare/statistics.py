@@ -10,6 +10,7 @@ imported beside pandas 3, and ignores the random state it is given, so no page c
 
 import math
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +20,7 @@ from vagen.tracking.stats import Interval
 _RESAMPLES = 5_000
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A figure and its 95 % interval over seeds; None where seeds do not tell one."""

@@ -49,7 +49,7 @@ def _paper(
 ) -> Preset:
     """A row of the paper's comparison; all with gamma and lambda 1 per token."""
     levels, group = batch
-    values = {
+    values: dict[str, Any] = {
         "envs": _prompted(prompt_format),
         "data": {"train_batch_size": levels},
         "algorithm": {
@@ -162,7 +162,7 @@ def _starpo(summary: str, *, kl_coef: float, clip_high: float, keep: float | Non
     """
     kept = {"strategy": "top_k", "value": keep} if keep else {"strategy": "none"}
     sampled = {"temperature": 1.0, "top_p": 1.0}
-    values = {
+    values: dict[str, Any] = {
         "envs": {
             **_prompted(
                 "free_think",

@@ -157,7 +157,8 @@ def _from_player(said: Sequence[Claim], player: Player) -> list[Claim]:
 
 @lru_cache(_CACHED)
 def _place(kind: type[Place], rows: int, columns: int) -> Place:
-    return kind(vertical=VERTICAL[rows], horizontal=HORIZONTAL[columns])  # pyright: ignore[reportArgumentType]
+    # pyrefly: ignore[bad-argument-type]
+    return kind(vertical=VERTICAL[rows], horizontal=HORIZONTAL[columns])
 
 
 @lru_cache(_CACHED)

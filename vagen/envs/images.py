@@ -84,7 +84,8 @@ def _decode_own(png: bytes) -> NDArray[np.uint8] | None:
     reader = isal_zlib.decompressobj()
     try:
         data = reader.decompress(png[41 : 41 + length], size)
-    except isal_zlib.IsalError:  # pyright: ignore[reportGeneralTypeIssues]
+    # pyrefly: ignore[not-a-type]
+    except isal_zlib.IsalError:
         return None
     if len(data) != size or not reader.eof:
         return None

@@ -171,7 +171,8 @@ class ParsedResponse:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "ParsedResponse":
         """Inverse of `to_dict`."""
-        return cls(**{**stored, "actions": tuple(stored["actions"])})
+        fields: dict[str, Any] = {**stored, "actions": tuple(stored["actions"])}
+        return cls(**fields)
 
 
 def named(actions: tuple[str, ...]) -> ActionReader:

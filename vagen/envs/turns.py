@@ -247,7 +247,7 @@ class TurnEnv(AgentEnv):
         """Ground truth now; to be read, not changed."""
         return self._state
 
-    def render(self) -> NDArray[np.uint8] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def render(self) -> NDArray[np.uint8] | None:
         """A picture of the state, uint8 [height, width, 3], if made with `render_mode`."""
         return self.picture() if self.render_mode == "rgb_array" else None
 

@@ -78,7 +78,7 @@ def _ask(run: str, stage: str, arguments: dict[str, Any]) -> Verdict:
     while not ray.wait([reply], timeout=PAUSE)[0]:
         copy(beside)
     try:
-        verdict: Verdict = ray.get(reply)  # pyright: ignore[reportAssignmentType]
+        verdict: Verdict = ray.get(reply)
         copy(actor.read)
     except RayError:
         copy(beside)

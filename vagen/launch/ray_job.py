@@ -307,7 +307,7 @@ def _client(dashboard: Dashboard, seconds: float) -> "JobSubmissionClient":
     return Client(dashboard.url, headers={"Authorization": f"Bearer {dashboard.token}"})
 
 
-def _outcome(job: str, details: "JobDetails", log: Log) -> dict[str, Any]:
+def _outcome(job: str, details: Any, log: Log) -> dict[str, Any]:
     """The result of a job that has ended, or its error."""
     verdict = log.verdict or {}
     if details.status == "SUCCEEDED" and "result" in verdict:

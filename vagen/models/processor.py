@@ -221,7 +221,7 @@ def load_tokenizer(path: str | Path, config: Any = None) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path), config=config)
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(path), config=config)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path}: no tokenizer could be loaded ({first_line(error)})") from error
     if not tokenizer.encode("text", add_special_tokens=False):  # made without its files

@@ -6,4 +6,5 @@ in every process that has a model, for its assisted generation alone, which noth
 
 import transformers.utils
 
-transformers.utils.is_sklearn_available = lambda: False  # pyright: ignore[reportPrivateImportUsage]
+# pyrefly: ignore[bad-assignment]
+transformers.utils.is_sklearn_available = lambda: False

@@ -136,7 +136,7 @@ def check_host(
     if limit is None or needed <= limit * GIB:
         return
     found = host_remedies(
-        experiment, infra, lambda *changed: estimate(*changed).peak <= limit * GIB
+        experiment, infra, lambda other, layout: estimate(other, layout).peak <= limit * GIB
     )
     advice = f"it would fit with {', or '.join(found)}" if found else "take larger nodes"
     raise DoesNotFitError(
@@ -215,6 +215,6 @@ def check_gpu(
             "for the key/value cache, too little for one sequence of "
             f"data.max_trajectory_length = {experiment.data.max_trajectory_length:,} tokens"
         )
-    found = remedies(experiment, infra, lambda *changed: estimate(*changed)[1])
+    found = remedies(experiment, infra, lambda other, layout: estimate(other, layout)[1])
     advice = f"it would fit with {', or '.join(found)}" if found else "take a smaller model"
     raise DoesNotFitError(f"{what}; {advice}")

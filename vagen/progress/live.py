@@ -47,8 +47,9 @@ class LiveDisplay:
     def __init__(self, stream: Terminal) -> None:
         self._stream = stream
         self._timing = Timing()
+        file: Any = stream
         self._console = Console(
-            file=stream,  # pyright: ignore[reportArgumentType]
+            file=file,
             force_terminal=True,
             width=_width(stream),
         )

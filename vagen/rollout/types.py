@@ -190,7 +190,8 @@ class Verdict(SectionScores):
             for name in ("flags", "absent", "decided_by")
             if name in stored
         }
-        return cls(**{**stored, **scores, **lists})
+        fields: dict[str, Any] = {**stored, **scores, **lists}
+        return cls(**fields)
 
 
 @dataclass(slots=True)

@@ -136,7 +136,7 @@ def make_app(settings: ServiceSettings) -> FastAPI:
     return app
 
 
-def _client_of(service: Service) -> Callable[..., str]:
+def _client_of(service: Service) -> Callable[..., Awaitable[str]]:
     scheme = HTTPBearer(auto_error=False, description="The client's token.")
 
     async def client(
@@ -153,7 +153,7 @@ def _client_of(service: Service) -> Callable[..., str]:
             )
         return name
 
-    return client  # pyright: ignore[reportReturnType]
+    return client
 
 
 def _add_sessions(app: FastAPI, service: Service) -> None:

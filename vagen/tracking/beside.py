@@ -123,7 +123,7 @@ class Wandb:
         Raises:
             TrackingError: W&B refuses.
         """
-        import wandb  # pyright: ignore[reportMissingImports]
+        import wandb
 
         try:
             self._run = wandb.init(
@@ -179,7 +179,8 @@ def open_beside(name: str, *, run_dir: Path, run_name: str, project: str) -> Bes
         with storage_errors(run_dir):
             return Beside(TensorBoard(folder), folder / "told.jsonl")
     told = run_dir / WANDB_TOLD
-    if not (lines := _lines(told)):
+    lines: list[dict[str, Any]] = _lines(told)
+    if not lines:
         lines = [{"id": uuid.uuid4().hex, "step": -1, "names": []}]
         _append(told, lines[0])
     return Beside(Wandb(lines[0]["id"], project=project, name=run_name, folder=run_dir), told)

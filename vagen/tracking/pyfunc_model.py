@@ -36,12 +36,12 @@ class VagenModel(PythonModel):
                 `images` all have, an empty list for none.
             params: `max_new_tokens`, `temperature` (0 is greedy), `seed`.
         """
-        rows = model_input.to_dict("records")
+        rows: list[dict[Any, Any]] = model_input.to_dict("records")
         # A thread of its own: a notebook or server that calls this runs an event loop already.
         with ThreadPoolExecutor(max_workers=1) as thread:
             return thread.submit(asyncio.run, self._answer(rows, params or {})).result()
 
-    async def _answer(self, rows: list[dict[str, Any]], params: dict[str, Any]) -> list[str]:
+    async def _answer(self, rows: list[dict[Any, Any]], params: dict[str, Any]) -> list[str]:
         from vagen.engines.local.generation import LocalPolicy
         from vagen.rollout.types import Sampling
 

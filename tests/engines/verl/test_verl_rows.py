@@ -18,6 +18,7 @@ def test_parts_are_jagged_in_their_last_dimension_whatever_their_lengths(leading
     batch = tensordict_utils.get_tensordict({"position_ids": jagged(parts)}, {})
     tensordict_utils.maybe_fix_3d_position_ids(batch)
     chosen = tensordict_utils.index_select_tensor_dict(batch, [len(parts) - 1, 0])
+    # pyrefly: ignore[missing-argument]
     for found, part in zip(chosen["position_ids"].unbind(), (parts[-1], parts[0]), strict=True):
         assert torch.equal(found, part)
 

@@ -200,7 +200,11 @@ def _make(config: GymnasiumConfig) -> gymnasium.Env[Any, Any]:
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into arrays, on no screen
     try:
         # Its own time limit is left out: `max_steps` is the limit here.
-        options = {"max_episode_steps": -1, **config.kwargs, "render_mode": "rgb_array"}
+        options: dict[str, Any] = {
+            "max_episode_steps": -1,
+            **config.kwargs,
+            "render_mode": "rgb_array",
+        }
         env = gymnasium.make(config.id, disable_env_checker=True, **options)
         env.reset(seed=0)
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:

@@ -17,7 +17,7 @@ class HouseholdConfig(EnvConfig):
         "vagen-new": {"format": 0.02, "success": 1.0, "step": 0.0},
     }
 
-    render_mode: Literal["text"] = "text"  # pyright: ignore[reportIncompatibleVariableOverride]
+    render_mode: Literal["text"] = "text"
     """Always `text`: there are no pictures of this home."""
     max_actions_per_step: PositiveInt = 1
     """Most actions in one response."""

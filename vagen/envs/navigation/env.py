@@ -70,7 +70,7 @@ class NavigationEnv(TurnEnv):
         return max(0.0, state["target"]["distance"] - state["goal_distance"])
 
     @property
-    def example_state(self) -> State:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def example_state(self) -> State:
         """State before the example response of the system prompt."""
         return self._example_at(_EXAMPLE_START)
 

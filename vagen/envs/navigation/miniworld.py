@@ -222,6 +222,7 @@ def _world_class() -> Any:
         if mesh is None:
             return Boxes(thing)
         entity = MeshEnt(mesh.name.format(colour=thing.colour), mesh.height)
+        # pyrefly: ignore[bad-assignment]
         entity.radius = thing.spec.radius
         return entity
 

@@ -43,8 +43,8 @@ def start_controller(config: NavigationConfig) -> Any:
         ThorError: with what is missing.
     """
     try:
-        from ai2thor.controller import Controller  # pyright: ignore[reportMissingImports]
-        from ai2thor.platform import CloudRendering  # pyright: ignore[reportMissingImports]
+        from ai2thor.controller import Controller
+        from ai2thor.platform import CloudRendering
     except ImportError as error:
         raise ThorError(
             f"Navigation's backend ai2thor needs the package ai2thor ({error}): "

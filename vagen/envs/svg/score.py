@@ -96,7 +96,7 @@ def _structure(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
 
     window = min(7, one.shape[0] - 1 + one.shape[0] % 2)
     return float(
-        structural_similarity(one, other, data_range=255.0, channel_axis=2, win_size=window)  # pyright: ignore[reportArgumentType]
+        structural_similarity(one, other, data_range=255.0, channel_axis=2, win_size=window)
     )
 
 

@@ -23,13 +23,13 @@ class ClaimWriter(Writer):
         """Creates a writer; the first levels for validation give the templates."""
         super().__init__(env_config)
         self.kinds = self.env.claims_of(env_config)
-        self.thing = self.env.claims[0].claim_name()  # pyright: ignore[reportAttributeAccessIssue]
+        self.thing = self.env.claims[0].claim_name()
         env = self.env(env_config, split="val")
         states = [env.reset(seed=seed)[1]["state"] for seed in range(TEMPLATES)]
         env.close()
         self._state_text = getattr(env, "state_text", self.plain)
         texts = tuple(dict.fromkeys(map(self._state_text, states)))
-        self.templates = texts  # pyright: ignore[reportAttributeAccessIssue]
+        self.templates = texts
 
     def _truth(self, state: State) -> list[Claim]:
         return self.env.truth(state, self.env_config)

@@ -80,9 +80,9 @@ class Writer(ABC):
     env_name: ClassVar[str]
     env_configs: ClassVar[tuple[dict[str, Any], ...]] = ({},)
     """Variants of the environment that a calibration without an experiment goes over."""
-    thing: ClassVar[str]
+    thing: str
     """Noun of an object that has to be described."""
-    templates: ClassVar[tuple[str, ...]]
+    templates: tuple[str, ...]
     """Specific texts that do not depend on the state."""
 
     def __init__(self, env_config: EnvConfig) -> None:

@@ -66,15 +66,18 @@ class Verification(_Answer):
 def claims_answer(kinds: tuple[type[Claim], ...]) -> type[BaseModel]:
     """Form of the answer to `claims_extractor`: `claims`, each with the words that it rests on."""
     make: Any = create_model
-    options = []
+    options: list[Any] = []
     for kind in kinds:
         slots = {
+            # pyrefly: ignore[not-a-type]
             name: (Annotated[field.annotation, BeforeValidator(_lower)], field)
             for name, field in kind.model_fields.items()
         }
+        # pyrefly: ignore[invalid-literal]
         own = {"claim": (Literal[kind.claim_name()], ...), "quote": (str, ...), **slots}
         options.append(make(kind.__name__, __base__=_Answer, **own))
-    claims: Any = tuple[Union[tuple(options)], ...]  # noqa: UP007
+    # pyrefly: ignore[invalid-annotation]
+    claims = tuple[Union[tuple(options)], ...]  # noqa: UP007
     return make("Claims", __base__=_Answer, claims=(claims, ...))
 
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from vagen.envs.base import State
 from vagen.envs.config import EnvConfig
@@ -31,8 +31,8 @@ class Rules(ABC, Generic[ContentT, TruthT]):
     both can be kept, and `score` is what is paid per statement.
     """
 
-    env_name: ClassVar[str]
-    vocabulary: ClassVar[frozenset[str]]
+    env_name: str
+    vocabulary: frozenset[str]
     """Lower-case words of state descriptions. A run of them in a prompt is no text of its own, so
     that it is no copying to write them; texts that differ in one of them are no near duplicates."""
 

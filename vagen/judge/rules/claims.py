@@ -1,7 +1,7 @@
 """Rules of an environment that says what its state texts can claim (`AgentEnv.claims`)."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from vagen.envs.base import AgentEnv, State
 from vagen.envs.claims import Claim, write_claims
@@ -15,15 +15,13 @@ MOST_MENTIONS = 3
 class ClaimRules(Rules[Claims, Claims]):
     """Reads a text as its environment does, and scores what it claims."""
 
-    vocabulary: ClassVar[frozenset[str]] = frozenset()
-
     def __init__(self, env: type[AgentEnv], config: EnvConfig | None = None) -> None:
         """Makes the rules of an environment as it is configured; None stands for its defaults."""
         self.env, self.config = env, config or env.config_class()
         self.kinds = {kind.claim_name(): kind for kind in env.claims_of(self.config)}
-        self.env_name = env.env_name  # pyright: ignore[reportAttributeAccessIssue]
+        self.env_name = env.env_name
         words = set().union(*(kind.claim_words() for kind in self.kinds.values()))
-        self.vocabulary = frozenset(words)  # pyright: ignore[reportAttributeAccessIssue]
+        self.vocabulary = frozenset(words)
 
     def read(self, text: str) -> Reading[Claims]:
         """The claims of a text."""
