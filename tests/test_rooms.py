@@ -1,6 +1,7 @@
 """The architecture, checked: which room may import which, and who may import kfp, ray and verl."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ EXCEPTIONS = {
 }
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Modules that a file imports anywhere, inside functions too."""
     found: set[str] = set()

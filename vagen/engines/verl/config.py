@@ -1,7 +1,9 @@
 """verl's configuration of a run: its own defaults with our values laid on them."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import fields
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -47,9 +49,13 @@ def verl_config(
 
 
 def verl_defaults() -> DictConfig:
-    """Verl's `ppo_trainer` as it is shipped, interpolations unresolved."""
-    folder = str(files("verl.trainer.config"))
-    with initialize_config_dir(folder, version_base=None):
+    """Verl's `ppo_trainer` as it is shipped, interpolations unresolved; the caller's own."""
+    return deepcopy(_shipped())
+
+
+@cache
+def _shipped() -> DictConfig:
+    with initialize_config_dir(str(files("verl.trainer.config")), version_base=None):
         return compose("ppo_trainer")
 
 
