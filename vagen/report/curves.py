@@ -296,13 +296,16 @@ def _figure(width: float, height: float) -> "Figure":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    figure = Figure((width, height), DPI, layout="constrained", facecolor="white")
     figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)  # type: ignore[union-attr]
     FigureCanvasAgg(figure)
     return figure
 
 
 def _save(figure: "Figure", path: Path) -> Path:
+    # Once and no more: `savefig` would draw all of it for nothing to find the same places.
+    figure.get_layout_engine().execute(figure)  # type: ignore[union-attr]
+    figure.set_layout_engine(None)
     with write_whole(path) as partial:
         figure.savefig(partial, format="png", dpi=DPI, metadata={"Software": None})
     return Path(path)
