@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -14,6 +16,7 @@ def collect(*arguments: object) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_not_one_experiment_is_not_collected(make_run, tmp_path):
     runs = [make_run(f"seed={seed}") for seed in (1, 1)]
     other = make_run("seed=3", "algorithm.lam=0.5")

@@ -105,6 +105,7 @@ def test_judge_and_placebo_pay_alike_but_for_truth():
     assert torch.equal(placebo - none > 0, words == luck.states.roll(1, 1))
 
 
+@pytest.mark.slow
 def test_a_method_that_works_learns():
     """From chance to mostly right within forty iterations."""
     curve = learner.train(

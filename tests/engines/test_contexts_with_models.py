@@ -109,6 +109,7 @@ def test_rows_are_what_the_policy_saw_and_the_trainer_agrees(
     assert max(several) == {CONCAT: 1, NO_CONCAT: 4, window(2): 3, COMPACT: 3}[overrides]
 
 
+@pytest.mark.slow
 def test_no_concat_is_a_window_of_one(make_experiment, warm_runs, make_engine):
     engine = make_engine()
     a, frames, _ = played(make_experiment, warm_runs, engine, *NO_CONCAT)

@@ -499,6 +499,7 @@ def test_without_the_loss_mask_the_policy_loss_reads_observations(make_engine, b
     assert metrics["actor/ratio_max"] == pytest.approx(1, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_controlled_bonus_is_one_of_the_weight_that_it_has_come_to(make_engine, batch, tmp_path):
     """None in the first update, that of the next step in the second."""
     rows = rows_of(batch)[:4]

@@ -43,6 +43,7 @@ def printed_levels(hash_seed):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_levels_and_slips_are_the_same_in_every_process_and_hash_seed():
     first = printed_levels("0")
     assert first.count("\n") == 54

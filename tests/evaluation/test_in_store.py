@@ -53,6 +53,7 @@ def play(folder: Path, options: str, model: str, uri: str | None = None) -> Eval
     return evaluate_in_store(options, infra, uri, model)
 
 
+@pytest.mark.slow
 def test_the_table_is_that_of_one_process_and_nothing_is_asked_twice(
     server: ChatServer, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def test_every_panel_is_drawn(tmp_path, drawn):
     ]
 
 
+@pytest.mark.slow
 def test_long_numbers_leave_every_panel_room(tmp_path, drawn):
     """Two iterations of a policy that hardly moves: ticks of nine characters in most panels."""
     history = sample_history(2)
@@ -90,6 +91,7 @@ def test_time_shares(tmp_path, drawn):
     assert texts == ["update 25%", "rollout 75%"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_short_histories(tmp_path, drawn, rows):
     assert write_curves(sample_history(rows), tmp_path / "c.png").stat().st_size > 5000
@@ -98,6 +100,7 @@ def test_short_histories(tmp_path, drawn, rows):
         assert texts == ["not recorded in this run"] * 13
 
 
+@pytest.mark.slow
 def test_gaps_and_values_that_are_not_finite(tmp_path, drawn):
     history = sample_history(8)
     history[3]["train/success"] = math.nan
@@ -108,6 +111,7 @@ def test_gaps_and_values_that_are_not_finite(tmp_path, drawn):
     assert panel(drawn[0], "Success").lines[0].get_xdata().tolist() == [0, 1, 2, 6, 7]
 
 
+@pytest.mark.slow
 def test_same_history_same_bytes(tmp_path):
     a = write_curves(sample_history(5), tmp_path / "a.png").read_bytes()
     assert a == write_curves(sample_history(5), tmp_path / "b.png").read_bytes()

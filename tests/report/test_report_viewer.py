@@ -310,6 +310,7 @@ def test_report_of_a_saved_batch_is_the_same(sample, tmp_path):
     assert a.read_bytes() == b.read_bytes()
 
 
+@pytest.mark.slow
 def test_large_frames_are_made_to_fit():
     import io
 
@@ -387,6 +388,7 @@ class TestInBrowser:
             total = int((whole.turn_index == k).sum())
             assert f"{sampled} sampled of {total} tokens, row {k}" in body
 
+    @pytest.mark.slow
     def test_filter_and_search(self, sample, tmp_path, dom):
         batch, strings = sample
         path = write_report(batch, tmp_path / "r.html", title="t", token_strings=strings)
@@ -395,6 +397,7 @@ class TestInBrowser:
         wanted = batch.trajectories[7].trajectory_id
         assert "1 of 24 trajectories" in dom(path, f"q={wanted}")
 
+    @pytest.mark.slow
     def test_attacks_do_nothing(self, tmp_path, dom):
         batch, strings = sample_batch(4, attacks=True)
         path = write_report(batch, tmp_path / "r.html", title="safe", token_strings=strings)

@@ -63,6 +63,7 @@ def test_it_goes_on_if_asked_to_and_is_logged_all_the_same(make_started_run):
     assert advantage(run, 0)["metrics"][ALARM] == 1
 
 
+@pytest.mark.slow
 def test_later_iterations_sound_the_alarm(make_started_run):
     run = begun(make_started_run)
     found = advantage(run, 0)["metrics"]

@@ -58,6 +58,7 @@ def test_the_same_model_outside_a_run_scores_the_same(run, evaluated, tmp_path):
     assert found["results"]["levels"] == 4
 
 
+@pytest.mark.slow
 def test_several_attempts_at_a_level(run, evaluated, tmp_path):
     """The first one is the only one of an evaluation with one."""
     sampling = run.experiment.actor_rollout_ref.rollout

@@ -38,6 +38,7 @@ def test_a_policy_that_does_not_keep_the_layout_stops_the_run(make_started_run):
     assert str(again.value) == text, "the same answers, whenever it is asked"
 
 
+@pytest.mark.slow
 def test_it_is_asked_once(make_started_run):
     run = make_started_run(PROBED, "trainer.format_probe_min=0")
     with progress.reporting(run.events):

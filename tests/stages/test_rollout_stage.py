@@ -25,6 +25,7 @@ def test_played_again_it_is_the_same(warm_runs, batch_dirs, tmp_path):
         assert (first / file).read_bytes() == (again.step(0, "rollout") / file).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_groups_that_are_all_alike_are_replaced(make_started_run):
     """By groups of levels that the batch has not had; what is in it is as it would be without."""
     words = ("rollout_manager.n_trajectory=2", "data.train_batch_size=6")

@@ -22,6 +22,7 @@ def sharing_levels(source: Run, config, folder) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_it_is_a_function_of_the_seed(warm_runs, make_experiment, tmp_path):
     found = []
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):

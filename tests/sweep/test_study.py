@@ -38,6 +38,7 @@ RANDOM = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"sampler": "random", **RANDOM}, {"sampler": "tpe", **RANDOM}]
 )
@@ -72,6 +73,7 @@ def test_a_grid_has_every_combination_once(tmp_path: Path):
     }
 
 
+@pytest.mark.slow
 def test_random_draws_differ_and_keep_to_the_range(tmp_path: Path):
     found = drawn(tmp_path / "random", sweep(sampler="random", **RANDOM), reopened=False)
     rates = [point[LR] for point in found]
@@ -81,6 +83,7 @@ def test_random_draws_differ_and_keep_to_the_range(tmp_path: Path):
     assert drawn(tmp_path / "other", other, reopened=False) != found
 
 
+@pytest.mark.slow
 def test_tpe_draws_near_what_has_had_success(tmp_path: Path):
     config = sweep(sampler="tpe", parameters={LR: Range(low=0.0, high=1.0)}, trials=40, asha=None)
     study = Study(tmp_path, config, jobs=1)

@@ -127,6 +127,7 @@ def test_rows_may_leave_out_what_is_optional_even_inside_an_event_loop(register,
     assert model.predict([{"prompt": "Hello"}], params=short) == mixed[1:]
 
 
+@pytest.mark.slow
 def test_the_alias_moves_only_to_a_better_version(register, output_dir):
     first = register()
     worse = register(1, results=results(0.3))
@@ -143,6 +144,7 @@ def test_the_alias_moves_only_to_a_better_version(register, output_dir):
     assert "not shown to be better than version 1" in tags["alias.champion"]
 
 
+@pytest.mark.slow
 def test_a_version_that_learnt_nothing_never_gets_the_alias(register, output_dir):
     same = register(before=results(0.5))
     assert same.alias is None and "not shown to be better than the policy that" in same.reason
@@ -153,6 +155,7 @@ def test_a_version_that_learnt_nothing_never_gets_the_alias(register, output_dir
     assert holder(best, output_dir) == "2"
 
 
+@pytest.mark.slow
 def test_results_on_other_levels_do_not_compare(register, output_dir):
     register()
     other = register(1, results={"another": 1.0, LEVELS[0]: 1.0})
@@ -161,6 +164,7 @@ def test_results_on_other_levels_do_not_compare(register, output_dir):
     assert holder(other, output_dir) == "1"
 
 
+@pytest.mark.slow
 def test_a_holder_without_results_keeps_the_alias(register, output_dir):
     first = register()
     newest = max(

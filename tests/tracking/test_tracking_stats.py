@@ -135,6 +135,7 @@ def test_attempts_have_intervals_over_levels():
     assert attempts_ci95(levels, 1) == {}
 
 
+@pytest.mark.slow
 def test_as_many_levels_as_needed_tell_a_difference_in_four_of_five_measurements():
     rng = np.random.default_rng(0)
 
