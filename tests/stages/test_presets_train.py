@@ -23,6 +23,7 @@ ITERATIONS = 2
 """The second one starts from weights that have moved."""
 SMALL = [
     "data.train_batch_size=4",
+    "data.max_response_length=40",
     "rollout_manager.max_turns=2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=2",
     "critic.ppo_mini_batch_size=2",
