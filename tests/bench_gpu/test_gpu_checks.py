@@ -5,6 +5,7 @@ Each runs as its command does. What needs a GPU to be so (kernels, speed) is not
 
 import importlib.util
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -135,7 +136,8 @@ def test_g6_a_step_of_each_context(run):
     assert no_concat["tokens"] > concat["tokens"], "every row has the prompt again"
 
 
-def test_g7_ours_and_verls_own_on_the_same_rows(run):
+def test_g7_ours_and_verls_own_on_the_same_rows(run, ray_workers, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(ray_workers / "python"))  # of its two commands
     found = run("g7")
     for name in ("ours", "verl"):
         phases_took_time(found[name]["phases"], "logprobs", "update")

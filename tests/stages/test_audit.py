@@ -157,6 +157,7 @@ def test_a_table_learns_to_stall_from_the_sum_and_not_from_the_budget():
     words = (
         "judge.use_state_reward=false",
         "envs.frozenlake.env_config.reward_overrides.format=1.5",
+        "envs.frozenlake.env_config.render_mode=text",
     )
     by_sum, by_budget = (
         [
