@@ -1,6 +1,7 @@
 """The sizes of a model's architecture, from its configuration: no weights are loaded."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from vagen.config import ExperimentConfig
@@ -66,19 +67,19 @@ def read_shape(model: str, experiment: ExperimentConfig | None = None) -> ModelS
         ModelError: If the configuration cannot be loaded or names no known architecture, or an
             adapter is for a layer that is not there.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers import AutoConfig
 
-    published = PUBLISHED.get(model)
     try:
-        config = published.config() if published else AutoConfig.from_pretrained(model)
-        vision: Any = getattr(config, "vision_config", None)
-        family = AutoModelForCausalLM if vision is None else AutoModelForImageTextToText
-        with torch.device("meta"):
-            network: Any = family.from_config(config)
+        network = (
+            _published(model)
+            if model in PUBLISHED
+            else _without_weights(AutoConfig.from_pretrained(model))
+        )
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(f"{model}: no model configuration could be loaded ({reason})") from None
+    config = network.config
+    vision: Any = getattr(config, "vision_config", None)
     tower = getattr(network.model, "visual", None)
     actor_adapters = critic_adapters = 0
     if experiment is not None:
@@ -103,6 +104,22 @@ def read_shape(model: str, experiment: ExperimentConfig | None = None) -> ModelS
         critic_adapters=critic_adapters,
         tied=bool(getattr(config, "tie_word_embeddings", False)),
     )
+
+
+@cache
+def _published(model: str) -> Any:
+    return _without_weights(PUBLISHED[model].config())
+
+
+def _without_weights(config: Any) -> Any:
+    """The network of a configuration; its weights have shapes alone."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    text_alone = getattr(config, "vision_config", None) is None
+    family = AutoModelForCausalLM if text_alone else AutoModelForImageTextToText
+    with torch.device("meta"):
+        return family.from_config(config)
 
 
 def _adapters(network: Any, experiment: ExperimentConfig) -> tuple[int, int]:
