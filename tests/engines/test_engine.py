@@ -328,6 +328,7 @@ ADAPTIVE = (
 )
 
 
+@pytest.mark.slow
 def test_going_on_from_disk_is_going_on(make_engine, batch, tmp_path):
     """Two updates in a row are an update, a save, a load into a new engine and an update."""
     rows = rows_of(batch)[:4]
@@ -359,6 +360,7 @@ def _critic_state(engine: LocalEngine) -> dict[str, torch.Tensor]:
     return moments(engine.critic_optimizer, engine.critic)
 
 
+@pytest.mark.slow
 def test_the_optimizers_memory_matters(make_engine, batch, tmp_path):
     """A new optimizer at the same weights takes another step."""
     rows = rows_of(batch)[:4]
@@ -372,6 +374,7 @@ def test_the_optimizers_memory_matters(make_engine, batch, tmp_path):
     assert not same(part(weights(straight), "actor"), part(weights(forgetful), "actor"))
 
 
+@pytest.mark.slow
 def test_loading_an_early_checkpoint_forgets_later_moments(make_engine, batch, tmp_path):
     """After a critic warm-up the actor's optimizer has no state; loading it leaves none."""
     rows = rows_of(batch)[:4]
@@ -418,6 +421,7 @@ def test_centred_values_still_learn(make_engine, batch):
     assert metrics["critic/vf_clipfrac"] < 0.9
 
 
+@pytest.mark.slow
 def test_a_critic_that_warms_up_makes_more_passes_and_is_not_clipped(make_engine, batch):
     """Returns far from its first values: with the clip it hardly moves."""
     rows = rows_of(batch)

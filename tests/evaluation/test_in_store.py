@@ -126,6 +126,7 @@ def test_a_killed_task_goes_on_from_the_answers_in_the_store(
     assert kept >= before - 2, "one was under way, one may not have been copied"
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_when_it_ends_costs_nothing(
     server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

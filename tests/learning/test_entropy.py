@@ -45,6 +45,7 @@ def test_a_stored_controller_goes_on_where_it_stopped():
     assert resumed == straight and resumed.weight > 0.0
 
 
+@pytest.mark.slow
 def test_a_policy_that_would_collapse_is_held_at_the_target():
     """One token of five pays: its exact policy gradient ends all exploration without the bonus."""
     pays = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0])

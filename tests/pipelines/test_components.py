@@ -56,6 +56,7 @@ IN_ORDER: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_step_that_asks_the_ray_cluster_loads_nothing_heavy_and_says_what_is_wrong(
     make_experiment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

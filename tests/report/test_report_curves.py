@@ -58,6 +58,7 @@ def test_long_numbers_leave_every_panel_room(tmp_path, drawn):
         assert not any(box.overlaps(other) for other in boxes[:number])
 
 
+@pytest.mark.slow
 def test_what_one_decides_by_is_drawn_of_the_training(tmp_path, drawn):
     write_curves(sample_history(20), tmp_path / "c.png")
     for title, labels in {
@@ -72,6 +73,7 @@ def test_what_one_decides_by_is_drawn_of_the_training(tmp_path, drawn):
         assert [text.get_text() for text in legend.get_texts()] == labels
 
 
+@pytest.mark.slow
 def test_lines_hold_the_history(tmp_path, drawn):
     history = sample_history(12)
     write_curves(history, tmp_path / "c.png", window=4)

@@ -62,7 +62,7 @@ CASES = [
     pytest.param(
         (context, estimator),
         id=f"{context}-{estimator}",
-        marks=() if estimator == "masked_gae" and context != "gate" else pytest.mark.slow,
+        marks=() if (context, estimator) == ("no_concat", "masked_gae") else pytest.mark.slow,
     )
     for context in CONTEXTS
     for estimator in ESTIMATORS

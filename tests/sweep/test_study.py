@@ -49,6 +49,7 @@ def test_a_sweep_that_was_stopped_draws_what_it_would_have_drawn(tmp_path: Path,
     assert len(found) == config.size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"sampler": "random", **RANDOM}])
 def test_a_trial_whose_drawing_was_cut_short_gets_the_same_values(tmp_path: Path, options: dict):
     config = sweep(**options)
@@ -96,6 +97,7 @@ def test_tpe_draws_near_what_has_had_success(tmp_path: Path):
     assert sum(distances[-10:]) < 0.5 * sum(distances[:10])
 
 
+@pytest.mark.slow
 def test_the_best_half_goes_on_from_a_rung(tmp_path: Path):
     config = sweep(
         parameters={"seed": tuple(range(6))}, asha=Asha(min_iterations=2, reduction_factor=2)
