@@ -133,7 +133,7 @@ gc: $(READY) ## Remove from Kubernetes what has expired (ARGS=--dry-run shows it
 	@$(BIN)/vagen cluster gc $(ARGS)
 
 check: lint ## Lint, types, and the tests that take seconds
-	$(BIN)/python -m pytest -m "not slow" -n auto
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist worksteal
 
 test: ## Lint, types, manifests, all tests, also those that train
 	@# Side by side: Ray's tests wait for much of their time, and the checks of manifests wait for

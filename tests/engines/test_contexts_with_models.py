@@ -16,6 +16,8 @@ from vagen.stages.advantage import add_columns
 from vagen.stages.episodes import training_specs
 from vagen.stages.levels import load_levels
 
+pytestmark = pytest.mark.slow
+
 CONCAT: tuple[str, ...] = ()
 NO_CONCAT = ("rollout_manager.context=no_concat",)
 GATE = ("rollout_manager.context=gate", "rollout_manager.window_size=1")
@@ -77,7 +79,6 @@ def same_rows(a: list[Trajectory], b: list[Trajectory]) -> bool:
     return plain(a) == plain(b)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", ["tiny:vl", "tiny:text"])
 @pytest.mark.parametrize("overrides", [CONCAT, NO_CONCAT, window(2), COMPACT], ids=str)
 def test_rows_are_what_the_policy_saw_and_the_trainer_agrees(
@@ -109,7 +110,6 @@ def test_rows_are_what_the_policy_saw_and_the_trainer_agrees(
     assert max(several) == {CONCAT: 1, NO_CONCAT: 4, window(2): 3, COMPACT: 3}[overrides]
 
 
-@pytest.mark.slow
 def test_no_concat_is_a_window_of_one(make_experiment, warm_runs, make_engine):
     engine = make_engine()
     a, frames, _ = played(make_experiment, warm_runs, engine, *NO_CONCAT)

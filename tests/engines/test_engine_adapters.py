@@ -15,7 +15,9 @@ from vagen.stages.episodes import training_specs
 from vagen.stages.levels import load_levels
 from vagen.stages.weights import engine_at
 
-MODELS = ["tiny:vl", pytest.param("tiny:text", marks=pytest.mark.slow)]
+pytestmark = pytest.mark.slow
+
+MODELS = ("tiny:vl", "tiny:text")
 ACTOR = ("actor_rollout_ref.model.lora_rank=4",)
 CRITIC = ("critic.model.lora_rank=4",)
 BOTH = (*ACTOR, *CRITIC, "actor_rollout_ref.actor.optim.lr=0.01")
@@ -164,7 +166,6 @@ def test_a_checkpoint_holds_the_merged_model(make_engine, batch_dirs, tmp_path, 
         np.testing.assert_allclose(a, b, atol=1e-5, rtol=0)
 
 
-@pytest.mark.slow
 def test_going_on_from_disk_is_going_on(make_engine, batch, tmp_path):
     """Merged weights would not tell the adapters to the last bit; they are stored themselves."""
     rows = rows_of(batch)[:4]
@@ -180,7 +181,6 @@ def test_going_on_from_disk_is_going_on(make_engine, batch, tmp_path):
     assert len(resumed.actor_optimizer.state) == len(straight.actor_optimizer.state) > 0
 
 
-@pytest.mark.slow
 def test_a_run_resumes_with_its_adapters(make_started_run):
     """Another process finds the warm start below and the adapters in the checkpoint."""
     from vagen.stages.advantage import advantage

@@ -110,6 +110,7 @@ def test_pictures_reach_the_model(register, output_dir):
         model.predict([Example("no place", images=[PICTURE]).row()])
 
 
+@pytest.mark.slow
 def test_rows_may_leave_out_what_is_optional_even_inside_an_event_loop(register, output_dir):
     made = register()
     model = load_registered(made.model_uri, uri=default_uri(output_dir))
