@@ -105,3 +105,33 @@ def test_a_heavy_library_is_imported_only_at_home(library: str, homes: tuple[str
         and not str(path.relative_to(ROOT)).startswith(homes)
     ]
     assert not strangers
+
+
+def loaded_with(path: Path) -> set[str]:
+    """Modules that a file imports as it is imported itself, with the packages of each."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found | {module.split(".")[0] for module in found}
+
+
+def test_tests_are_collected_where_neither_ray_nor_verl_is() -> None:
+    """`make check` has neither; what is in verl's own folder is skipped there."""
+    needs = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): loaded_with(path)
+        for path in (ROOT / "vagen").rglob("*.py")
+    }
+    absent = {"ray", "verl", "hydra", "omegaconf"}
+    while more := {name for name, found in needs.items() if found & absent} - absent:
+        absent |= more
+    assert "vagen.launch.actor" in absent and "vagen.launch.ray_job" not in absent
+    wrong = {
+        str(path.relative_to(ROOT)): found
+        for path in (ROOT / "tests").rglob("*.py")
+        if path.parent.name != "verl" and path.name.startswith(("test_", "conftest"))
+        if (found := loaded_with(path) & absent)
+    }
+    assert not wrong

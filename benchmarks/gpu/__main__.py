@@ -7,7 +7,6 @@ Writes `benchmarks/results/gpu-<check>.json`; exits with 1 if the check did not 
 
 import argparse
 import importlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 from benchmarks.gpu.common import ROOT, SIZES, Setup, write
 from benchmarks.gpu.model import MODELS
+from vagen.engines.verl.env_vars import configure, is_installed
 
 
 class Check(NamedTuple):
@@ -68,9 +68,7 @@ def main() -> None:
         options=tuple(arguments.options),
         **sizes,
     )
-    if importlib.util.find_spec("verl") is not None:
-        from vagen.engines.verl.env_vars import configure
-
+    if is_installed():
         configure(cpu=device == "cpu")  # before transformers is imported
     module, _, function = check.function.partition(":")
     found = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)(setup)

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from warm_process import WarmProcess, preload
 
+from vagen.engines.verl.env_vars import is_installed
 from vagen.metrics import PROBABILITY_CORRELATION, RATIO_MEAN
 
 TINY = ("--device", "cpu", "--trajectories", "3", "--turns", "2", "--response", "12")
 TINY += ("--repeats", "1")
 verl_installed = pytest.mark.skipif(
-    importlib.util.find_spec("verl") is None, reason="verl is not installed (make test-verl)"
+    not is_installed(), reason="verl is not installed (make test-verl)"
 )
 
 pytestmark = [pytest.mark.slow, verl_installed]

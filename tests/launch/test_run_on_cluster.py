@@ -27,7 +27,6 @@ from vagen.config.base import ConfigError
 from vagen.config.kubernetes import KubernetesConfig
 from vagen.config.load import load_experiment, load_infra
 from vagen.launch import lifecycle, on_cluster, step
-from vagen.launch.actor import kind_of
 from vagen.launch.bring_up import ENDING_MINUTES, bring_up, delete_clusters, lease
 from vagen.launch.errors import JobFailed, JobRefused
 from vagen.launch.here import run_here
@@ -151,6 +150,8 @@ def test_a_store_that_is_away_is_no_attempt(perform, monkeypatch):
     monkeypatch.setattr(on_cluster, "_check_committed", lambda *_: away(""))
     with pytest.raises(StoreAway):
         perform("build", retries=0)
+    from vagen.launch.actor import kind_of
+
     assert kind_of(StoreAway("")) == "store"
     assert ERRORS["store"] is StoreAway
 

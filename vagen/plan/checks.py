@@ -1,11 +1,11 @@
 """What speaks against a plan: remarks on what may not be meant, refusals of what cannot fit."""
 
-import importlib.util
 import math
 
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.checks import context_window, estimator_of
 from vagen.config.hints import hints
+from vagen.engines.verl.env_vars import is_installed
 from vagen.plan.gpu import GpuMemory, gpu_memory
 from vagen.plan.local import Memory
 from vagen.plan.remedies import disk_remedies, host_remedies, remedies
@@ -87,7 +87,7 @@ def check_extra(infra: InfraConfig) -> None:
     Raises:
         ConfigError: With the nearest name.
     """
-    if infra.verl.extra and importlib.util.find_spec("verl") is not None:
+    if infra.verl.extra and is_installed():
         from vagen.engines.verl.config import pass_through, verl_defaults
 
         pass_through(verl_defaults(), infra.verl.extra)

@@ -1,6 +1,5 @@
 """Tests of the verl engine need verl: `make test-verl` installs it."""
 
-import importlib.util
 import os
 import signal
 import threading
@@ -14,11 +13,9 @@ from ray_cluster import nodes
 from verl_stories import OVERRIDES, Story, go_on, rows_of, started, tell
 from vl_families import write_qwen25vl
 
-from vagen.engines.verl.env_vars import configure
+from vagen.engines.verl.env_vars import configure, is_installed
 
-# This folder's name makes a namespace package, which has no origin.
-_found = importlib.util.find_spec("verl")
-INSTALLED = _found is not None and _found.origin is not None
+INSTALLED = is_installed()
 if INSTALLED:
     configure(cpu=True)  # before verl or transformers is imported
 

@@ -16,6 +16,12 @@ _SITE = str(Path(__file__).with_name("site"))
 """What a torchvision without its compiled part needs (`site/sitecustomize.py`)."""
 
 
+def is_installed() -> bool:
+    """Whether verl is; a mere folder of that name, as beside a clone of it, is no package."""
+    found = importlib.util.find_spec("verl")
+    return found is not None and found.origin is not None
+
+
 def variables_of(*, cpu: bool) -> dict[str, str]:
     """What every process needs before it imports verl; also for Ray's `runtime_env`.
 
