@@ -211,6 +211,7 @@ def test_a_run_at_work_is_in_the_curves_alone(finish: Finish, tmp_path: Path) ->
     assert (page.parent / "train-success.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_methods_are_told_apart_by_as_few_options_as_do(finish: Finish, tmp_path: Path) -> None:
     for seed in (1, 2):
         for lr in ("1e-4", "1e-3"):
@@ -259,6 +260,7 @@ def test_a_method_that_mixes_others_is_told(finish: Finish, tmp_path: Path) -> N
     assert "differ in more than seed: critic.optim.lr" in figures(page)["notes"][0]
 
 
+@pytest.mark.slow
 def test_what_it_took(finish: Finish, tmp_path: Path) -> None:
     """Three iterations of 15 minutes; an engine on 8 GPUs all the while."""
     outputs = tmp_path / "outputs"

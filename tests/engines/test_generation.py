@@ -206,6 +206,7 @@ def test_banned_tokens_are_never_sampled_and_the_ban_is_in_the_logprobs(vl_dir):
         assert out.logprobs[0] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_turn_ends_with_the_end_of_turn_or_at_its_limit(text_model):
     policy = LocalPolicy(text_model, slots=1)
     eos = text_model.processor.eos_id

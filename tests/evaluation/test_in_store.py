@@ -147,6 +147,7 @@ def test_a_store_that_is_away_when_it_ends_costs_nothing(
     assert len(server.bodies) == asked
 
 
+@pytest.mark.slow
 def test_budgets_are_shared_and_what_is_left_is_spent_on_the_table(
     server: ChatServer, tmp_path: Path
 ) -> None:

@@ -494,6 +494,7 @@ def test_any_answer_is_read_or_none(content: str) -> None:
             read(content)
 
 
+@pytest.mark.slow
 def test_an_endless_answer_is_none_at_once() -> None:
     start = time.monotonic()
     for content in ("[" * 100_000, '{"a":' * 100_000, "<think>" * 50_000, "[{" * 50_000):

@@ -142,6 +142,7 @@ def test_untrusted_text_cannot_leave_its_place(tmp_path):
     assert not set("<>&") & set(block) and block.isascii()
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.text() | st.floats() | st.none(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)

@@ -60,6 +60,7 @@ def test_names_of_policies():
     assert version_after(0) == version_before(1)
 
 
+@pytest.mark.slow
 def test_a_step_run_again_leaves_the_run_as_it_is(run, tmp_path, make_engine):
     before = {p: p.stat().st_mtime_ns for p in run.path.rglob("*")}
     out = update(run, 0, out=tmp_path / "out")
@@ -76,6 +77,7 @@ def test_a_step_run_again_leaves_the_run_as_it_is(run, tmp_path, make_engine):
         assert torch.equal(again[name], weight), name
 
 
+@pytest.mark.slow
 def test_the_critics_warm_up_is_counted_in_iterations(run, tmp_path):
     trainer = run.experiment.trainer.model_copy(update={"critic_warmup": 1})
     run.experiment = run.experiment.model_copy(update={"trainer": trainer})
@@ -292,6 +294,7 @@ def test_a_disk_that_fails_under_a_checkpoint_is_told_once_and_loses_nothing(
     assert_learnt_the_same(run, undisturbed)
 
 
+@pytest.mark.slow
 def test_the_last_checkpoint_is_there_before_its_update(make_started_run, monkeypatch):
     """What cannot be repeated by the next step, which may be another process's."""
     run = make_started_run("trainer.total_training_steps=1")
