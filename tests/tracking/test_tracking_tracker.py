@@ -11,7 +11,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -261,6 +261,9 @@ print(json.dumps([early, telemetry.is_telemetry_disabled()]))
 
 
 @given(st.text(max_size=300))
+@example(" .")
+@example("a/ ./ ")
+@example("..\\")
 def test_every_name_becomes_legal(name):
     from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 

@@ -17,9 +17,9 @@ _ILLEGAL = re.compile(r"[^/\w.\- ]")
 
 def legal_name(name: str) -> str:
     """The nearest name MLflow takes: letters, digits, `_ - . /` and spaces, no parent folders."""
-    text = _ILLEGAL.sub("_", name)
-    text = re.sub(r"(^|/)\.+(?=/|$)", r"\1_", text)
-    text = posixpath.normpath(text.strip("/ ") or "_")
+    text = _ILLEGAL.sub("_", name).strip("/ ")
+    text = re.sub(r"^\.\.+|(^|/)\.+(?=/|$)", r"\1_", text)
+    text = posixpath.normpath(text or "_")
     if len(text) <= MAX_NAME:
         return text
     return f"{text[: MAX_NAME - 9]}-{_short(name)}"
