@@ -8,7 +8,9 @@ import importlib
 import multiprocessing
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 VAGEN = "vagen.cli.main"
 LIBRARIES = (
@@ -41,11 +43,17 @@ class WarmProcess:
     0
     """
 
-    def __init__(self, *words: str, cwd: Path, module: str = VAGEN):
+    def __init__(
+        self,
+        *words: str,
+        cwd: Path,
+        module: str = VAGEN,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ):
         """Begins `python -m module *words` in a folder, where what it prints is `commands.log`."""
         self._log = cwd / "commands.log"
         self._begin = self._log.stat().st_size if self._log.exists() else 0
-        arguments = (module, words, cwd, self._log, sys.executable)
+        arguments = (module, words, cwd, self._log, sys.executable, dict(environment))
         self._process = _CONTEXT.Process(target=_main, args=arguments)
         self._process.start()
 
@@ -77,7 +85,9 @@ def _main(
     cwd: Path,
     log: Path,
     python: str,
+    environment: dict[str, str],
 ) -> None:
+    os.environ.update(environment)
     os.setsid()
     os.chdir(cwd)
     with log.open("ab", buffering=0) as out:

@@ -34,10 +34,14 @@ def run(ray_cluster, tmp_path_factory) -> Callable[..., dict[str, Any]]:
         name: str,
         *arguments: str,
         model: str = "qwen25vl-tiny",
+        cluster: str = ray_cluster,
+        **environment: str,
     ) -> dict[str, Any]:
-        words = [name, f"infra.{ray_cluster}", "--model", model, *TINY, *arguments]
+        words = [name, f"infra.{cluster}", "--model", model, *TINY, *arguments]
         words += ["--scratch", str(folder), "--output", str(folder)]
-        process = WarmProcess(*words, cwd=folder, module="benchmarks.gpu.__main__")
+        process = WarmProcess(
+            *words, cwd=folder, module="benchmarks.gpu.__main__", environment=environment
+        )
         code = process.wait()
         assert "Traceback" not in process.output, process.output[-3000:]
         found = json.loads((folder / f"gpu-{name}.json").read_text())
@@ -107,18 +111,14 @@ def test_g4_no_cache_outlives_the_weights(run):
 
 
 def test_g5_peaks_beside_the_plan(run):
-    found = run("g5", "--rollouts", "torch")
-    phases = found["step"]["phases"]
-    phases_took_time(phases, "rollout", "update")
-    ratios = found["measured_over_planned"]
-    for phase in ("rollout", "update"):  # a cluster's processes are not the check's own
-        assert found["planned_gib"][phase] > 2
-        assert found["measured_gib"][phase] == phases[phase]["used_gib"]
-        assert ratios[phase] == pytest.approx(
-            phases[phase]["used_gib"] / found["planned_gib"][phase]
-        )
-    assert found["passed"] is all(0.75 <= ratio <= 1.25 for ratio in ratios.values())
+    # Memory is that of the check's own processes: neither a cluster's nor forks, which share it.
+    found = run("g5", "--rollouts", "torch", cluster="verl.ray_address=null", WARM_RAY="")
+    for phase in ("rollout", "update"):
+        assert found["planned_gib"][phase] > 2 and found["measured_gib"][phase] > 2
+    ratios = found["measured_over_planned"].values()
+    assert found["passed"] is all(0.75 <= ratio <= 1.25 for ratio in ratios)
     assert found["step"]["rollout"] == "torch"
+    phases_took_time(found["step"]["phases"], "rollout")
 
 
 def test_g6_a_step_of_each_context(run):
