@@ -1,6 +1,7 @@
 """A training that ends early: later steps of the pipeline pass on what there is."""
 
 import json
+import shutil
 
 import pytest
 
@@ -11,6 +12,7 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.layout import ITERATION_STAGES, KEEP_CHECKPOINTS, validated_iteration
 from vagen.run.reading import read_results
 from vagen.run.run import Stop
+from vagen.stages.build import build
 from vagen.stages.evaluate import evaluate
 from vagen.stages.execute import execute, stage_named
 from vagen.stages.rollout import rollout
@@ -98,24 +100,24 @@ def test_a_training_that_stops_early_ends_well_and_resumes_to_the_same(make_star
 
 
 @pytest.mark.slow
-def test_the_best_validated_policy_is_kept_tested_and_registered(make_started_run, monkeypatch):
+def test_the_best_validated_policy_is_kept_tested_and_registered(make_run, warm_runs, monkeypatch):
     """Learning rates that get out of hand spoil the policy: the best one is not among the last."""
     original = LocalEngine.update
 
     def update(engine, *arguments, **options):
-        engine.lr_scale = 0.1 if engine.updates == 0 else 1000.0
+        engine.lr_scale = 1e-3 if engine.updates == 0 else 1000.0
         return original(engine, *arguments, **options)
 
     monkeypatch.setattr(LocalEngine, "update", update)
-    run = make_started_run(
-        *(
-            "trainer.total_training_steps=5",
-            "trainer.test_freq=1",
-            "actor_rollout_ref.rollout.val_kwargs.temperature=0",
-        ),
+    run = make_run(
+        "trainer.total_training_steps=5",
+        "trainer.test_freq=1",
         "trainer.select=best_validation",
-        model="tiny:vl",
+        "envs.game.env_config.max_distance=1",  # what the warm start solves on any processor
+        "envs.game.val_size=24",
     )
+    build(run)
+    shutil.copytree(warm_runs["tiny:vl"].warm_start, run.warm_start)
     run.infra = run.infra.model_copy(update={"save_freq": 4})
     train(run)
     found = run.validations()
