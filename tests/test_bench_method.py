@@ -174,9 +174,9 @@ def test_a_study_that_was_stopped_goes_on_from_its_warm_start(tmp_path):
     turns = STUDIES["turns"]
     small = ("envs.turns.train_size=64", "envs.turns.val_size=2", "envs.turns.test_size=2")
     study = replace(turns, shared=(*turns.shared, *small), warm=("warm_start.steps=2",))
-    first = warm_policy("small", study, 0, tmp_path)
+    first = warm_policy("small", study, tmp_path, 0)
     made = sorted(tmp_path.rglob("*.safetensors"))
-    assert warm_policy("small", study, 0, tmp_path) == first
+    assert warm_policy("small", study, tmp_path, 0) == first
     assert sorted(tmp_path.rglob("*.safetensors")) == made
 
 

@@ -8,11 +8,13 @@ same number of episodes per iteration, however a preset divides them into levels
 """
 
 import json
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +60,6 @@ def _presets(*names: str) -> dict[str, tuple[str, ...]]:
     return {name: (f"preset={name}",) for name in names}
 
 
-_LAKE = (
-    "actor_rollout_ref.actor.ppo_mini_batch_size=32",
-    "trainer.critic_warmup=3",
-    "envs.frozenlake.val_size=128",
-)
 _CLAIMS = (
     Contrast("loss mask (token PPO)", "token_ppo", "vagen_base"),
     Contrast("turn rewards and turns", "vagen_base", "trico"),
@@ -72,10 +69,11 @@ _CLAIMS = (
     Contrast("VAGEN-Base against Turn-PPO", "turn_ppo_mask", "vagen_base"),
 )
 _ABLATIONS = {
-    **_presets("token_ppo", "turn_ppo_mask", "vagen_base"),
-    "grpo_mask": ("preset=grpo_mask", "trainer.critic_warmup=0"),
-    **_presets("trico_no_bi_level", "trico"),
+    **_presets("trico"),
     "trico, turn λ .5": ("preset=trico", "algorithm.high_level_lam=0.5"),
+    **_presets("vagen_base", "trico_no_bi_level"),
+    "grpo_mask": ("preset=grpo_mask", "trainer.critic_warmup=0"),
+    **_presets("turn_ppo_mask", "token_ppo"),
 }
 _UNJUDGED = {
     f"{preset}, no judge": (f"preset={preset}", "judge.use_state_reward=false")
@@ -117,18 +115,14 @@ STUDIES = {
     ),
     "frozenlake": Study(
         "frozenlake-tiny",
-        {
-            **_ABLATIONS,
-            **_presets("vagen_full", "vagen_full_turn_lambda"),
-        },
+        _ABLATIONS,
+        _CLAIMS,
         (
-            *_CLAIMS,
-            Contrast("the judge", "trico", "vagen_full"),
-            Contrast("the judge, turn λ .5", "trico, turn λ .5", "vagen_full_turn_lambda"),
-        ),
-        (
-            *_LAKE,
-            "envs.frozenlake.env_config.prompt_format=grounding_worldmodeling",
+            "judge.use_state_reward=false",
+            "actor_rollout_ref.actor.ppo_mini_batch_size=32",
+            "trainer.critic_warmup=3",
+            "envs.frozenlake.val_size=128",
+            "envs.frozenlake.env_config.prompt_format=no_think",
             "envs.frozenlake.env_config.tags.answer=answer",
         ),
         matched=(0.42, 0.52),
@@ -136,7 +130,7 @@ STUDIES = {
 }
 
 
-def warm_policy(name: str, study: Study, seed: int, outputs: Path) -> float:
+def warm_policy(name: str, study: Study, outputs: Path, seed: int) -> float:
     """Makes the policy that every arm of a seed begins with; its success on validation levels."""
     folder = outputs / f"{name}-warm-{seed}"
     if folder.exists():
@@ -202,9 +196,14 @@ def run_study(name: str, seeds: Sequence[int], jobs: int, outputs: Path) -> None
     folder.mkdir(parents=True, exist_ok=True)
     low, high = study.matched
     chosen: list[int] = []
-    for seed in seeds or range(100):
-        if len(chosen) < study.seeds and low <= warm_policy(name, study, seed, outputs) <= high:
-            chosen.append(seed)
+    candidates = seeds or range(100)
+    with multiprocessing.get_context("spawn").Pool(jobs) as workers:
+        warm = workers.imap(partial(warm_policy, name, study, outputs), candidates)
+        for seed, success in zip(candidates, warm, strict=True):
+            if low <= success <= high:
+                chosen.append(seed)
+            if len(chosen) == study.seeds:
+                break
     missing = []
     for arm in study.arms:
         path = folder / f"{arm}.json"
@@ -217,6 +216,6 @@ def run_study(name: str, seeds: Sequence[int], jobs: int, outputs: Path) -> None
         }
         for arm, runs in trained.items():
             found = summarize([run.result() for run in runs], study.measure)
-            with write_whole(folder / f"{arm}.json") as partial:
-                partial.write_text(json.dumps({"seeds": chosen} | found) + "\n")
+            with write_whole(folder / f"{arm}.json") as whole:
+                whole.write_text(json.dumps({"seeds": chosen} | found) + "\n")
             print(f"pipeline: {name}: {arm}", flush=True)

@@ -43,8 +43,6 @@ SIMILAR = 0.85
 class RowGroup:
     """Neighbouring rows of a packed line, of similar length."""
 
-    first: int
-    """Place in the line of the group's first token."""
     tokens: int
     rows: int
     longest: int
@@ -56,45 +54,38 @@ class RowGroup:
     row; None if the group's rows stand whole in the line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """Where the rows of a packed line start and end."""
+def segments_of(
+    lengths: Sequence[int], device: torch.device, shared: int = 0
+) -> tuple[RowGroup, ...]:
+    """Rows laid end to end, as `segments` says them.
 
-    groups: tuple[RowGroup, ...]
-    shared: int
-    """Tokens S of the beginning that all rows share: the line's first ones, a group of their
-    own."""
-
-    @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device, shared: int = 0) -> "Segments":
-        """Rows laid end to end.
-
-        Args:
-            lengths: Tokens of each row without the shared beginning, at least one; best if ordered.
-            device: Of the line.
-            shared: Tokens of the beginning.
-        """
-        groups = [RowGroup(0, shared, 1, shared, None, None)] if shared else []
-        first, begin = shared, 0
-        while begin < len(lengths):
-            end = begin + 1
-            shortest = longest = lengths[begin]
-            while end < len(lengths):
-                low, high = min(shortest, lengths[end]), max(longest, lengths[end])
-                if low < SIMILAR * high:
-                    break
-                shortest, longest, end = low, high, end + 1
-            part = lengths[begin:end]
-            index = mask = None
-            if shortest < longest:
-                steps = [torch.arange(length) + i * longest for i, length in enumerate(part)]
-                index = torch.cat(steps).to(device)
-            if shared:
-                mask = torch.ones(longest, shared + longest, dtype=torch.bool, device=device)
-                mask = mask.tril(shared)
-            groups.append(RowGroup(first, sum(part), len(part), longest, index, mask))
-            first, begin = first + sum(part), end
-        return cls(tuple(groups), shared)
+    Args:
+        lengths: Tokens of each row without the shared beginning, at least one; best if ordered.
+        device: Of the line.
+        shared: Tokens S of the beginning that all rows share: the line's first ones, a group of
+            their own.
+    """
+    groups = [RowGroup(shared, 1, shared, None, None)] if shared else []
+    begin = 0
+    while begin < len(lengths):
+        end = begin + 1
+        shortest = longest = lengths[begin]
+        while end < len(lengths):
+            low, high = min(shortest, lengths[end]), max(longest, lengths[end])
+            if low < SIMILAR * high:
+                break
+            shortest, longest, end = low, high, end + 1
+        part = lengths[begin:end]
+        index = mask = None
+        if shortest < longest:
+            steps = [torch.arange(length) + i * longest for i, length in enumerate(part)]
+            index = torch.cat(steps).to(device)
+        if shared:
+            mask = torch.ones(longest, shared + longest, dtype=torch.bool, device=device)
+            mask = mask.tril(shared)
+        groups.append(RowGroup(sum(part), len(part), longest, index, mask))
+        begin = end
+    return tuple(groups)
 
 
 class SlotCache(Cache):
@@ -212,7 +203,7 @@ def packed_attention(
     scaling: float | None = None,
     dropout: float = 0.0,
     is_causal: bool | None = None,
-    segments: Segments | None = None,
+    segments: tuple[RowGroup, ...] | None = None,
     shared_images: SharedImages | None = None,
     alike: int = 0,
     **kwargs: Any,
@@ -256,14 +247,15 @@ def _over_segments(
     value: Tensor,
     scaling: float | None,
     dropout: float,
-    segments: Segments,
+    segments: tuple[RowGroup, ...],
 ) -> Tensor:
     """Causal attention inside each row; query [1, H, N, D] to output [1, N, H, D]."""
-    lines = [x[0].transpose(0, 1) for x in (query, key, value)]
-    beginnings = [line[: segments.shared].transpose(0, 1) for line in lines]
+    tokens = [group.tokens for group in segments]
+    lines = [x[0].transpose(0, 1).split(tokens) for x in (query, key, value)]
+    beginnings = [stretches[0].transpose(0, 1) for stretches in lines]
     out = []
-    for group in segments.groups:
-        parts = [_pad(line[group.first : group.first + group.tokens], group) for line in lines]
+    for group, *stretches in zip(segments, *lines, strict=True):
+        parts = [_pad(stretch, group) for stretch in stretches]
         if group.mask is not None:
             parts[1:] = [
                 torch.cat([beginning.expand(group.rows, -1, -1, -1), part], dim=2)

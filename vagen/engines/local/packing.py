@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vagen.engines.local.prefixes import common_length
-from vagen.models.attention import Segments
+from vagen.models.attention import segments_of
 from vagen.models.processor import ProcessedImage, Processor
 from vagen.models.vision import image_inputs
 from vagen.rollout.types import TokenRow
@@ -110,7 +110,7 @@ def pack(
         "position_ids": (position_ids if processor.uses_mrope else position_ids[0]).to(device),
         "attention_mask": None,
         "use_cache": False,
-        "segments": Segments.of([length - shared for length in lengths], device, shared),
+        "segments": segments_of([length - shared for length in lengths], device, shared),
         **image_inputs(shown, processor, device, dtype),
     }
     places = _places(lengths, shared)

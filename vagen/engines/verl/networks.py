@@ -38,7 +38,7 @@ from vagen.engines.verl.env_vars import VENDOR
 from vagen.engines.verl.mapping import FROZEN_TOWER, STRATEGY
 from vagen.engines.verl.rows import FRAMES
 from vagen.envs.images import decode_png
-from vagen.models.attention import Segments
+from vagen.models.attention import segments_of
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor, load_processor
 from vagen.models.vision import freeze_tower
@@ -89,7 +89,7 @@ class Learner:
             inputs |= self._given(shown) if self.takes_features else self._pixels(shown)
         if self.model_config.use_remove_padding:
             lengths = micro_batch["input_ids"].offsets().diff().tolist()
-            inputs["segments"] = Segments.of(lengths, inputs["input_ids"].device)
+            inputs["segments"] = segments_of(lengths, inputs["input_ids"].device)
         return inputs, arguments
 
     def train_batch(self, data: TensorDict, loss_function: Any) -> Any:
