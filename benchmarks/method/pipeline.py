@@ -125,7 +125,7 @@ STUDIES = {
             "envs.frozenlake.env_config.prompt_format=no_think",
             "envs.frozenlake.env_config.tags.answer=answer",
         ),
-        matched=(0.42, 0.52),
+        matched=(0.42, 0.56),
     ),
 }
 

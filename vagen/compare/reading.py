@@ -98,7 +98,7 @@ def read_mlflow(address: str) -> list[Trained]:
     uri = uri or default_uri(Path(InfraConfig().output_dir))
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
         raise TrackingError(f"there is no MLflow database {uri}: name yours, {name}@TRACKING_URI")
-    client = open_client(uri)
+    client = open_client(uri, option="--from-mlflow")
     try:
         experiment = client.get_experiment_by_name(name)
         if experiment is None:

@@ -65,13 +65,17 @@ def import_mlflow() -> Any:
     return mlflow
 
 
-def open_client(uri: str) -> "MlflowClient":
+def open_client(uri: str, *, option: str = "infra.mlflow_tracking_uri") -> "MlflowClient":
     """A client of the server or database at `uri`, which has answered once.
+
+    Args:
+        uri: Its address.
+        option: What the user gave it with.
 
     Raises:
         TrackingError: if it cannot be reached, or what answers is no MLflow.
     """
-    _probe(uri)
+    _probe(uri, option)
     mlflow = import_mlflow()
     try:
         with _alone(uri):
@@ -81,7 +85,7 @@ def open_client(uri: str) -> "MlflowClient":
         reason = str(error).strip().splitlines()
         raise TrackingError(
             f"MLflow at {redact(uri)} does not work: "
-            f"{reason[0] if reason else error!r}; check `infra.mlflow_tracking_uri`"
+            f"{reason[0] if reason else error!r}; check `{option}`"
         ) from error
     return client
 
@@ -130,19 +134,19 @@ def mlflow_at(uri: str) -> Iterator[Any]:
             os.environ[_VARIABLE] = variable
 
 
-def _probe(uri: str) -> None:
+def _probe(uri: str, option: str) -> None:
     """Fails at once where MLflow's own client would retry for minutes."""
     scheme, separator, _ = uri.partition("://")
     dialect = scheme.partition("+")[0]
     if not separator or dialect not in {*_PORTS, "sqlite"}:
         known = ", ".join(f"{name}://" for name in sorted({*_PORTS, "sqlite"}))
         raise TrackingError(
-            f"`infra.mlflow_tracking_uri` is {redact(uri)!r}: it must begin with one of {known}"
+            f"`{option}` is {redact(uri)!r}: an address of MLflow must begin with one of {known}"
         )
     if dialect == "sqlite":
         _probe_sqlite(Path(uri.partition(":///")[2]))
     else:
-        _probe_server(uri, dialect)
+        _probe_server(uri, dialect, option)
 
 
 def _probe_sqlite(path: Path) -> None:
@@ -163,7 +167,7 @@ def _probe_sqlite(path: Path) -> None:
         ) from error
 
 
-def _probe_server(uri: str, dialect: str) -> None:
+def _probe_server(uri: str, dialect: str, option: str) -> None:
     parts = urlsplit(uri)
     host = parts.hostname
     if host is None:
@@ -176,5 +180,5 @@ def _probe_server(uri: str, dialect: str) -> None:
     except (OSError, ValueError) as error:
         raise TrackingError(
             f"MLflow at {redact(uri)} cannot be reached: {error}; start the server, "
-            "correct `infra.mlflow_tracking_uri`, or leave it out to use a local database"
+            f"correct `{option}`, or give no address: that is a database beside the runs"
         ) from error
