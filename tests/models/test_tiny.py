@@ -113,6 +113,14 @@ def test_pixel_statistics():
     assert PixelStatistics.of([]) == PixelStatistics()
 
 
+def test_pixel_statistics_of_a_large_frame_are_nearly_those_of_all_its_pixels():
+    frame = np.random.default_rng(0).integers(0, 255, (1100, 2600, 3), np.uint8)
+    frame[..., 1] //= 2
+    statistics = PixelStatistics.of([frame])
+    assert statistics.mean == pytest.approx(frame.mean((0, 1)) / 255, abs=2e-3)
+    assert statistics.std == pytest.approx(frame.std((0, 1)) / 255, abs=2e-3)
+
+
 def test_frames_are_shown_in_their_own_statistics(tmp_path):
     statistics = PixelStatistics((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     build_tiny_model("tiny:vl", tmp_path / "a", corpus=CORPUS, tags=TAGS, seed=0, pixels=statistics)
