@@ -1,13 +1,13 @@
 """Options that every environment shares."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from vagen.config.base import LATER, Fraction, Section
-from vagen.envs.parsing import LAYOUTS, Layout, Notation, PromptFormat, Tags
+from vagen.envs.parsing import LAYOUTS, Layout, Notation, PromptFormat, Tags, layout_of
 
 RewardPreset = Literal["vagen-legacy", "vagen-new"]
 
@@ -100,7 +100,7 @@ class EnvConfig(Section):
     @property
     def layout(self) -> Layout:
         """Layout of a response under `prompt_format` and `memory`."""
-        return replace(LAYOUTS[self.prompt_format], memory=self.memory)
+        return layout_of(self.prompt_format, self.memory)
 
     @property
     def picture_side(self) -> int:
