@@ -1,14 +1,13 @@
-"""Navigation: who arrives (the expert, random play) in each task style, and how fast it is.
+"""Navigation: who arrives, the expert and random play, in each task style.
 
-    python benchmarks/navigation.py [--part arrivals|speed] [--levels 200]
+    python benchmarks/navigation.py [--levels 200]
 
-Arrivals need no pictures: moves, sight and truth are the environment's own. Speed is per CPU-second
-of the process, Mesa's software rendering included; a step is one model turn of one action.
+That needs no pictures: moves, sight and truth are the environment's own.
 """
 
 import argparse
 import json
-import time
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import get_args
@@ -54,59 +53,15 @@ def measure(style, reward, levels):
     }
 
 
-def speed(mode, style):
-    """Resets and steps per CPU-second, on levels that differ every time."""
-    options = {"render_mode": mode, "prompt_format": "no_think", "tasks": style}
-    env = envs.make("Navigation", options)
-    for seed in range(20):  # textures and meshes are loaded
-        env.reset(seed=seed)
-    reset_seconds = step_seconds = 0.0
-    resets, steps = 150, 0
-    rng = Random(0)
-    for seed in range(100, 100 + resets):
-        start = time.process_time()
-        env.reset(seed=seed)
-        middle = time.process_time()
-        for _ in range(4):
-            _, _, terminated, _, _ = env.step(f"<answer>{rng.choice(ACTIONS)}</answer>")
-            steps += 1
-            if terminated:
-                break
-        step_seconds += time.process_time() - middle
-        reset_seconds += middle - start
-    return {
-        "mode": mode,
-        "style": style,
-        "resets_per_cpu_second": round(resets / reset_seconds, 1),
-        "steps_per_cpu_second": round(steps / step_seconds, 1),
-    }
-
-
-def arrivals(levels):
-    for reward in ("vagen-legacy", "vagen-new"):
-        for style in get_args(TaskStyle):
-            yield measure(style, reward, levels)
-
-
-def speeds():
-    for mode in ("text", "vision"):
-        for style in ("base", "long_horizon"):
-            yield speed(mode, style)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=("arrivals", "speed"))
     parser.add_argument("--levels", type=int, default=200)
     options = parser.parse_args()
-    report = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    for part, rows in (("arrivals", arrivals(options.levels)), ("speed", speeds())):
-        if options.part in (None, part):
-            report[part] = {"machine": describe_machine(), "rows": []}
-            for row in rows:
-                report[part]["rows"].append(row)
-                print(json.dumps(row), flush=True)
-    RESULT.write_text(json.dumps(report, indent=2) + "\n")
+    rows = []
+    for reward, style in product(("vagen-legacy", "vagen-new"), get_args(TaskStyle)):
+        rows.append(measure(style, reward, options.levels))
+        print(json.dumps(rows[-1]), flush=True)
+    RESULT.write_text(json.dumps({"machine": describe_machine(), "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
