@@ -1,13 +1,13 @@
 """Options that every environment shares."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from vagen.config.base import LATER, Fraction, Section
-from vagen.envs.parsing import LAYOUTS, Layout, Notation, PromptFormat, Tags, layout_of
+from vagen.envs.parsing import LAYOUTS, Layout, Notation, PromptFormat, Tags
 
 RewardPreset = Literal["vagen-legacy", "vagen-new"]
 
@@ -100,7 +100,8 @@ class EnvConfig(Section):
     @property
     def layout(self) -> Layout:
         """Layout of a response under `prompt_format` and `memory`."""
-        return layout_of(self.prompt_format, self.memory)
+        layout = LAYOUTS[self.prompt_format]
+        return replace(layout, memory=True) if self.memory else layout
 
     @property
     def picture_side(self) -> int:

@@ -7,7 +7,6 @@ the innermost ones, and nothing else: no text around the tags, no further, neste
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import field_validator, model_validator
@@ -99,15 +98,17 @@ class Layout:
         return (*free, *self.inner, "answer", *memory)
 
 
-@cache
-def layout_of(prompt_format: PromptFormat, memory: bool = False) -> Layout:
-    """The layout of a `prompt_format`, with a memory section or without."""
-    strategy: str = prompt_format
-    notation: Notation = "natural"
-    for other in ("structured", "symbolic"):
-        if prompt_format.endswith(f"_{other}"):
-            strategy, notation = prompt_format.removesuffix(f"_{other}"), other
-    return Layout(strategy != "no_think", _INNER.get(strategy, ()), notation, memory)
+def layout_of(prompt_format: PromptFormat) -> Layout:
+    """The layout of a `prompt_format`."""
+    if prompt_format == "no_think":
+        return Layout(think=False, inner=(), notation="natural")
+    if prompt_format == "free_think":
+        return Layout(think=True, inner=(), notation="natural")
+    for notation in ("structured", "symbolic"):
+        strategy = prompt_format.removesuffix(f"_{notation}")
+        if strategy != prompt_format:
+            return Layout(think=True, inner=_INNER[strategy], notation=notation)
+    return Layout(think=True, inner=_INNER[prompt_format], notation="natural")
 
 
 LAYOUTS: dict[str, Layout] = {name: layout_of(name) for name in get_args(PromptFormat)}
