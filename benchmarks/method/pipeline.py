@@ -9,6 +9,7 @@ same number of episodes per iteration, however a preset divides them into levels
 
 import json
 import multiprocessing
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -147,8 +148,7 @@ def warm_policy(name: str, study: Study, outputs: Path, seed: int) -> float:
 
 def train(name: str, study: Study, arm: str, seed: int, outputs: Path) -> Run:
     """One run; goes on with one that was begun."""
-    number = list(study.arms).index(arm)
-    folder = outputs / f"{name}-{number}-{seed}"
+    folder = outputs / f"{name}-{re.sub('[^a-z0-9_]+', '-', arm)}-{seed}"
     if not (folder / "summary.json").exists():
         command = [sys.executable, "-m", "vagen.cli.main"]
         if folder.exists():
