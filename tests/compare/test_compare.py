@@ -312,6 +312,8 @@ def test_the_command(two_methods: Path, tmp_path: Path, monkeypatch, capsys) -> 
     assert "did you mean `vagen_base-" in capsys.readouterr().err
     assert main(["compare", "--from-mlflow", "vagen"]) == USER_ERROR
     assert "there is no MLflow database" in capsys.readouterr().err
+    assert main(["compare", "--from-mlflow", "vagen@here"]) == USER_ERROR
+    assert "`--from-mlflow` is 'here'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
