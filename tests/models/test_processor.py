@@ -103,6 +103,19 @@ def test_a_grid_is_known_before_the_image_is_processed(vl_model, side):
         assert ours.image_grid(image.size) == ours.process_image(image).grid
 
 
+@pytest.mark.parametrize("size", [(4, 4), (96, 96), (100, 97), (333, 70), (513, 512), (900, 2000)])
+def test_a_frame_is_scaled_down_as_the_image_processor_does_it(vl_model, size):
+    frame = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    ours = vl_model.processor
+    fitted, read = ours.fitted(frame), ours.process_image(Image.fromarray(frame))
+    np.testing.assert_array_equal(
+        ours.process_image(Image.fromarray(fitted)).pixel_values, read.pixel_values
+    )
+    _, rows, columns = read.grid
+    larger = frame[..., 0].size > rows * columns * ours.image_processor.patch_size**2
+    assert (fitted is not frame) == larger
+
+
 @pytest.mark.parametrize("size", [(32, 32), (64, 32), (128, 96)])
 def test_an_image_token_stands_for_each_tile(vl_model, size):
     image = Image.new("RGB", size, (200, 10, 10))

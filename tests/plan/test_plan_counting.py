@@ -87,6 +87,11 @@ def test_what_ships_resizes_no_frame_and_asks_for_no_reserved_tag(name: str) -> 
             "56 or more, are left as they are",
         ),
         (
+            "frozenlake-qwen25vl-3b",
+            "tile_size=36",
+            "frames of 144 x 144 pixels are scaled down to 140 x 140",
+        ),
+        (
             "frozenlake-qwen3vl-4b",
             "tile_size=40",
             "frames of 160 x 160 pixels are resized to 256 x 256; sides that are multiples of 32, "

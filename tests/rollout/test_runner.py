@@ -15,7 +15,7 @@ from scripted_episodes import (
     spec,
 )
 
-from vagen.envs.images import image_digest
+from vagen.envs.images import decode_png, image_digest
 from vagen.rollout.conversation import ChatRenderer, RenderError
 from vagen.rollout.expert import ExpertPolicy
 from vagen.rollout.runner import (
@@ -319,6 +319,16 @@ def test_frames_are_kept_once_by_digest(processor):
     assert len(row.images) == 5 and len(set(row.images)) == 1 == len(runner.images)
     assert all(image_digest(png) == key for key, png in runner.images.items())
     assert row.turn_index[0] == CONTEXT
+
+
+def test_frames_are_kept_no_larger_than_the_model_reads_them(processor):
+    limits = replace(LIMITS, max_turns=1, max_prompt_length=400, max_trajectory_length=600)
+    runner = runner_for(ScriptedPolicy(processor, [WALK]), limits)
+    trajectory = run_to_end(runner.run(spec(), LocalEnv(environment(tile_size=200))))
+    (png,) = {runner.images[digest] for digest in trajectory.rows[0].images}
+    assert decode_png(png).shape == (512, 512, 3)  # 800 pixels a side as it was drawn
+    blocks = trajectory.rows[0].input_ids == processor.image_token_id
+    assert blocks.sum() == 2 * processor.image_length(processor.image_grid((800, 800)))
 
 
 def test_seeds_depend_on_their_parts_alone():

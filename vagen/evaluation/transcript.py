@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from vagen.clients.chat import Body
@@ -82,6 +83,10 @@ class Transcript:
     def image_length(self, grid: Any) -> int:
         """One mark."""
         return 1
+
+    def fitted(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The frame itself: an endpoint scales it as its model needs it."""
+        return frame
 
     def ids(self, answer: str) -> list[int]:
         """Ids of an answer, which is text whatever it looks like."""

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from jinja2 import TemplateError
 from numpy.typing import NDArray
+from PIL import Image
 
 from vagen.models.errors import ModelError, first_line
 
-IMAGE_CACHE_BYTES = 1 << 30
+IMAGE_CACHE_BYTES = 1 << 28
 """Processed images that a processor remembers."""
 
 Grid = tuple[int, int, int]
@@ -116,6 +117,24 @@ class Processor:
                 max_pixels=rules.size["longest_edge"],
             )
         return 1, height // rules.patch_size, width // rules.patch_size
+
+    def fitted(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The frame as the image processor would scale it down; else the frame itself.
+
+        The processor makes of either the same patches: its own scaling is this one.
+
+        Args:
+            frame: uint8 [height, width, 3].
+        """
+        if self.image_processor is None:
+            return frame
+        height, width = frame.shape[:2]
+        side = self.image_processor.patch_size
+        _, rows, columns = self.image_grid((width, height))
+        if rows * columns * side**2 >= height * width:
+            return frame
+        size = (columns * side, rows * side)
+        return np.asarray(Image.fromarray(frame).resize(size, self.image_processor.resample))
 
     def process_image(self, image: Any) -> ProcessedImage:
         """Patches and grid of a PIL image (RGB); the latest ones are remembered.

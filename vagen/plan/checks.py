@@ -45,10 +45,7 @@ def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> l
                 f"cut at data.max_response_length = {data.max_response_length}"
             )
         if size.resized:
-            found.append(
-                f"{env_id}: frames of {size.resized}. Rollout and trainer see the same picture "
-                "only if their image processors resize alike"
-            )
+            found.append(f"{env_id}: frames of {size.resized}")
         if size.reserved and not learns_tags(experiment):
             found.append(f"{env_id}: {reserved_text(env_id, size.reserved)}")
     spec = estimator_of(experiment)
@@ -101,14 +98,14 @@ def check_memory(memory: Memory, device: str, limit: int) -> None:
     """
     if memory.peak > limit:
         when = "update" if memory.update >= memory.rollout else "rollout"
-        if memory.process + memory.weights + memory.adam > limit:
+        if memory.resting > limit:
             remedy = "take a smaller model or a larger machine"
         elif when == "update":
             remedy = "lower `actor_rollout_ref.actor.ppo_max_token_len`"
         else:
             remedy = "lower `actor_rollout_ref.rollout.max_concurrency`"
         raise DoesNotFitError(
-            f"this needs about {bytes_text(memory.peak)} in the {when}, and there is "
+            f"this needs about {bytes_text(memory.peak)}, most of it in the {when}, and there is "
             f"{bytes_text(limit)} of {device}: {remedy}"
         )
 

@@ -1,10 +1,11 @@
 """What the local engine needs in memory, estimated before anything is loaded.
 
 The estimate counts what grows with the model and the batch: weights, gradients, Adam's moments, the
-key/value cache of a rollout, and what a backward pass keeps per token. It is meant to refuse what
-cannot fit and to be within a factor of two of what is then seen. On one CPU thread, an iteration of
-`frozenlake-tiny` peaked at 2.1 GiB where 1.8 was estimated; with micro batches of 4,096 tokens both
-were 1.1 GiB.
+key/value cache of a rollout, what a backward pass keeps per token, and the frames that a processor
+remembers. It is meant to refuse what cannot fit and to be within a factor of two of what is then
+seen. `frozenlake-tiny` peaked at 1.9 GiB on one CPU thread, and on two, where 2.3 was estimated;
+lakes of 16 tiles a side, of 1,650 tokens an episode, at 2.9 GiB (estimate 2.8), whether their
+frames had 512 or 4,096 pixels a side.
 """
 
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.checks import has_reference
+from vagen.models.processor import IMAGE_CACHE_BYTES
 from vagen.plan.shape import GIB, WIDTH, ModelShape, frozen_parameters, trained_parameters
 from vagen.plan.sizes import ConversationSize, longest_context, shown_turns
 
@@ -35,21 +37,28 @@ class Memory:
     gradients: int
     activations: int
     cache: int
+    frames: int = 0
+    on_cpu: bool = True
+
+    @property
+    def resting(self) -> int:
+        """What is there at any time."""
+        return self.process + self.weights + self.adam + self.frames
 
     @property
     def rollout(self) -> int:
-        """Peak while episodes run."""
-        return self.process + self.weights + self.adam + self.cache
+        """Peak while episodes run, in a process that has not learnt."""
+        return self.resting + self.cache
 
     @property
     def update(self) -> int:
-        """Peak while the networks learn."""
-        return self.process + self.weights + self.adam + self.gradients + self.activations
+        """Peak while the networks learn, likewise."""
+        return self.resting + self.gradients + self.activations
 
     @property
     def peak(self) -> int:
-        """The larger of both peaks."""
-        return max(self.rollout, self.update)
+        """The larger of both peaks; on a CPU both at once: a process keeps what it frees."""
+        return self.update + self.cache if self.on_cpu else max(self.rollout, self.update)
 
 
 def estimate(
@@ -86,6 +95,8 @@ def estimate(
         gradients=max(actor, critic),
         activations=_activations(experiment, shape, sizes, width),
         cache=int(width * slots * capacity * copies * shape.cache_floats),
+        frames=IMAGE_CACHE_BYTES if any(size.patches for size in sizes.values()) else 0,
+        on_cpu=_on_cpu(infra),
     )
 
 
@@ -103,11 +114,17 @@ def device_memory(infra: InfraConfig) -> tuple[str, int]:
     """Name and bytes of what holds the networks: the accelerator, or RAM on a CPU."""
     import torch
 
-    if infra.device == "cpu" or not torch.cuda.is_available():
+    if _on_cpu(infra):
         return "RAM", memory_limit()
     device = torch.device("cuda" if infra.device == "auto" else infra.device)
     properties = torch.cuda.get_device_properties(device)
     return properties.name, properties.total_memory
+
+
+def _on_cpu(infra: InfraConfig) -> bool:
+    import torch
+
+    return infra.device == "cpu" or not torch.cuda.is_available()
 
 
 def _activations(

@@ -116,6 +116,9 @@ def model_directory(
     """
     path = experiment.actor_rollout_ref.model.path
     if path in TINY_MODELS:
+        import vagen.models.without_sklearn  # noqa: F401
+
+        # isort: split
         from transformers import logging
 
         logging.disable_progress_bar()
@@ -169,7 +172,8 @@ def _measure(
             else:
                 prompt = max(prompt, beginning)
             if not turn:
-                stored = sum(len(png_bytes(frame)) for frame in observation["images"])
+                kept = renderer.fitted(observation)["images"]
+                stored = sum(len(png_bytes(frame)) for frame in kept)
                 frame_bytes = max(frame_bytes, stored)
             shown = [(frame.shape[1], frame.shape[0]) for frame in observation["images"]]
             grids = [processor.image_grid(size) for size in shown]
@@ -198,11 +202,14 @@ def resizing(processor: Processor, size: tuple[int, int], grid: Grid) -> str:
     seen = (grid[2] * side, grid[1] * side)
     if seen == size:
         return ""
+    if seen[0] * seen[1] < size[0] * size[1]:  # `Processor.fitted`
+        return f"{size[0]} x {size[1]} pixels are scaled down to {seen[0]} x {seen[1]}"
     unit = side * processor.merge_size
     least = -(-(processor.image_processor.size["shortest_edge"] ** 0.5) // unit) * unit
     return (
         f"{size[0]} x {size[1]} pixels are resized to {seen[0]} x {seen[1]}; sides that are "
-        f"multiples of {unit}, {least:g} or more, are left as they are"
+        f"multiples of {unit}, {least:g} or more, are left as they are. Rollout and trainer see "
+        "the same picture only if their image processors resize alike"
     )
 
 

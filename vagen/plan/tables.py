@@ -112,6 +112,7 @@ def memory_table(
         "gradients": bytes_text(memory.gradients),
         "activations": f"{bytes_text(memory.activations)} (estimate)",
         "key/value cache": bytes_text(memory.cache),
+        "frames": f"{bytes_text(memory.frames)} at most, processed",
         "peak": f"{bytes_text(memory.peak)} of {bytes_text(limit)} {device}",
     }
     return table("memory of the local engine", rows)

@@ -39,6 +39,7 @@ class ChatProcessor(Protocol):
     def eos_id(self) -> int: ...  # noqa: D102
     def image_grid(self, size: tuple[int, int]) -> Any: ...  # noqa: D102
     def image_length(self, grid: Any) -> int: ...  # noqa: D102
+    def fitted(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,11 @@ class ChatRenderer:
         if not ended:
             raise RenderError("the chat template renders earlier turns anew after later ones")
         return Rendered(self._tokenize(rest, frames), frames)
+
+    def fitted(self, observation: Observation) -> Observation:
+        """The observation with frames as large as the model reads them, at most."""
+        frames = tuple(self.processor.fitted(frame) for frame in observation["images"])
+        return {"text": observation["text"], "images": frames}
 
     def check(self, system_prompt: str, observations: Sequence[Observation]) -> None:
         """Proves that the parts laid end to end equal the whole rendered at once.

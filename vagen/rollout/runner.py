@@ -141,6 +141,7 @@ class EpisodeRunner:
         status = Status.OK
         try:
             while not terminated:
+                observation = self.renderer.fitted(observation)
                 summing_up = contexts.summary_due and not truncated
                 prompt = contexts.prompt(SUMMARY_REQUEST if summing_up else observation)
                 if not turns:
