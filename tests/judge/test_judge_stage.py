@@ -20,6 +20,7 @@ from vagen.config import ConfigError
 from vagen.config.judge_options import JudgeConfig
 from vagen.config.load import load_infra
 from vagen.judge.agreement import cohen_kappa
+from vagen.judge.base import JudgeUnavailable
 from vagen.judge.schedule import cap_factor, schedule_factor, weigh
 from vagen.judge.scoring import is_chosen, statements
 from vagen.launch.here import perform
@@ -30,7 +31,7 @@ from vagen.run import layout
 from vagen.run.layout import JUDGE_ANSWERS
 from vagen.run.run import Run
 from vagen.stages import judge_answers
-from vagen.stages.judge import JudgeUnavailable, judge, score
+from vagen.stages.judge import judge, score
 from vagen.storage import open_store
 
 KEY = "sk-0b1d-not-to-be-seen"

@@ -9,6 +9,10 @@ SECTIONS = ("observation", "prediction")
 """What is judged of a turn."""
 
 
+class JudgeUnavailable(ValueError):
+    """Too many verdicts could not be had; the text says how many, why, and what would help."""
+
+
 class Judge(Protocol):
     """Scores one turn; never raises on what a model wrote."""
 

@@ -16,7 +16,7 @@ beginning, P tokens alike, B rows, H heads, G query heads per key head, L cached
 tokens, D head size.
 """
 
-import vagen.models.without_sklearn  # noqa: F401
+import vagen.models.lean_transformers  # noqa: F401
 
 # isort: split
 from collections.abc import Sequence

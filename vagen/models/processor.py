@@ -211,7 +211,7 @@ def load_config(path: str | Path) -> Any:
     Raises:
         ModelError: There is none.
     """
-    import vagen.models.without_sklearn  # noqa: F401
+    import vagen.models.lean_transformers  # noqa: F401
 
     # isort: split
     from transformers import AutoConfig
@@ -234,7 +234,7 @@ def load_tokenizer(path: str | Path, config: Any = None) -> Any:
     Raises:
         ModelError: There is none, or it has no vocabulary, chat template or end-of-turn token.
     """
-    import vagen.models.without_sklearn  # noqa: F401
+    import vagen.models.lean_transformers  # noqa: F401
 
     # isort: split
     from transformers import AutoTokenizer

@@ -116,7 +116,7 @@ def model_directory(
     """
     path = experiment.actor_rollout_ref.model.path
     if path in TINY_MODELS:
-        import vagen.models.without_sklearn  # noqa: F401
+        import vagen.models.lean_transformers  # noqa: F401
 
         # isort: split
         from transformers import logging

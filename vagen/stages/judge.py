@@ -14,7 +14,7 @@ from vagen import progress
 from vagen.config.schema import ExperimentConfig
 from vagen.judge.agreement import RIGHT, cohen_kappa
 from vagen.judge.alarm import watch
-from vagen.judge.base import SECTIONS
+from vagen.judge.base import SECTIONS, JudgeUnavailable
 from vagen.judge.deductions import deduct
 from vagen.judge.schedule import weigh
 from vagen.judge.scoring import Scorer, cache_folder, statements
@@ -25,10 +25,6 @@ from vagen.run.reading import result
 from vagen.run.run import Run
 from vagen.stages.judge_answers import AnswerJournal
 from vagen.stages.levels import load_levels
-
-
-class JudgeUnavailable(ValueError):
-    """Too many verdicts could not be had; the text says how many, why, and what would help."""
 
 
 def judge(

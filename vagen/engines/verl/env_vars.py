@@ -55,7 +55,7 @@ def variables_of(*, cpu: bool) -> dict[str, str]:
 
 def begin() -> None:
     """Spares Ray's processes what `transformers` does not need."""
-    import vagen.models.without_sklearn  # noqa: F401
+    import vagen.models.lean_transformers  # noqa: F401
 
 
 def configure(*, cpu: bool) -> dict[str, str]:
