@@ -298,6 +298,21 @@ def test_the_learning_rate_warms_up_over_updates(make_engine, batch):
     assert rates == pytest.approx([0.5e-3, 1e-3, 1e-3])
 
 
+def test_the_learning_rate_falls_along_a_cosine_after_its_warm_up(make_engine, batch):
+    optim = "actor_rollout_ref.actor.optim"
+    engine = make_engine(
+        f"{optim}.lr_warmup_steps=1",
+        f"{optim}.lr_scheduler_type=cosine",
+        f"{optim}.min_lr_ratio=0.1",
+        "trainer.total_training_steps=3",
+    )
+    rows = rows_of(batch)[:1]
+    updates = [engine.update(rows, batch.images, seed=i) for i in range(4)]
+    rates = [metrics["actor/lr"] for metrics in updates]
+    assert rates == pytest.approx([1e-3, 1e-3, 0.55e-3, 0.1e-3])
+    assert updates[2]["critic/lr"] == updates[0]["critic/lr"], "the critic's is its own"
+
+
 def test_without_a_critic_there_is_none(make_engine, batch, tmp_path):
     engine = make_engine(
         "preset=grpo_mask",

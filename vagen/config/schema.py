@@ -96,6 +96,11 @@ class OptimConfig(Section):
     """Decay of Adam's first and second moments."""
     lr_warmup_steps: int = Field(default=0, ge=0)
     """Iterations of linear warm-up."""
+    lr_scheduler_type: Annotated[Literal["constant", "cosine"], LATER] = "constant"
+    """What the step size does after it: stay, or fall along half a cosine until the last of
+    `trainer.total_training_steps` iterations."""
+    min_lr_ratio: Annotated[Fraction, LATER] = 0.0
+    """Share of the step size that `cosine` ends with."""
 
 
 class LoraConfig(Section):

@@ -318,10 +318,14 @@ class PpoEngine(ABC):
         return actor_denominator(rows, action_mask=self.action_mask, config=config)
 
     def _learning_rate(self, config: OptimConfig) -> float:
-        """Linear warm-up over iterations, then constant; times `lr_scale`."""
-        warmup = config.lr_warmup_steps
-        warm = min(1.0, (self.updates + 1) / warmup) if warmup else 1.0
-        return config.lr * warm * self.lr_scale
+        """Linear warm-up over iterations, then constant or half a cosine; times `lr_scale`."""
+        warmup, total = config.lr_warmup_steps, self.config.trainer.total_training_steps
+        factor = min(1.0, (self.updates + 1) / warmup) if warmup else 1.0
+        if config.lr_scheduler_type == "cosine" and warmup <= self.updates:
+            done = min(1.0, (self.updates - warmup) / max(1, total - warmup))
+            left = (1 + math.cos(math.pi * done)) / 2
+            factor = config.min_lr_ratio + (1 - config.min_lr_ratio) * left
+        return config.lr * factor * self.lr_scale
 
     def _center_critic(self, rows: Sequence[TokenRow]) -> float:
         """Moves the value head's bias such that the mean value is the mean return.
