@@ -258,8 +258,7 @@ def test_experts_write_the_summaries_that_are_learnt(make_experiment, warm_runs,
         if (row.loss_mask & (row.turn_index == 1)).any()
     }
     expected = set()
-    for place in experts.chosen[0]:
-        level_set, ref = experts.pool[place]
+    for level_set, ref in experts.pool:
         env = make(level_set.spec.env_name, level_set.spec.env_config)
         env.reset(seed=ref.seed)
         env.step(env.expert_response())

@@ -4,18 +4,17 @@ A hub model or a local directory is taken as it is; a tiny model is built in cod
 asks for it, the policy then learns from expert episodes of training levels only.
 """
 
-import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
-from PIL import Image
 
 from vagen import progress
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
+from vagen.engines.local.images import Frames
 from vagen.envs import parse_env_config
 from vagen.envs.parsing import Memory
 from vagen.models.processor import ProcessedImage, load_processor
@@ -23,9 +22,9 @@ from vagen.models.tiny import TINY_MODELS, PixelStatistics, build_tiny_model
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.expert import ExpertPolicy
-from vagen.rollout.play import check_failures, limits_of, make_environment
-from vagen.rollout.runner import EpisodeRunner, EpisodeSpec, derive_seed, run_episodes, run_to_end
-from vagen.rollout.types import Sampling, TokenRow
+from vagen.rollout.play import check_failures, make_environment, make_runner
+from vagen.rollout.runner import EpisodeSpec, derive_seed, run_episodes, run_to_end
+from vagen.rollout.types import TokenRow
 from vagen.run.reading import result
 from vagen.run.run import Run
 from vagen.service import AsyncEnv, environments_of
@@ -126,26 +125,28 @@ class _ExpertEpisodes:
         self.processor = language_model.processor
         self.renderer = ChatRenderer(self.processor)
         self.rng = np.random.Generator(np.random.Philox(key=derive_seed(config.seed, "experts")))
-        self.chosen: list[np.ndarray] = []
-        """Levels of each batch that was played."""
+        self.frames = Frames(self.processor)
+        self.played: list[tuple[list[TokenRow], dict[str, bytes]]] = []
+        """Rows and PNG of each batch that will be learnt from again."""
 
     def batch(self, step: int) -> tuple[list[TokenRow], dict[str, ProcessedImage]]:
         """Rows of one step and the processed images they show."""
-        images: dict[str, ProcessedImage] = {}
+        size, episodes = self.config.warm_start.batch_size, self.config.warm_start.episodes
+        if episodes is not None and len(self.played) * size >= episodes:
+            rows, frames = self.played[step % len(self.played)]
+        else:
+            rows, frames = self._play(step, size)
+            if episodes is not None:
+                self.played.append((rows, frames))
+        return rows, self.frames.shown_by(rows, frames)
 
-        def digest_of(frame: np.ndarray) -> tuple[str, bytes]:
-            digest = hashlib.sha256(frame.tobytes()).hexdigest()
-            if digest not in images:
-                images[digest] = self.processor.process_image(Image.fromarray(frame))
-            return digest, b""
-
+    def _play(self, step: int, size: int) -> tuple[list[TokenRow], dict[str, bytes]]:
         policy = ExpertPolicy(self.renderer)
-        runner = EpisodeRunner(
+        runner = make_runner(
+            self.config,
             policy=policy,
-            renderer=self.renderer,
-            limits=limits_of(self.config),
-            sampling=Sampling(),
-            frame_digest=digest_of,
+            processor=self.processor,
+            sampling=self.config.actor_rollout_ref.rollout,
         )
 
         async def environment(spec: EpisodeSpec) -> AsyncEnv:
@@ -153,11 +154,6 @@ class _ExpertEpisodes:
             policy.envs[spec.trajectory_id] = env
             return env
 
-        warm_start = self.config.warm_start
-        size, episodes = warm_start.batch_size, warm_start.episodes
-        if episodes is None or len(self.chosen) * size < episodes:
-            self.chosen.append(self.rng.integers(len(self.pool), size=size))
-        chosen = self.chosen[step % len(self.chosen)]
         specs = [
             EpisodeSpec(
                 trajectory_id=f"{step}-{i}",
@@ -168,14 +164,14 @@ class _ExpertEpisodes:
                 level_seed=self.pool[k][1].seed,
                 sampling_seed=0,
             )
-            for i, k in enumerate(chosen)
+            for i, k in enumerate(self.rng.integers(len(self.pool), size=size))
         ]
         trajectories = run_to_end(
             run_episodes(runner, specs, environment, max_concurrency=len(specs))
         )
         check_failures(trajectories)
         rows = [row for trajectory in trajectories for row in trajectory.rows]
-        return [row for row in rows if row.loss_mask.any()], images
+        return [row for row in rows if row.loss_mask.any()], runner.images
 
 
 def _demonstrated(config: ExperimentConfig) -> ExperimentConfig:
