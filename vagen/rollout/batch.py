@@ -9,12 +9,9 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from vagen.rollout.batch_check import BatchError, check_consistency
-from vagen.rollout.batch_tables import TABLES, decode, encode, parquet_bytes, read_table
 from vagen.rollout.types import Trajectory
 from vagen.storage import (
     FileEntry,
@@ -23,6 +20,9 @@ from vagen.storage import (
     reuse_file,
     verify_directory,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # loaded with `batch_tables`, 60 MB that a plan does without
 
 SCHEMA_VERSION = 2
 """Version of the Parquet layout; another version is refused."""
@@ -76,6 +76,8 @@ class TrajectoryBatch:
 
         Such a step passes `manifest_payload()` and `SCHEMA_VERSION` to `commit_directory`.
         """
+        from vagen.rollout.batch_tables import encode, parquet_bytes
+
         check_consistency(self.trajectories, self.images)
         known = read_manifest(previous).files if previous is not None else {}
         for name, table in encode(self.trajectories, self.images).items():
@@ -112,6 +114,8 @@ class TrajectoryBatch:
             CorruptArtifact: if a file differs from the manifest; names it and both digests.
             BatchError: if kind, schema version, configuration or content do not fit.
         """
+        from vagen.rollout.batch_tables import TABLES, decode, read_table
+
         directory = Path(directory)
         manifest = verify_directory(directory)
         _check_header(directory, manifest.kind, manifest.schema_version, kind)
@@ -162,7 +166,7 @@ def _check_header(directory: Path, kind: str, schema_version: int, wanted: str |
         )
 
 
-def _is_same(content: pa.Buffer, entry: FileEntry | None) -> bool:
+def _is_same(content: "pa.Buffer", entry: FileEntry | None) -> bool:
     if entry is None or entry.size != content.size:
         return False
     return hashlib.sha256(content).hexdigest() == entry.sha256
