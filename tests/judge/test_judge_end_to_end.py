@@ -61,7 +61,7 @@ def test_frozenlake_tiny_with_the_cascade(
         manifest = json.loads((run.step(0, "judge") / "manifest.json").read_text())
         assert 0 < manifest["payload"]["metrics"]["judge/llm_requests"] <= len(server.asked)
         (metrics,) = run.iteration_metrics()
-        assert metrics["perf/judge/seconds_per_request"] > 0 and metrics["judge/kappa"] > 0
+        assert 0 < metrics["perf/judge/seconds_per_request"] < 3 and metrics["judge/kappa"] > 0
         assert metrics["judge/absent_share"] == 0
         before = len(server.asked)
         again = judge(run, 0, source=run.step(0, "rollout"), out=tmp_path / "again")["metrics"]

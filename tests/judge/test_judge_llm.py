@@ -226,7 +226,9 @@ def test_the_deadline_ends_a_batch_and_what_was_had_stays(
     server.behaviour.delay = 0.15
     said = lake_statements(12)
     slow = options(server, concurrency=2)
+    start = time.monotonic()
     verdicts, _ = judge_all(slow, said, cache=tmp_path, deadline=0.5)
+    assert time.monotonic() - start < 2.0
     absent = [v for v in verdicts if v.absent]
     assert 0 < len(absent) < 12
     assert {v.absent for v in absent} == {("observation:deadline",)}
@@ -426,7 +428,7 @@ def test_an_endpoint_that_stays_down_is_given_up_at_the_deadline(server: Scripte
     said = [("the bed is left", None, ROOM | {"n": i}, ROOM) for i in range(10)]
     start = time.monotonic()
     verdicts, _ = judge_all(config, said, env_name="Room", deadline=0.7)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 2
     assert {v.absent for v in verdicts} == {("observation:breaker",)}
 
 

@@ -112,7 +112,7 @@ def test_a_service_away_for_a_while_is_waited_for_and_one_that_stays_away_is_not
     begun = time.monotonic()
     with pytest.raises(EnvironmentLost, match=r"gave no answer for 1 s: ClientConnectorError"):
         Environments(config).open("FrozenLake", {})
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 5
 
 
 def test_tokens_come_from_the_environment_and_a_wrong_one_is_told(

@@ -118,6 +118,16 @@ class Processor:
             )
         return 1, height // rules.patch_size, width // rules.patch_size
 
+    def read_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Pixels (width, height) to which the image processor scales an image of a size.
+
+        Raises:
+            ModelError: The model does not read images.
+        """
+        side = self._rules_for_images().patch_size
+        _, rows, columns = self.image_grid(size)
+        return columns * side, rows * side
+
     def fitted(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The frame as the image processor would scale it down; else the frame itself.
 
@@ -126,14 +136,12 @@ class Processor:
         Args:
             frame: uint8 [height, width, 3].
         """
-        if self.image_processor is None:
+        if self.image_processor is None or not self.image_processor.do_resize:
             return frame
         height, width = frame.shape[:2]
-        side = self.image_processor.patch_size
-        _, rows, columns = self.image_grid((width, height))
-        if rows * columns * side**2 >= height * width:
+        size = self.read_size((width, height))
+        if size[0] * size[1] >= width * height:
             return frame
-        size = (columns * side, rows * side)
         return np.asarray(Image.fromarray(frame).resize(size, self.image_processor.resample))
 
     def process_image(self, image: Any) -> ProcessedImage:

@@ -18,7 +18,6 @@ from vagen.envs.images import png_bytes
 from vagen.envs.parsing import tags_in
 from vagen.models import Processor, load_processor
 from vagen.models.files import check_model
-from vagen.models.processor import Grid
 from vagen.models.tiny import TINY_MODELS
 from vagen.plan.counting import counting_processor, must_estimate
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
@@ -177,8 +176,8 @@ def _measure(
                 frame_bytes = max(frame_bytes, stored)
             shown = [(frame.shape[1], frame.shape[0]) for frame in observation["images"]]
             grids = [processor.image_grid(size) for size in shown]
-            for size, grid in zip(shown, grids, strict=True):
-                resized = resized or resizing(processor, size, grid)
+            for size in shown:
+                resized = resized or resizing(processor, size)
             image_tokens = max(image_tokens, sum(processor.image_length(grid) for grid in grids))
             patches = max(patches, sum(t * h * w for t, h, w in grids))
             ids = processor.tokenizer.encode(response, add_special_tokens=False)
@@ -195,11 +194,10 @@ def _measure(
     )
 
 
-def resizing(processor: Processor, size: tuple[int, int], grid: Grid) -> str:
-    """What happens to frames of a size (width, height) that have this grid; empty if nothing."""
+def resizing(processor: Processor, size: tuple[int, int]) -> str:
+    """What happens to frames of a size (width, height); empty if nothing."""
     assert processor.image_processor is not None
-    side = processor.image_processor.patch_size
-    seen = (grid[2] * side, grid[1] * side)
+    side, seen = processor.image_processor.patch_size, processor.read_size(size)
     if seen == size:
         return ""
     if seen[0] * seen[1] < size[0] * size[1]:  # `Processor.fitted`
