@@ -50,9 +50,9 @@ from vagen.storage import write_files
 
 LossOf = Callable[[Sequence[TokenRow], PackedRows, Step], Loss]
 """The loss of one micro batch."""
-LEAST_TOKENS = 1024
+LEAST_TOKENS = 1536
 """Tokens of rows that are worth a unit."""
-LEAST_EPISODES = 32
+LEAST_EPISODES = 64
 """Episodes that are worth a unit: a step of generation costs little more for many."""
 
 
@@ -250,8 +250,13 @@ class LocalEngine(PpoEngine):
         return self.performance.measured(call, tokens, self.device)
 
     def _parts(self, size: int, least: int) -> int:
-        """How many parts of at least some size a batch is cut into."""
-        return max(1, min(PARTS, size // least)) if self.device.type == "cpu" else 1
+        """How many equal parts of at least some size a batch is cut into.
+
+        A power of two: as many processes as laptops have cores then take equal shares.
+        """
+        if self.device.type != "cpu" or size < least:
+            return 1
+        return min(PARTS, 1 << (size // least).bit_length() - 1)
 
     def _groups(self, rows: Sequence[TokenRow]) -> list[list[int]]:
         """Indices of the rows of each micro batch."""

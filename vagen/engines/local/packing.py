@@ -162,18 +162,19 @@ def micro_batches(rows: Sequence[TokenRow], max_tokens: int, parts: int = 1) -> 
     Args:
         rows: Of any lengths.
         max_tokens: Of a group.
-        parts: Groups of about equal size that are wanted where so few would do.
+        parts: Groups, of as equal a size as rows allow, that are wanted where so few would do.
     """
-    order = sorted(range(len(rows)), key=lambda i: -len(rows[i].input_ids))
     lengths = [len(row.input_ids) for row in rows]
-    limit = min(max_tokens, sum(lengths) // parts + max(lengths, default=0))
+    share = sum(lengths) / parts
     group: list[int] = []
-    tokens = 0
-    for i in order:
-        if group and tokens + lengths[i] > limit:
+    groups = tokens = done = 0
+    for i in sorted(range(len(rows)), key=lambda i: -lengths[i]):
+        enough = done + lengths[i] / 2 > share * (groups + 1)
+        if group and (enough or tokens + lengths[i] > max_tokens):
             yield group
-            group, tokens = [], 0
+            group, groups, tokens = [], groups + 1, 0
         group.append(i)
         tokens += lengths[i]
+        done += lengths[i]
     if group:
         yield group
