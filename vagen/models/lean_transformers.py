@@ -1,11 +1,30 @@
-"""Imported before `transformers`: it then loads neither scikit-learn nor SciPy, which take time.
+"""Imported before `transformers`, which then does without what takes a second of every start.
 
-Where they are installed (MLflow brings them), `transformers` would import them in every process
-that has a model: for assisted generation and the losses of object detection, which nothing here
-uses.
+- scikit-learn and SciPy, where they are installed (MLflow brings them): it would import them for
+  assisted generation and the losses of object detection, which nothing here uses.
+- A list of the modules of all installed distributions, of which it needs the versions of a few,
+  which have their distribution's name.
 """
 
-import transformers.utils
+from importlib import metadata
+from typing import Any
+from unittest.mock import patch
+
+_whole_list = metadata.packages_distributions
+
+
+class _ByName(dict[str, list[str]]):
+    """Distributions by module: for a version the one of that name, for `get` the true ones."""
+
+    def __missing__(self, module: str) -> list[str]:
+        return ["pillow" if module == "PIL" else module]
+
+    def get(self, module: str, default: Any = None, /) -> Any:
+        return _whole_list().get(module, default)
+
+
+with patch.object(metadata, "packages_distributions", _ByName):
+    import transformers.utils
 
 # pyrefly: ignore[bad-assignment]
 transformers.utils.is_sklearn_available = transformers.utils.is_scipy_available = lambda: False
