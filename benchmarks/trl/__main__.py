@@ -39,7 +39,7 @@ OURS = (
     "preset=grpo_mask",
     "data.train_batch_size=16",
     "rollout_manager.n_trajectory=8",
-    "envs.frozenlake.test_size=16",
+    "envs.frozenlake.test_size=1",  # TRL does not evaluate before it trains
 )
 TASK = "envs.frozenlake.env_name=benchmarks.trl.task:EndlessFrozenLake"
 ARMS: dict[str, tuple[int, float]] = {

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ def template_collapse(logprobs_NN: NDArray[np.floating]) -> TemplateCollapse:
     if cross.ndim != 2 or cross.shape[0] != cross.shape[1] or not cross.size:
         raise ValueError(f"cross log-probabilities have shape {cross.shape}; it must be [N, N]")
     own = np.diagonal(cross)
-    marginal = logsumexp(cross, axis=0) - np.log(len(cross))
+    marginal = np.logaddexp.reduce(cross, axis=0) - np.log(len(cross))
     best = cross.max(0)
     hits = np.where(own == best, 1.0 / (cross == best).sum(0), 0.0)
     return TemplateCollapse(
