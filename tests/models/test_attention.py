@@ -234,6 +234,15 @@ def test_micro_batches_hold_every_row_once_within_the_budget():
     assert list(micro_batches([], 14)) == []
 
 
+@pytest.mark.parametrize("parts", [1, 2, 4, 8])
+def test_micro_batches_in_parts_are_of_equal_size(parts: int):
+    lengths = np.random.default_rng(parts).integers(1, 60, size=40).tolist()
+    rows = [row(str(i), "", (length,)) for i, length in enumerate(lengths)]
+    tokens = [sum(lengths[i] for i in group) for group in micro_batches(rows, 10_000, parts)]
+    assert len(tokens) == parts
+    assert all(abs(size - sum(lengths) / parts) <= max(lengths) for size in tokens)
+
+
 def cache(slots: int, length: int) -> SlotCache:
     config = SimpleNamespace(
         num_key_value_heads=1, num_attention_heads=2, hidden_size=4, num_hidden_layers=2
