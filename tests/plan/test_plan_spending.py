@@ -37,7 +37,8 @@ def test_the_time_follows_the_work_and_the_cores(make_experiment, vl_dir, monkey
 
 @pytest.mark.slow
 def test_an_iteration_takes_about_the_disk_that_the_plan_says(make_run, take_over):
-    run = take_over(make_run("trainer.total_training_steps=2", "data.train_batch_size=24"))
+    small = "actor_rollout_ref.actor.optim.lr=1e-6"  # answers stay as long as planned
+    run = take_over(make_run("trainer.total_training_steps=2", "data.train_batch_size=24", small))
     policy = str(run.warm_start / "policy")
     shape, sizes = read_shape(policy, run.experiment), measure(run.experiment, policy)
     with run.at_work():

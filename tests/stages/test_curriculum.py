@@ -204,14 +204,14 @@ def test_groups_that_the_batch_leaves_out_are_counted(make_started_run):
         make_started_run,
         "preset=grpo_mask",
         "rollout_manager.n_trajectory=2",
-        "data.train_batch_size=3",
+        "data.train_batch_size=6",
         "algorithm.filter_groups.max_num_gen_batches=4",
     )
     with run.at_work():
         iterate(run, 0, 1)
     batch = TrajectoryBatch.load(run.step(0, "rollout"))
     groups = batch.metrics["rollout/groups_played"]
-    assert groups > 3
+    assert groups > 6
     assert sum(n for _, n in curriculum_of(run, 1).seen.values()) == 2 * groups
 
 
