@@ -168,9 +168,9 @@ def test_mini_batches_are_trajectories_with_all_their_rows(
     seen: list[list[TokenRow]] = []
     groups = engine._groups
 
-    def recorded(mini):
+    def recorded(mini, ask):
         seen.append(list(mini))
-        return groups(mini)
+        return groups(mini, ask)
 
     engine._groups = recorded
     metrics = engine.update(rows, images, seed=5)

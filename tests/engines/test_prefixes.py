@@ -78,6 +78,24 @@ def test_shared_beginnings_are_computed_once_and_answers_stay(text_model):
         assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
 
 
+def test_a_prompt_of_several_is_fed_once(text_model):
+    prompts = [ids_of(text_model, text) for text in ("a b c d", "a b c d", "go right", "a b c d")]
+    policy = LocalPolicy(text_model, slots=4)
+    found = ask(policy, prompts)
+    assert policy.tokens_prefilled == len(prompts[0]) + len(prompts[2])
+    for i, (prompt, answer) in enumerate(zip(prompts, found, strict=True)):
+        alone = LocalPolicy(text_model, slots=1).generate(
+            request_id="a",
+            prompt_ids=prompt,
+            images=[],
+            sampling=Sampling(seed=i, max_new_tokens=8),
+        )
+        expected = run_to_end(alone)
+        assert answer.ids == expected.ids
+        assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-5)
+    assert len({tuple(answer.ids) for answer in (found[0], found[1], found[3])}) > 1
+
+
 def test_a_common_length_is_that_of_all():
     def length(*beginnings: list[int]) -> int:
         return common_length([np.array(ids, np.int32) for ids in beginnings])
@@ -140,7 +158,7 @@ def test_nothing_is_remembered_once_all_conversations_are_over(text_model):
     """Weights may change between rollouts."""
     policy = LocalPolicy(text_model, slots=2)
     prompt = ids_of(text_model, "reach the target")
-    ask(policy, [prompt, prompt])
+    ask(policy, [prompt, [*prompt, prompt[0]]])
     assert len(policy._prefixes) == 1
     policy.release("0")
     assert len(policy._prefixes) == 1

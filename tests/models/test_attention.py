@@ -1,8 +1,9 @@
 """Packed rows and cached conversations against `transformers`' own forward pass.
 
 Every Qwen-VL family and the text model, random weights, rows of different lengths with and without
-pictures; once with nothing in common, once with a common beginning and pictures of one
-size. The reference is the model with sdpa attention on one row alone, or on a padded batch.
+pictures; once with nothing in common, once with a common beginning and pictures of one size, once
+in groups with one prompt. The reference is the model with sdpa attention on one row alone, or on a
+padded batch.
 """
 
 import copy
@@ -22,7 +23,7 @@ from vl_families import (
     text_config,
 )
 
-from vagen.engines.local.packing import micro_batches, pack
+from vagen.engines.local.packing import Stretch, micro_batches, pack, stretch_of
 from vagen.models.attention import ATTENTION, SlotCache, packed_attention
 from vagen.models.loading import LanguageModel
 from vagen.models.processor import ProcessedImage, Processor
@@ -97,7 +98,26 @@ ALIKE_VISION_ROWS = beginning_alike(
 ALIKE_TEXT_ROWS = beginning_alike(
     [row(str(i), "", (length,)) for i, length in enumerate((14, 13, 13, 11, 9, 8))], 7
 )
+
+
+def group(pictures: str, texts: tuple[int, ...], answers: tuple[int, ...]) -> list[TokenRow]:
+    """Rows with one prompt and answers of these lengths."""
+    *before, last = texts
+    rows = [row(str(i), pictures, (*before, last + length)) for i, length in enumerate(answers)]
+    for r, length in zip(rows, answers, strict=True):
+        r.input_ids[:-length] = rows[0].input_ids[: -answers[0]]
+        r.loss_mask[:-length] = False
+    return rows
+
+
 ROWS = {
+    ("grouped", "vision"): [
+        *group("ab", (3, 2, 1), (9, 5, 4)),
+        *group("", (12,), (4, 4)),
+        *VISION_ROWS[:1],
+        *group("cd", (2, 5, 2), (12, 3)),
+    ],
+    ("grouped", "text"): [*group("", (9,), (7, 5, 4)), *TEXT_ROWS[:2], *group("", (11,), (3, 3))],
     ("different", "vision"): VISION_ROWS,
     ("different", "text"): TEXT_ROWS,
     ("alike", "vision"): ALIKE_VISION_ROWS,
@@ -107,7 +127,7 @@ ROWS = {
 
 @pytest.fixture(
     scope="module",
-    params=itertools.product([*FAMILIES, "qwen3"], ["different", "alike"]),
+    params=itertools.product([*FAMILIES, "qwen3"], ["different", "alike", "grouped"]),
     ids=lambda param: "-".join(param),
 )
 def pair(request):
@@ -158,7 +178,7 @@ def whole(plain, processor: Processor, rows: list[TokenRow]) -> list[torch.Tenso
 
 
 def packed_logits(model: LanguageModel, rows: list[TokenRow]) -> list[torch.Tensor]:
-    packed = pack(rows, IMAGES, model.processor, CPU, torch.float32, lambda r: r.loss_mask)
+    packed = pack(rows, IMAGES, model.processor, CPU, torch.float32, None)
     line = model.model.lm_head(model.hidden(**packed.inputs)[0])
     return list(packed.spread(line).split(packed.lengths))
 
@@ -206,31 +226,80 @@ def test_rows_do_not_see_each_other(pair):
         assert torch.equal(a, b)
 
 
-def test_a_common_beginning_of_text_is_laid_once():
-    def tokens(rows: list[TokenRow]) -> tuple[int, int]:
-        family = "qwen3_vl"
-        processor = Processor(
-            SimpleNamespace(eos_token_id=0, pad_token_id=0), object(), family, IMAGE, 2
-        )
-        packed = pack(rows, IMAGES, processor, CPU, torch.float32, lambda r: r.loss_mask)
-        return sum(packed.lengths), packed.inputs["input_ids"].shape[1]
+def test_what_stands_behind_the_last_token_asked_about_is_not_read(pair):
+    model, _, rows = pair
+    asked = {id(r): np.arange(len(r.input_ids)) == 1 + i for i, r in enumerate(rows)}
+    some = [r for i, r in enumerate(rows) if 1 + i < len(r.input_ids)]
 
-    whole, line = tokens(ALIKE_VISION_ROWS)
+    def ask(r: TokenRow) -> np.ndarray:
+        return asked[id(r)]
+
+    packed = pack(some, IMAGES, model.processor, CPU, torch.float32, ask)
+    assert packed.inputs["input_ids"].shape[1] <= sum(asked[id(r)].argmax() + 1 for r in some)
+    with torch.no_grad():
+        found = model.hidden(**packed.inputs)[0][packed.predictors]
+        states = pack(some, IMAGES, model.processor, CPU, torch.float32, None)
+        line = states.spread(model.hidden(**states.inputs)[0]).split(states.lengths)
+    expected = [states[asked[id(r)].argmax() - 1] for r, states in zip(some, line, strict=True)]
+    torch.testing.assert_close(found, torch.stack(expected), atol=2e-5, rtol=1e-4)
+    assert packed.targets.tolist() == [int(r.input_ids[ask(r)][0]) for r in some]
+    assert [len(x) for x in packed.scatter(torch.ones(len(some)))] == packed.lengths
+
+
+def test_a_frame_is_read_whole():
+    r = row("0", "c", (4, 3))
+    image = np.flatnonzero(r.input_ids == IMAGE)
+    r.loss_mask[:] = np.arange(len(r.input_ids)) == image[1]
+    assert len(stretch_of(r, lambda r: r.loss_mask, IMAGE).ids) == image[-1] + 1
+
+
+def line_of(rows: list[TokenRow], ask=None) -> tuple[int, int]:
+    """Tokens of the rows and of the line."""
+    family = "qwen3_vl"
+    tokenizer = SimpleNamespace(eos_token_id=0, pad_token_id=0)
+    processor = Processor(tokenizer, object(), family, IMAGE, 2)
+    packed = pack(rows, IMAGES, processor, CPU, torch.float32, ask)
+    return sum(packed.lengths), packed.inputs["input_ids"].shape[1]
+
+
+def test_a_common_beginning_of_text_is_laid_once():
+    whole, line = line_of(ALIKE_VISION_ROWS)
     assert whole - line == 8 * 5
-    whole, line = tokens([row("0", "c", (1, 30)), row("0", "c", (1, 30))])
-    assert whole - line == 0, "not beyond the image, and not for the token or two before it"
-    whole, line = tokens([row("0", "", (30,)), row("0", "", (30,))])
-    assert whole - line == 29, "every row keeps a token of its own"
-    whole, line = tokens(ALIKE_VISION_ROWS[:1])
+    alike, other = row("0", "c", (1, 30)), row("1", "d", (1, 30))
+    whole, line = line_of([alike, other])
+    assert whole - line == 0, "not for the token or two before the image"
+    whole, line = line_of(ALIKE_VISION_ROWS[:1])
     assert whole == line
+
+
+def test_the_prompt_of_a_group_is_laid_once_with_its_frames():
+    rows = group("ab", (3, 2, 1), (9, 5, 4))
+    prompt = len(rows[0].input_ids) - 9
+    whole, line = line_of(rows)
+    assert whole - line == 2 * prompt
+    others = group("dc", (3, 2, 1), (6, 7))
+    whole, line = line_of([*rows[:2], *others])
+    assert whole - line == prompt + len(others[0].input_ids) - 6
+
+
+def test_equal_ids_with_other_frames_are_another_prompt():
+    first, second = group("cd", (3, 2, 1), (9, 5))
+    assert line_of([first, second])[1] < line_of([first, second])[0]
+    second.images = ["d", "c"]
+    whole, line = line_of([first, second])
+    assert whole - line <= 3, "no more than the text before the first frame"
+
+
+def stretches(rows: list[TokenRow]) -> list[Stretch]:
+    return [stretch_of(r, lambda r: r.loss_mask, IMAGE) for r in rows]
 
 
 def test_micro_batches_hold_every_row_once_within_the_budget():
     rows = [row(str(i), "", (length,)) for i, length in enumerate([5, 30, 7, 7, 12, 1])]
-    groups = list(micro_batches(rows, 14))
+    groups = list(micro_batches(stretches(rows), 14))
     assert sorted(i for group in groups for i in group) == list(range(6))
-    for group in groups:
-        assert sum(len(rows[i].input_ids) for i in group) <= 14 or group == [1]
+    for members in groups:
+        assert sum(len(rows[i].input_ids) for i in members) <= 14 or members == [1]
     assert list(micro_batches([], 14)) == []
 
 
@@ -238,9 +307,24 @@ def test_micro_batches_hold_every_row_once_within_the_budget():
 def test_micro_batches_in_parts_are_of_equal_size(parts: int):
     lengths = np.random.default_rng(parts).integers(1, 60, size=40).tolist()
     rows = [row(str(i), "", (length,)) for i, length in enumerate(lengths)]
-    tokens = [sum(lengths[i] for i in group) for group in micro_batches(rows, 10_000, parts)]
+    groups = micro_batches(stretches(rows), 10_000, lambda _: parts)
+    tokens = [sum(lengths[i] for i in members) for members in groups]
     assert len(tokens) == parts
     assert all(abs(size - sum(lengths) / parts) <= max(lengths) for size in tokens)
+
+
+@pytest.mark.parametrize("budget", [40, 85, 200])
+def test_micro_batches_count_the_prompt_of_a_group_once(budget: int):
+    groups = [group("", (20 + n,), (9, 5, 4)) for n in range(3)]
+    rows = [groups[i % 3][i // 3] for i in range(9)]  # not in order
+    found = list(micro_batches(stretches(rows), budget))
+    assert sorted(i for members in found for i in members) == list(range(9))
+    for members in found:
+        assert line_of([rows[i] for i in members])[1] <= budget
+    assert len(found) == {40: 3, 85: 2, 200: 1}[budget]
+    tokens = []
+    list(micro_batches(stretches(rows), budget, lambda total: tokens.append(total) or 1))
+    assert tokens == [sum(line_of(members)[1] for members in groups)]
 
 
 def cache(slots: int, length: int) -> SlotCache:

@@ -4,8 +4,8 @@
 model was called with. These are ours:
 
 - `segments`: the batch is one long line of rows laid end to end (no padding in the linear layers);
-  attention is computed row by row, causally. Rows that begin alike may share that beginning: it
-  stands once in the line and every row attends to it.
+  attention is computed row by row, causally. Neighbours that begin alike may share that beginning:
+  it stands once in the line, before them, and each of them attends to it.
 - `shared_images`: the vision tower reads images of one size, laid end to end, as one batch.
 - a 4-D additive mask together with a `SlotCache`: every row of the batch is a conversation with a
   cache of its own length. `alike`: all of them begin with so many equal tokens; one decode step
@@ -50,8 +50,8 @@ class RowGroup:
     """int64 [tokens]: place of each token in the padded [rows * longest] layout; None if the rows
     are of one length, so that nothing is padded."""
     mask: Tensor | None
-    """bool [longest, S + longest]: what each token attends to in the shared beginning and its own
-    row; None if the group's rows stand whole in the line."""
+    """bool [longest, S + longest]: what each token attends to in the shared beginning, which is the
+    last group without a mask, and its own row; None if the group's rows stand whole in the line."""
 
 
 def segments_of(
@@ -62,8 +62,8 @@ def segments_of(
     Args:
         lengths: Tokens of each row without the shared beginning, at least one; best if ordered.
         device: Of the line.
-        shared: Tokens S of the beginning that all rows share: the line's first ones, a group of
-            their own.
+        shared: Tokens S of the beginning that all rows share: it stands before them, a group of
+            its own.
     """
     groups = [RowGroup(shared, 1, shared, None, None)] if shared else []
     begin = 0
@@ -72,7 +72,7 @@ def segments_of(
         shortest = longest = lengths[begin]
         while end < len(lengths):
             low, high = min(shortest, lengths[end]), max(longest, lengths[end])
-            if low < SIMILAR * high:
+            if shared + low < SIMILAR * (shared + high):
                 break
             shortest, longest, end = low, high, end + 1
         part = lengths[begin:end]
@@ -252,14 +252,15 @@ def _over_segments(
     """Causal attention inside each row; query [1, H, N, D] to output [1, N, H, D]."""
     tokens = [group.tokens for group in segments]
     lines = [x[0].transpose(0, 1).split(tokens) for x in (query, key, value)]
-    beginnings = [stretches[0].transpose(0, 1) for stretches in lines]
-    out = []
+    out, beginning = [], []
     for group, *stretches in zip(segments, *lines, strict=True):
         parts = [_pad(stretch, group) for stretch in stretches]
-        if group.mask is not None:
+        if group.mask is None:
+            beginning = parts[1:]
+        else:
             parts[1:] = [
-                torch.cat([beginning.expand(group.rows, -1, -1, -1), part], dim=2)
-                for beginning, part in zip(beginnings[1:], parts[1:], strict=True)
+                torch.cat([before.expand(group.rows, -1, -1, -1), part], dim=2)
+                for before, part in zip(beginning, parts[1:], strict=True)
             ]
         padded = scaled_dot_product_attention(
             *parts,

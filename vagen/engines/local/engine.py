@@ -28,8 +28,8 @@ from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.local.helpers import PARTS, Hear, Helpers
 from vagen.engines.local.images import Frames
 from vagen.engines.local.losses import action_logprobs, actor_loss, critic_loss
-from vagen.engines.local.packing import PackedRows, micro_batches, pack
-from vagen.engines.objectives import Loss
+from vagen.engines.local.packing import Ask, PackedRows, micro_batches, pack, stretch_of
+from vagen.engines.objectives import CRITIC_MASK, Loss
 from vagen.engines.ppo import Network, PpoEngine, Step, Stepped
 from vagen.learning import Metric
 from vagen.models.loading import (
@@ -51,7 +51,7 @@ from vagen.storage import write_files
 LossOf = Callable[[Sequence[TokenRow], PackedRows, Step], Loss]
 """The loss of one micro batch."""
 LEAST_TOKENS = 1536
-"""Tokens of rows that are worth a unit."""
+"""Tokens that are worth a unit."""
 LEAST_EPISODES = 64
 """Episodes that are worth a unit: a step of generation costs little more for many."""
 
@@ -176,7 +176,7 @@ class LocalEngine(PpoEngine):
     ) -> list[NDArray[np.float32]]:
         """Log-probabilities of the action tokens, float32 [T] per row, 0 elsewhere."""
         with self._measured("reference" if reference else "logprobs", rows):
-            return self._infer("logprobs_of", rows, images, reference)
+            return self._infer("logprobs_of", self.action_mask, rows, images, reference)
 
     @torch.no_grad()
     def logprobs_of(
@@ -185,7 +185,7 @@ class LocalEngine(PpoEngine):
         """A unit of `logprobs`."""
         model = self.reference if reference else self.actor
         assert model is not None
-        packed = self._pack(rows, images)
+        packed = self._pack(rows, images, self.action_mask)
         logits = model.logits(_predictors(model.hidden(**packed.inputs), packed))
         return packed.scatter(action_logprobs(logits, packed, self.temperature))
 
@@ -194,7 +194,7 @@ class LocalEngine(PpoEngine):
     ) -> tuple[list[NDArray[np.float32]], NDArray[np.float32]]:
         """Values before each token, float32 [T] per row, and after the last one, float32 [R]."""
         with self._measured("values", rows):
-            after = self._infer("values_after", rows, images)
+            after = self._infer("values_after", None, rows, images)
         before = [np.concatenate([[np.float32(0)], value[:-1]]) for value in after]
         return before, np.array([value[-1] for value in after], dtype=np.float32)
 
@@ -204,7 +204,7 @@ class LocalEngine(PpoEngine):
     ) -> list[NDArray[np.float32]]:
         """A unit of `values`: those after each token, float32 [T] per row."""
         assert self.critic is not None
-        packed = self._pack(rows, images)
+        packed = self._pack(rows, images, None)
         return packed.split(packed.spread(self.critic(**packed.inputs)[0]))
 
     def begin_save(self, directory: Path) -> Finish:
@@ -258,26 +258,34 @@ class LocalEngine(PpoEngine):
             return 1
         return min(PARTS, 1 << (size // least).bit_length() - 1)
 
-    def _groups(self, rows: Sequence[TokenRow]) -> list[list[int]]:
+    def _groups(self, rows: Sequence[TokenRow], ask: Ask | None) -> list[list[int]]:
         """Indices of the rows of each micro batch."""
-        parts = self._parts(sum(len(row.input_ids) for row in rows), LEAST_TOKENS)
         return list(
-            micro_batches(rows, self.config.actor_rollout_ref.actor.ppo_max_token_len, parts)
+            micro_batches(
+                [stretch_of(row, ask, self.processor.image_token_id) for row in rows],
+                self.config.actor_rollout_ref.actor.ppo_max_token_len,
+                lambda tokens: self._parts(tokens, LEAST_TOKENS),
+            )
         )
 
     def _infer(
-        self, method: str, rows: Sequence[TokenRow], images: Images, *options: Any
+        self,
+        method: str,
+        ask: Ask | None,
+        rows: Sequence[TokenRow],
+        images: Images,
+        *options: Any,
     ) -> list[NDArray[np.float32]]:
         """What a network says of each row."""
-        groups = self._groups(rows)
+        groups = self._groups(rows, ask)
         units = ((*_some(rows, images, group), *options) for group in groups)
         found = self._helpers.map(method, units, lambda _: None)
         by_row = dict(zip(chain(*groups), chain(*found), strict=True))
         return [by_row[i] for i in range(len(rows))]
 
-    def _pack(self, rows: Sequence[TokenRow], images: Images) -> PackedRows:
+    def _pack(self, rows: Sequence[TokenRow], images: Images, ask: Ask | None) -> PackedRows:
         processed = self._frames.shown_by(rows, images)
-        return pack(rows, processed, self.processor, self.device, self.dtype, self.action_mask)
+        return pack(rows, processed, self.processor, self.device, self.dtype, ask)
 
     def _step(
         self,
@@ -287,11 +295,11 @@ class LocalEngine(PpoEngine):
         on_progress: OnProgress | None,
     ) -> Stepped:
         """Micro batches add up to the mini batch exactly."""
-        module, optimizer, _ = self._learner(step.network)
+        module, optimizer, _, ask = self._learner(step.network)
         for group in optimizer.param_groups:
             group["lr"] = step.lr
         optimizer.zero_grad(set_to_none=True)
-        units = ((step, *_some(rows, images, group)) for group in self._groups(rows))
+        units = ((step, *_some(rows, images, group)) for group in self._groups(rows, ask))
         hear = on_progress or (lambda _: None)
         with self._measured(f"update_{step.network}", rows):
             found = self._helpers.add_gradients(step.network, "learn_from", units, hear)
@@ -306,9 +314,9 @@ class LocalEngine(PpoEngine):
         self, step: Step, rows: Sequence[TokenRow], images: Images, done: Hear
     ) -> tuple[float, dict[str, Metric]]:
         """A unit of `_step`: adds to the gradients; returns the loss and its metrics."""
-        module, _, loss = self._learner(step.network)
+        module, _, loss, ask = self._learner(step.network)
         module.train()
-        value, part = loss(rows, self._pack(rows, images), step)
+        value, part = loss(rows, self._pack(rows, images, ask), step)
         value.backward()
         module.eval()
         done(len(rows))
@@ -319,11 +327,11 @@ class LocalEngine(PpoEngine):
         assert self.critic is not None
         self.critic.head.bias.add_(shift)
 
-    def _learner(self, network: Network) -> tuple[nn.Module, torch.optim.Optimizer, LossOf]:
+    def _learner(self, network: Network) -> tuple[nn.Module, torch.optim.Optimizer, LossOf, Ask]:
         if network == "actor":
-            return self.actor.model, self.actor_optimizer, self._actor_loss
+            return self.actor.model, self.actor_optimizer, self._actor_loss, self.action_mask
         assert self.critic is not None and self.critic_optimizer is not None
-        return self.critic, self.critic_optimizer, self._critic_loss
+        return self.critic, self.critic_optimizer, self._critic_loss, _learnt
 
     def _actor_loss(self, rows: Sequence[TokenRow], packed: PackedRows, step: Step) -> Loss:
         logits = self.actor.logits(_predictors(self.actor.hidden(**packed.inputs), packed))
@@ -355,6 +363,11 @@ def _some(
     """Some of the rows, and the images that they show."""
     chosen = [rows[i] for i in indices]
     return chosen, {digest: images[digest] for row in chosen for digest in row.images}
+
+
+def _learnt(row: TokenRow) -> NDArray[np.bool_]:
+    """Bool [T]: tokens before which the critic learns the value of the state."""
+    return row.columns[CRITIC_MASK] != 0
 
 
 def _predictors(hidden: Tensor, packed: PackedRows) -> Tensor:

@@ -10,6 +10,7 @@ Shape legend: A active rows, n new tokens, V vocabulary.
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -159,10 +160,21 @@ class LocalPolicy:
 
     @torch.no_grad()
     def _prefill(self) -> None:
-        """Feeds what is new in every waiting conversation and draws the first token of each."""
-        batch = self._waiting
+        """Feeds what is new in every waiting conversation and draws the first token of each.
+
+        Of new conversations with one prompt the first is fed, and the others get a copy.
+        """
+        leaders: dict[Any, _Conversation] = {}
+        followers = []
+        for c in self._waiting:
+            prompt = c if c.length else (*c.pending, *map(id, c.pending_images))
+            leader = leaders.setdefault(prompt, c)
+            if leader is not c:
+                followers.append((c, leader))
+        batch = list(leaders.values())
+        everyone = [*batch, *(c for c, _ in followers)]
         first = len(self._active)
-        for offset, conversation in enumerate(batch):
+        for offset, conversation in enumerate(everyone):
             self._move(conversation, first + offset)
         self._share_beginnings([c for c in batch if not c.length])
         new = max(len(c.pending) for c in batch)
@@ -177,17 +189,22 @@ class LocalPolicy:
             positions[:, i, : len(row)] = torch.from_numpy(place)
             images += c.pending_images
             c.pending_images = []
-        counts = torch.tensor([len(c.pending) for c in batch], device=self.device)
         hidden = self._forward(batch, first, ids, positions, images)
-        last = hidden[torch.arange(len(batch), device=self.device), counts - 1]
         for c in batch:
             c.length += len(c.pending)
             c.ids += c.pending
             self.tokens_prefilled += len(c.pending)
-        self._active += batch
+        rows = {c: i for i, c in enumerate(batch)}
+        for c, leader in followers:
+            self.cache.copy(leader.slot, c.slot, leader.length)
+            c.ids, c.length, c.position = [*leader.ids], leader.length, leader.position
+            c.pending, c.pending_images, c.beginning = leader.pending, [], leader.beginning
+            rows[c] = rows[leader]
+        self._active += everyone
         self._waiting = []
         self._alike = common_length([c.beginning for c in self._active])
-        self._draw(batch, last)
+        places = torch.tensor([(rows[c], len(c.pending) - 1) for c in everyone], device=self.device)
+        self._draw(everyone, hidden[places[:, 0], places[:, 1]])
 
     def _share_beginnings(self, fresh: list[_Conversation]) -> None:
         """Fills the slots of new conversations with the text that they begin with, if known.

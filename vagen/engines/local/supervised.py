@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vagen.config.schema import WarmStartConfig
 from vagen.engines.local.helpers import Hear, Helpers
-from vagen.engines.local.packing import micro_batches, pack
+from vagen.engines.local.packing import micro_batches, pack, stretch_of
 from vagen.models.loading import LanguageModel
 from vagen.models.processor import ProcessedImage
 from vagen.rollout.types import TokenRow
@@ -47,6 +49,7 @@ def learn_from_experts(
     losses = []
     model.train()
     work = Helpers(_Imitation(language_model), {"model": model}, helpers)
+    image_token_id = language_model.processor.image_token_id
     parts = PARTS if language_model.device.type == "cpu" else 1
     for step in range(config.steps):
         rate = 0.5 * config.lr * (1 + math.cos(math.pi * step / config.steps))
@@ -56,7 +59,8 @@ def learn_from_experts(
         total = sum(int(row.loss_mask.sum()) for row in rows)
         model.zero_grad(set_to_none=True)
         units = []
-        for group in micro_batches(rows, MAX_TOKENS, parts):
+        stretches = [stretch_of(row, _spoken, image_token_id) for row in rows]
+        for group in micro_batches(stretches, MAX_TOKENS, lambda _: parts):
             part = [rows[i] for i in group]
             units.append((part, {d: images[d] for row in part for d in row.images}, total))
         found = work.add_gradients("model", "learn_from", units, lambda _: None)
@@ -85,12 +89,16 @@ class _Imitation:
         """Adds the gradients of some rows of a batch with `total` tokens; returns their loss."""
         model = self.language_model
         dtype = model.model.dtype
-        packed = pack(rows, images, model.processor, model.device, dtype, lambda row: row.loss_mask)
+        packed = pack(rows, images, model.processor, model.device, dtype, _spoken)
         hidden = model.hidden(**packed.inputs)[0]
         logits = model.logits(hidden.index_select(0, packed.predictors))
         loss = torch.nn.functional.cross_entropy(logits, packed.targets, reduction="sum")
         (loss / total).backward()
         return float(loss.detach())
+
+
+def _spoken(row: TokenRow) -> NDArray[np.bool_]:
+    return row.loss_mask
 
 
 def _reached(losses: Sequence[float], target: float | None) -> bool:
