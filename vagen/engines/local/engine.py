@@ -260,11 +260,13 @@ class LocalEngine(PpoEngine):
 
     def _groups(self, rows: Sequence[TokenRow], ask: Ask | None) -> list[list[int]]:
         """Indices of the rows of each micro batch."""
+        # What is left of rows with one prompt may be little: it is worth two processes still.
+        least = min(2, self._parts(sum(len(row.input_ids) for row in rows), LEAST_TOKENS))
         return list(
             micro_batches(
                 [stretch_of(row, ask, self.processor.image_token_id) for row in rows],
                 self.config.actor_rollout_ref.actor.ppo_max_token_len,
-                lambda tokens: self._parts(tokens, LEAST_TOKENS),
+                lambda tokens: max(least, self._parts(tokens, LEAST_TOKENS)),
             )
         )
 
