@@ -18,6 +18,7 @@ from vagen.engines.local.helpers import HelperLost, Helpers, possible_helpers
 from vagen.engines.local.supervised import learn_from_experts
 from vagen.models.loading import load_model
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.types import TokenRow
 from vagen.stages.episodes import training_specs
 from vagen.stages.levels import load_levels
 
@@ -60,6 +61,26 @@ def iteration(make_engine, run, batch_dir: Path, helpers: int, model: str) -> di
     found["images"] = sorted(images)
     engine.close()
     return found
+
+
+def test_rows_with_one_prompt_are_two_units_however_little_is_left_of_them(make_engine):
+    said = np.arange(62) >= 60
+    rows = [
+        TokenRow(
+            trajectory_id="",
+            row_index=0,
+            input_ids=np.where(said, i, 100).astype(np.int32),
+            loss_mask=said,
+            turn_index=np.where(said, 0, -1).astype(np.int16),
+            rollout_logprobs=np.zeros(62, np.float32),
+            images=[],
+        )
+        for i in range(5)
+    ]
+    engine: LocalEngine = make_engine(model="tiny:text")
+    groups = engine._groups(rows, engine.action_mask)
+    packed = [engine._pack([rows[i] for i in group], {}, engine.action_mask) for group in groups]
+    assert [part.inputs["input_ids"].shape[1] for part in packed] == [60 + 2, 60 + 4 * 2]
 
 
 @pytest.mark.slow
