@@ -3,11 +3,10 @@
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vagen.config.schema import WarmStartConfig
 from vagen.engines.local.helpers import Hear, Helpers
@@ -22,6 +21,8 @@ MAX_TOKENS = 8192
 """Tokens of a packed line."""
 PARTS = 2
 """Parts that a batch is cut into on a CPU."""
+SPOKEN = attrgetter("loss_mask")
+"""Of a row: the expert's tokens, which are to be predicted."""
 
 
 def learn_from_experts(
@@ -59,7 +60,7 @@ def learn_from_experts(
         total = sum(int(row.loss_mask.sum()) for row in rows)
         model.zero_grad(set_to_none=True)
         units = []
-        stretches = [stretch_of(row, _spoken, image_token_id) for row in rows]
+        stretches = [stretch_of(row, SPOKEN, image_token_id) for row in rows]
         for group in micro_batches(stretches, MAX_TOKENS, lambda _: parts):
             part = [rows[i] for i in group]
             units.append((part, {d: images[d] for row in part for d in row.images}, total))
@@ -89,16 +90,12 @@ class _Imitation:
         """Adds the gradients of some rows of a batch with `total` tokens; returns their loss."""
         model = self.language_model
         dtype = model.model.dtype
-        packed = pack(rows, images, model.processor, model.device, dtype, _spoken)
+        packed = pack(rows, images, model.processor, model.device, dtype, SPOKEN)
         hidden = model.hidden(**packed.inputs)[0]
         logits = model.logits(hidden.index_select(0, packed.predictors))
         loss = torch.nn.functional.cross_entropy(logits, packed.targets, reduction="sum")
         (loss / total).backward()
         return float(loss.detach())
-
-
-def _spoken(row: TokenRow) -> NDArray[np.bool_]:
-    return row.loss_mask
 
 
 def _reached(losses: Sequence[float], target: float | None) -> bool:
