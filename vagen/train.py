@@ -10,6 +10,7 @@ same order are a Kubeflow pipeline in `pipelines.definition`, each a process of 
 """
 
 from functools import partial
+from importlib import import_module
 from itertools import count
 
 from vagen.run import layout
@@ -24,6 +25,7 @@ from vagen.stages.rollout import rollout, start_rollout
 from vagen.stages.tracking import tracker_of
 from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
+from vagen.tracking import Tracker
 
 
 def train(run: Run) -> None:
@@ -35,7 +37,10 @@ def train(run: Run) -> None:
     """
     step = partial(execute, run)
     with run.at_work(), closing(run):
-        tracker_of(run).watch_machine()  # what cannot be recorded fails before all else
+        tracker = tracker_of(run)  # MLflow is loaded beside what the engine needs
+        import_module("vagen.engines.local.engine")
+        tracker.ready()  # what cannot be recorded fails before all else
+        tracker.tell(Tracker.watch_machine)
         step(build)
         step(warm_start)
         step(evaluate, name=layout.WARM_START, split="test")

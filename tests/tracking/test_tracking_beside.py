@@ -15,13 +15,13 @@ from lake import lake_yaml
 from vagen.cli.main import main
 from vagen.config import InfraConfig
 from vagen.config.load import load_experiment
+from vagen.run import layout
 from vagen.run.run import Run
 from vagen.stages.build import build
 from vagen.stages.execute import execute
 from vagen.stages.rollout import rollout
-from vagen.stages.tracking import tracker_of
 from vagen.stages.warm_start import warm_start
-from vagen.tracking import open_client
+from vagen.tracking import default_uri, open_client
 from vagen.tracking.beside import Beside, open_beside
 from vagen.train import iterate, train
 
@@ -169,7 +169,8 @@ def test_a_training_that_goes_on_is_one_series_in_every_tracker(make_outputs) ->
     run.infra = infra.model_copy(update={"trackers": ("tensorboard",)})
     train(run)
     series = tensorboard_series(run.path / "tensorboard")
-    client, run_id = open_client(tracker_of(run).uri), tracker_of(run).run_id
+    client = open_client(default_uri(outputs))
+    run_id = (run.path / layout.MLFLOW_RUN).read_text().strip()
     told = {
         name: [(point.step, point.value) for point in client.get_metric_history(run_id, name)]
         for name in series

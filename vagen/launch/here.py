@@ -30,9 +30,7 @@ def run_here(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
         StageFailed: The stage broke.
     """
     opened = Run.open(run)
-    if stage == BESIDE:
-        return perform(opened, stage, **arguments)
-    with opened.at_work():
+    with opened.letting_go() if stage == BESIDE else opened.at_work():
         return perform(opened, stage, **arguments)
 
 

@@ -90,7 +90,7 @@ def _open_tracking(run: Run) -> None:
     with run.at_work():
         if run.mirror is not None:
             run.mirror.begin()
-        tracker_of(run)
+        tracker_of(run).ready()
         if run.mirror is not None:
             run.mirror.push_files()
 

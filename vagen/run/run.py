@@ -26,7 +26,7 @@ from vagen.storage import MANIFEST, CorruptArtifact, read_manifest, sole_writer,
 
 if TYPE_CHECKING:
     from vagen.engines.base import Engine
-    from vagen.tracking import Tracker
+    from vagen.tracking.apart import Apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Run:
     next_rollout: NextRollout | None = field(default=None, repr=False)
     checkpoint_to_come: Future[None] | None = field(default=None, repr=False)
     """The checkpoint that is being written (`vagen.stages.checkpoints`)."""
-    tracker: "Tracker | None" = field(default=None, repr=False)
+    tracker: "Apart | None" = field(default=None, repr=False)
     """The open MLflow run; None until a step reports to it (`vagen.stages.tracking`)."""
     drawn: tuple[Any, ...] = field(default=(), repr=False)
     """What the learning curves show that this process has drawn (`vagen.stages.finalize`)."""
@@ -135,8 +135,8 @@ class Run:
     def at_work(self) -> Iterator[None]:
         """Makes this process the run's only writer, and reports its progress.
 
-        What the process holds for the run (networks, MLflow run) is let go at the end, once the
-        checkpoint that is being written is whole.
+        What the process holds for the run is let go at the end (`letting_go`), once the checkpoint
+        that is being written is whole.
 
         Raises:
             InUse: Another process works on the run.
@@ -144,7 +144,7 @@ class Run:
             StorageError: The checkpoint could not be written, and nothing went wrong before.
         """
         self.check_config()
-        with sole_writer(self.path), progress.reporting(self.events):
+        with sole_writer(self.path), progress.reporting(self.events), self.letting_go():
             progress.describe(
                 self.experiment.name,
                 self.experiment.trainer.total_training_steps,
@@ -158,9 +158,17 @@ class Run:
                     self.await_checkpoint()
                 except Exception as error:  # of what has gone wrong, the first is raised
                     progress.note(str(error))
-                if self.engine is not None:
-                    self.engine.close()
-                self.engine = self.next_rollout = self.tracker = None
+
+    @contextmanager
+    def letting_go(self) -> Iterator[None]:
+        """Ends the processes that compute and record for this one, once all is recorded."""
+        try:
+            yield
+        finally:
+            for held in (self.engine, self.tracker):
+                if held is not None:
+                    held.close()
+            self.engine = self.next_rollout = self.tracker = None
 
     def await_checkpoint(self, *, wait: bool = True) -> None:
         """Returns when no checkpoint is being written any more.

@@ -39,7 +39,7 @@ def check_start(run: Run) -> None:
         TrackingError: MLflow cannot be reached.
         ConfigError: The judge is not as good as its calibration has to be, or stalling pays.
     """
-    tracker_of(run)
+    tracker_of(run).ready()
     _check_calibration(run)
     found = list(stalling(run.experiment))
     if found and run.experiment.rollout_manager.on_stalling == "refuse":

@@ -13,7 +13,7 @@ from vagen.run.run import Run
 from vagen.run.spent import spent, step_seconds, working_seconds
 from vagen.stages.tracking import log_all, tracker_of
 from vagen.storage import CorruptArtifact
-from vagen.tracking import paired_bootstrap
+from vagen.tracking import Tracker, paired_bootstrap
 from vagen.tracking.tracker import RunStatus
 
 CANCELLED = "CANCELLED"
@@ -41,15 +41,16 @@ def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
     except CorruptArtifact as error:
         status, problem = "FAILED", error
     progress.event("run_ended", status=status, state=state, message=message or str(problem or ""))
-    if (run.path / layout.MLFLOW_RUN).exists():
+    being_opened = run.tracker is not None and not run.tracker.lost
+    if being_opened or (run.path / layout.MLFLOW_RUN).exists():
         tracker = tracker_of(run)
         log_all(run)
-        tracker.log_metrics(spent(run), step=run.last_iteration + 1)
+        tracker.tell(Tracker.log_metrics, spent(run), step=run.last_iteration + 1)
         if curves is not None:
-            tracker.log_artifact(curves)
+            tracker.tell(Tracker.log_artifact, curves)
         if summary is not None:
-            tracker.log_artifact(run.path / layout.SUMMARY)
-        tracker.finish(status)
+            tracker.tell(Tracker.log_artifact, run.path / layout.SUMMARY)
+        tracker.tell(Tracker.finish, status)
     if problem is not None:
         raise problem
     return {"uri": str(run.path), "sha256": "", "metrics": {}}

@@ -27,12 +27,12 @@ def register(run: Run) -> dict[str, Any]:
     after = read_results(run.fetch(run.evaluation(layout.FINAL)))["by_level"]
     start = run.fetch(run.evaluation(layout.WARM_START))
     before = read_results(start)["by_level"] if committed(start) is not None else None
-    tracker = tracker_of(run)
+    tracking_uri, run_id = tracker_of(run).ready()
     registration = register_model(
         checkpoint / layout.POLICY,
         run.experiment.name,
-        tracker.run_id,
-        uri=tracker.uri,
+        run_id,
+        uri=tracking_uri,
         results=after,
         before=before,
         examples=_examples(run),
@@ -45,8 +45,8 @@ def register(run: Run) -> dict[str, Any]:
         "model_uri": registration.model_uri,
         "alias": registration.alias,
         "reason": registration.reason,
-        "mlflow_run_id": tracker.run_id,
-        "tracking_uri": redact(tracker.uri),
+        "mlflow_run_id": run_id,
+        "tracking_uri": redact(tracking_uri),
         "policy": str(Path(checkpoint / layout.POLICY)),
     }
     payload = {

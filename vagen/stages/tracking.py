@@ -1,66 +1,69 @@
 """What the stages tell MLflow, and the trackers beside it: one run there per pipeline run."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from vagen import progress
 from vagen.run import layout
 from vagen.run.reading import committed, result
 from vagen.run.run import Run
+from vagen.tracking import Tracker
+from vagen.tracking.apart import Apart
+from vagen.tracking.beside import open_beside
 
-if TYPE_CHECKING:
-    from vagen.tracking import Tracker
 
-
-def tracker_of(run: Run) -> "Tracker":
-    """The run's tracker: started at first use, attached to afterwards.
+def tracker_of(run: Run) -> Apart:
+    """The run's tracker, in a process of its own: started at first use, attached to afterwards.
 
     A copy of a run, and one that was moved away from its database, is recorded anew, with all that
     is committed in it.
 
     Raises:
-        TrackingError: MLflow cannot be reached.
+        TrackingError: MLflow cannot be reached, as far as that is seen at once.
     """
-    if run.tracker is None:
-        from vagen.tracking import Tracker
-
+    if run.tracker is None or run.tracker.lost:
         file = run.path / layout.MLFLOW_RUN
-        output_dir = Path(run.infra.output_dir).absolute()
-        uri = run.infra.mlflow_tracking_uri
-        if file.exists() and _is_ours(run, file.read_text().strip(), output_dir):
-            run.tracker = Tracker.attach(
-                run_id=file.read_text().strip(), run_dir=run.path, output_dir=output_dir, uri=uri
-            )
-        else:
-            parent = run.infra.mlflow_parent_run
-            run.tracker = Tracker.start(
-                experiment=run.experiment.trainer.project_name,
-                run_name=_name(run),
-                run_dir=run.path,
-                output_dir=output_dir,
-                uri=uri,
-                tags={
-                    "vagen.config_digest": run.config_digest,
-                    "vagen.run": run.name,
-                    "mlflow.note.content": _about(run),
-                    **({"mlflow.parentRunId": parent} if parent else {}),
-                },
-            )
-            file.write_text(run.tracker.run_id + "\n")
-            run.tracker.log_config(run.experiment)
-            run.tracker.log_artifact(run.path / layout.EXPERIMENT, "config")
-            run.tracker.log_artifact(run.path / layout.INFRA, "config")
-            if run.finished_iterations:
-                log_all(run)
-        _open_beside(run, run.tracker)
+        known = file.read_text().strip() if file.exists() else None
+        run.tracker = Apart(partial(_open, run, known if known and _is_ours(run, known) else None))
     return run.tracker
 
 
-def _open_beside(run: Run, tracker: "Tracker") -> None:
-    """Opens the trackers of `infra.trackers`; they catch up with what is committed."""
-    from vagen.tracking.beside import open_beside
+def _open(run: Run, known: str | None) -> Tracker:
+    """Attaches to the MLflow run that is known, or starts one."""
+    where: dict[str, Any] = {
+        "run_dir": run.path,
+        "output_dir": Path(run.infra.output_dir),
+        "uri": run.infra.mlflow_tracking_uri,
+    }
+    if known:
+        tracker = Tracker.attach(run_id=known, **where)
+    else:
+        parent = run.infra.mlflow_parent_run
+        tracker = Tracker.start(
+            experiment=run.experiment.trainer.project_name,
+            run_name=_name(run),
+            tags={
+                "vagen.config_digest": run.config_digest,
+                "vagen.run": run.name,
+                "mlflow.note.content": _about(run),
+                **({"mlflow.parentRunId": parent} if parent else {}),
+            },
+            **where,
+        )
+        (run.path / layout.MLFLOW_RUN).write_text(tracker.run_id + "\n")
+        tracker.log_config(run.experiment)
+        tracker.log_artifact(run.path / layout.EXPERIMENT, "config")
+        tracker.log_artifact(run.path / layout.INFRA, "config")
+        for metrics, step in _recorded(run):
+            tracker.log_metrics(metrics, step=step)
+    _open_beside(run, tracker)
+    return tracker
 
+
+def _open_beside(run: Run, tracker: Tracker) -> None:
+    """Opens the trackers of `infra.trackers`; they catch up with what is committed."""
     tracker.beside = [
         open_beside(
             name,
@@ -76,15 +79,14 @@ def _open_beside(run: Run, tracker: "Tracker") -> None:
             beside.log_metrics(metrics, step)
 
 
-def _is_ours(run: Run, run_id: str, output_dir: Path) -> bool:
+def _is_ours(run: Run, run_id: str) -> bool:
     """Whether what a run's folder says to be its MLflow run is, and not one of another folder."""
-    if run.infra.mlflow_tracking_uri is not None and run.mirror is not None:
+    uri = run.infra.mlflow_tracking_uri
+    if uri is not None and run.mirror is not None:
         return True
-    from vagen.tracking import Tracker
-
-    folder = Tracker.folder_of(run_id, output_dir=output_dir, uri=run.infra.mlflow_tracking_uri)
+    folder = Tracker.folder_of(run_id, output_dir=Path(run.infra.output_dir), uri=uri)
     if folder is None:
-        return run.infra.mlflow_tracking_uri is not None  # a server that is wrong is told
+        return uri is not None  # a server that is wrong is told
     another = folder / layout.MLFLOW_RUN
     if folder == run.path or not another.is_file() or another.read_text().strip() != run_id:
         return True
@@ -111,24 +113,24 @@ def _about(run: Run) -> str:
 
 def log_iteration(run: Run, iteration: int, metrics: dict[str, float]) -> None:
     """Records the metrics of a finished iteration."""
-    tracker_of(run).log_metrics(metrics, step=iteration)
+    tracker_of(run).tell(Tracker.log_metrics, metrics, step=iteration)
 
 
 def log_evaluation(run: Run, name: str) -> None:
     """Records an evaluation and its report."""
     tracker = tracker_of(run)
     folder = run.fetch(run.evaluation(name))
-    tracker.log_metrics(result(folder)["metrics"], step=_step_of(run, name))
-    tracker.log_artifact(folder / layout.REPORT, f"evaluations/{name}")
-    tracker.log_artifact(folder / layout.RESULTS, f"evaluations/{name}")
+    tracker.tell(Tracker.log_metrics, result(folder)["metrics"], step=_step_of(run, name))
+    tracker.tell(Tracker.log_artifact, folder / layout.REPORT, f"evaluations/{name}")
+    tracker.tell(Tracker.log_artifact, folder / layout.RESULTS, f"evaluations/{name}")
     if name in (layout.WARM_START, layout.FINAL):
-        tracker.log_episodes(folder, name)
+        tracker.tell(Tracker.log_episodes, folder, name)
 
 
 def log_all(run: Run) -> None:
     """Records what is committed and was not told: a process was killed in between."""
     for metrics, step in _recorded(run):
-        tracker_of(run).log_metrics(metrics, step=step)
+        tracker_of(run).tell(Tracker.log_metrics, metrics, step=step)
 
 
 def _recorded(run: Run) -> Iterator[tuple[dict[str, float], int]]:
