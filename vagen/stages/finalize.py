@@ -51,6 +51,7 @@ def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
         if summary is not None:
             tracker.tell(Tracker.log_artifact, run.path / layout.SUMMARY)
         tracker.tell(Tracker.finish, status)
+        tracker.close()
     if problem is not None:
         raise problem
     return {"uri": str(run.path), "sha256": "", "metrics": {}}
