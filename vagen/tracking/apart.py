@@ -2,6 +2,7 @@
 made, nor for a server to answer.
 """
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -99,6 +100,7 @@ class Apart:
 def _forked(opens: Callable[[], Tracker], pipe: Connection, theirs: Connection, pid: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for who asks
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.freeze()  # to look through what came with the fork would copy its memory
     theirs.close()
     _serve(opens, pipe, lambda: os.getppid() == pid)
 

@@ -5,6 +5,7 @@ and what units add up to is added in their order. So how many processes there ar
 takes which unit, changes no number.
 """
 
+import gc
 import mmap
 import multiprocessing
 import pickle
@@ -175,6 +176,7 @@ class _Helper:
         def serve() -> None:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for who asks
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            gc.freeze()  # to look through what came with the fork would copy its memory
             for helper in (self, *siblings):
                 helper._pipe.close()
             torch.set_num_threads(1)
