@@ -20,14 +20,9 @@ from vagen.tracking.apart import Apart
 PATIENCE = 60.0
 
 
-def opens(output_dir: Path, run_dir: Path, experiment: str = "tests"):
-    return partial(
-        Tracker.start,
-        experiment=experiment,
-        run_name="apart",
-        run_dir=run_dir,
-        output_dir=output_dir,
-    )
+def opens(output_dir: Path, run_dir: Path):
+    names = {"experiment": "tests", "run_name": "apart"}
+    return partial(Tracker.start, **names, run_dir=run_dir, output_dir=output_dir)
 
 
 def history(uri: str, run_id: str) -> list[tuple[int, float]]:
@@ -105,7 +100,7 @@ def test_a_run_that_is_stopped_while_mlflow_loads_is_closed_there(make_run) -> N
 def test_it_ends_with_the_process_that_it_records_for(make_outputs, tmp_path) -> None:
     script = f"""
         import time
-        from test_tracking_apart import Path, Apart, opens, waits_for
+        from test_tracking_apart import Path, Apart, opens
         apart = Apart(opens(Path({str(make_outputs())!r}), Path({str(tmp_path)!r})))
         apart.ready()
         print(apart._worker.pid, flush=True)

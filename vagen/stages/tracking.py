@@ -25,13 +25,15 @@ def tracker_of(run: Run) -> Apart:
     """
     if run.tracker is None or run.tracker.lost:
         file = run.path / layout.MLFLOW_RUN
-        known = file.read_text().strip() if file.exists() else None
-        run.tracker = Apart(partial(_open, run, known if known and _is_ours(run, known) else None))
+        known = file.read_text().strip() if file.exists() else ""
+        if known and not _is_ours(run, known):
+            known = ""
+        run.tracker = Apart(partial(_open, run, known))
     return run.tracker
 
 
-def _open(run: Run, known: str | None) -> Tracker:
-    """Attaches to the MLflow run that is known, or starts one."""
+def _open(run: Run, known: str) -> Tracker:
+    """Attaches to the MLflow run of that id; starts one if it is empty."""
     where: dict[str, Any] = {
         "run_dir": run.path,
         "output_dir": Path(run.infra.output_dir),

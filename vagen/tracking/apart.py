@@ -2,11 +2,9 @@
 made, nor for a server to answer.
 """
 
-import gc
 import logging
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Concatenate, ParamSpec
 
+from vagen.forks import begin_fork
 from vagen.storage import StorageError
 from vagen.tracking.server import TrackingError
 from vagen.tracking.tracker import Tracker
@@ -40,7 +39,7 @@ class Apart:
             arguments = opens, there, self._pipe, os.getpid()
             self._worker = fork.Process(target=_forked, args=arguments, daemon=True)
             self._worker.start()
-            there.close()
+            there.close()  # the fork's end, which this process would hold open
         else:
             self._worker = threading.Thread(target=_serve, args=(opens, there), daemon=True)
             self._worker.start()
@@ -98,9 +97,7 @@ class Apart:
 
 
 def _forked(opens: Callable[[], Tracker], pipe: Connection, theirs: Connection, pid: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for who asks
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    gc.freeze()  # to look through what came with the fork would copy its memory
+    begin_fork()
     theirs.close()
     _serve(opens, pipe, lambda: os.getppid() == pid)
 

@@ -5,11 +5,9 @@ and what units add up to is added in their order. So how many processes there ar
 takes which unit, changes no number.
 """
 
-import gc
 import mmap
 import multiprocessing
 import pickle
-import signal
 import sys
 import traceback
 from collections import deque
@@ -20,6 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from vagen.forks import begin_fork
 
 Hear = Callable[[Any], None]
 """Takes what a unit says while it is computed."""
@@ -174,9 +174,7 @@ class _Helper:
         self._pipe, there = multiprocessing.Pipe()
 
         def serve() -> None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for who asks
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            gc.freeze()  # to look through what came with the fork would copy its memory
+            begin_fork()
             for helper in (self, *siblings):
                 helper._pipe.close()
             torch.set_num_threads(1)
