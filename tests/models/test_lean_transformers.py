@@ -20,12 +20,15 @@ for name, asked in sorted(vars(import_utils).items()):
 for name in ("torch", "PIL", "yaml", "tokenizers", "accelerate", "flash_attn", "google.protobuf"):
     found[name] = import_utils._is_package_available(name, return_version=True)
 found["distributions"] = import_utils.PACKAGE_DISTRIBUTION_MAPPING.get("tokenizers", [])
-print(json.dumps(found))
+import transformers.models
+
+cache = import_utils.create_import_structure_from_path.cache_info()
+print(json.dumps([found, cache.misses - cache.currsize]))
 """
 
 
 def test_what_is_installed_is_found_alike():
-    lean, plain = (
+    (lean, again), (plain, plain_again) = (
         json.loads(
             subprocess.run(
                 [sys.executable, "-c", FOUND.format(first=first)],
@@ -37,4 +40,5 @@ def test_what_is_installed_is_found_alike():
         for first in ("import vagen.models.lean_transformers", "")
     )
     assert lean == plain
+    assert again == 0 < plain_again  # folders that are read a second time
     assert lean["torch"][0] and lean["PIL"][1] != "N/A" and lean["distributions"] == ["tokenizers"]
