@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import socket
+import sqlite3
 import string
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from sqlalchemy import Engine, event
 
 from vagen.storage import StorageError
 from vagen.tracking import Tracker, TrackingError, default_uri, open_client, tracker
@@ -217,6 +219,26 @@ def test_something_else_at_the_address_is_a_clear_error(tmp_path):
         with pytest.raises(TrackingError, match="does not work"):
             open_client(f"http://127.0.0.1:{server.server_port}")
         server.shutdown()
+
+
+def test_only_the_making_of_a_database_does_not_wait_for_the_disk(tmp_path):
+    said: list[str] = []
+
+    def heed(connection: sqlite3.Connection, _: object) -> None:
+        connection.set_trace_callback(said.append)
+
+    event.listen(Engine, "connect", heed)
+    try:
+        clients = [open_client(default_uri(tmp_path)) for _ in range(2)]
+    finally:
+        event.remove(Engine, "connect", heed)
+    off, made = (said.index(f"PRAGMA synchronous = {how}") for how in ("OFF", "FULL"))
+    tables = [i for i, statement in enumerate(said) if "CREATE TABLE" in statement]
+    assert off < tables[0] <= tables[-1] < made
+    assert not any("= OFF" in statement for statement in said[made:])
+    for client in clients:
+        with client._tracking_client.store.engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
 
 
 def test_a_database_that_cannot_be_used_is_a_clear_error(tmp_path):

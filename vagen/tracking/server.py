@@ -6,7 +6,7 @@ import os
 import socket
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -111,7 +111,31 @@ def _alone(uri: str) -> Iterator[None]:
         return
     with (folder / f".{Path(path).name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        with nullcontext() if Path(path).stat().st_size else _without_disk():
+            yield
+
+
+@contextmanager
+def _without_disk() -> Iterator[None]:
+    """SQLite's connections that begin in the block do not wait in it for the disk to have written:
+    seconds, where MLflow makes its tables, in as many transactions as it has had versions.
+    """
+    from sqlalchemy import Engine, event
+
+    begun: list[sqlite3.Connection] = []
+
+    def begin(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute("PRAGMA synchronous = OFF")
+        begun.append(connection)
+
+    event.listen(Engine, "connect", begin)
+    try:
         yield
+    finally:
+        event.remove(Engine, "connect", begin)
+        for connection in begun:
+            with suppress(sqlite3.ProgrammingError):  # it is closed
+                connection.execute("PRAGMA synchronous = FULL")
 
 
 @contextmanager
