@@ -273,7 +273,7 @@ def test_a_dropped_request_leaves_the_others_alone(text_model):
     expected = ask(LocalPolicy(text_model, slots=1), "a", prompt_of(text_model), seed=5)
 
     async def race() -> Generation:
-        policy = LocalPolicy(text_model, slots=3)
+        policy = LocalPolicy(text_model, slots=3, length=1)  # the cache grows
 
         def request(name: str, seed: int) -> asyncio.Task[Generation]:
             sampling = Sampling(seed=seed, max_new_tokens=200)

@@ -158,7 +158,7 @@ class LocalPolicy:
                     conversation.done.set_exception(error)
             self._waiting, self._active = [], []
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _prefill(self) -> None:
         """Feeds what is new in every waiting conversation and draws the first token of each.
 
@@ -228,7 +228,7 @@ class LocalPolicy:
             c.ids, c.pending = c.pending[:length], c.pending[length:]
             c.length = c.position = length
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _decode(self) -> None:
         """Draws one more token for every answering conversation."""
         batch = list(self._active)
@@ -307,6 +307,7 @@ class LocalPolicy:
         self._active[place] = last
         self._active.pop()
 
+    @torch.inference_mode()
     def _move(self, conversation: _Conversation, slot: int) -> None:
         """Puts a conversation into a slot; whoever was there takes its place."""
         other = self._order[slot]
