@@ -103,6 +103,7 @@ def ours(outputs: Path, name: str, model: Path, arm: str, iterations: int) -> di
     lines = (outputs / name / "events.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     begun = [e["time"] for e in events if e["event"] == "stage_started" and e["stage"] == "rollout"]
+    evaluated = [e["time"] for e in events if e.get("stage") == "evaluate"]
     last = next(
         e["time"]
         for e in reversed(events)
@@ -112,6 +113,7 @@ def ours(outputs: Path, name: str, model: Path, arm: str, iterations: int) -> di
     metrics = [event["metrics"] for event in events if event.get("metrics")]
     return {
         "launch": begun[0] - found["began"],
+        "evaluation": evaluated[1] - evaluated[0],  # of the launch: TRL does none
         "seconds": [end - start for start, end in zip(begun, ends, strict=True)],
         "memory_mb": found["memory_mb"],
         "tokens": [found["rollout/tokens"] for found in metrics if "rollout/tokens" in found],
@@ -152,8 +154,11 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians over the repeats; an iteration is the median of its run after the first ones."""
     found = {
         "iteration": [statistics.median(run["seconds"][FIRST:]) for run in runs],
-        "launch": [run["launch"] for run in runs],
-        "memory_mb": [run["memory_mb"] for run in runs],
+        **{
+            name: [run[name] for run in runs]
+            for name in ("launch", "evaluation", "memory_mb")
+            if name in runs[0]
+        },
         "sampled_tokens": [statistics.median(run["tokens"]) for run in runs],
     }
     return {
