@@ -10,7 +10,6 @@ folder (`--run`), which keeps the warm start.
 import argparse
 import copy
 import datetime
-import json
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from typing import Any
 import psutil
 import torch
 import transformers
-from machine import describe_machine
+from machine import describe_machine, write_result
 
 from vagen.config.load import load_experiment, load_infra
 from vagen.engines.local.engine import LocalEngine
@@ -161,7 +160,7 @@ def main() -> None:
         "cpu_seconds": {name: round(min(times), 3) for name, times in clock.cpu.items()},
     }
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=2) + "\n")
+    write_result(arguments.output, report)
     print(f"written to {arguments.output}")
 
 

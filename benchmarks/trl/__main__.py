@@ -113,7 +113,7 @@ def ours(outputs: Path, name: str, model: Path, arm: str, iterations: int) -> di
     metrics = [event["metrics"] for event in events if event.get("metrics")]
     return {
         "launch": begun[0] - found["began"],
-        "evaluation": evaluated[1] - evaluated[0],  # of the launch: TRL does none
+        "evaluation": evaluated[1] - evaluated[0],  # and the probe of the layout: TRL does neither
         "seconds": [end - start for start, end in zip(begun, ends, strict=True)],
         "memory_mb": found["memory_mb"],
         "tokens": [found["rollout/tokens"] for found in metrics if "rollout/tokens" in found],

@@ -307,7 +307,7 @@ class LocalPolicy:
         self._active[place] = last
         self._active.pop()
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # as the cache grows in it, it can be written to in no other
     def _move(self, conversation: _Conversation, slot: int) -> None:
         """Puts a conversation into a slot; whoever was there takes its place."""
         other = self._order[slot]
