@@ -41,6 +41,22 @@ CASES = [
         PARTIAL,
     ),
     (
+        ["actor_rollout_ref.rollout.top_p=0.95"],
+        "`actor_rollout_ref.rollout.top_p` (override `actor_rollout_ref.rollout.top_p=0.95`): the "
+        "rollout's probabilities are after top-p and top-k",
+        ["actor_rollout_ref.rollout.top_p=0.95", "trainer.agreement.enable=false"],
+    ),
+    (
+        ["actor_rollout_ref.rollout.top_k=1"],
+        "`actor_rollout_ref.rollout.top_k` (override `actor_rollout_ref.rollout.top_k=1`): the ",
+        ["actor_rollout_ref.rollout.val_kwargs.top_k=1"],
+    ),
+    (
+        [*WEIGHTED, "actor_rollout_ref.rollout.top_p=0.95"],
+        "importance weights compare with the whole distribution",
+        [*WEIGHTED, "actor_rollout_ref.rollout.val_kwargs.top_p=0.95"],
+    ),
+    (
         [*WEIGHTED, f"{OVER}=3"],
         f"`{OVER}` (override `{OVER}=3`): 3 levels never make a batch",
         [*WEIGHTED, f"{OVER}=4"],

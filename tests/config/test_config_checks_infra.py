@@ -63,24 +63,6 @@ CASES = [
         TORCH,
     ),
     (
-        [*WEIGHTED, "actor_rollout_ref.rollout.top_p=0.95"],
-        VERL,
-        "`actor_rollout_ref.actor.tis_imp_ratio_cap`: importance weights compare with the whole",
-        TORCH,
-    ),
-    (
-        ["actor_rollout_ref.rollout.top_p=0.95"],
-        VERL,
-        "`actor_rollout_ref.rollout.top_p`: vLLM gives probabilities after top-p and top-k",
-        TORCH,
-    ),
-    (
-        ["actor_rollout_ref.rollout.top_k=50"],
-        VERL,
-        "`actor_rollout_ref.rollout.top_k`: vLLM gives probabilities after top-p and top-k",
-        TORCH,
-    ),
-    (
         [],
         [*VERL, "verl.gpu_memory_utilization=0"],
         "vLLM needs memory",

@@ -36,8 +36,8 @@ def oracle(logits: list[float], options: Sampling, uniform: float) -> tuple[int,
     for token in sorted(kept):
         reached += probabilities[token]
         if reached > target:
-            return token, math.log(probabilities[token])
-    return max(kept), math.log(probabilities[max(kept)])
+            return token, math.log(probabilities[token] / mass)
+    return max(kept), math.log(probabilities[max(kept)] / mass)
 
 
 distinct_logits = st.lists(

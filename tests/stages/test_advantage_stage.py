@@ -282,7 +282,7 @@ def test_truncated_bootstraps_and_terminated_does_not(make_experiment, batch, va
 def test_a_cut_that_shows_no_state_bootstraps_where_the_critic_has_learnt(
     make_experiment, batch, valued_engine
 ):
-    """With gamma and lambda 1 the last return is then the value that was there before."""
+    """With gamma and lambda 1 the last return is its reward and the value that was there before."""
     config = with_estimator(make_experiment, "masked_gae", "algorithm.truncation_bootstrap=true")
     cut = next(t for t in batch.trajectories if t.truncated)
     row = cut.rows[0]
@@ -294,7 +294,8 @@ def test_a_cut_that_shows_no_state_bootstraps_where_the_critic_has_learnt(
     cut.status = Status.TRUNCATED_TOKENS
     add_columns(config, valued_engine, [cut], batch.images)
     assert abs(cut.bootstrap_value) > 1e-3
-    assert row.columns["returns"][end] == pytest.approx(row.columns["values"][end], abs=1e-5)
+    expected = row.columns["rewards"][end] + row.columns["values"][end]
+    assert row.columns["returns"][end] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("estimator", ["turn_wise_gae", "no_concat_gae_last"])
@@ -309,7 +310,62 @@ def test_a_critic_of_turn_ends_bootstraps_at_the_last_of_them(make_experiment, b
     assert cut
     for row in cut:
         end = np.flatnonzero(row.loss_mask)[-1]
-        assert row.columns["returns"][end] == pytest.approx(row.columns["values"][end], rel=1e-2)
+        expected = row.columns["rewards"][end] + row.columns["values"][end]
+        assert row.columns["returns"][end] == pytest.approx(expected, rel=1e-2)
+
+
+@pytest.mark.parametrize("cut", ["top_p=0.5", "top_k=3", "top_p=1.0"])
+def test_what_was_drawn_from_a_cut_distribution_is_compared_with_the_whole(
+    make_experiment, batch, cut
+):
+    """The policy before the update is the trainer's: the rollout's drew from fewer tokens."""
+    sampling = f"actor_rollout_ref.rollout.{cut}"
+    config = with_estimator(make_experiment, "grpo", sampling, "trainer.agreement.enable=false")
+    engine = FixedEngine()
+    engine.same_logprobs = True
+    add_columns(config, engine, batch.trajectories, {})
+    row = batch.trajectories[0].rows[0]
+    expected = row.rollout_logprobs if cut == "top_p=1.0" else engine.logprobs([row], {})[0]
+    np.testing.assert_allclose(
+        row.columns["old_logprobs"][row.loss_mask], expected[row.loss_mask], atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("shown", [True, False], ids=["state shown", "state had no room"])
+@pytest.mark.parametrize(
+    ("estimator", "at_ends"),
+    [
+        ("turn_wise_gae", True),
+        ("no_concat_gae_last", True),
+        ("bi_level_gae", True),
+        ("masked_gae", False),
+        ("no_concat_gae", False),
+    ],
+)
+def test_the_last_reward_of_a_truncated_episode_counts(
+    make_experiment, batch, estimator, at_ends, shown
+):
+    config = with_estimator(
+        make_experiment,
+        estimator,
+        "algorithm.truncation_bootstrap=true",
+        "algorithm.high_level_gamma=1.0",
+        f"critic.use_reward_mask={str(at_ends).lower()}",
+    )
+    cut = next(t for t in batch.trajectories if t.truncated)
+    row = cut.rows[0]
+    end = int(np.flatnonzero(row.loss_mask)[-1])
+    learnt = int(np.flatnonzero(row.loss_mask & (row.turn_index == len(cut.turns) - 1))[0])
+    at = learnt if estimator == "no_concat_gae" else end
+    if not shown:
+        for name in ("input_ids", "loss_mask", "turn_index", "rollout_logprobs"):
+            setattr(row, name, getattr(row, name)[: end + 1])
+    returns = []
+    for reward in (0.0, 10.0):
+        cut.turns[-1].rewards = TurnRewards(env=reward, format=0.0)
+        add_columns(config, FixedEngine(), [cut], {})
+        returns.append(row.columns["returns"][at])
+    assert returns[1] - returns[0] == pytest.approx(10.0, rel=1e-4)
 
 
 def test_terminated_and_truncated_at_once_is_over(make_experiment, batch):

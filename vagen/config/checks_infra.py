@@ -173,21 +173,6 @@ def _verl(experiment: ExperimentConfig, infra: InfraConfig) -> Refusals:
         )
     if layout.rollout == "vllm" and layout.gpu_memory_utilization == 0:
         yield ("infra.verl.gpu_memory_utilization", "vLLM needs memory; set it above 0")
-    rollout = experiment.actor_rollout_ref.rollout
-    cut = rollout.top_p < 1 or rollout.top_k > 0
-    capped = experiment.actor_rollout_ref.actor.tis_imp_ratio_cap is not None
-    if layout.rollout == "vllm" and capped and cut:
-        yield (
-            "actor_rollout_ref.actor.tis_imp_ratio_cap",
-            "importance weights compare with the whole distribution, and vLLM gives probabilities "
-            "after top-p and top-k; set actor_rollout_ref.rollout.top_p to 1 and top_k to -1",
-        )
-    if layout.rollout == "vllm" and cut and experiment.trainer.agreement.enable:
-        yield (
-            f"actor_rollout_ref.rollout.{'top_p' if rollout.top_p < 1 else 'top_k'}",
-            "vLLM gives probabilities after top-p and top-k, and the trainer's cannot agree with "
-            "those; set them to 1 and -1, or trainer.agreement.enable to false",
-        )
     budget = layout.max_token_len_per_gpu
     if budget is not None and budget < data.max_trajectory_length:
         yield (

@@ -26,6 +26,20 @@ def trainer_refusals(config: ExperimentConfig) -> Refusals:
                     "rollout_manager.n_trajectory to at least 2",
                 )
     yield from _entropy(config)
+    policy = config.actor_rollout_ref
+    if policy.rollout.is_cut and policy.actor.tis_imp_ratio_cap is not None:
+        yield (
+            "actor_rollout_ref.actor.tis_imp_ratio_cap",
+            "importance weights compare with the whole distribution, and the rollout's "
+            "probabilities are after top-p and top-k; set actor_rollout_ref.rollout.top_p to 1 and "
+            "top_k to -1",
+        )
+    elif policy.rollout.is_cut and trainer.agreement.enable:
+        yield (
+            f"actor_rollout_ref.rollout.{'top_p' if policy.rollout.top_p < 1 else 'top_k'}",
+            "the rollout's probabilities are after top-p and top-k, and the trainer's cannot agree "
+            "with those; set them to 1 and -1, or trainer.agreement.enable to false",
+        )
     algorithm = config.algorithm
     drops = algorithm.overlong.mask_truncated or algorithm.rollout_filter.strategy != "none"
     if stop.empty_batches is not None and not drops:

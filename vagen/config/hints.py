@@ -22,13 +22,6 @@ def hints(config: ExperimentConfig) -> Iterator[str]:
             "value whichever tokens the recursion runs over, so that "
             "rollout_manager.use_gae_mask (M^adv) changes whitening and the critic's targets only"
         )
-    if name in TURN_LEVEL and lam == 1.0:
-        yield (
-            f"{name} with lambda 1 between turns (algorithm.high_level_lam): a turn's advantage is "
-            "the discounted reward to come less its value, and the value of the next turn is never "
-            "learnt from; where every turn is rewarded, lower it (.5, preset "
-            "vagen_full_turn_lambda)"
-        )
     if name == "bi_level_gae" and undiscounted and algorithm.high_level_gamma == lam == 1.0:
         yield "bi_level_gae without any discount and with lambda 1 is masked_gae"
     spec = estimator_of(config)

@@ -219,6 +219,11 @@ class SamplingConfig(Section):
     top_k: int = Field(default=-1, ge=-1)
     """-1 is off."""
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether there are tokens that are never drawn, however probable."""
+        return self.top_p < 1 or self.top_k > 0
+
 
 class ValSamplingConfig(SamplingConfig):
     """Sampling in evaluation."""

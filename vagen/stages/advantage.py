@@ -165,7 +165,7 @@ def add_columns(
         columns["values"], after = engine.values(rows, images)
         values = _pad(columns["values"])
         mask = _critic_mask(config, attention, loss_mask, turn_index, ends)
-        bootstrap = _bootstrap(config, owners, values, after, rewards, mask)
+        bootstrap = _bootstrap(config, owners, values, after, mask)
         for trajectory, value in zip(owners, bootstrap.tolist(), strict=True):
             trajectory.bootstrap_value = value
     adapted, metrics = credit_arguments(engine.credit, owners) if spec.adapts else ({}, {})
@@ -243,10 +243,12 @@ def _old_logprobs(
     fresh: Sequence[NDArray[np.bool_]],
 ) -> tuple[list[NDArray[np.float32]], dict[str, float]]:
     """Log-probabilities [T] per row before the update, and how far rollout and trainer agree."""
-    actor, rollout = config.actor_rollout_ref.actor, config.rollout_manager
+    policy, actor = config.actor_rollout_ref, config.actor_rollout_ref.actor
     reuse = actor.use_rollout_log_probs
     if reuse is None:
-        reuse = engine.same_logprobs and rollout.use_loss_mask and actor.tis_imp_ratio_cap is None
+        same = engine.same_logprobs and not policy.rollout.is_cut
+        whole = config.rollout_manager.use_loss_mask and actor.tis_imp_ratio_cap is None
+        reuse = same and whole
     every = slice(None, None, -(-len(rows) // COMPARED) if reuse else 1)
     found = _logprobs(engine, rows[every], images)
     agreement = _agreement(rows[every], fresh[every], found)
@@ -308,15 +310,14 @@ def _bootstrap(
     owners: Sequence[Trajectory],
     values: Tensor,
     after: NDArray[np.float32],
-    rewards: Tensor,
     mask: Tensor,
 ) -> Tensor:
     """[B] value of what would have followed each row's trajectory; 0 unless it was only cut short.
 
     It is the value after the last token of its last row, which ends with the state it stopped in.
     No critic knows that value if the next observation did not fit the row, or if it learns at the
-    ends of turns. Then it is the value at the last token that the critic does learn on, less the
-    rewards from there on: the critic's own expectation, so that a cut is neither loss nor gain.
+    ends of turns. Then it is the value at the last token that the critic does learn on, as if the
+    state after the cut were worth as much as the one before it.
     """
     found = torch.zeros(len(owners), dtype=torch.float64)
     if not config.algorithm.truncation_bootstrap:
@@ -335,7 +336,7 @@ def _bootstrap(
             found[rows] = float(after[rows[-1]])
         else:
             i, t = learnt[-1], int(mask[learnt[-1]].nonzero()[-1])
-            found[rows] = float(values[i, t] - rewards[i, t:].sum())
+            found[rows] = float(values[i, t])
     return found
 
 

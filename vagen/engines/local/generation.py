@@ -332,15 +332,20 @@ def sample(logits: Tensor, options: list[Sampling], uniforms: Tensor) -> tuple[T
 
     Returns:
         Token ids int64 [A], and their log-probabilities float32 [A] at the row's temperature,
-        before top-k and top-p (greedy rows: at temperature 1).
+        after top-k and top-p (greedy rows: at temperature 1, of all tokens).
     """
     temperatures = torch.tensor(
         [o.temperature if o.temperature > 0 else 1.0 for o in options], device=logits.device
     )
     logprobs = torch.log_softmax(logits / temperatures[:, None], dim=-1)
     probs = logprobs.exp().double()
-    if any(o.top_k > 0 or o.top_p < 1 for o in options):
-        probs = _restrict(probs, options)
+    cut = [o.temperature > 0 and (o.top_k > 0 or o.top_p < 1) for o in options]
+    if any(cut):
+        kept = _restrict(probs, options)
+        rows = torch.tensor(cut, device=logits.device)[:, None]
+        probs = torch.where(rows, kept, probs)
+        renormalized = (kept / kept.sum(-1, keepdim=True)).log().to(logprobs.dtype)
+        logprobs = torch.where(rows, renormalized, logprobs)
     cumulative = probs.cumsum(-1)
     threshold = uniforms.double()[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, threshold, right=True)[:, 0]
