@@ -43,6 +43,21 @@ def test_result_has_the_dtype_of_the_rewards_and_inputs_are_left_alone(name, dty
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
+def test_what_the_dtype_cannot_hold_is_refused_and_nothing_else_overflows(name):
+    """Rewards of 3e38 fit float32, the sum of three does not; what is normalised does."""
+    given = arguments(group_ids=["a", "a"], step_normalization="mean")
+    given["rewards"] = torch.tensor([[0.0, 3e38, 3e38, 0], [0.0, -3e38, -3e38, 0]])
+    try:
+        found = estimate_advantages(name, **given)
+    except AdvantageError as refused:
+        assert "too large for torch.float32; give smaller rewards (row 0, 1 of 2)" in str(refused)
+        assert name not in ("grpo", "masked_grpo", "brpo")
+    else:
+        assert all(torch.isfinite(x).all() for x in found)
+        assert name not in ("gigpo", "rloo", "masked_rloo", "arpo")
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
 def test_an_estimator_needs_only_what_its_spec_says(name):
     spec, given = ESTIMATORS[name], arguments()
     needs = {

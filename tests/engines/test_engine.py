@@ -538,6 +538,24 @@ def test_a_controlled_bonus_is_one_of_the_weight_that_it_has_come_to(make_engine
     assert held.entropy_coeff == 0.1, "the critic's warm-up says nothing of entropy"
 
 
+def test_where_no_advantage_differs_from_zero_the_policy_stays(make_engine, batch):
+    """The entropy bonus alone is no reason to move, except where its weight follows the entropy."""
+    rows = rows_of(batch)
+    for row in rows:
+        row.columns["advantages"][:] = 0.0
+    controlled = "actor_rollout_ref.actor.entropy_ctrl.target=5"
+    for overrides, stays in (((), True), ((controlled,), False)):
+        engine = make_engine("actor_rollout_ref.actor.entropy_coeff=0.05", *overrides)
+        before = {k: v.clone() for k, v in engine.actor.model.state_dict().items()}
+        metrics = engine.update(rows, batch.images, seed=1)
+        assert same(before, engine.actor.model.state_dict()) is stays
+        assert metrics["actor/entropy"] > 0
+    engine = make_engine("actor_rollout_ref.actor.entropy_coeff=0.05")
+    rows[0].columns["advantages"][:] = 1.0
+    engine.update(rows, batch.images, seed=1)
+    assert not same(before, engine.actor.model.state_dict())
+
+
 def test_an_update_without_rows_counts_and_changes_nothing_else(make_engine, batch):
     engine = make_engine(*ADAPTIVE)
     before, coefficients = weights(engine), (engine.kl_coef, engine.entropy_coeff)

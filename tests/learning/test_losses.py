@@ -223,6 +223,21 @@ def test_gspo_by_hand():
     assert float(metrics["ppo_kl"]) == pytest.approx(-0.05)
 
 
+@pytest.mark.parametrize("mode", ["vanilla", "gspo", "gspo_turn", "cispo", "clip_cov", "kl_cov"])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_token_that_was_impossible_before_leaves_loss_and_gradient_finite(mode, sign):
+    new = torch.tensor([[-0.2, -0.1, -0.3]], requires_grad=True)
+    old = torch.tensor([[-0.2, -torch.inf, -0.4]])
+    units, every = torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 3)
+    chosen = torch.tensor([[0, 1, 0]]) if mode in COVARIANCE_MODES else None
+    loss, metrics = policy_loss(
+        new, old, sign * every, every, loss_mode=mode, unit_ids=units, chosen=chosen
+    )
+    loss.backward()
+    assert torch.isfinite(loss) and torch.isfinite(new.grad).all()
+    assert all(math.isfinite(float(metric)) for metric in metrics.values())
+
+
 @few
 @given(batch=padded())
 def test_cispo_weighs_the_gradient_of_every_token(batch):

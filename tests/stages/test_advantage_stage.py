@@ -205,6 +205,25 @@ def test_without_turn_rewards_their_sum_is_at_the_very_end(make_experiment, batc
         assert not rewards[:-1].any()
 
 
+@pytest.mark.parametrize("dropped", [0, 1, 2])
+def test_what_a_turn_without_sampled_tokens_earned_is_not_lost(make_experiment, batch, dropped):
+    """It goes to the last turn before it, or to the first."""
+    engine = FixedEngine()
+    engine.kl_coef = 0.0
+    trajectory = next(t for t in batch.trajectories if len(t.turns) > 2)
+    for k, turn in enumerate(trajectory.turns):
+        turn.rewards = TurnRewards(env=10.0**k, format=0.0)
+    row = trajectory.rows[0]
+    row.loss_mask[row.turn_index == dropped] = False
+    add_columns(with_estimator(make_experiment, "masked_gae"), engine, [trajectory], {})
+    heir = max(dropped - 1, 0) if dropped else 1
+    earned = [row.columns["rewards"][row.turn_index == k].sum() for k in range(3)]
+    expected = [1.0, 10.0, 100.0]
+    expected[heir] += expected[dropped]
+    expected[dropped] = 0.0
+    assert earned == pytest.approx(expected)
+
+
 def test_kl_is_taken_off_sampled_tokens(make_experiment, batch):
     config = with_estimator(make_experiment, "masked_gae")
     for trajectory in batch.trajectories:

@@ -13,7 +13,7 @@ from torch import Tensor
 from vagen.advantage.checks import checked_inputs
 from vagen.advantage.inputs import AdvantageArguments, Estimate
 from vagen.advantage.registry import get_estimator
-from vagen.advantage.rows import AdvantageError, numbered
+from vagen.advantage.rows import AdvantageError, numbered, require_rows
 from vagen.advantage.whitening import whiten as whitened
 from vagen.config.errors import unknown_name
 
@@ -54,7 +54,8 @@ def estimate_with_metrics(
     Raises:
         AdvantageError: unknown name of estimator or argument, missing or misshapen argument,
             inconsistent masks, a trajectory in several rows where the estimator cannot stitch them,
-            or a number that is not finite on a token the estimator reads.
+            a number that is not finite on a token the estimator reads, or a result too large for
+            the dtype.
     """
     spec = get_estimator(name)
     inputs = checked_inputs(name, spec, _named(arguments))
@@ -79,9 +80,15 @@ def estimate_with_metrics(
                 statistics_BT=statistics[part],
                 dtype=inputs.dtype,
             )
-    return found._replace(
-        advantages=advantages.to(inputs.dtype), returns=found.returns.to(inputs.dtype)
-    )
+    columns = {"advantages": advantages, "returns": found.returns}
+    columns = {column: x.to(inputs.dtype) for column, x in columns.items()}
+    for column, x in columns.items():
+        require_rows(
+            f"{column} of {name}",
+            torch.isfinite(x.sum(1, dtype=torch.float64)),
+            f"too large for {inputs.dtype}; give smaller rewards",
+        )
+    return found._replace(**columns)
 
 
 def estimate_advantages(name: str, **arguments: Any) -> tuple[Tensor, Tensor]:

@@ -289,13 +289,20 @@ class PpoEngine(ABC):
                     mark_covarying(
                         mini, action_mask=self.action_mask, config=actor.policy_loss, draws=order
                     )
+                weights = dict(more)
+                if (
+                    network == "actor"
+                    and self.entropy_controller is None
+                    and not any(row.columns["advantages"].any() for row in mini)
+                ):  # Adam would make a whole step of the bonus alone
+                    weights["entropy_coeff"] = 0.0
                 step = Step(
                     network=network,
                     denominator=self._denominator(network, mini),
                     lr=lr,
                     grad_clip=config.grad_clip,
                     grad_norm_threshold=config.grad_norm_threshold,
-                    **more,
+                    **weights,
                 )
                 stepped = self._step(step, mini, images, on_progress)
                 done.append(stepped)

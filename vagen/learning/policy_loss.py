@@ -90,11 +90,12 @@ def policy_loss(
         raise ValueError(f"`chosen` is of {COVARIANCE_MODES}; loss_mode is {loss_mode!r}")
     mask = loss_mask != 0
     log_ratio = torch.where(mask, logprobs - old_logprobs.detach(), 0.0)
+    log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     advantages = torch.where(mask, advantages.detach(), 0.0)
     log_u = log_ratio
     if loss_mode in ("gspo", "gspo_turn"):
         log_u = log_ratio - log_ratio.detach() + unit_means(log_ratio.detach(), mask, unit_ids)
-    ratio = log_u.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    ratio = log_u.exp()
     near = ratio.clamp(1.0 - clip_ratio_low, 1.0 + clip_ratio_high)
 
     held = torch.zeros_like(mask)

@@ -3,6 +3,7 @@
 Shape legend: B rows, T tokens of the longest row (right-padded).
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -351,10 +352,22 @@ def _baselines(owners: Sequence[Trajectory]) -> Tensor:
 def _row_rewards(
     rows: Sequence[TokenRow], turn_rewards: Mapping[str, Sequence[float]]
 ) -> list[list[float]]:
-    """Reward of each turn that has sampled tokens in the row."""
+    """Reward of each turn that has sampled tokens in the row.
+
+    What a turn without sampled tokens earned goes to the last one before it that has some, or to
+    the first.
+    """
+    turns_of: dict[str, list[int]] = {}
+    sampled = [np.unique(row.turn_index[row.loss_mask]).tolist() for row in rows]
+    for row, turns in zip(rows, sampled, strict=True):
+        turns_of.setdefault(row.trajectory_id, []).extend(turns)
+    paid = {name: dict.fromkeys(turns, 0.0) for name, turns in turns_of.items()}
+    for name, turns in turns_of.items():
+        for k, reward in enumerate(turn_rewards[name] if turns else ()):
+            paid[name][turns[max(bisect_right(turns, k) - 1, 0)]] += reward
     return [
-        [turn_rewards[row.trajectory_id][k] for k in np.unique(row.turn_index[row.loss_mask])]
-        for row in rows
+        [paid[row.trajectory_id][k] for k in turns]
+        for row, turns in zip(rows, sampled, strict=True)
     ]
 
 
