@@ -1,5 +1,6 @@
 """Processes beside the local engine: the same numbers, and clear ends."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -176,9 +177,14 @@ def test_a_helper_that_dies_is_told(helpers):
         helpers.map("die", [(os.getpid(),)] * 400, lambda _: None)
 
 
-def test_helpers_end_with_their_owner():
+def test_helpers_end_with_their_owner_whoever_was_forked_after_them():
     work = Work()
     helpers = Helpers(work, {"network": work.network}, 2)
     processes = [helper._process for helper in helpers._helpers]
+    # It inherits the pipes, as a step's tracker does that is opened after its engine.
+    later = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+    later.start()
     helpers.close()
     assert [process.exitcode for process in processes] == [0, 0]
+    assert later.is_alive()
+    later.kill()

@@ -13,6 +13,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
@@ -206,7 +207,9 @@ class _Helper:
         return result, self._owner.unpack(network, self._slot, present)
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends it, by a word: a later fork may hold this end of the pipe open."""
+        with suppress(OSError):  # it died
+            _send(self._pipe, None)
         self._pipe.close()
         self._process.join()
 
@@ -216,9 +219,12 @@ class _Helper:
 
         while True:
             try:
-                method, unit, network = _receive(pipe)
+                told = _receive(pipe)
             except EOFError:
                 return
+            if told is None:
+                return
+            method, unit, network = told
             try:
                 found = self._owner.call(method, unit, say, network)
                 if network is not None:
