@@ -41,6 +41,15 @@ def test_recorded_levels_are_those_that_the_environment_loads(built):
             assert info["level_hash"] == ref.level_hash
 
 
+@pytest.mark.parametrize(("given", "told"), [(1, 1), (3, 0)])
+def test_an_expert_below_what_its_options_allow_is_told_of(make_run, monkeypatch, given, told):
+    notes = []
+    monkeypatch.setattr("vagen.stages.build.progress.note", notes.append)
+    options = ("max_actions_per_step=3", f"expert_actions_per_turn={given}")
+    build(make_run(*(f"envs.game.env_config.{option}" for option in options)))
+    assert len([note for note in notes if "the expert wins" in note]) == told
+
+
 def test_a_level_in_two_splits_is_refused():
     shared = LevelRef(3, "a" * 64)
     with pytest.raises(ConfigError, match=r"envs.game: level aaaaaaaaaaaa is in .* train and test"):

@@ -8,10 +8,12 @@ import yaml
 
 from vagen.cli.main import main
 from vagen.config.load import load_experiment
+from vagen.envs import parse_env_config
 from vagen.envs.adapters.success import least
 from vagen.service import environments_of
-from vagen.stages.reach import out_of_reach
+from vagen.stages.reach import out_of_reach, weak_experts
 
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 POLE = {
     "id": "CartPole-v1",
     "actions": {"left": 0, "right": 1},
@@ -33,6 +35,26 @@ def found(tmp_path: Path, env_name: str, env_config: dict[str, Any], turns: int)
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(tree))
     experiment = load_experiment(str(tmp_path / "own.yaml"))
     return list(out_of_reach(experiment, environments_of()))
+
+
+@pytest.mark.parametrize("given", [1, 2, 3])
+def test_an_expert_below_what_its_options_allow_is_named(tmp_path: Path, given: int) -> None:
+    path = tmp_path / "own.yaml"
+    options = f"{{max_actions_per_step: 3, expert_actions_per_turn: {given}}}"
+    path.write_text(
+        f"name: own\nenvs: {{lake: {{env_name: FrozenLake, env_config: {options}}}}}\n"
+        "rollout_manager: {max_turns: 3}\n"
+    )
+    texts = list(weak_experts(load_experiment(path), environments_of()))
+    assert len(texts) == (given == 1), "six actions are enough for these"
+    assert all("lake.env_config.expert_actions_per_turn to 3" in text for text in texts)
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda p: p.stem)
+def test_no_expert_of_an_experiment_is_below_what_its_options_allow(path: Path) -> None:
+    for spec in load_experiment(path).envs.values():
+        options = parse_env_config(spec.env_name, spec.env_config)
+        assert options.expert_actions_per_turn == options.max_actions_per_step
 
 
 @pytest.mark.parametrize(

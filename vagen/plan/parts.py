@@ -33,7 +33,7 @@ from vagen.plan.tables import (
     throughput_table,
 )
 from vagen.service import environments_of
-from vagen.stages.reach import out_of_reach
+from vagen.stages.reach import out_of_reach, weak_experts
 
 Parts = Iterator[Table | str]
 
@@ -54,8 +54,9 @@ def plan_parts(experiment: ExperimentConfig, infra: InfraConfig) -> Parts:
             yield f"! tokens of text are estimated: {model}'s tokenizer is not here"
         for note in notes(experiment, sizes):
             yield f"! {note}"
-        for text in out_of_reach(experiment, environments_of(environments)):
-            yield f"! {text}"
+        for check in (out_of_reach, weak_experts):
+            for text in check(experiment, environments_of(environments)):
+                yield f"! {text}"
         check_prompts(experiment, sizes)
         memory_parts = _verl if infra.engine == "verl" else _local
         yield from memory_parts(experiment, infra, model, sizes)

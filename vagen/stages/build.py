@@ -11,6 +11,7 @@ from vagen.service import environments_of
 from vagen.stages.blind import blind_scores
 from vagen.stages.checks import check_endpoints, check_start
 from vagen.stages.levels import LEVELS_FILE, SPLITS, assert_disjoint, draw_levels
+from vagen.stages.reach import weak_experts
 from vagen.storage import commit_directory
 
 
@@ -46,6 +47,8 @@ def build(run: Run) -> dict[str, Any]:
             seeds = [ref.seed for ref in each.splits["train"]]
             blind = blind_scores(run.experiment, each.config_id, seeds, places)
             level_sets[n] = replace(each, blind=blind)
+    for text in weak_experts(run.experiment, environments_of(run.infra.environments)):
+        progress.note(text)
     content = {each.config_id: each.to_json() | {"disjoint": True} for each in level_sets}
     payload = {"metrics": metrics, "config_digest": run.config_digest, "disjoint": True}
     with commit_directory(run.levels, kind="levels", payload=payload) as folder:

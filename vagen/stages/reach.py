@@ -1,4 +1,4 @@
-"""Whether the episodes of an experiment can succeed at all, found by playing some."""
+"""Whether the episodes of an experiment can succeed, and its experts do, found by playing some."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +13,8 @@ from vagen.rollout.types import Trajectory
 from vagen.service import Environments
 
 EPISODES = 8
+COMPARED = 32
+"""Levels that an expert plays as it is and as it could be."""
 
 
 def out_of_reach(config: ExperimentConfig, places: Environments) -> Iterator[str]:
@@ -29,23 +31,8 @@ def out_of_reach(config: ExperimentConfig, places: Environments) -> Iterator[str
     for config_id, spec in config.envs.items():
         options = parse_env_config(spec.env_name, spec.env_config)
         most = options.max_actions_per_step
-        full = options.model_copy(update={"expert_actions_per_turn": most})
         actions = min(turns * most, options.max_steps)
-        env = places.open(spec.env_name, full)
-        try:
-            played = [
-                play_scripted(
-                    env,
-                    lambda env, _: env.expert_response(),
-                    config_id=config_id,
-                    env_name=spec.env_name,
-                    seed=seed,
-                    max_turns=turns,
-                )
-                for seed in range(EPISODES)
-            ]
-        finally:
-            env.close()
+        played = _played(config, config_id, places, per_turn=most, episodes=EPISODES)
         advice = (
             "allow more (rollout_manager.max_turns, and max_actions_per_step and max_steps of the "
             "environment), or ask for less"
@@ -62,6 +49,57 @@ def out_of_reach(config: ExperimentConfig, places: Environments) -> Iterator[str
                 f"{config_id}: success is out of reach: {reason}; {advice}"
                 for reason in _too_few(options, actions, played)
             )
+
+
+def weak_experts(config: ExperimentConfig, places: Environments) -> Iterator[str]:
+    """Says of each expert that wins fewer levels than with as many actions a turn as it may take.
+
+    The warm start learns from it, and the reference score and the judge's audit are its own.
+    """
+    for config_id, spec in config.envs.items():
+        options = parse_env_config(spec.env_name, spec.env_config)
+        given, most = options.expert_actions_per_turn, options.max_actions_per_step
+        if given == most or not get_environment(spec.env_name).load().has_expert:
+            continue
+        won, could = (
+            sum(
+                episode.success
+                for episode in _played(config, config_id, places, per_turn=n, episodes=COMPARED)
+            )
+            for n in (given, most)
+        )
+        if won < could:
+            yield (
+                f"{config_id}: the expert wins {won} of {COMPARED} levels with "
+                f"expert_actions_per_turn = {given}, and {could} with the {most} that "
+                "max_actions_per_step allows: warm start, reference score and audit are of the "
+                f"weaker one; set envs.{config_id}.env_config.expert_actions_per_turn to {most}"
+            )
+
+
+def _played(
+    config: ExperimentConfig, config_id: str, places: Environments, *, per_turn: int, episodes: int
+) -> list[Trajectory]:
+    """Episodes of the expert, with that many actions a turn."""
+    spec = config.envs[config_id]
+    options = parse_env_config(spec.env_name, spec.env_config)
+    env = places.open(
+        spec.env_name, options.model_copy(update={"expert_actions_per_turn": per_turn})
+    )
+    try:
+        return [
+            play_scripted(
+                env,
+                lambda env, _: env.expert_response(),
+                config_id=config_id,
+                env_name=spec.env_name,
+                seed=seed,
+                max_turns=config.rollout_manager.max_turns,
+            )
+            for seed in range(episodes)
+        ]
+    finally:
+        env.close()
 
 
 def _too_few(options: GymnasiumConfig, actions: int, played: list[Trajectory]) -> Iterator[str]:
