@@ -22,7 +22,8 @@ TRL_READY := $(TRL_VENV)/.installed
 experiment ?= frozenlake-tiny
 EXPERIMENT ?= $(experiment)
 INFRA ?= kubernetes-cpu
-SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri libglu1-mesa swift-proxy swift-account swift-container swift-object postgresql
+SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri libglu1-mesa swift-proxy swift-account swift-container swift-object postgresql \
+	buildah mmdebstrap podman runc
 ARGS ?=
 SWEEP ?= presets-seeds
 RUN ?= latest
@@ -148,6 +149,7 @@ test: ## Lint, types, manifests, all tests, also those that train
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder \
 		$(addprefix --ignore=,tests/engines/verl tests/launch tests/bench_gpu $(MINIWORLD)); \
 	failed=$$?; \
+	make image-check || failed=1; \
 	for each in $$pids; do wait $$each || failed=1; done; \
 	exit $$failed
 

@@ -5,6 +5,7 @@
 # judge). Environment:
 #   CONTAINER   docker, podman or buildah; the first that works
 #   BASE_IMAGE  instead of the one in images/bases.env
+#   VOLUME      a folder lent to the build, "FROM:TO:ro" (podman and buildah)
 # pip's configuration of this machine (index, certificates, folders of wheels) is lent to the build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -62,6 +63,7 @@ if [[ $tool == docker ]]; then
         fail "pip takes packages from folders of this machine, which docker cannot lend to a build: use CONTAINER=podman"
     fi
 else
+    [[ -z ${VOLUME:-} ]] || options+=(--volume "$VOLUME")
     while read -r path; do options+=(--volume "$path:$path:ro"); done < <(pip_paths "$settings")
     # Where no user namespace can be made (another container, CI), a chroot does.
     options+=(--isolation "${ISOLATION:-chroot}" --network host --format docker)

@@ -11,7 +11,7 @@ VAGEN_IMAGE ?= $(shell sed -n 's/^VAGEN_IMAGE=//p' k8s/site/site.env)
 VALIDATE_VENV := .venv-validate
 VALIDATE_READY := $(VALIDATE_VENV)/.installed
 
-.PHONY: images image-digests image-base image-cpu-local image-try sbom manifests validate \
+.PHONY: images image-digests image-base image-cpu-local image-check image-try sbom manifests validate \
 	manifest-checks deploy undeploy
 
 $(VALIDATE_READY): constraints/validate.txt
@@ -32,7 +32,12 @@ image-base: ## Make a base image from Debian's packages, where no registry is re
 image-cpu-local: image-base ## Build the CPU image on that base: REGISTRY/cpu:TAG
 	@BASE_IMAGE=localhost/debian-python:bookworm images/build.sh cpu $(IMAGE)
 
-image-try: ## Run vagen doctor and a small training in IMAGE: no rights, read-only, no network
+image-check: $(VERL_READY) ## Build the CPU image with the packages of .venv lent to it, and try it (root)
+	@if test "$$(id -u)" = 0 && command -v mmdebstrap podman buildah runc >/dev/null; then \
+		images/check.sh $(VENV)/lib/python3*/site-packages; \
+	else echo "image-check: needs root, mmdebstrap, podman, buildah and runc; no image was built"; fi
+
+image-try: ## Check IMAGE: what is installed, vagen doctor, a small pipeline; no rights, no network
 	@images/try.sh $(IMAGE)
 
 sbom: ## Write what IMAGE consists of to build/sbom.json (CycloneDX; syft or cyclonedx-py)
