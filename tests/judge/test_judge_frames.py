@@ -76,20 +76,6 @@ def test_a_single_claim_without_a_choice_has_no_incomplete_text() -> None:
     assert states and all(writer.partial(Random(0), state) is None for state in states)
 
 
-def test_a_text_says_what_its_lesson_lists() -> None:
-    writer = frame_writer("FrozenLake", FRAMES, "train")(parse_env_config("FrozenLake", {}))
-    one, two = (scene.state for scene in sample_scenes("FrozenLake", [{}], 2, 0))
-    lessons = [writer.lesson(Random(n), one, two) for n in range(200)]
-    said = [lesson for lesson in lessons if lesson.said]
-    assert 100 < len(said) < 200
-    truth = writer.env.truth(one, writer.env_config)
-    for lesson in said:
-        assert all(clause in lesson.text.lower() for clause, _ in lesson.said)
-        assert all(claim in truth for _, claim in lesson.said)
-    assert {"will be" in lesson.text for lesson in said} == {True, False}
-    assert not any("will be" in x.text for x in said if x.section == "observation")
-
-
 def test_command_line_measures_on_frames(tmp_path: Path, capsys: Any) -> None:
     command = ["judge", "calibrate", "--env", "Blackjack", "--texts", str(FILE)]
     assert main([*command, "--statements", "200", "--out", str(tmp_path / "x")]) == 0

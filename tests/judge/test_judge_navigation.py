@@ -63,7 +63,7 @@ def score(text, state=STATE, detail="brief"):
             ' "direction": "left", "distance": 0.5}]}',
             [Unseen(name="lamp"), Seen(name="coffee machine", direction="left", distance=0.5)],
         ),
-        ("the sofa is ahead at 2 m", None),
+        ("the sofa is ahead at 2 m", [Seen(name="sofa", direction="ahead", distance=2)]),
         ("sofa is right in front of me at 2 m", None),
         ("sofa is ahead", None),
         ("sofa is ahead at 2 m, maybe", None),
@@ -115,7 +115,7 @@ def test_scores(text, brief, full):
 def test_in_front_is_never_read_as_a_side():
     """What is not understood is flagged: a cascade asks its language model then."""
     for text in ("blue sofa is right in front of me at 2.5 m", "sofa is right ahead, 2 m away"):
-        assert score(text) == (0.0, ["not_understood"])
+        assert score(text) == (None, ["not_understood"])
 
 
 def test_that_the_target_is_out_of_view_is_worth_little_without_a_look():
@@ -194,7 +194,7 @@ def test_no_attack_is_paid(detail):
     texts |= writer.attacks(STATE, UNSEEN)
     texts["list/every way"] = " . ".join(f"blue sofa is {way} at 2.5 m" for way in DIRECTIONS)
     texts["list/every kind"] = " . ".join(f"{kind} is not in view" for kind in ("sofa", "bed"))
-    paid = {name: t for name, t in texts.items() for s in (STATE, UNSEEN) if score(t, s)[0] > 0}
+    paid = {name: t for name, t in texts.items() for s in (STATE, UNSEEN) if score(t, s)[0]}
     assert len(texts) > 200 and not paid
 
 

@@ -107,13 +107,19 @@ def test_configured_judge_scores_prediction_against_next_state() -> None:
         ("target is below and right\u200b", "characters"),
         ("t\u0430rget is below and right", "characters"),
         ("target is below and right?", "hedge"),
+        ("target is in one of the corners", "hedge"),
+        ("one of the holes could be there", "hedge"),
+        ("the target can be below", "hedge"),
+        ("the target can be found below", "not_understood"),
+        ("one of the holes is near", "not_understood"),
         ("target is below and right, just kidding", "not_understood"),
         ("target is below and right . target is above and right", "contradiction"),
     ],
 )
 def test_gate_refuses(text: str, reason: str) -> None:
     verdict = observe(target_judge(), text, LAKE)
-    assert verdict == Verdict(0.0, None, (f"observation:{reason}",))
+    score = None if reason == "not_understood" else 0.0
+    assert verdict == Verdict(score, None, (f"observation:{reason}",))
 
 
 def test_without_a_gate_a_list_of_every_place_is_paid_in_full() -> None:
@@ -226,7 +232,7 @@ def test_vague_statements_never_get_full_score() -> None:
             )
         )
         verdict = observe(judge, vague, state)
-        assert verdict.observation is not None and verdict.observation < 0.8, vague
+        assert (verdict.observation or 0.0) < 0.8, vague
 
 
 def test_search_for_a_text_that_fits_every_state_finds_no_more_than_a_plain_guess() -> None:
@@ -332,8 +338,9 @@ def test_any_texts_give_a_verdict(
         state=state,
         next_state=moved(rng, state),
     )
-    for text, score in ((observation, verdict.observation), (prediction, verdict.prediction)):
-        if text is None:
+    for section, text in (("observation", observation), ("prediction", prediction)):
+        score = getattr(verdict, section)
+        if text is None or f"{section}:not_understood" in verdict.flags:
             assert score is None
         else:
             assert score is not None and 0 <= score <= 1

@@ -54,6 +54,15 @@ def test_a_budget_pays_every_episode_the_same_for_its_texts():
     assert not found.problems
 
 
+def test_rows_come_as_they_are_played():
+    config, seen = load_experiment(EXPERIMENTS / "frozenlake-tiny.yaml"), []
+    audits = audit(
+        config, environments_of(), levels=2, on_row=lambda name, row: seen.append((name, row))
+    )
+    (found,) = audits
+    assert seen == [("frozenlake", row) for row in found.rows]
+
+
 @pytest.mark.slow
 def test_a_plan_that_looks_at_nothing_is_said_to_win():
     lake = "envs.frozenlake.env_config"

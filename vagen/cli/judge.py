@@ -3,14 +3,11 @@
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 
-from vagen import progress
 from vagen.cli.common import load_configs, new_folder
 from vagen.cli.main import UsageError
 from vagen.config.judge_options import JudgeConfig
 from vagen.config.load import load_section
-from vagen.config.schema import WarmStartConfig
 from vagen.judge.calibration.frames import load_frames
 from vagen.judge.calibration.report import write_report
 from vagen.judge.calibration.run import (
@@ -22,22 +19,15 @@ from vagen.judge.calibration.run import (
 )
 from vagen.judge.scoring import cache_folder
 from vagen.service import environments_of
-from vagen.stages.audit import audit
-from vagen.stages.weights import configure_torch, helpers_of
+from vagen.stages.audit import Row, audit
 
 _LEAST = 100
 """Statements below which no figure means anything."""
-_TEXTS_PER_STEP = 64
 
 
 def judge(options: Namespace) -> None:
-    """Audits an experiment's rewards, calibrates its judge, or trains it an extractor."""
-    actions = {
-        "audit": audit_rewards,
-        "calibrate": calibrate_judge,
-        "train-extractor": train_judge,
-    }
-    actions[options.action](options)
+    """Audits an experiment's rewards, or calibrates its judge."""
+    {"audit": audit_rewards, "calibrate": calibrate_judge}[options.action](options)
 
 
 def audit_rewards(options: Namespace) -> None:
@@ -45,15 +35,21 @@ def audit_rewards(options: Namespace) -> None:
     if options.levels < 1:
         raise UsageError(f"--levels is {options.levels}; it must be at least 1")
     experiment, infra = load_configs(options)
-    found = list(audit(experiment, environments_of(infra.environments), levels=options.levels))
-    for each in found:
-        print(f"{each.config_id}: {options.levels} levels")
-        print(f"  {'':<16} {'success':>7} {'turns':>6} {'reward':>7} {'discounted':>10}")
-        for row in each.rows:
-            print(
-                f"  {row.policy:<16} {row.success:7.2f} {row.turns:6.1f} {row.total:7.2f} "
-                f"{row.discounted:10.2f}"
-            )
+    headed: set[str] = set()
+
+    def show(config_id: str, row: Row) -> None:
+        if config_id not in headed:
+            headed.add(config_id)
+            print(f"{config_id}: {options.levels} levels")
+            print(f"  {'':<16} {'success':>7} {'turns':>6} {'reward':>7} {'discounted':>10}")
+        print(
+            f"  {row.policy:<16} {row.success:7.2f} {row.turns:6.1f} {row.total:7.2f} "
+            f"{row.discounted:10.2f}",
+            flush=True,
+        )
+
+    places = environments_of(infra.environments)
+    found = list(audit(experiment, places, levels=options.levels, on_row=show))
     for config_id in sorted(set(experiment.envs) - {each.config_id for each in found}):
         print(f"{config_id}: it has no expert, so that there is nothing to compare with")
     for each in found:
@@ -90,34 +86,6 @@ def calibrate_judge(options: Namespace) -> None:
             f"{each.paid:.4f}  on {each.statements} statements"
         )
     print(f"{path}  {page}")
-
-
-def train_judge(options: Namespace) -> None:
-    """Trains a small model to list the claims of free text, for `judge.llm.model`."""
-    for name in ("texts", "out"):
-        if getattr(options, name) is None:
-            raise UsageError(f"--{name} is missing: see `vagen judge --help`")
-    if options.env is not None:
-        raise UsageError("an extractor is trained for an experiment: name one instead of --env")
-    if options.steps < 1:
-        raise UsageError(f"--steps is {options.steps}; it must be at least 1")
-    experiment, infra = load_configs(options)
-    subjects = subjects_of(experiment, load_frames(Path(options.texts)), "train")
-    folder = new_folder(Path(options.out))
-    from vagen.engines.local.extractor import train_extractor
-    from vagen.engines.local.supervised import WINDOW
-
-    configure_torch(infra)
-    with progress.bar("batches of texts", options.steps) as advance:
-        losses = train_extractor(
-            subjects,
-            folder,
-            WarmStartConfig(steps=options.steps, batch_size=_TEXTS_PER_STEP),
-            seed=options.seed,
-            helpers=helpers_of(infra),
-            on_step=lambda _, loss: advance(1, loss=loss),
-        )
-    print(f"{folder}  loss {fmean(losses[-WINDOW:]):.4f}")
 
 
 def _what(options: Namespace) -> tuple[JudgeConfig, list[Subject], Path | None, str]:

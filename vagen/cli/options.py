@@ -147,9 +147,9 @@ OPTIONS: dict[str, list[Option]] = {
         (
             ("action",),
             {
-                "choices": ["audit", "calibrate", "train-extractor"],
+                "choices": ["audit", "calibrate"],
                 "help": "audit: what experts, cheats and losers earn; calibrate: judge generated "
-                "statements of known worth; train-extractor: a small model that reads free text",
+                "statements of known worth",
             },
         ),
         (
@@ -166,14 +166,10 @@ OPTIONS: dict[str, list[Option]] = {
             ("--texts",),
             {
                 "metavar": "FILE",
-                "help": "sentence frames: calibrate on the held-out half, train on the other",
+                "help": "sentence frames: calibrate on their held-out half",
             },
         ),
-        (
-            ("--steps",),
-            {"type": int, "default": 240, "help": "train-extractor: batches of 64 texts (240)"},
-        ),
-        (("--out",), {"metavar": "DIR", "help": "folder for the report, or the model"}),
+        (("--out",), {"metavar": "DIR", "help": "folder for the report"}),
     ],
     "env": [
         (

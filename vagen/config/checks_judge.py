@@ -1,7 +1,6 @@
 """What a judge cannot do: refusals of the section `judge`."""
 
 import re
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from vagen.config.base import Refusals
@@ -48,13 +47,6 @@ def _environments(config: ExperimentConfig, rewarded: list[str]) -> Refusals:
                 f"the rule judge has no rules for {spec.env_name} (`envs.{env_id}`); take llm, or "
                 "set judge.second.fraction to 0",
             )
-        for key, llm in judge.endpoints().items():
-            if llm.base_url is None and llm.model and without_rules:
-                yield (
-                    f"{key}.model",
-                    f"an extractor reads claims, which {spec.env_name} (`envs.{env_id}`) has none "
-                    f"of; set {key}.base_url to a language model's API",
-                )
         prompt_format = spec.env_config.get("prompt_format", "")
         inner = LAYOUTS[prompt_format].inner
         if not any(section in inner for section in rewarded):
@@ -99,13 +91,10 @@ def _defences(config: ExperimentConfig) -> Refusals:
 
 def _endpoint(llm: LLMJudgeConfig, key: str, asker: str) -> Refusals:
     if llm.base_url is None:
-        if llm.model and Path(llm.model).is_dir():
-            return
         yield (
             f"{key}.base_url",
             f"{asker} asks a language model; set it to the base of an OpenAI-compatible API, such "
-            f"as http://vagen-judge.vagen.svc:8000/v1, or {key}.model to the folder of an "
-            "extractor that `vagen judge train-extractor` wrote",
+            "as http://vagen-judge.vagen.svc:8000/v1",
         )
     else:
         parts = urlsplit(llm.base_url)

@@ -16,12 +16,11 @@ class LLMJudgeConfig(ClientConfig):
     """
 
     base_url: str | None = None
-    """Base of the API, such as `http://vagen-judge.vagen.svc:8000/v1`; null where `model` is the
-    folder of an extractor that `vagen judge train-extractor` wrote, which runs in the process that
-    judges: of what follows, only `max_tokens` and `deadline` matter to it."""
+    """Base of the API, such as `http://vagen-judge.vagen.svc:8000/v1`; needed where a
+    language model is asked."""
     model: str | None = None
     """Name of the model as the endpoint knows it; it names the cache's answers too, so that one
-    name should stand for one model. Or the folder of an extractor."""
+    name should stand for one model."""
     api_key_env: str | None = "OPENAI_API_KEY"
     """Environment variable that holds the key; null sends none."""
     temperature: float = Field(default=0.1, ge=0.0)
@@ -43,7 +42,7 @@ class LLMJudgeConfig(ClientConfig):
     @property
     def where(self) -> str:
         """Where it is asked, for messages."""
-        return "in this process" if self.base_url is None else f"at {self.base_url}"
+        return f"at {self.base_url}"
 
 
 class SecondJudgeConfig(Section):

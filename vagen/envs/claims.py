@@ -7,7 +7,11 @@ Example:
     >>> write_claims([Door(side="left")])
     'door is left'
     >>> Door.from_clause("the door is LEFT"), Door.from_clause(" Door is  LEFT")
-    (None, Door(side='left'))
+    (Door(side='left'), Door(side='left'))
+    >>> read_claims("1. I see that the door is to the left", [Door])
+    [Door(side='left')]
+    >>> read_claims("the door is not left", [Door]) is None
+    True
 """
 
 import json
@@ -25,11 +29,13 @@ JOINT = " . "
 
 MOST_CLAIMS = 40
 _SENTENCE_END = re.compile(r"(?:[;\n]|\.(?!\d))+")
-_JOINTS = (
-    re.compile(r"(?!)"),  # none
-    re.compile(r",(?!\s*-?\d)\s*(?:and\s+)?"),
-    re.compile(r",(?!\s*-?\d)\s*(?:and\s+)?|\s+and\s+"),
-)
+_JOINT = re.compile(r",(?!\s*-?\d)\s*(?:and\s+)?|\s+and\s+")
+_LIST_MARK = re.compile(r"^\s*(?:[-*•]|\(?\d{1,2}[.)])\s+", re.MULTILINE)
+_OPENING = r"(?:i (?:can )?see (?:that )?|there is )?"
+_ARTICLE = r"(?:(?:(?:to|on|in|at)\s+)?the\s+|an?\s+)?"
+"""May stand before any word of a phrase."""
+_GAP = rf"(?:\s+is\s+|\s*:\s*|\s+){_ARTICLE}"
+_AND = r"(?:\s+|\s*,\s*)and\s+"
 _SLOT = re.compile(r"\\\{(\w+)\\\}")
 
 
@@ -94,7 +100,10 @@ class Claim(BaseModel):
 
     @classmethod
     def from_clause(cls, clause: str) -> "Claim | None":
-        """The claim that a clause makes in exactly the words of `phrase`; None if it is another."""
+        """The claim that a clause makes in the words of `phrase`; None if it is another.
+
+        Articles, `to the`, `I see`, and `is`, a colon or nothing between words change no claim.
+        """
         match = _pattern(cls).fullmatch(clause.strip().lower())
         return None if match is None else cls.from_fields(match.groupdict())
 
@@ -116,13 +125,13 @@ def write_claims(claims: Iterable[Claim]) -> str:
 def read_claims(text: str, kinds: Sequence[type[Claim]]) -> list[Claim] | None:
     """The claims of a text, in its order; None if any part of it is none.
 
-    A text is sentences, cut at commas and at `and` where they are no claim as a whole, or JSON such
-    as `[{"claim": "door", "side": "left"}]`.
+    A text is sentences or a list, joined by commas and `and`, or JSON such as
+    `[{"claim": "door", "side": "left"}]`.
     """
     if text.lstrip().startswith("["):
         return _read_json(text, kinds)
     found: list[Claim] = []
-    for sentence in _SENTENCE_END.split(text.lower()):
+    for sentence in _SENTENCE_END.split(_LIST_MARK.sub("", text.lower())):
         claims = _read_sentence(sentence, tuple(kinds))
         if claims is None or len(found) + len(claims) > MOST_CLAIMS:
             return None
@@ -210,11 +219,22 @@ def _read_clause(clause: str, kinds: Sequence[type[Claim]]) -> Claim | None:
 def _read_sentence(sentence: str, kinds: tuple[type[Claim], ...]) -> tuple[Claim, ...] | None:
     if not _bare(sentence):
         return ()
-    for joint in _JOINTS:
-        claims = [_read_clause(_bare(part), kinds) for part in joint.split(sentence)]
-        if None not in claims:
-            return tuple(claim for claim in claims if claim is not None)
-    return None
+    joints = [joint.span() for joint in _JOINT.finditer(sentence)]
+    starts, ends = (
+        [0, *(end for _, end in joints)],
+        [*(start for start, _ in joints), len(sentence)],
+    )
+    pieces = 1 + max(len(_JOINT.findall(kind.phrase)) for kind in kinds)
+    after: list[tuple[Claim, ...] | None] = [None] * len(starts) + [()]
+    for first in reversed(range(len(starts))):
+        for last in reversed(range(first, min(first + pieces, len(starts)))):
+            rest = after[last + 1]
+            if rest is not None:
+                claim = _read_clause(_bare(sentence[starts[first] : ends[last]]), kinds)
+                if claim is not None:
+                    after[first] = (claim, *rest)
+                    break
+    return after[0]
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -236,8 +256,9 @@ def _pattern(kind: type[Claim]) -> re.Pattern[str]:
     def slot(match: re.Match[str]) -> str:
         return rf"(?P<{match[1]}>{_forms(kind.model_fields[match[1]])})"
 
-    escaped = re.escape(kind.phrase.lower()).replace(r",\ ", r",\s*").replace(r"\ ", r"\s+")
-    return re.compile(_SLOT.sub(slot, escaped))
+    phrase = re.escape(kind.phrase.lower().replace(" is ", " "))
+    phrase = phrase.replace(r",\ ", r",\s*").replace(r"\ and\ ", _AND + _ARTICLE)
+    return re.compile(_OPENING + _ARTICLE + _SLOT.sub(slot, phrase.replace(r"\ ", _GAP)))
 
 
 def _forms(field: FieldInfo) -> str:

@@ -46,8 +46,10 @@ _HEDGE = re.compile(
             "vice versa eventually"
         )
     })\b
-    |\bnot[ ]sure\b|\ball[ ](?:directions|sides|around)\b|\b(?:one|any|some|all|none)[ ]of\b
-    |\b(?:can|would)[ ](?:have|also[ ]be)\b|\bcan(?:[ ]\w+)?[ ](?:be|lie)\b|\bwould[ ]not\b
+    |\bnot[ ]sure\b|\ball[ ](?:directions|sides|around)\b|\b(?:any|some|all|none)[ ]of\b
+    |\bone[ ]of\b(?![ ](?:the|my)[ ]\w+[ ](?:is|lies|stands|sits|can)\b)
+    |\b(?:can|would)[ ](?:have|also[ ]be)\b|\bcan(?:[ ]\w+)?[ ](?:be(?![ ](?:found|seen)\b)|lie)\b
+    |\bwould[ ]not\b
     |\w[ ]*/[ ]*\w|\?|~""",
     re.VERBOSE,
 )

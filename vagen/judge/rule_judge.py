@@ -123,19 +123,20 @@ class RuleJudge:
             return Reading(None, ("too_long",))
         return self._read(env_name, text)
 
-    def _judge(self, env_name: str, text: str, truth: Any) -> tuple[float, tuple[str, ...]]:
+    def _judge(self, env_name: str, text: str, truth: Any) -> tuple[float | None, tuple[str, ...]]:
+        """Score and flags; no score where the text is not understood."""
         return self._compare(env_name, self.read(env_name, text), truth)
 
     def _compare(
         self, env_name: str, reading: Reading[Any], truth: Any
-    ) -> tuple[float, tuple[str, ...]]:
+    ) -> tuple[float | None, tuple[str, ...]]:
         if not self._gate:
             content = reading.content
             return 0.0 if content is None else self._rules[env_name].recall(content, truth), ()
         if reading.flags:
             return 0.0, reading.flags
         if not reading.understood:
-            return 0.0, ("not_understood",)
+            return None, ("not_understood",)
         return self._rules[env_name].score(reading.content, truth)
 
     def _read_text(self, env_name: str, text: str) -> Reading[Any]:

@@ -20,7 +20,7 @@ from vagen.judge import (
     make_judge,
     rules_for,
 )
-from vagen.judge.llm import Respondent, client_of
+from vagen.judge.llm import ChatClient, Respondent
 from vagen.rollout.types import NOTHING, SectionScores, Status, Trajectory, Turn, Verdict
 from vagen.service import environments_of
 
@@ -74,8 +74,7 @@ class Scorer:
             share: Processes that judge side by side and share the endpoints' limits.
 
         Raises:
-            EndpointError: The key of an endpoint is not in the environment, or there is no
-                extractor.
+            EndpointError: The key of an endpoint is not in the environment.
             CacheError: The folder cannot be used.
         """
         self.config = config
@@ -196,7 +195,7 @@ class Scorer:
         """A judge for each environment of the experiment, by its id."""
         client = None
         if judge.type != "rule":
-            client = client_of(llm, share=self._share, key=key)
+            client = ChatClient(llm, share=self._share, key=key)
             self._clients.append(client)
             if self.cache is None and self._folder is not None:
                 self.cache = AnswerCache(self._folder)

@@ -12,6 +12,7 @@ from random import Random
 
 import numpy as np
 
+from vagen import progress
 from vagen.config.hints import turn_discount
 from vagen.config.schema import ExperimentConfig
 from vagen.envs.parsing import ParsedResponse, ResponseParser, SectionName, write_response
@@ -83,7 +84,11 @@ class Audit:
 
 
 def audit(
-    config: ExperimentConfig, places: Environments, *, levels: int = LEVELS
+    config: ExperimentConfig,
+    places: Environments,
+    *,
+    levels: int = LEVELS,
+    on_row: Callable[[str, Row], None] = lambda *_: None,
 ) -> Iterator[Audit]:
     """Plays every environment of an experiment that has an expert; yields what policies earn.
 
@@ -91,12 +96,17 @@ def audit(
         config: Whose rewards are paid; of its judges only rules are asked.
         places: Where environments run.
         levels: Training levels that each policy plays.
+        on_row: Called with the environment's id and each policy's row as soon as it has played.
     """
     judge = config.judge.model_copy(update={"type": "rule"})
     config = config.model_copy(update={"judge": judge})
     for config_id, spec in config.envs.items():
         if get_environment(spec.env_name).load().has_expert:
-            yield Audit(config_id, list(_Stage(config, config_id, places, levels).rows()))
+            rows = []
+            for row in _Stage(config, config_id, places, levels).rows():
+                on_row(config_id, row)
+                rows.append(row)
+            yield Audit(config_id, rows)
 
 
 class _Stage:
@@ -156,17 +166,20 @@ class _Stage:
         return episodes
 
     def _episodes(self, policy: Callable[[int], Respond], seeds: range) -> list[Trajectory]:
-        return [
-            play_scripted(
-                self.env,
-                policy(seed),
-                config_id=self.config_id,
-                env_name=self.spec.env_name,
-                seed=seed,
-                max_turns=self.max_turns,
-            )
-            for seed in seeds
-        ]
+        episodes = []
+        with progress.bar(f"{self.config_id}: episodes", len(seeds)) as advance:
+            for seed in seeds:
+                episode = play_scripted(
+                    self.env,
+                    policy(seed),
+                    config_id=self.config_id,
+                    env_name=self.spec.env_name,
+                    seed=seed,
+                    max_turns=self.max_turns,
+                )
+                episodes.append(episode)
+                advance(1)
+        return episodes
 
     def row(self, policy: str, episodes: Sequence[Trajectory]) -> Row:
         """Means over episodes."""

@@ -1,15 +1,14 @@
 """Texts in sentence frames that no reader was tuned on: how a fluent model may say what is so.
 
-Frames are data (`tests/data/judge/frames.yaml`), in two halves: an extractor may learn from
-`train`, and every judge is measured on `held_out`.
+Frames are data (`tests/data/judge/frames.yaml`), in two halves: readers and prompts
+may be tuned on `train`, and every judge is measured on `held_out`.
 """
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import cached_property
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,7 +20,6 @@ from vagen.envs.config import EnvConfig
 from vagen.envs.registry import get_environment
 from vagen.judge.base import SECTIONS
 from vagen.judge.calibration import VARIANTS
-from vagen.judge.calibration.attacks import ATTACKS
 from vagen.judge.calibration.claims import ClaimWriter, claim_writer
 from vagen.judge.calibration.writer import Text
 
@@ -32,14 +30,6 @@ JOINTS = (". ", "; ", "\n- ", COMMA)
 OPENED, CLOSED, FILLED, KNOWN = 0.6, 0.2, 0.3, 0.5
 """Shares of the texts that have an opening, a closing, a clause without claims, and, of held-out
 texts, words of the training half."""
-HONEST, PLAIN, HACKS = 0.6, 0.12, 0.16
-"""Shares of lessons in frames, in the controlled language, and in hacks; the others have strange
-phrases beside a right text."""
-STRANGE = 0.25
-"""Share of the clauses to learn from that have one word which no text has: such a word may stand
-for one that is not in the frames."""
-
-_CONSONANTS, _VOWELS = "bcdfghklmnprstvw", "aeiou"
 
 
 class _Data(BaseModel):
@@ -92,15 +82,6 @@ class Frames(_Data):
     environments: dict[str, EnvironmentFrames]
 
 
-class Lesson(NamedTuple):
-    """A text with what it claims."""
-
-    section: str
-    text: str
-    said: list[tuple[str, Claim]]
-    """Claims in the order of the text, each with the clause that says it."""
-
-
 def load_frames(path: Path) -> Frames:
     """The frames of a file.
 
@@ -119,7 +100,7 @@ def load_frames(path: Path) -> Frames:
         raise ConfigError(f"{path}: `{place}`: {first['msg'].lower()}") from None
 
 
-def frame_writer(env_name: str, frames: Frames, half: Half) -> "type[FrameWriter]":
+def frame_writer(env_name: str, frames: Frames, half: Half = "held_out") -> "type[FrameWriter]":
     """What writes texts about an environment in the frames of one half.
 
     Raises:
@@ -176,54 +157,28 @@ class FrameWriter(ClaimWriter):
         said = [self._in_a_sentence(rng, section, each) for each in (state, other)]
         return Text(frame.format(truth=said[0], lie=said[1]), wording, section)
 
-    def lesson(self, rng: Random, state: State, other: State) -> Lesson:
-        """A text to learn from, of any kind.
-
-        Of words that are in no frame it teaches caution: one in a clause changes nothing, but a
-        phrase of them may be one that takes the text back.
-        """
-        section, share = rng.choice(SECTIONS), rng.random()
-        if share < HONEST:
-            claims = self._truth(state)
-            kept = claims if rng.random() < 0.5 else rng.sample(claims, rng.randint(1, len(claims)))
-            return self._phrase(rng, kept, section, known=True, strange=STRANGE)
-        if share < HONEST + PLAIN:
-            claims = self._truth(state)
-            rng.shuffle(claims)
-            text = rng.choice((" . ", ". ", "; ", "\n", ", ")).join(map(str, claims))
-            return Lesson(section, text, [(str(claim), claim) for claim in claims])
-        if share >= HONEST + PLAIN + HACKS:
-            said = self._in_a_sentence(rng, section, state)
-            phrase, mark = self._strange_phrase(rng), rng.choice((" ", ", ", ": ", ". "))
-            parts = (phrase, said) if rng.random() < 0.7 else (said, phrase)
-            return Lesson(section, mark.join(parts), [])
-        if rng.random() < 0.1:
-            return Lesson(section, self.vague(rng, state).text, [])
-        if rng.random() < 0.3:
-            pattern = rng.choice(rng.choice(list(ATTACKS.values())))
-            said = [self._in_a_sentence(rng, section, each) for each in (state, other)]
-            return Lesson(section, pattern.format(truth=said[0], lie=said[1], thing=self.thing), [])
-        hack = self.adversarial(rng, rng.randrange(10_000), state, other)
-        return Lesson(hack.section or section, hack.text, [])
-
     def _text(self, rng: Random, claims: list[Claim]) -> Text:
         section = rng.choice(SECTIONS)
         known = self.half == "train" or rng.random() < KNOWN
-        lesson = self._phrase(rng, claims, section, known=known)
-        return Text(lesson.text, f"{'known' if known else 'new'} words", section)
+        text = self._phrase(rng, claims, section, known=known)
+        return Text(text, f"{'known' if known else 'new'} words", section)
 
     def _in_a_sentence(self, rng: Random, section: str, state: State) -> str:
         """A right text, in the controlled language or in frames."""
         if rng.random() < 0.5:
             return self.plain(state)
         said = self._clauses(rng, self._truth(state), section, known=rng.random() < KNOWN)
-        return COMMA.join(clause for clause, _ in said)
+        return COMMA.join(said)
 
     def _phrase(
-        self, rng: Random, claims: list[Claim], section: Any, *, known: bool, strange: float = 0.0
-    ) -> Lesson:
-        said = self._clauses(rng, claims, section, known=known, strange=strange)
-        clauses = [clause for clause, _ in said]
+        self,
+        rng: Random,
+        claims: list[Claim],
+        section: Literal["observation", "prediction"],
+        *,
+        known: bool,
+    ) -> str:
+        clauses = self._clauses(rng, claims, section, known=known)
         if rng.random() < FILLED:
             filler = rng.choice(self.own.fillers.of(self.half))
             clauses.insert(rng.randint(0, len(clauses)), filler)
@@ -234,8 +189,7 @@ class FrameWriter(ClaimWriter):
             text = rng.choice(self.frames.openings[section].of(self.half)) + text
         if rng.random() < CLOSED:
             text += rng.choice(self.frames.closings.of(self.half))
-        pairs = [(clause, claim) for clause, claims in said for claim in claims]
-        return Lesson(section, f"{text[0].upper()}{text[1:]}.", pairs)
+        return f"{text[0].upper()}{text[1:]}."
 
     def _clauses(
         self,
@@ -244,9 +198,8 @@ class FrameWriter(ClaimWriter):
         section: str,
         *,
         known: bool,
-        strange: float = 0.0,
-    ) -> list[tuple[str, list[Claim]]]:
-        """Clauses in random order, each with the claims that it makes."""
+    ) -> list[str]:
+        """Clauses in random order."""
         frames: dict[str, list[str]] = {}
         later = section == "prediction" and rng.random() < 0.5
         verbs = {"is": "is", "are": "are", "am": "am"}
@@ -258,42 +211,13 @@ class FrameWriter(ClaimWriter):
             if key not in frames:
                 options = self.own.claims[key].of(self.half)
                 frames[key] = rng.sample(options, min(rng.randint(1, 3), len(options)))
-            said = [count] if at_once else [1] * count
-            for n in said:
+            for _ in range(1 if at_once else count):
                 words = verbs if not later else dict.fromkeys(verbs, "will be")
                 slots = words | self._words(rng, claim, known=known)
                 frame = rng.choice(frames[key])
-                if rng.random() < strange:
-                    frame = self._with_a_strange_word(rng, frame)
-                found.append((frame.format(**slots), [claim] * n))
+                found.append(frame.format(**slots))
         rng.shuffle(found)
         return found
-
-    @cached_property
-    def _common(self) -> set[str]:
-        """Words that tell no claim from another: those of fillers and of several claims' frames."""
-        of_claims: dict[str, set[str]] = {}
-        for key, frames in self.own.claims.items():
-            phrased = (kind.claim_name() for kind in self.kinds if kind.from_clause(key))
-            name = next(phrased, key.split()[-1])
-            of_claims.setdefault(name, set()).update(" ".join(frames.of(self.half)).split())
-        count = Counter(word for words in of_claims.values() for word in words)
-        shared = {word for word, n in count.items() if n > 1 and word not in of_claims}
-        fillers = set(" ".join(self.own.fillers.of(self.half)).split()) - count.keys()
-        return {word for word in shared | fillers if word.isalpha()}
-
-    def _with_a_strange_word(self, rng: Random, frame: str) -> str:
-        words = frame.split(" ")
-        places = [n for n, word in enumerate(words) if word in self._common]
-        if places:
-            words[rng.choice(places)] = _strange_word(rng)
-        return " ".join(words)
-
-    def _strange_phrase(self, rng: Random) -> str:
-        words = [_strange_word(rng) for _ in range(rng.randint(1, 3))]
-        words += rng.choices(sorted(self._common), k=rng.randint(1, 4))
-        rng.shuffle(words)
-        return " ".join(words)
 
     def _words(self, rng: Random, claim: Claim, *, known: bool) -> dict[str, str]:
         """What is written for the fields of a claim."""
@@ -305,12 +229,3 @@ class FrameWriter(ClaimWriter):
                 value = " ".join(values[name] for name in words.of)
                 written[slot] = rng.choice(getattr(words, half).get(value, (value,)))
         return written
-
-
-def _strange_word(rng: Random) -> str:
-    """Some syllables."""
-    parts = (
-        rng.choice(_CONSONANTS) + rng.choice(_VOWELS) + rng.choice(_CONSONANTS + " " * 16)
-        for _ in range(rng.randint(1, 3))
-    )
-    return "".join(parts).replace(" ", "")

@@ -151,7 +151,7 @@ async def measure_async(
 async def _score(
     judges: Sequence[Judge], env_name: str, sample: Sample, state: Any
 ) -> tuple[float | None, tuple[str, ...]]:
-    """A prediction is judged against the state as the next one."""
+    """A prediction is judged against the state as the next one; what is not understood earns 0."""
     observed = sample.section == "observation"
     verdict = await judges[sample.scene.variant].score(
         env_name=env_name,
@@ -160,7 +160,9 @@ async def _score(
         state=state,
         next_state=state,
     )
-    return verdict.observation if observed else verdict.prediction, verdict.flags
+    score = verdict.observation if observed else verdict.prediction
+    unread = f"{sample.section}:not_understood" in verdict.flags
+    return 0.0 if unread else score, verdict.flags
 
 
 async def _informed(

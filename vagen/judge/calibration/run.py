@@ -15,15 +15,14 @@ from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.judge.cache import AnswerCache
 from vagen.judge.calibration import Writer, writer_of
-from vagen.judge.calibration.frames import Frames, Half, frame_writer
+from vagen.judge.calibration.frames import Frames, frame_writer
 from vagen.judge.calibration.measure import Calibration, measure_async
 from vagen.judge.calibration.samples import sample_statements
-from vagen.judge.llm import PROMPT_VERSION, Respondent, client_of
-from vagen.judge.llm.embedded import model_name
+from vagen.judge.llm import PROMPT_VERSION, ChatClient, Respondent
 from vagen.judge.rules import rules_for
 from vagen.judge.scoring import judge_of
 
-RULES_VERSION = 2
+RULES_VERSION = 3
 """Raised by every change of what rules read and pay: a calibration of others does not count."""
 FILE = "calibration.json"
 _LLM_INFORMATION = 50
@@ -47,15 +46,12 @@ class Subject:
     """What writes its statements."""
 
 
-def subjects_of(
-    experiment: ExperimentConfig, frames: Frames | None = None, half: Half = "held_out"
-) -> list[Subject]:
+def subjects_of(experiment: ExperimentConfig, frames: Frames | None = None) -> list[Subject]:
     """The environments of an experiment, as it configures them.
 
     Args:
         experiment: With resolved environments.
         frames: Frames of the statements; None writes them in the environments' own language.
-        half: Which half of the frames.
 
     Raises:
         ConfigError: One of them has no statements to be measured with.
@@ -65,15 +61,15 @@ def subjects_of(
             env_id,
             spec.env_name,
             (spec.env_config,),
-            _writer(spec.env_name, frames, half, f" (`envs.{env_id}`)"),
+            _writer(spec.env_name, frames, f" (`envs.{env_id}`)"),
         )
         for env_id, spec in experiment.envs.items()
     ]
 
 
-def subject_named(env_name: str, frames: Frames | None = None, half: Half = "held_out") -> Subject:
+def subject_named(env_name: str, frames: Frames | None = None) -> Subject:
     """An environment in the variants that its writer names; as `subjects_of`."""
-    writer = _writer(env_name, frames, half)
+    writer = _writer(env_name, frames)
     return Subject(env_name, env_name, writer.env_configs, writer)
 
 
@@ -111,7 +107,7 @@ async def _calibrate(
     judge: JudgeConfig, subjects: Sequence[Subject], statements: int, seed: int, cache: Path | None
 ) -> dict[str, Calibration]:
     asks = judge.type != "rule"
-    client = client_of(judge.llm) if asks else None
+    client = ChatClient(judge.llm) if asks else None
     answers = AnswerCache(cache) if asks and cache is not None else None
     found: dict[str, Calibration] = {}
     try:
@@ -162,7 +158,7 @@ def judge_digest(judge: JudgeConfig) -> str:
 
 def _model(llm: LLMJudgeConfig) -> dict[str, Any]:
     return {
-        "model": model_name(llm),
+        "model": llm.model or "",
         "temperature": llm.temperature,
         "max_tokens": llm.max_tokens,
         "prompts": PROMPT_VERSION,
@@ -249,11 +245,11 @@ class _Stored(BaseModel):
     environments: dict[str, _Measured]
 
 
-def _writer(env_name: str, frames: Frames | None, half: Half, where: str = "") -> type[Writer]:
+def _writer(env_name: str, frames: Frames | None, where: str = "") -> type[Writer]:
     writer = writer_of(env_name)
     if writer is None:
         raise NoWriterError(
             f"no statements can be written for {env_name!r}{where}: a judge can be calibrated on "
             "environments that say what their texts claim"
         )
-    return writer if frames is None else frame_writer(env_name, frames, half)
+    return writer if frames is None else frame_writer(env_name, frames)

@@ -8,7 +8,6 @@ from vagen.clients import DEADLINE, NoAnswerError
 from vagen.config.judge_options import LLMJudgeConfig
 from vagen.judge.llm.answers import read_verification
 from vagen.judge.llm.client import ChatClient
-from vagen.judge.llm.embedded import client_of
 from vagen.judge.llm.prompts import Role, verifier
 
 _TEXT, _TRUTH = "the door is left", '{"door": "left"}'
@@ -26,7 +25,7 @@ class Probe:
 async def probe(
     config: LLMJudgeConfig, key: str = "judge.llm", *, seconds: float | None = None
 ) -> Probe:
-    """Asks one question; of an extractor, loads it.
+    """Asks one question.
 
     Args:
         config: The endpoint.
@@ -34,13 +33,10 @@ async def probe(
         seconds: For all attempts that `config` allows; None makes one attempt.
 
     Raises:
-        EndpointError: The endpoint refuses the key or does not know the model, there is no key, or
-            the folder holds no extractor.
+        EndpointError: The endpoint refuses the key or does not know the model, or there is no
+            key.
     """
     start = time.monotonic()
-    if config.base_url is None:
-        client_of(config, key=key)
-        return Probe(time.monotonic() - start)
     once = config if seconds is not None else config.model_copy(update={"retries": 0})
     client = ChatClient(once, key=key)
     if seconds is not None:
