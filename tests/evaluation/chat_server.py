@@ -10,7 +10,7 @@ import hashlib
 import json
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -36,6 +36,10 @@ class Behaviour:
     """The only key that is let in."""
     said: tuple[str, ...] = ("no layout at all",)
     """What it chooses its answers from."""
+    instead: tuple[int, Any] | None = None
+    """Status and content of every response, whatever is asked."""
+    changed: dict[str, Any] = field(default_factory=dict)
+    """What replaces parts of every completion, such as its `usage`."""
 
 
 class ChatServer(ThreadedServer):
@@ -88,9 +92,12 @@ class ChatServer(ThreadedServer):
                 return _error(503, "busy")
             if fault == "server_error":
                 return _error(500, "sorry")
+            if behaviour.instead is not None:
+                status, content = behaviour.instead
+                return Response(json.dumps(content), status, media_type="application/json")
             digest = digest_of(body)
             text = behaviour.said[int(digest, 16) % len(behaviour.said)]
-            content = json.dumps(write(behaviour.form, text))
+            content = json.dumps(write(behaviour.form, text) | behaviour.changed)
             if fault == "cut":
                 length = {"Content-Length": str(len(content))}
                 half = content[: len(content) // 2]

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -16,8 +17,10 @@ from typing import Any
 import pytest
 import yaml
 from chat_server import ANSWER, FORMS, PROMPT, ChatServer, digest_of
+from markupsafe import escape
 from PIL import Image
 
+from vagen.cli.main import USER_ERROR, main
 from vagen.clients import EndpointError
 from vagen.config.base import ConfigError
 from vagen.config.infra import InfraConfig
@@ -177,6 +180,117 @@ def test_an_answer_of_any_form_is_the_models_own(
     assert {json.loads(line)["reply"]["reasoning"] for line in lines} == {
         "Let me see." if form == "reasoning" else ""
     }
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        "much",
+        [1],
+        {},
+        {"prompt_tokens": None, "completion_tokens": "7", "prompt_tokens_details": "none"},
+        {"prompt_tokens": -5, "completion_tokens": {"text": 3}, "prompt_tokens_details": [50]},
+        {"prompt_tokens": "many", "completion_tokens": float("inf")},
+        {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 90}},
+    ],
+)
+def test_an_odd_usage_costs_no_answer(server: ChatServer, tmp_path: Path, usage: Any) -> None:
+    server.behaviour.changed = {"usage": usage}
+    prices = {"version": "x", "models": {"openai:m": {"input": 1.0, "output": 1.0}}}
+    line = run(server, tmp_path / "e", count=1, prices=prices).lines[0]
+    assert (line.failed, line.episodes) == (0, 1) and len(server.bodies) == line.turns
+    assert line.tokens is not None and line.tokens.total >= 0 and (line.cost or 0.0) >= 0.0
+
+
+QUOTA = {"message": "You exceeded your current quota. " + "x" * 300, "type": "insufficient_quota"}
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "told"),
+    [
+        (402, {"error": {"message": "Insufficient credits"}}, "no credit left .*402 Insuf"),
+        (429, {"error": QUOTA}, "no credit left .*429 insufficient_quota You exceeded"),
+        (200, {"error": QUOTA}, "no credit left .*402 insufficient_quota You exceeded"),
+        (200, {"error": {"code": 402, "message": "Add credits"}}, "no credit left .*Add credits"),
+        (200, {"error": {"code": "invalid_api_key", "message": "bad"}}, "refuses the key"),
+        (200, {"object": "error", "code": 404, "message": "no m"}, "does not serve 'm' .*no m"),
+    ],
+)
+def test_what_no_request_can_pass_ends_the_evaluation(
+    server: ChatServer, tmp_path: Path, status: int, content: Any, told: str
+) -> None:
+    server.behaviour.instead = status, content
+    with pytest.raises(EndpointError, match=told):
+        run(server, tmp_path / "e", episodes=1)
+    assert len(server.bodies) == 1, "nothing is asked again"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"error": {"message": "model is warming up", "type": "odd"}}, "odd model is warming up"),
+        ({"error": "no GPU left"}, "200 with an error: no GPU left"),
+        ({"answer": "Left"}, 'no chat completion: {"answer": "Left"}'),
+        ("plain", 'no chat completion: "plain"'),
+    ],
+)
+def test_why_episodes_failed_stands_on_page_and_terminal(
+    server: ChatServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: Any,
+    reason: str,
+) -> None:
+    server.behaviour.instead = 200, content
+    found = run(server, tmp_path / "e", count=1, endpoint={"retries": 0})
+    assert found.lines[0].remark.startswith("1 episodes of openai:m@http")
+    assert reason in found.lines[0].remark
+    assert str(escape(reason)) in (tmp_path / "e" / "index.html").read_text()
+    assert main(["eval", str(tmp_path / "e")]) == USER_ERROR
+    printed = capsys.readouterr()
+    assert reason in printed.out and "no episode counts of openai:m@" in printed.err
+
+
+def test_an_address_where_nothing_answers_is_told_before_anything_is_played(
+    server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr("vagen.progress.note", notes.append)
+    dead = "openai:x@http://127.0.0.1:9/v1"
+    models = ["expert", {"model": dead, "name": "dead"}, f"openai:m@{server.base_url}"]
+    found = run(server, tmp_path / "e", models=models)
+    reason = "unreachable: http://127.0.0.1:9/v1, ConnectError"
+    assert f"dead: {reason}" in notes[1] and notes[2] == "lake: expert"
+    by_name = {line.model: line for line in found.lines}
+    assert by_name["dead"].episodes == 0 and by_name["dead"].failed == LEVELS
+    assert by_name["dead"].remark == f"{LEVELS} episodes of {dead} failed, {reason}"
+    assert by_name["expert"].episodes == by_name[models[2]].episodes == LEVELS
+    assert reason in (tmp_path / "e" / "index.html").read_text()
+    assert dead not in (tmp_path / "e" / "journal.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("cut", "form", "told"),
+    [
+        ("<think>", "text", "</think> without <think>: the server's chat template begins"),
+        ("<think>.*</think>", "reasoning", "no <think>: the server takes what it encloses away"),
+        ("<think>.*</think>", "text", "no <think>: the model does not write it, or the server"),
+        ("nothing", "text", None),
+    ],
+)
+def test_why_no_answer_has_the_layout_is_told(
+    server: ChatServer, tmp_path: Path, cut: str, form: str, told: str | None
+) -> None:
+    server.behaviour.said = tuple(re.sub(cut, "", said, flags=re.DOTALL) for said in SAID)
+    server.behaviour.form = form
+    line = run(server, tmp_path / "e").lines[0]
+    assert line.format_correct == (told is None)
+    if told is None:
+        assert line.remark == ""
+    else:
+        assert told in line.remark
+        assert "envs.frozenlake.env_config.tags.think=thinking" in line.remark
 
 
 def _play(url: str, folder: Path) -> None:

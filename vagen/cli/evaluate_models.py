@@ -38,6 +38,7 @@ def fetch_stored(options: Namespace) -> None:
 
 def evaluate_models(options: Namespace) -> None:
     """Makes or goes on with an evaluation, and prints its tables."""
+    from vagen.clients import EndpointError
     from vagen.evaluation import PAGE, evaluate, load_evaluation, record
     from vagen.progress import close, note
     from vagen.tracking import TrackingError
@@ -69,14 +70,22 @@ def evaluate_models(options: Namespace) -> None:
     for name, lines in evaluated.tables.items():
         print(f"\n{name}")
         _print(lines)
+    print()
+    for line in evaluated.lines:
+        if line.remark:
+            print(f"{line.model} on {line.environment}: {line.remark}")
     if evaluated.failed:
         print(
-            f"\n{evaluated.failed} episodes failed in their endpoint or environment and do not "
+            f"{evaluated.failed} episodes failed in their endpoint or environment and do not "
             f"count: vagen eval {folder} --rerun failed"
         )
     if evaluated.stopped:
         print(f"\nstopped at {evaluated.stopped}: raise it and go on, vagen eval {folder} ...")
     print(f"\n{folder / PAGE}  (vagen view {folder})")
+    silent = [line for line in evaluated.lines if line.failed and not line.episodes]
+    if silent:
+        names = ", ".join(f"{line.model} on {line.environment}" for line in silent)
+        raise EndpointError(f"no episode counts of {names}")
 
 
 def _source(options: Namespace, target: Path) -> Path | dict[str, Any]:

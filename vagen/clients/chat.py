@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from vagen.clients.client import Client
 from vagen.clients.errors import NoAnswerError, Reason
-from vagen.clients.http import HttpEndpoint
+from vagen.clients.http import HttpEndpoint, short_words
 
 CHARACTERS_PER_TOKEN = 3
 """A careful guess, for limits of tokens."""
@@ -49,20 +49,30 @@ class Tokens:
         return self.input + self.output
 
     @classmethod
-    def of_usage(cls, usage: Mapping[str, Any] | None) -> "Tokens":
-        """Those of a response's `usage`; what it does not tell is 0."""
-        usage = usage or {}
+    def of_usage(cls, usage: Any) -> "Tokens":
+        """Those of a response's `usage`; what it does not tell, or not as a count, is 0."""
 
         def part(section: str, name: str) -> int:
-            return int((usage.get(section) or {}).get(name) or 0)
+            return _count(_mapping(_mapping(usage).get(section)).get(name))
 
         return cls(
-            input=int(usage.get("prompt_tokens") or 0),
-            output=int(usage.get("completion_tokens") or 0),
+            input=_count(_mapping(usage).get("prompt_tokens")),
+            output=_count(_mapping(usage).get("completion_tokens")),
             cached=part("prompt_tokens_details", "cached_tokens"),
             image=part("prompt_tokens_details", "image_tokens"),
             reasoning=part("completion_tokens_details", "reasoning_tokens"),
         )
+
+
+def _mapping(found: Any) -> Mapping[str, Any]:
+    return found if isinstance(found, Mapping) else {}
+
+
+def _count(found: Any) -> int:
+    try:
+        return max(int(float(found)), 0)
+    except (TypeError, ValueError, OverflowError):
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,10 @@ class Chat(Protocol):
         """
         ...
 
+    async def probe(self) -> None:
+        """Raises NoAnswerError if nothing answers at its address."""
+        ...
+
     async def close(self) -> None:
         """Closes the connections."""
         ...
@@ -122,20 +136,31 @@ class OpenAIChat:
         async def attempt() -> Reply:
             response = await self.endpoint.post("chat/completions", body)
             self.endpoint.check(response)
+            secret = self.endpoint.secret
             try:
-                return read_completion(response.json())
+                completion = response.json()
             except ValueError:
-                raise NoAnswerError(Reason.INVALID, "no JSON") from None
+                words = short_words(response.text, secret)
+                raise NoAnswerError(Reason.INVALID, f"no JSON: {words}") from None
+            return read_completion(completion, secret)
 
         return await self.client.ask(attempt, tokens=tokens_of(body))
+
+    async def probe(self) -> None:
+        """See `Chat`."""
+        await self.endpoint.probe()
 
     async def close(self) -> None:
         """Closes the connections."""
         await self.endpoint.close()
 
 
-def read_completion(completion: Any) -> Reply:
+def read_completion(completion: Any, secret: str | None = None) -> Reply:
     """The reply in a chat completion.
+
+    Args:
+        completion: What came.
+        secret: The key, which no message has.
 
     Raises:
         NoAnswerError: It is none.
@@ -148,7 +173,8 @@ def read_completion(completion: Any) -> Reply:
         tokens = Tokens.of_usage(completion.get("usage"))
         calls = message.get("tool_calls") or message.get("function_call")
     except (LookupError, TypeError, AttributeError, ValueError):
-        raise NoAnswerError(Reason.INVALID, "no chat completion") from None
+        words = short_words(json.dumps(completion, default=str), secret)
+        raise NoAnswerError(Reason.INVALID, f"no chat completion: {words}") from None
     if isinstance(content, list):
         content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
     if not isinstance(content, str | None):

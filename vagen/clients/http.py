@@ -18,6 +18,28 @@ _LONGEST_WAIT = 600.0
 """Seconds that an endpoint can make us wait by `Retry-After`."""
 _MOST_DETAIL = 200
 """Characters of an endpoint's own words that are passed on."""
+_SPENT = (
+    "insufficient_quota",
+    "insufficient_credit",
+    "insufficient_balance",
+    "billing_",
+    "exceeded your current quota",
+    "credit balance is too low",
+)
+"""What errors are called, or say, where the key is right and nothing is left to pay with."""
+_STATUS = {
+    "insufficient_quota": 402,
+    "invalid_api_key": 401,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "model_not_found": 404,
+    "not_found_error": 404,
+    "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
+    "overloaded_error": 503,
+    "server_error": 500,
+}
+"""The status that an error should have had, by its code or type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +78,11 @@ class Place:
             retry_after: The header.
         """
         detail = f"{status} {words}"
+        if status == 402 or (status in (400, 403, 429) and any(word in words for word in _SPENT)):
+            return EndpointError(
+                f"`{self.section}`: {self.base_url} has no credit left for this key ({detail}); "
+                f"top it up, or name another key's variable in `{self.section}.api_key_env`"
+            )
         if status in (401, 403):
             source = self.api_key_env or "no variable: it is null"
             return EndpointError(
@@ -97,20 +124,46 @@ class HttpEndpoint:
         try:
             return await self.client.send(lambda: self._connection().post(path, json=body))
         except httpx.TimeoutException:
-            raise NoAnswerError(Reason.TIMEOUT) from None
+            raise NoAnswerError(Reason.TIMEOUT, self.place.base_url) from None
         except (httpx.TransportError, httpx.DecodingError) as error:
-            raise NoAnswerError(Reason.UNREACHABLE, type(error).__name__) from None
+            where = f"{self.place.base_url}, {type(error).__name__}"
+            raise NoAnswerError(Reason.UNREACHABLE, where) from None
 
-    def check(self, response: httpx.Response) -> None:
-        """Refuses a response that is none.
+    async def probe(self) -> None:
+        """Sees whether anything answers at the address, whatever it answers.
 
         Raises:
-            NoAnswerError, EndpointError: By its status.
+            NoAnswerError: Nothing does.
         """
-        if response.status_code != 200:
-            words = short_words(response.text, self.secret)
-            retry_after = response.headers.get("retry-after")
-            raise self.place.failure(response.status_code, words, retry_after)
+
+        async def attempt() -> None:
+            try:
+                await self.client.send(lambda: self._connection().get("models"))
+            except httpx.HTTPError as error:
+                where = f"{self.place.base_url}, {type(error).__name__}"
+                raise NoAnswerError(Reason.UNREACHABLE, where) from None
+
+        await self.client.ask(attempt, tokens=0)
+
+    def check(self, response: httpx.Response) -> None:
+        """Refuses a response that is none, or an error that calls itself a success.
+
+        Raises:
+            NoAnswerError, EndpointError: By its status, or the one that its error tells.
+        """
+        status, error = response.status_code, _error_in(response)
+        if status == 200 and not error:
+            return
+        names = [str(error[key]) for key in ("code", "type") if error.get(key)]
+        told = " ".join([*dict.fromkeys(names), str(error.get("message") or "")]).strip()
+        words = short_words(told or response.text, self.secret)
+        if status == 200:
+            numbers = [int(name) for name in names if name.isdecimal() and 400 <= int(name) < 600]
+            known = [_STATUS[name] for name in names if name in _STATUS]
+            if not (numbers or known):
+                raise NoAnswerError(Reason.INVALID, f"200 with an error: {words}")
+            status = (numbers or known)[0]
+        raise self.place.failure(status, words, response.headers.get("retry-after"))
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -128,6 +181,18 @@ class HttpEndpoint:
                 limits=httpx.Limits(max_connections=self.client.config.concurrency),
             )
         return self._http
+
+
+def _error_in(response: httpx.Response) -> dict[str, Any]:
+    """The error that a response tells; empty if it tells none."""
+    try:
+        body = response.json()
+    except ValueError:
+        return {}
+    if not isinstance(body, dict) or body.get("choices"):
+        return {}
+    found = body if body.get("object") == "error" else body.get("error")
+    return found if isinstance(found, dict) else {"message": found} if found else {}
 
 
 def short_words(text: str, secret: str | None) -> str:

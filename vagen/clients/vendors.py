@@ -53,9 +53,12 @@ class LiteLLMChat:
                 raise
             except Exception as error:  # every vendor fails in its own way
                 raise self._failure(error) from None
-            return read_completion(found.model_dump())
+            return read_completion(found.model_dump(), self.secret)
 
         return await self.client.ask(attempt, tokens=tokens_of(body))
+
+    async def probe(self) -> None:
+        """A vendor's address is LiteLLM's to know: the first request shows whether it is there."""
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -5,6 +5,7 @@ The folder says what is evaluated (`evaluation.yaml`) and keeps what was answere
 again, with the answers that are in the journal.
 """
 
+import asyncio
 import itertools
 import json
 import re
@@ -25,7 +26,7 @@ from vagen.config.yaml_io import Document, dump_yaml, read_yaml
 from vagen.evaluation.export import as_csv, as_latex, as_markdown
 from vagen.evaluation.journal import Journal
 from vagen.evaluation.prices import Budget, Prices, load_prices
-from vagen.evaluation.rows import Row, Stage
+from vagen.evaluation.rows import Row, Stage, unreachable
 from vagen.evaluation.specs import SCRIPTED, endpoint_options, parse_spec
 from vagen.evaluation.table import Line, cells, ranked, read_line
 from vagen.report.files import write_whole
@@ -115,6 +116,7 @@ def evaluate(
         for model, tokens in journal.spent.items():
             budget.add(tokens, prices.price(model))
         stage = Stage(options, infra, journal, prices, budget)
+        _probe(stage, rows, rerun_failed)
         # Hosted models last: what fails here fails before anything is paid for.
         for row in sorted(rows, key=lambda row: row.hosted is not None):
             if not _is_played(stage, row, rerun_failed):
@@ -257,6 +259,25 @@ def _check(options: EvaluationConfig, prices: Prices, rows: Sequence[Row]) -> No
             check_model(row.model_path)
 
 
+def _probe(stage: Stage, rows: Sequence[Row], rerun_failed: bool) -> None:
+    """Finds hosted models that never answered and at whose address nothing does, before anybody
+    plays.
+    """
+    options = stage.options
+    for entry in {row.entry.label: row.entry for row in rows if row.hosted}.values():
+        unplayed = [row for row in rows if row.entry.label == entry.label]
+        unplayed = [row for row in unplayed if not _is_played(stage, row, rerun_failed)]
+        hosted = parse_spec(entry.model)
+        if hosted is None or not unplayed or entry.model in stage.journal.spent:
+            continue
+        own = endpoint_options(options.endpoint, entry.endpoint, entry.label)
+        brief = {"timeout": min(own.timeout, 10.0), "retries": min(own.retries, 3)}
+        own = own.model_copy(update=brief)
+        if reason := asyncio.run(unreachable(hosted.chat(own, entry.model))):
+            progress.note(f"{entry.label}: {reason}; it does not play")
+            stage.unreachable[entry.label] = reason
+
+
 def _is_played(stage: Stage, row: Row, rerun_failed: bool) -> bool:
     """Whether a row is there, complete, and shows what is asked for now."""
     try:
@@ -301,7 +322,7 @@ def _report(
         _write(folder / f"table.{suffix}", write(tables))
     boards = {
         name: [
-            Entry(text, line.success, line.ci95, line.cost, line.report)
+            Entry(text, line.success, line.ci95, line.cost, line.report, line.remark)
             for text, line in zip(tables[name], by_environment[name], strict=True)
         ]
         for name in order

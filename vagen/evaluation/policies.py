@@ -55,6 +55,8 @@ class HostedPolicy:
         self.transcript = Transcript()
         self.forms: Counter[str] = Counter()
         """Answers by form (`Reply.form`)."""
+        self.reasoned = 0
+        """Answers of which the endpoint told reasoning apart."""
         self.tokens = Tokens()
         """Of all answers, those from the journal included."""
         self._environment, self._spec = environment, spec
@@ -83,6 +85,7 @@ class HostedPolicy:
         if isinstance(found, str):
             raise EndpointFailure(found)
         self.forms[found.form] += 1
+        self.reasoned += bool(found.reasoning)
         self.tokens += found.tokens
         self._learn(body, found)
         ids = self.transcript.ids(found.text)

@@ -36,7 +36,7 @@ class Price(Section):
         """What tokens cost."""
         cached = self.input if self.cached_input is None else self.cached_input
         image = self.input if self.image is None else self.image
-        text = tokens.input - tokens.cached - tokens.image
+        text = max(tokens.input - tokens.cached - tokens.image, 0)
         parts = (
             text * self.input,
             tokens.cached * cached,

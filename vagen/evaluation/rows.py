@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from vagen import progress
-from vagen.clients.chat import Tokens
+from vagen.clients import NoAnswerError
+from vagen.clients.chat import Chat, Tokens
 from vagen.config.base import config_digest, known
 from vagen.config.client_options import ClientConfig
 from vagen.config.evaluation_options import EvaluationConfig, ModelEntry
 from vagen.config.infra import InfraConfig
 from vagen.config.schema import ExperimentConfig
+from vagen.envs import parse_env_config
 from vagen.evaluation.journal import Journal
 from vagen.evaluation.policies import (
     EndpointFailure,
@@ -56,6 +58,8 @@ class Played:
     """Answers of a hosted model that were no plain text, by form."""
     tokens: Tokens | None = None
     """Of all answers of a hosted model."""
+    advice: str = ""
+    """Why so few answers of a hosted model have the layout, and what helps; empty if they have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,8 @@ class Stage:
     journal: Journal
     prices: Prices
     budget: Budget
+    unreachable: dict[str, str] = field(default_factory=dict)
+    """Hosted models at whose address nothing answers, with the reason."""
 
     def play(self, row: Row) -> None:
         """Plays a row and commits it, in the place of what was there.
@@ -112,6 +118,8 @@ class Stage:
         specs = evaluation_specs(config, levels, split, attempts=attempts)
         if row.hosted is None:
             played = self._play_script(config, row.entry.model, specs)
+        elif reason := self.unreachable.get(row.entry.label):
+            played = Played(failed={spec.trajectory_id: reason for spec in specs})
         else:
             played = self._play_hosted(row, config, row.hosted, specs)
         self._commit(row, config, played, len(specs) // attempts, facts)
@@ -162,6 +170,7 @@ class Stage:
         played = self._run(config, policy, specs, places, close=chat.close)
         played.forms = {form: n for form, n in policy.forms.items() if form != "text"}
         played.tokens = policy.tokens
+        played.advice = layout_advice(config, played.trajectories, policy.reasoned)
         return played
 
     def _run(
@@ -257,10 +266,57 @@ class Stage:
                 "failed": played.failed,
                 "unplayed": played.unplayed,
                 "forms": played.forms,
+                "advice": played.advice,
                 "tokens": played.tokens and asdict(played.tokens),
             },
             replace=True,
         )
+
+
+def layout_advice(
+    config: ExperimentConfig, trajectories: Sequence[Trajectory], reasoned: int
+) -> str:
+    """Why most answers lack the tags of their reasoning, and what helps; empty if they have them.
+
+    Args:
+        config: The experiment.
+        trajectories: The episodes of a hosted model.
+        reasoned: Answers of which the endpoint told reasoning apart.
+    """
+    for config_id, spec in config.envs.items():
+        options = parse_env_config(spec.env_name, spec.env_config)
+        begin, end = f"<{options.tags.think}>", f"</{options.tags.think}>"
+        turns = [turn for t in trajectories if t.config_id == config_id for turn in t.turns]
+        lost = [
+            turn.response_text
+            for turn in turns
+            if not turn.parsed.format_correct and begin not in turn.response_text
+        ]
+        if not options.layout.think or not lost or 2 * len(lost) <= len(turns):
+            continue
+        if 2 * sum(end in text for text in lost) > len(lost):
+            why = f"{end} without {begin}: the server's chat template begins the answer with it"
+        elif 2 * reasoned > len(lost):
+            why = f"no {begin}: the server takes what it encloses away as reasoning"
+        else:
+            why = f"no {begin}: the model does not write it, or the server takes it away"
+        return (
+            f"{len(lost)} of {len(turns)} answers in {config_id} have {why}; rename the tag "
+            f"(envs.{config_id}.env_config.tags.think=thinking), or serve the model without a "
+            "reasoning parser and with a chat template that leaves answers alone"
+        )
+    return ""
+
+
+async def unreachable(chat: Chat) -> str:
+    """Why nothing answers at the address of a hosted model; empty if something does."""
+    try:
+        await chat.probe()
+    except NoAnswerError as error:
+        return str(error)
+    finally:
+        await chat.close()
+    return ""
 
 
 def judged(config: ExperimentConfig, attempts: int) -> ExperimentConfig:

@@ -1,5 +1,6 @@
 """What the rows of an evaluation say: success and how sure it is, costs, world model."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -66,6 +67,8 @@ class Line:
     """Episodes that the budget left no room for."""
     forms: dict[str, int] = field(default_factory=dict)
     """Answers that were no plain text, by form."""
+    remark: str = ""
+    """Why episodes failed, and why answers have no layout; empty if neither is so."""
     report: str = ""
     """Its episodes as a page, beside the table."""
 
@@ -95,6 +98,12 @@ def read_line(
     price = prices.price(results["model"])
     cost = price.of(tokens) if tokens is not None and price is not None else None
     solved = metrics.get(f"{split}/success", 0.0) * (played - errors)
+    failed, remarks = results.get("failed", {}), []
+    if failed:
+        [(reason, count)] = Counter(failed.values()).most_common(1)
+        remarks.append(f"{count} episodes of {results['model']} failed, {reason}")
+    if results.get("advice"):
+        remarks.append(results["advice"])
     return Line(
         environment=environment,
         model=label,
@@ -116,9 +125,10 @@ def read_line(
         tokens=tokens,
         cost=cost,
         cost_per_solved=cost / solved if cost is not None and solved else None,
-        failed=errors + len(results.get("failed", ())),
+        failed=errors + len(failed),
         unplayed=len(results.get("unplayed", ())),
         forms=results.get("forms", {}),
+        remark="; ".join(remarks),
     )
 
 

@@ -28,6 +28,8 @@ class Entry:
     cost: float | None
     report: str
     """Address of its episodes' page, relative to this one."""
+    remark: str = ""
+    """What went wrong; empty if nothing did."""
 
 
 def write_leaderboard(

@@ -101,7 +101,7 @@ class ChatRenderer:
         if f"{ANSWER}{self._eos}" not in self._template(self._stubs, generate=False):
             raise RenderError(
                 f"the chat template does not end an assistant's turn with {self._eos!r}: set the "
-                "tokenizer's eos_token to the token that does"
+                f"tokenizer's eos_token to the token that does{self._reasoning()}"
             )
         self._specials = sorted(
             {str(token) for token in self.tokenizer.all_special_tokens if len(str(token)) > 1}
@@ -120,7 +120,9 @@ class ChatRenderer:
         whole = self._template([*self._stubs, self._user(observation)], generate=True)
         _, ended, rest = whole.partition(f"{ANSWER}{self._eos}")
         if not ended:
-            raise RenderError("the chat template renders earlier turns anew after later ones")
+            raise RenderError(
+                f"the chat template renders earlier turns anew after later ones{self._reasoning()}"
+            )
         return Rendered(self._tokenize(rest, frames), frames)
 
     def fitted(self, observation: Observation) -> Observation:
@@ -150,6 +152,7 @@ class ChatRenderer:
             raise RenderError(
                 "the conversation rendered turn by turn differs from the whole rendered at once: "
                 f"{self.tokenizer.decode(parts)!r} is not {self.tokenizer.decode(whole)!r}"
+                f"{self._reasoning()}"
             )
 
     def _user(self, observation: Observation) -> dict[str, Any]:
@@ -171,6 +174,16 @@ class ChatRenderer:
             if piece:
                 content.append({"type": "text", "text": self._escape(piece)})
         return {"role": "user", "content": content}
+
+    def _reasoning(self) -> str:
+        """What to do about a template that moves reasoning; empty if this one does not."""
+        if "think>" not in str(getattr(self.tokenizer, "chat_template", "")):
+            return ""
+        return (
+            ". It is the template of a reasoning model, which begins answers with <think> or takes "
+            "reasoning out of earlier ones: take the model's instruct version, or a chat_template "
+            "that leaves answers as they are"
+        )
 
     def _escape(self, text: str) -> str:
         """Breaks the model's special tokens where they stand in plain text."""
