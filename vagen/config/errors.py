@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from vagen.config.addresses import redact
 from vagen.config.base import ConfigError
+from vagen.config.foreign import native
 
 KeyPath = tuple[str, ...]
 ANY_KEY = "<id>"
@@ -83,7 +84,13 @@ def _explain(
     where = f" ({place})" if place else ""
     kind = detail["type"]
     if kind == "extra_forbidden":
-        return f"unknown key `{dotted}`{where}; {_suggest(model, local, prefix)}"
+        meant = [
+            f"{'.'.join(leaf)} here: {meaning}".lstrip()
+            for leaf in _leaves_of(detail["input"])
+            if (meaning := native((*path, *leaf)))
+        ]
+        advice = "; ".join(meant) or _suggest(model, local, prefix)
+        return f"unknown key `{dotted}`{where}; {advice}"
     if kind == "missing":
         return f"`{dotted}` is missing{where}{_other_ids(tree, local)}"
     value = detail["input"]
@@ -114,6 +121,13 @@ def _suggest(model: type[BaseModel], local: KeyPath, prefix: KeyPath) -> str:
         return f"did you mean {' or '.join(f'`{path}`' for path in by_leaf[leaf])}?"
     here = f"`{'.'.join((*prefix, *local[:-1]))}`" if (*prefix, *local[:-1]) else "the top level"
     return f"{here} has: {', '.join(siblings)}"
+
+
+def _leaves_of(value: Any) -> list[KeyPath]:
+    """Paths of what a tree holds below itself; an empty one of what is no tree."""
+    if not isinstance(value, dict) or not value:
+        return [()]
+    return [(str(key), *rest) for key, inner in value.items() for rest in _leaves_of(inner)]
 
 
 def _other_ids(tree: Any, local: KeyPath) -> str:

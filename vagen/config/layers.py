@@ -52,6 +52,12 @@ def parse_override(text: str) -> Document:
     """
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
+    if (sign := key.strip()[:1]) in ("+", "~"):
+        raise ConfigError(
+            f"`{text}` begins with Hydra's {sign}: write `{key.strip().lstrip('+~')}=value`, for "
+            "options of this package as they are; what verl alone knows goes below "
+            "`infra.verl.extra`, as `infra.verl.extra.KEY=value`"
+        )
     if not equals or not all(path):
         raise ConfigError(f"`{text}` is not an override; write `dotted.key=value`")
     try:

@@ -1,0 +1,205 @@
+"""What options of verl, VAGEN and RAGEN are called here, for those who come from there."""
+
+_MODEL, _ACTOR, _ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "rollout"))
+_EXTRA = "an option of verl's that this has no name for goes through `infra.verl.extra`"
+_MICRO = "micro batches are filled by tokens: `{}`, with infra.engine=verl `infra.verl.{}`".format(
+    f"{_ACTOR}.ppo_max_token_len", "max_token_len_per_gpu"
+)
+_LEVELS = "levels are drawn by the environments: `envs.<id>.train_size`, `val_size`, `test_size`"
+_TURNS = "`rollout_manager.max_turns`"
+_SERVICE = "where environments run is `infra.environments.placement`"
+_RESUME = "`vagen resume RUN` goes on with a run"
+_REWARD = (
+    "rewards are the environment's (`envs.<id>.env_config.reward`) and the judge's "
+    "(`judge.use_state_reward`)"
+)
+_FILTER = "`algorithm.rollout_filter.{}`"
+_WARMUP = "a number of iterations: `{}.optim.lr_warmup_steps`"
+_OFFLOAD = {
+    f"fsdp_config.{name}": f"`infra.verl.{name}`"
+    for name in ("param_offload", "optimizer_offload", "fsdp_size")
+}
+_BATCHES = {
+    f"{kind}{suffix}": _MICRO
+    for kind in ("ppo_micro_batch_size", "log_prob_micro_batch_size", "forward_micro_batch_size")
+    for suffix in ("", "_per_gpu")
+} | {
+    f"{kind}_max_token_len_per_gpu": "`infra.verl.max_token_len_per_gpu`"
+    for kind in ("ppo", "log_prob", "forward")
+}
+_NETWORK = {
+    **_BATCHES,
+    **_OFFLOAD,
+    "use_dynamic_bsz": _MICRO,
+    "log_prob_use_dynamic_bsz": _MICRO,
+    "strategy": "it is FSDP with infra.engine=verl",
+    "shuffle": "trajectories are always shuffled",
+    "ulysses_sequence_parallel_size": _EXTRA,
+    "checkpoint": "`infra.save_freq`; a checkpoint holds all that resuming needs",
+}
+
+
+def _below(prefix: str, names: dict[str, str]) -> dict[str, str]:
+    return {f"{prefix}.{name}": meaning for name, meaning in names.items()}
+
+
+FOREIGN: dict[str, str] = {
+    # verl
+    "data.train_files": _LEVELS,
+    "data.val_files": _LEVELS,
+    "data.val_batch_size": "all of `envs.<id>.val_size` are played",
+    "data.gen_batch_size": "`data.train_batch_size`, and for dynamic sampling "
+    "`algorithm.filter_groups.max_num_gen_batches`",
+    "data.shuffle": "levels are drawn by `seed`",
+    "data.seed": "`seed`",
+    **_below(
+        _MODEL,
+        {
+            "enable_gradient_checkpointing": "`infra.verl.gradient_checkpointing`",
+            "use_remove_padding": "padding is always removed",
+            "trust_remote_code": "code of a model's repository is never run",
+            "use_shm": _EXTRA,
+        },
+    ),
+    **_below(_ACTOR, _NETWORK),
+    **_below(
+        _ACTOR,
+        {
+            "clip_ratio": f"`{_ACTOR}.clip_ratio_low` and `{_ACTOR}.clip_ratio_high`",
+            "kl_coef": "`algorithm.kl_ctrl.kl_coef`, or as a loss "
+            f"`{_ACTOR}.use_kl_loss` and `{_ACTOR}.kl_loss_coef`",
+            "optim.lr_warmup_steps_ratio": _WARMUP.format(_ACTOR),
+            "optim.warmup_style": f"`{_ACTOR}.optim.lr_scheduler_type`",
+            "optim.total_training_steps": "`trainer.total_training_steps`",
+            "optim.clip_grad": f"`{_ACTOR}.grad_clip`",
+            "use_torch_compile": _EXTRA,
+        },
+    ),
+    "actor_rollout_ref.ref": "the reference is laid out as the actor: `infra.verl.param_offload`, "
+    "`infra.verl.max_token_len_per_gpu`",
+    "actor_rollout_ref.hybrid_engine": "`infra.verl.rollout_gpus` only play; with 0 all do both",
+    **_below(_ROLLOUT, _BATCHES),
+    **_below(
+        _ROLLOUT,
+        {
+            "n": "`rollout_manager.n_trajectory`",
+            "name": "`infra.verl.rollout`",
+            "mode": "conversations are always played side by side",
+            "dtype": "`infra.dtype`",
+            "prompt_length": "`data.max_prompt_length`",
+            "response_length": "`data.max_response_length`, of one turn",
+            "max_model_len": "`data.max_trajectory_length`",
+            "max_num_seqs": f"`{_ROLLOUT}.max_concurrency`",
+            "max_num_batched_tokens": _EXTRA,
+            "tensor_model_parallel_size": "`infra.verl.tensor_model_parallel_size`",
+            "gpu_memory_utilization": "`infra.verl.gpu_memory_utilization`",
+            "do_sample": f"`{_ROLLOUT}.temperature`, above 0 in training",
+            "val_kwargs.do_sample": f"`{_ROLLOUT}.val_kwargs.temperature`; 0 is greedy",
+            "calculate_log_probs": "they always are",
+            "enforce_eager": _EXTRA,
+            "free_cache_engine": _EXTRA,
+            "enable_chunked_prefill": _EXTRA,
+            "load_format": _EXTRA,
+            "engine_kwargs": _EXTRA,
+            "multi_turn.enable": f"episodes always have turns: {_TURNS}",
+            "multi_turn": _TURNS,
+            "agent.num_workers": "`infra.verl.agent_workers`",
+            "agent": "`infra.verl.agent_workers`",
+            "rollout_filter_ratio": _FILTER.format("value"),
+            "rollout_filter_value": _FILTER.format("value"),
+            "rollout_filter_strategy": _FILTER.format("strategy"),
+            "rollout_filter_type": f"{_FILTER.format('strategy')}; it goes by the deviation",
+            "rollout_filter_include_zero": _FILTER.format("include_zero"),
+            "rollout_filter_top_p_prob_mode": _FILTER.format("top_p_prob_mode"),
+            "filter_loss_scaling": _FILTER.format("loss_scaling"),
+        },
+    ),
+    **_below("critic", _NETWORK),
+    "critic.model.path": f"the critic starts from the policy's weights: `{_MODEL}.path`",
+    "critic.model.enable_gradient_checkpointing": "`infra.verl.gradient_checkpointing`",
+    "critic.optim.lr_warmup_steps_ratio": _WARMUP.format("critic"),
+    "critic.optim.warmup_style": "`critic.optim.lr_scheduler_type`",
+    **_below("critic.model", _OFFLOAD),
+    "algorithm.use_kl_in_reward": "`algorithm.kl_ctrl.kl_coef`; 0 is off",
+    "algorithm.kl_penalty": "in the reward it is k1 (`algorithm.kl_ctrl.kl_coef`); as a loss "
+    f"`{_ACTOR}.kl_loss_type`",
+    "algorithm.norm_adv_by_std_in_grpo": "`algorithm.adv_estimator=rloo` does not divide by it",
+    "algorithm.filter_groups.enable": "`algorithm.filter_groups.max_num_gen_batches` above 1",
+    "algorithm.rollout_is": f"`{_ACTOR}.tis_imp_ratio_cap`",
+    "algorithm.rollout_correction": f"`{_ACTOR}.tis_imp_ratio_cap`",
+    "trainer.nnodes": "`infra.verl.nnodes`",
+    "trainer.n_gpus_per_node": "`infra.verl.n_gpus_per_node`",
+    "trainer.total_epochs": "`trainer.total_training_steps`, in iterations",
+    "trainer.save_freq": "`infra.save_freq`",
+    "trainer.resume_mode": _RESUME,
+    "trainer.resume_from_path": _RESUME,
+    "trainer.logger": "MLflow is always told; `infra.trackers` are others",
+    "trainer.experiment_name": "`name`",
+    "trainer.default_local_dir": "`infra.output_dir`",
+    "trainer.val_before_train": "the policy is always tested before it trains",
+    "trainer.val_only": "`vagen eval RUN` measures a policy",
+    "trainer.log_val_generations": "`vagen view RUN` shows every episode",
+    "trainer.val_generations_to_log_to_wandb": "`vagen view RUN` shows every episode",
+    "trainer.rollout_data_dir": "`vagen view RUN` shows every episode, from the run's folder",
+    "trainer.validation_data_dir": "`vagen view RUN` shows every episode, from the run's folder",
+    "trainer.max_actor_ckpt_to_keep": "checkpoints that nothing needs any more are removed; of "
+    "episodes `trainer.keep_iterations`",
+    "trainer.balance_batch": _EXTRA,
+    "trainer.device": "`infra.device`",
+    "ray_init": "`infra.verl.ray_address`",
+    "ray_kwargs": "`infra.verl.ray_address`",
+    "reward_model": _REWARD,
+    "custom_reward_function": _REWARD,
+    "global_profiler": "`infra.profile_iteration`",
+    # VAGEN
+    "rollout_manager.base_url": f"{_SERVICE}: `infra.environments.url`",
+    "rollout_manager.use_service": _SERVICE,
+    "rollout_manager.timeout": "`infra.environments.answer_seconds`",
+    "rollout_manager.mini_batch_size": f"`{_ROLLOUT}.max_concurrency`",
+    "algorithm.high_level_lambda": "`algorithm.high_level_lam`",
+    # RAGEN
+    "agent_proxy.max_turn": _TURNS,
+    "agent_proxy.max_actions_per_turn": "`envs.<id>.env_config.max_actions_per_step`",
+    "agent_proxy.action_sep": "`envs.<id>.env_config.action_sep`",
+    "agent_proxy.enable_think": "`envs.<id>.env_config.prompt_format`: free_think or no_think",
+    "agent_proxy.use_turn_scores": "`rollout_manager.use_multi_turn_reward`",
+    "agent_proxy.max_context_window": "`rollout_manager.window_size`, with "
+    "`rollout_manager.context`=window",
+    "agent_proxy.context_window_mode": "`rollout_manager.context`",
+    "agent_proxy.reward_normalization.method": "`algorithm.reward_normalization.method`",
+    "agent_proxy.reward_normalization.grouping": "`algorithm.reward_normalization.grouping`",
+    "agent_proxy": _TURNS,
+    "es_manager.train.env_groups": "`data.train_batch_size`",
+    "es_manager.train.group_size": "`rollout_manager.n_trajectory`",
+    "es_manager.val.env_groups": "`envs.<id>.val_size`",
+    "es_manager.val.group_size": f"`{_ROLLOUT}.val_kwargs.n`",
+    "es_manager": "environments are in `envs`, `data.train_batch_size` levels are played "
+    "`rollout_manager.n_trajectory` times each",
+    "ctx_manager": "`rollout_manager.context`",
+    "model.path": f"`{_MODEL}.path`",
+    "model_path": f"`{_MODEL}.path`",
+    "lora.rank": f"`{_MODEL}.lora_rank`",
+    "lora.alpha": f"`{_MODEL}.lora_alpha`",
+    "lora.target_modules": f"`{_MODEL}.target_modules`",
+    "micro_batch_size_per_gpu": _MICRO,
+    "ppo_mini_batch_size": f"`{_ACTOR}.ppo_mini_batch_size`",
+    "enable_response_mask": "`rollout_manager.use_loss_mask`",
+    "system.CUDA_VISIBLE_DEVICES": "`infra.device`, or the environment variable itself",
+    "collapse_detection": "`trainer.template_collapse_freq`",
+}
+"""Option there, and what does its job here. Whole sections stand for all their options."""
+
+
+def native(path: tuple[str, ...]) -> str | None:
+    """What does the job of an option that is unknown here; None if nobody has such a one.
+
+    Shortened names are found too: `rollout.n` is `actor_rollout_ref.rollout.n`.
+    """
+    for length in range(len(path), 0, -1):
+        name = ".".join(path[:length])
+        if name in FOREIGN:
+            return FOREIGN[name]
+        found = [key for key in FOREIGN if "." in name and key.endswith(f".{name}")]
+        if found:
+            return FOREIGN[found[0]]
+    return None
