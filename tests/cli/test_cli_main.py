@@ -186,3 +186,12 @@ def test_the_help_names_the_experiments(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     assert "frozenlake-tiny" in capsys.readouterr().out.partition("experiments:")[2]
+
+
+def test_without_a_command_or_an_experiment_there_is_help(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 0 and "usage: vagen" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["run"])
+    assert ended.value.code == 2 and "vagen run frozenlake-tiny" in capsys.readouterr().out

@@ -8,6 +8,7 @@ import argparse
 import importlib
 import shlex
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +29,24 @@ class Command:
     summary: str
     words: str | None = None
     """Help of the experiment and the overrides, if the command takes them."""
+    examples: tuple[str, ...] = ()
+    """What may follow `vagen`, for the help."""
 
 
 _WORDS = "experiment (a name under experiments/, or a file), then dotted overrides: key=value"
 
 COMMANDS = {
-    "run": Command("vagen.cli.run:run", "train: the whole pipeline, or one step of it", _WORDS),
+    "run": Command(
+        "vagen.cli.run:run",
+        "train: the whole pipeline, or one step of it",
+        _WORDS,
+        (
+            "run frozenlake-tiny",
+            "run frozenlake-tiny trainer.total_training_steps=10 seed=1",
+            "run frozenlake-tiny --seeds 0-4 preset=vagen_base",
+            "run --stage judge --from outputs/latest/iterations/0003/rollout",
+        ),
+    ),
     "sweep": Command(
         "vagen.cli.sweep:sweep",
         "train many times: grid, random, TPE, successive halving",
@@ -41,14 +54,48 @@ COMMANDS = {
     ),
     "resume": Command("vagen.cli.run:resume", "go on with a run that stopped"),
     "runs": Command("vagen.cli.runs:runs", "list runs: state, iterations, success, time"),
-    "eval": Command("vagen.cli.evaluate:evaluate", "measure a model or a run on levels", _WORDS),
-    "compare": Command("vagen.cli.compare:compare", "runs side by side, over their seeds"),
+    "eval": Command(
+        "vagen.cli.evaluate:evaluate",
+        "measure a model or a run on levels",
+        _WORDS,
+        (
+            "eval latest",
+            "eval frozenlake-tiny --model expert --model openai:NAME@http://127.0.0.1:8000/v1",
+        ),
+    ),
+    "compare": Command(
+        "vagen.cli.compare:compare",
+        "runs side by side, over their seeds",
+        None,
+        ("compare outputs --by preset",),
+    ),
     "view": Command("vagen.cli.view:view", "look at a run, an evaluation, or any step's episodes"),
-    "plan": Command("vagen.cli.plan:plan", "what would run: steps, sizes, memory", _WORDS),
+    "plan": Command(
+        "vagen.cli.plan:plan",
+        "what would run: steps, sizes, memory",
+        _WORDS,
+        (
+            "plan frozenlake-tiny algorithm.lam=0.95",
+            "plan frozenlake-qwen25vl-3b --infra h100x8",
+        ),
+    ),
     "doctor": Command("vagen.cli.doctor:doctor", "check this machine and this model", _WORDS),
     "judge": Command("vagen.cli.judge:judge", "how good a judge is, and what it pays for", _WORDS),
-    "env": Command("vagen.cli.env:env", "show an environment, or check one of your own"),
-    "store": Command("vagen.cli.store:store", "what is in a store: list, check, copy, tidy up"),
+    "env": Command(
+        "vagen.cli.env:env",
+        "show an environment, or check one of your own",
+        None,
+        (
+            "env show Sokoban",
+            "env check my_env:CorridorEnv",
+        ),
+    ),
+    "store": Command(
+        "vagen.cli.store:store",
+        "what is in a store: list, check, copy, tidy up",
+        None,
+        ("store list s3://bucket/runs",),
+    ),
     "cluster": Command("vagen.cli.cluster:cluster", "runs on Kubernetes: status, logs, end"),
     "compile": Command("vagen.cli.run:compile_ir", "write the pipeline as Kubeflow YAML", _WORDS),
     "submit": Command("vagen.cli.submit:submit", "train, or evaluate a run, on Kubernetes", _WORDS),
@@ -81,9 +128,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Reads a command line; options and words may stand in any order.
 
     Raises:
-        SystemExit: With code 2 and a message for what it does not understand; 0 for `--help`.
+        SystemExit: With code 2 and a message for what it does not understand; 0 after help.
     """
     parser, commands = _parsers()
+    if not arguments or (arguments[0] == "run" and not arguments[1:]):
+        (commands["run"] if arguments else parser).print_help()
+        raise SystemExit(USER_ERROR if arguments else 0)
     options, rest = parser.parse_known_args(arguments)
     flags = [word for word in rest if word.startswith("-")]
     command = commands[options.command]
@@ -162,9 +212,13 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     commands = {}
     for name, command in COMMANDS.items():
         sub = choices.add_parser(
-            name, help=command.summary, description=_sentence(command.summary), allow_abbrev=False
+            name,
+            help=command.summary,
+            description=_sentence(command.summary),
+            formatter_class=_Help,
+            allow_abbrev=False,
         )
-        sub.epilog = _experiments() if command.words else None
+        sub.epilog = _epilog(name, command)
         for flags, settings in OPTIONS.get(name, []):
             sub.add_argument(*flags, **settings)
         if command.words:
@@ -177,11 +231,23 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     return parser, commands
 
 
-def _experiments() -> str:
-    """Names that may stand for an experiment: of files here, and in the repository."""
-    roots = (Path(), Path(__file__).resolve().parents[2])
-    names = {path.stem for root in roots for path in root.glob("experiments/*.yaml")}
-    return f"experiments: {', '.join(sorted(names))}"
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Keeps names whole: argparse breaks them at hyphens."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def _epilog(name: str, command: Command) -> str:
+    """Examples, and the names of the experiments or sweeps here and in the repository."""
+    found = [f"  vagen {line}" for line in command.examples]
+    found[:0] = ["examples:"] if found else []
+    if command.words:
+        folder = "experiments/sweeps" if name == "sweep" else "experiments"
+        roots = (Path(), Path(__file__).resolve().parents[2])
+        names = {path.stem for root in roots for path in root.glob(f"{folder}/*.yaml")}
+        found += ["", f"{folder}:", *(f"  {each}" for each in sorted(names))]
+    return "\n".join(found).strip()
 
 
 def _sentence(text: str) -> str:
