@@ -8,6 +8,7 @@ from vagen.envs.levels import SPLITS, LevelError
 from vagen.envs.sokoban.config import SokobanConfig
 from vagen.envs.sokoban.env import SokobanEnv
 from vagen.envs.sokoban.generator import generate
+from vagen.envs.sokoban.level_file import LevelFile
 
 SOLVABLE = "#####\n#@$.#\n#####\n"
 
@@ -79,6 +80,70 @@ def test_levels_of_different_sizes_share_a_grid(tmp_path):
     assert pictures == {(128, 224, 3)}
 
 
+WRITTEN = {
+    "comments": "; first\n{}; second\n",
+    "title and author": "Title: One #1\nAuthor: Jörg\n\n{}Comment:\n# 2 * $\nComment-End:\n",
+    "text around": "::::\nA collection of 1 level\n#1\n\nLevel 1\n{}\nSolution: R\n1\n",
+    "windows": "{}",
+    "byte order mark": "\ufeff{}",
+    "minus": "{}",
+    "underscore": "{}",
+    "run lengths": "5#|#@$.#|5#\n",
+    "run lengths of groups": "5#\n#@$.#\n#2(2(#))|\n",
+    "letters": "#####\n#pbo#\n#####\n",
+    "tabs": "{}",
+}
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_a_level_is_the_same_however_its_file_is_written(tmp_path, kind):
+    level = "##########\n#@$ ###  #\n#   .    #\n##########\n"
+    if kind in ("run lengths", "run lengths of groups", "letters"):
+        level = SOLVABLE
+    (tmp_path / "plain.txt").write_text(level)
+    changed = {
+        "windows": level.replace("\n", "\r\n"),
+        "minus": level.replace(" ", "-"),
+        "underscore": level.replace(" ", "_"),
+        "tabs": "".join(f"\t{line}\t\n" for line in level.splitlines()),
+    }.get(kind, level)
+    if kind == "tabs":
+        (tmp_path / "plain.txt").write_text(
+            "".join(f"{' ' * 8}{line}\n" for line in level.splitlines())
+        )
+    text = WRITTEN[kind].format(changed)
+    (tmp_path / "other.sok").write_bytes(text.encode("latin-1" if "Jörg" in text else "utf-8"))
+    plain, other = (LevelFile(tmp_path / name) for name in ("plain.txt", "other.sok"))
+    assert len(plain) == len(other) == 1
+    assert [level for _, level in plain._levels] == [level for _, level in other._levels]
+
+
+def test_a_collection_of_large_levels_is_played(tmp_path):
+    wide = "#" * 40 + "\n#@$" + "-" * 35 + ".#\n" + "#" * 40 + "\n"
+    (tmp_path / "c.xsb").write_text(f"Set: mine\n\nTitle: a\n{wide}\nAuthor: me\n\n{SOLVABLE}")
+    config = {"level_file": str(tmp_path / "c.xsb"), "render_mode": "text"}
+    found = 0
+    for split in SPLITS:
+        env = envs.make("Sokoban", config, split)
+        for seed in range(2):
+            try:
+                env.reset(seed=seed)
+            except LevelError as error:
+                assert "none of them in split" in str(error)
+                continue
+            found += 1
+            *_, info = env.step(env.expert_response())
+            assert info["state"]["size"] == [3, 40]
+    assert found
+
+
+def test_solved_boxes_outside_the_room_are_ornaments(tmp_path):
+    (tmp_path / "a.xsb").write_text("#########\n#@$.##*##\n#########\n")
+    (tmp_path / "b.xsb").write_text("#########\n#@$.#####\n#########\n")
+    one, other = (LevelFile(tmp_path / f"{name}.xsb")._levels[0][1] for name in "ab")
+    assert one == other
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -94,7 +159,12 @@ def test_levels_of_different_sizes_share_a_grid(tmp_path):
             SOLVABLE + "\n; bad\n####\n#@*#\n",
             r"level 1 \(line 6\): the player's room is not closed",
         ),
-        ("#" * 21 + "\n", "at most 20 x 20"),
+        (("#" * 51 + "\n") * 2, "2 x 51 cells; at most 50 x 50 .*leave the largest out"),
+        ("#####\n#@$.#\n3\n", "not closed by walls"),
+        ("# a list\n\n# $\n", "holds no level"),
+        ("#####\n#@$.#7\n#####\n", "unknown character '7' in row 1, column 5"),
+        ("9999(9999#)\n", "holds no level"),
+        ("999(999(999#))\n", "holds no level"),
     ],
 )
 def test_malformed_files_are_refused_at_once(tmp_path, text, message):

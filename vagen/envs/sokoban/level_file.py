@@ -1,11 +1,15 @@
-"""Levels from a file in Boxoban's text format.
+"""Levels from a file of text, as Boxoban and Sokoban's players write them (xsb, sok).
 
-Levels are blocks of lines of `#` wall, blank floor, `.` target, `$` box, `*` box on a target, `@`
-player, `+` player on a target; lines that start with `;` and empty lines separate them.
+A line with a wall that holds nothing but symbols is a row of a level: `#` wall, blank, `-` or `_`
+floor, `.` or `o` target, `$` or `b` box, `*` or `B` box on a target, `@` or `p` player, `+` or `P`
+player on a target. A number repeats what follows it, `|` ends a row (`4#|#@$.#`). Every other line,
+empty or a title, an author, a comment, a solution, stands between levels and says nothing; nor
+does a single row.
 """
 
 import functools
 import os
+import re
 from pathlib import Path
 
 from vagen.envs.grid import DIRECTIONS, Cells
@@ -13,7 +17,13 @@ from vagen.envs.levels import SPLITS, LevelError, Split, content_hash, split_of
 from vagen.envs.sokoban.game import Room, SokobanLevel
 from vagen.envs.sokoban.solver import BudgetSpent, solve
 
-MAX_SIDE = 20
+MAX_SIDE = 50
+_SYMBOLS = str.maketrans("-_obBpP", "  .$*@+")
+_ROWS = re.compile(r"[-_#@+$*.obBpP \d|()]*")
+_GROUP = re.compile(r"(\d{1,3})\(([^()\d]*)\)")
+_RUN = re.compile(r"(\d{1,3})([^()\d|])")
+_LONGEST = 10_000
+"""Most characters of a line when it is written out."""
 GREEDY_WEIGHT = 3
 
 
@@ -29,18 +39,22 @@ class LevelFile:
         """
         self.path = path
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            content = path.read_bytes()
+        except OSError as error:
             raise LevelError(f"level file {path} cannot be read: {error}") from error
-        blocks = _blocks(lines)
+        if b"\0" in content:
+            raise LevelError(f"level file {path} cannot be read: it is no text")
+        # Names of authors are in many encodings; levels are the same in all of them.
+        blocks = _blocks(content.decode("utf-8-sig", "replace").splitlines(), f"level file {path}")
         if not blocks:
             raise LevelError(f"level file {path} holds no level")
         self.rows = max(len(block) for _, block in blocks)
         self.columns = max(len(line) for _, block in blocks for line in block)
         if max(self.rows, self.columns) > MAX_SIDE:
             raise LevelError(
-                f"level file {path}: a level of {self.rows} x {self.columns} cells; "
-                f"at most {MAX_SIDE} x {MAX_SIDE} are supported"
+                f"level file {path}: its levels are shown on one grid, and need one of "
+                f"{self.rows} x {self.columns} cells; at most {MAX_SIDE} x {MAX_SIDE} are "
+                "supported: leave the largest out"
             )
         self._solved: dict[int, SokobanLevel] = {}
         self._levels: list[tuple[str, SokobanLevel]] = []
@@ -92,32 +106,56 @@ def _read(path: str, modified: int, size: int) -> LevelFile:
     return LevelFile(Path(path))
 
 
-def _blocks(lines: list[str]) -> list[tuple[int, list[str]]]:
-    """Levels as lines, each with the number of its first line."""
+def _blocks(lines: list[str], where: str) -> list[tuple[int, list[str]]]:
+    """Levels as rows of `# .$*@+`, each with the number of its first line.
+
+    Raises:
+        LevelError: if a row of a level holds another character.
+    """
     blocks: list[tuple[int, list[str]]] = []
     inside = False
     for number, line in enumerate(lines, start=1):
-        line = line.rstrip()
-        if not line or line.startswith(";"):
+        line = line.expandtabs().rstrip()
+        rows = _rows(line)
+        if not rows:
+            if inside and line.lstrip("-_ ").startswith("#"):
+                first, block = blocks[-1]
+                column, symbol = next(
+                    (i, s) for i, s in enumerate(line) if s.isdigit() or not _ROWS.fullmatch(s)
+                )
+                raise LevelError(
+                    f"{where}, level {len(blocks) - 1} (line {first}): unknown character "
+                    f"{symbol!r} in row {len(block)}, column {column}; known are # (wall), blank, "
+                    "- and _ (floor), . (target), $ (box), * (box on target), @ (player), + "
+                    "(player on target)"
+                )
             inside = False
         elif inside:
-            blocks[-1][1].append(line)
+            blocks[-1][1].extend(rows)
         else:
-            blocks.append((number, [line]))
+            blocks.append((number, rows))
             inside = True
-    return blocks
+    return [(number, rows) for number, rows in blocks if len(rows) > 1]
+
+
+def _rows(line: str) -> list[str]:
+    """The rows that a line holds, written out; none if it is no part of a level."""
+    in_runs = any(character.isdigit() for character in line)
+    if "#" not in line or not _ROWS.fullmatch(line) or (in_runs and " " in line.strip()):
+        return []
+    for pattern in (_RUN, _GROUP):
+        while (longer := pattern.sub(lambda m: int(m[1]) * m[2], line)) != line:
+            if len(longer) > _LONGEST:
+                return []
+            line = longer
+    if re.search(r"[\d()]", line):
+        return []
+    return [row.translate(_SYMBOLS).rstrip() for row in line.removesuffix("|").split("|")]
 
 
 def _parse(block: list[str], rows: int, columns: int, where: str) -> SokobanLevel:
     """A level on a grid of the file's common size; all but the player's room becomes walls."""
     symbols = {(r, c): symbol for r, line in enumerate(block) for c, symbol in enumerate(line)}
-    for (row, column), symbol in symbols.items():
-        if symbol not in "# .$*@+":
-            raise LevelError(
-                f"{where}: unknown character {symbol!r} in row {row}, column {column}; "
-                f"known are # (wall), blank, . (target), $ (box), * (box on target), "
-                f"@ (player), + (player on target)"
-            )
     players = [cell for cell, symbol in symbols.items() if symbol in "@+"]
     boxes = {cell for cell, symbol in symbols.items() if symbol in "$*"}
     targets = {cell for cell, symbol in symbols.items() if symbol in ".*+"}
@@ -137,8 +175,9 @@ def _parse(block: list[str], rows: int, columns: int, where: str) -> SokobanLeve
         if symbols[row, column] != "#" and (row, column) not in floor:
             floor.add((row, column))
             todo += [(row + down, column + right) for down, right in DIRECTIONS.values()]
-    if not boxes | targets <= floor:
+    if boxes - floor != targets - floor:
         raise LevelError(f"{where}: a box or target is outside the player's room")
+    boxes, targets = boxes & floor, targets & floor  # solved ones outside are ornaments
 
     def cells(positions: set[tuple[int, int]]) -> Cells:
         return sum(1 << row * columns + column for row, column in positions)
