@@ -85,6 +85,48 @@ def test_what_is_drawn_is_the_checked_tree_and_nothing_else():
     assert document.count("xmlns") == 1
 
 
+EDITORS = (
+    'xmlns:inkscape="http://www.inkscape.org/namespaces/inkscape" '
+    'xmlns:sodipodi="http://sodipodi.sourceforge.net/DTD/sodipodi-0.dtd" '
+    'xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" '
+    'xmlns:dc="http://purl.org/dc/elements/1.1/" '
+)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "before", "rect"),
+    [
+        ('xml:space="preserve" xml:lang="en" ', "", ""),
+        ('inkscape:version="1.3" sodipodi:docname="a \\ b.svg" ', "", 'inkscape:label="x//y"'),
+        ('focusable="false" tabindex="0" enable-background="new 0 0 9 9" ', "", ""),
+        ('style="enable-background:new 0 0 24 24;" baseProfile="tiny" ', "", ""),
+        ("", "", "style=\"line-height:normal;font-family:Sans, 'Open Sans';marker:none;-x-y:1\""),
+        ("", "", 'filter="none" mask="none" font-weight="bold" text-anchor="middle" id="图 1"'),
+        ("", "", 'class="hover:red [&amp;]" style="width:9 !important;isolation:auto;;stray"'),
+        ("", "<metadata><rdf:RDF><rdf:li>x</rdf:li></rdf:RDF></metadata>", ""),
+        ("", '<sodipodi:namedview id="b"><inkscape:grid/></sodipodi:namedview>', ""),
+        ("", "<metadata><g><rect/></g></metadata>", 'xlink:title="t" xlink:type="simple"'),
+    ],
+)
+def test_what_draws_nothing_is_left_out(attributes, before, rect):
+    plain = safe_document(svg('<rect width="9" height="9"/>'), 64)
+    text = svg(f'{before}<rect width="9" height="9" {rect}/>', EDITORS + attributes)
+    assert safe_document(text, 64) == plain
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        *('filter="url(#f)"', 'style="mask:url(#m)"', 'style="mix-blend-mode:multiply"'),
+        *('transform-origin="9 9"', 'requiredExtensions="x"', 'style="behavior:url(x)"'),
+        *('style="foo:expression(1)"', r'style="x:u\72l(y)"', 'ping="http://a"', 'onfoo=""'),
+    ],
+)
+def test_what_would_draw_otherwise_or_lead_elsewhere_is_not(attribute):
+    with pytest.raises(UnsafeSVG, match="is not allowed"):
+        read_document(svg(f'<rect width="9" height="9" {attribute}/>'))
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -1,7 +1,9 @@
 """What may be drawn: an SVG document from a model is read, checked and written anew.
 
-Only what is on the lists below passes, within limits on size, depth and work. What is rendered is
-the checked tree written out again, never the text that came in, so that a difference between this
+Only what is on the lists below is drawn, within limits on size, depth and work. What changes no
+drawing is left out: editors' attributes and elements, metadata, properties of text. What could
+refer to something else, run, or draw what is not on the lists is refused. What is rendered is the
+checked tree written out again, never the text that came in, so that a difference between this
 parser and the renderer's has nothing to work on. Expat reads the text with document types,
 entities and processing instructions refused where they begin.
 """
@@ -56,6 +58,22 @@ _NUMBERS = (
 ATTRIBUTES = frozenset({*_TEXT, *_WORDS, *_NUMBERS, "href"})
 """What an element may carry."""
 _MEASURED = frozenset(_NUMBERS)
+_DRAWING = re.compile(
+    r"filter|mask.*|marker.*|clip|mix-blend-mode|isolation|transform-(?:origin|box)|backdrop-filter"
+    r"|required.*|systemLanguage|all"
+)
+"""Attributes and properties that change a drawing and are not supported."""
+_NEUTRAL = frozenset({"", "none", "normal", "auto", "inherit", "initial", "unset"})
+"""Values with which they do not."""
+_LIVELY = re.compile(r"url|import|script|expression|//|[\\@<>]", re.IGNORECASE)
+"""What no value that is left out may hold."""
+_EDITORS = re.compile(
+    r"http://(?:www\.)?(?:inkscape\.org|sodipodi\.sourceforge\.net|creativecommons\.org|purl\.org/dc"
+    r"|web\.resource\.org/cc|ns\.adobe\.com|www\.w3\.org/1999/02/22-rdf)"
+    r"|https?://(?:www\.)?(?:bohemiancoding\.com|sketch\.com|figma\.com|serif\.com|vectornator\.io)"
+)
+"""Namespaces whose elements draw nothing."""
+_XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _REFERENCE = re.compile(r"#([A-Za-z_][A-Za-z0-9_.-]{0,63})")
@@ -73,6 +91,10 @@ _AROUND_NUMBERS = {
 _AROUND_NUMBERS["gradientTransform"] = _AROUND_NUMBERS["transform"]
 _AROUND_LENGTH = re.compile(r"\s*(?:%|px|pt|pc|mm|cm|in|em|ex|auto|inherit)?\s*")
 _BARE_SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)(?:px)?\s*")
+
+
+_NAMING = {"id": _NAME, "class": _PAINT, "role": _PAINT, "version": _PAINT}
+"""Attributes with any other value of which nothing is drawn, so that they are left out."""
 
 
 class UnsafeSVG(ValueError):
@@ -164,6 +186,8 @@ class _Reader:
         self._parser = parser
         self._open: list[Element] = []
         self._root: Element | None = None
+        self._left_out = 0
+        """Depth inside an element that is left out."""
         self._elements = 0
         self._numbers = 0
 
@@ -178,15 +202,21 @@ class _Reader:
 
     def _start(self, qualified: str, attributes: dict[str, str]) -> None:
         namespace, _, name = qualified.rpartition(" ")
+        self._elements += 1
+        if self._elements > MAX_ELEMENTS:
+            _refuse(f"more than {MAX_ELEMENTS} elements")
+        if len(self._open) + self._left_out >= MAX_DEPTH:
+            _refuse(f"elements nested more than {MAX_DEPTH} deep")
+        of_editor = _EDITORS.match(namespace) or (
+            name == "metadata" and namespace in ("", SVG_NAMESPACE)
+        )
+        if self._left_out or (self._open and of_editor):
+            self._left_out += 1
+            return
         if namespace not in ("", SVG_NAMESPACE) or name not in ELEMENTS:
             _refuse(f"the element <{name[:40]}> is not allowed")
         if (name == "svg") != (not self._open):
             _refuse("<svg> is the outermost element and only that")
-        self._elements += 1
-        if self._elements > MAX_ELEMENTS:
-            _refuse(f"more than {MAX_ELEMENTS} elements")
-        if len(self._open) >= MAX_DEPTH:
-            _refuse(f"elements nested more than {MAX_DEPTH} deep")
         if len(attributes) > MAX_ATTRIBUTES:
             _refuse(f"more than {MAX_ATTRIBUTES} attributes on <{name}>")
         element = Element(name, {})
@@ -199,22 +229,33 @@ class _Reader:
         self._open.append(element)
 
     def _end(self, _: str) -> None:
-        self._open.pop()
+        if self._left_out:
+            self._left_out -= 1
+        else:
+            self._open.pop()
 
     def _attribute(self, element: Element, qualified: str, value: str) -> None:
         namespace, _, name = qualified.rpartition(" ")
-        if namespace not in ("", XLINK_NAMESPACE) or (namespace and name != "href"):
-            _refuse(f"the attribute {name[:40]!r} of another namespace is not allowed")
-        if name.startswith(("data-", "aria-")):
+        if namespace and (namespace, name) != (XLINK_NAMESPACE, "href"):
+            if (namespace, name) == (_XML_NAMESPACE, "base"):
+                _refuse("the attribute 'xml:base' is not allowed")
             return
-        if name not in ATTRIBUTES:
-            _refuse(f"the attribute {name[:40]!r} of <{element.name}> is not allowed")
         if name == "style":
             for key, part in _declarations(value):
                 self._check(element, key, part)
                 element.attributes[key] = part
             return
         value = " ".join(value.split())  # patterns need not run over much space
+        if name.startswith(("data-", "aria-")):
+            return
+        if name not in ATTRIBUTES:
+            if name.startswith("on") or _changes(name, value):
+                _refuse(f"the attribute {name[:40]!r} of <{element.name}> is not allowed")
+            return
+        if name in _NAMING and not _NAMING[name].fullmatch(value):
+            if '"' in value or _LIVELY.search(value):
+                _refuse(f"the value of {name!r} is not allowed")
+            return
         self._check(element, name, value)
         element.attributes.setdefault(name, value)
 
@@ -253,16 +294,22 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def _declarations(style: str) -> list[tuple[str, str]]:
-    """Properties of a `style` attribute: plain ones only, each as its attribute would be."""
+    """Properties of a `style` attribute that are drawn, each as its attribute would be."""
     found = []
     for part in style.split(";"):
-        if not part.strip():
-            continue
-        name, colon, value = (" ".join(piece.split()) for piece in part.partition(":"))
-        if not colon or name not in ATTRIBUTES or name in ("style", "href", "id", "class"):
+        name, _, value = (" ".join(piece.split()) for piece in part.partition(":"))
+        value = re.sub(r" ?! ?important$", "", value)
+        if name in ATTRIBUTES and name not in ("style", "href", "id", "class"):
+            found.append((name, value))
+        elif _changes(name, value):
             _refuse(f"the style {part.strip()[:40]!r} is not allowed")
-        found.append((name, value))
     return found
+
+
+def _changes(name: str, value: str) -> bool:
+    """Whether what is on no list must not be left out: it draws, or refers to something."""
+    drawn = _DRAWING.fullmatch(name) and value.lower() not in _NEUTRAL
+    return bool(drawn or _LIVELY.search(name) or _LIVELY.search(value))
 
 
 def _check_work(root: Element) -> None:
