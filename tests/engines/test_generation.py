@@ -1,6 +1,7 @@
 """Generation: against `transformers`' own forward pass and `generate`, and against itself."""
 
 import asyncio
+import gc
 import io
 from collections.abc import Sequence
 from dataclasses import replace
@@ -318,3 +319,14 @@ def test_an_error_reaches_everyone_who_waits(vl_dir):
         return await asyncio.gather(*requests, return_exceptions=True)
 
     assert [type(error) for error in run_to_end(both())] == [AttributeError] * 2
+
+
+def test_an_interrupt_while_tokens_are_drawn_is_raised_once(setting, monkeypatch, caplog):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalPolicy, "_decode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        played(setting)
+    gc.collect()
+    assert not [record for record in caplog.records if record.name == "asyncio"]

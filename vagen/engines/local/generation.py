@@ -114,6 +114,8 @@ class LocalPolicy:
         self._waiting.append(conversation)
         if self._server is None or self._server.done():
             self._server = asyncio.ensure_future(self._serve())
+            # Ctrl-C is raised in the server and ends the loop: nobody is left to look at it.
+            self._server.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await conversation.done
 
     def release(self, request_id: str) -> None:
