@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from vagen.cli.common import command
 from vagen.cli.main import COMMANDS, FAILED, INTERRUPTED, USER_ERROR, main, parse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -160,9 +161,9 @@ def test_help_explains_every_command_without_heavy_imports() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 0, done.stderr
-    for name, command in COMMANDS.items():
+    for name, each in COMMANDS.items():
         assert re.search(rf"^    {name} +\w", done.stdout, re.M), name
-        assert command.summary.split(":")[0] in done.stdout
+        assert each.summary.split(":")[0] in done.stdout
 
 
 def test_a_read_only_output_folder_is_a_message(
@@ -195,3 +196,17 @@ def test_without_a_command_or_an_experiment_there_is_help(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["run"])
     assert ended.value.code == 2 and "vagen run frozenlake-tiny" in capsys.readouterr().out
+
+
+def test_printed_commands_can_be_pasted(tmp_path, monkeypatch):
+    program = tmp_path / "a venv" / "bin" / "vagen"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(program)])
+    monkeypatch.setenv("PATH", "/nowhere")
+    run = tmp_path / "outputs" / "lake-1"
+    assert command("view", run) == "'a venv/bin/vagen' view lake-1"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert command("resume", tmp_path / "lake-1") == f"vagen resume {tmp_path}/lake-1"

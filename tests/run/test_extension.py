@@ -138,6 +138,6 @@ def test_an_interrupt_leaves_one_line_with_what_goes_on(make_started_run):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130, said
-    assert said.splitlines()[-1] == f"stopped; `vagen resume {run.path}` goes on"
+    assert said.splitlines()[-1] == f"stopped; to continue: vagen resume {run.path}"
     assert "fail" not in said and "finalize" not in said
     assert '"state": "CANCELLED"' in run.events.read_text()

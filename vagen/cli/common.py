@@ -1,5 +1,9 @@
 """What the commands share: configuration from their arguments, and finding runs on disk."""
 
+import os
+import shlex
+import shutil
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -13,6 +17,18 @@ from vagen.config.schema import is_name
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.run.uris import is_uri
+
+
+def command(name: str, target: Path) -> str:
+    """A command line that can be pasted: `vagen view RUN`, by its path where no shell finds it.
+
+    A run is named where its name suffices.
+    """
+    own, found = Path(sys.argv[0]), shutil.which("vagen")
+    by_path = own.name == "vagen" and not (found and own.exists() and own.samefile(found))
+    beside = (Path(InfraConfig().output_dir) / target.name).absolute()
+    words = [name, target.name if target.absolute() == beside else str(target)]
+    return shlex.join([os.path.relpath(own) if by_path else "vagen", *words])
 
 
 class RunNotFoundError(ValueError):

@@ -4,7 +4,7 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from vagen.cli.common import new_folder
+from vagen.cli.common import command, new_folder
 from vagen.cli.main import UsageError
 from vagen.config.infra import InfraConfig
 
@@ -38,4 +38,4 @@ def compare(options: Namespace) -> None:
         price_per_hour=options.price_per_hour,
     )
     print((page.parent / "table.md").read_text())
-    print(f"{page}  (vagen view {page.parent})")
+    print(f"{page}  ({command('view', page.parent)})")

@@ -5,6 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from vagen.cli.common import (
+    command,
     load_configs,
     new_folder,
     run_named,
@@ -69,7 +70,7 @@ def evaluate(options: Namespace) -> None:
         found = results.get(name, {})
         if found:
             print("  ".join(f"{label}{k} {value:.3f}" for k, value in found.items()))
-    print(f"{out}  (vagen view {out})")
+    print(f"{out}  ({command('view', out)})")
 
 
 def _refuse_flags(options: Namespace) -> None:

@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from vagen.cli.common import run_named
+from vagen.cli.common import command, run_named
 from vagen.cli.main import UsageError
 from vagen.config.load import load_infra
 from vagen.config.yaml_io import read_yaml
@@ -81,7 +81,7 @@ def evaluate_models(options: Namespace) -> None:
         )
     if evaluated.stopped:
         print(f"\nstopped at {evaluated.stopped}: raise it and go on, vagen eval {folder} ...")
-    print(f"\n{folder / PAGE}  (vagen view {folder})")
+    print(f"\n{folder / PAGE}  ({command('view', folder)})")
     silent = [line for line in evaluated.lines if line.failed and not line.episodes]
     if silent:
         names = ", ".join(f"{line.model} on {line.environment}" for line in silent)

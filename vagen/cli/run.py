@@ -11,6 +11,7 @@ from typing import Any
 
 from vagen import progress
 from vagen.cli.common import (
+    command,
     find_run,
     load_configs,
     new_folder,
@@ -18,7 +19,6 @@ from vagen.cli.common import (
     run_of,
 )
 from vagen.cli.main import INTERRUPTED, UsageError
-from vagen.config import InfraConfig
 from vagen.config.schema import is_name
 from vagen.run import layout
 from vagen.run.extension import OPTION, extend
@@ -143,7 +143,7 @@ def summary_table(summary: dict[str, Any], run_dir: Path) -> Any:
     alias = f", now {summary['alias']}" if summary.get("alias") else ""
     table.add_row("model", f"{summary.get('model_uri') or 'not registered'}{alias}")
     table.add_row("folder", str(run_dir))
-    table.add_row("report", f"vagen view {run_dir.name}")
+    table.add_row("report", command("view", run_dir))
     return table
 
 
@@ -181,9 +181,7 @@ def _told_how_to_go_on(run: Run) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
-        beside = (Path(InfraConfig().output_dir) / run.name).absolute()
-        name = run.name if beside == run.path else run.path
-        print(f"stopped; `vagen resume {name}` goes on", file=sys.stderr)
+        print(f"stopped; to continue: {command('resume', run.path)}", file=sys.stderr)
         raise SystemExit(
             INTERRUPTED if isinstance(stop, KeyboardInterrupt) else stop.code
         ) from None

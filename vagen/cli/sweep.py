@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vagen.cli.common import command
 from vagen.cli.main import DEFAULT_EXPERIMENT, FAILED, UsageError
 from vagen.cli.submit import NAME_LENGTH
 from vagen.compare import ComparisonError
@@ -124,7 +125,7 @@ def _close(folder: Path, config: SweepConfig, trials: list[Trial], parent: Track
     if done:
         try:
             for page in compare_trials(folder, config, trials):
-                _say(f"{page}  (vagen view {page.parent})")
+                _say(f"{page}  ({command('view', page.parent)})")
         except ComparisonError as error:
             _say(f"no page compares them: {error}")
     if parent is not None:
