@@ -317,7 +317,9 @@ def test_options_that_cannot_work_are_refused(change, message):
         ("return >= -200", {"return": -200.0}, True),
         ("steps<40 and not truncated", {"steps": 3, "truncated": False}, True),
         ("steps<40 and not truncated", {"steps": 3, "truncated": True}, False),
-        ("info.is_success", {"info.is_success": 1}, True),
+        ("info.is_success", {"info.is_success": np.True_}, True),
+        ("info.score > 0", {"info.score": np.float32(0.5)}, True),
+        ("info.score > 0", {}, False),
         ("not info.is_success", {}, True),
         ("reward == 1", {"reward": 1.0}, True),
     ],
@@ -459,9 +461,8 @@ def test_what_is_wrong_with_a_class_is_said():
     with pytest.raises(ValidationError, match="write module:Class"):
         envs.make("GymImageEnv", {"entry_point": "no_such.Env"})
     env = envs.make("GymImageEnv", {**THEIRS, "entry_point": f"{__name__}:Pictured"})
-    env.reset(seed=0)
     with pytest.raises(AdapterError, match="pictures in its system prompt"):
-        env.system_prompt()
+        env.reset(seed=0)
     env = envs.make("GymImageEnv", {**THEIRS, "entry_point": f"{__name__}:Mismatched"})
     with pytest.raises(ValueError, match="2 times for 0 pictures"):
         env.reset(seed=0)

@@ -289,15 +289,16 @@ def test_what_shares_globals_between_threads_is_found():
 def test_a_wrapped_environment_is_checked_and_another_class_refused():
     said = []
     check_env(gymnasium.make("vagen/FrozenLake-v0"), report=said.append)
-    assert len(said) == len(set(said)) == 11
+    assert len(said) == len(set(said)) == 12
     with pytest.raises(ContractError, match="CartPoleEnv is no AgentEnv: derive from"):
         check_env(gymnasium.make("CartPole-v1"))
 
 
 def test_the_command_says_what_it_checked_and_why_it_is_refused(tmp_path, monkeypatch, capsys):
     assert main(["env", "check", "FrozenLake", "--config", "size=3", "--config", "p_frozen=1"]) == 0
-    *kept, last = capsys.readouterr().out.splitlines()
-    assert len(kept) == 11 and all(line.startswith("✓ ") for line in kept)
+    remark, *kept, last = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"· takes about \d+ s of at most 60", remark)
+    assert len(kept) == 12 and all(line.startswith("✓ ") for line in kept)
     assert last == "FrozenLake keeps the contract of vagen.envs.AgentEnv"
 
     (tmp_path / "their_lake.py").write_text(
@@ -358,4 +359,4 @@ def test_a_foreign_environment_without_an_expert_is_not_said_to_have_one():
     said = []
     options = {"id": "test/Walk-v0", "actions": {"left": 0, "right": 1}, "prompt": "Walk."}
     check_env(envs.make("Gymnasium", {**options, "max_steps": 30}), report=said.append)
-    assert len(said) == 10 and not any("expert" in line for line in said)
+    assert len(said) == 11 and not any("expert" in line for line in said)

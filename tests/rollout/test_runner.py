@@ -209,6 +209,8 @@ def test_a_first_prompt_that_is_too_long_is_refused(processor):
 class BreakingEnv:
     """An environment that fails in a chosen call."""
 
+    waits = False
+
     def __init__(self, where: str, turn: int = 0):
         self.inner = environment()
         self.where, self.turn, self.steps = where, turn, 0
@@ -245,7 +247,11 @@ def test_a_failing_environment_leaves_no_training_signal(processor, where, turn)
     assert len(trajectory.turns) == turn
     row = trajectory.rows[0]
     assert row.input_ids.size and not row.loss_mask.any() and not row.rollout_logprobs.any()
-    expected = {"step": "RuntimeError: simulator died", "info": "KeyError: 'format'"}
+    expected = {
+        "step": "RuntimeError: simulator died",
+        "info": "AnswerError: BreakingEnv.step()'s info['rewards'] holds env; it is to hold "
+        "env, format",
+    }
     assert trajectory.error == expected[where]
     assert policy.released == ["e/0"]
 

@@ -5,6 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vagen.cli.common import command
 from vagen.config import InfraConfig
 from vagen.config.layers import Layers, parse_override
 from vagen.config.yaml_io import read_yaml
@@ -33,14 +34,21 @@ def env(options: Namespace) -> None:
     except Exception as error:  # whatever a class of one's own raises
         reason = f"{type(error).__name__}: {error}"
         raise ContractError(f"{options.name} cannot be made: {reason}") from error
+    unchecked: list[str] = []
     try:
         if options.action == "show":
             _show(made, options)
         else:
-            check_env(made, report=lambda sentence: print(f"✓ {sentence}", flush=True))
+            unchecked = check_env(
+                made,
+                report=lambda sentence: print(f"✓ {sentence}", flush=True),
+                remark=lambda sentence: print(f"· {sentence}", flush=True),
+                seconds=options.seconds,
+            )
     finally:
         made.close()
-    print(f"{options.name} keeps the contract of vagen.envs.AgentEnv")
+    kept = f"what was checked ({len(unchecked)} parts were not) of " if unchecked else ""
+    print(f"{options.name} keeps {kept}the contract of vagen.envs.AgentEnv")
 
 
 def _show(made: AgentEnv, options: Namespace) -> None:
@@ -64,7 +72,7 @@ def _show(made: AgentEnv, options: Namespace) -> None:
         print(f"  {'✓' if kept else '✗'} {sentence}")
     name = re.sub(r"[^\w.-]+", "-", options.name)
     folder = Path(options.to or Path(InfraConfig().output_dir, "environments", name))
-    print(f"\n{write_portrait(portrait, folder, contract)}  (vagen view {folder})")
+    print(f"\n{write_portrait(portrait, folder, contract)}  ({command('view', folder)})")
     if problem is not None:
         raise problem
 

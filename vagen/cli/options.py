@@ -191,6 +191,14 @@ OPTIONS: dict[str, list[Option]] = {
             },
         ),
         (
+            ("--seconds",),
+            {
+                "type": float,
+                "default": 60.0,
+                "help": "check: how long it may take (60); a slow environment is played less",
+            },
+        ),
+        (
             ("--to",),
             {"metavar": "DIR", "help": "show: folder for the page (outputs/environments/NAME)"},
         ),

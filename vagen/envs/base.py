@@ -50,6 +50,9 @@ class AgentEnv(gymnasium.Env[Observation, str]):
     """Class of its options."""
     needs_process: ClassVar[bool] = False
     """Its simulator has globals or a graphics context: instances live in processes of their own."""
+    waits: ClassVar[bool] = False
+    """Its calls wait for something else than this processor: each is made in a thread, so that
+    nobody waits with it."""
     has_expert: ClassVar[bool] = True
     """Whether `expert_response` plays well. If not, there is nothing to warm-start from, and it
     only gives some response, for checks of prompts and sizes."""

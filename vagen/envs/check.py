@@ -2,36 +2,54 @@
 
 import json
 import math
+import os
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from gymnasium.error import ResetNeeded
 
+from vagen.envs.answers import AnswerError
 from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv
 from vagen.envs.check_form import ContractError, demand, play, reset, same, step
 from vagen.envs.config import EnvConfig
 from vagen.envs.levels import SPLITS, LevelError
 from vagen.envs.turns import TurnEnv
 
-EPISODES = 8
-"""Episodes that the expert plays."""
+EPISODES, FEWEST_EPISODES = 8, 2
+"""Episodes that the expert plays, and where time is short."""
+THREADED, FEWEST_THREADED = 64, 4
+"""Levels that are reset in threads, and where time is short."""
 LEVELS = 20
 """Seeds whose levels are compared."""
+CONTRAST = 8
+"""Of 255: where no two places of a picture differ by more, nothing can be seen in it."""
 
 
-def check_env(env: AgentEnv, *, report: Callable[[str], object] = lambda _: None) -> None:
+def check_env(
+    env: AgentEnv,
+    *,
+    report: Callable[[str], object] = lambda _: None,
+    remark: Callable[[str], object] = lambda _: None,
+    seconds: float = 60.0,
+) -> list[str]:
     """Plays an environment and checks that it keeps the contract of `AgentEnv`.
 
     Other instances of its class are made, played and closed, with its options and with variations
-    of them (fewer steps, other rewards), in this process. Takes seconds where the environment is
-    fast.
+    of them (fewer steps, other rewards), in this process.
 
     Args:
         env: As `vagen.envs.make` gives it, or around it what `gymnasium.make` adds.
         report: Called with a sentence for each part of the contract that is kept.
+        remark: Called with a sentence on how long it takes, and on what there is no time for.
+        seconds: It may take. Where the environment is slow, fewer and shorter episodes are played.
+
+    Returns:
+        The parts of the contract that there was no time for.
 
     Raises:
         ContractError: It breaks the contract.
@@ -46,19 +64,28 @@ def check_env(env: AgentEnv, *, report: Callable[[str], object] = lambda _: None
             "vagen.envs.AgentEnv"
         )
     subject = _Subject(type(inner), inner.config, inner.split)
+    end = time.monotonic() + seconds
+    unchecked: list[str] = []
+    remark(_tried(lambda subject: _fit(subject, seconds), subject, "it can be played"))
     for sentence, check in CHECKS:
-        try:
-            with ExitStack() as subject.instances:
-                applies = check(subject) is not False
-        except ContractError:
-            raise
-        except Exception as error:  # an environment may fail in any way
-            raise ContractError(
-                f"{subject.kind.__name__} raises {type(error).__name__}: {error} (while it was "
-                f"checked that {sentence})"
-            ) from error
-        if applies:
+        if time.monotonic() > end:
+            unchecked.append(sentence)
+            remark(f"not checked, {seconds:g} s were over: {sentence}")
+        elif _tried(check, subject, sentence) is not False:
             report(sentence)
+    return unchecked
+
+
+def _tried(check: "Callable[[_Subject], Any]", subject: "_Subject", sentence: str) -> Any:
+    try:
+        with ExitStack() as subject.instances:
+            return check(subject)
+    except ContractError:
+        raise
+    except Exception as error:  # an environment may fail in any way
+        name = subject.kind.__name__
+        what = error if isinstance(error, AnswerError) else f"{name} raises {_said(error)}"
+        raise ContractError(f"{what} (while it was checked that {sentence})") from error
 
 
 @dataclass
@@ -70,12 +97,50 @@ class _Subject:
     split: str
     instances: ExitStack = field(default_factory=ExitStack)
     """Closes what `make` made."""
+    episodes: int = EPISODES
+    threaded: int = THREADED
 
     def make(self, **options: Any) -> AgentEnv:
         config = self.config.model_validate({**self.config.model_dump(), **options})
         env = self.kind(config, split=self.split)
         self.instances.callback(env.close)
         return env
+
+
+def _fit(subject: _Subject, seconds: float) -> str:
+    """Plays less where the environment is slow; says how long the check will take."""
+
+    def clock(call: Callable[[], Any]) -> tuple[Any, float]:
+        start = time.monotonic()
+        result = call()
+        return result, time.monotonic() - start
+
+    subject.make()  # what it imports is loaded by now
+    env, making = clock(subject.make)
+    _, resetting = clock(lambda: reset(env, 0))
+    steps, stepping, over = 0, 0.0, False
+    while not over and steps < env.config.max_steps and stepping < seconds / 60:
+        (_, terminated, truncated, _), took = clock(lambda: step(env, env.expert_response()))
+        steps, stepping, over = steps + 1, stepping + took, terminated or truncated
+    each = stepping / steps
+    length = steps if over else env.config.max_steps
+
+    def total() -> float:
+        played = subject.episodes * (2 if env.has_expert else 1) + 8
+        begun = 30 + 2 * subject.threaded
+        return begun * (making + resetting) + played * length * each
+
+    if total() > seconds:
+        subject.episodes = FEWEST_EPISODES
+        subject.threaded = 0
+        left = (0.7 * seconds - total()) / (2 * (making + resetting))  # what follows may be slower
+        subject.threaded = min(max(int(left), FEWEST_THREADED), THREADED)
+    if total() > seconds and not env.has_expert:  # an expert may need every step
+        length = min(max(int(seconds / (20 * each)), 2), length)
+        subject.config = subject.config.model_copy(update={"max_steps": length})
+    what = f"{subject.episodes} episodes and {subject.threaded} levels in threads"
+    whole = "" if subject.episodes == EPISODES else f", for which it plays less: {what}"
+    return f"takes about {max(total(), 1):.0f} s of at most {seconds:g}{whole}"
 
 
 # The parts of the contract.
@@ -191,9 +256,9 @@ def _resets_in_threads(subject: _Subject) -> bool | None:
         return subject.make().reset(seed=seed)
 
     with ThreadPoolExecutor(16) as pool:
-        threaded = list(pool.map(level, range(64)))
+        threaded = list(pool.map(level, range(subject.threaded)))
     demand(
-        same(threaded, [level(seed) for seed in range(64)]),
+        same(threaded, [level(seed) for seed in range(subject.threaded)]),
         "resets in threads differ from resets one by one: keep no globals, or set needs_process",
     )
 
@@ -228,7 +293,7 @@ def _malformed(right: str) -> Iterator[str]:
 
 
 def _keeps_the_limit(subject: _Subject) -> None:
-    for seed in range(EPISODES):
+    for seed in range(subject.episodes):
         free = play(subject.make(expert_actions_per_turn=1), seed)
         count = len(free.responses)
         if free.ends[-1] == (True, False):
@@ -280,7 +345,7 @@ def _has_a_true_expert(subject: _Subject) -> bool | None:
     env = subject.make()
     if not env.has_expert:
         return False
-    episodes = [play(env, seed) for seed in range(EPISODES)]
+    episodes = [play(env, seed) for seed in range(subject.episodes)]
     for episode in episodes:
         for before, info in zip(episode.states, episode.infos[1:], strict=False):
             parsed = info["parsed"]
@@ -292,14 +357,14 @@ def _has_a_true_expert(subject: _Subject) -> bool | None:
                 )
     demand(
         any(episode.success for episode in episodes),
-        f"the expert solves none of {EPISODES} levels; an environment without an expert sets "
-        "has_expert = False",
+        f"the expert solves none of {subject.episodes} levels; an environment without an expert "
+        "sets has_expert = False",
     )
 
 
 def _measures_progress(subject: _Subject) -> None:
     env = subject.make()
-    for seed in range(EPISODES // 2):
+    for seed in range(subject.episodes // 2):
         episode = play(env, seed)
         start = episode.states[0]
         for state in episode.states:
@@ -316,18 +381,42 @@ def _measures_progress(subject: _Subject) -> None:
             demand(last == 1, f"potential() is {last} where the expert has succeeded, not 1")
 
 
+def _shows_something(subject: _Subject) -> bool | None:
+    env, pictures, states = subject.make(), set[bytes](), set[str]()
+    contrast, frame = 0, None
+    for seed in range(max(subject.episodes // 2, 2)):
+        episode = play(env, seed)
+        states |= {json.dumps(state) for state in episode.states}
+        for frame in (each for shown in episode.observations for each in shown["images"]):
+            contrast = max(contrast, int(np.ptp(frame, axis=(0, 1)).max()))
+            pictures.add(frame.tobytes())
+    if frame is None:
+        return False
+    dummy = os.environ.get("SDL_VIDEODRIVER") == "dummy"
+    demand(
+        contrast >= CONTRAST,
+        f"every picture is of one colour, {frame[0, 0].tolist()}: nothing can be seen in it"
+        + dummy * "; SDL_VIDEODRIVER is dummy, with which some environments draw black: unset it",
+    )
+    demand(
+        len(pictures) > 1 or len(states) == 1,
+        f"all pictures are the same, though there were {len(states)} states",
+    )
+
+
 CHECKS: tuple[tuple[str, Callable[[_Subject], bool | None]], ...] = (
     ("it is made from its options, which survive JSON", _is_made_from_options),
     ("its system prompt stands for every level, and its example can be read", _has_one_prompt),
     ("a seed gives a level, and no level is in two splits", _draws_levels_by_seed),
     ("observations and infos are as described, and the same seed repeats them", _repeats_itself),
-    ("resets in threads are as resets one by one", _resets_in_threads),
+    ("pictures show something", _shows_something),
     ("malformed responses are answered and not rewarded", _reads_strictly),
     ("max_steps truncates, and an end on the last step terminates", _keeps_the_limit),
     ("there is no step before a reset or after the end", _plays_between_reset_and_end),
     ("what is shown tells nothing of the rewards", _hides_rewards),
     ("the expert's responses are read, true, and solve levels", _has_a_true_expert),
     ("progress is 0 at the start, 1 at success", _measures_progress),
+    ("resets in threads are as resets one by one", _resets_in_threads),
 )
 """What is checked, in order; a check that has nothing to check returns False."""
 
@@ -341,9 +430,12 @@ def _named(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # an environment may fail in any way
         raise ContractError(
-            f"{what} raises {type(error).__name__}: {error}; whatever a model writes is to be "
-            "answered by a step"
+            f"{what} raises {_said(error)}; whatever a model writes is to be answered by a step"
         ) from error
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
 def _ending(end: tuple[bool, bool]) -> str:

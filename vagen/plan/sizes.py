@@ -12,7 +12,7 @@ from vagen.config.checks import context_window
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import EnvSpec
 from vagen.envs import parse_env_config
-from vagen.envs.base import AgentEnv, Observation
+from vagen.envs.base import Observation
 from vagen.envs.config import EnvConfig
 from vagen.envs.images import png_bytes
 from vagen.envs.parsing import tags_in
@@ -22,7 +22,7 @@ from vagen.models.tiny import TINY_MODELS
 from vagen.plan.counting import counting_processor, must_estimate
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatRenderer
-from vagen.service import SyncEnv, environments_of
+from vagen.service import EnvironmentRaised, HereEnv, SyncEnv, environments_of
 from vagen.stages.warm_start import build_tiny_policy, sampled_levels
 
 SAMPLED_LEVELS = 8
@@ -241,12 +241,15 @@ def longest_context(experiment: ExperimentConfig, sizes: dict[str, ConversationS
     return min(longest, experiment.data.max_trajectory_length)
 
 
-def expert_turns(env: AgentEnv | SyncEnv, seed: int) -> Iterator[tuple[Observation, str]]:
+def expert_turns(env: HereEnv | SyncEnv, seed: int) -> Iterator[tuple[Observation, str]]:
     """Observation and response of each turn of an expert's episode."""
     observation, _ = env.reset(seed=seed)
     over = False
     while not over:
         response = env.expert_response()
         yield observation, response
-        observation, _, terminated, truncated, _ = env.step(response)
+        try:
+            observation, _, terminated, truncated, _ = env.step(response)
+        except EnvironmentRaised:  # the episode ends here; where it is played, that is counted
+            return
         over = terminated or truncated

@@ -148,11 +148,11 @@ def check_failures(trajectories: Sequence[Trajectory]) -> None:
     Raises:
         EpisodesFailed: Every episode failed in its environment; tells how the first one did.
     """
-    failures = [t.error for t in trajectories if t.status is Status.ENV_ERROR]
+    failures = [t for t in trajectories if t.status is Status.ENV_ERROR]
     if failures and len(failures) == len(trajectories):
         raise EpisodesFailed(
-            f"all {len(failures)} episodes failed in their environment, the first with "
-            f"{failures[0]}"
+            f"all {len(failures)} episodes failed in their environment, the first "
+            f"({failures[0].config_id}, seed {failures[0].seed}) with {failures[0].error}"
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from vagen.envs.base import Observation
 from vagen.envs.parsing import ParsedResponse
 from vagen.rollout.types import Status, Trajectory, Turn, TurnMetrics, TurnRewards
+from vagen.service import EnvironmentLost, EnvironmentRaised
 
 
 class TextEnv(Protocol):
@@ -31,6 +32,8 @@ def play_scripted(
 ) -> Trajectory:
     """Plays one episode, without tokens: it has turns and no rows.
 
+    One whose environment fails ends there, as `env_error`.
+
     Args:
         env: Is reset.
         respond: Writes each response.
@@ -39,26 +42,32 @@ def play_scripted(
         seed: Of the level.
         max_turns: The turn after which the episode is truncated.
     """
-    _, info = env.reset(seed=seed)
-    level_hash, turns = info["level_hash"], list[Turn]()
+    turns: list[Turn] = []
     name = f"{config_id}-{seed}"
-    terminated = truncated = False
-    while not (terminated or truncated):
-        state, response = info["state"], respond(env, turns)
-        _, _, terminated, truncated, info = env.step(response)
-        turns.append(
-            Turn(
-                trajectory_id=name,
-                turn_index=len(turns),
-                response_text=response,
-                parsed=ParsedResponse.from_dict(info["parsed"]),
-                rewards=TurnRewards(**info["rewards"]),
-                metrics=TurnMetrics(**info["metrics"]),
-                state=state,
-                next_state=info["state"],
+    level_hash, error = "", None
+    terminated = truncated = success = False
+    try:
+        _, info = env.reset(seed=seed)
+        level_hash = info["level_hash"]
+        while not (terminated or truncated):
+            state, response = info["state"], respond(env, turns)
+            _, _, terminated, truncated, info = env.step(response)
+            turns.append(
+                Turn(
+                    trajectory_id=name,
+                    turn_index=len(turns),
+                    response_text=response,
+                    parsed=ParsedResponse.from_dict(info["parsed"]),
+                    rewards=TurnRewards(**info["rewards"]),
+                    metrics=TurnMetrics(**info["metrics"]),
+                    state=state,
+                    next_state=info["state"],
+                )
             )
-        )
-        truncated = truncated or len(turns) == max_turns
+            success = info["success"]
+            truncated = truncated or len(turns) == max_turns
+    except (EnvironmentLost, EnvironmentRaised) as failure:
+        error, success = str(failure), False
     return Trajectory(
         trajectory_id=name,
         group_id=name,
@@ -69,9 +78,10 @@ def play_scripted(
         level_hash=level_hash,
         terminated=terminated,
         truncated=truncated and not terminated,
-        success=info["success"],
-        status=Status.OK,
+        success=success,
+        status=Status.ENV_ERROR if error else Status.OK,
         score=sum(turn.rewards.env + turn.rewards.format for turn in turns),
         turns=turns,
         rows=[],
+        error=error,
     )

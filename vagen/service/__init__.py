@@ -1,6 +1,6 @@
 """Where environments run: in the process that plays, in worker processes, or behind HTTP."""
 
-from vagen.service.base import EnvironmentLost, EnvironmentRaised, LocalEnv
+from vagen.service.base import EnvironmentLost, EnvironmentRaised, HereEnv, LocalEnv
 from vagen.service.placement import Environments, environments_of
 from vagen.service.remote import AsyncEnv, SyncEnv
 
@@ -9,6 +9,7 @@ __all__ = [
     "EnvironmentLost",
     "EnvironmentRaised",
     "Environments",
+    "HereEnv",
     "LocalEnv",
     "SyncEnv",
     "environments_of",

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from vagen.envs import make
+from vagen.envs.answers import begun, stepped
 from vagen.envs.base import AgentEnv
 from vagen.service.base import EnvironmentRaised
 from vagen.service.wire import Blob, Encoding, Reply, show
@@ -72,20 +73,22 @@ class Host:
     def _reset(self, call: Call) -> Reply:
         """`{env, seed, options}` → `{observation, info}`."""
         env, encoding = self._envs[call["env"]]
-        observation, info = env.reset(seed=call["seed"], options=call["options"])
+        result = env.reset(seed=call["seed"], options=call["options"])
+        observation, info = begun(env, result)
         shown, frames = show(observation, encoding)
         return Reply({"observation": shown, "info": info}, frames)
 
     def _step(self, call: Call) -> Reply:
         """`{env, response}` → `{observation, reward, terminated, truncated, info}`."""
         env, encoding = self._envs[call["env"]]
-        observation, reward, terminated, truncated, info = env.step(call["response"])
+        result = stepped(env, env.step(call["response"]))
+        observation, reward, terminated, truncated, info = result
         shown, frames = show(observation, encoding)
         content = {
             "observation": shown,
-            "reward": float(reward),
-            "terminated": bool(terminated),
-            "truncated": bool(truncated),
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
             "info": info,
         }
         return Reply(content, frames)

@@ -3,13 +3,13 @@
 import asyncio
 import atexit
 import os
+from functools import partial
 from typing import Any
 
 from vagen.config.environments import EnvironmentsConfig
 from vagen.envs import make, parse_env_config
-from vagen.envs.base import AgentEnv
 from vagen.envs.registry import get_environment
-from vagen.service.base import LocalEnv
+from vagen.service.base import HereEnv, LocalEnv
 from vagen.service.pool import WorkerPools, core_count
 from vagen.service.remote import AsyncEnv, Handle, LoopThread, RemoteEnv, SyncEnv
 
@@ -43,15 +43,17 @@ class Environments:
             EnvironmentLost: Its process or service is not there.
         """
         if self._is_local(env_name):
-            return LocalEnv(make(env_name, env_config, split))
+            made = partial(make, env_name, env_config, split)
+            waits = get_environment(env_name).load().waits
+            return LocalEnv(await asyncio.to_thread(made) if waits else made())
         thread = self._running()
         opening = thread.submit(self._open(env_name, env_config, split))
         return RemoteEnv(thread, await asyncio.wrap_future(opening))
 
-    def open(self, env_name: str, env_config: Any, split: str = "train") -> AgentEnv | SyncEnv:
+    def open(self, env_name: str, env_config: Any, split: str = "train") -> HereEnv | SyncEnv:
         """An environment for code that does not await; raises as `make` does."""
         if self._is_local(env_name):
-            return make(env_name, env_config, split)
+            return HereEnv(make(env_name, env_config, split))
         thread = self._running()
         handle = thread.submit(self._open(env_name, env_config, split)).result()
         return SyncEnv(RemoteEnv(thread, handle), thread)

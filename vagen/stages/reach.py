@@ -1,5 +1,6 @@
 """Whether the episodes of an experiment can succeed, and its experts do, found by playing some."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -109,7 +110,8 @@ def _too_few(options: GymnasiumConfig, actions: int, played: list[Trajectory]) -
     if (steps := wanted.get("steps", 0)) > actions:
         yield f"`{options.success}` takes {steps:g} actions, and an episode has {actions} at most"
     if "return" in wanted and scale > 0 and not any(episode.success for episode in played):
-        paid = max(turn.rewards.env / scale / _count(turn) for e in played for turn in e.turns)
+        found = (turn.rewards.env / scale / _count(turn) for e in played for turn in e.turns)
+        paid = max(found, default=math.inf)  # none was played where all failed
         if paid * actions < wanted["return"]:
             yield (
                 f"`{options.success}` is asked for, and an episode has {actions} actions at most, "

@@ -27,7 +27,7 @@ from vagen.rollout.runner import EpisodeSpec, derive_seed, run_episodes, run_to_
 from vagen.rollout.types import TokenRow
 from vagen.run.reading import result
 from vagen.run.run import Run
-from vagen.service import AsyncEnv, environments_of
+from vagen.service import AsyncEnv, EnvironmentRaised, environments_of
 from vagen.stages.checks import check_endpoints
 from vagen.stages.levels import LevelSet, draw_levels, load_levels
 from vagen.stages.reach import out_of_reach
@@ -253,7 +253,10 @@ def _expert_samples(
             yield observation["text"], list(observation["images"])
             response = env.expert_response()
             yield response, []
-            observation, _, terminated, truncated, _ = env.step(response)
+            try:
+                observation, _, terminated, truncated, _ = env.step(response)
+            except EnvironmentRaised:  # the episode ends here; where it is played, that is counted
+                break
             over = terminated or truncated
             if summaries:
                 yield SUMMARY_REQUEST["text"], []

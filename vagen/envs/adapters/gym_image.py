@@ -1,11 +1,11 @@
 """Runs an environment of VAGEN's `GymImageEnv` interface: asynchronous, with its own parsing."""
 
 import asyncio
-import functools
 import hashlib
 import importlib
+import re
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +13,9 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from pydantic import Field, PositiveFloat, field_validator
 
+from vagen.envs.adapters.pictures import frame_of
 from vagen.envs.adapters.seeds import AdapterError, SeedLevel, seed_level
+from vagen.envs.answers import AnswerError, flag, kind, number, unpacked
 from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation, State
 from vagen.envs.config import EnvConfig
 from vagen.envs.levels import Split, check_split
@@ -67,13 +69,14 @@ class GymImageConfig(EnvConfig):
 class GymImageAdapter(AgentEnv):
     """An asynchronous environment behind the synchronous contract.
 
-    Its coroutines run in one event loop of the process, in a thread of its own, so that objects
-    bound to a loop stay with theirs. It has no expert.
+    Its coroutines run in an event loop of its own, in a thread of its own: objects bound to a loop
+    stay with theirs, and one that blocks holds up no other environment. It has no expert.
     """
 
     env_name: ClassVar[str] = "GymImageEnv"
     config_class: ClassVar[type[GymImageConfig]] = GymImageConfig
     has_expert: ClassVar[bool] = False
+    waits: ClassVar[bool] = True
 
     config: GymImageConfig
 
@@ -81,11 +84,21 @@ class GymImageAdapter(AgentEnv):
         """Creates the environment; the arguments are those of `AgentEnv`.
 
         Raises:
-            AdapterError: If the class cannot be imported or is no such environment.
+            AdapterError: If the class cannot be imported or made, or is no such environment.
         """
         super().__init__(*args, **kwargs)
         self.action_space = spaces.Text(max_length=65_536, min_length=0)
-        self._inner = _load(self.config.entry_point)(dict(self.config.kwargs))
+        theirs = _load(self.config.entry_point)
+        self._name = theirs.__name__
+        try:
+            self._inner = theirs(dict(self.config.kwargs))
+        except Exception as error:  # an environment may fail in any way
+            raise AdapterError(
+                f"{self._name}(env_config) raises {type(error).__name__}: {error}; env_config is "
+                f"the option kwargs, {self.config.kwargs}"
+            ) from error
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._hangs = False
         self._prompt: str | None = None
         self._state: State = {}
         self._turns = 0
@@ -103,7 +116,8 @@ class GymImageAdapter(AgentEnv):
             AdapterError: If it holds pictures.
         """
         if self._prompt is None:
-            prompt = _observation(self._run(self._inner.system_prompt()) or {"obs_str": ""})
+            shown = self._run(self._inner.system_prompt())
+            prompt = _observation("" if shown is None else shown, f"{self._name}.system_prompt()")
             if prompt["images"]:
                 raise AdapterError(
                     f"{self.config.entry_point} has pictures in its system prompt, which stands "
@@ -121,41 +135,51 @@ class GymImageAdapter(AgentEnv):
         if seed is None:
             seed = int(self.np_random.integers(2**31))
         level = self.sample_level(self.config, seed, split)
-        shown, _ = self._run(self._inner.reset(level.seed))
-        observation = _observation(shown)
+        where, result = f"{self._name}.reset()", self._run(self._inner.reset(level.seed))
+        shown, _ = unpacked(result, where, ("observation", "info"))
+        observation = _observation(shown, where)
         self._turns, self._running = 0, True
         self._state = self._state_of(observation)
+        self.system_prompt()  # so that whoever asks for it later need not wait
         return observation, {"state": self._state, "level_hash": level.level_hash}
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Hands the response over as it is."""
         if not self._running:
             raise ResetNeeded("the episode is over or was never started: call reset first")
-        shown, reward, done, found = self._run(self._inner.step(action))
-        observation, before = _observation(shown), self._state
-        self._turns += 1
-        self._state = self._state_of(observation)
-        success = any(bool(found.get(key)) for key in SUCCESS_KEYS)
-        terminated = bool(done) or success
-        truncated = not terminated and self._turns >= self.config.max_steps
-        self._running = not (terminated or truncated)
-        turn = found.get("metrics", {}).get("turn_metrics", {})
-        valid = bool(turn.get("action_is_valid", found.get("format_correct", True)))
-        parsed = ParsedResponse(
-            format_correct=valid, actions=tuple(map(str, found.get("actions") or ()))
+        where, result = f"{self._name}.step()", self._run(self._inner.step(action))
+        shown, reward, done, info = unpacked(
+            result, where, ("observation", "reward", "done", "info")
         )
-        paid = float(reward) * self.config.reward_values["reward"]
-        info = {
-            "rewards": {"env": paid, "format": 0.0},
-            "parsed": parsed.to_dict(),
-            "metrics": {
-                "action_is_valid": valid,
-                "action_is_effective": bool(turn.get("action_is_effective", self._state != before)),
+        found = _Info(info, f"{where}'s info")
+        self._turns += 1
+        over = flag(done, f"{where}'s done")
+        success = any(found.flag(key, False) for key in SUCCESS_KEYS)
+        terminated = success or (over and not found.flag("truncated", False))
+        truncated = not terminated and (over or self._turns >= self.config.max_steps)
+        self._running = not (terminated or truncated)
+        # Nobody is shown the end, and many environments show nothing there.
+        nothing = terminated and (shown is None or shown == {})
+        observation, before = _observation("" if nothing else shown, where), self._state
+        self._state = self._state_of(observation)
+        turn = found.part("metrics").part("turn_metrics")
+        valid = turn.flag("action_is_valid", found.flag("format_correct", True))
+        parsed = ParsedResponse(format_correct=valid, actions=found.texts("actions"))
+        paid = number(reward, f"{where}'s reward") * self.config.reward_values["reward"]
+        effective = turn.flag("action_is_effective", self._state != before)
+        return (
+            observation,
+            paid,
+            terminated,
+            truncated,
+            {
+                "rewards": {"env": paid, "format": 0.0},
+                "parsed": parsed.to_dict(),
+                "metrics": {"action_is_valid": valid, "action_is_effective": effective},
+                "success": success,
+                "state": self._state,
             },
-            "success": success,
-            "state": self._state,
-        }
-        return observation, paid, terminated, truncated, info
+        )
 
     def state(self) -> State:
         """A digest of what is shown: nothing else is known."""
@@ -166,8 +190,14 @@ class GymImageAdapter(AgentEnv):
         return self.config.example
 
     def close(self) -> None:
-        """Closes the environment."""
-        self._run(self._inner.close())
+        """Closes the environment, unless a call of it hangs."""
+        try:
+            if not self._hangs:
+                self._run(self._inner.close())
+        finally:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._loop = None
 
     def _state_of(self, observation: Observation) -> State:
         digest = hashlib.sha256(observation["text"].encode("utf-8", "replace"))
@@ -180,14 +210,54 @@ class GymImageAdapter(AgentEnv):
         }
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        future = asyncio.run_coroutine_threadsafe(coroutine, _loop())
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=_serve, args=(self._loop,), daemon=True).start()
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result(self.config.timeout)
         except TimeoutError:
+            if future.done():
+                raise  # its own
+            self._hangs = True
             future.cancel()
             raise TimeoutError(
                 f"{self.config.entry_point} took more than {self.config.timeout:g} s"
             ) from None
+
+
+class _Info:
+    """What an environment says beside what it shows."""
+
+    def __init__(self, found: Any, what: str) -> None:
+        self._found, self._what = found, what
+
+    def flag(self, key: str, default: bool) -> bool:
+        return flag(self._found.get(key, default), f"{self._what}[{key!r}]")
+
+    def part(self, key: str) -> "_Info":
+        found, what = self._found.get(key, {}), f"{self._what}[{key!r}]"
+        if not isinstance(found, Mapping):
+            raise AnswerError(f"{what} is {kind(found)}; it is to be a dict, or left out")
+        return _Info(found, what)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts; one text stands for itself."""
+        found = self._found.get(key)
+        if found is None:
+            return ()
+        if isinstance(found, str):
+            return (found,)
+        if not isinstance(found, list | tuple | np.ndarray):
+            raise AnswerError(f"{self._what}[{key!r}] is {kind(found)}; it is to be a list")
+        return tuple(map(str, found))
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 def _load(entry_point: str) -> Any:
@@ -211,26 +281,52 @@ def _load(entry_point: str) -> Any:
     return found
 
 
-def _observation(shown: dict[str, Any]) -> Observation:
+def _observation(shown: Any, where: str) -> Observation:
     """An observation in this project's form.
 
+    Args:
+        shown: A text, or a dict of `obs_str` and `multi_modal_input`, in which pictures stand under
+            the placeholder that the text holds once for each; a single one may stand alone.
+        where: Class and method, for messages.
+
     Raises:
-        ValueError: If placeholders and pictures do not match.
+        AnswerError: It is neither, or placeholders and pictures do not match.
     """
-    text = str(shown["obs_str"])
-    pictures = (shown.get("multi_modal_input") or {}).get(IMAGE_PLACEHOLDER) or []
-    if text.count(IMAGE_PLACEHOLDER) != len(pictures):
-        raise ValueError(
-            f"obs_str holds {IMAGE_PLACEHOLDER} {text.count(IMAGE_PLACEHOLDER)} times for "
-            f"{len(pictures)} pictures"
+    if isinstance(shown, str):
+        shown = {"obs_str": shown}
+    if not isinstance(shown, Mapping) or not isinstance(shown.get("obs_str"), str):
+        raise AnswerError(
+            f"{where} shows {kind(shown)}; it is to be a text, or a dict of obs_str, a text, and "
+            "multi_modal_input"
         )
-    images = tuple(np.asarray(picture.convert("RGB"), np.uint8) for picture in pictures)
-    return Observation(text=text, images=images)
+    text = str(shown["obs_str"])
+    pictures = shown.get("multi_modal_input")
+    pictures = {} if pictures is None else pictures
+    if not isinstance(pictures, Mapping):
+        raise AnswerError(
+            f"{where}'s multi_modal_input is {kind(pictures)}; it is to be a dict of placeholder "
+            "and list of pictures"
+        )
+    left = {key: _listed(found) for key, found in pictures.items()}
+    left = {key: found for key, found in left.items() if found or key == IMAGE_PLACEHOLDER}
+    left.setdefault(IMAGE_PLACEHOLDER, [])
+    for key, found in left.items():
+        if (count := text.count(key)) != len(found):
+            raise AnswerError(
+                f"{where}'s obs_str holds {key} {count} times for {len(found)} pictures in "
+                "multi_modal_input; it is to hold it once for each"
+            )
+    shape = re.compile("|".join(re.escape(key) for key in sorted(left, key=len, reverse=True)))
+    images = tuple(
+        frame_of(left[key].pop(0), f"{where}'s picture at {key}") for key in shape.findall(text)
+    )
+    return Observation(text=shape.sub(IMAGE_PLACEHOLDER, text), images=images)
 
 
-@functools.cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """An event loop that runs in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="gym-image-env", daemon=True).start()
-    return loop
+def _listed(found: Any) -> list[Any]:
+    """Pictures, of which a single one may stand alone."""
+    if found is None:
+        return []
+    if isinstance(found, np.ndarray):
+        return [found] if found.ndim < 4 else list(found)
+    return list(found) if isinstance(found, list | tuple) else [found]

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import math
 import os
-from collections import OrderedDict
+import warnings
+from collections.abc import Mapping
 from random import Random
 from threading import Lock
 from typing import Any, ClassVar
@@ -13,22 +15,28 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
+from vagen.envs.adapters.pictures import frame_of
 from vagen.envs.adapters.seeds import AdapterError, SeedLevel, seed_level
 from vagen.envs.adapters.success import read_rule
-from vagen.envs.base import Observation, State
+from vagen.envs.answers import STEP, AnswerError, flag, kind, number, unpacked
+from vagen.envs.base import IMAGE_PLACEHOLDER, Observation, State
 from vagen.envs.config import EnvConfig
 from vagen.envs.levels import Split
-from vagen.envs.parsing import ActionReader, PromptFormat, named
+from vagen.envs.parsing import ActionReader, PromptFormat, ResponseParser, named, write_response
 from vagen.envs.turns import TurnEnv
 
-SHORT = 64
-"""Numbers of an observation that is kept in states as it is; of a larger one its digest is."""
-
+MOST_NUMBERS = 512
+"""Numbers of an array of an observation that states and texts hold; of a larger one states hold a
+digest, and text mode is refused."""
+SCREEN = "SDL_VIDEODRIVER"
+"""Tells pygame where to draw."""
 
 _drawing = Lock()
 """Held while a picture is drawn: many environments draw with pygame, which has globals."""
+_screen = Lock()
+"""Held while `SCREEN` is changed."""
 
 
 class GymnasiumConfig(EnvConfig):
@@ -80,6 +88,24 @@ class GymnasiumConfig(EnvConfig):
             raise ValueError("names of actions differ by more than case")
         return actions
 
+    @model_validator(mode="after")
+    def _can_be_played(self) -> "GymnasiumConfig":
+        parser = ResponseParser(
+            layout=self.layout,
+            tags=self.tags,
+            read_action=named(tuple(self.actions)),
+            separator=self.action_sep,
+            max_actions=1,
+        )
+        for word in self.actions:
+            texts = {"think": "so", "answer": word, "memory": "keep"}
+            if parser.parse(write_response(self.layout, self.tags, texts)).actions != (word,):
+                raise ValueError(
+                    f"actions: no answer can play {word!r}; a name is words without spaces around "
+                    f"them, without tags and without action_sep, which is {self.action_sep!r}"
+                )
+        return self
+
 
 class GymnasiumEnv(TurnEnv):
     """A Gymnasium environment whose actions have names.
@@ -99,7 +125,9 @@ class GymnasiumEnv(TurnEnv):
         """Creates the environment; the arguments are those of `TurnEnv`.
 
         Raises:
-            AdapterError: If Gymnasium cannot make it, or it has other actions or no pictures.
+            AdapterError: If Gymnasium cannot make it, or it has other actions, or nothing that
+                can be shown as configured.
+            AnswerError: If its `reset` or `render` gives what cannot be read.
         """
         self._gym: gymnasium.Env[Any, Any] | None = None
         super().__init__(*args, **kwargs)
@@ -114,36 +142,44 @@ class GymnasiumEnv(TurnEnv):
     def inner(self) -> gymnasium.Env[Any, Any]:
         """The environment itself, made when it is first needed."""
         if self._gym is None:
-            self._gym = _make(self.config)
+            draws = self.config.render_mode == "vision" or self.render_mode is not None
+            self._gym, self._drawn = _make(self.config, draws)
         return self._gym
 
     def _frame_size(self) -> tuple[int, int]:
-        height, width, _ = _frame(self.inner).shape
-        return self.config.frame_size or (height, width)
+        assert self.inner
+        return self.config.frame_size or self._drawn
 
     def _load_level(self, level: SeedLevel, seed: int) -> None:
-        observation, _ = self.inner.reset(seed=level.seed)
+        result = self.inner.reset(seed=level.seed)
+        observation, _ = unpacked(result, f"{_name(self.inner)}.reset()", ("observation", "info"))
         self._facts: dict[str, Any] = {"reward": 0.0, "return": 0.0, "steps": 0}
-        self._seen = _jsonable(observation)
+        self._keep(observation)
         self._random = Random(level.seed)
+
+    def _keep(self, observation: Any) -> None:
+        kept = _Kept(observation)
+        self._seen, self._texts = kept.value, kept.texts
 
     def _action_reader(self) -> ActionReader:
         return named(tuple(self.config.actions))
 
     def _move(self, action: str) -> tuple[float, bool]:
-        step = self.inner.step(self.config.actions[action])
-        observation, reward, terminated, truncated, info = step
-        self._seen = _jsonable(observation)
+        where = f"{_name(self.inner)}.step()"
+        result = self.inner.step(self.config.actions[action])
+        observation, reward, terminated, truncated, info = unpacked(result, where, STEP)
+        self._keep(observation)
+        reward = number(reward, f"{where}'s reward")
         self._facts = {
             **{f"info.{key}": value for key, value in info.items()},
-            "reward": float(reward),
-            "return": self._facts["return"] + float(reward),
+            "reward": reward,
+            "return": self._facts["return"] + reward,
             "steps": self._facts["steps"] + 1,
-            "terminated": terminated,
-            "truncated": truncated,
+            "terminated": flag(terminated, f"{where}'s terminated"),
+            "truncated": flag(truncated, f"{where}'s truncated"),
         }
-        paid = self._rewards["reward"] * float(reward)
-        return paid + self._rewards["success"] * self._is_won(), terminated or truncated
+        paid = self._rewards["reward"] * reward + self._rewards["success"] * self._is_won()
+        return paid, self._facts["terminated"] or self._facts["truncated"]
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """As `TurnEnv.step`; where the environment truncates, the episode is truncated."""
@@ -153,7 +189,15 @@ class GymnasiumEnv(TurnEnv):
         return observation, reward, terminated, truncated, info
 
     def _is_won(self) -> bool:
-        return "terminated" in self._facts and self._is_success(self._facts)
+        if "terminated" not in self._facts:
+            return False
+        try:
+            return self._is_success(self._facts)
+        except AnswerError as error:
+            raise AnswerError(
+                f"{_name(self.inner)}.step(): {error} (env_config.success is "
+                f"{self.config.success!r}; numbers are compared, as in `info.KEY > 0`)"
+            ) from error
 
     def _read_state(self) -> State:
         return {"env_name": self.env_name, "id": self.config.id, "observation": self._seen}
@@ -178,9 +222,18 @@ class GymnasiumEnv(TurnEnv):
         image = Image.fromarray(frame).resize((width, height))
         return np.asarray(image).copy()
 
+    def _shown(self) -> tuple[str, tuple[NDArray[np.uint8], ...]]:
+        """Beside the picture stands what of the observation is text, such as a mission."""
+        shown, images = super()._shown()
+        if not images:
+            return shown.replace(IMAGE_PLACEHOLDER, "image"), ()
+        texts = [text.replace(IMAGE_PLACEHOLDER, "image") for text in self._texts]
+        return "\n".join([*texts, shown]), images
+
     def text_view(self) -> str:
-        """The observation as JSON."""
-        return json.dumps(self._seen)
+        """The observation, as JSON unless it is a text, with five digits of each number."""
+        seen = self._seen
+        return seen if isinstance(seen, str) else json.dumps(_rounded(seen))
 
     def state_text(self, state: State) -> str:
         """Nothing: no layout of this environment holds a state text."""
@@ -196,54 +249,119 @@ class GymnasiumEnv(TurnEnv):
             self._gym = None
 
 
-def _make(config: GymnasiumConfig) -> gymnasium.Env[Any, Any]:
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into arrays, on no screen
+def _make(config: GymnasiumConfig, draws: bool) -> tuple[gymnasium.Env[Any, Any], tuple[int, int]]:
+    """The environment after a first reset, and height and width of its pictures if it draws.
+
+    It is tried without a screen of pygame's own making first: some draw black on that.
+    """
     try:
-        # Its own time limit is left out: `max_steps` is the limit here.
-        options: dict[str, Any] = {
-            "max_episode_steps": -1,
-            **config.kwargs,
-            "render_mode": "rgb_array",
-        }
-        env = gymnasium.make(config.id, disable_env_checker=True, **options)
-        env.reset(seed=0)
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        raise AdapterError(f"Gymnasium cannot make {config.id!r}: {error}") from error
+        return _tried(config, draws)
+    except (AdapterError, AnswerError):
+        raise
+    except Exception as error:  # an environment may fail in any way
+        problem = AdapterError(
+            f"Gymnasium cannot make {config.id!r}: {type(error).__name__}: {error}".rstrip(": ")
+        )
+        problem.__cause__ = error
+    with _screen:
+        before = os.environ.get(SCREEN)
+        os.environ[SCREEN] = "dummy"
+        try:
+            made = _tried(config, draws)
+        except Exception:
+            del os.environ[SCREEN]
+            if before is not None:
+                os.environ[SCREEN] = before
+            raise problem from problem.__cause__
+    warnings.warn(
+        f"{config.id} draws on a screen, and this machine has none: {SCREEN} is dummy from now on "
+        "in this process, in which other environments may draw black",
+        stacklevel=2,
+    )
+    return made
+
+
+def _tried(config: GymnasiumConfig, draws: bool) -> tuple[gymnasium.Env[Any, Any], tuple[int, int]]:
+    # Its own time limit is left out: `max_steps` is the limit here.
+    options: dict[str, Any] = {"max_episode_steps": -1, **config.kwargs}
+    if draws:
+        options["render_mode"] = "rgb_array"
+    env = gymnasium.make(config.id, disable_env_checker=True, **options)
     space = env.action_space
     if not isinstance(space, spaces.Discrete):
         raise AdapterError(
             f"{config.id} has the action space {space}; only discrete actions can have names"
         )
-    for word, number in config.actions.items():
-        if not space.contains(number):
-            raise AdapterError(f"{config.id} has no action {number} ({word!r}): it has {space}")
-    if "rgb_array" not in env.metadata.get("render_modes", ()):
-        raise AdapterError(f"{config.id} draws no pictures: it has no render_mode 'rgb_array'")
-    return env
+    for word, action in config.actions.items():
+        if not space.contains(action):
+            raise AdapterError(f"{config.id} has no action {action} ({word!r}): it has {space}")
+    if draws and "rgb_array" not in env.metadata.get("render_modes", ()):
+        raise AdapterError(
+            f"{config.id} draws no pictures: it has no render_mode 'rgb_array'; "
+            "env_config.render_mode: text shows its observations"
+        )
+    where = f"{_name(env)}.reset()"
+    observation, _ = unpacked(env.reset(seed=0), where, ("observation", "info"))
+    if config.render_mode == "text" and (large := _Kept(observation).left_out):
+        raise AdapterError(
+            f"text mode cannot show what {where} returns: {large[0]}, and a text holds at most "
+            f"{MOST_NUMBERS} numbers of an array; take render_mode: vision"
+        )
+    height, width = _frame(env).shape[:2] if draws else (1, 1)
+    return env, (height, width)
+
+
+def _name(env: gymnasium.Env[Any, Any]) -> str:
+    return type(env.unwrapped).__name__
 
 
 def _frame(env: gymnasium.Env[Any, Any]) -> NDArray[np.uint8]:
-    try:
-        with _drawing:
-            frame = np.asarray(env.render())
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise AdapterError(f"pictures cannot be drawn: {error}") from error
-    if frame.ndim != 3 or frame.shape[2] != 3:
-        raise AdapterError(f"pictures are [height, width, 3]; got an array of shape {frame.shape}")
-    return frame.astype(np.uint8, copy=False)
+    with _drawing:
+        return frame_of(env.render(), f"{_name(env)}.render()'s picture")
 
 
-def _jsonable(observation: Any) -> Any:
-    """An observation for the state: as it is where it is small, else its digest."""
-    if isinstance(observation, dict | OrderedDict):
-        return {str(key): _jsonable(value) for key, value in observation.items()}
-    if isinstance(observation, tuple | list):
-        return [_jsonable(value) for value in observation]
-    if isinstance(observation, str):
-        return observation
-    array = np.asarray(observation)
-    if array.dtype == object:
-        return hashlib.sha256(repr(observation).encode()).hexdigest()
-    if array.size > SHORT:
+class _Kept:
+    """An observation as JSON holds it: its `value`, the `texts` in it, and what was `left_out`.
+
+    In the place of an array of more than `MOST_NUMBERS` is its digest, so that states differ.
+    """
+
+    def __init__(self, observation: Any) -> None:
+        self.texts: list[str] = []
+        self.left_out: list[str] = []
+        self.value = self._keep(observation, ())
+
+    def _keep(self, part: Any, path: tuple[Any, ...]) -> Any:
+        if isinstance(part, Mapping):
+            return {str(key): self._keep(each, (*path, key)) for key, each in part.items()}
+        if isinstance(part, tuple | list):
+            return [self._keep(each, (*path, index)) for index, each in enumerate(part)]
+        name = ".".join(map(str, path))
+        if isinstance(part, str):
+            self.texts.append(f"{name}: {part}" if name else part)
+            return str(part)
+        array = np.asarray(part)
+        if array.dtype.kind in "biufU" and array.size <= MOST_NUMBERS:
+            return _finite(array.tolist())
+        if part is None:
+            return None
+        self.left_out.append(f"{name or 'it'} is {kind(part)}")
+        if array.dtype.kind == "O":
+            return f"({type(part).__name__})"
         return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-    return array.tolist()
+
+
+def _finite(value: Any) -> Any:
+    """Numbers that JSON has no room for as words."""
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _rounded(value: Any) -> Any:
+    """The same with five digits of each number."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value

@@ -1,14 +1,17 @@
 """When an episode of a foreign environment counts as solved: a rule in words, not code.
 
 A rule is conditions joined by `and`: `terminated`, `truncated`, `not terminated`, a comparison such
-as `reward > 0.5`, `return >= 200`, `steps < 40` (the last reward, their sum, the actions so far),
-or `info.KEY` for a true value that the environment puts in its info.
+as `reward > 0.5`, `return >= 200`, `steps < 40` (the last reward, their sum, the actions so far) or
+`info.KEY > 0`, or `info.KEY` for True in the environment's info. A key that the info does not hold
+is not True, and no comparison with it holds.
 """
 
 import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from vagen.envs.answers import flag, number
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -17,8 +20,9 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-_COMPARISON = re.compile(r"(reward|return|steps)\s*(>=|<=|==|>|<)\s*(-?\d+(?:\.\d+)?)")
-_FLAG = re.compile(r"(not\s+)?(terminated|truncated|info\.[A-Za-z_]\w*)")
+_KEY = r"info\.[A-Za-z_]\w*"
+_COMPARISON = re.compile(rf"(reward|return|steps|{_KEY})\s*(>=|<=|==|>|<)\s*(-?\d+(?:\.\d+)?)")
+_FLAG = re.compile(rf"(not\s+)?(terminated|truncated|{_KEY})")
 
 Facts = Mapping[str, Any]
 """`reward`, `return`, `steps`, `terminated`, `truncated`, and the keys of `info` as `info.KEY`."""
@@ -27,6 +31,8 @@ Rule = Callable[[Facts], bool]
 
 def read_rule(text: str) -> Rule:
     """The test that a rule stands for.
+
+    The test raises `AnswerError` where a key is no flag, or is compared and no number.
 
     Raises:
         ValueError: If a condition cannot be read.
@@ -44,21 +50,21 @@ def least(text: str) -> dict[str, float]:
     found = (_COMPARISON.fullmatch(part.strip()) for part in re.split(r"\band\b", text))
     bounds = [match.groups() for match in found if match]
     return {
-        name: float(number)
-        for name, sign, number in bounds
+        name: float(bound)
+        for name, sign, bound in bounds
         if name in ("return", "steps") and sign in (">=", ">", "==")
     }
 
 
 def _read_condition(text: str) -> Rule:
     if match := _COMPARISON.fullmatch(text):
-        name, sign, number = match.groups()
-        compare, bound = _OPERATORS[sign], float(number)
-        return lambda facts: compare(float(facts[name]), bound)
+        name, sign, bound = match.groups()
+        compare, wanted = _OPERATORS[sign], float(bound)
+        return lambda facts: name in facts and compare(number(facts[name], name), wanted)
     if match := _FLAG.fullmatch(text):
         negated, name = match.groups()
-        return lambda facts: bool(facts.get(name, False)) != bool(negated)
+        return lambda facts: flag(facts.get(name, False), name) != bool(negated)
     raise ValueError(
         f"{text!r} is no condition; write `terminated`, `not truncated`, `reward > 0`, "
-        "`return >= 200`, `steps < 40` or `info.KEY`, joined by `and`"
+        "`return >= 200`, `steps < 40`, `info.KEY` or `info.KEY > 0`, joined by `and`"
     )
