@@ -80,15 +80,14 @@ def estimate_with_metrics(
                 statistics_BT=statistics[part],
                 dtype=inputs.dtype,
             )
-    columns = {"advantages": advantages, "returns": found.returns}
-    columns = {column: x.to(inputs.dtype) for column, x in columns.items()}
-    for column, x in columns.items():
+    advantages, returns = (x.to(inputs.dtype) for x in (advantages, found.returns))
+    for column, x in (("advantages", advantages), ("returns", returns)):
         require_rows(
             f"{column} of {name}",
             torch.isfinite(x.sum(1, dtype=torch.float64)),
             f"too large for {inputs.dtype}; give smaller rewards",
         )
-    return found._replace(**columns)
+    return found._replace(advantages=advantages, returns=returns)
 
 
 def estimate_advantages(name: str, **arguments: Any) -> tuple[Tensor, Tensor]:
