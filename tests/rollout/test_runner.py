@@ -227,6 +227,8 @@ class BreakingEnv:
         *answer, info = self.inner.step(response)
         if self.where == "info" and self.steps == self.turn:
             del info["rewards"]["format"]
+        if self.where == "reward" and self.steps == self.turn:
+            info["rewards"]["env"] = float("nan")
         self.steps += 1
         return *answer, info
 
@@ -238,7 +240,7 @@ class BreakingEnv:
 
 
 @pytest.mark.parametrize("turn", [0, 2])
-@pytest.mark.parametrize("where", ["step", "info"])
+@pytest.mark.parametrize("where", ["step", "info", "reward"])
 def test_a_failing_environment_leaves_no_training_signal(processor, where, turn):
     policy = ScriptedPolicy(processor, [WALK])
     trajectory = play(policy, env=BreakingEnv(where, turn))
@@ -251,6 +253,8 @@ def test_a_failing_environment_leaves_no_training_signal(processor, where, turn)
         "step": "RuntimeError: simulator died",
         "info": "AnswerError: BreakingEnv.step()'s info['rewards'] holds env; it is to hold "
         "env, format",
+        "reward": "AnswerError: BreakingEnv.step()'s reward env is nan (builtins.float); it is to "
+        "be one finite number",
     }
     assert trajectory.error == expected[where]
     assert policy.released == ["e/0"]

@@ -108,7 +108,8 @@ def begun(env: AgentEnv, result: Any) -> tuple[Observation, dict[str, Any]]:
     where = f"{type(env).__name__}.reset()"
     observation, info = unpacked(result, where, ("observation", "info"))
     _check_observation(observation, where)
-    return observation, _with_keys(info, f"{where}'s info", ("state", "level_hash"))
+    about = f"{where}'s info"
+    return observation, plain(_with_keys(info, about, ("state", "level_hash")), about)
 
 
 def stepped(env: AgentEnv, result: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -124,7 +125,8 @@ def stepped(env: AgentEnv, result: Any) -> tuple[Observation, float, bool, bool,
     info = _with_keys(info, about, STEP_INFO)
     rewards = _with_keys(info["rewards"], f"{about}['rewards']", REWARDS)
     metrics = _with_keys(info["metrics"], f"{about}['metrics']", METRICS)
-    info |= {
+    info = {
+        **info,
         "rewards": {part: number(rewards[part], f"{where}'s reward {part}") for part in REWARDS},
         "metrics": {name: flag(metrics[name], f"{about}: {name}") for name in METRICS},
         "success": flag(info["success"], f"{about}: success"),
@@ -134,7 +136,7 @@ def stepped(env: AgentEnv, result: Any) -> tuple[Observation, float, bool, bool,
         number(reward, f"{where}'s reward"),
         flag(terminated, f"{where}'s terminated"),
         flag(truncated, f"{where}'s truncated"),
-        info,
+        plain(info, about),
     )
 
 
@@ -154,11 +156,11 @@ def _item(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () else value
 
 
-def _with_keys(found: Any, what: str, keys: tuple[str, ...]) -> dict[str, Any]:
+def _with_keys(found: Any, what: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
     if not isinstance(found, Mapping) or not set(keys) <= found.keys():
         holds = f"holds {', '.join(map(str, found))}" if isinstance(found, Mapping) else None
         raise AnswerError(f"{what} {holds or f'is {kind(found)}'}; it is to hold {', '.join(keys)}")
-    return plain(found, what)
+    return found
 
 
 def _check_observation(observation: Any, where: str) -> None:

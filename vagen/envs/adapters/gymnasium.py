@@ -24,7 +24,14 @@ from vagen.envs.answers import STEP, AnswerError, flag, kind, number, unpacked
 from vagen.envs.base import IMAGE_PLACEHOLDER, Observation, State
 from vagen.envs.config import EnvConfig
 from vagen.envs.levels import Split
-from vagen.envs.parsing import ActionReader, PromptFormat, ResponseParser, named, write_response
+from vagen.envs.parsing import (
+    ActionReader,
+    PromptFormat,
+    ResponseParser,
+    SectionName,
+    named,
+    write_response,
+)
 from vagen.envs.turns import TurnEnv
 
 MOST_NUMBERS = 512
@@ -98,7 +105,7 @@ class GymnasiumConfig(EnvConfig):
             max_actions=1,
         )
         for word in self.actions:
-            texts = {"think": "so", "answer": word, "memory": "keep"}
+            texts: dict[SectionName, str] = {"think": "so", "answer": word, "memory": "keep"}
             if parser.parse(write_response(self.layout, self.tags, texts)).actions != (word,):
                 raise ValueError(
                     f"actions: no answer can play {word!r}; a name is words without spaces around "

@@ -51,9 +51,10 @@ def frame_of(picture: Any, what: str) -> NDArray[np.uint8]:
 def _decoded(text: str | bytes, what: str) -> Image.Image:
     """An encoded picture."""
     try:
-        data = text
         if isinstance(text, str):
             data = base64.b64decode(text.partition("base64,")[2] or text, validate=True)
+        else:
+            data = text
         image = Image.open(io.BytesIO(data))
         image.load()
     except (binascii.Error, UnidentifiedImageError, OSError, ValueError) as error:
