@@ -17,6 +17,9 @@ VLLM_READY := $(VLLM_VENV)/.installed
 MINIWORLD := tests/envs/test_navigation_pictures.py
 TRL_VENV := .venv-trl
 TRL_READY := $(TRL_VENV)/.installed
+FOREIGN := tests/envs/test_foreign_environments.py
+FOREIGN_VENV := .venv-foreign
+FOREIGN_READY := $(FOREIGN_VENV)/.installed
 
 # `make run experiment=sokoban-tiny` and `make run EXPERIMENT=sokoban-tiny` mean the same.
 experiment ?= frozenlake-tiny
@@ -34,7 +37,7 @@ CHECK ?= all
 GPU_PYTHON ?= $(BIN)/python
 
 .PHONY: help venv run sweep pipeline resume eval view ui doctor plan compile submit status logs gc \
-	check test test-cluster test-verl test-vllm system-packages \
+	check test test-cluster test-foreign test-verl test-vllm system-packages \
 	lint format docs docs-site gallery hooks \
 	bench-advantage bench-cluster bench-engine bench-envs bench-eval bench-gpu bench-judge \
 	bench-judge-hacking bench-learning bench-method bench-rollout bench-service bench-stability \
@@ -83,6 +86,14 @@ $(TRL_READY): $(READY)
 		$$($(TRL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vagen.pth
 	$(TRL_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) -c constraints/laptop.txt \
 		trl==1.16.0 torchvision jmespath
+	@touch $@
+
+$(FOREIGN_READY): $(READY) constraints/foreign.txt
+	@test -x $(FOREIGN_VENV)/bin/python || $(PYTHON) -m venv $(FOREIGN_VENV)
+	@# It lies over .venv, too.
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+		$$($(FOREIGN_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vagen.pth
+	$(FOREIGN_VENV)/bin/python -m pip install --quiet --no-deps $(PIP_FLAGS) -r constraints/foreign.txt
 	@touch $@
 
 venv: $(READY) ## Create .venv, without verl (PIP_FLAGS="--extra-index-url ..." for another torch)
@@ -141,13 +152,15 @@ test: ## Lint, types, manifests, all tests, also those that train
 	@# the network. Plain `make` there: so -n runs nothing.
 	@# MiniWorld draws in a process in which MuJoCo never has.
 	@$(MAKE) -j3 lint $(VERL_READY) system-packages
+	@$(MAKE) $(FOREIGN_READY)
 	pids=; for what in "tests/launch tests/bench_gpu $(MINIWORLD)" tests/engines/verl; do \
 		$(BIN)/python -m pytest $$what & pids="$$pids $$!"; done; \
+	$(FOREIGN_VENV)/bin/python -m pytest $(FOREIGN) & pids="$$pids $$!"; \
 	if command -v kubectl >/dev/null; then make manifest-checks & pids="$$pids $$!"; \
 	else echo "no kubectl here: manifests are not checked (make validate says what is needed)"; \
 	fi; \
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder \
-		$(addprefix --ignore=,tests/engines/verl tests/launch tests/bench_gpu $(MINIWORLD)); \
+		$(addprefix --ignore=,tests/engines/verl tests/launch tests/bench_gpu $(MINIWORLD) $(FOREIGN)); \
 	failed=$$?; \
 	make image-check || failed=1; \
 	for each in $$pids; do wait $$each || failed=1; done; \
@@ -169,6 +182,9 @@ test-vllm: $(VLLM_READY) ## Install vLLM for CPUs in .venv-vllm, test rollouts a
 
 test-verl: $(VERL_READY) ## Install verl and Ray, test the distributed engine on this machine's CPU
 	$(BIN)/python -m pytest tests/engines/verl tests/launch
+
+test-foreign: $(FOREIGN_READY) ## Install environments of others in .venv-foreign, check them (2 minutes)
+	$(FOREIGN_VENV)/bin/python -m pytest $(FOREIGN) -n 2 $(ARGS)
 
 test-cluster: $(READY) ## Train on the cluster of kubectl's context, with faults (docs/kubernetes.md)
 	VAGEN_CLUSTER=1 $(BIN)/python -m pytest tests/e2e --timeout=7200 -v $(ARGS)
