@@ -10,7 +10,7 @@ import random
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -59,9 +59,11 @@ class Behaviour:
     key: str | None = None
     """The only key that is let in."""
     delay: float = 0.0
-    """Seconds before any answer."""
+    """Seconds before any answer but the `at_once` first ones."""
+    at_once: int = 0
     wrap: str = "{}"
     """Put around the JSON of an answer."""
+    usage: Any = field(default_factory=lambda: {"prompt_tokens": 300, "completion_tokens": 40})
 
 
 class ScriptedServer(ThreadedServer):
@@ -92,7 +94,7 @@ class ScriptedServer(ThreadedServer):
     async def _respond(self, asked: Asked, body: dict[str, Any]) -> Response:
         behaviour = self.behaviour
         asked.ending = fault = self._draw()
-        await asyncio.sleep(behaviour.delay)
+        await asyncio.sleep(behaviour.delay if len(self.asked) > behaviour.at_once else 0)
         if behaviour.key is not None and asked.authorization != f"Bearer {behaviour.key}":
             asked.ending = "refused"
             return _error(401, f"bad key: {asked.authorization}")
@@ -118,7 +120,8 @@ class ScriptedServer(ThreadedServer):
             text = self._rng.choice((text[:-2] + "~", "I think so.", '{"verdict": "PERHAPS"}'))
         if fault == "truncated":
             text = text[: len(text) // 2]
-        return Response(_completion(text, cut=fault == "truncated"), media_type="application/json")
+        content = _completion(text, behaviour.usage, cut=fault == "truncated")
+        return Response(content, media_type="application/json")
 
     def _draw(self) -> str:
         if self._rng.random() >= self.behaviour.fault_share:
@@ -162,13 +165,12 @@ def _asked(body: dict[str, Any], authorization: str | None) -> Asked:
     )
 
 
-def _completion(text: str, *, cut: bool) -> str:
+def _completion(text: str, usage: Any, *, cut: bool) -> str:
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": text},
         "finish_reason": "length" if cut else "stop",
     }
-    usage = {"prompt_tokens": 300, "completion_tokens": 40, "total_tokens": 340}
     return json.dumps({"object": "chat.completion", "choices": [choice], "usage": usage})
 
 

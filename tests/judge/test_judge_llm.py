@@ -220,17 +220,26 @@ def test_what_cannot_be_had_is_absent_with_its_reason(server: ScriptedServer) ->
     assert verdict.absent == ("observation:unreachable",)
 
 
+@pytest.mark.parametrize(
+    "usage", [None, [], "many", {"prompt_tokens": "12", "completion_tokens": {}}]
+)
+def test_an_odd_usage_costs_no_verdict(server: ScriptedServer, usage: Any) -> None:
+    server.behaviour.usage = usage
+    said = [("the bed is left", None, ROOM, ROOM)]
+    [verdict], client = judge_all(options(server), said, env_name="Room")
+    assert verdict.observation is not None and not verdict.absent
+    assert client.usage.answers == 1 and client.usage.completion_tokens == 0
+
+
 def test_the_deadline_ends_a_batch_and_what_was_had_stays(
     server: ScriptedServer, tmp_path: Path
 ) -> None:
-    server.behaviour.delay = 0.15
+    server.behaviour.delay, server.behaviour.at_once = 60.0, 4
     said = lake_statements(12)
     slow = options(server, concurrency=2)
-    start = time.monotonic()
-    verdicts, _ = judge_all(slow, said, cache=tmp_path, deadline=0.5)
-    assert time.monotonic() - start < 2.0
+    verdicts, _ = judge_all(slow, said, cache=tmp_path, deadline=3.0)
     absent = [v for v in verdicts if v.absent]
-    assert 0 < len(absent) < 12
+    assert 0 < len(absent) <= 8
     assert {v.absent for v in absent} == {("observation:deadline",)}
     assert all((v.observation is None) == bool(v.absent) for v in verdicts)
     server.behaviour.delay = 0.0
@@ -238,7 +247,7 @@ def test_the_deadline_ends_a_batch_and_what_was_had_stays(
     before = len(server.asked)
     verdicts, client = judge_all(slow, said, cache=tmp_path)
     assert not any(v.absent for v in verdicts)
-    assert client.usage.requests == len(absent) == len(server.asked) - before
+    assert client.usage.answers == len(absent) <= len(server.asked) - before
     assert len({asked.question for asked in server.asked}) >= len(had)
 
 

@@ -135,7 +135,7 @@ def test_a_template_that_begins_answers_with_reasoning_is_refused_with_what_help
     template = CHAT_TEMPLATE.replace(header, header + "<think>\n")
     assert template != CHAT_TEMPLATE
     renderer = ChatRenderer(with_template(vl_model.processor, template))
-    with pytest.raises(RenderError, match="begins answers with <think> .*the model's instruct"):
+    with pytest.raises(RenderError, match=r"begins answers with <think> .*the model's instruct"):
         renderer.check("Be good.", [observation("a"), observation("b")])
 
 

@@ -225,7 +225,7 @@ def _read_sentence(sentence: str, kinds: tuple[type[Claim], ...]) -> tuple[Claim
         [*(start for start, _ in joints), len(sentence)],
     )
     pieces = 1 + max(len(_JOINT.findall(kind.phrase)) for kind in kinds)
-    after: list[tuple[Claim, ...] | None] = [None] * len(starts) + [()]
+    after: list[tuple[Claim, ...] | None] = [*([None] * len(starts)), ()]
     for first in reversed(range(len(starts))):
         for last in reversed(range(first, min(first + pieces, len(starts)))):
             rest = after[last + 1]

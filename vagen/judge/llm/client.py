@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 import httpx
 
 from vagen.clients import Client, HttpEndpoint, NoAnswerError, Place, Reason, Usage
+from vagen.clients.chat import Tokens
 from vagen.clients.limits import CircuitBreaker
 from vagen.config.judge_options import LLMJudgeConfig
 from vagen.envs.claims import Claim
@@ -152,9 +153,9 @@ class ChatClient:
     def _content(self, response: httpx.Response) -> str:
         try:
             body = response.json()
-            usage = body.get("usage") or {}
-            self.usage.prompt_tokens += int(usage.get("prompt_tokens") or 0)
-            self.usage.completion_tokens += int(usage.get("completion_tokens") or 0)
+            tokens = Tokens.of_usage(body.get("usage"))
+            self.usage.prompt_tokens += tokens.input
+            self.usage.completion_tokens += tokens.output
             choice = body["choices"][0]
             content, ending = choice["message"]["content"], choice.get("finish_reason")
         except (ValueError, LookupError, TypeError, AttributeError):
