@@ -4,7 +4,7 @@
 OVERLAY ?= cpu
 # Images are REGISTRY/NAME:TAG.
 REGISTRY ?= localhost/vagen
-TAG ?= 0.1.0
+TAG ?= 0.2.0
 IMAGE ?= $(REGISTRY)/cpu:$(TAG)
 # Of the steps: components/image.py reads it, an infra file or --image may name another.
 VAGEN_IMAGE ?= $(shell sed -n 's/^VAGEN_IMAGE=//p' k8s/site/site.env)
@@ -32,12 +32,12 @@ image-base: ## Make a base image from Debian's packages, where no registry is re
 image-cpu-local: image-base ## Build the CPU image on that base: REGISTRY/cpu:TAG
 	@BASE_IMAGE=localhost/debian-python:bookworm images/build.sh cpu $(IMAGE)
 
-image-check: $(VERL_READY) ## Build the CPU image with the packages of .venv lent to it, and try it (root)
+image-check: $(VERL_READY) ## Build the CPU image with packages of .venv, and try it (Debian, root)
 	@if test "$$(id -u)" = 0 && command -v mmdebstrap podman buildah runc >/dev/null; then \
 		images/check.sh $(VENV)/lib/python3*/site-packages; \
 	else echo "image-check: needs root, mmdebstrap, podman, buildah and runc; no image was built"; fi
 
-image-try: ## Check IMAGE: what is installed, vagen doctor, a small pipeline; no rights, no network
+image-try: ## Check what is in IMAGE and run a small pipeline: no rights, no network
 	@images/try.sh $(IMAGE)
 
 sbom: ## Write what IMAGE consists of to build/sbom.json (CycloneDX; syft or cyclonedx-py)

@@ -149,8 +149,8 @@ def test_all_that_is_wrong_is_said_at_once(cluster: Cluster) -> None:
     done = cluster.run("deploy", "h100", MISSING="name=kueue secret", KFP="2.16.1")
     assert done.returncode == 2
     for said in (
-        "the image registry.invalid/vagen/cpu:0.1.0 is a placeholder",
-        "the image registry.invalid/vagen/trainer:0.1.0 is a placeholder",
+        "the image registry.invalid/vagen/cpu:0.2.0 is a placeholder",
+        "the image registry.invalid/vagen/trainer:0.2.0 is a placeholder",
         "Kueue is not installed",
         "Kubeflow Pipelines is 2.16.1",
         "the API server is at 172.18.0.2 172.18.0.3, port 16443",
