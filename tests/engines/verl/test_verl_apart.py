@@ -40,7 +40,7 @@ JUDGED = (
     "envs.game.env_config.prompt_format=grounding_worldmodeling",
 )
 CASES = {
-    "synchronous": ((*FULL, *JUDGED), RANKS),
+    "synchronous": ((*FULL, *JUDGED, "algorithm.overlong.buffer_len=31"), RANKS),
     "one_step_off": (OFF, "verl.n_gpus_per_node=1"),
 }
 """What is learnt, and the ranks that it is compared with: rounding reaches what is played next."""
