@@ -93,6 +93,8 @@ def test_a_mixture_draws_from_all_its_environments(levels, make_experiment):
 
 
 class _NoEnv:
+    waits = False
+
     def reset(self, **_):
         raise ConnectionError("service is down")
 
@@ -104,7 +106,7 @@ def test_a_batch_without_a_single_episode_is_refused(run, levels, make_engine, m
     """As when an environment's service is not there."""
     monkeypatch.setattr(engine_module, "check_rendering", lambda *_: None)
     monkeypatch.setattr(placement, "make", lambda *_: _NoEnv())
-    with pytest.raises(EpisodesFailed, match=r"all 6 .* first with ConnectionError: service is"):
+    with pytest.raises(EpisodesFailed, match=r"all 6 .* first \(game, seed \d+\) with ConnectionError"):
         make_engine().play(
             training_specs(run.experiment, levels, 0),
             sampling=run.experiment.actor_rollout_ref.rollout,

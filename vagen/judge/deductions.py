@@ -95,12 +95,16 @@ def deduct(
 
 
 def _stated(batch: Sequence[Trajectory], section: str) -> list[Stated]:
-    return [
-        Stated(turn, section, getattr(turn.parsed, section), score)
-        for trajectory in batch
-        for turn in trajectory.turns
-        if (score := getattr(turn.verdict, section, None)) is not None
-    ]
+    """Texts with a score; those that rules did not understand have 0."""
+    found = []
+    for trajectory in batch:
+        for turn in trajectory.turns:
+            score = getattr(turn.verdict, section, None)
+            if turn.verdict is not None and f"{section}:not_understood" in turn.verdict.flags:
+                score = 0.0
+            if score is not None:
+                found.append(Stated(turn, section, getattr(turn.parsed, section), score))
+    return found
 
 
 def _deduct(stated: Stated, amount: float) -> None:
