@@ -106,7 +106,9 @@ def test_a_batch_without_a_single_episode_is_refused(run, levels, make_engine, m
     """As when an environment's service is not there."""
     monkeypatch.setattr(engine_module, "check_rendering", lambda *_: None)
     monkeypatch.setattr(placement, "make", lambda *_: _NoEnv())
-    with pytest.raises(EpisodesFailed, match=r"all 6 .* first \(game, seed \d+\) with ConnectionError"):
+    with pytest.raises(
+        EpisodesFailed, match=r"all 6 .* first \(game, seed \d+\) with ConnectionError"
+    ):
         make_engine().play(
             training_specs(run.experiment, levels, 0),
             sampling=run.experiment.actor_rollout_ref.rollout,

@@ -24,6 +24,7 @@ ITERATIONS = 2
 SMALL = [
     "data.train_batch_size=4",
     "data.max_response_length=40",
+    "algorithm.overlong.buffer_len=39",  # something to learn from where nothing is won
     "rollout_manager.max_turns=2",
     "actor_rollout_ref.actor.ppo_mini_batch_size=2",
     "critic.ppo_mini_batch_size=2",
