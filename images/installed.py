@@ -1,6 +1,6 @@
-"""Checks an installation of vagen, in its image: `git ls-files | python - DIGEST` (images/try.sh).
+"""Checks an installation of vagen, in its image: `python - DIGEST FILES` (images/try.sh).
 
-The steps must be those of the checkout (DIGEST of `components`), every file of the packages must be
+The steps must be those of the checkout (DIGEST of `components`), every one of its FILES must be
 there, and every step must load what it calls.
 """
 

@@ -33,7 +33,7 @@ image-cpu-local: image-base ## Build the CPU image on that base: REGISTRY/cpu:TA
 	@BASE_IMAGE=localhost/debian-python:bookworm images/build.sh cpu $(IMAGE)
 
 image-check: $(VERL_READY) ## Build the CPU image with packages of .venv, and try it (Debian, root)
-	@if test "$$(id -u)" = 0 && command -v mmdebstrap podman buildah runc >/dev/null; then \
+	@if test "$$(id -u)" = 0 && type mmdebstrap podman buildah runc >/dev/null 2>&1; then \
 		images/check.sh $(VENV)/lib/python3*/site-packages; \
 	else echo "image-check: needs root, mmdebstrap, podman, buildah and runc; no image was built"; fi
 

@@ -131,7 +131,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         SystemExit: With code 2 and a message for what it does not understand; 0 after help.
     """
     parser, commands = _parsers()
-    if not arguments or (arguments[0] == "run" and not arguments[1:]):
+    if list(arguments) in ([], ["run"]):
         (commands["run"] if arguments else parser).print_help()
         raise SystemExit(USER_ERROR if arguments else 0)
     options, rest = parser.parse_known_args(arguments)

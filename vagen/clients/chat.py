@@ -51,13 +51,14 @@ class Tokens:
     @classmethod
     def of_usage(cls, usage: Any) -> "Tokens":
         """Those of a response's `usage`; what it does not tell, or not as a count, is 0."""
+        told = _mapping(usage)
 
         def part(section: str, name: str) -> int:
-            return _count(_mapping(_mapping(usage).get(section)).get(name))
+            return _count(_mapping(told.get(section)).get(name))
 
         return cls(
-            input=_count(_mapping(usage).get("prompt_tokens")),
-            output=_count(_mapping(usage).get("completion_tokens")),
+            input=_count(told.get("prompt_tokens")),
+            output=_count(told.get("completion_tokens")),
             cached=part("prompt_tokens_details", "cached_tokens"),
             image=part("prompt_tokens_details", "image_tokens"),
             reasoning=part("completion_tokens_details", "reasoning_tokens"),

@@ -17,8 +17,8 @@ class RuleJudge:
     """Scores state descriptions by the rules of their environments.
 
     A text that the gate refuses scores 0 and is flagged `<section>:<reason>`. A section that is
-    absent (None) and an environment without rules have no score, which is not 0. Texts are read
-    once: readings are kept in a cache of bounded size.
+    absent (None), an environment without rules and a text that is `not_understood` have no score,
+    which is not 0. Texts are read once: readings are kept in a cache of bounded size.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Episodes whose answers are written by code: what experts, constants and cheats would earn."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from vagen.config.schema import ExperimentConfig
 from vagen.envs.base import Observation
 from vagen.envs.parsing import ParsedResponse
 from vagen.rollout.types import Status, Trajectory, Turn, TurnMetrics, TurnRewards
@@ -85,3 +86,22 @@ def play_scripted(
         rows=[],
         error=error,
     )
+
+
+def play_expert(
+    config: ExperimentConfig, config_id: str, env: TextEnv, seeds: Iterable[int]
+) -> list[Trajectory]:
+    """Episodes of an environment's expert on the levels of these seeds; the arguments are those of
+    `play_scripted`, by the experiment.
+    """
+    return [
+        play_scripted(
+            env,
+            lambda env, _: env.expert_response(),
+            config_id=config_id,
+            env_name=config.envs[config_id].env_name,
+            seed=seed,
+            max_turns=config.rollout_manager.max_turns,
+        )
+        for seed in seeds
+    ]

@@ -6,7 +6,7 @@ from vagen.config.schema import ExperimentConfig
 from vagen.judge.base import SECTIONS
 from vagen.judge.rule_judge import RuleJudge
 from vagen.judge.scoring import judge_of
-from vagen.rollout.scripted import play_scripted
+from vagen.rollout.scripted import play_expert
 from vagen.rollout.types import SectionScores
 from vagen.service import Environments
 
@@ -36,18 +36,8 @@ def blind_scores(
         return SectionScores()
     env = places.open(spec.env_name, spec.env_config)
     try:
-        turns = [
-            turn
-            for seed in seeds[:LEVELS]
-            for turn in play_scripted(
-                env,
-                lambda env, _: env.expert_response(),
-                config_id=config_id,
-                env_name=spec.env_name,
-                seed=seed,
-                max_turns=config.rollout_manager.max_turns,
-            ).turns
-        ]
+        played = play_expert(config, config_id, env, seeds[:LEVELS])
+        turns = [turn for episode in played for turn in episode.turns]
     finally:
         env.close()
     found = {}

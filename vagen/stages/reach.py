@@ -9,7 +9,7 @@ from vagen.envs import parse_env_config
 from vagen.envs.adapters.gymnasium import GymnasiumConfig
 from vagen.envs.adapters.success import least
 from vagen.envs.registry import get_environment
-from vagen.rollout.scripted import play_scripted
+from vagen.rollout.scripted import play_expert
 from vagen.rollout.types import Trajectory
 from vagen.service import Environments
 
@@ -88,17 +88,7 @@ def _played(
         spec.env_name, options.model_copy(update={"expert_actions_per_turn": per_turn})
     )
     try:
-        return [
-            play_scripted(
-                env,
-                lambda env, _: env.expert_response(),
-                config_id=config_id,
-                env_name=spec.env_name,
-                seed=seed,
-                max_turns=config.rollout_manager.max_turns,
-            )
-            for seed in range(episodes)
-        ]
+        return play_expert(config, config_id, env, range(episodes))
     finally:
         env.close()
 
