@@ -504,12 +504,11 @@ def test_any_answer_is_read_or_none(content: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(60)  # where each start of an object is read to the end, hours
 def test_an_endless_answer_is_none_at_once() -> None:
-    start = time.monotonic()
     for content in ("[" * 100_000, '{"a":' * 100_000, "<think>" * 50_000, "[{" * 50_000):
         with pytest.raises(NoAnswerError):
             read_claims(TARGETS, content)
-    assert time.monotonic() - start < 5
 
 
 def test_what_a_cache_should_not_hold_is_asked_again(

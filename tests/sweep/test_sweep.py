@@ -148,12 +148,12 @@ def test_what_does_worse_at_a_rung_ends_early(place: Path):
     tree = {
         "name": "asha",
         "experiment": "text.yaml",
-        "overrides": ["trainer.total_training_steps=4", "envs.game.val_size=16"],
+        "overrides": ["trainer.total_training_steps=2", "envs.game.val_size=16"],
         "parameters": {"warm_start.steps": [60, 0], "seed": "0-1"},
         "asha": {"min_iterations": 1, "reduction_factor": 2},
     }
     (place / "asha.yaml").write_text(yaml.safe_dump(tree))
-    finish(begin(place, "sweep", "asha.yaml", "infra.threads=1", "--jobs", "2"))
+    finish(begin(place, "sweep", "asha.yaml", "infra.threads=1"))
     found = trials(place, "asha")
     pruned = [trial for trial in found if trial["state"] == "pruned"]
     whole = [trial for trial in found if trial["state"] == "complete"]
@@ -170,7 +170,7 @@ def test_what_does_worse_at_a_rung_ends_early(place: Path):
         run = place / "outputs" / "asha" / "runs" / trial["run"]
         assert not (run / "evaluations" / "final").exists()
     for trial in whole:
-        assert trial["iterations"] == 4
+        assert trial["iterations"] == 2
         assert trial["test"] is not None
 
 
