@@ -32,7 +32,7 @@ from machine import describe_machine
 from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.envs import parse_env_config
 from vagen.judge import AnswerCache, CascadeJudge, ChatClient, RuleJudge
-from vagen.judge.calibration import Kind, Writer, writer_of
+from vagen.judge.calibration import TextKind, Writer, writer_of
 from vagen.judge.calibration.samples import Sample, sample_statements
 from vagen.judge.calibration.writer import sample_scenes
 from vagen.judge.scoring import judge_of, statements
@@ -91,7 +91,7 @@ def _plain(env_name: str, config: dict[str, Any], count: int) -> list[Sample]:
     writer = _writer(env_name)(parse_env_config(env_name, config))
     scenes = sample_scenes(env_name, [config], count, 1)
     return [
-        Sample(Kind.TRUE, writer.plain(scene.state), "plain", scene, "observation")
+        Sample(TextKind.TRUE, writer.plain(scene.state), "plain", scene, "observation")
         for scene in scenes
     ]
 

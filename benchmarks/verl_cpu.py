@@ -103,7 +103,7 @@ def measure_checkpoint(engine: str, saves: int, folder: Path) -> dict[str, Any]:
     )
     infra = load_infra(None, [f"output_dir={folder}", "device=cpu", "threads=1", *ENGINES[engine]])
     run = Run.create(experiment, infra, "run")
-    with run.at_work():
+    with run.session():
         for stage in (build, warm_start):
             stage(run)
         for stage in (rollout, judge, advantage):

@@ -132,8 +132,8 @@ def _case(
         engine, player = _slowed(slept, partial)
         with (
             mock.patch("vagen.engines.verl.engine.VerlEngine", engine),
-            mock.patch("vagen.engines.verl.players.Player", player),
-            run.at_work(),
+            mock.patch("vagen.engines.verl.rollout_workers.RolloutWorker", player),
+            run.session(),
         ):
             engine_at(run, layout.WARM_START)
             begun = time.time()
@@ -158,7 +158,7 @@ def _case(
 def _slowed(slept: dict[str, float], partial: bool) -> tuple[type, type]:
     """Engine and players that take as long as a real model would; their own work comes on top."""
     from vagen.engines.verl.engine import VerlEngine
-    from vagen.engines.verl.players import Player
+    from vagen.engines.verl.rollout_workers import RolloutWorker
 
     class SlowEngine(VerlEngine):
         def _compute(self, call: str, rows: Sequence[TokenRow], *args: Any) -> Any:
@@ -169,7 +169,7 @@ def _slowed(slept: dict[str, float], partial: bool) -> tuple[type, type]:
             time.sleep(slept["update"])
             return super().update(*args, **kwargs)
 
-    class SlowPlayer(Player):
+    class SlowPlayer(RolloutWorker):
         def __init__(self, *args: Any):
             super().__init__(*args)
             answer = self.client.generate

@@ -9,7 +9,7 @@ MOST = 60
 """Stretches of a pipeline run: Kubernetes keeps the state of all their tasks in one object."""
 
 
-class Stretch(TypedDict):
+class IterationRange(TypedDict):
     """An item of the pipeline's loop.
 
     Example: `{"start": 4, "stop": 5}`.
@@ -21,7 +21,7 @@ class Stretch(TypedDict):
     """Iteration to stop before."""
 
 
-def stretches(experiment: ExperimentConfig, infra: InfraConfig) -> list[Stretch]:
+def stretches(experiment: ExperimentConfig, infra: InfraConfig) -> list[IterationRange]:
     """The stretches of a training, in order.
 
     `infra.mode: staged` makes every iteration a stretch of its own; `fused` joins
@@ -30,10 +30,10 @@ def stretches(experiment: ExperimentConfig, infra: InfraConfig) -> list[Stretch]
     total = experiment.trainer.total_training_steps
     length = 1 if infra.mode == "staged" else infra.iterations_per_task or total
     cuts = [*range(0, total, length), total]
-    return [Stretch(start=start, stop=stop) for start, stop in itertools.pairwise(cuts)]
+    return [IterationRange(start=start, stop=stop) for start, stop in itertools.pairwise(cuts)]
 
 
-def check_length(found: list[Stretch]) -> None:
+def check_length(found: list[IterationRange]) -> None:
     """Refuses what a Kubernetes cluster cannot hold.
 
     Raises:

@@ -17,8 +17,8 @@ from vagen.run import layout
 from vagen.run.run import Run
 from vagen.run.uris import split_uri
 from vagen.storage import open_store
-from vagen.sweep.measure import Measured, measured
-from vagen.sweep.queue import State
+from vagen.sweep.measure import TrialMeasurement, measured
+from vagen.sweep.queue import TrialState
 from vagen.sweep.study import Trial
 
 
@@ -64,21 +64,21 @@ class Pipelines:
     def start(self, trial: Trial) -> None:
         """Nothing: what was submitted is at work, or waits for its quota."""
 
-    def state(self, trial: Trial) -> tuple[State, str]:
+    def state(self, trial: Trial) -> tuple[TrialState, str]:
         """How the pipeline run stands."""
         state, why, url = self._kubeflow.state(trial.made)
         if state == "SUCCEEDED":
-            return State.DONE, ""
+            return TrialState.DONE, ""
         if state in ("FAILED", "CANCELED", "SKIPPED"):
-            return State.FAILED, f"{why or f'the pipeline run is {state.lower()}'} ({url})"
-        return State.RUNNING, ""
+            return TrialState.FAILED, f"{why or f'the pipeline run is {state.lower()}'} ({url})"
+        return TrialState.RUNNING, ""
 
-    def measured(self, trial: Trial) -> Measured:
+    def measured(self, trial: Trial) -> TrialMeasurement:
         """What its run has shown so far; nothing before the pipeline has made it."""
         uri = run_uri(self._infra, trial.name)
         root, name = split_uri(uri)
         if open_store(root).read_file(f"{name}/{layout.EXPERIMENT.as_posix()}") is None:
-            return Measured({})
+            return TrialMeasurement({})
         run = Run.open(uri)
         assert run.mirror is not None
         run.mirror.pull()

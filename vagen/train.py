@@ -36,7 +36,7 @@ def train(run: Run) -> None:
         StageFailed: A step broke.
     """
     step = partial(execute, run)
-    with run.at_work(), closing(run):
+    with run.session(), closing(run):
         tracker = tracker_of(run)  # MLflow is loaded beside what the engine needs
         import_module("vagen.engines.local.engine")
         tracker.ready()  # what cannot be recorded fails before all else

@@ -18,7 +18,7 @@ from benchmarks.machine import describe_machine, header, write_result
 from benchmarks.method import arms, lab, report
 from benchmarks.method.learner import Arm, train
 from vagen.config.data_options import CurriculumConfig
-from vagen.stages.curriculum import Seen, count_successes, draw_weights, weighted_order
+from vagen.stages.curriculum import BucketCounts, count_successes, draw_weights, weighted_order
 
 ITERATIONS = 120
 LEVELS = 1024
@@ -53,7 +53,7 @@ class Levels:
         self.needed = torch.arange(LEVELS) * lab.TURNS // LEVELS + 1
         buckets = (self.needed - 1) * self.config.buckets // lab.TURNS
         self.buckets = [f"levels/{bucket}" for bucket in buckets.tolist()]
-        self.seen: list[Seen] = [{} for _ in seeds]
+        self.seen: list[BucketCounts] = [{} for _ in seeds]
         self.iteration = 0
         self.difficulty: list[list[float]] = []
         """Mean number of right turns needed, by iteration and seed."""

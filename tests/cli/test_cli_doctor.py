@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from vagen.cli import doctor_machine, doctor_model
-from vagen.cli.findings import Finding, Verdict
+from vagen.cli.findings import CheckOutcome, CheckResult
 from vagen.cli.main import main
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.load import load_experiment
@@ -51,7 +51,7 @@ def model(whole_model: Path, tmp_path: Path) -> Path:
     return shutil.copytree(whole_model, tmp_path / "model")
 
 
-def only(findings: Iterator[Finding]) -> Finding:
+def only(findings: Iterator[CheckResult]) -> CheckResult:
     (finding,) = findings
     return finding
 
@@ -85,11 +85,11 @@ def test_versions_are_compared_with_the_tested_ones(
     monkeypatch.chdir(tmp_path)
     assert doctor_machine.read_pins() == {"numpy": "1.0", "torch": "2.13.0"}
     findings = {finding.subject: finding for finding in doctor_machine.versions()}
-    assert findings["packages"].verdict is Verdict.WARNING
+    assert findings["packages"].verdict is CheckOutcome.WARNING
     assert "(tested: 1.0)" in findings["packages"].text
     monkeypatch.setattr(doctor_machine, "PACKAGES", ("no-such-package",))
     findings = {finding.subject: finding for finding in doctor_machine.versions()}
-    assert findings["packages"].verdict is Verdict.BAD
+    assert findings["packages"].verdict is CheckOutcome.BAD
 
 
 @pytest.mark.parametrize(("kept", "compiled"), [(True, False), (False, False), (False, True)])
@@ -106,38 +106,38 @@ def test_a_file_where_the_output_folder_should_be(tmp_path: Path) -> None:
     file = tmp_path / "outputs"
     file.write_text("")
     finding, _ = doctor_machine.folders(InfraConfig(output_dir=str(file)))
-    assert finding.verdict is Verdict.BAD
+    assert finding.verdict is CheckOutcome.BAD
     assert "is a file" in finding.text
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     # /proc refuses new files to everyone, root included.
     finding, _ = doctor_machine.folders(InfraConfig(output_dir="/proc/outputs"))
-    assert finding.verdict is Verdict.BAD
+    assert finding.verdict is CheckOutcome.BAD
     assert "/proc cannot be written" in finding.text
 
 
 def test_a_new_output_folder_is_not_made(tmp_path: Path) -> None:
     finding, _ = doctor_machine.folders(InfraConfig(output_dir=str(tmp_path / "a" / "b")))
-    assert finding.verdict is not Verdict.BAD
+    assert finding.verdict is not CheckOutcome.BAD
     assert not list(tmp_path.iterdir())
 
 
 def test_more_threads_than_cores() -> None:
     finding, _ = doctor_machine.devices(InfraConfig(threads=10_000))
-    assert finding.verdict is Verdict.WARNING
+    assert finding.verdict is CheckOutcome.WARNING
 
 
-def mlflow(uri: str | None, folder: Path) -> Finding:
+def mlflow(uri: str | None, folder: Path) -> CheckResult:
     infra = InfraConfig(output_dir=str(folder), mlflow_tracking_uri=uri)
     return only(doctor_machine.mlflow_store(infra))
 
 
 def test_mlflow_databases(tmp_path: Path) -> None:
-    assert mlflow(None, tmp_path).verdict is Verdict.GOOD
+    assert mlflow(None, tmp_path).verdict is CheckOutcome.GOOD
     path = tmp_path / "mlflow.db"
     path.write_text("this is no database, however long it may be")
-    assert mlflow(None, tmp_path).verdict is Verdict.BAD
+    assert mlflow(None, tmp_path).verdict is CheckOutcome.BAD
     path.unlink()
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE songs (name TEXT)")
@@ -145,7 +145,7 @@ def test_mlflow_databases(tmp_path: Path) -> None:
     assert "another program's" in mlflow(None, tmp_path).text
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
-    assert mlflow(None, tmp_path).verdict is Verdict.GOOD
+    assert mlflow(None, tmp_path).verdict is CheckOutcome.GOOD
     connection.isolation_level = None
     connection.execute("BEGIN IMMEDIATE")
     doctor_machine.TIMEOUT, before = 0.2, doctor_machine.TIMEOUT
@@ -154,7 +154,7 @@ def test_mlflow_databases(tmp_path: Path) -> None:
     finally:
         doctor_machine.TIMEOUT = before
         connection.close()
-    assert mlflow("banana://x", tmp_path).verdict is Verdict.BAD
+    assert mlflow("banana://x", tmp_path).verdict is CheckOutcome.BAD
 
 
 def test_mlflow_servers(tmp_path: Path) -> None:
@@ -169,12 +169,12 @@ def test_mlflow_servers(tmp_path: Path) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
-        assert mlflow(address, tmp_path).verdict is Verdict.GOOD
-        assert mlflow(f"{address}/", tmp_path).verdict is Verdict.GOOD
-        assert mlflow(f"{address}/behind", tmp_path).verdict is Verdict.WARNING
+        assert mlflow(address, tmp_path).verdict is CheckOutcome.GOOD
+        assert mlflow(f"{address}/", tmp_path).verdict is CheckOutcome.GOOD
+        assert mlflow(f"{address}/behind", tmp_path).verdict is CheckOutcome.WARNING
         server.shutdown()
     finding = mlflow(address, tmp_path)
-    assert finding.verdict is Verdict.BAD
+    assert finding.verdict is CheckOutcome.BAD
     assert "does not answer" in finding.text
 
 
@@ -186,7 +186,7 @@ def test_a_whole_model_directory_is_good(model: Path, tmp_path: Path) -> None:
     assert [finding.subject for finding in findings] == ["model", "tags", "conversation"]
     verdicts = [finding.verdict for finding in findings]
     # A tiny model's tags are tokens of their own, that it has learnt in its warm start.
-    assert verdicts == [Verdict.GOOD, Verdict.WARNING, Verdict.GOOD]
+    assert verdicts == [CheckOutcome.GOOD, CheckOutcome.WARNING, CheckOutcome.GOOD]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_missing_file_is_named(model: Path, tmp_path: Path, file: str, missing
     assert missing_files(model) == [missing]
     experiment = experiment_of(tmp_path, f"actor_rollout_ref.model.path={model}")
     finding = only(doctor_model.model(experiment))
-    assert finding.verdict is Verdict.BAD
+    assert finding.verdict is CheckOutcome.BAD
     assert missing in finding.text
 
 
@@ -221,7 +221,7 @@ def test_cut_weights_and_absent_shards_are_named(model: Path) -> None:
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     for path in (str(tmp_path / "none"), "tiny:huge", "name", "a/b/c"):
         experiment = experiment_of(tmp_path, f"actor_rollout_ref.model.path={path}")
-        assert only(doctor_model.model(experiment)).verdict is Verdict.BAD, path
+        assert only(doctor_model.model(experiment)).verdict is CheckOutcome.BAD, path
 
 
 def test_tags_that_the_tokenizer_swallows_are_bad(model: Path, tmp_path: Path) -> None:
@@ -233,12 +233,12 @@ def test_tags_that_the_tokenizer_swallows_are_bad(model: Path, tmp_path: Path) -
     path = f"actor_rollout_ref.model.path={model}"
     reserved = experiment_of(tmp_path, path, "envs.lake.env_config.tags.reasoning=reason")
     findings = {finding.subject: finding for finding in doctor_model.model(reserved)}
-    assert findings["tags"].verdict is Verdict.BAD
+    assert findings["tags"].verdict is CheckOutcome.BAD
     assert "<reason>, </reason> do not survive" in findings["tags"].text
     assert findings["tags"].advice == "rename them in `envs.lake.env_config.tags`"
     renamed = experiment_of(tmp_path, path, "envs.lake.env_config.tags.reasoning=because")
     findings = {finding.subject: finding for finding in doctor_model.model(renamed)}
-    assert findings["tags"].verdict is not Verdict.BAD
+    assert findings["tags"].verdict is not CheckOutcome.BAD
 
 
 def test_tags_that_are_a_token_of_their_own_are_warned_of(model: Path, tmp_path: Path) -> None:
@@ -249,17 +249,17 @@ def test_tags_that_are_a_token_of_their_own_are_warned_of(model: Path, tmp_path:
     build_tokenizer(words, tags=["<think>", "</think>"]).save_pretrained(model)
     path = f"actor_rollout_ref.model.path={model}"
     findings = {f.subject: f for f in doctor_model.model(experiment_of(tmp_path, path))}
-    assert findings["tags"].verdict is Verdict.WARNING
+    assert findings["tags"].verdict is CheckOutcome.WARNING
     assert "lake: <think>, </think>: one added token" in findings["tags"].text
     assert findings["tags"].advice == "rename them in `envs.lake.env_config.tags`"
     for words in (["envs.lake.env_config.tags.think=thinking"], ["warm_start.steps=1"]):
         experiment = experiment_of(tmp_path, path, *words)
         findings = {finding.subject: finding for finding in doctor_model.model(experiment)}
-        assert findings["tags"].verdict is Verdict.GOOD, words
+        assert findings["tags"].verdict is CheckOutcome.GOOD, words
 
 
 def test_a_text_model_for_pictures_is_bad(tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path, "actor_rollout_ref.model.path=tiny:text")
     findings = list(doctor_model.model(experiment))
-    assert findings[-1].verdict is Verdict.BAD
+    assert findings[-1].verdict is CheckOutcome.BAD
     assert "render_mode=text" in findings[-1].text

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from vagen.cli.doctor_cluster import cluster as examine
-from vagen.cli.findings import Verdict
+from vagen.cli.findings import CheckOutcome
 from vagen.cli.main import main
 from vagen.cluster import ClusterError, Dashboard, await_raycluster, ensure_raycluster
 from vagen.config import InfraConfig
@@ -90,7 +90,7 @@ def deployed(kubeconfig, template):
 
 def test_a_cluster_that_is_well(deployed) -> None:
     found = findings()
-    assert {finding.verdict for finding in found.values()} == {Verdict.GOOD}
+    assert {finding.verdict for finding in found.values()} == {CheckOutcome.GOOD}
     assert found["kubernetes"].text.startswith("v1.33.5 at http://127.0.0.1")
     assert found["template"].text == (
         "vagen-raycluster: Ray 2.60.0, image registry.example/vagen/trainer:1"
@@ -120,7 +120,7 @@ def test_what_may_not_be_looked_at_is_no_fault(deployed) -> None:
     deployed.server.denied = {("list", "nodes"), ("get", "secrets"), ("get", "localqueues")}
     found = findings()
     for subject in ("gpus", "secrets", "queue"):
-        assert found[subject].verdict is Verdict.WARNING
+        assert found[subject].verdict is CheckOutcome.WARNING
         assert "may not" in found[subject].text
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from vagen import progress
 from vagen.cli.main import USER_ERROR, main
-from vagen.compare import ComparisonError, Trained, compare, read_mlflow, read_runs
+from vagen.compare import ComparisonError, RunSummary, compare, read_mlflow, read_runs
 from vagen.compare.groups import keys_of_methods
 from vagen.compare.reading import CURVES
 from vagen.config.load import load_infra
@@ -347,7 +347,7 @@ def test_trainings_are_the_same_from_their_folders_and_from_mlflow(
         read_mlflow(f"vagne@{address}")
 
 
-def points(run: Trained) -> set[tuple[float, str, float]]:
+def points(run: RunSummary) -> set[tuple[float, str, float]]:
     """Everything a curve is drawn of."""
     return {
         (row["iteration"], name, row[name]) for row in run.history for name in CURVES if name in row

@@ -12,7 +12,7 @@ from vagen.envs.sokoban.config import SokobanConfig
 from vagen.envs.sokoban.game import ACTIONS, Room, Sokoban, SokobanLevel
 from vagen.envs.sokoban.generator import backward_layers, generate
 from vagen.envs.sokoban.level_file import LevelFile
-from vagen.envs.sokoban.solver import BudgetSpent, solve
+from vagen.envs.sokoban.solver import SearchLimitReached, solve
 
 STEPS = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
 
@@ -136,7 +136,7 @@ def test_a_weighted_search_finds_a_solution_too():
 
 def test_a_spent_budget_is_not_taken_for_unsolvable():
     level = generate(SokobanConfig(min_solution_length=8), 0, "train")
-    with pytest.raises(BudgetSpent):
+    with pytest.raises(SearchLimitReached):
         solve(level.room, level.boxes, level.player, budget=0)
 
 

@@ -15,7 +15,7 @@ from chat_server import ANSWER, PROMPT, ChatServer
 from PIL import Image
 
 from vagen.clients import EndpointError, NoAnswerError, Reason
-from vagen.clients.chat import Reply
+from vagen.clients.chat import ChatReply
 from vagen.config.evaluation_options import EndpointConfig
 from vagen.evaluation.prices import load_prices
 from vagen.evaluation.specs import VENDORS, parse_spec
@@ -52,7 +52,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
         yield running
 
 
-def ask(server: ChatServer, vendor: str, spec: str = "", times: int = 1, **options: Any) -> Reply:
+def ask(
+    server: ChatServer, vendor: str, spec: str = "", times: int = 1, **options: Any
+) -> ChatReply:
     spec = spec or f"{vendor}:m@{server.root}{ADDRESSES.get(vendor, '/v1')}"
     config = EndpointConfig(
         **{"api_key_env": "KEY", "retries": 0, "backoff": 0.01, "timeout": 60} | options
@@ -61,7 +63,7 @@ def ask(server: ChatServer, vendor: str, spec: str = "", times: int = 1, **optio
     assert hosted is not None
     sampling = Sampling(temperature=0.5, max_new_tokens=99, seed=3)
 
-    async def run() -> Reply:
+    async def run() -> ChatReply:
         chat = hosted.chat(config, spec)
         body = request_body(config, hosted, MESSAGES, sampling)
         try:

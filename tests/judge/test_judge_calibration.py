@@ -9,7 +9,7 @@ import pytest
 from vagen.cli.main import USER_ERROR, main
 from vagen.config import ConfigError
 from vagen.config.judge_options import JudgeConfig
-from vagen.judge.calibration import Kind, writer_of
+from vagen.judge.calibration import TextKind, writer_of
 from vagen.judge.calibration.attacks import ATTACKS, DISGUISES, attacks
 from vagen.judge.calibration.report import disagreements, write_report
 from vagen.judge.calibration.run import (
@@ -76,7 +76,7 @@ def test_statements_are_a_function_of_the_seed_and_of_every_kind(env_name: str) 
     one = sample_statements(writer, writer.env_configs, 200, 3)
     assert one == sample_statements(writer, writer.env_configs, 200, 3)
     assert one != sample_statements(writer, writer.env_configs, 200, 4)
-    assert {sample.kind for sample in one} == set(Kind)
+    assert {sample.kind for sample in one} == set(TextKind)
     assert {sample.section for sample in one} == {"observation", "prediction"}
 
 
@@ -85,7 +85,7 @@ def test_false_statements_are_true_of_another_state() -> None:
     writer_class = writer_of("FrozenLake")
     samples = sample_statements(writer_class, ({"prompt_detail": "brief"},), 400, 0)
     for sample in samples:
-        if sample.kind is Kind.FALSE and sample.wording == "sentences":
+        if sample.kind is TextKind.FALSE and sample.wording == "sentences":
             state = sample.scene.state
             rows, columns = (
                 there - here for there, here in zip(state["target"], state["player"], strict=True)

@@ -338,20 +338,20 @@ def test_the_plan_names_the_judge_and_the_doctor_asks_it(
     server: ScriptedServer, make_experiment: Any
 ) -> None:
     from vagen.cli.doctor_judge import judge as examine
-    from vagen.cli.findings import Verdict
+    from vagen.cli.findings import CheckOutcome
     from vagen.plan.tables import judge_text
 
     experiment = make_experiment(*asking(server, "cascade"), **GROUNDED)
     plan = judge_text(experiment.judge)
     assert f"asks {MODEL} at {server.base_url}" in plan and plan.startswith("cascade")
     [finding] = examine(experiment)
-    assert finding.verdict is Verdict.GOOD and "answers in" in finding.text
+    assert finding.verdict is CheckOutcome.GOOD and "answers in" in finding.text
     server.behaviour.status = 500
     [finding] = examine(experiment)
-    assert finding.verdict is Verdict.BAD and "server_error" in finding.text
+    assert finding.verdict is CheckOutcome.BAD and "server_error" in finding.text
     server.behaviour.status, server.behaviour.key = None, "another"
     [finding] = examine(experiment)
-    assert finding.verdict is Verdict.BAD and "refuses the key" in finding.text
+    assert finding.verdict is CheckOutcome.BAD and "refuses the key" in finding.text
     assert KEY not in f"{plan}{finding}"
     assert not list(examine(make_experiment(*RULES, **GROUNDED)))
 

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from vagen.config.trainer_options import GuardConfig
-from vagen.learning.guard import Guard, GuardState, TrainingUnstable, Verdict
+from vagen.learning.guard import Guard, GuardResult, GuardState, TrainingUnstable
 
 ROLLOUT = {"train/success": 0.5, "train/action_is_valid": 0.9, "rollout/reward_std": 0.4}
 UPDATE = {
@@ -25,7 +25,7 @@ def name(iteration: int) -> str:
     return f"iteration-{iteration:04d}" if iteration >= 0 else "warm_start"
 
 
-def live(guard: Guard, iteration: int, rollout: dict, update: dict) -> Verdict:
+def live(guard: Guard, iteration: int, rollout: dict, update: dict) -> GuardResult:
     """One iteration as the update stage runs it with the guard on; returns what decided."""
     verdict = guard.judge_rollout(rollout)
     learnt = verdict.ok
@@ -160,7 +160,7 @@ def test_only_good_iterations_enter_the_medians():
 
 def test_each_rollback_lowers_the_rates_and_too_many_are_an_error():
     guard = trained(6, lr_factor=0.5, max_rollbacks=2)
-    bad = Verdict(("success 0 is more than 0.3 below its median 0.5",), condemns_start=True)
+    bad = GuardResult(("success 0 is more than 0.3 below its median 0.5",), condemns_start=True)
     guard.roll_back(bad)
     guard.roll_back(bad)
     assert (guard.state.rollbacks, guard.state.lr_scale) == (2, 0.25)
@@ -171,7 +171,7 @@ def test_each_rollback_lowers_the_rates_and_too_many_are_an_error():
 
 def test_its_memory_survives_json_exactly():
     guard = trained(6)
-    guard.roll_back(Verdict(("x",)))
+    guard.roll_back(GuardResult(("x",)))
     again = GuardState(**json.loads(json.dumps(guard.state.to_dict())))
     assert again == guard.state
     twin = Guard(guard.config, again)

@@ -1,13 +1,17 @@
 """What says that nothing is learnt: once, when it has lasted."""
 
-from vagen.learning.idle import PATIENCE, idle_signs
+from vagen.learning.idle import PATIENCE, no_learning_warnings
 
 LEARNS = {"train/success": 0.2, "train/format_correct": 0.9, "rollout/zero_std_groups": 0.5}
 
 
 def told(rows: list[dict[str, float]]) -> list[int]:
     """Iterations after which something is said."""
-    return [n for n in range(1, len(rows) + 1) if idle_signs(rows[max(n - PATIENCE - 1, 0) : n])]
+    return [
+        n
+        for n in range(1, len(rows) + 1)
+        if no_learning_warnings(rows[max(n - PATIENCE - 1, 0) : n])
+    ]
 
 
 def test_it_is_said_after_ten_iterations_and_not_again() -> None:
@@ -24,6 +28,6 @@ def test_each_sign_is_of_its_own_metric() -> None:
         ({"train/success": 0.0}, "succeeded"),
         ({"rollout/zero_std_groups": 1.0}, "varied"),
     ):
-        (text,) = idle_signs([{**LEARNS, **sign}] * PATIENCE)
+        (text,) = no_learning_warnings([{**LEARNS, **sign}] * PATIENCE)
         assert word in text
-    assert idle_signs([{}] * PATIENCE) == []
+    assert no_learning_warnings([{}] * PATIENCE) == []

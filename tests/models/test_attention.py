@@ -23,7 +23,7 @@ from vl_families import (
     text_config,
 )
 
-from vagen.engines.local.packing import Stretch, micro_batches, pack, stretch_of
+from vagen.engines.local.packing import RowPrefix, micro_batches, pack, stretch_of
 from vagen.models.attention import ATTENTION, SlotCache, packed_attention
 from vagen.models.loading import LanguageModel
 from vagen.models.processor import ProcessedImage, Processor
@@ -290,7 +290,7 @@ def test_equal_ids_with_other_frames_are_another_prompt():
     assert whole - line <= 3, "no more than the text before the first frame"
 
 
-def stretches(rows: list[TokenRow]) -> list[Stretch]:
+def stretches(rows: list[TokenRow]) -> list[RowPrefix]:
     return [stretch_of(r, lambda r: r.loss_mask, IMAGE) for r in rows]
 
 

@@ -18,7 +18,7 @@ from pipelines.submit import Kubeflow
 from pipelines.sweep import Pipelines
 from vagen.cli.main import FAILED, USER_ERROR, main
 from vagen.config.load import load_experiment, load_infra
-from vagen.sweep.queue import State
+from vagen.sweep.queue import TrialState
 from vagen.sweep.study import Trial
 from vagen.tracking import default_uri, open_client
 
@@ -176,11 +176,11 @@ def test_a_pipeline_that_is_to_end_early_is_terminated(kubeflow: KubeflowApi, tm
     trial = Trial(0, "lam-000", {})
     made = trainings.make(trial, load_experiment("frozenlake-tiny"))
     trial = Trial(0, "lam-000", {}, made=made)
-    assert trainings.state(trial) == (State.RUNNING, "")
+    assert trainings.state(trial) == (TrialState.RUNNING, "")
     trainings.end(trial)
     assert kubeflow.states[made] == ("CANCELED", "")
     state, reason = trainings.state(trial)
-    assert state is State.FAILED and "canceled" in reason
+    assert state is TrialState.FAILED and "canceled" in reason
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from vagen.cli.main import USER_ERROR, main
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.load import load_experiment
 from vagen.plan.checks import DoesNotFitError, check_memory, check_prompts, notes
-from vagen.plan.local import Memory, estimate, memory_limit
+from vagen.plan.local import MemoryEstimate, estimate, memory_limit
 from vagen.plan.shape import GIB, read_shape, trained_parameters
 from vagen.plan.sizes import (
     ConversationSize,
@@ -227,7 +227,7 @@ def test_memory_follows_the_switches(tmp_path: Path, tiny_directory: str) -> Non
     shape = read_shape(tiny_directory)
     sizes = {"lake": SIZE}
 
-    def of(*overrides: str, dtype: str = "float32") -> Memory:
+    def of(*overrides: str, dtype: str = "float32") -> MemoryEstimate:
         infra = InfraConfig(dtype=dtype)  # type: ignore[arg-type]
         return estimate(experiment_of(tmp_path, *overrides), infra, shape, sizes)
 
@@ -289,7 +289,9 @@ def test_plan_names_what_is_trained(
 
 def test_what_does_not_fit_is_refused_with_numbers(tmp_path: Path) -> None:
     experiment = experiment_of(tmp_path)
-    memory = Memory(process=GIB, weights=GIB, adam=GIB, gradients=0, activations=2 * GIB, cache=0)
+    memory = MemoryEstimate(
+        process=GIB, weights=GIB, adam=GIB, gradients=0, activations=2 * GIB, cache=0
+    )
     check_memory(memory, "RAM", 5 * GIB)
     check_prompts(experiment, {"lake": SIZE})
     with pytest.raises(

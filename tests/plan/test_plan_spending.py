@@ -41,7 +41,7 @@ def test_an_iteration_takes_about_the_disk_that_the_plan_says(make_run, take_ove
     run = take_over(make_run("trainer.total_training_steps=2", "data.train_batch_size=24", small))
     policy = str(run.warm_start / "policy")
     shape, sizes = read_shape(policy, run.experiment), measure(run.experiment, policy)
-    with run.at_work():
+    with run.session():
         iterate(run, 0, 1)
         iterate(run, 1, 2)
     planned = disk(run.experiment, shape, sizes)

@@ -10,7 +10,7 @@ from vagen.cli.main import USER_ERROR, main
 from vagen.config.load import load_experiment, load_infra
 from vagen.engines.verl.mapping import BUCKET_MIB
 from vagen.plan.gpu import ASLEEP, CONTEXT, VLLM_OVERHEAD, GpuMemory, gpu_memory
-from vagen.plan.parts import decide
+from vagen.plan.parts import resolve_defaults
 from vagen.plan.shape import GIB, ModelShape, read_shape
 from vagen.plan.sizes import ConversationSize, longest_context
 from vagen.plan.verl import SERVER, SLACK, WORKER, checkpoints, decided, host_memory, throughput
@@ -193,7 +193,7 @@ def test_activations_are_kept_where_there_is_room() -> None:
     # The file says nothing: what the plan has chosen is what verl is told.
     infra = load_infra("h100x4")
     assert infra.verl.gradient_checkpointing == "auto"
-    assert decide(experiment, load_infra("laptop")) == load_infra("laptop")
+    assert resolve_defaults(experiment, load_infra("laptop")) == load_infra("laptop")
 
 
 def test_the_cache_is_what_remains_of_vllms_share() -> None:

@@ -75,7 +75,7 @@ def test_a_finished_training_can_be_extended(make_started_run, capfd):
     long = make_started_run("trainer.total_training_steps=2")
     run = make_started_run("trainer.total_training_steps=1")
     train(run)
-    with long.at_work():
+    with long.session():
         iterate(long)
     before = json.loads((run.path / "summary.json").read_text())
     assert main(["resume", str(run.path), "trainer.total_training_steps=2"]) == 0
@@ -107,7 +107,7 @@ def test_one_that_ended_with_its_best_policy_can_be_extended(make_started_run, c
 def test_a_running_training_takes_its_extension(make_started_run):
     words = ("trainer.total_training_steps=1", "judge.schedule.type=linear")
     run = make_started_run(*words)
-    with run.at_work():
+    with run.session():
         arguments = ["resume", str(run.path), "trainer.total_training_steps=2"]
         answer = subprocess.run(
             [sys.executable, "-m", "vagen.cli.main", *arguments], capture_output=True, text=True

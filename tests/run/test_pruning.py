@@ -23,7 +23,7 @@ def weights(run: Run) -> str:
 
 
 def go_on(run: Run, stop: int) -> None:
-    with run.at_work():
+    with run.session():
         iterate(run, 0, stop)
 
 

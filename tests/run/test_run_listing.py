@@ -43,23 +43,23 @@ def measure(run: Run, name: str, **metrics: float) -> None:
 
 def test_a_run_is_training_as_long_as_a_process_is_at_work(run: Run) -> None:
     assert status_of(run.path).state == "interrupted"
-    with run.at_work():
+    with run.session():
         assert status_of(run.path).state == "training"
     assert status_of(run.path).state == "interrupted"
 
 
 def test_a_run_that_broke_says_why_until_it_goes_on(run: Run) -> None:
-    with pytest.raises(RuntimeError), run.at_work(), closing(run):
+    with pytest.raises(RuntimeError), run.session(), closing(run):
         raise RuntimeError("the lake has thawed")
     status = status_of(run.path)
     assert (status.state, status.message) == ("failed", "the lake has thawed")
-    with run.at_work():
+    with run.session():
         pass  # it was killed: it said nothing at its end
     assert status_of(run.path).state == "interrupted"
 
 
 def test_a_run_that_was_stopped_is_not_a_failure(run: Run) -> None:
-    with pytest.raises(KeyboardInterrupt), run.at_work(), closing(run):
+    with pytest.raises(KeyboardInterrupt), run.session(), closing(run):
         raise KeyboardInterrupt
     assert status_of(run.path).state == "interrupted"
 
@@ -96,7 +96,7 @@ def test_the_newest_success_that_is_known_is_told(run: Run) -> None:
 def test_the_newest_run_comes_first_and_what_is_no_run_is_left_out(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with run.at_work():
+    with run.session():
         pass
     later = made(tmp_path, "another")
     outputs = run.path.parent

@@ -52,11 +52,11 @@ def test_a_worker_killed_loses_its_environments_and_no_other() -> None:
         victim = pool.pids[0]
         os.kill(victim, signal.SIGKILL)
         first = await outcomes(envs)
-        assert sorted(first) == ["EnvironmentLost"] * 3 + ["Reply"] * 3
+        assert sorted(first) == ["EnvironmentLost"] * 3 + ["WireReply"] * 3
         await replaced(pool, victim)
         assert await outcomes(envs) == first, "lost is lost"
         fresh = await opened(pool, 2)
-        assert await outcomes(fresh) == ["Reply"] * 2
+        assert await outcomes(fresh) == ["WireReply"] * 2
         with pytest.raises(EnvironmentLost, match=f"pid {victim}.*SIGKILL"):
             await envs[first.index("EnvironmentLost")].ask("step", response="x")
         for env in envs:
@@ -88,7 +88,7 @@ def test_a_worker_that_gives_no_answer_is_replaced() -> None:
         with pytest.raises(EnvironmentLost, match="no answer for 1 s"):
             await env.ask("step", response="x")
         await replaced(pool, pid)
-        assert await outcomes(await opened(pool, 1)) == ["Reply"]
+        assert await outcomes(await opened(pool, 1)) == ["WireReply"]
 
     with_pool(work, workers=1, answer_seconds=1.0)
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_made_is_told_as_it_would_be_here() -> None:
         (env,) = await opened(pool, 1)
         with pytest.raises(EnvironmentRaised, match="ValueError: unknown reset options"):
             await env.ask("reset", seed=0, options={"level": 3})
-        assert await outcomes([env]) == ["Reply"], "the episode begun before goes on"
+        assert await outcomes([env]) == ["WireReply"], "the episode begun before goes on"
 
     with_pool(work, workers=1)
 

@@ -14,7 +14,7 @@ from vagen.config.infra import InfraConfig
 from vagen.envs.registry import EnvironmentEntry
 from vagen.service import tokens as tokens_module
 from vagen.service.settings import ServiceSettings, read_settings
-from vagen.service.tokens import TokenError, Tokens
+from vagen.service.tokens import ClientTokens, TokenError
 
 
 def test_flags_come_before_the_environment_and_that_before_defaults() -> None:
@@ -53,7 +53,7 @@ def test_changed_tokens_are_taken_over_and_broken_ones_are_not(tmp_path, monkeyp
     monkeypatch.setattr(tokens_module, "_LOOK_SECONDS", 0.0)
     path = tmp_path / "tokens"
     path.write_text("one:0123456789abcdef\n")
-    tokens = Tokens(str(path))
+    tokens = ClientTokens(str(path))
     assert tokens.client("Bearer 0123456789abcdef") == "one"
     path.write_text("two:fedcba9876543210\n")
     os.utime(path, (time.time() + 5, time.time() + 5))
@@ -73,7 +73,7 @@ def test_a_wrong_file_of_tokens_is_told(tmp_path, content, told) -> None:
     path = tmp_path / "tokens"
     path.write_text(content)
     with pytest.raises(TokenError, match=told):
-        Tokens(str(path))
+        ClientTokens(str(path))
 
 
 @pytest.mark.parametrize(

@@ -292,12 +292,12 @@ def test_the_viewer_takes_each_turn_from_the_row_that_sampled_it(iteration, tmp_
 def test_a_resumed_run_with_summaries_is_the_same(make_started_run):
     words = (*SMALL, *CONTEXTS["compact"], "trainer.total_training_steps=2")
     whole, stopped = make_started_run(*words), make_started_run(*words)
-    with whole.at_work():
+    with whole.session():
         iterate(whole, 0, 2)
-    with stopped.at_work():
+    with stopped.session():
         iterate(stopped, 0, 1)
     again = Run.open(stopped.path)
-    with again.at_work():
+    with again.session():
         iterate(again, 1, 2)
     for name in ("rollout", "judge", "advantage"):
         first, second = (read_manifest(run.step(1, name)).files for run in (whole, again))

@@ -160,13 +160,13 @@ def curriculum_run(make_started_run, *overrides) -> Run:
 @pytest.mark.slow
 def test_a_resumed_run_draws_the_same_levels(make_started_run):
     whole = curriculum_run(make_started_run)
-    with whole.at_work():
+    with whole.session():
         iterate(whole, 0, 3)
     stopped = curriculum_run(make_started_run)
-    with stopped.at_work():
+    with stopped.session():
         iterate(stopped, 0, 1)
     again = Run.open(stopped.path)
-    with again.at_work():
+    with again.session():
         iterate(again, 1, 3)
     train = {ref.seed: ref.level_hash for ref in load_levels(whole)[0].splits["train"]}
     for iteration in range(3):
@@ -207,7 +207,7 @@ def test_groups_that_the_batch_leaves_out_are_counted(make_started_run):
         "data.train_batch_size=6",
         "algorithm.filter_groups.max_num_gen_batches=4",
     )
-    with run.at_work():
+    with run.session():
         iterate(run, 0, 1)
     batch = TrajectoryBatch.load(run.step(0, "rollout"))
     groups = batch.metrics["rollout/groups_played"]

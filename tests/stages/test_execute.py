@@ -73,7 +73,7 @@ def test_what_cannot_be_executed_is_refused(make_run, tmp_path):
 
 def test_errors_say_whose_they_are(make_started_run):
     run = make_started_run()
-    with run.at_work():
+    with run.session():
         with pytest.raises(
             StageFailed, match="judge of iterations/0007 failed: KeyError: 'optimizer'"
         ):
@@ -91,7 +91,7 @@ def test_errors_say_whose_they_are(make_started_run):
 )
 def test_a_run_is_closed_however_it_ends(make_run, error, status):
     run = make_run()
-    with pytest.raises(type(error)), run.at_work(), closing(run):
+    with pytest.raises(type(error)), run.session(), closing(run):
         execute(run, build)
         raise error
     assert endings(run) == [status]
@@ -116,7 +116,12 @@ def test_an_interrupt_that_a_library_swallows_ends_the_run(make_run, then):
         return {"uri": str(run.path), "sha256": "", "metrics": {}}
 
     stage.__name__ = "build"
-    with interrupts.heeded(), pytest.raises(KeyboardInterrupt), run.at_work(), closing(run):
+    with (
+        interrupts.handle_interrupts(),
+        pytest.raises(KeyboardInterrupt),
+        run.session(),
+        closing(run),
+    ):
         execute(run, stage)
     assert endings(run) == ["KILLED"]
 
@@ -138,7 +143,7 @@ except KeyboardInterrupt:
 def test_a_run_has_one_process_at_work(make_run, monkeypatch):
     run = make_run()
     monkeypatch.setattr("vagen.storage.writer.PATIENCE", 0.2)
-    with run.at_work(), pytest.raises(InUse, match=f"process {os.getpid()} on"), run.at_work():
+    with run.session(), pytest.raises(InUse, match=f"process {os.getpid()} on"), run.session():
         pass
 
 

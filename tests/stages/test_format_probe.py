@@ -65,7 +65,7 @@ def test_a_training_is_the_same_with_a_probe_and_without(make_started_run):
     left = []
     for words in ((PROBED, "trainer.format_probe_min=0"), ("trainer.format_probe=0",)):
         run = make_started_run(*words, "trainer.total_training_steps=2")
-        with run.at_work():
+        with run.session():
             evaluate(run, WARM_START, "test")
             iterate(run, 0, 2)
         files = {

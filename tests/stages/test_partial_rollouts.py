@@ -77,7 +77,7 @@ def trained(make_started_run, monkeypatch):
 
     def make(*overrides: str):
         run = make_started_run(*WORDS, *overrides)
-        with run.at_work():
+        with run.session():
             iterate(run, 0, 4)
         return run
 
@@ -150,11 +150,11 @@ def test_groups_are_carried_on_whole_and_each_turn_is_of_one_policy(trained, beh
 def test_a_run_that_ends_after_a_rollout_carries_the_same_on(trained, make_started_run):
     whole = trained(f"{OVER}=5")
     killed = make_started_run(*WORDS, f"{OVER}=5")
-    with killed.at_work():
+    with killed.session():
         iterate(killed, 0, 1)
         execute(killed, rollout, iteration=1)
     again = Run.open(killed.path)
-    with again.at_work():
+    with again.session():
         iterate(again, 0, 4)
     for iteration in range(4):
         for name in ("rollout", "advantage"):

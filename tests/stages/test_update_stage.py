@@ -190,7 +190,7 @@ FOUR = ("trainer.total_training_steps=4", "trainer.test_freq=2")
 def undisturbed(make_started_run):
     """Four iterations in one process, each with a checkpoint."""
     run = make_started_run(*FOUR)
-    with run.at_work():
+    with run.session():
         iterate(run, 0, 4)
     assert saved_iterations(run) == [2, 3]
     return run
@@ -214,12 +214,12 @@ def test_what_was_not_saved_is_learnt_again(make_started_run, undisturbed):
     run.infra = run.infra.model_copy(update={"save_freq": 3})
     for iteration in range(4):
         opened = Run(run.path, run.experiment, run.infra)
-        with opened.at_work():
+        with opened.session():
             iterate(opened, iteration, iteration + 1)
         if iteration == 1:
             shutil.rmtree(run.evaluation("iteration-0002"))
             opened = Run(run.path, run.experiment, run.infra)
-            with opened.at_work():
+            with opened.session():
                 evaluate(opened, "iteration-0002", "val")
     assert saved_iterations(run) == [2, 3]
     assert_learnt_the_same(run, undisturbed)
@@ -239,7 +239,7 @@ def begin_and_hang(engine, directory):
 
 LocalEngine.begin_save = begin_and_hang
 run = Run.open(sys.argv[1])
-with run.at_work():
+with run.session():
     iterate(run, 0, 4)
 """
 
@@ -260,7 +260,7 @@ def test_a_process_that_is_killed_while_it_writes_a_checkpoint_has_lost_nothing(
     assert committed(run.step(0, "update")) is not None and saved_iterations(run) == []
     (left,) = (run.path / "checkpoints").iterdir()
     assert left.name.startswith(".0000.partial-") and (left / "policy").is_dir()
-    with run.at_work():
+    with run.session():
         iterate(run, 0, 4)
     assert sorted(path.name for path in left.parent.iterdir()) == ["0002", "0003"]
     assert_learnt_the_same(run, undisturbed)
@@ -284,12 +284,12 @@ def test_a_disk_that_fails_under_a_checkpoint_is_told_once_and_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(LocalEngine, "begin_save", begin_on_a_full_disk)
         message = r"^the checkpoint after iteration 1 was not written: .*the disk is full.*resumed"
-        with pytest.raises(StorageError, match=message), run.at_work():
+        with pytest.raises(StorageError, match=message), run.session():
             iterate(run, 0, 4)
     run.await_checkpoint()  # was told
     assert committed(run.step(0, "update")) is not None
     assert list((run.path / "checkpoints").iterdir()) == []
-    with run.at_work():
+    with run.session():
         iterate(run, 0, 4)
     assert_learnt_the_same(run, undisturbed)
 
@@ -303,7 +303,7 @@ def test_the_last_checkpoint_is_there_before_its_update(make_started_run, monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
 
     monkeypatch.setattr(LocalEngine, "begin_save", lambda *given: lambda: fail(*given))
-    with pytest.raises(StorageError, match="the disk is full"), run.at_work():
+    with pytest.raises(StorageError, match="the disk is full"), run.session():
         iterate(run, 0, 1)
     assert committed(run.step(0, "update")) is None
 

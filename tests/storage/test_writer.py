@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vagen.storage import InUse, Superseded, commit_directory, read_manifest, sole_writer
-from vagen.storage.writer import ATTEMPT, _held, standing
+from vagen.storage.writer import ATTEMPT, _held, assert_ownership
 
 OTHER = """
 import sys, time
@@ -88,7 +88,7 @@ def test_nobody_takes_over_between_the_look_and_the_rename(tmp_path):
     """A lock that was lost is taken once more for the time of the rename."""
     with sole_writer(tmp_path):
         lose_lock(tmp_path)
-        with standing(tmp_path / "x"):
+        with assert_ownership(tmp_path / "x"):
             assert other_process(tmp_path).returncode != 0
 
 

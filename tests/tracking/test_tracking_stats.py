@@ -11,9 +11,9 @@ from vagen.tracking.stats import (
     attempts_ci95,
     binomial_ci95,
     levels_needed,
-    of_attempts,
     paired_bootstrap,
     paired_seeds,
+    pass_at_k,
     success_ci95,
 )
 
@@ -104,7 +104,7 @@ def test_the_interval_over_seeds_covers_where_that_over_levels_does_not():
 
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=4))
 def test_attempts_are_counted_as_every_choice_of_them_would_be(levels):
-    found = of_attempts(levels, 5)
+    found = pass_at_k(levels, 5)
     for k in (1, 2, 4, 5):
         choices = [[*combinations(wins, k)] for wins in levels if len(wins) >= k]
         if not choices:
@@ -114,7 +114,7 @@ def test_attempts_are_counted_as_every_choice_of_them_would_be(levels):
         every = fmean(fmean(all(chosen) for chosen in of_level) for of_level in choices)
         assert found["pass_at"][str(k)] == pytest.approx(some)
         assert found["pass_all"][str(k)] == pytest.approx(every)
-    assert of_attempts(levels, 1) == {}
+    assert pass_at_k(levels, 1) == {}
 
 
 def test_attempts_at_a_level_are_no_independent_trials():

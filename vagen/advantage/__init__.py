@@ -4,7 +4,7 @@ from vagen.advantage.credit import Credit, CreditReliability, ProgressDiscount, 
 from vagen.advantage.estimate import estimate_advantages, estimate_with_metrics
 from vagen.advantage.estimator import EstimatorSpec, estimator
 from vagen.advantage.estimators import ESTIMATORS
-from vagen.advantage.inputs import AdvantageArguments, AdvantageInputs, Estimate, MaskName
+from vagen.advantage.inputs import AdvantageArguments, AdvantageEstimate, AdvantageInputs, MaskName
 from vagen.advantage.registry import get_estimator
 from vagen.advantage.rows import AdvantageError
 from vagen.advantage.whitening import whiten
@@ -13,10 +13,10 @@ __all__ = [
     "ESTIMATORS",
     "AdvantageArguments",
     "AdvantageError",
+    "AdvantageEstimate",
     "AdvantageInputs",
     "Credit",
     "CreditReliability",
-    "Estimate",
     "EstimatorSpec",
     "MaskName",
     "ProgressDiscount",

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vagen.advantage.inputs import AdvantageInputs, Estimate
+from vagen.advantage.inputs import AdvantageEstimate, AdvantageInputs
 
 CHUNK_TOKENS = 1 << 16
 """Padded tokens of a chunk, unless one trajectory has more."""
@@ -66,20 +66,20 @@ def _chunk(
 
 def by_chunks(
     function: Callable[[AdvantageInputs], tuple[Tensor, Tensor]],
-) -> Callable[[AdvantageInputs], Estimate]:
+) -> Callable[[AdvantageInputs], AdvantageEstimate]:
     """Turns an estimator of one trajectory at a time into one of the whole batch.
 
     Its advantages come out as float64 [B, T], to be whitened, its returns in the result's type.
     """
 
     @functools.wraps(function)
-    def whole(inputs: AdvantageInputs) -> Estimate:
+    def whole(inputs: AdvantageInputs) -> AdvantageEstimate:
         advantages = torch.empty_like(inputs.rewards, dtype=torch.float64)
         returns = torch.empty_like(inputs.rewards, dtype=inputs.dtype)
         for rows, part in chunks(inputs):
             raw, targets = function(part)
             advantages[rows] = raw
             returns[rows] = targets.to(inputs.dtype)
-        return Estimate(advantages, returns)
+        return AdvantageEstimate(advantages, returns)
 
     return whole

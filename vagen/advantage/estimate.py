@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vagen.advantage.checks import checked_inputs
-from vagen.advantage.inputs import AdvantageArguments, Estimate
+from vagen.advantage.inputs import AdvantageArguments, AdvantageEstimate
 from vagen.advantage.registry import get_estimator
 from vagen.advantage.rows import AdvantageError, numbered, require_rows
 from vagen.advantage.whitening import whiten as whitened
@@ -25,7 +25,7 @@ def estimate_with_metrics(
     whiten: bool = True,
     whiten_ids: Sequence[Hashable] | None = None,
     **arguments: Any,
-) -> Estimate:
+) -> AdvantageEstimate:
     """Advantages and returns of a batch of trajectories.
 
     Only tokens of the estimator's own mask (`get_estimator(name).mask`) are read and written; what

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Concatenate, Literal, ParamSpec
 
-from vagen.advantage.inputs import AdvantageInputs, Estimate, MaskName
+from vagen.advantage.inputs import AdvantageEstimate, AdvantageInputs, MaskName
 
 P = ParamSpec("P")
-EstimatorFunction = Callable[[AdvantageInputs], Estimate]
+EstimatorFunction = Callable[[AdvantageInputs], AdvantageEstimate]
 """From the checked arguments of the whole batch to unwhitened advantages, and returns."""
 
 

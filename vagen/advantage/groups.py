@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vagen.advantage.chunks import row_slices
-from vagen.advantage.inputs import AdvantageInputs, Estimate
+from vagen.advantage.inputs import AdvantageEstimate, AdvantageInputs
 from vagen.advantage.rows import Normalization
 
 EPSILON = 1e-6
@@ -85,7 +85,7 @@ def trajectory_scores(rewards_BT: Tensor, inputs: AdvantageInputs, mask_BT: Tens
     return scores.index_add_(0, inputs.trajectory_ids, torch.cat(rows)) if rows else scores
 
 
-def spread(inputs: AdvantageInputs, x_L: Tensor, mask_BT: Tensor) -> Estimate:
+def spread(inputs: AdvantageInputs, x_L: Tensor, mask_BT: Tensor) -> AdvantageEstimate:
     """Gives every token of the mask what its trajectory has, as advantages and as returns."""
     advantages = torch.where(mask_BT, x_L.to(inputs.dtype)[inputs.trajectory_ids][:, None], 0.0)
-    return Estimate(advantages, advantages.clone())
+    return AdvantageEstimate(advantages, advantages.clone())

@@ -130,7 +130,7 @@ class AdvantageInputs(AdvantageArguments):
         return masks.get(name, self.loss_mask)
 
 
-class Estimate(NamedTuple):
+class AdvantageEstimate(NamedTuple):
     """What an estimator says of a batch."""
 
     advantages: Tensor

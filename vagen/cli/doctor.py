@@ -7,7 +7,7 @@ from rich.text import Text
 
 from vagen.cli import doctor_judge, doctor_machine, doctor_model
 from vagen.cli.common import load_configs
-from vagen.cli.findings import Finding, Findings, Verdict
+from vagen.cli.findings import CheckOutcome, CheckResult, Findings
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.plan.sizes import environments_here
 
@@ -19,7 +19,7 @@ def doctor(options: Namespace) -> int:
     worst = 0
     for finding in examine(experiment, infra, cluster=options.cluster):
         console.print(_line(finding), soft_wrap=True)
-        worst = max(worst, finding.verdict is Verdict.BAD)
+        worst = max(worst, finding.verdict is CheckOutcome.BAD)
     return worst
 
 
@@ -40,8 +40,12 @@ def examine(experiment: ExperimentConfig, infra: InfraConfig, *, cluster: bool =
         yield from doctor_cluster.cluster(infra)
 
 
-def _line(finding: Finding) -> Text:
-    style = {Verdict.GOOD: "green", Verdict.WARNING: "yellow", Verdict.BAD: "bold red"}
+def _line(finding: CheckResult) -> Text:
+    style = {
+        CheckOutcome.GOOD: "green",
+        CheckOutcome.WARNING: "yellow",
+        CheckOutcome.BAD: "bold red",
+    }
     line = Text(f"{finding.verdict} ", style=style[finding.verdict])
     line.append(f"{finding.subject:<14}", style="bold")
     line.append(finding.text, style="default")

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from vagen.cli.findings import Finding, Findings, bad, good, warning
+from vagen.cli.findings import CheckResult, Findings, bad, good, warning
 from vagen.cluster import ClusterError, Kube, connect, read_template, render_raycluster
 from vagen.cluster.dashboard import read_token
 from vagen.cluster.errors import ApiError
@@ -55,7 +55,7 @@ def _checked(kube: Kube, settings: KubernetesConfig) -> Findings:
             yield make(subject, str(error), "have somebody look who may")
 
 
-def _kuberay(kube: Kube) -> Iterator[Finding]:
+def _kuberay(kube: Kube) -> Iterator[CheckResult]:
     try:
         answer = json.loads(kube.request("GET", "/apis/ray.io/v1").data)
     except ApiError as error:
@@ -72,7 +72,7 @@ def _kuberay(kube: Kube) -> Iterator[Finding]:
         yield good("kuberay", "ray.io/v1 of 1.6 or newer")
 
 
-def _template(kube: Kube, settings: KubernetesConfig) -> Iterator[Finding]:
+def _template(kube: Kube, settings: KubernetesConfig) -> Iterator[CheckResult]:
     try:
         template = read_template(kube, settings.template)
         rendered = render_raycluster(
@@ -89,7 +89,7 @@ def _template(kube: Kube, settings: KubernetesConfig) -> Iterator[Finding]:
     yield good("template", f"{settings.template}: Ray {version}, image {image}")
 
 
-def _token(kube: Kube, settings: KubernetesConfig) -> Iterator[Finding]:
+def _token(kube: Kube, settings: KubernetesConfig) -> Iterator[CheckResult]:
     try:
         template = read_template(kube, settings.template)
         read_token(kube, template)
@@ -101,7 +101,7 @@ def _token(kube: Kube, settings: KubernetesConfig) -> Iterator[Finding]:
         yield good("token", f"secret {template['spec']['authOptions']['secretName']}")
 
 
-def _rights(kube: Kube) -> Iterator[Finding]:
+def _rights(kube: Kube) -> Iterator[CheckResult]:
     lacking = []
     for resource, subresource, verbs in RIGHTS:
         name = resource.full_name + (f"/{subresource}" if subresource else "")
@@ -114,7 +114,7 @@ def _rights(kube: Kube) -> Iterator[Finding]:
         yield good("rights", "these credentials may do what a step does")
 
 
-def _queue(kube: Kube, settings: KubernetesConfig) -> Iterator[Finding]:
+def _queue(kube: Kube, settings: KubernetesConfig) -> Iterator[CheckResult]:
     if settings.queue is None:
         return
     try:
@@ -132,7 +132,7 @@ def _queue(kube: Kube, settings: KubernetesConfig) -> Iterator[Finding]:
         yield good("queue", f"LocalQueue {settings.queue}")
 
 
-def _gpus(kube: Kube) -> Iterator[Finding]:
+def _gpus(kube: Kube) -> Iterator[CheckResult]:
     nodes = json.loads(kube.request("GET", "/api/v1/nodes").data)["items"]
     counts = [int(node["status"].get("allocatable", {}).get(GPU, 0)) for node in nodes]
     with_gpus = [count for count in counts if count]
@@ -142,7 +142,7 @@ def _gpus(kube: Kube) -> Iterator[Finding]:
         yield good("gpus", f"{sum(with_gpus)} on {len(with_gpus)} of {len(nodes)} nodes")
 
 
-def _secrets(kube: Kube, settings: KubernetesConfig) -> Iterator[Finding]:
+def _secrets(kube: Kube, settings: KubernetesConfig) -> Iterator[CheckResult]:
     """Whether they exist: their content is not asked for."""
     names = [*settings.secrets, *settings.pull_secrets]
     missing = [name for name in names if kube.metadata(SECRETS, name) is None]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Verdict(StrEnum):
+class CheckOutcome(StrEnum):
     """How a check ended."""
 
     GOOD = "✓"
@@ -14,31 +14,31 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One line of the doctor's."""
 
-    verdict: Verdict
+    verdict: CheckOutcome
     subject: str
     text: str
     advice: str = ""
 
 
-Findings = Iterator[Finding]
+Findings = Iterator[CheckResult]
 
 
-def good(subject: str, text: str) -> Finding:
+def good(subject: str, text: str) -> CheckResult:
     """Nothing to do."""
-    return Finding(Verdict.GOOD, subject, text)
+    return CheckResult(CheckOutcome.GOOD, subject, text)
 
 
-def warning(subject: str, text: str, advice: str) -> Finding:
+def warning(subject: str, text: str, advice: str) -> CheckResult:
     """It will run, perhaps not as meant."""
-    return Finding(Verdict.WARNING, subject, text, advice)
+    return CheckResult(CheckOutcome.WARNING, subject, text, advice)
 
 
-def bad(subject: str, text: str, advice: str) -> Finding:
+def bad(subject: str, text: str, advice: str) -> CheckResult:
     """It cannot run."""
-    return Finding(Verdict.BAD, subject, text, advice)
+    return CheckResult(CheckOutcome.BAD, subject, text, advice)
 
 
 def guarded(subject: str, advice: str, check: Callable[[], Findings]) -> Findings:

@@ -19,7 +19,7 @@ from vagen.judge.calibration.run import (
 )
 from vagen.judge.scoring import cache_folder
 from vagen.service import environments_of
-from vagen.stages.audit import Row, audit
+from vagen.stages.audit import AuditRow, audit
 
 _LEAST = 100
 """Statements below which no figure means anything."""
@@ -37,7 +37,7 @@ def audit_rewards(options: Namespace) -> None:
     experiment, infra = load_configs(options)
     headed: set[str] = set()
 
-    def show(config_id: str, row: Row) -> None:
+    def show(config_id: str, row: AuditRow) -> None:
         if config_id not in headed:
             headed.add(config_id)
             print(f"{config_id}: {options.levels} levels")

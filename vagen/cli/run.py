@@ -52,11 +52,11 @@ def run(options: Namespace) -> int | None:
             "this infra is a Kubernetes cluster's: send the training there with `vagen submit`, or "
             "take another --infra"
         )
-    from vagen.plan.parts import decide
+    from vagen.plan.parts import resolve_defaults
     from vagen.stages.checks import check_machine
 
     check_machine(experiment, infra)
-    created = Run.create(experiment, decide(experiment, infra), name=options.name)
+    created = Run.create(experiment, resolve_defaults(experiment, infra), name=options.name)
     if options.stage:
         _step(options, created)
     else:
@@ -76,7 +76,7 @@ def resume(options: Namespace) -> None:
     found.check_config()
     if options.changes:
         extend(found, _steps(options.changes))
-    if found.stands(found.registration) and (found.path / layout.SUMMARY).exists():
+    if found.is_current(found.registration) and (found.path / layout.SUMMARY).exists():
         print(f"{found.name} is finished, there is nothing to do")
         show_summary(found.path)
         return
@@ -148,7 +148,7 @@ def summary_table(summary: dict[str, Any], run_dir: Path) -> Any:
 
 
 def _train(run: Run, *, as_pipeline: bool) -> None:
-    with interrupts.heeded(), _told_how_to_go_on(run):
+    with interrupts.handle_interrupts(), print_resume_hint(run):
         if as_pipeline:
             from pipelines.local import run_pipeline
 
@@ -176,7 +176,7 @@ def _check_seeds(options: Namespace) -> None:
 
 
 @contextmanager
-def _told_how_to_go_on(run: Run) -> Iterator[None]:
+def print_resume_hint(run: Run) -> Iterator[None]:
     """Says at an interrupt what goes on with the run."""
     try:
         yield
@@ -211,7 +211,7 @@ def _step(options: Namespace, run: Run) -> None:
         arguments |= {"name": options.evaluation, "split": options.split}
     from vagen.launch.here import run_here
 
-    with interrupts.heeded(), progress.output_to(run.path / layout.LOG):
+    with interrupts.handle_interrupts(), progress.output_to(run.path / layout.LOG):
         produced = run_here(run.uri, options.stage, **arguments)
     _show_metrics(produced["metrics"], produced["uri"])
 

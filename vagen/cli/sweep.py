@@ -22,12 +22,12 @@ from vagen.sweep.folder import (
     parent_run,
     write_results,
 )
-from vagen.sweep.processes import Processes
+from vagen.sweep.processes import TrainingProcesses
 from vagen.sweep.queue import Trainings, conduct
 from vagen.sweep.schema import SweepConfig, check_sweep, load_sweep, short_keys
 from vagen.sweep.study import Study, Trial
 from vagen.tracking import Tracker, TrackingError, default_uri
-from vagen.tracking.tracker import RunStatus
+from vagen.tracking.tracker import EndStatus
 
 
 def sweep(options: Namespace) -> int:
@@ -61,7 +61,7 @@ def _sweep(config: SweepConfig, infra: InfraConfig, options: Namespace) -> int:
     folder = Path(here.output_dir).absolute() / config.name
     folder.mkdir(parents=True, exist_ok=True)
     parent = None
-    with sole_writer(folder, patience=0.0), interrupts.heeded():
+    with sole_writer(folder, patience=0.0), interrupts.handle_interrupts():
         open_folder(folder, config, digest)
         try:
             study = Study(folder, config, jobs=options.jobs)
@@ -115,7 +115,7 @@ def _trainings(
         return Pipelines(folder, config.name, infra, kubeflow, options.image)
     tracking = infra.mlflow_tracking_uri or default_uri(folder.parent)
     infra = infra.model_copy(update={"mlflow_tracking_uri": tracking})
-    return Processes(folder, infra, jobs=options.jobs)
+    return TrainingProcesses(folder, infra, jobs=options.jobs)
 
 
 def _close(folder: Path, config: SweepConfig, trials: list[Trial], parent: Tracker | None) -> int:
@@ -136,7 +136,7 @@ def _close(folder: Path, config: SweepConfig, trials: list[Trial], parent: Track
     return 0 if done else FAILED
 
 
-def _finish(parent: Tracker | None, status: RunStatus) -> None:
+def _finish(parent: Tracker | None, status: EndStatus) -> None:
     if parent is not None:
         parent.finish(status)
 

@@ -76,7 +76,7 @@ def _follow(options: Namespace) -> None:
     while True:
         pull(run)
         run.read_length()
-        ended = run.stands(run.registration) or _last_event(run) == "run_ended"
+        ended = run.is_current(run.registration) or _last_event(run) == "run_ended"
         page = write_pages(run, refresh=None if ended else FOLLOW_SECONDS)
         if not shown:
             _show(page, options)

@@ -2,15 +2,15 @@
 
 from vagen.clients.client import DEADLINE, Client, Usage
 from vagen.clients.errors import EndpointError, NoAnswerError, Reason
-from vagen.clients.http import HttpEndpoint, Place
+from vagen.clients.http import ConfigLocation, HttpEndpoint
 
 __all__ = [
     "DEADLINE",
     "Client",
+    "ConfigLocation",
     "EndpointError",
     "HttpEndpoint",
     "NoAnswerError",
-    "Place",
     "Reason",
     "Usage",
 ]

@@ -23,7 +23,7 @@ Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenUsage:
     """Tokens of a request as the endpoint reports them.
 
     Example:
@@ -39,9 +39,9 @@ class Tokens:
     reasoning: int = 0
     """Of `output`, those that were not shown."""
 
-    def __add__(self, other: "Tokens") -> "Tokens":
+    def __add__(self, other: "TokenUsage") -> "TokenUsage":
         pairs = zip(astuple(self), astuple(other), strict=True)
-        return Tokens(*(mine + theirs for mine, theirs in pairs))
+        return TokenUsage(*(mine + theirs for mine, theirs in pairs))
 
     @property
     def total(self) -> int:
@@ -49,7 +49,7 @@ class Tokens:
         return self.input + self.output
 
     @classmethod
-    def of_usage(cls, usage: Any) -> "Tokens":
+    def of_usage(cls, usage: Any) -> "TokenUsage":
         """Those of a response's `usage`; what it does not tell, or not as a count, is 0."""
         told = _mapping(usage)
 
@@ -77,14 +77,14 @@ def _count(found: Any) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChatReply:
     """What a model answered."""
 
     text: str
     """Empty where there is none; of a refusal its words."""
     finish: str
     """`stop`, `length`, `content_filter`, `tool_calls`, ... as the endpoint says."""
-    tokens: Tokens = Tokens()
+    tokens: TokenUsage = TokenUsage()
     form: str = "text"
     """`text`, `empty`, `refusal` or `tool_call`."""
     reasoning: str = ""
@@ -95,9 +95,9 @@ class Reply:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> "Reply":
+    def from_dict(cls, stored: Mapping[str, Any]) -> "ChatReply":
         """Inverse of `to_dict`."""
-        fields: dict[str, Any] = {**stored, "tokens": Tokens(**stored["tokens"])}
+        fields: dict[str, Any] = {**stored, "tokens": TokenUsage(**stored["tokens"])}
         return cls(**fields)
 
 
@@ -106,7 +106,7 @@ class Chat(Protocol):
 
     client: Client
 
-    async def reply(self, body: Body) -> Reply:
+    async def reply(self, body: Body) -> ChatReply:
         """The model's reply.
 
         Raises:
@@ -131,10 +131,10 @@ class OpenAIChat:
     client: Client
     endpoint: HttpEndpoint
 
-    async def reply(self, body: Body) -> Reply:
+    async def reply(self, body: Body) -> ChatReply:
         """See `Chat`."""
 
-        async def attempt() -> Reply:
+        async def attempt() -> ChatReply:
             response = await self.endpoint.post("chat/completions", body)
             self.endpoint.check(response)
             secret = self.endpoint.secret
@@ -156,7 +156,7 @@ class OpenAIChat:
         await self.endpoint.close()
 
 
-def read_completion(completion: Any, secret: str | None = None) -> Reply:
+def read_completion(completion: Any, secret: str | None = None) -> ChatReply:
     """The reply in a chat completion.
 
     Args:
@@ -171,7 +171,7 @@ def read_completion(completion: Any, secret: str | None = None) -> Reply:
         message, finish = choice["message"], choice.get("finish_reason")
         content, refusal = message.get("content"), message.get("refusal")
         reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
-        tokens = Tokens.of_usage(completion.get("usage"))
+        tokens = TokenUsage.of_usage(completion.get("usage"))
         calls = message.get("tool_calls") or message.get("function_call")
     except (LookupError, TypeError, AttributeError, ValueError):
         words = short_words(json.dumps(completion, default=str), secret)
@@ -182,7 +182,7 @@ def read_completion(completion: Any, secret: str | None = None) -> Reply:
         raise NoAnswerError(Reason.INVALID, "no text")
     form = "text" if content else "refusal" if refusal else "tool_call" if calls else "empty"
     text = content or (refusal if isinstance(refusal, str) else "")
-    return Reply(
+    return ChatReply(
         text=text.encode("utf-8", "replace").decode(),
         finish=str(finish or "stop"),
         tokens=tokens,

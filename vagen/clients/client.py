@@ -19,8 +19,8 @@ from vagen.clients.errors import RETRIED, NoAnswerError, Reason
 from vagen.clients.limits import CircuitBreaker, RateLimit
 from vagen.config.client_options import ClientConfig
 
-Answer = TypeVar("Answer")
-Response = TypeVar("Response")
+ParsedT = TypeVar("ParsedT")
+ResponseT = TypeVar("ResponseT")
 
 DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
 """When what is being asked must be answered, on the event loop's clock."""
@@ -63,7 +63,7 @@ class Client:
         self._slots = asyncio.Semaphore(-(-config.concurrency // share))
         self._quiet_until = 0.0
 
-    async def ask(self, attempt: Callable[[], Awaitable[Answer]], *, tokens: float) -> Answer:
+    async def ask(self, attempt: Callable[[], Awaitable[ParsedT]], *, tokens: float) -> ParsedT:
         """Asks until there is an answer.
 
         Args:
@@ -89,7 +89,7 @@ class Client:
             raise NoAnswerError(reason) from None
         raise AssertionError("the last attempt returns or raises")
 
-    async def send(self, request: Callable[[], Awaitable[Response]]) -> Response:
+    async def send(self, request: Callable[[], Awaitable[ResponseT]]) -> ResponseT:
         """Sends one request when the rate allows, and waits for it as long as it may take."""
         await self._rate.take()
         self.usage.requests += 1
@@ -108,8 +108,8 @@ class Client:
         return pause * random.uniform(0.5, 1.5)
 
     async def _attempt(
-        self, attempt: Callable[[], Awaitable[Answer]], tokens: float, deadline: float | None
-    ) -> Answer:
+        self, attempt: Callable[[], Awaitable[ParsedT]], tokens: float, deadline: float | None
+    ) -> ParsedT:
         if deadline is not None:
             left = deadline - asyncio.get_running_loop().time()
             if self.breaker.seconds_left() > left:

@@ -43,7 +43,7 @@ _STATUS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConfigLocation:
     """Where an endpoint stands in the configuration, for messages."""
 
     base_url: str
@@ -107,7 +107,7 @@ class HttpEndpoint:
     """Posts JSON to one endpoint, within the limits of its client."""
 
     client: Client
-    place: Place
+    place: ConfigLocation
     headers: Mapping[str, str] = field(default_factory=dict)
     secret: str | None = field(init=False, repr=False)
     _http: httpx.AsyncClient | None = None

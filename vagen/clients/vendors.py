@@ -4,10 +4,10 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from vagen.clients.chat import Body, Reply, read_completion, tokens_of
+from vagen.clients.chat import Body, ChatReply, read_completion, tokens_of
 from vagen.clients.client import Client
 from vagen.clients.errors import EndpointError, NoAnswerError, Reason
-from vagen.clients.http import Place, short_words
+from vagen.clients.http import ConfigLocation, short_words
 
 
 def litellm() -> Any:
@@ -33,7 +33,7 @@ class LiteLLMChat:
     """A model that LiteLLM knows how to ask, by its name there: `anthropic/MODEL`."""
 
     client: Client
-    place: Place
+    place: ConfigLocation
     base_url: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     secret: str | None = field(init=False, repr=False)
@@ -43,10 +43,10 @@ class LiteLLMChat:
         self.secret = self.place.read_secret()
         self._library = litellm()
 
-    async def reply(self, body: Body) -> Reply:
+    async def reply(self, body: Body) -> ChatReply:
         """See `Chat`."""
 
-        async def attempt() -> Reply:
+        async def attempt() -> ChatReply:
             try:
                 found = await self.client.send(lambda: self._request(body))
             except NoAnswerError:

@@ -1,6 +1,6 @@
 """Trainings compared: curves, final success over seeds and levels, what they took."""
 
 from vagen.compare.comparing import compare
-from vagen.compare.reading import ComparisonError, Trained, read_mlflow, read_runs
+from vagen.compare.reading import ComparisonError, RunSummary, read_mlflow, read_runs
 
-__all__ = ["ComparisonError", "Trained", "compare", "read_mlflow", "read_runs"]
+__all__ = ["ComparisonError", "RunSummary", "compare", "read_mlflow", "read_runs"]

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from vagen.compare.groups import Group, group, keys_of_methods, unequal_within
 from vagen.compare.page import Comparison, write_comparison
-from vagen.compare.reading import ComparisonError, Trained, read_runs
-from vagen.compare.results import Result, common_levels, costs, results
+from vagen.compare.reading import ComparisonError, RunSummary, read_runs
+from vagen.compare.results import GroupResult, common_levels, costs, results
 from vagen.config.errors import unknown_name
 from vagen.storage import storage_errors
 
 
 def compare(
-    runs: Sequence[str | Path | Trained],
+    runs: Sequence[str | Path | RunSummary],
     *,
     by: str | Sequence[str] | None = None,
     over: str = "seed",
@@ -47,8 +47,8 @@ def compare(
             or they were measured on different levels.
         StorageError: A store cannot be used, or a run's results were changed.
     """
-    read = [one for one in runs if isinstance(one, Trained)]
-    read += read_runs(one for one in runs if not isinstance(one, Trained))
+    read = [one for one in runs if isinstance(one, RunSummary)]
+    read += read_runs(one for one in runs if not isinstance(one, RunSummary))
     if price_per_hour is not None and not 0 <= price_per_hour < math.inf:
         raise ComparisonError(f"the price of an hour is {price_per_hour}; it must be at least 0")
     if not read:
@@ -71,7 +71,7 @@ def compare(
 
 
 def _notes(
-    groups: Sequence[Group], found: Sequence[Result], over: str, levels: int, in_all: int
+    groups: Sequence[Group], found: Sequence[GroupResult], over: str, levels: int, in_all: int
 ) -> Iterator[str]:
     """What a reader must know of the figures."""
     if levels < in_all:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from vagen.compare.reading import ComparisonError, Trained
+from vagen.compare.reading import ComparisonError, RunSummary
 from vagen.config.errors import unknown_name
 
 _NO_METHOD = ("name", "infra.", "trainer.project_name")
@@ -15,12 +15,12 @@ class Group:
     """Runs of one method, in order of their seeds."""
 
     label: str
-    runs: tuple[Trained, ...]
+    runs: tuple[RunSummary, ...]
     seeds: tuple[str, ...]
     """The value of each run's key of replication."""
 
 
-def group(runs: Sequence[Trained], by: Sequence[str], over: str) -> list[Group]:
+def group(runs: Sequence[RunSummary], by: Sequence[str], over: str) -> list[Group]:
     """Groups in the order of their first run.
 
     Args:
@@ -35,13 +35,13 @@ def group(runs: Sequence[Trained], by: Sequence[str], over: str) -> list[Group]:
     for key in (*by, over):
         if key not in known:
             raise ComparisonError(unknown_name("key", key, known))
-    members: dict[str, list[Trained]] = {}
+    members: dict[str, list[RunSummary]] = {}
     for run in runs:
         members.setdefault(_label(run, by), []).append(run)
     return [_in_order(label, found, over) for label, found in members.items()]
 
 
-def keys_of_methods(runs: Sequence[Trained], over: str) -> list[str]:
+def keys_of_methods(runs: Sequence[RunSummary], over: str) -> list[str]:
     """The fewest keys, `preset` before others, that tell apart what any option tells apart."""
     differing = [key for key in differences(runs) if key != over and not key.startswith(_NO_METHOD)]
     differing.sort(key=lambda key: key != "preset")
@@ -52,7 +52,7 @@ def keys_of_methods(runs: Sequence[Trained], over: str) -> list[str]:
     return chosen
 
 
-def differences(runs: Iterable[Trained]) -> list[str]:
+def differences(runs: Iterable[RunSummary]) -> list[str]:
     """Keys whose values are not the same in all runs, in the order of the configuration."""
     runs = list(runs)
     keys = dict.fromkeys(key for run in runs for key in run.options)
@@ -69,8 +69,8 @@ def unequal_within(groups: Sequence[Group], over: str) -> dict[str, list[str]]:
     }
 
 
-def _in_order(label: str, runs: Sequence[Trained], over: str) -> Group:
-    by_seed: dict[str, Trained] = {}
+def _in_order(label: str, runs: Sequence[RunSummary], over: str) -> Group:
+    by_seed: dict[str, RunSummary] = {}
     for run in runs:
         seed = run.options.get(over, "")
         if seed in by_seed:
@@ -85,7 +85,7 @@ def _in_order(label: str, runs: Sequence[Trained], over: str) -> Group:
     return Group(label, tuple(by_seed[seed] for seed in seeds), seeds)
 
 
-def _label(run: Trained, by: Sequence[str]) -> str:
+def _label(run: RunSummary, by: Sequence[str]) -> str:
     values = [_value(run, key) for key in by]
     if len(by) == 1 and by[0] == "preset":
         return values[0]
@@ -93,7 +93,7 @@ def _label(run: Trained, by: Sequence[str]) -> str:
     return " ".join(parts) or "all runs"
 
 
-def _value(run: Trained, key: str) -> str:
+def _value(run: RunSummary, key: str) -> str:
     """The option of a key, or the options below it."""
     below = {
         k.removeprefix(f"{key}."): v for k, v in run.options.items() if k.startswith(f"{key}.")
@@ -109,6 +109,6 @@ def _short(key: str, keys: Sequence[str]) -> str:
     return next((end for end in ends if not any(o.endswith(f".{end}") for o in others)), key)
 
 
-def _parts(runs: Sequence[Trained], keys: Sequence[str]) -> int:
+def _parts(runs: Sequence[RunSummary], keys: Sequence[str]) -> int:
     """How many groups keys make."""
     return len({tuple(run.options.get(key) for key in keys) for run in runs})

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from vagen.compare.groups import Group, differences
 from vagen.compare.reading import CURVES, VALIDATION
-from vagen.compare.results import Cost, Result
+from vagen.compare.results import Cost, GroupResult
 from vagen.evaluation.export import as_csv, as_latex, as_markdown
 from vagen.evaluation.table import interval, number
 from vagen.report.curves import write_comparison_curve
@@ -35,7 +35,7 @@ class Comparison:
     baseline: str
     levels: int
     """Held-out levels that all measured runs have in common."""
-    results: Sequence[Result]
+    results: Sequence[GroupResult]
     costs: Sequence[Cost]
     notes: Sequence[str]
 
@@ -93,7 +93,7 @@ _ABOUT_COSTS = (
 )
 
 
-def _success_row(result: Result, cost: Cost) -> dict[str, Any]:
+def _success_row(result: GroupResult, cost: Cost) -> dict[str, Any]:
     success, against = result.success, result.against
     cells = {
         "method": result.label,

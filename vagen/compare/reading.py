@@ -37,7 +37,7 @@ class ComparisonError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class RunSummary:
     """A run as a comparison sees it."""
 
     name: str
@@ -64,7 +64,7 @@ class Trained:
         return self.gpu_hours or self.hours
 
 
-def read_runs(places: Iterable[str | Path]) -> list[Trained]:
+def read_runs(places: Iterable[str | Path]) -> list[RunSummary]:
     """The runs at these places, each once.
 
     Args:
@@ -75,7 +75,7 @@ def read_runs(places: Iterable[str | Path]) -> list[Trained]:
         ComparisonError: There is no run at one of them.
         StorageError: A store cannot be used, or a run's results were changed.
     """
-    found: dict[str, Trained] = {}
+    found: dict[str, RunSummary] = {}
     for place in places:
         for one in _runs_at(place):
             key = one if isinstance(one, str) else str(one.resolve())
@@ -84,7 +84,7 @@ def read_runs(places: Iterable[str | Path]) -> list[Trained]:
     return list(found.values())
 
 
-def read_mlflow(address: str) -> list[Trained]:
+def read_mlflow(address: str) -> list[RunSummary]:
     """The runs of an MLflow experiment that are trainings.
 
     Args:
@@ -144,7 +144,7 @@ def _runs_in_store(uri: str) -> Iterator[str]:
     yield from (f"{uri}/{name}" for name in runs)
 
 
-def _read(place: str | Path) -> Trained:
+def _read(place: str | Path) -> RunSummary:
     try:
         run = Run.open(place)
         if run.mirror is not None and is_uri(place):
@@ -155,7 +155,7 @@ def _read(place: str | Path) -> Trained:
     except ConfigError as error:
         raise ComparisonError(f"{place} cannot be read: {error}") from error
     events = progress.read_events(run.events)
-    return Trained(
+    return RunSummary(
         name=run.name,
         source=str(place),
         options=_options(run.path),
@@ -205,7 +205,7 @@ def _is_training(run: Any) -> bool:
     return "vagen.config_digest" in run.data.tags
 
 
-def _read_tracked(client: "MlflowClient", run: Any) -> Trained:
+def _read_tracked(client: "MlflowClient", run: Any) -> RunSummary:
     """A training as MLflow has it: its configuration, metrics and results as files of the run."""
     identity, name = run.info.run_id, run.data.tags.get("vagen.run", run.info.run_name)
     with tempfile.TemporaryDirectory() as scratch:
@@ -222,7 +222,7 @@ def _read_tracked(client: "MlflowClient", run: Any) -> Trained:
         options = _options(folder)
         price = load_infra(str(folder / layout.INFRA)).gpu_hour_price
     seconds = summary.get("seconds", {})
-    return Trained(
+    return RunSummary(
         name=name,
         source=f"MLflow run {identity}",
         options=options,

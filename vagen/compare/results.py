@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vagen.compare.groups import Group
-from vagen.compare.reading import ComparisonError, Trained
+from vagen.compare.reading import ComparisonError, RunSummary
 from vagen.compare.statistics import (
-    Estimate,
+    IntervalEstimate,
     iqm,
     mean_over_seeds,
     probability_of_improvement,
@@ -24,25 +24,25 @@ from vagen.tracking.stats import Interval, paired_bootstrap, success_ci95
 class Against:
     """A group against the baseline."""
 
-    gain: Estimate
+    gain: IntervalEstimate
     """Difference of success, paired by seed and level."""
     pairs: int
     """Seeds that both have."""
-    probability: Estimate
+    probability: IntervalEstimate
     """That a training of this group does better than one of the baseline."""
     over_levels: Interval | None
     """Of the gain, where there is one pair of seeds alone: these two policies on other levels."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class GroupResult:
     """A group's final success; None where no run is measured."""
 
     label: str
     seeds: int
     """Those that are measured."""
-    success: Estimate | None = None
-    iqm: Estimate | None = None
+    success: IntervalEstimate | None = None
+    iqm: IntervalEstimate | None = None
     against: Against | None = None
     """None of the baseline itself."""
     over_levels: Interval | None = None
@@ -63,7 +63,7 @@ class Cost:
     """By step."""
 
 
-def common_levels(runs: Sequence[Trained]) -> tuple[list[str], int]:
+def common_levels(runs: Sequence[RunSummary]) -> tuple[list[str], int]:
     """Levels that every measured run has played, and how many there are in all.
 
     Raises:
@@ -84,7 +84,7 @@ def common_levels(runs: Sequence[Trained]) -> tuple[list[str], int]:
     return common, len(set.union(*map(set, levels)))
 
 
-def results(groups: Sequence[Group], levels: Sequence[str], baseline: str) -> list[Result]:
+def results(groups: Sequence[Group], levels: Sequence[str], baseline: str) -> list[GroupResult]:
     """The final success of every group, and each against the baseline."""
     first = _measured(next(one for one in groups if one.label == baseline))
     return [_result(one, first, levels, one.label == baseline) for one in groups]
@@ -101,16 +101,18 @@ def costs(groups: Sequence[Group], price: float | None) -> list[Cost]:
 
 
 def _result(
-    group: Group, first: dict[str, Trained], levels: Sequence[str], is_baseline: bool
-) -> Result:
+    group: Group, first: dict[str, RunSummary], levels: Sequence[str], is_baseline: bool
+) -> GroupResult:
     found = _measured(group)
     if not found:
-        return Result(group.label, 0)
+        return GroupResult(group.label, 0)
     scores_SL = _scores(found.values(), levels)
     success = mean_over_seeds(scores_SL)
     if success.ci95 is not None:
-        success = Estimate(success.value, (max(0.0, success.ci95[0]), min(1.0, success.ci95[1])))
-    return Result(
+        success = IntervalEstimate(
+            success.value, (max(0.0, success.ci95[0]), min(1.0, success.ci95[1]))
+        )
+    return GroupResult(
         group.label,
         len(found),
         success,
@@ -121,7 +123,7 @@ def _result(
 
 
 def _against(
-    first: dict[str, Trained], found: dict[str, Trained], levels: Sequence[str]
+    first: dict[str, RunSummary], found: dict[str, RunSummary], levels: Sequence[str]
 ) -> Against:
     before, after = _scores(first.values(), levels), _scores(found.values(), levels)
     shared = [seed for seed in found if seed in first]
@@ -129,19 +131,19 @@ def _against(
         _per_environment(before, levels), _per_environment(after, levels)
     )
     if not shared:
-        gain = Estimate(float(after.mean() - before.mean()), None)
+        gain = IntervalEstimate(float(after.mean() - before.mean()), None)
         return Against(gain, 0, probability, None)
     one, other = (_scores([runs[seed] for seed in shared], levels) for runs in (first, found))
     over_levels = paired_bootstrap(one[0], other[0], seed=0).ci95 if len(shared) == 1 else None
     return Against(mean_over_seeds(other - one), len(shared), probability, over_levels)
 
 
-def _measured(group: Group) -> dict[str, Trained]:
+def _measured(group: Group) -> dict[str, RunSummary]:
     """Runs by seed whose final policy was measured."""
     return {seed: run for seed, run in zip(group.seeds, group.runs, strict=True) if run.by_level}
 
 
-def _scores(runs: Iterable[Trained], levels: Sequence[str]) -> NDArray[np.float64]:
+def _scores(runs: Iterable[RunSummary], levels: Sequence[str]) -> NDArray[np.float64]:
     return np.array([[run.by_level[level] for level in levels] for run in runs])
 
 

@@ -22,14 +22,14 @@ _RESAMPLES = 5_000
 
 @final
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class IntervalEstimate:
     """A figure and its 95 % interval over seeds; None where seeds do not tell one."""
 
     value: float
     ci95: Interval | None
 
 
-def mean_over_seeds(scores: ArrayLike) -> Estimate:
+def mean_over_seeds(scores: ArrayLike) -> IntervalEstimate:
     """Mean of results that every seed has on the same levels, for other seeds and other levels.
 
     The bootstrap that draws seeds has the variance of the seeds' means over their number, the one
@@ -57,7 +57,7 @@ def mean_over_seeds(scores: ArrayLike) -> Estimate:
     seeds, levels = scores_SL.shape
     mean = float(scores_SL.mean())
     if seeds < 2 or np.ptp(scores_SL) == 0:
-        return Estimate(mean, None)
+        return IntervalEstimate(mean, None)
     by_seeds = float(stdtrit(seeds - 1, 0.975)) ** 2 * _squared_error(scores_SL.mean(1))
     if levels == 1:
         return _around(mean, by_seeds)
@@ -67,7 +67,7 @@ def mean_over_seeds(scores: ArrayLike) -> Estimate:
     return _around(mean, squared)
 
 
-def iqm(scores: ArrayLike) -> Estimate:
+def iqm(scores: ArrayLike) -> IntervalEstimate:
     """Interquartile mean over seeds and environments, with `rliable`'s stratified bootstrap.
 
     Args:
@@ -83,13 +83,13 @@ def iqm(scores: ArrayLike) -> Estimate:
     value = float(trim_mean(scores_SE.ravel(), 0.25))
     seeds, environments = scores_SE.shape
     if seeds < 2:
-        return Estimate(value, None)
+        return IntervalEstimate(value, None)
     drawn = np.random.default_rng(0).integers(0, seeds, (_RESAMPLES, seeds, environments))
     resampled = scores_SE[drawn, np.arange(environments)].reshape(_RESAMPLES, -1)
-    return Estimate(value, _percentiles(trim_mean(resampled, 0.25, axis=1)))
+    return IntervalEstimate(value, _percentiles(trim_mean(resampled, 0.25, axis=1)))
 
 
-def probability_of_improvement(baseline: ArrayLike, candidate: ArrayLike) -> Estimate:
+def probability_of_improvement(baseline: ArrayLike, candidate: ArrayLike) -> IntervalEstimate:
     """How likely a training of `candidate` does better than one of `baseline`, a tie counting half.
 
     Mean over environments of Mann and Whitney's U over the number of pairs, with `rliable`'s
@@ -106,7 +106,7 @@ def probability_of_improvement(baseline: ArrayLike, candidate: ArrayLike) -> Est
     wins_abE = (after[:, None] > before[None]) + 0.5 * (after[:, None] == before[None])
     value = float(wins_abE.mean())
     if min(len(before), len(after)) < 2:
-        return Estimate(value, None)
+        return IntervalEstimate(value, None)
     rng = np.random.default_rng(0)
     environments = before.shape[1]
 
@@ -116,7 +116,7 @@ def probability_of_improvement(baseline: ArrayLike, candidate: ArrayLike) -> Est
         return rng.multinomial(seeds, even, (_RESAMPLES, environments)) / seeds
 
     drawn = np.einsum("rea,abe->reb", shares(len(after)), wins_abE)
-    return Estimate(value, _percentiles((drawn * shares(len(before))).sum(2).mean(1)))
+    return IntervalEstimate(value, _percentiles((drawn * shares(len(before))).sum(2).mean(1)))
 
 
 def _squared_error(values: NDArray[np.float64]) -> float:
@@ -124,9 +124,9 @@ def _squared_error(values: NDArray[np.float64]) -> float:
     return float(values.var(ddof=1)) / values.size
 
 
-def _around(mean: float, squared_half: float) -> Estimate:
+def _around(mean: float, squared_half: float) -> IntervalEstimate:
     half = math.sqrt(squared_half)
-    return Estimate(mean, (mean - half, mean + half))
+    return IntervalEstimate(mean, (mean - half, mean + half))
 
 
 def _percentiles(draws: NDArray[np.float64]) -> Interval | None:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from vagen.config.base import LATER, Fraction, Section
+from vagen.config.base import DIGEST_EXEMPT, Fraction, Section
 
 
 class KLControl(Section):
@@ -118,12 +118,12 @@ class AlgorithmConfig(Section):
     kl_ctrl: KLControl = KLControl()
     truncation_bootstrap: bool = True
     """Bootstrap a truncated trajectory with the critic's value of its next state."""
-    whitening: Annotated[Literal["batch", "environment"], LATER] = "batch"
+    whitening: Annotated[Literal["batch", "environment"], DIGEST_EXEMPT] = "batch"
     """Whether advantages are shifted and scaled over the whole batch, or over each environment's
     part of it, so that none of a mixture drowns another's."""
     reward_normalization: RewardNormalizationConfig = RewardNormalizationConfig()
     rollout_filter: RolloutFilterConfig = RolloutFilterConfig()
-    filter_groups: Annotated[FilterGroupsConfig, LATER] = FilterGroupsConfig()
-    overlong: Annotated[OverlongConfig, LATER] = OverlongConfig()
+    filter_groups: Annotated[FilterGroupsConfig, DIGEST_EXEMPT] = FilterGroupsConfig()
+    overlong: Annotated[OverlongConfig, DIGEST_EXEMPT] = OverlongConfig()
     gigpo: GiGPOConfig = GiGPOConfig()
     adaptive_credit: AdaptiveCreditConfig = AdaptiveCreditConfig()

@@ -25,21 +25,21 @@ class Section(BaseModel):
     )
 
 
-LATER = object()
+DIGEST_EXEMPT = object()
 """Mark of an option (`Annotated[type, LATER]`) that came when runs had been made without it: at its
 default it is not in the digest, so that these runs can be resumed."""
 
 
 def config_digest(config: BaseModel) -> str:
     """SHA-256 of a configuration's values, independent of key order; 64 hex digits."""
-    canonical = json.dumps(known(config), **_CANONICAL)
+    canonical = json.dumps(canonical_values(config), **_CANONICAL)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 _CANONICAL: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
 
 
-def known(config: BaseModel) -> dict[str, Any]:
+def canonical_values(config: BaseModel) -> dict[str, Any]:
     """A configuration's values, JSON-able, without later options at their defaults."""
     return _known(config, config.model_dump(mode="json"))
 
@@ -51,7 +51,7 @@ def _known(value: Any, dumped: Any) -> Any:
         return {
             name: _known(getattr(value, name), dumped[name])
             for name, field in fields.items()
-            if LATER not in field.metadata or getattr(value, name) != field.get_default()
+            if DIGEST_EXEMPT not in field.metadata or getattr(value, name) != field.get_default()
         }
     if isinstance(value, dict) and any(isinstance(item, BaseModel) for item in value.values()):
         return {name: _known(item, dumped[name]) for name, item in value.items()}

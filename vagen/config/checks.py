@@ -6,7 +6,7 @@ Each refusal says which keys do not go together, why, and what would.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from vagen.config.base import ConfigError, Refusals, known
+from vagen.config.base import ConfigError, Refusals, canonical_values
 from vagen.config.checks_judge import judge_refusals
 from vagen.config.checks_rollout import rollout_refusals
 from vagen.config.checks_trainer import trainer_refusals
@@ -109,7 +109,7 @@ def resolve_environments(
         except ConfigError as error:
             mistakes.append(str(error))
             continue
-        resolved[env_id] = spec.model_copy(update={"env_config": known(options)})
+        resolved[env_id] = spec.model_copy(update={"env_config": canonical_values(options)})
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return config.model_copy(update={"envs": resolved})

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, PositiveInt
 
-from vagen.config.base import LATER, Fraction, Section
+from vagen.config.base import DIGEST_EXEMPT, Fraction, Section
 
 
 class CurriculumConfig(Section):
@@ -32,4 +32,4 @@ class DataConfig(Section):
     """Most tokens one turn may sample."""
     max_trajectory_length: PositiveInt = 2400
     """Most tokens of a whole trajectory; a turn that could not fit ends it as truncated."""
-    curriculum: Annotated[CurriculumConfig, LATER] = CurriculumConfig()
+    curriculum: Annotated[CurriculumConfig, DIGEST_EXEMPT] = CurriculumConfig()

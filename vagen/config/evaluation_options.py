@@ -58,7 +58,7 @@ class ModelEntry(Section):
         return self.name or self.model
 
 
-class EnvironmentEntry(Section):
+class EvaluationEnvironment(Section):
     """The levels and prompts of one experiment."""
 
     experiment: str | dict[str, Any]
@@ -80,7 +80,7 @@ class EvaluationConfig(Section):
 
     name: str = "evaluation"
     """Part of the folder's name."""
-    environments: dict[str, Annotated[EnvironmentEntry, BeforeValidator(_environment)]]
+    environments: dict[str, Annotated[EvaluationEnvironment, BeforeValidator(_environment)]]
     """By the name that tables give them."""
     matrix: dict[str, list[Any]] = Field(default_factory=dict)
     """Options and the values that each takes: every environment is played with every combination,

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from vagen.config.base import LATER, Fraction, Section
+from vagen.config.base import DIGEST_EXEMPT, Fraction, Section
 from vagen.config.client_options import ClientConfig
 
 
@@ -90,7 +90,7 @@ class RepetitionConfig(Section):
     """Deduct the charge in training."""
     weight: float = Field(default=0.5, ge=0.0)
     """Deduction from the score, per share."""
-    top_k: Annotated[int, Field(ge=0), LATER] = 0
+    top_k: Annotated[int, Field(ge=0), DIGEST_EXEMPT] = 0
     """VAGEN's own charge, beside or instead: of the so many texts that a batch says most (5), each
     that is right by less than .35 scores -.1. 0 is off."""
     similarity: Fraction = 0.7
@@ -135,7 +135,7 @@ class JudgeConfig(Section):
     """beta_s: reward of a fully right `<observation>`."""
     prediction_weight: float = Field(default=0.5, ge=0.0)
     """beta_w: reward of a fully right `<prediction>`."""
-    above_chance: Annotated[bool, LATER] = False
+    above_chance: Annotated[bool, DIGEST_EXEMPT] = False
     """Pay in training for what a text says beyond the best one that never changes, measured by
     `build` on the environment's own levels: (score - blind) / (1 - blind), 0 below it. Off: pay the
     score, as the papers do, of which a constant text has its share."""

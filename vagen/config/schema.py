@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
 from vagen.config.algorithm_options import AlgorithmConfig
-from vagen.config.base import LATER, Fraction, Section
+from vagen.config.base import DIGEST_EXEMPT, Fraction, Section
 from vagen.config.data_options import DataConfig
 from vagen.config.judge_options import JudgeConfig
 from vagen.config.trainer_options import TrainerConfig
@@ -23,7 +23,7 @@ def _named(text: str) -> str:
     return text
 
 
-Name = Annotated[str, AfterValidator(_named)]
+ExperimentName = Annotated[str, AfterValidator(_named)]
 
 
 LevelCount = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -57,7 +57,7 @@ class RolloutManagerConfig(Section):
     window_size: PositiveInt | None = None
     """Turns in the prompt of `window`, the present one included; turns from one summary to the next
     of `compact`; fewest turns of a row of `gate`; null for the other contexts."""
-    keep_cost: Annotated[float, Field(ge=0.0), LATER] = 0.0
+    keep_cost: Annotated[float, Field(ge=0.0), DIGEST_EXEMPT] = 0.0
     """Taken from the reward of a turn of `gate` whose observation is kept, in training."""
     n_trajectory: PositiveInt = 1
     """Trajectories per level: the group of group-relative estimators."""
@@ -67,19 +67,19 @@ class RolloutManagerConfig(Section):
     """Run the advantage recursion over sampled tokens only (M^adv)."""
     use_multi_turn_reward: bool = True
     """Place each turn's reward on its last token; otherwise their sum on the last token of all."""
-    turn_reward_budget: Annotated[PositiveFloat | None, LATER] = None
+    turn_reward_budget: Annotated[PositiveFloat | None, DIGEST_EXEMPT] = None
     """An episode's format and judge rewards are worth those of so many turns, however long it is:
     this times their mean. null: their sum, as the papers have it, which pays for turns: who can win
     earns more by not winning yet."""
-    on_stalling: Annotated[Literal["warn", "refuse"], LATER] = "warn"
+    on_stalling: Annotated[Literal["warn", "refuse"], DIGEST_EXEMPT] = "warn"
     """What `build` does where winning in the last turn earns more than in the first."""
-    whole_turns: Annotated[bool, LATER] = False
+    whole_turns: Annotated[bool, DIGEST_EXEMPT] = False
     """Begin a turn only if there is room for `data.max_response_length` tokens, so that no answer
     is cut shorter than the others; what has no room ends as truncated. Off: for 8 tokens."""
     one_step_off: bool = False
     """Play the next iteration's episodes while this one's update runs, with the weights from before
     it. Needs the verl engine and `actor.tis_imp_ratio_cap`."""
-    over_sampling_batch_size: Annotated[PositiveInt | None, LATER] = None
+    over_sampling_batch_size: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
     """Partial rollouts: so many levels are played at a time, a rollout ends when
     `data.train_batch_size` of them are finished, and the next one carries the others on. null: a
     rollout waits for all it has begun. Needs the verl engine and `actor.tis_imp_ratio_cap`."""
@@ -96,10 +96,10 @@ class OptimConfig(Section):
     """Decay of Adam's first and second moments."""
     lr_warmup_steps: int = Field(default=0, ge=0)
     """Iterations of linear warm-up."""
-    lr_scheduler_type: Annotated[Literal["constant", "cosine"], LATER] = "constant"
+    lr_scheduler_type: Annotated[Literal["constant", "cosine"], DIGEST_EXEMPT] = "constant"
     """What the step size does after it: stay, or fall along half a cosine until the last of
     `trainer.total_training_steps` iterations."""
-    min_lr_ratio: Annotated[Fraction, LATER] = 0.0
+    min_lr_ratio: Annotated[Fraction, DIGEST_EXEMPT] = 0.0
     """Share of the step size that `cosine` ends with."""
 
 
@@ -123,7 +123,7 @@ class ModelConfig(LoraConfig):
 
     path: str = "tiny:vl"
     """A local model directory, a hub id, or `tiny:vl` / `tiny:text` (built in code)."""
-    freeze_vision_tower: Annotated[bool, LATER] = False
+    freeze_vision_tower: Annotated[bool, DIGEST_EXEMPT] = False
     """The vision tower, of the critic too, stays as the warm start left it: no gradients, no
     moments. With adapters `target_modules` says what learns instead."""
 
@@ -137,15 +137,15 @@ class PolicyLossConfig(Section):
     clipped, is the weight of the gradient, which no token loses. `clip_cov`, `kl_cov`: against the
     loss of entropy, tokens whose log-probability and advantage covary teach nothing; or nothing is
     clipped and they pay for the way that they go."""
-    clip_cov_ratio: Annotated[float, Field(gt=0.0, le=1.0), LATER] = 0.0002
+    clip_cov_ratio: Annotated[float, Field(gt=0.0, le=1.0), DIGEST_EXEMPT] = 0.0002
     """Share of a mini batch's tokens that `clip_cov` leaves out, one at the least."""
-    clip_cov_lb: Annotated[float, LATER] = 1.0
+    clip_cov_lb: Annotated[float, DIGEST_EXEMPT] = 1.0
     """It draws them among those of a larger covariance than this,"""
-    clip_cov_ub: Annotated[float, LATER] = 5.0
+    clip_cov_ub: Annotated[float, DIGEST_EXEMPT] = 5.0
     """and a smaller one than this."""
-    kl_cov_ratio: Annotated[float, Field(gt=0.0, le=1.0), LATER] = 0.0002
+    kl_cov_ratio: Annotated[float, Field(gt=0.0, le=1.0), DIGEST_EXEMPT] = 0.0002
     """Share of a mini batch's tokens, those of the largest covariance, that pay in `kl_cov`."""
-    ppo_kl_coef: Annotated[float, Field(ge=0.0), LATER] = 0.1
+    ppo_kl_coef: Annotated[float, Field(ge=0.0), DIGEST_EXEMPT] = 0.1
     """What they pay per nat between a token's log-probability and that of the rollout."""
 
 
@@ -171,7 +171,7 @@ class ActorConfig(Section):
     """Tokens per micro batch (packed, not padded)."""
     ppo_epochs: PositiveInt = 1
     """Passes over the iteration's trajectories."""
-    policy_loss: Annotated[PolicyLossConfig, LATER] = PolicyLossConfig()
+    policy_loss: Annotated[PolicyLossConfig, DIGEST_EXEMPT] = PolicyLossConfig()
     clip_ratio_low: float = Field(default=0.2, gt=0.0)
     """The probability ratio is clipped below at 1 minus this."""
     clip_ratio_high: float = Field(default=0.2, gt=0.0)
@@ -180,7 +180,7 @@ class ActorConfig(Section):
     """Dual clip for negative advantages (3 is usual); null is off."""
     entropy_coeff: float = Field(default=0.001, ge=0.0)
     """Weight of the entropy bonus; with `entropy_ctrl.target` the first one."""
-    entropy_ctrl: Annotated[EntropyControl, LATER] = EntropyControl()
+    entropy_ctrl: Annotated[EntropyControl, DIGEST_EXEMPT] = EntropyControl()
     loss_agg_mode: Literal[
         "token-mean",
         "seq-mean-token-sum",
@@ -200,7 +200,7 @@ class ActorConfig(Section):
     """Weight of that term."""
     kl_loss_type: Literal["k1", "low_var_kl", "mse"] = "low_var_kl"
     """Its estimator: `k1`, `low_var_kl` (k3) or `mse` (k2)."""
-    use_rollout_log_probs: Annotated[bool | None, LATER] = None
+    use_rollout_log_probs: Annotated[bool | None, DIGEST_EXEMPT] = None
     """The rollout's log-probabilities are the old ones, and the trainer computes those of a sample
     only, to compare; null: where both are the same engine (`local`)."""
     tis_imp_ratio_cap: PositiveFloat | None = None
@@ -228,7 +228,7 @@ class SamplingConfig(Section):
 class ValSamplingConfig(SamplingConfig):
     """Sampling in evaluation."""
 
-    n: Annotated[PositiveInt, LATER] = 1
+    n: Annotated[PositiveInt, DIGEST_EXEMPT] = 1
     """Attempts at each level. Success is their mean (mean@n); pass@k (at least one of k succeeds)
     and pass^k (all of them do) are reported for k = 1, 2, 4 … n."""
 
@@ -261,7 +261,7 @@ class CriticConfig(Section):
     """Trajectories per optimizer step; null takes the actor's."""
     ppo_epochs: PositiveInt = 1
     """Passes over the iteration's trajectories."""
-    warmup_epochs: Annotated[PositiveInt | None, LATER] = None
+    warmup_epochs: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
     """Passes in the iterations of `trainer.critic_warmup`; null takes `ppo_epochs`. Values are not
     clipped then: no policy learns from them yet."""
     center_values: bool = False
@@ -287,14 +287,14 @@ class WarmStartConfig(Section):
 
     steps: int = Field(default=0, ge=0)
     """0 skips the warm start."""
-    episodes: Annotated[PositiveInt | None, LATER] = None
+    episodes: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
     """Expert episodes that are learnt from, at least one batch: further steps go through the same
     ones again. null: each step has new ones."""
     batch_size: PositiveInt = 16
     """Expert episodes per step."""
     lr: PositiveFloat = 2e-3
     """Peak of the cosine schedule."""
-    random_moves: Annotated[Fraction, LATER] = 0.0
+    random_moves: Annotated[Fraction, DIGEST_EXEMPT] = 0.0
     """Share of the expert's turns that play an action drawn at random and tell as truly what it
     leads to: the policy learns to see and to speak, and what to do is left to reinforcement."""
     stop_at_loss: PositiveFloat | None = None
@@ -305,13 +305,13 @@ class WarmStartConfig(Section):
 class ExperimentConfig(Section):
     """What is learnt: one YAML file under `experiments/` plus overrides."""
 
-    name: Name
+    name: ExperimentName
     """Short name; also the prefix of the run's folder."""
     preset: str | None = None
     """Name of an algorithm preset whose values are the defaults of this file."""
     seed: int = Field(default=0, ge=0)
     """Every random draw of the run is a function of it."""
-    envs: dict[Name, EnvSpec]
+    envs: dict[ExperimentName, EnvSpec]
     """Environments by config id; metrics are reported per id."""
     data: DataConfig = DataConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()

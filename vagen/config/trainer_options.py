@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from vagen.config.base import LATER, Fraction, Section
+from vagen.config.base import DIGEST_EXEMPT, Fraction, Section
 
 
 class GuardConfig(Section):
@@ -48,7 +48,7 @@ class EarlyStopConfig(Section):
     """Success on the validation levels (.01)."""
     val_success_patience: PositiveInt = 5
     """Consecutive validations below it."""
-    empty_batches: Annotated[PositiveInt | None, LATER] = None
+    empty_batches: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
     """Consecutive iterations of which the rollout filter kept nothing (5)."""
 
 
@@ -73,10 +73,10 @@ class TrainerConfig(Section):
     """Iterations of rollout, judge, advantage, update."""
     test_freq: int = Field(default=0, ge=0)
     """Evaluate on the validation levels every this many iterations; 0 is never."""
-    select: Annotated[Literal["last", "best_validation"], LATER] = "last"
+    select: Annotated[Literal["last", "best_validation"], DIGEST_EXEMPT] = "last"
     """Which policy the training ends with, is tested and registered: the last one, or of those that
     were validated the one with the highest success (of equals the latest)."""
-    keep_iterations: Annotated[PositiveInt | None, LATER] = None
+    keep_iterations: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
     """Newest iterations whose batches of episodes stay, on the disk and in the store; what older
     ones have measured stays, and those that a checkpoint's successors could be learnt again from.
     null keeps all."""

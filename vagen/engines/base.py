@@ -23,7 +23,7 @@ OnProgress = Callable[[int], None]
 """Called with the number of rows done since the last call."""
 Play = Callable[..., tuple[list[Trajectory], Images]]
 """Plays episodes, called as `Engine.play` is; with `groups` too where the engine takes it."""
-Result = TypeVar("Result")
+ResultT = TypeVar("ResultT")
 Finish = Callable[[], dict[str, FileEntry]]
 """Returns once all of a checkpoint is written: digests of its files by name, as far as they were
 taken meanwhile. Called once, from any thread."""
@@ -77,7 +77,7 @@ class Engine(Protocol):
         """
         ...
 
-    def play_in_background(self, work: Callable[[Play], Result]) -> Future[Result]:
+    def play_in_background(self, work: Callable[[Play], ResultT]) -> Future[ResultT]:
         """Plays with the present weights while the engine learns.
 
         Args:

@@ -18,7 +18,7 @@ from torch import Tensor
 from vagen.config.schema import ActorConfig, PolicyLossConfig
 from vagen.learning import (
     COVARIANCE_MODES,
-    Metric,
+    Aggregate,
     aggregate,
     covarying_tokens,
     kl_penalty,
@@ -42,7 +42,7 @@ PER_TRAJECTORY = "trajectory-mean-token-mean"
 
 Column = Callable[[str], Tensor]
 """A row's column or field by name, float32 at the tokens in question."""
-Loss = tuple[Tensor, dict[str, Metric]]
+Loss = tuple[Tensor, dict[str, Aggregate]]
 """0-d share of the mini batch's loss, and metrics that add up."""
 
 

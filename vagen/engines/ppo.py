@@ -17,7 +17,7 @@ from torch import Tensor
 from vagen.advantage import get_estimator, make_credit
 from vagen.config import ConfigError, config_digest
 from vagen.config.schema import ActorConfig, CriticConfig, ExperimentConfig, OptimConfig
-from vagen.engines.base import Finish, Images, OnProgress, Play, Result
+from vagen.engines.base import Finish, Images, OnProgress, Play, ResultT
 from vagen.engines.objectives import (
     CRITIC_MASK,
     PER_TRAJECTORY,
@@ -29,8 +29,8 @@ from vagen.engines.objectives import (
 from vagen.engines.performance import Performance, start_trace, write_trace
 from vagen.learning import (
     COVARIANCE_MODES,
+    Aggregate,
     EntropyController,
-    Metric,
     combine_metrics,
     make_kl_controller,
 )
@@ -38,7 +38,7 @@ from vagen.metrics import ENTROPY, ENTROPY_COEFF
 from vagen.models.processor import Processor
 from vagen.rollout.types import TokenRow
 
-Network = Literal["actor", "critic"]
+NetworkName = Literal["actor", "critic"]
 
 STATE = "engine.json"
 """File of a checkpoint with counters and controllers."""
@@ -48,7 +48,7 @@ STATE = "engine.json"
 class Step:
     """What is to be done to one network with one mini batch."""
 
-    network: Network
+    network: NetworkName
     denominator: Tensor
     """What the summed loss is divided by, 0-d."""
     lr: float
@@ -69,13 +69,13 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class StepResult:
     """What came of it."""
 
     loss: float
     grad_norm: float
     """Before clipping."""
-    parts: list[dict[str, Metric]]
+    parts: list[dict[str, Aggregate]]
     """Metrics of its micro batches."""
 
 
@@ -225,7 +225,7 @@ class PpoEngine(ABC):
         if self.credit is not None:
             self.credit.load_state_dict(state["credit"])
 
-    def play_in_background(self, work: Callable[[Play], Result]) -> Future[Result]:
+    def play_in_background(self, work: Callable[[Play], ResultT]) -> Future[ResultT]:
         """Refused: see `Engine.play_in_background`."""
         raise ConfigError(
             "rollout_manager.one_step_off needs an engine that plays while it learns: take "
@@ -253,7 +253,7 @@ class PpoEngine(ABC):
         rows: Sequence[TokenRow],
         images: Images,
         on_progress: OnProgress | None,
-    ) -> Stepped:
+    ) -> StepResult:
         """Makes one optimizer step from the rows of a mini batch."""
 
     @abstractmethod
@@ -262,7 +262,7 @@ class PpoEngine(ABC):
 
     def _train(
         self,
-        network: Network,
+        network: NetworkName,
         rows: Sequence[TokenRow],
         images: Images,
         order: np.random.Generator,
@@ -280,7 +280,7 @@ class PpoEngine(ABC):
         size = config.ppo_mini_batch_size or actor.ppo_mini_batch_size
         lr = self._learning_rate(config.optim)
         whole = _by_trajectory(rows)
-        done: list[Stepped] = []
+        done: list[StepResult] = []
         norms: list[float] = []
         for _ in range(epochs):
             for chosen in np.array_split(order.permutation(len(whole)), -(-len(whole) // size)):
@@ -318,7 +318,7 @@ class PpoEngine(ABC):
         }
         return {f"{network}/{name}": value for name, value in metrics.items()}
 
-    def _denominator(self, network: Network, rows: Sequence[TokenRow]) -> Tensor:
+    def _denominator(self, network: NetworkName, rows: Sequence[TokenRow]) -> Tensor:
         if network == "critic":
             return critic_denominator(rows)
         config = self.config.actor_rollout_ref.actor

@@ -27,7 +27,7 @@ def demand(holds: bool, otherwise: str) -> None:
 
 
 @dataclass
-class Episode:
+class FormEpisode:
     """An episode, every answer of which has the right form."""
 
     observations: list[Observation]
@@ -48,10 +48,10 @@ class Episode:
         return [info["state"] for info in self.infos]
 
 
-def play(env: AgentEnv, seed: int | None, responses: Sequence[str] | None = None) -> Episode:
+def play(env: AgentEnv, seed: int | None, responses: Sequence[str] | None = None) -> FormEpisode:
     """Plays given responses, or the expert to the end."""
     observation, info = reset(env, seed)
-    episode = Episode([observation], [info])
+    episode = FormEpisode([observation], [info])
     states = [json.dumps(info["state"])]
     most = env.config.max_steps if responses is None else len(responses)
     while len(episode.responses) < most and not (episode.ends and any(episode.ends[-1])):
@@ -187,7 +187,7 @@ def _check_json(value: Any, where: str) -> None:
 
 def same(left: Any, right: Any) -> bool:
     """Equality of nested results that hold arrays."""
-    if isinstance(left, Episode):
+    if isinstance(left, FormEpisode):
         return same(vars(left), vars(right))
     if isinstance(left, np.ndarray):
         return np.array_equal(left, right)

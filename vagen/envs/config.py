@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from vagen.config.base import LATER, Fraction, Section
+from vagen.config.base import DIGEST_EXEMPT, Fraction, Section
 from vagen.envs.parsing import LAYOUTS, Layout, Notation, PromptFormat, Tags
 
 RewardPreset = Literal["vagen-legacy", "vagen-new"]
@@ -45,7 +45,7 @@ class EnvConfig(Section):
     """`full`: rules, format and an example in words; `brief`: a few words, for tiny models."""
     tags: Tags = Tags()
     """Names of the tags in a response."""
-    memory: Annotated[bool, LATER] = False
+    memory: Annotated[bool, DIGEST_EXEMPT] = False
     """A response says whether the observation that it answers to stays in view: its last section
     is `keep` or `drop`. `rollout_manager.context=gate` sets it and acts on it."""
     max_actions_per_step: PositiveInt = 3
@@ -60,7 +60,7 @@ class EnvConfig(Section):
     """Values that replace parts of the preset, by part name."""
     expert_actions_per_turn: PositiveInt = 1
     """Actions in one response of the expert."""
-    expert_random_moves: Annotated[Fraction, LATER] = 0.0
+    expert_random_moves: Annotated[Fraction, DIGEST_EXEMPT] = 0.0
     """Share of the expert's responses that play an action drawn at random, and tell as truly what
     it leads to. `warm_start.random_moves` sets it where a policy learns from the expert."""
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import field_validator, model_validator
 
-from vagen.config.base import LATER, Section
+from vagen.config.base import DIGEST_EXEMPT, Section
 
 PromptFormat = Literal[
     "no_think",
@@ -31,7 +31,7 @@ PromptFormat = Literal[
 Notation = Literal["natural", "structured", "symbolic"]
 SectionName = Literal["think", "observation", "reasoning", "prediction", "answer", "memory"]
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)
-Memory = Literal["keep", "drop"]
+GateDecision = Literal["keep", "drop"]
 """What becomes of the observation that a response answers to (`context: gate`)."""
 
 ActionReader = Callable[[str], str | None]
@@ -60,7 +60,7 @@ class Tags(Section):
     """The state after the action."""
     answer: str = "answer"
     """The actions."""
-    memory: Annotated[str, LATER] = "memory"
+    memory: Annotated[str, DIGEST_EXEMPT] = "memory"
     """Whether the observation stays in view."""
 
     @field_validator("*")
@@ -153,7 +153,7 @@ class ParsedResponse:
     """The `<reasoning>` section, or the whole of a free think section."""
     prediction: str | None = None
     answer: str | None = None
-    memory: Memory | None = None
+    memory: GateDecision | None = None
     """None too where responses have no such section."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class ResponseParser:
             reasoning=texts.get("reasoning", texts.get("think")),
             prediction=texts.get("prediction"),
             answer=texts["answer"],
-            memory=cast(Memory | None, texts.get("memory")),
+            memory=cast(GateDecision | None, texts.get("memory")),
         )
 
     def _section_texts(self, response: str) -> dict[str, str] | None:
@@ -257,7 +257,7 @@ class ResponseParser:
             if holds_text:
                 contents.append(text)
         texts: dict[str, str] = dict(zip(self._sections, contents, strict=True))
-        return texts if texts.get("memory", "keep") in get_args(Memory) else None
+        return texts if texts.get("memory", "keep") in get_args(GateDecision) else None
 
     def _actions(self, answer: str) -> tuple[tuple[str, ...], bool]:
         """Actions before the first invalid or surplus one, and whether all are valid."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 
-from vagen.config.base import known
+from vagen.config.base import canonical_values
 from vagen.envs.base import AgentEnv
 from vagen.envs.config import EnvConfig
 from vagen.envs.levels import LevelError, check_split
@@ -141,7 +141,7 @@ def make(
 
 def env_config_digest(env_name: str, env_config: dict[str, Any] | EnvConfig | None) -> str:
     """SHA-256 of the environment's name and resolved options, hexadecimal."""
-    resolved = known(parse_env_config(env_name, env_config))
+    resolved = canonical_values(parse_env_config(env_name, env_config))
     content = json.dumps({"env_name": env_name, "env_config": resolved}, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 

@@ -17,7 +17,7 @@ from typing import Any
 from vagen import progress
 from vagen.config.base import ConfigError
 from vagen.config.errors import unknown_name, validate
-from vagen.config.evaluation_options import EnvironmentEntry, EvaluationConfig
+from vagen.config.evaluation_options import EvaluationConfig, EvaluationEnvironment
 from vagen.config.infra import InfraConfig
 from vagen.config.layers import Layers, from_one_place, parse_override
 from vagen.config.load import find_file, load_experiment
@@ -26,11 +26,11 @@ from vagen.config.yaml_io import Document, dump_yaml, read_yaml
 from vagen.evaluation.export import as_csv, as_latex, as_markdown
 from vagen.evaluation.journal import Journal
 from vagen.evaluation.prices import Budget, Prices, load_prices
-from vagen.evaluation.rows import Row, Stage, unreachable
+from vagen.evaluation.rows import EvaluationContext, EvaluationRow, unreachable
 from vagen.evaluation.specs import SCRIPTED, endpoint_options, parse_spec
 from vagen.evaluation.table import Line, cells, ranked, read_line
 from vagen.report.files import write_whole
-from vagen.report.leaderboard import Entry, write_leaderboard
+from vagen.report.leaderboard import LeaderboardEntry, write_leaderboard
 from vagen.run import layout
 from vagen.run.reading import read_results
 from vagen.storage import StorageError
@@ -51,7 +51,7 @@ class Evaluated:
     folder: Path
     tables: dict[str, list[dict[str, str]]]
     """Lines as text by column, best first, by environment."""
-    rows: list[Row]
+    rows: list[EvaluationRow]
     lines: list[Line]
     stopped: str = ""
     """What left episodes unplayed, e.g. `max_cost = 1`; empty if nothing did."""
@@ -115,7 +115,7 @@ def evaluate(
         budget = Budget(options.max_cost, options.max_tokens)
         for model, tokens in journal.spent.items():
             budget.add(tokens, prices.price(model))
-        stage = Stage(options, infra, journal, prices, budget)
+        stage = EvaluationContext(options, infra, journal, prices, budget)
         _probe(stage, rows, rerun_failed)
         # Hosted models last: what fails here fails before anything is paid for.
         for row in sorted(rows, key=lambda row: row.hosted is not None):
@@ -129,7 +129,7 @@ def evaluate(
 
 def check_rows(
     options: EvaluationConfig, model_path: ModelPath, folder: Path = Path()
-) -> list[Row]:
+) -> list[EvaluationRow]:
     """The rows; no key of an endpoint is needed for it.
 
     Raises:
@@ -142,7 +142,7 @@ def check_rows(
     return rows
 
 
-def load_environment(entry: EnvironmentEntry, *, check: bool = False) -> ExperimentConfig:
+def load_environment(entry: EvaluationEnvironment, *, check: bool = False) -> ExperimentConfig:
     """The experiment that an entry names; of a run its own.
 
     Args:
@@ -152,7 +152,7 @@ def load_environment(entry: EnvironmentEntry, *, check: bool = False) -> Experim
     return load_experiment(experiment_file(entry), entry.overrides, check=check)
 
 
-def experiment_file(entry: EnvironmentEntry) -> Document:
+def experiment_file(entry: EvaluationEnvironment) -> Document:
     """What is in the experiment's file, unchecked.
 
     Raises:
@@ -167,7 +167,9 @@ def experiment_file(entry: EnvironmentEntry) -> Document:
     return read_yaml(find_file(named, "experiments"))
 
 
-def _rows(options: EvaluationConfig, folder: Path, model_path: ModelPath) -> Iterator[Row]:
+def _rows(
+    options: EvaluationConfig, folder: Path, model_path: ModelPath
+) -> Iterator[EvaluationRow]:
     """Every model on every environment.
 
     Raises:
@@ -196,7 +198,7 @@ def _rows(options: EvaluationConfig, folder: Path, model_path: ModelPath) -> Ite
         for given in models:
             model = given.model_copy(update={"endpoint": given.endpoint | endpoint})
             endpoint_options(options.endpoint, model.endpoint, model.label)
-            yield Row(
+            yield EvaluationRow(
                 environment=name,
                 config=config,
                 entry=model,
@@ -207,7 +209,7 @@ def _rows(options: EvaluationConfig, folder: Path, model_path: ModelPath) -> Ite
 
 def _expanded(
     options: EvaluationConfig,
-) -> Iterator[tuple[str, str, EnvironmentEntry, dict[str, Any]]]:
+) -> Iterator[tuple[str, str, EvaluationEnvironment, dict[str, Any]]]:
     """The environments, and their names with every combination of the matrix, and its options of
     endpoints.
     """
@@ -230,12 +232,14 @@ def _expanded(
             yield (
                 name,
                 f"{name} {place}".strip(),
-                EnvironmentEntry(experiment=entry.experiment, overrides=[*entry.overrides, *words]),
+                EvaluationEnvironment(
+                    experiment=entry.experiment, overrides=[*entry.overrides, *words]
+                ),
                 endpoint,
             )
 
 
-def _check(options: EvaluationConfig, prices: Prices, rows: Sequence[Row]) -> None:
+def _check(options: EvaluationConfig, prices: Prices, rows: Sequence[EvaluationRow]) -> None:
     """Refuses what would fail later, when others were paid for.
 
     Raises:
@@ -259,7 +263,7 @@ def _check(options: EvaluationConfig, prices: Prices, rows: Sequence[Row]) -> No
             check_model(row.model_path)
 
 
-def _probe(stage: Stage, rows: Sequence[Row], rerun_failed: bool) -> None:
+def _probe(stage: EvaluationContext, rows: Sequence[EvaluationRow], rerun_failed: bool) -> None:
     """Finds hosted models that never answered and at whose address nothing does, before anybody
     plays.
     """
@@ -278,7 +282,7 @@ def _probe(stage: Stage, rows: Sequence[Row], rerun_failed: bool) -> None:
             stage.unreachable[entry.label] = reason
 
 
-def _is_played(stage: Stage, row: Row, rerun_failed: bool) -> bool:
+def _is_played(stage: EvaluationContext, row: EvaluationRow, rerun_failed: bool) -> bool:
     """Whether a row is there, complete, and shows what is asked for now."""
     try:
         results = read_results(row.folder)
@@ -290,7 +294,7 @@ def _is_played(stage: Stage, row: Row, rerun_failed: bool) -> bool:
 
 
 def _report(
-    options: EvaluationConfig, prices: Prices, rows: Sequence[Row], folder: Path
+    options: EvaluationConfig, prices: Prices, rows: Sequence[EvaluationRow], folder: Path
 ) -> Evaluated:
     """Writes table, exports and page."""
     first = options.baseline or options.models[0].label
@@ -322,7 +326,7 @@ def _report(
         _write(folder / f"table.{suffix}", write(tables))
     boards = {
         name: [
-            Entry(text, line.success, line.ci95, line.cost, line.report, line.remark)
+            LeaderboardEntry(text, line.success, line.ci95, line.cost, line.report, line.remark)
             for text, line in zip(tables[name], by_environment[name], strict=True)
         ]
         for name in order

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
-Cells = Mapping[str, str]
+CellTexts = Mapping[str, str]
 
 _LATEX = str.maketrans(
     {
@@ -16,7 +16,7 @@ _LATEX = str.maketrans(
 )
 
 
-def as_csv(tables: Mapping[str, Sequence[Cells]], first: str = "environment") -> str:
+def as_csv(tables: Mapping[str, Sequence[CellTexts]], first: str = "environment") -> str:
     """All tables in one, whose first column says which it is."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -27,7 +27,7 @@ def as_csv(tables: Mapping[str, Sequence[Cells]], first: str = "environment") ->
     return out.getvalue()
 
 
-def as_markdown(tables: Mapping[str, Sequence[Cells]]) -> str:
+def as_markdown(tables: Mapping[str, Sequence[CellTexts]]) -> str:
     """A table per environment, without columns that are empty."""
     parts = []
     for environment, rows in tables.items():
@@ -44,7 +44,7 @@ def as_markdown(tables: Mapping[str, Sequence[Cells]]) -> str:
     return "\n".join(parts)
 
 
-def as_latex(tables: Mapping[str, Sequence[Cells]]) -> str:
+def as_latex(tables: Mapping[str, Sequence[CellTexts]]) -> str:
     """A `tabular` per environment, without columns that are empty; needs `booktabs`."""
     parts = []
     for environment, rows in tables.items():
@@ -61,9 +61,9 @@ def as_latex(tables: Mapping[str, Sequence[Cells]]) -> str:
     return "\n".join(parts)
 
 
-def _columns(rows: Iterable[Cells]) -> list[str]:
+def _columns(rows: Iterable[CellTexts]) -> list[str]:
     return [*dict.fromkeys(name for row in rows for name in row)]
 
 
-def _filled(rows: Sequence[Cells]) -> list[str]:
+def _filled(rows: Sequence[CellTexts]) -> list[str]:
     return [name for name in _columns(rows) if any(row.get(name) for row in rows)]

@@ -17,7 +17,7 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from vagen.clients.chat import Body, Reply, Tokens
+from vagen.clients.chat import Body, ChatReply, TokenUsage
 
 
 class JournalError(ValueError):
@@ -67,8 +67,8 @@ class Journal:
                 f"{path} is being written: another process makes this evaluation; wait for it, or "
                 "choose another folder"
             ) from None
-        self._found: dict[tuple[Any, ...], Reply | str] = {}
-        self.spent: defaultdict[str, Tokens] = defaultdict(Tokens)
+        self._found: dict[tuple[Any, ...], ChatReply | str] = {}
+        self.spent: defaultdict[str, TokenUsage] = defaultdict(TokenUsage)
         """Tokens of all answers, by model."""
         for entry in self._read(path):
             key = Key(*(entry[name] for name in Key.__slots__))
@@ -76,13 +76,13 @@ class Journal:
                 if not retry_failures:
                     self._found.setdefault(astuple(key), entry["failure"])
             else:
-                self._keep(key, Reply.from_dict(entry["reply"]))
+                self._keep(key, ChatReply.from_dict(entry["reply"]))
 
-    def get(self, key: Key) -> Reply | str | None:
+    def get(self, key: Key) -> ChatReply | str | None:
         """The answer to a request, or how it failed; None if it was never asked."""
         return self._found.get(astuple(key))
 
-    def put(self, key: Key, reply: Reply, seconds: float) -> None:
+    def put(self, key: Key, reply: ChatReply, seconds: float) -> None:
         """Keeps an answer."""
         self._keep(key, reply)
         self._write(key, seconds, reply=reply.to_dict())
@@ -96,7 +96,7 @@ class Journal:
         """Closes the file."""
         self._file.close()
 
-    def _keep(self, key: Key, reply: Reply) -> None:
+    def _keep(self, key: Key, reply: ChatReply) -> None:
         self._found[astuple(key)] = reply
         self.spent[key.model] += reply.tokens
 

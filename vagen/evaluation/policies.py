@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from vagen.clients import NoAnswerError
-from vagen.clients.chat import Body, Chat, Reply, Tokens, tokens_of
+from vagen.clients.chat import Body, Chat, ChatReply, TokenUsage, tokens_of
 from vagen.config.schema import ExperimentConfig
 from vagen.envs.registry import get_environment
 from vagen.evaluation.journal import Journal, Key, prompt_digest
@@ -54,10 +54,10 @@ class HostedPolicy:
         """
         self.transcript = Transcript()
         self.forms: Counter[str] = Counter()
-        """Answers by form (`Reply.form`)."""
+        """Answers by form (`ChatReply.form`)."""
         self.reasoned = 0
         """Answers of which the endpoint told reasoning apart."""
-        self.tokens = Tokens()
+        self.tokens = TokenUsage()
         """Of all answers, those from the journal included."""
         self._environment, self._spec = environment, spec
         self._chat, self._make_body = chat, make_body
@@ -97,15 +97,15 @@ class HostedPolicy:
     def release(self, request_id: str) -> None:
         """Nothing is kept for a row."""
 
-    def _learn(self, body: Body, reply: Reply) -> None:
+    def _learn(self, body: Body, reply: ChatReply) -> None:
         if reply.tokens.input:
             share = reply.tokens.input / _prompt_tokens(body)
             self._scale = max(self._scale or 0.0, share)
 
-    async def _ask(self, key: Key, body: Body) -> Reply | str:
-        def most() -> Tokens:
+    async def _ask(self, key: Key, body: Body) -> ChatReply | str:
+        def most() -> TokenUsage:
             scale = 1.0 if self._scale is None else _MARGIN * self._scale
-            return Tokens(input=round(_prompt_tokens(body) * scale), output=_longest(body))
+            return TokenUsage(input=round(_prompt_tokens(body) * scale), output=_longest(body))
 
         reservation = await self._budget.reserve(most, self._price)
         start = time.monotonic()

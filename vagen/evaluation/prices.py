@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from vagen.clients.chat import Tokens
+from vagen.clients.chat import TokenUsage
 from vagen.config.base import ConfigError, Section
 from vagen.config.errors import validate
 from vagen.config.layers import from_one_place
@@ -32,7 +32,7 @@ class Price(Section):
     image: float | None = Field(default=None, ge=0.0)
     """Tokens of images, where the endpoint tells them apart; null is `input`."""
 
-    def of(self, tokens: Tokens) -> float:
+    def of(self, tokens: TokenUsage) -> float:
         """What tokens cost."""
         cached = self.input if self.cached_input is None else self.cached_input
         image = self.input if self.image is None else self.image
@@ -111,7 +111,7 @@ def _prices_of_litellm() -> Prices:
     return Prices(version=f"litellm {importlib.metadata.version('litellm')}", models=models)
 
 
-class BudgetSpent(Exception):
+class BudgetExceeded(Exception):
     """The next request might cost more than there is left; nothing is wrong."""
 
 
@@ -127,7 +127,7 @@ class Budget:
     _waiting: list["asyncio.Future[None]"] = field(default_factory=list)
     _next: int = 0
 
-    async def reserve(self, most: Callable[[], Tokens], price: Price | None) -> int:
+    async def reserve(self, most: Callable[[], TokenUsage], price: Price | None) -> int:
         """Sets aside what a request may take; waits where those under way leave too little.
 
         Args:
@@ -144,7 +144,7 @@ class Budget:
             tokens = most()
             cost = price.of(tokens) if price else 0.0
             if not self._has_room(cost, tokens.total):
-                raise BudgetSpent
+                raise BudgetExceeded
             costs = cost + sum(each for each, _ in self._reserved.values())
             count = tokens.total + sum(each for _, each in self._reserved.values())
             if self._has_room(costs, count):
@@ -168,7 +168,7 @@ class Budget:
             self.max_tokens is None or self.tokens + tokens <= self.max_tokens
         )
 
-    def add(self, tokens: Tokens, price: Price | None) -> None:
+    def add(self, tokens: TokenUsage, price: Price | None) -> None:
         """Adds what was taken."""
         self.cost += price.of(tokens) if price else 0.0
         self.tokens += tokens.total

@@ -7,7 +7,7 @@ from pathlib import Path
 from vagen.config.evaluation_options import EvaluationConfig
 from vagen.config.infra import InfraConfig
 from vagen.evaluation.evaluate import PAGE, ROWS, TABLE, Evaluated
-from vagen.evaluation.rows import Row
+from vagen.evaluation.rows import EvaluationRow
 from vagen.evaluation.table import Line
 from vagen.run import layout
 from vagen.run.reading import read_results
@@ -47,7 +47,7 @@ def record(evaluated: Evaluated, options: EvaluationConfig, infra: InfraConfig) 
 
 def _record_row(
     place: Path,
-    row: Row,
+    row: EvaluationRow,
     line: Line,
     options: EvaluationConfig,
     infra: InfraConfig,

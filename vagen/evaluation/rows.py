@@ -11,8 +11,8 @@ from typing import Any
 
 from vagen import progress
 from vagen.clients import NoAnswerError
-from vagen.clients.chat import Chat, Tokens
-from vagen.config.base import config_digest, known
+from vagen.clients.chat import Chat, TokenUsage
+from vagen.config.base import canonical_values, config_digest
 from vagen.config.client_options import ClientConfig
 from vagen.config.evaluation_options import EvaluationConfig, ModelEntry
 from vagen.config.infra import InfraConfig
@@ -26,7 +26,7 @@ from vagen.evaluation.policies import (
     check_expert,
     scripted_answers,
 )
-from vagen.evaluation.prices import Budget, BudgetSpent, Prices
+from vagen.evaluation.prices import Budget, BudgetExceeded, Prices
 from vagen.evaluation.specs import SCRIPTED, Hosted, endpoint_options, parse_spec
 from vagen.evaluation.transcript import Transcript, request_body, without_token_limits
 from vagen.judge.scoring import cache_folder
@@ -45,7 +45,7 @@ from vagen.stages.rollout import episode_metrics
 
 
 @dataclass(slots=True)
-class Played:
+class PlayedRow:
     """The episodes of a row."""
 
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -56,14 +56,14 @@ class Played:
     """Episodes that the budget left no room for, by id."""
     forms: dict[str, int] = field(default_factory=dict)
     """Answers of a hosted model that were no plain text, by form."""
-    tokens: Tokens | None = None
+    tokens: TokenUsage | None = None
     """Of all answers of a hosted model."""
     advice: str = ""
     """Why so few answers of a hosted model have the layout, and what helps; empty if they have."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EvaluationRow:
     """What is to be played."""
 
     environment: str
@@ -81,7 +81,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Stage:
+class EvaluationContext:
     """What the rows of an evaluation share."""
 
     options: EvaluationConfig
@@ -92,7 +92,7 @@ class Stage:
     unreachable: dict[str, str] = field(default_factory=dict)
     """Hosted models at whose address nothing answers, with the reason."""
 
-    def play(self, row: Row) -> None:
+    def play(self, row: EvaluationRow) -> None:
         """Plays a row and commits it, in the place of what was there.
 
         Raises:
@@ -119,18 +119,18 @@ class Stage:
         if row.hosted is None:
             played = self._play_script(config, row.entry.model, specs)
         elif reason := self.unreachable.get(row.entry.label):
-            played = Played(failed={spec.trajectory_id: reason for spec in specs})
+            played = PlayedRow(failed={spec.trajectory_id: reason for spec in specs})
         else:
             played = self._play_hosted(row, config, row.hosted, specs)
         self._commit(row, config, played, len(specs) // attempts, facts)
 
-    def digest(self, row: Row) -> str:
+    def digest(self, row: EvaluationRow) -> str:
         """Of all that decides what a row shows: while it is the same, the row need not be played
         again.
         """
         options = endpoint_options(self.options.endpoint, row.entry.endpoint, row.entry.label)
         decides = {
-            "experiment": known(judged(row.config, self.options.attempts)),
+            "experiment": canonical_values(judged(row.config, self.options.attempts)),
             "levels": [self.options.levels, self.options.count],
             "model": row.model_path or row.entry.model,
         }
@@ -141,7 +141,7 @@ class Stage:
 
     def _play_script(
         self, config: ExperimentConfig, name: str, specs: Sequence[EpisodeSpec]
-    ) -> Played:
+    ) -> PlayedRow:
         places = environments_of(self.infra.environments)
         if name == "expert":
             for env in config.envs.values():
@@ -153,8 +153,12 @@ class Stage:
         return self._run(config, ScriptedPolicy(answers, config_of), specs, places)
 
     def _play_hosted(
-        self, row: Row, config: ExperimentConfig, hosted: Hosted, specs: Sequence[EpisodeSpec]
-    ) -> Played:
+        self,
+        row: EvaluationRow,
+        config: ExperimentConfig,
+        hosted: Hosted,
+        specs: Sequence[EpisodeSpec],
+    ) -> PlayedRow:
         options = endpoint_options(self.options.endpoint, row.entry.endpoint, row.entry.label)
         chat = hosted.chat(options, row.entry.model)
         policy = HostedPolicy(
@@ -182,7 +186,7 @@ class Stage:
         *,
         seen: Callable[[str, AsyncEnv], None] = lambda *_: None,
         close: Callable[[], Any] | None = None,
-    ) -> Played:
+    ) -> PlayedRow:
         split, transcript = self.options.levels, Transcript()
         config = without_token_limits(config)
         check_rendering(config, transcript, split, self.infra.environments)
@@ -192,7 +196,7 @@ class Stage:
             processor=transcript,
             sampling=config.actor_rollout_ref.rollout.val_kwargs,
         )
-        played = Played()
+        played = PlayedRow()
         found: dict[str, Trajectory] = {}
 
         async def environment(spec: EpisodeSpec) -> AsyncEnv:
@@ -206,7 +210,7 @@ class Stage:
                     found[spec.trajectory_id] = await run_episode(runner, spec, environment)
                 except EndpointFailure as failure:
                     played.failed[spec.trajectory_id] = str(failure)
-                except BudgetSpent:
+                except BudgetExceeded:
                     played.unplayed.append(spec.trajectory_id)
             advance(1)
 
@@ -232,9 +236,9 @@ class Stage:
 
     def _commit(
         self,
-        row: Row,
+        row: EvaluationRow,
         config: ExperimentConfig,
-        played: Played,
+        played: PlayedRow,
         levels: int,
         facts: dict[str, Any],
     ) -> None:

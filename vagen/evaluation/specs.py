@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from vagen.clients import Client, HttpEndpoint, Place
+from vagen.clients import Client, ConfigLocation, HttpEndpoint
 from vagen.clients.chat import Chat, OpenAIChat
 from vagen.clients.vendors import LiteLLMChat
 from vagen.config.base import ConfigError
@@ -89,7 +89,7 @@ class Hosted:
             EndpointError: Its key is not in the environment, or its library is not installed.
         """
         where = self.address or f"the vendor of {spec}"
-        place = Place(where, self.model, "eval.endpoint", self.key_variable(options))
+        place = ConfigLocation(where, self.model, "eval.endpoint", self.key_variable(options))
         client = Client(options)
         if self.vendor.prefix is not None:
             return LiteLLMChat(client, place, self.address, dict(options.headers))

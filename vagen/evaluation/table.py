@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vagen.clients.chat import Tokens
+from vagen.clients.chat import TokenUsage
 from vagen.evaluation.prices import Prices
 from vagen.rollout.types import Status
 from vagen.run.reading import read_results
@@ -56,7 +56,7 @@ class Line:
     """Mean score of what the agent said it sees, of the turns in the right format."""
     prediction: float | None
     """The same of what it predicted."""
-    tokens: Tokens | None
+    tokens: TokenUsage | None
     """Of all requests, those of failed episodes included; None of a model that is not hosted."""
     cost: float | None
     cost_per_solved: float | None
@@ -94,7 +94,7 @@ def read_line(
     played = payload["counts"]["trajectories"]
     errors = int(metrics.get(f"{split}/{Status.ENV_ERROR}", 0))
     valid = metrics.get(f"{split}/action_is_valid")
-    tokens = Tokens(**results["tokens"]) if results.get("tokens") else None
+    tokens = TokenUsage(**results["tokens"]) if results.get("tokens") else None
     price = prices.price(results["model"])
     cost = price.of(tokens) if tokens is not None and price is not None else None
     solved = metrics.get(f"{split}/success", 0.0) * (played - errors)

@@ -11,7 +11,7 @@ from vagen.config.judge_options import JudgeConfig
 from vagen.judge.base import Judge
 from vagen.judge.cache import AnswerCache
 from vagen.judge.cascade import CascadeJudge
-from vagen.judge.llm import ChatClient, LLMJudge, Respondent
+from vagen.judge.llm import ChatClient, LLMBackend, LLMJudge
 from vagen.judge.rule_judge import RuleJudge
 from vagen.judge.rules import Rules, rules_for
 
@@ -33,7 +33,7 @@ def make_judge(
     *,
     rules: Mapping[str, Rules[Any, Any]],
     prompts: Mapping[str, str] | None = None,
-    client: Respondent | None = None,
+    client: LLMBackend | None = None,
     cache: AnswerCache | None = None,
 ) -> Judge:
     """The judge that `config` asks for.

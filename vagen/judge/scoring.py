@@ -20,7 +20,7 @@ from vagen.judge import (
     make_judge,
     rules_for,
 )
-from vagen.judge.llm import ChatClient, Respondent
+from vagen.judge.llm import ChatClient, LLMBackend
 from vagen.rollout.types import NOTHING, SectionScores, Status, Trajectory, Turn, Verdict
 from vagen.service import environments_of
 
@@ -82,7 +82,7 @@ class Scorer:
         second = judge.model_copy(update={"type": judge.second.type})
         enabled = judge.use_state_reward
         compares = enabled and judge.second.fraction > 0
-        self._clients: list[Respondent] = []
+        self._clients: list[LLMBackend] = []
         self.cache: AnswerCache | None = None
         """What language models have answered, if any is asked."""
         self._folder, self._share = cache, share
@@ -201,7 +201,7 @@ class Scorer:
                 self.cache = AnswerCache(self._folder)
         return {name: self._judge(judge, name, client) for name in self.config.envs}
 
-    def _judge(self, judge: JudgeConfig, config_id: str, client: Respondent | None) -> Judge:
+    def _judge(self, judge: JudgeConfig, config_id: str, client: LLMBackend | None) -> Judge:
         spec = self.config.envs[config_id]
         return judge_of(judge, spec.env_name, spec.env_config, client=client, cache=self.cache)
 
@@ -217,7 +217,7 @@ def judge_of(
     env_name: str,
     env_config: dict[str, Any],
     *,
-    client: Respondent | None = None,
+    client: LLMBackend | None = None,
     cache: AnswerCache | None = None,
 ) -> Judge:
     """The judge of one environment, which knows its rules and its prompt.

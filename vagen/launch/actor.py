@@ -15,7 +15,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from vagen import progress
 from vagen.engines.verl.errors import ProcessDied
-from vagen.launch.protocol import Kind, Verdict
+from vagen.launch.protocol import FailureKind, StepOutcome
 from vagen.launch.telemetry import Telemetry
 from vagen.storage import StoreAway
 
@@ -44,7 +44,7 @@ class ResidentActor:
         """As `read_lines`, of what this process prints."""
         return read_lines(path, position)
 
-    def perform(self, stage: str, arguments: dict[str, Any]) -> Verdict:
+    def perform(self, stage: str, arguments: dict[str, Any]) -> StepOutcome:
         """Performs a stage; every failure is an answer too."""
         # Loads torch, which only this process needs, and not the job that asks it.
         from vagen.launch.here import perform
@@ -63,7 +63,7 @@ class ResidentActor:
             from vagen.run.run import Run
 
             run = Run.open(self._uri)
-            self._held.enter_context(run.at_work())
+            self._held.enter_context(run.session())
             progress.observe(Telemetry(run.name))
             self._run = run
         return self._run
@@ -100,7 +100,7 @@ def attach(run: str, environment: dict[str, str]) -> Any:
     )
 
 
-def kind_of(error: BaseException) -> Kind:
+def kind_of(error: BaseException) -> FailureKind:
     """Whose fault an error is: of a stage's own error, its cause decides."""
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__) is not None:

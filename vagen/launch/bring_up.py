@@ -14,7 +14,7 @@ from vagen.config.kubernetes import KubernetesConfig
 from vagen.engines.verl.mapping import gpus
 from vagen.launch.logs import LOGS, keep_logs
 from vagen.run.uris import run_name
-from vagen.stages.interrupts import Interrupted, heeded
+from vagen.stages.interrupts import Interrupted, handle_interrupts
 from vagen.storage import commit_directory
 
 ENDING_MINUTES = 10.0
@@ -88,7 +88,7 @@ def lease(run: str, infra: InfraConfig) -> Iterator[None]:
 
     thread = threading.Thread(target=keep, daemon=True)
     thread.start()
-    with heeded():
+    with handle_interrupts():
         try:
             yield
         except (SystemExit, Interrupted):

@@ -30,7 +30,7 @@ def run_here(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
         StageFailed: The stage broke.
     """
     opened = Run.open(run)
-    with opened.letting_go() if stage == BESIDE else opened.at_work():
+    with opened.release_resources() if stage == BESIDE else opened.session():
         return perform(opened, stage, **arguments)
 
 

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from vagen.engines.verl.env_vars import variables_of
 from vagen.launch.actor import NAMESPACE, attach, kind_of, read_lines
 from vagen.launch.logs import RAY_LOGS, write_ray_logs
-from vagen.launch.protocol import CPU, EXIT_CODES, Verdict, format_verdict, parse_command
+from vagen.launch.protocol import CPU, EXIT_CODES, StepOutcome, format_verdict, parse_command
 
 PAUSE = 2.0
 """Seconds between two looks at what the actor has printed."""
@@ -37,7 +37,7 @@ def main(words: Sequence[str]) -> int:
     return EXIT_CODES[verdict["kind"]] if "kind" in verdict else 0
 
 
-def _perform(run: str, stage: str, arguments: dict[str, Any]) -> Verdict:
+def _perform(run: str, stage: str, arguments: dict[str, Any]) -> StepOutcome:
     try:
         if stage == RAY_LOGS:
             return {"result": {"uri": write_ray_logs(run)}}
@@ -47,7 +47,7 @@ def _perform(run: str, stage: str, arguments: dict[str, Any]) -> Verdict:
         return {"kind": kind_of(error), "message": f"{stage} failed: {text[:MESSAGE]}"}
 
 
-def _ask(run: str, stage: str, arguments: dict[str, Any]) -> Verdict:
+def _ask(run: str, stage: str, arguments: dict[str, Any]) -> StepOutcome:
     """Has the actor perform a stage, and prints what it prints.
 
     While it is at work, a task reads its output; once it is done, the actor itself does, because
@@ -78,7 +78,7 @@ def _ask(run: str, stage: str, arguments: dict[str, Any]) -> Verdict:
     while not ray.wait([reply], timeout=PAUSE)[0]:
         copy(beside)
     try:
-        verdict: Verdict = ray.get(reply)
+        verdict: StepOutcome = ray.get(reply)
         copy(actor.read)
     except RayError:
         copy(beside)

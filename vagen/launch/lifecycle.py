@@ -87,7 +87,7 @@ def _found(run: str) -> Run | None:
 
 
 def _open_tracking(run: Run) -> None:
-    with run.at_work():
+    with run.session():
         if run.mirror is not None:
             run.mirror.begin()
         tracker_of(run).ready()

@@ -21,10 +21,10 @@ CPU = "cpu"
 """Argument `cpu=1`: the run computes without GPUs; not handed on to the stage."""
 _NUMBERS = ("iteration", "start", "stop", CPU)
 PREFIX = "vagen-verdict: "
-Kind = Literal["user", "internal", "infrastructure", "store"]
-EXIT_CODES: dict[Kind, int] = {"internal": 1, "user": 2, "infrastructure": 3, "store": 4}
+FailureKind = Literal["user", "internal", "infrastructure", "store"]
+EXIT_CODES: dict[FailureKind, int] = {"internal": 1, "user": 2, "infrastructure": 3, "store": 4}
 """Exit code of a job by whose fault it is; 0 is success. A job that is killed has none of these."""
-ERRORS: dict[Kind, type[Exception]] = {
+ERRORS: dict[FailureKind, type[Exception]] = {
     "internal": JobFailed,
     "user": JobRefused,
     "infrastructure": Lost,
@@ -32,12 +32,12 @@ ERRORS: dict[Kind, type[Exception]] = {
 }
 
 
-class Verdict(TypedDict, total=False):
+class StepOutcome(TypedDict, total=False):
     """Either `result`, or `kind` and `message`."""
 
     result: dict[str, Any]
     """What the stage returned: `uri`, `sha256`, `metrics`."""
-    kind: Kind
+    kind: FailureKind
     """Whose fault it is."""
     message: str
     """What went wrong and what would be right, for the user."""
@@ -59,12 +59,12 @@ def parse_command(words: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
     return run, stage, arguments
 
 
-def format_verdict(verdict: Verdict) -> str:
+def format_verdict(verdict: StepOutcome) -> str:
     """The line that says it."""
     return PREFIX + json.dumps(verdict)
 
 
-def parse_verdict(line: str) -> Verdict | None:
+def parse_verdict(line: str) -> StepOutcome | None:
     """The verdict in a line; None if the line is another, or was cut."""
     if not line.startswith(PREFIX):
         return None

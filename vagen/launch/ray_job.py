@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vagen.cluster import ClusterError, Dashboard, shortened
 from vagen.launch.errors import JobFailed, Lost
-from vagen.launch.protocol import ERRORS, Verdict, format_command, parse_verdict
+from vagen.launch.protocol import ERRORS, StepOutcome, format_command, parse_verdict
 from vagen.run.uris import run_name
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class Log:
     """Takes a whole line."""
     characters: int = 0
     """That were taken from its beginning."""
-    verdict: Verdict | None = None
+    verdict: StepOutcome | None = None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     _rest: str = ""
 

@@ -16,9 +16,9 @@ from vagen.learning.kl import (
 )
 from vagen.learning.masks import critic_mask, last_sampled_mask, turn_end_mask, turn_start_mask
 from vagen.learning.metrics import (
+    Aggregate,
     Max,
     Mean,
-    Metric,
     combine_metrics,
     explained_variance,
     token_max,
@@ -33,6 +33,7 @@ from vagen.learning.value_loss import value_loss
 __all__ = [
     "COVARIANCE_MODES",
     "AdaptiveKLController",
+    "Aggregate",
     "EntropyController",
     "FixedKLController",
     "GroupStatistics",
@@ -42,7 +43,6 @@ __all__ = [
     "LossMode",
     "Max",
     "Mean",
-    "Metric",
     "aggregate",
     "combine_metrics",
     "covarying_tokens",

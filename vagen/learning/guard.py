@@ -33,7 +33,7 @@ from vagen.metrics import (
     UPDATE_KL,
 )
 
-Metrics = Mapping[str, float]
+MetricValues = Mapping[str, float]
 
 KL = (UPDATE_KL, PPO_KL)
 
@@ -43,7 +43,7 @@ class TrainingUnstable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GuardResult:
     """What the guard says of a rollout or an update."""
 
     reasons: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class Guard:
         self.config = config
         self.state = state
 
-    def judge_rollout(self, metrics: Metrics) -> Verdict:
+    def judge_rollout(self, metrics: MetricValues) -> GuardResult:
         """Whether the policy that played a batch is good.
 
         Args:
@@ -125,9 +125,9 @@ class Guard:
                     f"the in-group reward deviation {seen['reward_std']:.3g} is below "
                     f"{config.min_reward_std_factor:g} of its median {usual:.3g}"
                 )
-        return Verdict(tuple(reasons), condemns_start=bool(reasons))
+        return GuardResult(tuple(reasons), condemns_start=bool(reasons))
 
-    def judge_update(self, metrics: Metrics) -> Verdict:
+    def judge_update(self, metrics: MetricValues) -> GuardResult:
         """Whether an update is good by its own metrics.
 
         Args:
@@ -158,10 +158,10 @@ class Guard:
                         f"median {usual:.3g}"
                     )
         entropy = self._entropy(metrics)
-        return Verdict((*reasons, *entropy), condemns_start=bool(entropy))
+        return GuardResult((*reasons, *entropy), condemns_start=bool(entropy))
 
     def record(
-        self, start: str, rollout: Metrics, update: Metrics | None, verdict: Verdict
+        self, start: str, rollout: MetricValues, update: MetricValues | None, verdict: GuardResult
     ) -> None:
         """Takes in what an iteration showed.
 
@@ -182,7 +182,7 @@ class Guard:
         if verdict.ok and update is not None:
             state.pending = {n: update[n] for n in (*GRAD_NORM, ENTROPY) if n in update}
 
-    def roll_back(self, verdict: Verdict) -> str:
+    def roll_back(self, verdict: GuardResult) -> str:
         """Counts a rollback and lowers the learning rates; returns the weights to go back to.
 
         Raises:
@@ -199,7 +199,7 @@ class Guard:
         state.lr_scale *= self.config.lr_factor
         return state.good
 
-    def _entropy(self, metrics: Metrics) -> list[str]:
+    def _entropy(self, metrics: MetricValues) -> list[str]:
         entropy = metrics.get(ENTROPY)
         if entropy is None:
             return []
@@ -215,13 +215,13 @@ class Guard:
             )
         return reasons
 
-    def _median(self, entries: Sequence[Metrics], name: str) -> float | None:
+    def _median(self, entries: Sequence[MetricValues], name: str) -> float | None:
         """Running median over good iterations; None while there are too few."""
         values = [entry[name] for entry in entries if name in entry]
         return median(values) if len(values) >= self.config.min_history else None
 
 
-def _rollout_values(metrics: Metrics) -> dict[str, float]:
+def _rollout_values(metrics: MetricValues) -> dict[str, float]:
     values = {}
     if SUCCESS in metrics:
         values["success"] = metrics[SUCCESS]
@@ -232,5 +232,5 @@ def _rollout_values(metrics: Metrics) -> dict[str, float]:
     return values
 
 
-def _not_finite(values: Metrics) -> list[str]:
+def _not_finite(values: MetricValues) -> list[str]:
     return [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]

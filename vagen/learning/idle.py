@@ -29,7 +29,7 @@ SIGNS = {
 """Metrics, each with the value that is a sign, and what it says."""
 
 
-def idle_signs(rows: Sequence[Mapping[str, float]]) -> list[str]:
+def no_learning_warnings(rows: Sequence[Mapping[str, float]]) -> list[str]:
     """What has been so for `PATIENCE` iterations with the last one, and was not before that.
 
     Args:

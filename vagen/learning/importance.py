@@ -5,12 +5,12 @@ from torch import Tensor
 
 from vagen.learning.aggregate import require_same_shape
 from vagen.learning.kl import LOG_RATIO_LIMIT
-from vagen.learning.metrics import Metric, token_mean
+from vagen.learning.metrics import Aggregate, token_mean
 
 
 def truncated_importance_weights(
     old_logprobs: Tensor, rollout_logprobs: Tensor, sampled: Tensor, *, cap: float
-) -> tuple[Tensor, dict[str, Metric]]:
+) -> tuple[Tensor, dict[str, Aggregate]]:
     """`min(pi_trainer / pi_rollout, cap)` per sampled token, before the update.
 
     The engine that samples and the one that trains compute the same weights differently (kernels,

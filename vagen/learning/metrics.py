@@ -32,7 +32,7 @@ class Max:
         return float(self.value)
 
 
-Metric = Mean | Max
+Aggregate = Mean | Max
 
 
 def token_mean(per_token: Tensor, mask: Tensor) -> Mean:
@@ -49,9 +49,9 @@ def token_max(per_token: Tensor, mask: Tensor) -> Max:
     return Max(torch.where(mask, per_token, float("-inf")).max())
 
 
-def combine_metrics(parts: Iterable[Mapping[str, Metric]]) -> dict[str, float]:
+def combine_metrics(parts: Iterable[Mapping[str, Aggregate]]) -> dict[str, float]:
     """Metrics of all micro batches together; those without a single token are left out."""
-    gathered: dict[str, list[Metric]] = {}
+    gathered: dict[str, list[Aggregate]] = {}
     for part in parts:
         for name, metric in part.items():
             gathered.setdefault(name, []).append(metric)

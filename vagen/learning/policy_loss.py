@@ -8,7 +8,7 @@ from torch import Tensor
 from vagen.learning.aggregate import LossAggMode, aggregate, require_same_shape, unit_means
 from vagen.learning.covariance import COVARIANCE_MODES
 from vagen.learning.kl import LOG_RATIO_LIMIT
-from vagen.learning.metrics import Metric, token_max, token_mean
+from vagen.learning.metrics import Aggregate, token_max, token_mean
 
 LossMode = Literal["vanilla", "gspo", "gspo_turn", "cispo", "clip_cov", "kl_cov"]
 """Whose ratio is clipped (a token's, a row's, a turn's), whether with the gradient or as its weight
@@ -32,7 +32,7 @@ def policy_loss(
     loss_agg_mode: LossAggMode = "token-mean",
     denominator: Tensor | float | None = None,
     row_ids: Tensor | None = None,
-) -> tuple[Tensor, dict[str, Metric]]:
+) -> tuple[Tensor, dict[str, Aggregate]]:
     """`-min(u A, clip(u, 1 - low, 1 + high) A)` with `u = exp(logprobs - old_logprobs)`.
 
     Schulman et al. 2017, arXiv 1707.06347, eq. 7; unequal bounds are those of DAPO (arXiv

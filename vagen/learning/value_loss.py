@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from vagen.learning.aggregate import LossAggMode, aggregate, require_same_shape
-from vagen.learning.metrics import Metric, token_mean
+from vagen.learning.metrics import Aggregate, token_mean
 
 
 def value_loss(
@@ -17,7 +17,7 @@ def value_loss(
     denominator: Tensor | float | None = None,
     loss_agg_mode: LossAggMode = "token-mean",
     row_ids: Tensor | None = None,
-) -> tuple[Tensor, dict[str, Metric]]:
+) -> tuple[Tensor, dict[str, Aggregate]]:
     """`1/2 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2)`.
 
     The clip holds the new value near the one that advantages were computed with (Schulman et al.,

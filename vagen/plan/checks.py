@@ -7,7 +7,7 @@ from vagen.config.checks import context_window, estimator_of
 from vagen.config.hints import hints
 from vagen.engines.verl.env_vars import is_installed
 from vagen.plan.gpu import GpuMemory, gpu_memory
-from vagen.plan.local import Memory
+from vagen.plan.local import MemoryEstimate
 from vagen.plan.remedies import disk_remedies, host_remedies, remedies
 from vagen.plan.shape import GIB, ModelShape, read_shape
 from vagen.plan.sizes import ConversationSize, learns_tags, reserved_text
@@ -90,7 +90,7 @@ def check_extra(infra: InfraConfig) -> None:
         pass_through(verl_defaults(), infra.verl.extra)
 
 
-def check_memory(memory: Memory, device: str, limit: int) -> None:
+def check_memory(memory: MemoryEstimate, device: str, limit: int) -> None:
     """Refuses a peak over the limit.
 
     Raises:

@@ -32,7 +32,7 @@ UNFUSED_COPIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NetworkMemory:
     """Bytes that a network in training takes on one GPU."""
 
     weights: int
@@ -51,8 +51,8 @@ class Network:
 class GpuMemory:
     """Bytes on one GPU."""
 
-    actor: Network
-    critic: Network | None
+    actor: NetworkMemory
+    critic: NetworkMemory | None
     gathered: int
     """Layers gathered from all ranks, and their gradients before they are scattered."""
     activations: int
@@ -95,12 +95,12 @@ class GpuMemory:
         return max(self.rollout, self.update)
 
 
-def trained_network(weights: int, trained: int, infra: InfraConfig) -> Network:
+def trained_network(weights: int, trained: int, infra: InfraConfig) -> NetworkMemory:
     """A rank's shard of a network with so many weights, so many of them trained."""
     count, layout = shards(infra), infra.verl
     held, adam = 4 * weights // count, OPTIMIZER * trained // count
     resting = (0 if layout.param_offload else held) + (0 if layout.optimizer_offload else adam)
-    return Network(weights=held, adam=adam, gradients=4 * trained // count, resting=resting)
+    return NetworkMemory(weights=held, adam=adam, gradients=4 * trained // count, resting=resting)
 
 
 def gpu_memory(

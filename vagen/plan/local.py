@@ -28,7 +28,7 @@ probabilities, and the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryEstimate:
     """Bytes by purpose."""
 
     process: int
@@ -66,7 +66,7 @@ def estimate(
     infra: InfraConfig,
     shape: ModelShape,
     sizes: dict[str, ConversationSize],
-) -> Memory:
+) -> MemoryEstimate:
     """Memory of the local engine."""
     width = WIDTH[infra.dtype]
     actor, critic = trained_parameters(experiment, shape)
@@ -87,7 +87,7 @@ def estimate(
         capacity *= 2
     # While the cache doubles, the old and the new one are both there.
     copies = 1.0 if capacity == CACHE_START else 1.5
-    return Memory(
+    return MemoryEstimate(
         process=PROCESS,
         weights=weights,
         adam=2 * (actor + critic),

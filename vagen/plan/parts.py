@@ -105,7 +105,7 @@ def _verl(
     check_scratch(experiment, infra, model)
 
 
-def decide(experiment: ExperimentConfig, infra: InfraConfig) -> InfraConfig:
+def resolve_defaults(experiment: ExperimentConfig, infra: InfraConfig) -> InfraConfig:
     """The infra with what is left to the plan: `infra.verl.gradient_checkpointing: auto`."""
     if infra.engine != "verl" or infra.verl.gradient_checkpointing != "auto" or is_cpu(infra):
         return infra

@@ -14,7 +14,7 @@ from vagen.config.checks import (
 from vagen.config.judge_options import JudgeConfig
 from vagen.engines.verl.mapping import EXTRA, ranks, servers, settings, token_budget
 from vagen.plan.gpu import GpuMemory
-from vagen.plan.local import Memory
+from vagen.plan.local import MemoryEstimate
 from vagen.plan.shape import ModelShape, trained_parameters
 from vagen.plan.sizes import ConversationSize
 from vagen.plan.spending import Disk
@@ -100,7 +100,7 @@ def sizes_table(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]
 
 
 def memory_table(
-    shape: ModelShape, trained: tuple[int, int], memory: Memory, device: str, limit: int
+    shape: ModelShape, trained: tuple[int, int], memory: MemoryEstimate, device: str, limit: int
 ) -> Table:
     """The estimate of memory against what there is."""
     actor, critic = trained

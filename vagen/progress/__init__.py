@@ -9,13 +9,13 @@ from vagen.progress.reporter import (
     current,
     describe,
     event,
-    hush,
     measured,
     note,
     observe,
     output_to,
     read_events,
     reporting,
+    silence,
     step,
 )
 
@@ -28,12 +28,12 @@ __all__ = [
     "current",
     "describe",
     "event",
-    "hush",
     "measured",
     "note",
     "observe",
     "output_to",
     "read_events",
     "reporting",
+    "silence",
     "step",
 ]

@@ -166,7 +166,7 @@ def close() -> None:
         _current = None
 
 
-def hush() -> None:
+def silence() -> None:
     """Ends the display; what follows is recorded, but not shown."""
     reporter = current()
     reporter.display.close()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vagen.envs import ContractError
 from vagen.envs.base import AgentEnv, Observation, State
-from vagen.envs.check_form import Episode, play, reset
+from vagen.envs.check_form import FormEpisode, play, reset
 from vagen.envs.images import png_bytes
 from vagen.report.files import write_whole
 from vagen.report.viewer import asset, csp_hash, template
@@ -33,7 +33,7 @@ _GAP = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LevelPreview:
     """How an episode begins."""
 
     seed: int
@@ -71,8 +71,8 @@ class Portrait:
     name: str
     prompt: str
     options: dict[str, Any]
-    levels: list[Level]
-    expert: Episode | None
+    levels: list[LevelPreview]
+    expert: FormEpisode | None
     """The longest episode that the expert wins of those levels; None if there is no expert."""
     truths: list[str]
     """What is true in each state of that episode."""
@@ -107,7 +107,7 @@ def _portray(name: str, env: AgentEnv) -> Portrait:
     levels = []
     for seed in range(LEVELS):
         shown, info = reset(env, seed)
-        levels.append(Level(seed, shown, _truth(env, info["state"])))
+        levels.append(LevelPreview(seed, shown, _truth(env, info["state"])))
     expert = None
     if env.has_expert:
         episodes = [play(env, seed) for seed in range(LEVELS)]

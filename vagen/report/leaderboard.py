@@ -18,7 +18,7 @@ _WIDTH, _HEIGHT, _MARGIN = 520.0, 240.0, 40.0
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LeaderboardEntry:
     """One model on one environment."""
 
     cells: Mapping[str, str]
@@ -33,7 +33,11 @@ class Entry:
 
 
 def write_leaderboard(
-    path: Path, *, title: str, boards: Mapping[str, Sequence[Entry]], facts: Mapping[str, str]
+    path: Path,
+    *,
+    title: str,
+    boards: Mapping[str, Sequence[LeaderboardEntry]],
+    facts: Mapping[str, str],
 ) -> None:
     """Writes the page.
 
@@ -57,13 +61,13 @@ def write_leaderboard(
         partial.write_text(page, encoding="utf-8", newline="\n")
 
 
-def _board(name: str, entries: Sequence[Entry]) -> dict[str, Any]:
+def _board(name: str, entries: Sequence[LeaderboardEntry]) -> dict[str, Any]:
     columns = [*dict.fromkeys(column for entry in entries for column in entry.cells)]
     shown = [column for column in columns if any(entry.cells.get(column) for entry in entries)]
     return {"name": name, "columns": shown, "entries": entries, "plot": _plot(entries)}
 
 
-def _plot(entries: Sequence[Entry]) -> dict[str, Any] | None:
+def _plot(entries: Sequence[LeaderboardEntry]) -> dict[str, Any] | None:
     """Points of cost (logarithmic) against success; None if fewer than two have both."""
     known = [e for e in entries if e.cost and e.success is not None]
     if len(known) < 2:

@@ -16,7 +16,7 @@ from vagen.report.viewer import asset, csp_hash, template
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class EvaluationLink:
     """An evaluation, and the address of its page relative to the run's."""
 
     name: str
@@ -70,7 +70,7 @@ def write_overview(
     title: str,
     facts: Mapping[str, str],
     curves: Path | None,
-    evaluations: Sequence[Measured],
+    evaluations: Sequence[EvaluationLink],
     flips: Sequence[Flips],
     difficulties: Sequence[ByDifficulty],
     metrics: Mapping[str, float],

@@ -9,7 +9,7 @@ from vagen.tracking.stats import success_ci95
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class IntervalBar:
     """A 95 % interval and its point, in percent of the width of a bar."""
 
     low: float
@@ -18,14 +18,14 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class SummaryCard:
     """One figure of the head."""
 
     name: str
     value: str
     detail: str
     hint: str
-    interval: Interval | None = None
+    interval: IntervalBar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ConfigRow:
     score: str
 
 
-def summary_cards(trajectories: Sequence[Trajectory]) -> list[Card]:
+def summary_cards(trajectories: Sequence[Trajectory]) -> list[SummaryCard]:
     """Figures of a batch; a judge's mean is over judged turns only, and says how many they are."""
     answers = [turn for trajectory in trajectories for turn in trajectory.turns]
     turns = [turn for turn in answers if not turn.summary]
@@ -51,37 +51,37 @@ def summary_cards(trajectories: Sequence[Trajectory]) -> list[Card]:
     sampled = sum(int(row.loss_mask.sum()) for item in trajectories for row in item.rows)
     cards = [
         _success_card(trajectories),
-        Card(
+        SummaryCard(
             "mean score",
             _mean([item.score for item in trajectories]),
             "env + format",
             "Mean over trajectories of the sum of the environment's rewards",
         ),
-        Card(
+        SummaryCard(
             "turns / episode",
             _mean([sum(not turn.summary for turn in item.turns) for item in trajectories]),
             f"{len(turns):,} in all",
             "Model turns per episode, without summaries",
         ),
-        Card(
+        SummaryCard(
             "tokens / turn",
             _mean([sampled / len(answers)]) if answers else "–",
             f"{sampled:,} sampled",
             "Sampled tokens per model turn or summary, the end-of-turn token included",
         ),
-        Card(
+        SummaryCard(
             "truncated",
             str(truncated),
             f"{tokens} by the token budget" if tokens else _share(truncated, count),
             "Episodes ended by the turn, step or token limit",
         ),
-        Card(
+        SummaryCard(
             "invalid turns",
             str(invalid),
             _share(invalid, len(turns)),
             "Turns whose layout or action was not valid",
         ),
-        Card(
+        SummaryCard(
             "env errors",
             str(errors),
             _share(errors, count),
@@ -96,7 +96,7 @@ def summary_cards(trajectories: Sequence[Trajectory]) -> list[Card]:
             hint = (
                 f"Mean verdict on what the agent says in <{part}>, over the turns that are judged"
             )
-            cards.append(Card(f"judged {part}", _mean(judged), detail, hint))
+            cards.append(SummaryCard(f"judged {part}", _mean(judged), detail, hint))
     return cards
 
 
@@ -119,19 +119,19 @@ def config_rows(trajectories: Sequence[Trajectory]) -> list[ConfigRow]:
     return rows
 
 
-def _success_card(trajectories: Sequence[Trajectory]) -> Card:
+def _success_card(trajectories: Sequence[Trajectory]) -> SummaryCard:
     count = len(trajectories)
     hint = "Success, mean over levels, with its 95 % interval"
     if not count:
-        return Card("success", "–", "no trajectory", hint)
+        return SummaryCard("success", "–", "no trajectory", hint)
     successes, rates = sum(item.success for item in trajectories), _rates(trajectories)
     low, high = success_ci95(rates)
-    return Card(
+    return SummaryCard(
         name=f"success ({successes} of {count})",
         value=f"{fmean(rates):.1%}",
         detail=f"95 % interval {low:.1%} – {high:.1%}",
         hint=hint,
-        interval=Interval(100 * low, 100 * successes / count, 100 * (high - low)),
+        interval=IntervalBar(100 * low, 100 * successes / count, 100 * (high - low)),
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from vagen.rollout.runner import EpisodeSpec
-from vagen.rollout.types import Answer, Status, Trajectory
+from vagen.rollout.types import EarlierGeneration, Status, Trajectory
 
 
 def carry_on(spec: EpisodeSpec, trajectory: Trajectory, version: str) -> EpisodeSpec:
@@ -34,7 +34,7 @@ def carry_on(spec: EpisodeSpec, trajectory: Trajectory, version: str) -> Episode
             here = row.loss_mask & (row.turn_index == k)
             sampled[k] = row.input_ids[here].tolist(), row.rollout_logprobs[here].tolist()
     answers = [
-        Answer(
+        EarlierGeneration(
             *sampled[turn.turn_index],
             stop_reason="length" if turn.length_cut else "stop",
             policy_version=turn.policy_version or version,
@@ -55,6 +55,8 @@ def write_carried(path: Path, specs: Iterable[EpisodeSpec]) -> None:
 def read_carried(path: Path) -> list[EpisodeSpec]:
     """Inverse of `write_carried`, number by number."""
     return [
-        EpisodeSpec(**fields | {"answers": tuple(Answer(**each) for each in fields["answers"])})
+        EpisodeSpec(
+            **fields | {"answers": tuple(EarlierGeneration(**each) for each in fields["answers"])}
+        )
         for fields in json.loads(path.read_text())
     ]

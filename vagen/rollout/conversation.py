@@ -20,7 +20,7 @@ ANSWER = "Yes"
 """Stands for an answer where only what follows it is wanted."""
 
 
-Frames = Sequence[NDArray[np.uint8]]
+FrameSequence = Sequence[NDArray[np.uint8]]
 
 
 class RenderError(ValueError):
@@ -47,7 +47,7 @@ class Rendered:
     """Ids of a message and the frames in it: uint8 [height, width, 3]."""
 
     ids: list[int]
-    frames: Frames
+    frames: FrameSequence
 
     @property
     def images(self) -> list[Image.Image]:
@@ -197,7 +197,7 @@ class ChatRenderer:
             messages, tokenize=False, add_generation_prompt=generate
         )
 
-    def _tokenize(self, text: str, frames: Frames) -> list[int]:
+    def _tokenize(self, text: str, frames: FrameSequence) -> list[int]:
         """Ids of rendered text; each image token becomes as many as the image has."""
         ids = self.tokenizer.encode(text, add_special_tokens=False)
         if not frames:

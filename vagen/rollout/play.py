@@ -54,7 +54,7 @@ def play(
     split: str,
     concurrency: int | None = None,
     environments: EnvironmentsConfig | None = None,
-    sharers: int = 1,
+    num_processes: int = 1,
     on_finish: Callable[[Trajectory], None] | None = None,
 ) -> tuple[list[Trajectory], dict[str, bytes]]:
     """Plays episodes in this process; returns them in order, and every frame shown as PNG.
@@ -68,13 +68,13 @@ def play(
         split: Of the levels.
         concurrency: Episodes side by side; None is the experiment's.
         environments: Where environments run; None is the default.
-        sharers: Processes on this machine that do the same.
+        num_processes: Processes on this machine that do the same.
         on_finish: Called with each trajectory when it ends.
 
     Raises:
         RenderError: A prompt is too long.
     """
-    placed = environments_of(environments, sharers=sharers)
+    placed = environments_of(environments, num_processes=num_processes)
     runner = make_runner(config, policy=policy, processor=processor, sampling=sampling)
     trajectories = run_to_end(
         run_episodes(

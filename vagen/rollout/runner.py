@@ -17,7 +17,7 @@ from vagen.envs.parsing import ParsedResponse
 from vagen.rollout.contexts import SUMMARY_REQUEST, Contexts, Prompt
 from vagen.rollout.conversation import ChatRenderer, RenderError
 from vagen.rollout.types import (
-    Answer,
+    EarlierGeneration,
     Policy,
     Sampling,
     Status,
@@ -29,7 +29,7 @@ from vagen.rollout.types import (
 )
 from vagen.service import AsyncEnv, EnvironmentLost, EnvironmentRaised
 
-Result = TypeVar("Result")
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class EpisodeSpec:
     env_config_digest: str
     level_seed: int
     sampling_seed: int
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[EarlierGeneration, ...] = ()
     """Of its first turns, sampled in earlier iterations: they are given again for as long as the
     environment shows what they answered to."""
     max_turns: int | None = None
@@ -194,7 +194,7 @@ class EpisodeRunner:
         contexts: Contexts,
         observation: Observation,
         frames: list[str],
-        given: deque[Answer],
+        given: deque[EarlierGeneration],
     ) -> tuple[str, Callable[..., Turn]]:
         """The policy's answer to what it is shown: its text, and the turn but for what it does."""
         index, row = contexts.turns, contexts.row
@@ -301,13 +301,13 @@ async def run_episode(
         await env.close()
 
 
-def run_to_end(coroutine: Coroutine[Any, Any, Result]) -> Result:
+def run_to_end(coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
     """`asyncio.run`, with the result handed over beside the task.
 
     `asyncio.run` restores the signal handler by a call that makes the `repr` of the finished task,
     result included: a batch of trajectories would be printed for nothing.
     """
-    box: list[Result] = []
+    box: list[ResultT] = []
 
     async def main() -> None:
         box.append(await coroutine)

@@ -58,7 +58,7 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generation):
+class EarlierGeneration(Generation):
     """A turn that was sampled in an earlier iteration, and what it answered to."""
 
     policy_version: str

@@ -12,7 +12,7 @@
     events.jsonl, run.log                what ran when, and what was printed
     attempt.json                         who may write (named in `vagen.storage.writer`)
     tracking_pending.jsonl               what MLflow has not taken yet (`vagen.tracking.spool`)
-    tensorboard/, wandb/                 of `infra.trackers` (`vagen.tracking.beside`)
+    tensorboard/, wandb/                 of `infra.trackers` (`vagen.tracking.extra`)
 
 Imports nothing, so that every step of a pipeline may load it.
 """

@@ -18,7 +18,7 @@ from vagen.run.spent import working_seconds
 from vagen.storage import StorageError
 from vagen.storage.writer import is_held
 
-State = Literal["training", "finished", "failed", "interrupted"]
+RunState = Literal["training", "finished", "failed", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class RunStatus:
 
     name: str
     path: str
-    state: State
+    state: RunState
     """`training`: a process is at work; `interrupted`: none is, and `vagen resume` goes on."""
     iteration: int
     """Iterations that are done."""
@@ -99,7 +99,7 @@ def status_of(path: Path) -> RunStatus:
     )
 
 
-def _state(path: Path, events: list[dict[str, Any]], *, extended: bool) -> tuple[State, str]:
+def _state(path: Path, events: list[dict[str, Any]], *, extended: bool) -> tuple[RunState, str]:
     if is_held(path):
         return "training", ""
     if _is_finished(path, extended=extended):
@@ -117,7 +117,7 @@ def _is_finished(path: Path, *, extended: bool) -> bool:
     if not extended:
         return committed(path / layout.REGISTRATION) is not None
     run = Run.open(path)
-    return run.stands(run.registration)
+    return run.is_current(run.registration)
 
 
 def _newest(path: Path, done: int) -> tuple[float | None, str]:

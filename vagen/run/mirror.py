@@ -41,7 +41,7 @@ from vagen.storage import (
     storage_errors,
 )
 from vagen.storage.writer import ATTEMPT
-from vagen.tracking.beside import WANDB_TOLD
+from vagen.tracking.extra import WANDB_TOLD
 from vagen.tracking.spool import PENDING
 
 CONFIG = (layout.EXPERIMENT.as_posix(), layout.INFRA.as_posix())
@@ -121,7 +121,7 @@ class Mirror:
             self._store.write_file(self._key(name), (self._path / name).read_bytes())
 
     @property
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Whether this process is the newest attempt."""
         return self._attempt is not None and Attempt.parse(self._newest()) == self._attempt
 
@@ -134,7 +134,7 @@ class Mirror:
         Raises:
             StorageError: The store cannot be used.
         """
-        if self.stands:
+        if self.is_current:
             return False
         ours, attempt = self._is_ours(), Attempt()
         # From here on no other attempt adds anything.

@@ -26,7 +26,7 @@ from vagen.storage import MANIFEST, CorruptArtifact, read_manifest, sole_writer,
 
 if TYPE_CHECKING:
     from vagen.engines.base import Engine
-    from vagen.tracking.apart import Apart
+    from vagen.tracking.background import BackgroundTracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class NextRollout:
 
     iteration: int
     episodes: Future[Any]
-    """A `vagen.stages.rollout.Played` to come."""
+    """A `vagen.stages.rollout.PlayedEpisodes` to come."""
 
 
 @dataclass(eq=False)
@@ -65,7 +65,7 @@ class Run:
     next_rollout: NextRollout | None = field(default=None, repr=False)
     checkpoint_to_come: Future[None] | None = field(default=None, repr=False)
     """The checkpoint that is being written (`vagen.stages.checkpoints`)."""
-    tracker: "Apart | None" = field(default=None, repr=False)
+    tracker: "BackgroundTracker | None" = field(default=None, repr=False)
     """The open MLflow run; None until a step reports to it (`vagen.stages.tracking`)."""
     drawn: tuple[Any, ...] = field(default=(), repr=False)
     """What the learning curves show that this process has drawn (`vagen.stages.finalize`)."""
@@ -132,11 +132,11 @@ class Run:
         return cls(path, load_experiment(str(path / layout.EXPERIMENT), check=False), infra)
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def session(self) -> Iterator[None]:
         """Makes this process the run's only writer, and reports its progress.
 
-        What the process holds for the run is let go at the end (`letting_go`), once the checkpoint
-        that is being written is whole.
+        At the end `release_resources` frees what the process holds for the run, once the checkpoint
+        that is being written is complete.
 
         Raises:
             InUse: Another process works on the run.
@@ -144,7 +144,7 @@ class Run:
             StorageError: The checkpoint could not be written, and nothing went wrong before.
         """
         self.check_config()
-        with sole_writer(self.path), progress.reporting(self.events), self.letting_go():
+        with sole_writer(self.path), progress.reporting(self.events), self.release_resources():
             progress.describe(
                 self.experiment.name,
                 self.experiment.trainer.total_training_steps,
@@ -160,7 +160,7 @@ class Run:
                     progress.note(str(error))
 
     @contextmanager
-    def letting_go(self) -> Iterator[None]:
+    def release_resources(self) -> Iterator[None]:
         """Ends the processes that compute and record for this one, once all is recorded."""
         try:
             yield
@@ -267,7 +267,7 @@ class Run:
         training early pass on what that one's update left.
         """
         folder = self.folder(stage, iteration=iteration, name=name)
-        if folder is not None and self.stands(folder):
+        if folder is not None and self.is_current(folder):
             return self.located(result(folder))
         if iteration is not None and is_pruned(self.step(iteration, "update")):
             return self.located({**result(self.step(iteration, "update")), "metrics": {}})
@@ -278,7 +278,7 @@ class Run:
             return None
         return self.located({**result(self.step(stop.iteration, "update")), "metrics": {}})
 
-    def stands(self, folder: Path) -> bool:
+    def is_current(self, folder: Path) -> bool:
         """Whether a folder is committed, and not of an end that an extension has overtaken."""
         manifest = committed(folder)
         if manifest is None or folder not in (self.evaluation(layout.FINAL), self.registration):

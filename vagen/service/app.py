@@ -15,10 +15,10 @@ from vagen.envs.registry import ENVIRONMENTS, get_environment
 from vagen.service import messages as m
 from vagen.service.backend import Backend
 from vagen.service.body import Intake
-from vagen.service.metrics import Metrics
-from vagen.service.sessions import Answer, Failed, Sessions, failure
+from vagen.service.metrics import ServiceMetrics
+from vagen.service.sessions import Failed, ReplyContent, Sessions, failure
 from vagen.service.settings import ServiceSettings
-from vagen.service.tokens import Tokens
+from vagen.service.tokens import ClientTokens
 
 _SWEEP_SECONDS = 5.0
 _RETRY_SECONDS = 1
@@ -43,8 +43,8 @@ class Service:
             TokenError: The file of tokens cannot be used.
         """
         self.settings = settings
-        self.tokens = Tokens(settings.tokens_file)
-        self.metrics = Metrics()
+        self.tokens = ClientTokens(settings.tokens_file)
+        self.metrics = ServiceMetrics()
         self.backend = Backend(settings, on_replace=self.metrics.worker_deaths.inc)
         self.sessions = Sessions(settings, self.backend, self.metrics)
         self.draining = False
@@ -92,7 +92,7 @@ class Service:
         return HTTPException(503, text, headers={"Retry-After": str(_RETRY_SECONDS)})
 
     async def batch(
-        self, operation: str, calls: Sequence[tuple[str, Callable[[], Awaitable[Answer]]]]
+        self, operation: str, calls: Sequence[tuple[str, Callable[[], Awaitable[ReplyContent]]]]
     ) -> Response:
         """Carries out a request's calls side by side; answers in their order."""
         self.admit(operation, len(calls))
@@ -104,7 +104,7 @@ class Service:
         return Response(orjson.dumps({"results": results}), media_type="application/json")
 
 
-async def _answered(key: str, call: Callable[[], Awaitable[Answer]]) -> Answer:
+async def _answered(key: str, call: Callable[[], Awaitable[ReplyContent]]) -> ReplyContent:
     try:
         return await call()
     except Failed as error:
@@ -164,7 +164,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
     async def create(request: m.CreateRequest, client: str = caller) -> Response:
         """Opens sessions; one that is open already stays as it is."""
 
-        async def one(order: m.SessionOrder) -> Answer:
+        async def one(order: m.SessionOrder) -> ReplyContent:
             if order.env_name not in service.served:
                 raise Failed(
                     "invalid",
@@ -231,7 +231,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
     async def close(request: m.SessionsRequest, client: str = caller) -> Response:
         """Closes sessions; one that is not open is no mistake."""
 
-        async def one(key: str) -> Answer:
+        async def one(key: str) -> ReplyContent:
             await sessions.close(client, key)
             return {"session": key}
 

@@ -13,7 +13,7 @@ from vagen.service.host import Call, Host
 from vagen.service.pool import WorkerPools, core_count
 from vagen.service.remote import Handle
 from vagen.service.settings import ServiceSettings
-from vagen.service.wire import Reply
+from vagen.service.wire import WireReply
 
 
 class NotServed(ValueError):
@@ -28,7 +28,7 @@ class InlineEnv:
         self._host = host
         self._number = number
 
-    async def ask(self, op: str, **fields: Any) -> Reply:
+    async def ask(self, op: str, **fields: Any) -> WireReply:
         """See `Handle`."""
         return _answered(self._host, {"op": op, "env": self._number, **fields})
 
@@ -104,10 +104,10 @@ class Backend:
         await self._pools.close()
 
 
-def _answered(host: Host, call: Call) -> Reply:
+def _answered(host: Host, call: Call) -> WireReply:
     """The host's answer as a worker process would give it."""
     content, frames = host.answer_json(call)
-    reply = Reply(orjson.loads(content), frames)
+    reply = WireReply(orjson.loads(content), frames)
     if "error" in reply.content:
         raise EnvironmentRaised(reply.content["error"])
     return reply

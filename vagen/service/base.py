@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from vagen.envs.answers import AnswerError, begun, stepped
 from vagen.envs.base import AgentEnv, Observation
 
-Result = TypeVar("Result")
-Stepped = tuple[Observation, float, bool, bool, dict[str, Any]]
+ResultT = TypeVar("ResultT")
+EnvStep = tuple[Observation, float, bool, bool, dict[str, Any]]
 
 
 class EnvironmentLost(RuntimeError):
@@ -48,7 +48,7 @@ class HereEnv:
         """See `AgentEnv`."""
         return self._call(lambda: begun(self._env, self._env.reset(seed=seed, options=options)))
 
-    def step(self, response: str, /) -> Stepped:
+    def step(self, response: str, /) -> EnvStep:
         """See `AgentEnv`."""
         return self._call(lambda: stepped(self._env, self._env.step(response)))
 
@@ -67,7 +67,7 @@ class HereEnv:
         except Exception as error:  # an environment may fail in any way, and is needed no more
             warnings.warn(f"{type(self._env).__name__}.close() raises {error!r}", stacklevel=2)
 
-    def _call(self, method: Callable[[], Result]) -> Result:
+    def _call(self, method: Callable[[], ResultT]) -> ResultT:
         try:
             return method()
         except Exception as error:  # an environment may fail in any way
@@ -97,7 +97,7 @@ class LocalEnv:
         """See `AgentEnv`."""
         return await self._call(lambda: self._env.reset(seed=seed, options=options))
 
-    async def step(self, response: str) -> Stepped:
+    async def step(self, response: str) -> EnvStep:
         """See `AgentEnv`."""
         return await self._call(lambda: self._env.step(response))
 
@@ -115,7 +115,7 @@ class LocalEnv:
         if self._thread is not None:
             self._thread.shutdown(wait=False)
 
-    async def _call(self, method: Callable[[], Result]) -> Result:
+    async def _call(self, method: Callable[[], ResultT]) -> ResultT:
         if self._thread is None:
             return method()
         return await asyncio.get_running_loop().run_in_executor(self._thread, method)

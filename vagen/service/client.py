@@ -21,7 +21,7 @@ import orjson
 
 from vagen.config.environments import EnvironmentsConfig
 from vagen.service.base import EnvironmentLost, EnvironmentRaised
-from vagen.service.wire import Reply
+from vagen.service.wire import WireReply
 
 _REPEATED = frozenset({429, 502, 503, 504})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
@@ -137,14 +137,14 @@ class SessionEnv:
         self._key = key
         self._sequence = itertools.count(1)
 
-    async def ask(self, op: str, **fields: Any) -> Reply:
+    async def ask(self, op: str, **fields: Any) -> WireReply:
         """See `Handle`."""
         if op in ("expert", "summary"):
-            return Reply(await self._address.call(op, self._key))
+            return WireReply(await self._address.call(op, self._key))
         order = {"session": self._key, "sequence": next(self._sequence), **fields}
         answer = await self._address.call(op, order)
         images = answer["observation"].pop("images")
-        return Reply(answer, [base64.b64decode(image) for image in images])
+        return WireReply(answer, [base64.b64decode(image) for image in images])
 
     async def close(self) -> None:
         """See `Handle`; a service that is away closes the session when it is idle."""

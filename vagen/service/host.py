@@ -9,7 +9,7 @@ from vagen.envs import make
 from vagen.envs.answers import begun, stepped
 from vagen.envs.base import AgentEnv
 from vagen.service.base import EnvironmentRaised
-from vagen.service.wire import Blob, Encoding, Reply, show
+from vagen.service.wire import Blob, Encoding, WireReply, show
 
 Call = dict[str, Any]
 """`{"op": ..., "env": number, ...}`, JSON-able."""
@@ -20,7 +20,7 @@ class Host:
 
     def __init__(self) -> None:
         self._envs: dict[int, tuple[AgentEnv, Encoding]] = {}
-        self._ops: dict[str, Callable[[Call], Reply]] = {
+        self._ops: dict[str, Callable[[Call], WireReply]] = {
             "warm_up": self._warm_up,
             "create": self._create,
             "reset": self._reset,
@@ -34,7 +34,7 @@ class Host:
         """Environments that are open."""
         return len(self._envs)
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: Call) -> WireReply:
         """Does what a call asks for; a failure of the environment becomes `{"error": ...}`.
 
         `fault` is whether that is no mistake of the caller's (those are `ValueError`s).
@@ -43,7 +43,7 @@ class Host:
             return self._ops[call["op"]](call)
         except Exception as error:  # an environment may fail in any way; the others go on
             fault = not isinstance(error, ValueError)
-            return Reply({"error": str(EnvironmentRaised.of(error)), "fault": fault})
+            return WireReply({"error": str(EnvironmentRaised.of(error)), "fault": fault})
 
     def answer_json(self, call: Call) -> tuple[bytes, list[Blob]]:
         """`answer` with its content as JSON; says so if the environment told what JSON cannot."""
@@ -54,31 +54,31 @@ class Host:
             text = f"TypeError: the environment's answer to {call['op']!r} is no JSON: {error}"
             return orjson.dumps({"error": text}), []
 
-    def _warm_up(self, call: Call) -> Reply:
+    def _warm_up(self, call: Call) -> WireReply:
         """Loads the simulator and draws a frame, so that no episode waits for it."""
         env = make(call["env_name"], call["env_config"], call["split"])
         env.reset(seed=0)
         env.close()
-        return Reply({})
+        return WireReply({})
 
-    def _create(self, call: Call) -> Reply:
+    def _create(self, call: Call) -> WireReply:
         """`{env, env_name, env_config, split, encoding}` → `{system_prompt}`.
 
         The number is the caller's choice.
         """
         env = make(call["env_name"], call["env_config"], call["split"])
         self._envs[call["env"]] = (env, call["encoding"])
-        return Reply({"system_prompt": env.system_prompt()})
+        return WireReply({"system_prompt": env.system_prompt()})
 
-    def _reset(self, call: Call) -> Reply:
+    def _reset(self, call: Call) -> WireReply:
         """`{env, seed, options}` → `{observation, info}`."""
         env, encoding = self._envs[call["env"]]
         result = env.reset(seed=call["seed"], options=call["options"])
         observation, info = begun(env, result)
         shown, frames = show(observation, encoding)
-        return Reply({"observation": shown, "info": info}, frames)
+        return WireReply({"observation": shown, "info": info}, frames)
 
-    def _step(self, call: Call) -> Reply:
+    def _step(self, call: Call) -> WireReply:
         """`{env, response}` → `{observation, reward, terminated, truncated, info}`."""
         env, encoding = self._envs[call["env"]]
         result = stepped(env, env.step(call["response"]))
@@ -91,18 +91,18 @@ class Host:
             "truncated": truncated,
             "info": info,
         }
-        return Reply(content, frames)
+        return WireReply(content, frames)
 
-    def _expert(self, call: Call) -> Reply:
+    def _expert(self, call: Call) -> WireReply:
         """`{env}` → `{response}`."""
-        return Reply({"response": self._envs[call["env"]][0].expert_response()})
+        return WireReply({"response": self._envs[call["env"]][0].expert_response()})
 
-    def _summary(self, call: Call) -> Reply:
+    def _summary(self, call: Call) -> WireReply:
         """`{env}` → `{response}`."""
-        return Reply({"response": self._envs[call["env"]][0].expert_summary()})
+        return WireReply({"response": self._envs[call["env"]][0].expert_summary()})
 
-    def _close(self, call: Call) -> Reply:
+    def _close(self, call: Call) -> WireReply:
         """`{env}` → `{}`; an unknown number is no mistake."""
         if (held := self._envs.pop(call["env"], None)) is not None:
             held[0].close()
-        return Reply({})
+        return WireReply({})

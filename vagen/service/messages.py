@@ -9,7 +9,7 @@ from vagen.service.wire import whole_text
 SessionKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{16,64}$")]
 """Chosen by the client, at random: anyone who has it and the token may use the session."""
 Sequence = Annotated[int, Field(ge=1, le=2**53 - 1)]
-Kind = Literal["invalid", "environment", "lost", "unknown", "conflict", "full"]
+ErrorKind = Literal["invalid", "environment", "lost", "unknown", "conflict", "full"]
 """`invalid`: no such environment or option; `environment`: it raised; `lost`: its process died;
 `unknown`: no such session of this client, or no longer; `conflict`: the sequence number is neither
 the last one nor the next; `full`: no session is free, try again later."""
@@ -83,18 +83,18 @@ class SessionsRequest(Message):
 class Failure(BaseModel):
     """Why a session gave no answer."""
 
-    kind: Kind
+    kind: ErrorKind
     message: str
 
 
-class Answer(BaseModel):
+class SessionReply(BaseModel):
     """What a session answered, or why not."""
 
     session: str
     error: Failure | None = None
 
 
-class Observation(BaseModel):
+class ObservationMessage(BaseModel):
     """What the agent is shown."""
 
     text: str
@@ -103,24 +103,24 @@ class Observation(BaseModel):
     """PNG in base64."""
 
 
-class Created(Answer):
+class Created(SessionReply):
     """A session that is open."""
 
     system_prompt: str | None = None
 
 
-class ResetAnswer(Answer):
+class ResetAnswer(SessionReply):
     """The beginning of an episode."""
 
-    observation: Observation | None = None
+    observation: ObservationMessage | None = None
     info: dict[str, Any] | None = None
     """`state` and `level_hash`."""
 
 
-class StepAnswer(Answer):
+class StepAnswer(SessionReply):
     """The result of a step."""
 
-    observation: Observation | None = None
+    observation: ObservationMessage | None = None
     reward: float | None = None
     terminated: bool | None = None
     truncated: bool | None = None
@@ -128,7 +128,7 @@ class StepAnswer(Answer):
     """`rewards`, `parsed`, `metrics`, `success`, `state`."""
 
 
-class ExpertAnswer(Answer):
+class ExpertAnswer(SessionReply):
     """An optimal response, or the expert's summary."""
 
     response: str | None = None
@@ -161,7 +161,7 @@ class ExpertResponse(BaseModel):
 class CloseResponse(BaseModel):
     """In the order of the request; a session that was not open is no mistake."""
 
-    results: list[Answer]
+    results: list[SessionReply]
 
 
 class SessionState(BaseModel):

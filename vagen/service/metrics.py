@@ -12,7 +12,7 @@ from prometheus_client import (
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
 
 
-class Metrics:
+class ServiceMetrics:
     """Counters of one service, in a registry of their own."""
 
     def __init__(self) -> None:

@@ -22,15 +22,15 @@ class Environments:
     Worker processes and connections are made when they are first needed and kept until `close`.
     """
 
-    def __init__(self, config: EnvironmentsConfig, *, sharers: int = 1):
+    def __init__(self, config: EnvironmentsConfig, *, num_processes: int = 1):
         """Prepares; nothing is spawned or connected yet.
 
         Args:
             config: `infra.environments`.
-            sharers: Processes on this machine that make environments by the same configuration.
+            num_processes: Processes on this machine that use the same configuration.
         """
         self.config = config
-        self._sharers = sharers
+        self._sharers = num_processes
         self._thread: LoopThread | None = None
         self._pools: WorkerPools | None = None
         self._client: Any = None
@@ -105,17 +105,19 @@ class Environments:
 _made: dict[tuple[int, str, int], Environments] = {}
 
 
-def environments_of(config: EnvironmentsConfig | None = None, *, sharers: int = 1) -> Environments:
+def environments_of(
+    config: EnvironmentsConfig | None = None, *, num_processes: int = 1
+) -> Environments:
     """The environments of a configuration (None: the default), one per process and kept to its end.
 
     Args:
         config: `infra.environments`.
-        sharers: See `Environments`.
+        num_processes: See `Environments`.
     """
     config = config or EnvironmentsConfig()
-    key = (os.getpid(), config.model_dump_json(), sharers)
+    key = (os.getpid(), config.model_dump_json(), num_processes)
     if key not in _made:
-        _made[key] = Environments(config, sharers=sharers)
+        _made[key] = Environments(config, num_processes=num_processes)
     return _made[key]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from vagen.envs import get_environment
 from vagen.service.base import EnvironmentLost, EnvironmentRaised
 from vagen.service.process import WorkerProcess
-from vagen.service.wire import Encoding, Reply
+from vagen.service.wire import Encoding, WireReply
 
 HOPELESS = 5
 """Deaths of worker processes, one after the other, after which making an environment fails."""
@@ -42,7 +42,7 @@ class PooledEnv:
         self._number = number
         self._open = True
 
-    async def ask(self, op: str, **fields: Any) -> Reply:
+    async def ask(self, op: str, **fields: Any) -> WireReply:
         """The environment's answer; see `WorkerProcess.ask`."""
         return await self._worker.ask(op, env=self._number, **fields)
 

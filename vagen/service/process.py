@@ -15,7 +15,7 @@ import orjson
 
 from vagen.service.base import EnvironmentLost, EnvironmentRaised
 from vagen.service.host import Call
-from vagen.service.wire import BrokenStream, Reply, pack, receive_from
+from vagen.service.wire import BrokenStream, WireReply, pack, receive_from
 
 _WORKER = "vagen.service.worker"
 _BUFFER = 1 << 22
@@ -52,7 +52,7 @@ class WorkerProcess:
         self._on_death = on_death
         self._calls = itertools.count()
         self._environments = itertools.count()
-        self._pending: dict[int, asyncio.Future[Reply]] = {}
+        self._pending: dict[int, asyncio.Future[WireReply]] = {}
         self._outbox: list[tuple[int, orjson.Fragment]] = []
         self._heard = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,7 +85,7 @@ class WorkerProcess:
         """Process id."""
         return None if self._process is None else self._process.pid
 
-    async def ask(self, op: str, **fields: Any) -> Reply:
+    async def ask(self, op: str, **fields: Any) -> WireReply:
         """The answer to a call.
 
         Raises:
@@ -94,7 +94,7 @@ class WorkerProcess:
         """
         if self.cause:
             raise EnvironmentLost(self.cause)
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[WireReply] = asyncio.get_running_loop().create_future()
         if not self._pending:
             self._heard = time.monotonic()
         try:
@@ -176,7 +176,7 @@ class WorkerProcess:
                 for number, content, count in message["answers"]:
                     answer = self._pending.get(number)
                     if answer is not None and not answer.done():
-                        answer.set_result(Reply(content, blobs[start : start + count]))
+                        answer.set_result(WireReply(content, blobs[start : start + count]))
                     start += count
         except (asyncio.IncompleteReadError, ConnectionError, BrokenStream):
             if not self.cause:

@@ -9,10 +9,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import uvloop
 
 from vagen.envs.base import Observation
-from vagen.service.base import LocalEnv, Stepped
-from vagen.service.wire import Reply, read_observation, whole_text
+from vagen.service.base import EnvStep, LocalEnv
+from vagen.service.wire import WireReply, read_observation, whole_text
 
-Result = TypeVar("Result")
+ResultT = TypeVar("ResultT")
 
 
 class Handle(Protocol):
@@ -20,7 +20,7 @@ class Handle(Protocol):
 
     system_prompt: str
 
-    async def ask(self, op: str, **fields: Any) -> Reply:
+    async def ask(self, op: str, **fields: Any) -> WireReply:
         """The answer of `vagen.service.host.Host` to a call.
 
         Raises:
@@ -42,7 +42,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
+    def submit(self, work: Coroutine[Any, Any, ResultT]) -> "Future[ResultT]":
         """Starts a coroutine there."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
@@ -74,7 +74,7 @@ class RemoteEnv:
         """See `AgentEnv`."""
         return await self._ask("reset", _begun, seed=seed, options=options)
 
-    async def step(self, response: str) -> Stepped:
+    async def step(self, response: str) -> EnvStep:
         """See `AgentEnv`."""
         return await self._ask("step", _stepped, response=whole_text(response))
 
@@ -90,20 +90,20 @@ class RemoteEnv:
         """Lets it go; never fails, also if it is gone already."""
         await asyncio.wrap_future(self._thread.submit(self._handle.close()))
 
-    async def _ask(self, op: str, read: Callable[[Reply], Result], **fields: Any) -> Result:
+    async def _ask(self, op: str, read: Callable[[WireReply], ResultT], **fields: Any) -> ResultT:
         """What `read` makes of the answer; frames are decoded in the handle's thread."""
 
-        async def answer() -> Result:
+        async def answer() -> ResultT:
             return read(await self._handle.ask(op, **fields))
 
         return await asyncio.wrap_future(self._thread.submit(answer()))
 
 
-def _begun(reply: Reply) -> tuple[Observation, dict[str, Any]]:
+def _begun(reply: WireReply) -> tuple[Observation, dict[str, Any]]:
     return read_observation(reply.content["observation"], reply.frames), reply.content["info"]
 
 
-def _stepped(reply: Reply) -> Stepped:
+def _stepped(reply: WireReply) -> EnvStep:
     content = reply.content
     return (
         read_observation(content["observation"], reply.frames),
@@ -135,7 +135,7 @@ class SyncEnv:
         """See `AgentEnv`."""
         return self._thread.submit(self._env.reset(seed=seed, options=options)).result()
 
-    def step(self, response: str, /) -> Stepped:
+    def step(self, response: str, /) -> EnvStep:
         """See `AgentEnv`."""
         return self._thread.submit(self._env.step(response)).result()
 

@@ -11,13 +11,13 @@ from pydantic import ValidationError
 from vagen.envs import UnknownEnvironmentError
 from vagen.service.backend import Backend, NotServed
 from vagen.service.base import EnvironmentLost, EnvironmentRaised
-from vagen.service.messages import Kind, SessionOrder, SessionState
-from vagen.service.metrics import Metrics
+from vagen.service.messages import ErrorKind, SessionOrder, SessionState
+from vagen.service.metrics import ServiceMetrics
 from vagen.service.remote import Handle
 from vagen.service.settings import ServiceSettings
-from vagen.service.wire import Reply, whole_text
+from vagen.service.wire import WireReply, whole_text
 
-Answer = dict[str, Any]
+ReplyContent = dict[str, Any]
 
 
 @dataclass(eq=False, slots=True)
@@ -27,7 +27,7 @@ class _Session:
     opening: "asyncio.Task[Handle]"
     sequence: int = 0
     operation: str = ""
-    last: "asyncio.Task[Answer] | None" = None
+    last: "asyncio.Task[ReplyContent] | None" = None
     """The answer to the last reset or step."""
     used: float = field(default_factory=time.monotonic)
 
@@ -35,15 +35,15 @@ class _Session:
 class Failed(Exception):
     """A session gives no answer; part of the response."""
 
-    def __init__(self, kind: Kind, message: str):
+    def __init__(self, kind: ErrorKind, message: str):
         super().__init__(message)
-        self.kind: Kind = kind
+        self.kind: ErrorKind = kind
 
 
 class Sessions:
     """All sessions of the service."""
 
-    def __init__(self, settings: ServiceSettings, backend: Backend, metrics: Metrics):
+    def __init__(self, settings: ServiceSettings, backend: Backend, metrics: ServiceMetrics):
         self._settings = settings
         self._backend = backend
         self._metrics = metrics
@@ -56,7 +56,7 @@ class Sessions:
         """Sessions that are open."""
         return len(self._sessions)
 
-    async def create(self, client: str, order: SessionOrder) -> Answer:
+    async def create(self, client: str, order: SessionOrder) -> ReplyContent:
         """Opens a session, unless it is open.
 
         Raises:
@@ -91,7 +91,7 @@ class Sessions:
 
     async def advance(
         self, client: str, key: str, sequence: int, operation: str, **fields: Any
-    ) -> Answer:
+    ) -> ReplyContent:
         """Resets or steps a session, or repeats the answer to its last call.
 
         Raises:
@@ -111,7 +111,7 @@ class Sessions:
         assert session.last is not None
         return await asyncio.shield(session.last)
 
-    async def expert(self, client: str, key: str, op: str = "expert") -> Answer:
+    async def expert(self, client: str, key: str, op: str = "expert") -> ReplyContent:
         """The expert's response, or its summary (`op="summary"`).
 
         Raises:
@@ -162,7 +162,7 @@ class Sessions:
 
     async def _call(
         self, key: str, session: _Session, operation: str, fields: dict[str, Any]
-    ) -> Answer:
+    ) -> ReplyContent:
         self.pending += 1
         try:
             reply = await session.opening.result().ask(operation, **fields)
@@ -177,11 +177,11 @@ class Sessions:
         self._metrics.calls.labels(session.env_name, operation).inc()
         return {"session": key, **self._shown(reply)}
 
-    def _error(self, key: str, session: _Session, kind: Kind, message: str) -> Answer:
+    def _error(self, key: str, session: _Session, kind: ErrorKind, message: str) -> ReplyContent:
         self._metrics.errors.labels(session.env_name, kind).inc()
         return failure(key, kind, message)
 
-    def _shown(self, reply: Reply) -> Answer:
+    def _shown(self, reply: WireReply) -> ReplyContent:
         """The reply with its frames in base64."""
         content = dict(reply.content)
         if "observation" in content:
@@ -216,7 +216,7 @@ class Sessions:
         await handle.close()
 
 
-def failure(key: str, kind: Kind, message: str) -> Answer:
+def failure(key: str, kind: ErrorKind, message: str) -> ReplyContent:
     """The answer of a session that cannot answer."""
     return {"session": key, "error": {"kind": kind, "message": whole_text(message)}}
 

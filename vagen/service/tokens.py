@@ -15,7 +15,7 @@ class TokenError(ValueError):
     """The file of tokens cannot be used."""
 
 
-class Tokens:
+class ClientTokens:
     """Clients by the digest of their token; comparing digests tells nothing about a token."""
 
     def __init__(self, path: str | None):

@@ -32,7 +32,7 @@ class BrokenStream(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class WireReply:
     """An answer: JSON-able content, and the frames it speaks of."""
 
     content: dict[str, Any]

@@ -41,7 +41,7 @@ BLIND = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AuditRow:
     """What a policy earns, means over levels."""
 
     policy: str
@@ -58,7 +58,7 @@ class Audit:
     """Policies of one environment, the expert first."""
 
     config_id: str
-    rows: list[Row]
+    rows: list[AuditRow]
 
     @property
     def problems(self) -> list[str]:
@@ -88,7 +88,7 @@ def audit(
     places: Environments,
     *,
     levels: int = LEVELS,
-    on_row: Callable[[str, Row], None] = lambda *_: None,
+    on_row: Callable[[str, AuditRow], None] = lambda *_: None,
 ) -> Iterator[Audit]:
     """Plays every environment of an experiment that has an expert; yields what policies earn.
 
@@ -103,13 +103,13 @@ def audit(
     for config_id, spec in config.envs.items():
         if get_environment(spec.env_name).load().has_expert:
             rows = []
-            for row in _Stage(config, config_id, places, levels).rows():
+            for row in PolicyAudit(config, config_id, places, levels).rows():
                 on_row(config_id, row)
                 rows.append(row)
             yield Audit(config_id, rows)
 
 
-class _Stage:
+class PolicyAudit:
     """One environment, and what its expert has shown."""
 
     def __init__(
@@ -139,7 +139,7 @@ class _Stage:
             answer for answer, _ in Counter(answers).most_common(MOST_ACTIONS) if answer is not None
         ]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[AuditRow]:
         """Each policy on each level."""
         try:
             said = [turn.response_text for t in self.expert for turn in t.turns]
@@ -181,12 +181,12 @@ class _Stage:
                 advance(1)
         return episodes
 
-    def row(self, policy: str, episodes: Sequence[Trajectory]) -> Row:
+    def row(self, policy: str, episodes: Sequence[Trajectory]) -> AuditRow:
         """Means over episodes."""
         gamma = turn_discount(self.config)
         earned = [turn_rewards(self.config, episode) for episode in episodes]
         discounted = [sum(gamma**k * r for k, r in enumerate(rewards)) for rewards in earned]
-        return Row(
+        return AuditRow(
             policy,
             success=float(np.mean([episode.success for episode in episodes])),
             turns=float(np.mean([len(episode.turns) for episode in episodes])),

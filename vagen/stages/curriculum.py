@@ -32,7 +32,7 @@ from vagen.run import layout
 from vagen.run.run import Run
 from vagen.stages.levels import LevelSet, load_levels
 
-Seen = Mapping[str, tuple[float, float]]
+BucketCounts = Mapping[str, tuple[float, float]]
 """Discounted successes and episodes of each bucket that was played."""
 
 
@@ -42,7 +42,7 @@ class Curriculum:
 
     config: CurriculumConfig
     levels: Sequence[LevelSet]
-    seen: Seen
+    seen: BucketCounts
     """As of the iteration's beginning."""
     seed: int
     """Of the iteration's draws."""
@@ -54,7 +54,9 @@ class Curriculum:
         buckets = buckets_of(self.config, self.levels)
         return weighted_order(draw_weights(self.config, [*buckets.values()], self.seen), self.seed)
 
-    def count(self, trajectories: Sequence[Trajectory]) -> tuple[Seen | None, dict[str, float]]:
+    def count(
+        self, trajectories: Sequence[Trajectory]
+    ) -> tuple[BucketCounts | None, dict[str, float]]:
         """What the next iteration goes by, and metrics; None and none if levels are drawn evenly.
 
         Args:
@@ -107,7 +109,7 @@ def buckets_of(config: CurriculumConfig, levels: Sequence[LevelSet]) -> dict[tup
 
 
 def draw_weights(
-    config: CurriculumConfig, buckets: Sequence[str], seen: Seen
+    config: CurriculumConfig, buckets: Sequence[str], seen: BucketCounts
 ) -> NDArray[np.float64]:
     """Weight of each level, [N], of the buckets that they are in; they sum to 1."""
     rates = np.array([_rate(*seen.get(name, (0.0, 0.0))) for name in buckets])
@@ -127,8 +129,8 @@ def weighted_order(weights: NDArray[np.float64], seed: int) -> NDArray[np.int64]
 
 
 def count_successes(
-    config: CurriculumConfig, seen: Seen, buckets: Sequence[str], successes: Sequence[bool]
-) -> Seen:
+    config: CurriculumConfig, seen: BucketCounts, buckets: Sequence[str], successes: Sequence[bool]
+) -> BucketCounts:
     """`seen` an iteration later.
 
     Args:

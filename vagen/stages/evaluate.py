@@ -31,7 +31,7 @@ from vagen.stages.rollout import check_images, episode_metrics
 from vagen.stages.tracking import log_evaluation
 from vagen.stages.weights import engine_at, make_engine, version_after
 from vagen.storage import commit_directory
-from vagen.tracking import attempts_ci95, of_attempts, success_ci95
+from vagen.tracking import attempts_ci95, pass_at_k, success_ci95
 
 
 def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def commit_episodes(
         "levels": levels,
         "success": fmean(wins.values()) if wins else 0.0,
         "ci95": success_ci95([*wins.values()]) if wins else None,
-        **of_attempts([*tried.values()], attempts),
+        **pass_at_k([*tried.values()], attempts),
         **attempts_ci95([*tried.values()], attempts),
         "by_level": wins,
         **more,

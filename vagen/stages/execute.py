@@ -105,7 +105,7 @@ def closing(run: Run) -> Iterator[None]:
     except BaseException as error:
         stopped = not isinstance(error, Exception)
         if stopped:
-            progress.hush()
+            progress.silence()
         try:
             execute(run, finalize, state=CANCELLED if stopped else "FAILED", message=str(error))
         except StorageError as problem:
@@ -158,7 +158,7 @@ def _take_over(run: Run, stage: Stage) -> None:
     if stage.__name__ == "measure":
         run.mirror.pull()
         return
-    if not run.mirror.stands:
+    if not run.mirror.is_current:
         with suppress(Exception):  # what was to be saved is not this process's any more
             run.await_checkpoint()
     if run.mirror.begin():

@@ -14,7 +14,7 @@ from vagen.run.spent import spent, step_seconds, working_seconds
 from vagen.stages.tracking import log_all, tracker_of
 from vagen.storage import CorruptArtifact
 from vagen.tracking import Tracker, paired_bootstrap
-from vagen.tracking.tracker import RunStatus
+from vagen.tracking.tracker import EndStatus
 
 CANCELLED = "CANCELLED"
 """Kubeflow's word for a pipeline that somebody has stopped."""
@@ -33,8 +33,8 @@ def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
     Raises:
         CorruptArtifact: An evaluation was changed since; the MLflow run is closed all the same.
     """
-    finished = run.stands(run.registration)
-    status: RunStatus = "FINISHED" if finished else "KILLED" if state == CANCELLED else "FAILED"
+    finished = run.is_current(run.registration)
+    status: EndStatus = "FINISHED" if finished else "KILLED" if state == CANCELLED else "FAILED"
     summary = curves = problem = None
     try:
         summary, curves = summarize(run), write_run_curves(run)
@@ -60,7 +60,7 @@ def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
 def summarize(run: Run) -> dict[str, Any] | None:
     """Writes `summary.json` once both evaluations are there; returns its content."""
     before, after = run.evaluation(layout.WARM_START), run.evaluation(layout.FINAL)
-    if committed(before) is None or not run.stands(after):
+    if committed(before) is None or not run.is_current(after):
         return None
     start, final = read_results(run.fetch(before)), read_results(run.fetch(after))
     shared = sorted(start["by_level"].keys() & final["by_level"].keys())
@@ -70,7 +70,7 @@ def summarize(run: Run) -> dict[str, Any] | None:
         seed=run.experiment.seed,
     )
     registration: dict[str, Any] = {}
-    if run.stands(run.registration):
+    if run.is_current(run.registration):
         registration = json.loads((run.fetch(run.registration) / "registration.json").read_text())
     summary = {
         "experiment": run.experiment.name,
@@ -117,7 +117,7 @@ def write_run_curves(run: Run) -> Path | None:
         return None
     marks = []
     for name, place in ((layout.WARM_START, 0), (layout.FINAL, run.last_iteration + 1)):
-        if run.stands(run.evaluation(name)):
+        if run.is_current(run.evaluation(name)):
             results = read_results(run.fetch(run.evaluation(name), layout.RESULTS))
             ci95 = tuple(results["ci95"]) if results["ci95"] else None
             marks.append(Mark(f"test, {name}", place, results["success"], ci95))

@@ -22,7 +22,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextmanager
-def heeded() -> Iterator[None]:
+def handle_interrupts() -> Iterator[None]:
     """Ctrl-C raises `Interrupted`, SIGTERM `SystemExit`, and `check` does so again.
 
     Signals are the main thread's: in another one nothing is changed.

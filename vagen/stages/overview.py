@@ -9,7 +9,7 @@ from typing import Any
 
 from vagen.config.checks import trajectories_per_iteration
 from vagen.envs import distinct_levels
-from vagen.report.overview import ByDifficulty, Difficulty, Flips, Measured, write_overview
+from vagen.report.overview import ByDifficulty, Difficulty, EvaluationLink, Flips, write_overview
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
@@ -51,7 +51,7 @@ def write_pages(run: Run, *, refresh: int | None = None) -> Path:
         },
         curves=write_run_curves(run),
         evaluations=[
-            Measured(
+            EvaluationLink(
                 name,
                 found["split"],
                 found["levels"],

@@ -27,7 +27,7 @@ from vagen.rollout.types import Status, Trajectory
 from vagen.run import layout
 from vagen.run.reading import result
 from vagen.run.run import NextRollout, Run
-from vagen.stages.curriculum import Curriculum, Seen, curriculum_of
+from vagen.stages.curriculum import BucketCounts, Curriculum, curriculum_of
 from vagen.stages.episodes import greedy_specs, refill_specs, training_specs
 from vagen.stages.selection import turn_rewards
 from vagen.stages.weights import engine_at, updates_before, version_played
@@ -37,7 +37,7 @@ OnFinish = Callable[[Trajectory], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedEpisodes:
     """The episodes of an iteration."""
 
     trajectories: list[Trajectory]
@@ -45,7 +45,7 @@ class Played:
     metrics: dict[str, float]
     carried: Sequence[EpisodeSpec] = ()
     """What the next iteration carries on (`rollout_manager.over_sampling_batch_size`)."""
-    seen: Seen | None = None
+    seen: BucketCounts | None = None
     """What the next iteration draws its levels by (`data.curriculum`)."""
 
 
@@ -100,7 +100,7 @@ def start_rollout(run: Run, iteration: int) -> None:
 
 def play_iteration(
     run: Run, play: Play, iteration: int, on_finish: OnFinish | None = None
-) -> Played:
+) -> PlayedEpisodes:
     """Plays an iteration's episodes.
 
     Groups that are all alike are replaced by others (`algorithm.filter_groups`); metrics are of all
@@ -132,7 +132,7 @@ def play_iteration(
         levels = greedy_specs([spec for spec in specs if spec.group_id in groups])
         baselines, _ = play(levels, sampling=greedy, split="train")
         metrics |= set_baselines(config, trajectories, baselines)
-    return Played(trajectories, images, metrics, seen=seen)
+    return PlayedEpisodes(trajectories, images, metrics, seen=seen)
 
 
 def _play_groups(
@@ -164,7 +164,7 @@ def _play_groups(
 
 def _play_partly(
     run: Run, play: Play, iteration: int, curriculum: Curriculum, on_finish: OnFinish | None
-) -> Played:
+) -> PlayedEpisodes:
     """Plays until a batch of whole groups is finished; what else was begun is carried on.
 
     Of more finished groups the oldest are the batch.
@@ -184,7 +184,7 @@ def _play_partly(
         turn.policy_version = turn.policy_version or version
     carried = [bool(spec.answers) for spec in specs if spec.group_id in batch]
     seen, counts = curriculum.count(trajectories)
-    return Played(
+    return PlayedEpisodes(
         trajectories,
         {digest: images[digest] for t in trajectories for digest in t.frames},
         episode_metrics(trajectories, "train")
@@ -226,7 +226,7 @@ def _varies(group: Sequence[Trajectory], metric: str) -> bool:
     return bool(values) and max(values) - min(values) > ZERO
 
 
-def _play_watched(run: Run, engine: Engine, iteration: int) -> Played:
+def _play_watched(run: Run, engine: Engine, iteration: int) -> PlayedEpisodes:
     wins, wanted = _Wins(), trajectories_per_iteration(run.experiment)
     with progress.bar("episodes", wanted) as advance:
         return play_iteration(
@@ -312,7 +312,7 @@ def _spread(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return {} if variance is None else {REWARD_VARIANCE: variance}
 
 
-def _tokens(played: Played) -> float:
+def _tokens(played: PlayedEpisodes) -> float:
     """Sampled tokens of all episodes."""
     return float(sum(int(row.loss_mask.sum()) for t in played.trajectories for row in t.rows))
 

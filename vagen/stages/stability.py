@@ -8,7 +8,7 @@ from typing import Any
 
 from vagen import progress
 from vagen.engines.base import Engine
-from vagen.learning.guard import Guard, GuardState, Metrics
+from vagen.learning.guard import Guard, GuardState, MetricValues
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.stages.weights import engine_at, version_after, version_before
@@ -24,7 +24,7 @@ class Watch:
         rollout: Metrics of the iteration's earlier steps.
     """
 
-    def __init__(self, run: Run, iteration: int, rollout: Metrics):
+    def __init__(self, run: Run, iteration: int, rollout: MetricValues):
         self._run = run
         self._iteration = iteration
         self._rollout = dict(rollout)
@@ -49,7 +49,7 @@ class Watch:
         """Version of the weights to keep for going back; empty if that is never done."""
         return self._guard.state.good if self._acts else ""
 
-    def see_update(self, metrics: Metrics) -> None:
+    def see_update(self, metrics: MetricValues) -> None:
         """Judges an update that was made; one from a collapsed policy is bad anyway."""
         if self._verdict.ok:
             self._update = dict(metrics)

@@ -10,11 +10,11 @@ from vagen.run import layout
 from vagen.run.reading import committed, result
 from vagen.run.run import Run
 from vagen.tracking import Tracker
-from vagen.tracking.apart import Apart
-from vagen.tracking.beside import open_beside
+from vagen.tracking.background import BackgroundTracker
+from vagen.tracking.extra import open_beside
 
 
-def tracker_of(run: Run) -> Apart:
+def tracker_of(run: Run) -> BackgroundTracker:
     """The run's tracker, in a process of its own: started at first use, attached to afterwards.
 
     A copy of a run, and one that was moved away from its database, is recorded anew, with all that
@@ -28,7 +28,7 @@ def tracker_of(run: Run) -> Apart:
         known = file.read_text().strip() if file.exists() else ""
         if known and not _is_ours(run, known):
             known = ""
-        run.tracker = Apart(partial(_open, run, known))
+        run.tracker = BackgroundTracker(partial(_open, run, known))
     return run.tracker
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from vagen import progress
 from vagen.learning.early_stop import stop_reason
-from vagen.learning.idle import PATIENCE, idle_signs
+from vagen.learning.idle import PATIENCE, no_learning_warnings
 from vagen.metrics import REWARD_VARIANCE
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.reading import result
@@ -69,7 +69,7 @@ def update(
         "policy_version": version_after(iteration),
         **watch.payload(),
     }
-    for sign in idle_signs([*_before(run, iteration), history]):
+    for sign in no_learning_warnings([*_before(run, iteration), history]):
         progress.note(sign)
     reason = _stop_reason(run, iteration, history)
     if reason is not None:

@@ -14,9 +14,9 @@ import numpy as np
 from vagen import progress
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
-from vagen.engines.local.images import Frames
+from vagen.engines.local.images import ImageCache
 from vagen.envs import parse_env_config
-from vagen.envs.parsing import Memory
+from vagen.envs.parsing import GateDecision
 from vagen.models.processor import ProcessedImage, load_processor
 from vagen.models.tiny import TINY_MODELS, PixelStatistics, build_tiny_model
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
@@ -125,7 +125,7 @@ class _ExpertEpisodes:
         self.processor = language_model.processor
         self.renderer = ChatRenderer(self.processor)
         self.rng = np.random.Generator(np.random.Philox(key=derive_seed(config.seed, "experts")))
-        self.frames = Frames(self.processor)
+        self.frames = ImageCache(self.processor)
         self.played: list[tuple[list[TokenRow], dict[str, bytes]]] = []
         """Rows and PNG of each batch that will be learnt from again."""
 
@@ -219,7 +219,7 @@ def build_tiny_policy(
             if section != "memory" or env_config.memory:
                 tags |= {f"<{name}>", f"</{name}>"}
         if context == "gate":
-            texts += [f"{DROPPED['text']} {' '.join(get_args(Memory))}"]
+            texts += [f"{DROPPED['text']} {' '.join(get_args(GateDecision))}"]
 
     def frames() -> Iterator[np.ndarray]:
         for level_set in levels:

@@ -19,7 +19,7 @@ from typing import Any
 
 from vagen.storage.errors import StorageError, storage_errors
 from vagen.storage.manifest import MANIFEST, FileEntry, Manifest, parse_manifest, scan_files
-from vagen.storage.writer import standing
+from vagen.storage.writer import assert_ownership
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def publish(partial: Path, final: Path, *, replace: bool = False) -> None:
     """
     for path in (*partial.rglob("*"), partial):
         _sync(path)
-    with standing(final):
+    with assert_ownership(final):
         _check_destination(final, replace)
         if final.exists():
             _replace(partial, final)

@@ -33,7 +33,7 @@ from vagen.storage.manifest import (
     read_manifest,
 )
 from vagen.storage.s3_client import code_of, in_parallel, make_client, s3_errors
-from vagen.storage.s3_lock import Held, hold
+from vagen.storage.s3_lock import HeldLock, hold
 from vagen.storage.s3_transfer import SizeMismatch, Transfer
 from vagen.storage.store import check_key, nothing_there
 
@@ -254,7 +254,7 @@ class S3Store:
                 self._delete_below(self._data_folder(key, found[0]))
         return True
 
-    def _lock(self, key: str) -> AbstractContextManager[Held]:
+    def _lock(self, key: str) -> AbstractContextManager[HeldLock]:
         return hold(self.client, self.bucket, self._name(f"{key}/{LOCK}/"), self._transfer.put)
 
     def _put_manifest(self, key: str, content: bytes, tag: str | None) -> bool:

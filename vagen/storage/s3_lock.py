@@ -7,7 +7,7 @@ while its containers keep up). Neither conditional writes nor clocks that agree 
 the server's own.
 
 A holder that dies leaves its object. After `LEASE` seconds others take no notice of it, so a holder
-must not act on the lock later than half of that after it began: see `Held.fresh`.
+must not act on the lock later than half of that after it began: see `HeldLock.fresh`.
 """
 
 import random
@@ -28,7 +28,7 @@ _LONGEST_PAUSE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldLock:
     """A lock that is held."""
 
     since: float
@@ -43,7 +43,7 @@ class Held:
 @contextmanager
 def hold(
     client: Any, bucket: str, folder: str, put: Callable[[str, bytes], None]
-) -> Iterator[Held]:
+) -> Iterator[HeldLock]:
     """Holds the lock whose objects are below `folder` (a prefix that ends with `/`).
 
     Args:
@@ -63,7 +63,7 @@ def hold(
         put(name, b"")
         try:
             if _alone(client, bucket, folder, name):
-                yield Held(since)
+                yield HeldLock(since)
                 return
         finally:
             client.delete_object(Bucket=bucket, Key=name)

@@ -8,7 +8,7 @@ the run's folder, and beside the run in its store.
   (`sole_writer`). The lock is `flock` on a file that is open for writing, which NFS and other
   shared file systems pass on to all nodes. Such a lock can be lost, with the connection of a node
   that lives on. So whatever is committed below the folder (`vagen.storage.commit`) takes the lock
-  once more, looks whether the file still names its attempt, and appears only then (`standing`).
+  once more and checks that the file still names its attempt (`assert_ownership`).
 - **In a store** nobody holds a lock: the newest attempt is right. A stage begins by writing its
   attempt's name and taking over what older attempts have put there; before anything of it appears,
   and before anything is deleted, the name must still be its own (`check_newest`). Two writers of
@@ -120,7 +120,7 @@ def sole_writer(folder: Path, *, patience: float | None = None) -> Iterator[Atte
 
 
 @contextmanager
-def standing(path: Path) -> Iterator[None]:
+def assert_ownership(path: Path) -> Iterator[None]:
     """Nobody takes over while the block puts `path` in its place.
 
     Raises:

@@ -9,7 +9,7 @@ from vagen.run.run import Run
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class TrialMeasurement:
     """What a run has shown.
 
     Example: `Measured({10: 0.25, 20: 0.5}, final=0.4375, best=True).value` is 0.5.
@@ -34,13 +34,13 @@ class Measured:
         return self.validations[max(self.validations)]
 
 
-def measured(run: Run) -> Measured:
+def measured(run: Run) -> TrialMeasurement:
     """What a run has shown so far."""
     folder = run.evaluation(layout.FINAL)
     final = (
         read_results(run.fetch(folder, layout.RESULTS))["success"] if committed(folder) else None
     )
-    return Measured(
+    return TrialMeasurement(
         {iteration + 1: success for iteration, success in run.validations().items()},
         final,
         best=run.experiment.trainer.select == "best_validation",

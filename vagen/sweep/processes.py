@@ -8,12 +8,12 @@ from pathlib import Path
 
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.models.files import check_model
-from vagen.plan.parts import decide
+from vagen.plan.parts import resolve_defaults
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.sweep.folder import LOGS
-from vagen.sweep.measure import Measured, measured
-from vagen.sweep.queue import State
+from vagen.sweep.measure import TrialMeasurement, measured
+from vagen.sweep.queue import TrialState
 from vagen.sweep.study import Trial
 
 PATIENCE = 60.0
@@ -21,7 +21,7 @@ PATIENCE = 60.0
 _COMMAND = (sys.executable, "-m", "vagen.cli.trial")
 
 
-class Processes:
+class TrainingProcesses:
     """Trainings as processes of this machine.
 
     A process has the other end of a pipe as its input: it ends, and closes its run, when the
@@ -54,7 +54,7 @@ class Processes:
         """
         check_model(experiment.actor_rollout_ref.model.path)
         shutil.rmtree(self._infra.runs_folder / trial.name, ignore_errors=True)
-        run = Run.create(experiment, decide(experiment, self._infra), name=trial.name)
+        run = Run.create(experiment, resolve_defaults(experiment, self._infra), name=trial.name)
         return str(run.path)
 
     def start(self, trial: Trial) -> None:
@@ -69,17 +69,17 @@ class Processes:
                 start_new_session=True,
             )
 
-    def state(self, trial: Trial) -> tuple[State, str]:
+    def state(self, trial: Trial) -> tuple[TrialState, str]:
         """How the process stands; why it failed is what it said last."""
         code = self._processes[trial.number].poll()
         if code is None:
-            return State.RUNNING, ""
+            return TrialState.RUNNING, ""
         self._processes.pop(trial.number)
         if code == 0:
-            return State.DONE, ""
-        return State.FAILED, self._reason(trial, code)
+            return TrialState.DONE, ""
+        return TrialState.FAILED, self._reason(trial, code)
 
-    def measured(self, trial: Trial) -> Measured:
+    def measured(self, trial: Trial) -> TrialMeasurement:
         """What its run has shown so far."""
         if trial.number not in self._runs:
             self._runs[trial.number] = Run.open(Path(trial.made))

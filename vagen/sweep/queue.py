@@ -7,12 +7,12 @@ from enum import StrEnum
 from typing import Protocol
 
 from vagen.config import ExperimentConfig
-from vagen.sweep.measure import Measured
+from vagen.sweep.measure import TrialMeasurement
 from vagen.sweep.schema import SweepConfig, described
 from vagen.sweep.study import Study, Trial
 
 
-class State(StrEnum):
+class TrialState(StrEnum):
     """How a trial's training stands."""
 
     RUNNING = "running"
@@ -38,11 +38,11 @@ class Trainings(Protocol):
         """Begins the training of a run that was made, or goes on with it."""
         ...
 
-    def state(self, trial: Trial) -> tuple[State, str]:
+    def state(self, trial: Trial) -> tuple[TrialState, str]:
         """How it stands, and why it failed."""
         ...
 
-    def measured(self, trial: Trial) -> Measured:
+    def measured(self, trial: Trial) -> TrialMeasurement:
         """What its run has shown so far."""
         ...
 
@@ -107,21 +107,21 @@ def _next(begun: deque[Trial], study: Study) -> Trial | None:
 def _ended(config: SweepConfig, study: Study, trainings: Trainings, trial: Trial) -> bool:
     """Records what is new of a trial; returns whether it has ended."""
     state, reason = trainings.state(trial)
-    if state is State.FAILED:
+    if state is TrialState.FAILED:
         study.fail(trial, reason)
         return True
-    if state is State.RUNNING and config.asha is None:
+    if state is TrialState.RUNNING and config.asha is None:
         return False
     measured = trainings.measured(trial)
     hopeless = study.report(trial, measured.validations)
-    if state is State.DONE:
+    if state is TrialState.DONE:
         value = measured.value
         assert value is not None, trial.name
         study.complete(trial, value)
     elif hopeless:
         trainings.end(trial)
         study.prune(trial)
-    return state is State.DONE or hopeless
+    return state is TrialState.DONE or hopeless
 
 
 def _outcome(study: Study, trial: Trial, size: int) -> str:

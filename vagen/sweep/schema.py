@@ -14,11 +14,11 @@ from vagen.config import ExperimentConfig
 from vagen.config.base import ConfigError, Section, config_digest
 from vagen.config.errors import validate
 from vagen.config.load import find_file, load_experiment
-from vagen.config.schema import Name
+from vagen.config.schema import ExperimentName
 from vagen.config.yaml_io import read_yaml
 
 Scalar = bool | int | float | str | None
-Point = Mapping[str, Scalar]
+ParameterValues = Mapping[str, Scalar]
 """A value for each of the sweep's parameters."""
 
 EXPERIMENT = "experiment"
@@ -66,7 +66,7 @@ class Asha(Section):
 class SweepConfig(Section):
     """A sweep: one YAML file under `experiments/sweeps/`."""
 
-    name: Name
+    name: ExperimentName
     """Name of the sweep's folder; its runs are this and a number."""
     experiment: str | None = None
     """What all trials have in common: a name under `experiments/`, or a file. null: it is one of
@@ -114,7 +114,7 @@ class SweepConfig(Section):
         lists = [each for each in self.parameters.values() if isinstance(each, tuple)]
         return self.trials or math.prod(len(values) for values in lists)
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> Iterator[ParameterValues]:
         """Every combination of a grid; of a sampler's, one for each value of a list."""
         lists = {
             key: (each.low,) if isinstance(each, Range) else each
@@ -128,7 +128,7 @@ class SweepConfig(Section):
         for key, values in lists.items():
             yield from ({**first, key: value} for value in values)
 
-    def load(self, point: Point) -> ExperimentConfig:
+    def load(self, point: ParameterValues) -> ExperimentConfig:
         """The experiment of a trial.
 
         Raises:
@@ -205,7 +205,7 @@ def check_sweep(
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def described(point: Point) -> str:
+def described(point: ParameterValues) -> str:
     """A point on one line: `preset=token_ppo seed=1`."""
     return " ".join(f"{key}={point[long]}" for long, key in short_keys(point).items())
 

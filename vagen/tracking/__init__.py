@@ -19,9 +19,9 @@ from vagen.tracking.stats import (
     attempts_ci95,
     binomial_ci95,
     levels_needed,
-    of_attempts,
     paired_bootstrap,
     paired_seeds,
+    pass_at_k,
     success_ci95,
 )
 from vagen.tracking.tracker import Tracker
@@ -41,11 +41,11 @@ __all__ = [
     "git_commit",
     "levels_needed",
     "load_registered",
-    "of_attempts",
     "open_client",
     "package_versions",
     "paired_bootstrap",
     "paired_seeds",
+    "pass_at_k",
     "register_model",
     "success_ci95",
 ]

@@ -69,7 +69,7 @@ def success_ci95(rates: Sequence[float]) -> Interval:
     return paired_bootstrap(np.zeros(len(rates)), rates, seed=0).ci95
 
 
-def of_attempts(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str, float]]:
+def pass_at_k(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str, float]]:
     """What several attempts at each level tell, for k = 1, 2, 4 … `most`; empty for one attempt.
 
     `pass_at`: share of levels that at least one of k attempts wins; `pass_all`: that all of k win
@@ -93,7 +93,7 @@ def of_attempts(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[s
 
 
 def attempts_ci95(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str, Interval]]:
-    """The 95 % intervals over levels of what `of_attempts` finds, called `pass_at_ci95`, ...
+    """The 95 % intervals over levels of what `pass_at_k` finds, called `pass_at_ci95`, ...
 
     Args:
         levels: outcome of each attempt, by level.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
-from vagen.tracking.beside import Beside
+from vagen.tracking.extra import ExtraTracker
 from vagen.tracking.names import flatten, legal_names
 from vagen.tracking.provenance import provenance_tags
 from vagen.tracking.server import TrackingError, default_uri, errors, open_client
@@ -47,7 +47,7 @@ _PERMANENT = {
     "PERMISSION_DENIED",
 }
 
-RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
+EndStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 class Tracker:
@@ -59,7 +59,7 @@ class Tracker:
         """Address of the server or database."""
         self.run_id = run_id
         self.run_dir = run_dir
-        self.beside: list[Beside] = []
+        self.beside: list[ExtraTracker] = []
         """Further trackers, which are told the same."""
         self._client = client
         self._spool = Spool(run_dir / PENDING)
@@ -229,7 +229,7 @@ class Tracker:
         self._spool.save()
         return True
 
-    def finish(self, status: RunStatus = "FINISHED") -> None:
+    def finish(self, status: EndStatus = "FINISHED") -> None:
         """Delivers what was kept back and closes the run. It may be attached to again."""
         for tracker in self.beside:
             tracker.finish(failed=status == "FAILED")

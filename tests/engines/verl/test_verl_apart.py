@@ -8,7 +8,7 @@ from verl_stories import kill_while_playing, started, two_iterations
 
 from vagen.config import ConfigError
 from vagen.engines.base import Images
-from vagen.engines.verl.early import Early
+from vagen.engines.verl.precomputed import PrecomputedOutputs
 from vagen.engines.verl.shared_rows import digest_of
 from vagen.metrics import PROBABILITY_CORRELATION, UPDATE_KL
 from vagen.rollout.types import TokenRow
@@ -53,8 +53,10 @@ def test_servers_apart_play_and_learn_as_shared_ones(run_of, tmp_path, monkeypat
     The former, where they play alone, read episodes that have ended while others are played.
     """
     early = []
-    answer = Early.answer
-    monkeypatch.setattr(Early, "answer", lambda *given: (early.append(given), answer(*given)))
+    answer = PrecomputedOutputs.answer
+    monkeypatch.setattr(
+        PrecomputedOutputs, "answer", lambda *given: (early.append(given), answer(*given))
+    )
     runs = []
     words, ranks = CASES[case]
     for name, layout in {"apart": APART, "shared": (ranks,)}.items():
@@ -149,7 +151,7 @@ def test_adapters_trained_in_bfloat16_play_apart_as_they_were_learnt(run_of) -> 
     words = ("preset=grpo_mask", "rollout_manager.n_trajectory=2", "trainer.total_training_steps=2")
     words += ("actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.actor.optim.lr=1e-2")
     run = run_of(*words, "trainer.agreement.enable=false", infra=[*APART, "dtype=bfloat16"])
-    with run.at_work():
+    with run.session():
         iterate(run, 0, 2)
     metrics = run.iteration_metrics()
     assert min(m[PROBABILITY_CORRELATION] for m in metrics) > 0.99

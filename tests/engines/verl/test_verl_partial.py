@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vagen.engines.verl import players
+from vagen.engines.verl import rollout_workers
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.carried import read_carried
 from vagen.run import layout
@@ -29,7 +29,7 @@ OVER = "rollout_manager.over_sampling_batch_size"
 def unequal(monkeypatch) -> None:
     """A level of each iteration takes two seconds more for every turn."""
 
-    class Unequal(players.Player):
+    class Unequal(rollout_workers.RolloutWorker):
         def __init__(self, *args: Any):
             super().__init__(*args)
             answer = self.client.generate
@@ -41,12 +41,12 @@ def unequal(monkeypatch) -> None:
 
             self.client.generate = slowly
 
-    monkeypatch.setattr(players, "Player", Unequal)
+    monkeypatch.setattr(rollout_workers, "RolloutWorker", Unequal)
 
 
 def trained(run_of, *overrides: str, infra: tuple[str, ...] = ()):
     run = run_of(*WORDS, *overrides, infra=infra)
-    with run.at_work():
+    with run.session():
         iterate(run, 0, ITERATIONS)
     return run
 

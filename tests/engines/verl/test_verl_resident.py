@@ -16,7 +16,7 @@ from ray_cluster import nodes
 
 from vagen.config.load import load_infra
 from vagen.launch.logs import RAY_LOGS
-from vagen.launch.protocol import Verdict, format_command, parse_verdict
+from vagen.launch.protocol import StepOutcome, format_command, parse_verdict
 from vagen.progress import read_events
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.run import Run
@@ -52,7 +52,7 @@ def start(run: Run, stage: str, **arguments: int) -> subprocess.Popen[str]:
     )
 
 
-def perform(run: Run, stage: str, **arguments: int) -> Verdict:
+def perform(run: Run, stage: str, **arguments: int) -> StepOutcome:
     """A job from its start to its end."""
     out, _ = start(run, stage, **arguments).communicate(timeout=SECONDS)
     verdict = parse_verdict(out.splitlines()[-1])

@@ -149,7 +149,7 @@ def two_iterations(run: Any) -> list[Any]:
     from vagen.rollout.batch import TrajectoryBatch
     from vagen.train import iterate
 
-    with run.at_work():
+    with run.session():
         iterate(run, 0, 2)
     assert len(run.iteration_metrics()) == 2
     weights = [load_model(run.initial_model()).model.state_dict()]

@@ -2,11 +2,11 @@
 
 from vagen.advantage.estimator import estimator
 from vagen.advantage.groups import spread, trajectory_scores
-from vagen.advantage.inputs import AdvantageInputs, Estimate
+from vagen.advantage.inputs import AdvantageEstimate, AdvantageInputs
 
 
 @estimator(mask="loss")
-def arpo(inputs: AdvantageInputs) -> Estimate:
+def arpo(inputs: AdvantageInputs) -> AdvantageEstimate:
     """`A = s`, the sum of the trajectory's rewards, on sampled tokens: REINFORCE without baseline.
 
     Source: RAGEN (arXiv 2504.20073), `arpo`.

@@ -4,11 +4,11 @@ import torch
 
 from vagen.advantage.estimator import estimator
 from vagen.advantage.groups import compared, spread
-from vagen.advantage.inputs import AdvantageInputs, Estimate
+from vagen.advantage.inputs import AdvantageEstimate, AdvantageInputs
 
 
 @estimator(mask="loss", batch_based=True)
-def brpo(inputs: AdvantageInputs) -> Estimate:
+def brpo(inputs: AdvantageInputs) -> AdvantageEstimate:
     """`A = (s - mean_batch) / (std_batch + 1e-6)` on sampled tokens.
 
     As `masked_grpo` with the whole batch as one group, so that levels of different difficulty are

@@ -12,7 +12,7 @@ from vagen.advantage.chunks import chunks
 from vagen.advantage.estimator import estimator
 from vagen.advantage.estimators.no_concat_gae import turn_rewards
 from vagen.advantage.groups import Peers, compared, normalized, peers_of
-from vagen.advantage.inputs import AdvantageInputs, Estimate
+from vagen.advantage.inputs import AdvantageEstimate, AdvantageInputs
 from vagen.advantage.segments import Selection, reverse_linear_scan, turns_of
 
 
@@ -39,7 +39,7 @@ class _StepAdvantages:
 
 
 @estimator(mask="loss", needs_turn_end=True, needs_anchors=True, group_based=True)
-def gigpo(inputs: AdvantageInputs) -> Estimate:
+def gigpo(inputs: AdvantageInputs) -> AdvantageEstimate:
     """`A = A_E + w A_S` on every sampled token of a turn.
 
     `A_E` compares the trajectory's score with those of its group, each trajectory once. `A_S`
@@ -67,7 +67,7 @@ def gigpo(inputs: AdvantageInputs) -> Estimate:
         advantages[rows] = tokens.put(of_token_N).to(inputs.dtype)
         done_lines += part.counted.numel()
         done_turns += int(ends_N.sum())
-    return Estimate(advantages, advantages.clone(), steps.metrics())
+    return AdvantageEstimate(advantages, advantages.clone(), steps.metrics())
 
 
 def _step_advantages(inputs: AdvantageInputs) -> _StepAdvantages:

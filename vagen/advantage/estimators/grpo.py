@@ -4,16 +4,16 @@ from torch import Tensor
 
 from vagen.advantage.estimator import estimator
 from vagen.advantage.groups import compared, spread
-from vagen.advantage.inputs import AdvantageInputs, Estimate
+from vagen.advantage.inputs import AdvantageEstimate, AdvantageInputs
 
 
-def _grpo(inputs: AdvantageInputs, mask_BT: Tensor) -> Estimate:
+def _grpo(inputs: AdvantageInputs, mask_BT: Tensor) -> AdvantageEstimate:
     assert inputs.group_ids is not None
     return spread(inputs, compared(inputs, inputs.group_ids, mask_BT, "mean_std"), mask_BT)
 
 
 @estimator(mask="attention", group_based=True)
-def grpo(inputs: AdvantageInputs) -> Estimate:
+def grpo(inputs: AdvantageInputs) -> AdvantageEstimate:
     """`A = (s - mean_group) / (std_group + 1e-6)` on every attended token.
 
     `s` is the sum of the trajectory's rewards, over all its rows; mean and unbiased standard
@@ -28,7 +28,7 @@ def grpo(inputs: AdvantageInputs) -> Estimate:
 
 
 @estimator(mask="loss", group_based=True)
-def masked_grpo(inputs: AdvantageInputs) -> Estimate:
+def masked_grpo(inputs: AdvantageInputs) -> AdvantageEstimate:
     """As `grpo`, with rewards summed over and advantages given to sampled tokens only.
 
     Returns:

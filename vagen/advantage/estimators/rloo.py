@@ -4,10 +4,10 @@ from torch import Tensor
 
 from vagen.advantage.estimator import estimator
 from vagen.advantage.groups import normalized, peers_of, spread, trajectory_scores
-from vagen.advantage.inputs import AdvantageInputs, Estimate
+from vagen.advantage.inputs import AdvantageEstimate, AdvantageInputs
 
 
-def _rloo(inputs: AdvantageInputs, mask_BT: Tensor) -> Estimate:
+def _rloo(inputs: AdvantageInputs, mask_BT: Tensor) -> AdvantageEstimate:
     assert inputs.group_ids is not None
     scores = trajectory_scores(inputs.rewards, inputs, mask_BT)
     peers = peers_of(scores, inputs.group_ids, inputs.counted)
@@ -16,7 +16,7 @@ def _rloo(inputs: AdvantageInputs, mask_BT: Tensor) -> Estimate:
 
 
 @estimator(mask="attention", group_based=True)
-def rloo(inputs: AdvantageInputs) -> Estimate:
+def rloo(inputs: AdvantageInputs) -> AdvantageEstimate:
     """`A = s - mean of the others' scores = n / (n - 1) (s - mean_group)`, on attended tokens.
 
     `s` is the sum of the trajectory's rewards, over all its rows. A group of one has no baseline
@@ -29,7 +29,7 @@ def rloo(inputs: AdvantageInputs) -> Estimate:
 
 
 @estimator(mask="loss", group_based=True)
-def masked_rloo(inputs: AdvantageInputs) -> Estimate:
+def masked_rloo(inputs: AdvantageInputs) -> AdvantageEstimate:
     """As `rloo`, with rewards summed over and advantages given to sampled tokens only.
 
     Returns:

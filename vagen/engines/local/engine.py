@@ -25,13 +25,13 @@ from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig
 from vagen.engines.base import Finish, Images, OnProgress
 from vagen.engines.local.checkpoint import learner_files, load_learner, load_module, module_state
 from vagen.engines.local.generation import LocalPolicy
-from vagen.engines.local.helpers import PARTS, Hear, Helpers
-from vagen.engines.local.images import Frames
+from vagen.engines.local.helpers import PARTS, Helpers, OnMessage
+from vagen.engines.local.images import ImageCache
 from vagen.engines.local.losses import action_logprobs, actor_loss, critic_loss
-from vagen.engines.local.packing import Ask, PackedRows, micro_batches, pack, stretch_of
+from vagen.engines.local.packing import PackedRows, TokenMask, micro_batches, pack, stretch_of
 from vagen.engines.objectives import CRITIC_MASK, Loss
-from vagen.engines.ppo import Network, PpoEngine, Step, Stepped
-from vagen.learning import Metric
+from vagen.engines.ppo import NetworkName, PpoEngine, Step, StepResult
+from vagen.learning import Aggregate
 from vagen.models.loading import (
     LanguageModel,
     copy_of,
@@ -95,7 +95,7 @@ class LocalEngine(PpoEngine):
         self.device = device
         self.environments = environments
         self.dtype = dtype
-        self._frames = Frames(self.processor)
+        self._frames = ImageCache(self.processor)
         # With adapters the base is frozen, and whoever else starts from it reads the same weights.
         adapters = config.actor_rollout_ref.model.lora_rank > 0
         critic_adapters = config.critic.model.lora_rank > 0
@@ -154,7 +154,7 @@ class LocalEngine(PpoEngine):
         sampling: SamplingConfig,
         split: str,
         concurrency: int,
-        finish: Hear,
+        finish: OnMessage,
     ) -> Images:
         """A unit of `play`: says every trajectory, and returns the frames."""
         _, images = play(
@@ -166,7 +166,7 @@ class LocalEngine(PpoEngine):
             split=split,
             concurrency=concurrency,
             environments=self.environments,
-            sharers=self._processes,
+            num_processes=self._processes,
             on_finish=finish,
         )
         return images
@@ -180,7 +180,7 @@ class LocalEngine(PpoEngine):
 
     @torch.no_grad()
     def logprobs_of(
-        self, rows: Sequence[TokenRow], images: Images, reference: bool, _: Hear
+        self, rows: Sequence[TokenRow], images: Images, reference: bool, _: OnMessage
     ) -> list[NDArray[np.float32]]:
         """A unit of `logprobs`."""
         model = self.reference if reference else self.actor
@@ -200,7 +200,7 @@ class LocalEngine(PpoEngine):
 
     @torch.no_grad()
     def values_after(
-        self, rows: Sequence[TokenRow], images: Images, _: Hear
+        self, rows: Sequence[TokenRow], images: Images, _: OnMessage
     ) -> list[NDArray[np.float32]]:
         """A unit of `values`: those after each token, float32 [T] per row."""
         assert self.critic is not None
@@ -258,7 +258,7 @@ class LocalEngine(PpoEngine):
             return 1
         return min(PARTS, 1 << (size // least).bit_length() - 1)
 
-    def _groups(self, rows: Sequence[TokenRow], ask: Ask | None) -> list[list[int]]:
+    def _groups(self, rows: Sequence[TokenRow], ask: TokenMask | None) -> list[list[int]]:
         """Indices of the rows of each micro batch."""
         # What is left of rows with one prompt may be little: it is worth two processes still.
         least = min(2, self._parts(sum(len(row.input_ids) for row in rows), LEAST_TOKENS))
@@ -273,7 +273,7 @@ class LocalEngine(PpoEngine):
     def _infer(
         self,
         method: str,
-        ask: Ask | None,
+        ask: TokenMask | None,
         rows: Sequence[TokenRow],
         images: Images,
         *options: Any,
@@ -285,7 +285,7 @@ class LocalEngine(PpoEngine):
         by_row = dict(zip(chain(*groups), chain(*found), strict=True))
         return [by_row[i] for i in range(len(rows))]
 
-    def _pack(self, rows: Sequence[TokenRow], images: Images, ask: Ask | None) -> PackedRows:
+    def _pack(self, rows: Sequence[TokenRow], images: Images, ask: TokenMask | None) -> PackedRows:
         processed = self._frames.shown_by(rows, images)
         return pack(rows, processed, self.processor, self.device, self.dtype, ask)
 
@@ -295,7 +295,7 @@ class LocalEngine(PpoEngine):
         rows: Sequence[TokenRow],
         images: Images,
         on_progress: OnProgress | None,
-    ) -> Stepped:
+    ) -> StepResult:
         """Micro batches add up to the mini batch exactly."""
         module, optimizer, _, ask = self._learner(step.network)
         for group in optimizer.param_groups:
@@ -310,11 +310,11 @@ class LocalEngine(PpoEngine):
                 optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses, parts = zip(*found, strict=True)
-        return Stepped(loss=sum(losses), grad_norm=norm, parts=list(parts))
+        return StepResult(loss=sum(losses), grad_norm=norm, parts=list(parts))
 
     def learn_from(
-        self, step: Step, rows: Sequence[TokenRow], images: Images, done: Hear
-    ) -> tuple[float, dict[str, Metric]]:
+        self, step: Step, rows: Sequence[TokenRow], images: Images, done: OnMessage
+    ) -> tuple[float, dict[str, Aggregate]]:
         """A unit of `_step`: adds to the gradients; returns the loss and its metrics."""
         module, _, loss, ask = self._learner(step.network)
         module.train()
@@ -329,7 +329,9 @@ class LocalEngine(PpoEngine):
         assert self.critic is not None
         self.critic.head.bias.add_(shift)
 
-    def _learner(self, network: Network) -> tuple[nn.Module, torch.optim.Optimizer, LossOf, Ask]:
+    def _learner(
+        self, network: NetworkName
+    ) -> tuple[nn.Module, torch.optim.Optimizer, LossOf, TokenMask]:
         if network == "actor":
             return self.actor.model, self.actor_optimizer, self._actor_loss, self.action_mask
         assert self.critic is not None and self.critic_optimizer is not None

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from vagen.forks import begin_fork
 
-Hear = Callable[[Any], None]
+OnMessage = Callable[[Any], None]
 """Takes what a unit says while it is computed."""
 Unit = tuple[Any, ...]
-"""Arguments of a method, but for the last one, which is where to say things (`Hear`)."""
+"""Arguments of a method, but for the last one, which is where to say things (`OnMessage`)."""
 PARTS = 8
 """Most units that a batch is cut into if few would do, so that several can be computed at once."""
 ALIGNMENT = 64
@@ -68,7 +68,7 @@ class Helpers:
         for _ in range(count):
             self._helpers.append(_Helper(self, _shared_memory(size), list(self._helpers)))
 
-    def map(self, method: str, units: Iterable[Unit], hear: Hear) -> list[Any]:
+    def map(self, method: str, units: Iterable[Unit], hear: OnMessage) -> list[Any]:
         """What the method returns for each unit, in their order.
 
         Args:
@@ -82,7 +82,7 @@ class Helpers:
         return self._map(method, list(units), hear, None)
 
     def add_gradients(
-        self, network: str, method: str, units: Iterable[Unit], hear: Hear
+        self, network: str, method: str, units: Iterable[Unit], hear: OnMessage
     ) -> list[Any]:
         """As `map`, of units that call `backward`: leaves the network with the sum of gradients."""
         units = list(units)
@@ -102,7 +102,7 @@ class Helpers:
         while self._helpers:
             self._helpers.pop().close()
 
-    def call(self, method: str, unit: Unit, hear: Hear, network: str | None) -> Any:
+    def call(self, method: str, unit: Unit, hear: OnMessage, network: str | None) -> Any:
         """Does one unit in this process, with its gradients if a network is named."""
         gradients = []
         try:
@@ -128,7 +128,9 @@ class Helpers:
             for room, is_there in zip(rooms, present, strict=True)
         ]
 
-    def _map(self, method: str, units: list[Unit], hear: Hear, network: str | None) -> list[Any]:
+    def _map(
+        self, method: str, units: list[Unit], hear: OnMessage, network: str | None
+    ) -> list[Any]:
         todo, results = deque(range(len(units))), [None] * len(units)
         one_at_a_time = Lock()
 
@@ -186,7 +188,7 @@ class _Helper:
         self._process.start()
         there.close()
 
-    def call(self, method: str, unit: Unit, hear: Hear, network: str | None) -> Any:
+    def call(self, method: str, unit: Unit, hear: OnMessage, network: str | None) -> Any:
         """Has one unit done; see `Helpers.call`."""
         try:
             _send(self._pipe, (method, unit, network))

@@ -10,7 +10,7 @@ from vagen.models.processor import ProcessedImage, Processor
 from vagen.rollout.types import TokenRow
 
 
-class Frames:
+class ImageCache:
     """Processed images by the digest of their PNG.
 
     Every pass over a batch shows the same frames: each is decoded once for as long as the processor

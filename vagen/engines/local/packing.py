@@ -32,12 +32,12 @@ ROW_FIELDS = ("loss_mask", "rollout_logprobs", "turn_index")
 
 SHARED_LEAST = 0.1
 """Beginnings are shared if this share of all tokens is saved: attention has to be masked for it."""
-Ask = Callable[[TokenRow], NDArray[np.bool_]]
+TokenMask = Callable[[TokenRow], NDArray[np.bool_]]
 """bool [T] of a row: the tokens about which the state before them is asked; never the first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class RowPrefix:
     """What a model has to read of a row."""
 
     ids: NDArray[np.int32]
@@ -54,7 +54,7 @@ class Stretch:
         return self.ids[: self.prompt].tobytes(), tuple(self.images[: self.frames])
 
 
-def stretch_of(row: TokenRow, ask: Ask | None, image_token_id: int | None) -> Stretch:
+def stretch_of(row: TokenRow, ask: TokenMask | None, image_token_id: int | None) -> RowPrefix:
     """What has to be read of a row, at least a token more than its prompt.
 
     Args:
@@ -65,7 +65,7 @@ def stretch_of(row: TokenRow, ask: Ask | None, image_token_id: int | None) -> St
     is_image = np.equal(row.input_ids, -1 if image_token_id is None else image_token_id)
     begins = is_image & ~np.concatenate([[False], is_image[:-1]])
     if begins.sum() != len(row.images):  # nothing stands between two of them
-        return Stretch(row.input_ids, row.images)
+        return RowPrefix(row.input_ids, row.images)
     end = len(row.input_ids)
     if ask is not None and (asked := ask(row)).any():
         end = int(np.flatnonzero(asked)[-1]) + 1
@@ -73,7 +73,7 @@ def stretch_of(row: TokenRow, ask: Ask | None, image_token_id: int | None) -> St
         end += 1
     prompt = min(int(row.loss_mask.argmax()), end - 1)
     images = row.images[: begins[:end].sum()]
-    return Stretch(row.input_ids[:end], images, prompt, int(begins[:prompt].sum()))
+    return RowPrefix(row.input_ids[:end], images, prompt, int(begins[:prompt].sum()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def pack(
     processor: Processor,
     device: torch.device,
     dtype: torch.dtype,
-    ask: Ask | None,
+    ask: TokenMask | None,
 ) -> PackedRows:
     """Lays rows end to end.
 
@@ -186,7 +186,9 @@ def pack(
     )
 
 
-def families_of(stretches: Sequence[Stretch], image_token_id: int | None) -> list[tuple[int, int]]:
+def families_of(
+    stretches: Sequence[RowPrefix], image_token_id: int | None
+) -> list[tuple[int, int]]:
     """Neighbours that begin alike: their number, and the tokens of that beginning.
 
     Either the whole prompts of neighbours are shared, or the text that all begin with: whichever
@@ -209,7 +211,7 @@ def _saved(families: Sequence[tuple[int, int]]) -> int:
     return sum((count - 1) * shared for count, shared in families)
 
 
-def _common_text(stretches: Sequence[Stretch], image_token_id: int | None) -> int:
+def _common_text(stretches: Sequence[RowPrefix], image_token_id: int | None) -> int:
     """Number of tokens of text that all begin with: on an image depends what follows it."""
     beginnings = []
     for stretch in stretches:
@@ -220,7 +222,7 @@ def _common_text(stretches: Sequence[Stretch], image_token_id: int | None) -> in
 
 
 def micro_batches(
-    stretches: Sequence[Stretch], max_tokens: int, parts: Callable[[int], int] = lambda _: 1
+    stretches: Sequence[RowPrefix], max_tokens: int, parts: Callable[[int], int] = lambda _: 1
 ) -> Iterator[list[int]]:
     """Indices of stretches in groups of at most `max_tokens` tokens, longest first.
 

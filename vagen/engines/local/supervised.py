@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from vagen.config.schema import WarmStartConfig
-from vagen.engines.local.helpers import Hear, Helpers
+from vagen.engines.local.helpers import Helpers, OnMessage
 from vagen.engines.local.packing import micro_batches, pack, stretch_of
 from vagen.models.loading import LanguageModel
 from vagen.models.processor import ProcessedImage
@@ -85,7 +85,7 @@ class _Imitation:
         self.language_model = language_model
 
     def learn_from(
-        self, rows: Sequence[TokenRow], images: dict[str, ProcessedImage], total: int, _: Hear
+        self, rows: Sequence[TokenRow], images: dict[str, ProcessedImage], total: int, _: OnMessage
     ) -> float:
         """Adds the gradients of some rows of a batch with `total` tokens; returns their loss."""
         model = self.language_model

@@ -35,7 +35,7 @@ BUCKETS = 2
 """One is filled, or read, while the other one is under way."""
 
 Address = tuple[str, int]
-Part = tuple[TensorMeta, Tensor]
+TensorPart = tuple[TensorMeta, Tensor]
 
 
 @CheckpointEngineRegistry.register(BROADCAST)
@@ -150,7 +150,7 @@ class BroadcastEngine(CheckpointEngine):
         async for name, weight in merge_weight_chunks(self._received(), self.bucket_size):
             yield name, weight
 
-    async def _received(self) -> AsyncIterator[Part]:
+    async def _received(self) -> AsyncIterator[TensorPart]:
         """Parts of weights, of one bucket while the next one is under way."""
         number, coming = 0, self._receive(0)
         while coming is not None:

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
-from vagen.engines.base import Finish, Images, OnProgress, Play, Result
+from vagen.engines.base import Finish, Images, OnProgress, Play, ResultT
 from vagen.engines.objectives import COVARYING, CRITIC_MASK, PER_TRAJECTORY, TRAJECTORY_TOKENS
-from vagen.engines.ppo import PpoEngine, Step, Stepped
-from vagen.engines.verl import checkpoint, players
-from vagen.engines.verl.early import Early, Outputs
-from vagen.engines.verl.errors import Processes
+from vagen.engines.ppo import PpoEngine, Step, StepResult
+from vagen.engines.verl import checkpoint, rollout_workers
+from vagen.engines.verl.errors import EngineProcesses
 from vagen.engines.verl.groups import WorkerGroups
 from vagen.engines.verl.objectives import PARTS, policy_loss, value_loss
+from vagen.engines.verl.precomputed import Outputs, PrecomputedOutputs
 from vagen.engines.verl.rows import before_tokens
 from vagen.engines.verl.shared_rows import Share, SharedRows
-from vagen.engines.verl.workers import Answer
+from vagen.engines.verl.workers import RankReply
 from vagen.learning import COVARIANCE_MODES
 from vagen.models.processor import load_processor
 from vagen.rollout.play import check_rendering
@@ -65,11 +65,11 @@ class VerlEngine(PpoEngine):
         self.groups = groups
         self._environments = environments
         self._on_close = on_close
-        self.processes = Processes(groups.processes())
+        self.processes = EngineProcesses(groups.processes())
         self._rows = SharedRows(self.processor, self.action_mask)
         if self.processor.has_vision and config.actor_rollout_ref.model.freeze_vision_tower:
             self._rows.see = self._see
-        self._early = Early(config, self._compute, groups.policy.world_size)
+        self._early = PrecomputedOutputs(config, self._compute, groups.policy.world_size)
         self._thread = ThreadPoolExecutor(1)
         self._background: Future[Any] | None = None
         models = config.actor_rollout_ref
@@ -110,7 +110,7 @@ class VerlEngine(PpoEngine):
             meanwhile=self._early.answer if early else None,
         )
 
-    def play_in_background(self, work: Callable[[Play], Result]) -> Future[Result]:
+    def play_in_background(self, work: Callable[[Play], ResultT]) -> Future[ResultT]:
         """Plays while the networks learn; see `Engine.play_in_background`."""
         self._await_background()
         with self.processes.watched():
@@ -212,7 +212,7 @@ class VerlEngine(PpoEngine):
         rows: Sequence[TokenRow],
         images: Images,
         on_progress: OnProgress | None,
-    ) -> Stepped:
+    ) -> StepResult:
         """Ranks share the mini batch; what they do with their shares is verl's.
 
         They have its rows since the batch's log-probabilities were computed.
@@ -241,7 +241,7 @@ class VerlEngine(PpoEngine):
             self.groups.weights_changed()
         if on_progress is not None:
             on_progress(len(rows))
-        return Stepped(
+        return StepResult(
             loss=metrics["loss"], grad_norm=metrics["grad_norm"], parts=list(_flat(metrics[PARTS]))
         )
 
@@ -250,7 +250,7 @@ class VerlEngine(PpoEngine):
     ) -> tuple[list[Trajectory], Images]:
         """Plays with the weights that the servers have."""
         with self.processes.watched():
-            return players.play(self.groups.players, specs, **options)
+            return rollout_workers.play(self.groups.players, specs, **options)
 
     def _await_background(self) -> None:
         """Waits for what is played in the background; its caller finds out whether it failed."""
@@ -307,7 +307,7 @@ class VerlEngine(PpoEngine):
         with self.processes.watched():
             self.groups.make_room()
             shares, places = self._shares(rows, images, (), options, batch)
-            answers: list[Answer] = compute(shares)
+            answers: list[RankReply] = compute(shares)
         outputs = [output for answer in answers for output in answer.outputs]
         found = [outputs[place] for place in np.argsort(places)[: len(rows)]]
         return found, {"tokens": _tokens(rows), **answers[0].measured}

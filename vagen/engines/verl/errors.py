@@ -29,7 +29,7 @@ class RolloutError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessLocation:
     """Where a process is."""
 
     node: str
@@ -42,7 +42,7 @@ class Place:
         return f"process {self.pid} on {self.node}, log {self.log}"
 
 
-class Processes:
+class EngineProcesses:
     """The processes of an engine, by what a reader would call them (`rank 1`)."""
 
     def __init__(self, actors: Mapping[str, Any]):
@@ -54,7 +54,7 @@ class Processes:
         self._actors = dict(actors)
         asked = [a.__ray_call__.remote(_place) for a in self._actors.values()]
         places = ray.get(asked) if asked else []
-        self.places: dict[str, Place] = dict(zip(self._actors, places, strict=True))
+        self.places: dict[str, ProcessLocation] = dict(zip(self._actors, places, strict=True))
         self._lost: str | None = None
 
     @contextmanager
@@ -111,11 +111,11 @@ class Processes:
         return f"{who} failed: {type(cause).__name__}: {_line(cause)}; {ADVICE}"
 
 
-def _place(actor: Any) -> Place:
+def _place(actor: Any) -> ProcessLocation:
     """Asked in the process itself: Ray sends its standard error to a file."""
     stderr = Path("/proc/self/fd/2")
     log = os.readlink(stderr) if stderr.exists() else "among Ray's logs"
-    return Place(ray.util.get_node_ip_address(), os.getpid(), log)
+    return ProcessLocation(ray.util.get_node_ip_address(), os.getpid(), log)
 
 
 def _line(error: BaseException | None) -> str:

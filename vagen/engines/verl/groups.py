@@ -18,8 +18,8 @@ from verl.workers.rollout.llm_server import LLMServerManager
 
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.checks import has_critic, has_reference
-from vagen.engines.verl.players import start_players
 from vagen.engines.verl.policy import ServerClient
+from vagen.engines.verl.rollout_workers import start_players
 from vagen.engines.verl.workers import CriticWorker, PolicyWorker
 
 RANK_PREFIX = "vagen_rank_"
@@ -40,7 +40,7 @@ class WorkerGroups:
         critic: Worker group of `CriticWorker`; None without a critic.
         servers: verl's manager of the rollout servers.
         apart: Whether servers share no GPU with ranks.
-        players: Ray actors of `vagen.engines.verl.players.Player`.
+        players: Ray actors of `vagen.engines.verl.rollout_workers.RolloutWorker`.
     """
 
     def __init__(self, experiment: ExperimentConfig, infra: InfraConfig, config: DictConfig):

@@ -16,17 +16,17 @@ from torch import Tensor
 from vagen.config.schema import ActorConfig
 from vagen.engines.objectives import Loss, actor_objective, critic_objective
 from vagen.engines.verl.rows import ACTIONS
-from vagen.learning import Metric
+from vagen.learning import Aggregate
 
 PARTS = "vagen_parts"
 """Among verl's metrics: ours, which are sums with their weights."""
 
-Result = tuple[Tensor, dict[str, dict[str, Metric]]]
+LossAndMetrics = tuple[Tensor, dict[str, dict[str, Aggregate]]]
 
 
 def policy_loss(
     model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None, *, config: ActorConfig
-) -> Result:
+) -> LossAndMetrics:
     """`actor_objective` of one micro batch, as verl's workers call it."""
     offsets = data["input_ids"].offsets()
     actions = data[ACTIONS].values().nonzero()[:, 0]
@@ -49,7 +49,9 @@ def policy_loss(
     return _share(loss, data)
 
 
-def value_loss(model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None) -> Result:
+def value_loss(
+    model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None
+) -> LossAndMetrics:
     """`critic_objective` of one micro batch, as verl's workers call it."""
     column: Callable[[str], Tensor] = lambda name: data[f"column/{name}"].values()  # noqa: E731
     loss = critic_objective(
@@ -62,7 +64,7 @@ def value_loss(model_output: dict[str, Tensor], data: TensorDict, dp_group: Any 
     return _share(loss, data)
 
 
-def _share(loss: Loss, data: TensorDict) -> Result:
+def _share(loss: Loss, data: TensorDict) -> LossAndMetrics:
     value, metrics = loss
     cpu = {
         name: type(metric)(*(getattr(metric, slot).cpu() for slot in metric.__slots__))

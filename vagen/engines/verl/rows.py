@@ -29,10 +29,10 @@ from vagen.rollout.types import TokenRow
 ACTIONS = "loss_mask"
 """Field with True on the tokens that the policy loss reads; verl counts its tokens."""
 FRAMES = "multi_modal_inputs"
-"""Field with `{"frames": [...]}` of each row, as in `Entry`."""
+"""Field with `{"frames": [...]}` of each row, as in `StaticColumns`."""
 
 
-class Entry(TypedDict):
+class StaticColumns(TypedDict):
     """What of a row does not change from call to call."""
 
     input_ids: NDArray[np.int64]
@@ -49,7 +49,7 @@ def entry_of(
     images: Images,
     processor: Processor,
     features: Mapping[str, Any] | None = None,
-) -> tuple[Entry, list[int]]:
+) -> tuple[StaticColumns, list[int]]:
     """A row as the ranks store it, and how many patches the tower will read for each frame.
 
     Args:
@@ -60,7 +60,7 @@ def entry_of(
     """
     positions, grids = _positions(row, images, processor)
     shown: Mapping[str, Any] = images if features is None else features
-    entry: Entry = {
+    entry: StaticColumns = {
         "input_ids": row.input_ids.astype(np.int64),
         "position_ids": positions,
         "frames": [shown[digest] for digest in row.images] if processor.has_vision else None,
@@ -69,7 +69,7 @@ def entry_of(
 
 
 def assemble(
-    entries: Sequence[Entry],
+    entries: Sequence[StaticColumns],
     actions: Sequence[NDArray[np.bool_]],
     columns: Mapping[str, Sequence[NDArray[np.float32]]],
     **options: object,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from vagen.engines.base import Images
-from vagen.engines.verl.rows import Entry, assemble, balanced, column, entry_of, padded
+from vagen.engines.verl.rows import StaticColumns, assemble, balanced, column, entry_of, padded
 from vagen.models.processor import Processor
 from vagen.rollout.types import TokenRow
 
@@ -28,7 +28,7 @@ class Share:
     """What one rank gets of a call."""
 
     rows: list[Any]
-    """Where the rows are: Ray's references to an `Entry` each."""
+    """Where the rows are: Ray's references to a `StaticColumns` each."""
     actions: list[NDArray[np.bool_]]
     """[T] of each row: the tokens that the policy loss reads."""
     columns: dict[str, list[NDArray[np.float32]]]
@@ -38,7 +38,7 @@ class Share:
 
     def batch(self) -> TensorDict:
         """The rows, fetched, as verl's batch."""
-        entries: list[Entry] = ray.get(self.rows)
+        entries: list[StaticColumns] = ray.get(self.rows)
         for entry in entries:
             if entry["frames"] and isinstance(entry["frames"][0], ray.ObjectRef):
                 entry["frames"] = ray.get(entry["frames"])
@@ -46,7 +46,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredRow:
     """A row in the store."""
 
     place: Any
@@ -64,11 +64,11 @@ class SharedRows:
 
     processor: Processor
     action_mask: Callable[[TokenRow], NDArray[np.bool_]]
-    put: Callable[[Entry], Any] = ray.put
+    put: Callable[[StaticColumns], Any] = ray.put
     see: Callable[[list[bytes]], list[Any]] | None = None
     """Where the features of pictures are that rows get in place of these; None of networks whose
     vision tower learns."""
-    _held: dict[bytes, Held] = field(default_factory=dict)
+    _held: dict[bytes, StoredRow] = field(default_factory=dict)
     _seen: dict[str, Any] = field(default_factory=dict)
     """By a picture's digest, where its features are."""
 
@@ -120,7 +120,7 @@ class SharedRows:
 
     def _hold(
         self, rows: Sequence[TokenRow], images: Images, batch: Sequence[TokenRow]
-    ) -> list[Held]:
+    ) -> list[StoredRow]:
         keys = [digest_of(row) for row in rows]
         if not self._held.keys() >= set(keys):
             stay = [*keys, *map(digest_of, batch)]
@@ -131,7 +131,7 @@ class SharedRows:
         for key, row in zip(keys, rows, strict=True):
             if key not in self._held:
                 entry, patches = entry_of(row, images, self.processor, features)
-                self._held[key] = Held(self.put(entry), patches)
+                self._held[key] = StoredRow(self.put(entry), patches)
         return [self._held[key] for key in keys]
 
     def _look(

@@ -28,7 +28,7 @@ from vagen.engines.verl.shared_rows import Share
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RankReply:
     """What a rank says to a call."""
 
     outputs: list[NDArray[np.float32]]
@@ -39,20 +39,20 @@ class Answer:
     """`seconds`, and on GPUs `mfu`, `allocated` and `reserved` bytes, the most of all ranks."""
 
 
-class Network(TrainingWorker):
+class NetworkWorker(TrainingWorker):
     """A rank of one network, which measures what a call takes."""
 
     measured: dict[str, float]
 
-    def infer(self, share: Share, name: str) -> Answer:
+    def infer(self, share: Share, name: str) -> RankReply:
         """One output of the network at every token of the share."""
         output = self.infer_batch(share.batch())
-        return Answer(at_tokens(output[name]), {}, self.measured)
+        return RankReply(at_tokens(output[name]), {}, self.measured)
 
-    def step(self, share: Share) -> Answer:
+    def step(self, share: Share) -> RankReply:
         """One optimizer step."""
         metrics = tensordict_utils.get(self.train_batch(share.batch()), "metrics")
-        return Answer([], metrics if self.rank == 0 else {}, self.measured)
+        return RankReply([], metrics if self.rank == 0 else {}, self.measured)
 
     def _postprocess_output(self, output: Any, *, delta_time: float, **options: Any) -> TensorDict:
         made = super()._postprocess_output(output, delta_time=delta_time, **options)
@@ -68,16 +68,16 @@ class Network(TrainingWorker):
         return made
 
 
-class CriticWorker(Network):
+class CriticWorker(NetworkWorker):
     """A rank of the critic."""
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
-    def values(self, share: Share) -> Answer:
+    def values(self, share: Share) -> RankReply:
         """Values at every token."""
         return self.infer(share, "values")
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
-    def learn(self, share: Share) -> Answer:
+    def learn(self, share: Share) -> RankReply:
         """One optimizer step."""
         return self.step(share)
 
@@ -90,15 +90,15 @@ class CriticWorker(Network):
 class PolicyWorker(ActorRolloutRefWorker):
     """A rank of policy, reference and rollout."""
 
-    actor_worker_cls = ref_worker_cls = Network
+    actor_worker_cls = ref_worker_cls = NetworkWorker
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
-    def logprobs(self, share: Share) -> Answer:
+    def logprobs(self, share: Share) -> RankReply:
         """Log-probabilities that the policy gives each next token."""
         return self.actor.infer(share, "log_probs")
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
-    def reference_logprobs(self, share: Share) -> Answer:
+    def reference_logprobs(self, share: Share) -> RankReply:
         """Log-probabilities that a reference with weights of its own gives each next token."""
         return self.ref.infer(share, "log_probs")
 
@@ -111,7 +111,7 @@ class PolicyWorker(ActorRolloutRefWorker):
         return [ray.put(said) for said in self.actor.engine.features(frames)]
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
-    def learn(self, share: Share) -> Answer:
+    def learn(self, share: Share) -> RankReply:
         """One optimizer step of the policy."""
         return self.actor.step(share)
 

@@ -1,6 +1,6 @@
 """Every type of thing that can stand in the rooms, and what one would do with it."""
 
-from vagen.envs.navigation.furniture import MAIN, Kind, Mesh, box, legs
+from vagen.envs.navigation.furniture import MAIN, FurnitureType, Mesh, box, legs
 
 _PLAIN = ("red", "orange", "yellow", "green", "blue", "purple", "white", "black")
 _SOFT = ("red", "green", "blue", "purple", "grey", "white", "pink")
@@ -8,7 +8,7 @@ _WOOD = ("brown", "white", "black")
 _BALL = ("red", "yellow", "green", "blue", "purple", "grey")
 
 _KINDS = (
-    Kind(
+    FurnitureType(
         "chair",
         (
             *legs(0.46, 0.46, 0.42, "dark wood", 0.05),
@@ -20,7 +20,7 @@ _KINDS = (
         ("sit",),
         at_wall=False,
     ),
-    Kind(
+    FurnitureType(
         "sofa",
         (
             box(1.50, 0.75, 0.08, 0.42),
@@ -34,7 +34,7 @@ _KINDS = (
         ("sit",),
         ("sleep",),
     ),
-    Kind(
+    FurnitureType(
         "bed",
         (
             box(1.10, 1.86, 0.0, 0.28, "dark wood"),
@@ -47,7 +47,7 @@ _KINDS = (
         ("sleep",),
         ("sit",),
     ),
-    Kind(
+    FurnitureType(
         "table",
         (*legs(1.10, 0.80, 0.72, MAIN, 0.07), box(1.16, 0.86, 0.72, 0.78)),
         _WOOD,
@@ -56,7 +56,7 @@ _KINDS = (
         ("write",),
         at_wall=False,
     ),
-    Kind(
+    FurnitureType(
         "desk",
         (
             box(0.22, 0.42, 0.0, 1.08, x=-0.45),
@@ -69,7 +69,7 @@ _KINDS = (
         ("eat",),
         mesh=Mesh("office_desk", 1.08),
     ),
-    Kind(
+    FurnitureType(
         "bookshelf",
         (
             box(0.95, 0.03, 0.0, 1.80, z=-0.15),
@@ -84,7 +84,7 @@ _KINDS = (
         "tall",
         ("read",),
     ),
-    Kind(
+    FurnitureType(
         "wardrobe",
         (
             box(1.00, 0.55, 0.0, 1.95),
@@ -95,7 +95,7 @@ _KINDS = (
         "tall",
         ("hang clothes",),
     ),
-    Kind(
+    FurnitureType(
         "fridge",
         (
             box(0.68, 0.66, 0.0, 1.75),
@@ -107,7 +107,7 @@ _KINDS = (
         "tall",
         ("cool food",),
     ),
-    Kind(
+    FurnitureType(
         "stove",
         (
             box(0.62, 0.60, 0.0, 0.88),
@@ -123,7 +123,7 @@ _KINDS = (
         "about as wide as high",
         ("cook",),
     ),
-    Kind(
+    FurnitureType(
         "washing machine",
         (
             box(0.62, 0.60, 0.0, 0.88),
@@ -134,7 +134,7 @@ _KINDS = (
         "about as wide as high",
         ("wash clothes",),
     ),
-    Kind(
+    FurnitureType(
         "sink",
         (
             box(0.18, 0.18, 0.0, 0.70, z=-0.08),
@@ -146,7 +146,7 @@ _KINDS = (
         "about as wide as high",
         ("wash hands",),
     ),
-    Kind(
+    FurnitureType(
         "bathtub",
         (box(1.50, 0.72, 0.0, 0.56), box(1.34, 0.56, 0.56, 0.57, "water")),
         ("white", "pink", "green"),
@@ -154,7 +154,7 @@ _KINDS = (
         ("bathe",),
         ("wash hands",),
     ),
-    Kind(
+    FurnitureType(
         "television",
         (
             box(1.05, 0.40, 0.0, 0.45, "dark wood"),
@@ -166,7 +166,7 @@ _KINDS = (
         "about as wide as high",
         ("watch a film",),
     ),
-    Kind(
+    FurnitureType(
         "piano",
         (
             box(1.30, 0.32, 0.0, 1.12, z=-0.12),
@@ -178,7 +178,7 @@ _KINDS = (
         "about as wide as high",
         ("make music",),
     ),
-    Kind(
+    FurnitureType(
         "lamp",
         (
             box(0.30, 0.30, 0.0, 0.04, "black"),
@@ -189,7 +189,7 @@ _KINDS = (
         "tall",
         ("light the room",),
     ),
-    Kind(
+    FurnitureType(
         "plant",
         (
             box(0.36, 0.36, 0.0, 0.36, "brown"),
@@ -203,7 +203,7 @@ _KINDS = (
         ("water flowers",),
         at_wall=False,
     ),
-    Kind(
+    FurnitureType(
         "bin",
         (
             box(0.36, 0.36, 0.0, 0.52),
@@ -215,7 +215,7 @@ _KINDS = (
         ("throw rubbish away",),
         at_wall=False,
     ),
-    Kind(
+    FurnitureType(
         "suitcase",
         (
             box(0.52, 0.24, 0.04, 0.68),
@@ -228,7 +228,7 @@ _KINDS = (
         ("pack for a journey",),
         at_wall=False,
     ),
-    Kind(
+    FurnitureType(
         "ball",
         (box(0.34, 0.34, 0.03, 0.37),),
         _BALL,
@@ -237,7 +237,7 @@ _KINDS = (
         at_wall=False,
         mesh=Mesh("ball_{colour}", 0.40),
     ),
-    Kind(
+    FurnitureType(
         "traffic cone",
         (box(0.36, 0.36, 0.0, 0.06), box(0.14, 0.14, 0.06, 0.58)),
         ("orange",),
@@ -246,7 +246,7 @@ _KINDS = (
         at_wall=False,
         mesh=Mesh("cone", 0.60),
     ),
-    Kind(
+    FurnitureType(
         "rubber duck",
         (box(0.40, 0.28, 0.0, 0.22), box(0.20, 0.20, 0.22, 0.42, x=0.08)),
         ("yellow",),
@@ -256,7 +256,7 @@ _KINDS = (
         at_wall=False,
         mesh=Mesh("duckie", 0.42),
     ),
-    Kind(
+    FurnitureType(
         "barrel",
         (box(0.48, 0.48, 0.0, 0.80),),
         ("blue",),
@@ -268,7 +268,7 @@ _KINDS = (
     ),
 )
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
+KINDS: dict[str, FurnitureType] = {kind.name: kind for kind in _KINDS}
 """Every type of thing by its name."""
 
 USES: dict[str, tuple[str, ...]] = {

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from vagen.config.base import LATER
+from vagen.config.base import DIGEST_EXEMPT
 from vagen.envs.config import EnvConfig, Served
 from vagen.envs.navigation.catalogue import KINDS
 
@@ -36,13 +36,13 @@ class NavigationConfig(EnvConfig):
     """Most actions in one response; a further one is invalid."""
     max_steps: PositiveInt = 30
     """Primitive moves after which the episode is truncated."""
-    kinds: Annotated[tuple[str, ...] | None, LATER] = None
+    kinds: Annotated[tuple[str, ...] | None, DIGEST_EXEMPT] = None
     """Types of things that rooms are furnished with, at least three; null takes all."""
-    starts: Annotated[Literal["facing", "anywhere"], LATER] = "facing"
+    starts: Annotated[Literal["facing", "anywhere"], DIGEST_EXEMPT] = "facing"
     """Where episodes begin, but for `long_horizon`. `facing`: 2.51 to 3 m from the target with it
     in view, as in VAGEN, where walking on blindly often succeeds; `anywhere`: 3.5 to 5 m from it in
     the same room, looking any way."""
-    spare_moves: Annotated[NonNegativeInt | None, LATER] = None
+    spare_moves: Annotated[NonNegativeInt | None, DIGEST_EXEMPT] = None
     """Primitive moves beyond those of the shortest way after which the episode is truncated; null:
     `max_steps` alone ends it."""
     step_size: float | None = Field(None, gt=0.05, le=1.0)

@@ -42,7 +42,7 @@ Shape = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Box:
     """A box of one colour."""
 
     low: tuple[float, float, float]
@@ -62,11 +62,11 @@ class Mesh:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FurnitureType:
     """A type of thing."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[Box, ...]
     colours: tuple[str, ...]
     shape: Shape
     """How it looks, for instructions that must not name it."""
@@ -112,14 +112,14 @@ def box(
     *,
     x: float = 0.0,
     z: float = 0.0,
-) -> Part:
+) -> Box:
     """A box of a width and a depth about (`x`, `z`)."""
-    return Part((x - width / 2, bottom, z - depth / 2), (x + width / 2, top, z + depth / 2), colour)
+    return Box((x - width / 2, bottom, z - depth / 2), (x + width / 2, top, z + depth / 2), colour)
 
 
 def legs(
     width: float, depth: float, height: float, colour: str, thick: float = 0.06
-) -> tuple[Part, ...]:
+) -> tuple[Box, ...]:
     """Four legs at the corners of a rectangle."""
     x, z = (width - thick) / 2, (depth - thick) / 2
     return tuple(box(thick, thick, 0.0, height, colour, x=i, z=k) for i in (-x, x) for k in (-z, z))

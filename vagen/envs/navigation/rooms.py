@@ -11,7 +11,7 @@ from random import Random
 from typing import TypeVar
 
 from vagen.envs.navigation.catalogue import KINDS
-from vagen.envs.navigation.furniture import Kind
+from vagen.envs.navigation.furniture import FurnitureType
 
 AGENT_RADIUS = 0.20
 """Metres, of the circle that collides."""
@@ -29,7 +29,7 @@ _GAP = 0.12
 """Least metres between the circles of two things."""
 _TRIES = 40
 
-Item = TypeVar("Item")
+ItemT = TypeVar("ItemT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Thing:
         return f"{self.colour} {self.kind}"
 
     @property
-    def spec(self) -> Kind:
+    def spec(self) -> FurnitureType:
         """Its type."""
         return KINDS[self.kind]
 
@@ -102,11 +102,11 @@ class Draw:
         """A uniform index below `count`."""
         return int(self._rng.random() * count)
 
-    def choice(self, items: Sequence[Item]) -> Item:
+    def choice(self, items: Sequence[ItemT]) -> ItemT:
         """A uniform member."""
         return items[self.index(len(items))]
 
-    def shuffled(self, items: Sequence[Item]) -> list[Item]:
+    def shuffled(self, items: Sequence[ItemT]) -> list[ItemT]:
         """All members in a random order."""
         left = list(items)
         return [left.pop(self.index(len(left))) for _ in range(len(left))]
@@ -196,7 +196,7 @@ def _place(
     return None
 
 
-def _spot(draw: Draw, kind: Kind, room: Room, angle: int) -> tuple[float, float]:
+def _spot(draw: Draw, kind: FurnitureType, room: Room, angle: int) -> tuple[float, float]:
     """A place in the room: with the back to the wall behind it, or anywhere."""
     half_x, half_z = kind.half_size
     if angle % 180:

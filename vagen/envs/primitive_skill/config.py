@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from vagen.config.base import LATER
+from vagen.config.base import DIGEST_EXEMPT
 from vagen.envs.config import EnvConfig
 from vagen.envs.primitive_skill.tasks import Task
 
@@ -24,7 +24,7 @@ class PrimitiveSkillConfig(EnvConfig):
     it has no drawer)."""
     vision_only: bool = False
     """Whether coordinates are left out of observations that hold a picture."""
-    decoys: Annotated[int, Field(ge=0, le=16), LATER] = 0
+    decoys: Annotated[int, Field(ge=0, le=16), DIGEST_EXEMPT] = 0
     """Places beside those of things in observations that hold a picture, where nothing is: which
     ones are of things, and of which, only the picture says. 0 is VAGEN's list."""
     image_size: int = Field(300, ge=64, le=1024)

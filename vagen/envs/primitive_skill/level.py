@@ -116,7 +116,7 @@ def _draw_decoy(rng: Random, level: SkillLevel) -> Point | None:
     return None if spot is None else (*spot, half_height("apple"))
 
 
-Item = TypeVar("Item")
+ItemT = TypeVar("ItemT")
 Drawn = tuple[tuple[Thing, ...], tuple[int, int] | None]
 
 
@@ -181,7 +181,7 @@ def _between(rng: Random, low: int, high: int) -> int:
     return low + draw_index(rng, high - low + 1)
 
 
-def _shuffled(rng: Random, names: list[Item]) -> list[Item]:
+def _shuffled(rng: Random, names: list[ItemT]) -> list[ItemT]:
     names = list(names)
     for last in range(len(names) - 1, 0, -1):
         other = draw_index(rng, last + 1)

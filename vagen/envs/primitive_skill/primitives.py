@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from vagen.envs.base import State
 
 Point: TypeAlias = tuple[int, int, int]
-Kind = Literal["pick", "place", "push"]
+PrimitiveName = Literal["pick", "place", "push"]
 
 WORKSPACE: tuple[tuple[int, int], tuple[int, int], tuple[int, int]] = (
     (-100, 150),
@@ -61,7 +61,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,5}")
 class Primitive(NamedTuple):
     """An action: `pick` and `place` at a point, `push` along a line."""
 
-    kind: Kind
+    kind: PrimitiveName
     start: Point
     end: Point | None = None
     """Where a push ends."""
@@ -79,7 +79,7 @@ def read_primitive(text: str) -> Primitive | None:
     match = _ACTION.fullmatch(text.strip())
     if match is None:
         return None
-    kind: Kind = match[1].lower()  # type: ignore[assignment]
+    kind: PrimitiveName = match[1].lower()  # type: ignore[assignment]
     fields = [field.strip() for field in match[2].split(",")]
     if len(fields) != (6 if kind == "push" else 3):
         return None

@@ -17,7 +17,7 @@ from vagen.envs.sokoban.config import SokobanConfig
 from vagen.envs.sokoban.game import ACTIONS, Room, Sokoban, SokobanLevel
 from vagen.envs.sokoban.generator import generate
 from vagen.envs.sokoban.level_file import GREEDY_WEIGHT, open_level_file
-from vagen.envs.sokoban.solver import BudgetSpent, solve
+from vagen.envs.sokoban.solver import SearchLimitReached, solve
 
 FLOOR, WALL, TARGET, BOX, BOX_ON_TARGET, PLAYER, PLAYER_ON_TARGET = range(7)
 EFFECTS = {name: index for index, name in enumerate(ACTIONS)}
@@ -132,7 +132,7 @@ class SokobanEnv(GridEnv):
         for weight in (1, GREEDY_WEIGHT):
             try:
                 return solve(game.room, game.boxes, game.player, budget=budget, weight=weight)
-            except BudgetSpent:
+            except SearchLimitReached:
                 continue
         return []
 
@@ -261,7 +261,7 @@ def _solution_length(room: Room, boxes: Cells, player: Cell) -> float | None:
     for weight in (1, GREEDY_WEIGHT):
         try:
             moves = solve(room, boxes, player, budget=SEARCH_BUDGET, weight=weight)
-        except BudgetSpent:
+        except SearchLimitReached:
             continue
         return float(len(moves)) if moves else None
     return None

@@ -15,7 +15,7 @@ from pathlib import Path
 from vagen.envs.grid import DIRECTIONS, Cells
 from vagen.envs.levels import SPLITS, LevelError, Split, content_hash, split_of
 from vagen.envs.sokoban.game import Room, SokobanLevel
-from vagen.envs.sokoban.solver import BudgetSpent, solve
+from vagen.envs.sokoban.solver import SearchLimitReached, solve
 
 MAX_SIDE = 50
 _SYMBOLS = str.maketrans("-_obBpP", "  .$*@+")
@@ -192,7 +192,7 @@ def _checked(level: SokobanLevel, budget: int, where: str) -> SokobanLevel:
         raise LevelError(f"{where}: every box is on a target already")
     try:
         solution = solve(level.room, level.boxes, level.player, budget=budget, weight=GREEDY_WEIGHT)
-    except BudgetSpent as spent:
+    except SearchLimitReached as spent:
         raise LevelError(
             f"{where}: no solution found in {budget} states; raise search_budget or leave it out"
         ) from spent

@@ -7,7 +7,7 @@ from vagen.envs.grid import Cell, Cells, cells_of
 from vagen.envs.sokoban.game import Room, shift
 
 
-class BudgetSpent(Exception):
+class SearchLimitReached(Exception):
     """The search ended before it could tell."""
 
 
@@ -65,7 +65,7 @@ def solve(room: Room, boxes: Cells, player: Cell, *, budget: int, weight: int = 
             return _moves(room, state, parents)
         budget -= 1
         if budget < 0:
-            raise BudgetSpent
+            raise SearchLimitReached
         free = room.floor & ~boxes
         open_to_boxes = free & ~dead
         reached, front = 0, 1 << player

@@ -7,9 +7,9 @@ from pydantic import Field, PositiveInt, model_validator
 from vagen.envs.config import EnvConfig, Served
 from vagen.envs.parsing import PromptFormat
 
-Part = Literal["structure", "colour", "edges", "dino", "dreamsim"]
+ScorePart = Literal["structure", "colour", "edges", "dino", "dreamsim"]
 
-SCORERS: dict[str, dict[Part, float]] = {
+SCORERS: dict[str, dict[ScorePart, float]] = {
     "embedded": {"structure": 0.3, "colour": 0.3, "edges": 0.4},
     "dino": {"dino": 1.0},
     "dreamsim": {"dreamsim": 1.0},
@@ -40,7 +40,7 @@ class SVGConfig(EnvConfig):
     scorer: Literal["embedded", "dino", "dreamsim", "weights"] = "embedded"
     """What compares pictures: structure, colour and edges (`embedded`), a pretrained model, or the
     parts of `score_weights`."""
-    score_weights: dict[Part, float] | None = None
+    score_weights: dict[ScorePart, float] | None = None
     """Weight of each part, for `scorer: weights`; they are divided by their sum."""
     dino_path: Annotated[str | None, Served()] = None
     """Model directory of DINOv2."""
@@ -61,13 +61,16 @@ class SVGConfig(EnvConfig):
         weights = self.part_weights
         if min(weights.values(), default=0.0) < 0 or sum(weights.values()) <= 0:
             raise ValueError("score_weights needs at least one weight above 0, and none below")
-        folders: dict[Part, str | None] = {"dino": self.dino_path, "dreamsim": self.dreamsim_path}
+        folders: dict[ScorePart, str | None] = {
+            "dino": self.dino_path,
+            "dreamsim": self.dreamsim_path,
+        }
         for part, folder in folders.items():
             if weights.get(part, 0.0) > 0 and folder is None:
                 raise ValueError(f"{part} is scored by a model: name its directory in {part}_path")
         return self
 
     @property
-    def part_weights(self) -> dict[Part, float]:
+    def part_weights(self) -> dict[ScorePart, float]:
         """Weight of each part of a score."""
         return SCORERS[self.scorer] if self.score_weights is None else self.score_weights

@@ -4,9 +4,9 @@ from typing import Any
 
 from vagen.envs.registry import get_environment
 from vagen.judge.calibration.claims import claim_writer
-from vagen.judge.calibration.writer import Kind, Scene, Text, Writer
+from vagen.judge.calibration.writer import Scene, Text, TextKind, Writer
 
-__all__ = ["Kind", "Scene", "Text", "Writer", "writer_of"]
+__all__ = ["Scene", "Text", "TextKind", "Writer", "writer_of"]
 
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "FrozenLake": ({"prompt_detail": "brief"}, {"state_objects": "near"}, {"size": 6}),

@@ -24,7 +24,7 @@ from vagen.judge.calibration.claims import ClaimWriter, claim_writer
 from vagen.judge.calibration.writer import Text
 
 Half = Literal["train", "held_out"]
-Section = Literal["observation", "prediction"]
+ClaimSection = Literal["observation", "prediction"]
 COMMA = ", "
 JOINTS = (". ", "; ", "\n- ", COMMA)
 """Between the clauses of a text."""
@@ -159,7 +159,7 @@ class FrameWriter(ClaimWriter):
         return Text(frame.format(truth=said[0], lie=said[1]), wording, section)
 
     def _text(self, rng: Random, claims: list[Claim]) -> Text:
-        section: Section = rng.choice(SECTIONS)
+        section: ClaimSection = rng.choice(SECTIONS)
         known = self.half == "train" or rng.random() < KNOWN
         text = self._phrase(rng, claims, section, known=known)
         return Text(text, f"{'known' if known else 'new'} words", section)
@@ -175,7 +175,7 @@ class FrameWriter(ClaimWriter):
         self,
         rng: Random,
         claims: list[Claim],
-        section: Section,
+        section: ClaimSection,
         *,
         known: bool,
     ) -> str:

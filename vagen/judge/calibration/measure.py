@@ -13,9 +13,9 @@ import numpy as np
 from vagen.judge.agreement import cohen_kappa
 from vagen.judge.base import Judge
 from vagen.judge.calibration.samples import Sample
-from vagen.judge.calibration.writer import Kind
+from vagen.judge.calibration.writer import TextKind
 
-CLEAR = (Kind.TRUE, Kind.FALSE, Kind.PARTIAL)
+CLEAR = (TextKind.TRUE, TextKind.FALSE, TextKind.PARTIAL)
 """Kinds that have one right answer to whether they are right and complete."""
 
 
@@ -39,8 +39,8 @@ class Judged:
         """Whether the judge and the truth disagree."""
         return (
             self.score is not None
-            and self.sample.kind is not Kind.TEMPLATE
-            and self.accepted != (self.sample.kind is Kind.TRUE)
+            and self.sample.kind is not TextKind.TEMPLATE
+            and self.accepted != (self.sample.kind is TextKind.TRUE)
         )
 
 
@@ -169,13 +169,13 @@ async def _informed(
     judges: Sequence[Judge], env_name: str, judged: list[Judged], texts: int, states: int
 ) -> list[Judged]:
     """Adds information scores to the first `texts` of each kind that has them."""
-    rng, done = Random("information"), Counter[Kind]()
+    rng, done = Random("information"), Counter[TextKind]()
     scenes = [each.sample.scene for each in judged]
     result: list[Judged] = []
     for each in judged:
         kind = each.sample.kind
         if (
-            kind not in (Kind.TRUE, Kind.VAGUE, Kind.TEMPLATE)
+            kind not in (TextKind.TRUE, TextKind.VAGUE, TextKind.TEMPLATE)
             or done[kind] >= texts
             or each.score is None
         ):
@@ -202,7 +202,7 @@ async def _chance(
 ) -> float:
     """Mean score of right descriptions against states of other episodes of the same variant."""
     rng = Random("chance")
-    true = [sample for sample in samples if sample.kind is Kind.TRUE][: max(count, 200)]
+    true = [sample for sample in samples if sample.kind is TextKind.TRUE][: max(count, 200)]
     scores: list[float] = []
     for sample in true:
         scene = rng.choice(true).scene
@@ -217,13 +217,15 @@ def _summary(
     env_name: str, judged: list[Judged], chance: float, cost: dict[str, float]
 ) -> Calibration:
     present = [each for each in judged if each.score is not None]
-    accepted = [each for each in present if each.accepted and each.sample.kind is not Kind.TEMPLATE]
-    right = [each for each in present if each.sample.kind is Kind.TRUE]
+    accepted = [
+        each for each in present if each.accepted and each.sample.kind is not TextKind.TEMPLATE
+    ]
+    right = [each for each in present if each.sample.kind is TextKind.TRUE]
     hits = sum(each.accepted for each in right)
     attacks = _mean_scores(
-        (each.sample.wording, each) for each in present if each.sample.kind is Kind.ADVERSARIAL
+        (each.sample.wording, each) for each in present if each.sample.kind is TextKind.ADVERSARIAL
     )
-    adversarial = [each for each in present if each.sample.kind is Kind.ADVERSARIAL]
+    adversarial = [each for each in present if each.sample.kind is TextKind.ADVERSARIAL]
     information: dict[str, list[float]] = defaultdict(list)
     for each in judged:
         if each.information is not None:
@@ -242,7 +244,7 @@ def _summary(
         unread=_mean(any("not_understood" in flag for flag in each.flags) for each in right),
         kappa=cohen_kappa(
             [each.accepted for each in present if each.sample.kind in CLEAR],
-            [each.sample.kind is Kind.TRUE for each in present if each.sample.kind in CLEAR],
+            [each.sample.kind is TextKind.TRUE for each in present if each.sample.kind in CLEAR],
         ),
         chance=chance,
         mean_scores=_mean_scores((str(each.sample.kind), each) for each in present),

@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from vagen.judge.calibration.measure import Calibration, Judged
-from vagen.judge.calibration.writer import Kind
+from vagen.judge.calibration.writer import TextKind
 
 _MOST_SHOWN = 24
 """Disagreements of an environment that are shown."""
@@ -77,12 +77,12 @@ def write_report(folder: Path, title: str, found: Mapping[str, Calibration]) -> 
 def disagreements(judged: Sequence[Judged]) -> list[Judged]:
     """Mistakes to look at: of every kind and wording some, paid lies before unpaid truths."""
     mistakes = [each for each in judged if each.is_mistake]
-    seen: dict[tuple[Kind, str], int] = {}
+    seen: dict[tuple[TextKind, str], int] = {}
     ranked: list[tuple[int, bool, Judged]] = []
     for each in mistakes:
         key = each.sample.kind, each.sample.wording
         seen[key] = seen.get(key, 0) + 1
-        ranked.append((seen[key], each.sample.kind is Kind.TRUE, each))
+        ranked.append((seen[key], each.sample.kind is TextKind.TRUE, each))
     ranked.sort(key=lambda item: item[:2])
     return [each for *_, each in ranked[:_MOST_SHOWN]]
 

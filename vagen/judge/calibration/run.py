@@ -18,7 +18,7 @@ from vagen.judge.calibration import Writer, writer_of
 from vagen.judge.calibration.frames import Frames, frame_writer
 from vagen.judge.calibration.measure import Calibration, measure_async
 from vagen.judge.calibration.samples import sample_statements
-from vagen.judge.llm import PROMPT_VERSION, ChatClient, Respondent
+from vagen.judge.llm import PROMPT_VERSION, ChatClient, LLMBackend
 from vagen.judge.rules import rules_for
 from vagen.judge.scoring import judge_of
 
@@ -132,7 +132,7 @@ async def _calibrate(
     return found
 
 
-def _usage(client: Respondent) -> dict[str, float]:
+def _usage(client: LLMBackend) -> dict[str, float]:
     usage = client.usage
     return {
         "calls": float(usage.requests),

@@ -6,15 +6,15 @@ from random import Random
 from typing import Any
 
 from vagen.envs import parse_env_config
-from vagen.judge.calibration.writer import Kind, Scene, Text, Writer, sample_scenes
+from vagen.judge.calibration.writer import Scene, Text, TextKind, Writer, sample_scenes
 
 SHARES = {
-    Kind.TRUE: 0.4,
-    Kind.FALSE: 0.25,
-    Kind.PARTIAL: 0.1,
-    Kind.VAGUE: 0.05,
-    Kind.TEMPLATE: 0.05,
-    Kind.ADVERSARIAL: 0.15,
+    TextKind.TRUE: 0.4,
+    TextKind.FALSE: 0.25,
+    TextKind.PARTIAL: 0.1,
+    TextKind.VAGUE: 0.05,
+    TextKind.TEMPLATE: 0.05,
+    TextKind.ADVERSARIAL: 0.15,
 }
 """Parts of a calibration's statements."""
 _TRIES = 100
@@ -25,7 +25,7 @@ _TRIES = 100
 class Sample:
     """One statement with what it is worth."""
 
-    kind: Kind
+    kind: TextKind
     text: str
     wording: str
     scene: Scene
@@ -64,24 +64,24 @@ def sample_statements(
 
 
 def _write(
-    writer: Writer, kind: Kind, number: int, scene: Scene, pool: list[Scene], rng: Random
+    writer: Writer, kind: TextKind, number: int, scene: Scene, pool: list[Scene], rng: Random
 ) -> Text | None:
     state = scene.state
     match kind:
-        case Kind.TRUE:
+        case TextKind.TRUE:
             return writer.true(rng, state)
-        case Kind.FALSE:
+        case TextKind.FALSE:
             for _ in range(_TRIES):
                 other = rng.choice(pool).state
                 text = writer.true(rng, other)
                 if writer.differs(text, state, other):
                     return text
             return None
-        case Kind.PARTIAL:
+        case TextKind.PARTIAL:
             return writer.partial(rng, state)
-        case Kind.VAGUE:
+        case TextKind.VAGUE:
             return writer.vague(rng, state)
-        case Kind.TEMPLATE:
+        case TextKind.TEMPLATE:
             place = number % len(writer.templates)
             return Text(writer.templates[place], f"template {place + 1}")
     for _ in range(_TRIES):

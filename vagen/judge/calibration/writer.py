@@ -19,7 +19,7 @@ SHARE_KEPT = 0.4
 """Part of an episode's states that become scenes."""
 
 
-class Kind(StrEnum):
+class TextKind(StrEnum):
     """What a text is worth."""
 
     TRUE = "true"

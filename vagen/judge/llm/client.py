@@ -6,13 +6,13 @@ from typing import Any, Protocol, TypeVar
 
 import httpx
 
-from vagen.clients import Client, HttpEndpoint, NoAnswerError, Place, Reason, Usage
-from vagen.clients.chat import Tokens
+from vagen.clients import Client, ConfigLocation, HttpEndpoint, NoAnswerError, Reason, Usage
+from vagen.clients.chat import TokenUsage
 from vagen.clients.limits import CircuitBreaker
 from vagen.config.judge_options import LLMJudgeConfig
 from vagen.envs.claims import Claim
 
-Answer = TypeVar("Answer")
+ParsedT = TypeVar("ParsedT")
 
 _CHARACTERS_PER_TOKEN = 3
 """A careful guess, for the limit of tokens."""
@@ -35,7 +35,7 @@ class Question:
     """Of an extraction: the claims that there are."""
 
 
-class Respondent(Protocol):
+class LLMBackend(Protocol):
     """Whoever is asked."""
 
     @property
@@ -53,7 +53,7 @@ class Respondent(Protocol):
         """How often asking was given up for a while."""
         ...
 
-    async def ask(self, question: Question, read: Callable[[str], Answer]) -> Answer:
+    async def ask(self, question: Question, read: Callable[[str], ParsedT]) -> ParsedT:
         """The answer that `read` makes of the text; raises `NoAnswerError` where there is none."""
         ...
 
@@ -78,7 +78,7 @@ class ChatClient:
         """
         self.config = config
         self._client = Client(config, share=share)
-        place = Place(str(config.base_url), str(config.model), key, config.api_key_env)
+        place = ConfigLocation(str(config.base_url), str(config.model), key, config.api_key_env)
         self._endpoint = HttpEndpoint(self._client, place)
         self._json_schema = config.json_schema
 
@@ -102,7 +102,7 @@ class ChatClient:
         """How often the breaker opened."""
         return self.breaker.openings
 
-    async def ask(self, question: Question, read: Callable[[str], Answer]) -> Answer:
+    async def ask(self, question: Question, read: Callable[[str], ParsedT]) -> ParsedT:
         """Asks until there is an answer.
 
         Args:
@@ -114,7 +114,7 @@ class ChatClient:
             EndpointError: The endpoint refuses the key, or does not know the model.
         """
 
-        async def attempt() -> Answer:
+        async def attempt() -> ParsedT:
             return read(await self._send(question))
 
         size = len(question.system) + len(question.user)
@@ -153,7 +153,7 @@ class ChatClient:
     def _content(self, response: httpx.Response) -> str:
         try:
             body = response.json()
-            tokens = Tokens.of_usage(body.get("usage"))
+            tokens = TokenUsage.of_usage(body.get("usage"))
             self.usage.prompt_tokens += tokens.input
             self.usage.completion_tokens += tokens.output
             choice = body["choices"][0]

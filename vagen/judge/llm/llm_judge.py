@@ -20,7 +20,7 @@ from vagen.judge.base import SECTIONS
 from vagen.judge.cache import AnswerCache, content_key, normalized
 from vagen.judge.gate import same_words, text_flags
 from vagen.judge.llm.answers import AnswerT, read_claims, read_verification
-from vagen.judge.llm.client import Question, Respondent
+from vagen.judge.llm.client import LLMBackend, Question
 from vagen.judge.llm.prompts import (
     PROMPT_VERSION,
     Role,
@@ -58,7 +58,7 @@ class LLMJudge:
 
     def __init__(
         self,
-        client: Respondent,
+        client: LLMBackend,
         *,
         rules: Mapping[str, Rules[Any, Any]],
         prompts: Mapping[str, str] | None = None,

@@ -28,7 +28,7 @@ Compute = Callable[
 """Computes a call's outputs for rows that are part of a batch; also returns what that took."""
 
 
-class Early:
+class PrecomputedOutputs:
     """The answers of one state of the networks, by call (`logprobs`, `reference`, `values`)."""
 
     def __init__(self, config: ExperimentConfig, compute: Compute, ranks: int):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from verl_stories import rows_of
 
-from vagen.engines.verl.early import Early
+from vagen.engines.verl.precomputed import PrecomputedOutputs
 from vagen.engines.verl.shared_rows import digest_of
 
 RANKS = 2
@@ -16,7 +16,7 @@ CALLS = ("values", "reference", "logprobs")
 
 @pytest.fixture
 def story(make_engine, vl_batch):
-    """`Early` over real networks: it, the engine, and how often each row was read by which call."""
+    """`PrecomputedOutputs` over real networks, the engine, and reads of each row by call."""
     engine = make_engine()
     read: Counter = Counter()
 
@@ -29,7 +29,7 @@ def story(make_engine, vl_batch):
             outputs = engine.logprobs(rows, images, reference=call == "reference")
         return outputs, {"tokens": sum(len(row.input_ids) for row in rows), "seconds": 1.0}
 
-    return Early(engine.config, compute, RANKS), engine, read
+    return PrecomputedOutputs(engine.config, compute, RANKS), engine, read
 
 
 def test_what_was_read_early_is_read_no_more(story, vl_batch) -> None:
@@ -92,5 +92,5 @@ def test_the_policy_is_asked_before_the_reference_or_neither(
 
     words = (f"actor_rollout_ref.actor.use_rollout_log_probs={given}".lower(), "preset=grpo_mask")
     experiment = make_experiment(*words, "rollout_manager.n_trajectory=2")
-    Early(experiment, compute, RANKS).answer(vl_batch.trajectories, vl_batch.images)
+    PrecomputedOutputs(experiment, compute, RANKS).answer(vl_batch.trajectories, vl_batch.images)
     assert asked == ([] if given else ["logprobs", "reference"])

@@ -32,7 +32,7 @@ _batches = itertools.count()
 """Numbers of what this process has had played."""
 
 
-class Player:
+class RolloutWorker:
     """Plays episodes with the policy of the rollout servers; a Ray actor with an event loop."""
 
     def __init__(self, client: ServerClient, experiment: ExperimentConfig, infra: InfraConfig):
@@ -47,7 +47,7 @@ class Player:
         self.experiment = experiment
         self.client = client
         self.processor = load_processor(client.config.actor_rollout_ref.model.path)
-        self.environments = environments_of(infra.environments, sharers=players)
+        self.environments = environments_of(infra.environments, num_processes=players)
         self.scorer = Scorer(experiment, cache=cache_folder(infra), share=players)
         live = experiment.actor_rollout_ref.rollout.max_concurrency
         self.free = asyncio.Semaphore(-(-live // players))
@@ -91,9 +91,9 @@ def start_players(
     client: ServerClient, experiment: ExperimentConfig, infra: InfraConfig
 ) -> list[ActorHandle]:
     """Starts `infra.verl.agent_workers` players, spread over the nodes."""
-    # Episodes wait for `Player.free`, so that those that are being judged do not count.
+    # Episodes wait for `RolloutWorker.free`, so that those that are being judged do not count.
     options = {"scheduling_strategy": "SPREAD", "max_concurrency": 1 << 16}
-    actor = ray.remote(Player).options(**options)
+    actor = ray.remote(RolloutWorker).options(**options)
     return [actor.remote(client, experiment, infra) for _ in range(infra.verl.agent_workers)]
 
 

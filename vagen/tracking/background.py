@@ -24,7 +24,7 @@ LOOK_SECONDS = 1.0
 _LOG = logging.getLogger("vagen.tracking")
 
 
-class Apart:
+class BackgroundTracker:
     """A `Tracker` in a fork of this process, which records what it is told, in that order.
 
     Beside torch only Linux forks safely: elsewhere it is in a thread.

@@ -17,7 +17,7 @@ from vagen.tracking.server import TrackingError
 
 TENSORBOARD = "tensorboard"
 """Folder of a run with event files."""
-WANDB_TOLD = "wandb_told.jsonl"
+WANDB_TOLD = "wandb_logged.jsonl"
 """File of a run: the W&B run's id, and the steps that it has been told."""
 
 _LOG = logging.getLogger("vagen.tracking")
@@ -39,7 +39,7 @@ class Sink(Protocol):
         ...
 
 
-class Beside:
+class ExtraTracker:
     """A sink that is told each step of each metric once, in whatever process, and never fails."""
 
     def __init__(self, sink: Sink, told: Path) -> None:
@@ -157,7 +157,7 @@ class Wandb:
         self._run.finish(exit_code=exit_code)
 
 
-def open_beside(name: str, *, run_dir: Path, run_name: str, project: str) -> Beside:
+def open_beside(name: str, *, run_dir: Path, run_name: str, project: str) -> ExtraTracker:
     """The tracker of a name, going on where an earlier process left it.
 
     Args:
@@ -177,13 +177,13 @@ def open_beside(name: str, *, run_dir: Path, run_name: str, project: str) -> Bes
     if name == TENSORBOARD:
         folder = run_dir / TENSORBOARD
         with storage_errors(run_dir):
-            return Beside(TensorBoard(folder), folder / "told.jsonl")
+            return ExtraTracker(TensorBoard(folder), folder / "logged.jsonl")
     told = run_dir / WANDB_TOLD
     lines: list[dict[str, Any]] = _lines(told)
     if not lines:
         lines = [{"id": uuid.uuid4().hex, "step": -1, "names": []}]
         _append(told, lines[0])
-    return Beside(Wandb(lines[0]["id"], project=project, name=run_name, folder=run_dir), told)
+    return ExtraTracker(Wandb(lines[0]["id"], project=project, name=run_name, folder=run_dir), told)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from vagen.stages.execute import execute
 from vagen.stages.rollout import rollout
 from vagen.stages.warm_start import warm_start
 from vagen.tracking import default_uri, open_client
-from vagen.tracking.beside import Beside, open_beside
+from vagen.tracking.extra import ExtraTracker, open_beside
 from vagen.train import iterate, train
 
 
@@ -72,7 +72,7 @@ def log_records(content: bytes) -> Iterator[bytes]:
             parts.clear()
 
 
-def opened(name: str, folder: Path) -> Beside:
+def opened(name: str, folder: Path) -> ExtraTracker:
     return open_beside(name, run_dir=folder, run_name="lake-1", project="lakes")
 
 
@@ -98,7 +98,7 @@ def test_wandb_goes_on_with_its_run_without_a_step_twice(tmp_path: Path) -> None
     pytest.importorskip("wandb")
     for last in (2, 4):  # each in a process of its own, as a training that goes on
         code = f"""
-            from test_tracking_beside import Path, opened
+            from test_tracking_extra import Path, opened
             tracker = opened("wandb", Path({str(tmp_path)!r}))
             tracker.log_config({{"algorithm": {{"lam": 0.95}}}})
             for step in range({last}):
@@ -134,14 +134,14 @@ class Broken:
 
 
 def test_what_fails_is_told_again_by_the_next_process(tmp_path: Path, caplog) -> None:
-    broken = Beside(Broken(), tmp_path / "told.jsonl")
+    broken = ExtraTracker(Broken(), tmp_path / "logged.jsonl")
     for step in range(3):
         broken.log_metrics({"success": 1.0}, step)
     assert caplog.text.count("No space left on device") == 1
     sink = Broken()
-    Beside(sink, tmp_path / "told.jsonl").log_metrics({"success": 1.0}, 0)
+    ExtraTracker(sink, tmp_path / "logged.jsonl").log_metrics({"success": 1.0}, 0)
     assert sink.rows == []
-    Beside(sink, tmp_path / "told.jsonl").log_metrics({"success": 1.0}, 1)
+    ExtraTracker(sink, tmp_path / "logged.jsonl").log_metrics({"success": 1.0}, 1)
     assert sink.rows == [1]
 
 
@@ -161,7 +161,7 @@ def test_a_training_that_goes_on_is_one_series_in_every_tracker(make_outputs) ->
     (outputs / "lake.yaml").write_text(lake_yaml(test_freq=1))
     infra = InfraConfig(output_dir=str(outputs))
     run = Run.create(load_experiment(str(outputs / "lake.yaml")), infra, name="one")
-    with run.at_work():  # without TensorBoard, and killed within the second iteration
+    with run.session():  # without TensorBoard, and killed within the second iteration
         execute(run, build)
         execute(run, warm_start)
         iterate(run, 0, 1)

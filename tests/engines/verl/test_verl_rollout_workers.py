@@ -11,8 +11,8 @@ from verl.workers.rollout.replica import TokenOutput
 
 from vagen.config.load import load_infra
 from vagen.engines.verl.config import verl_config
-from vagen.engines.verl.players import Player, unpack_trajectory
 from vagen.engines.verl.policy import ServerClient
+from vagen.engines.verl.rollout_workers import RolloutWorker, unpack_trajectory
 from vagen.envs import make
 from vagen.models import load_processor
 from vagen.rollout.conversation import RenderError
@@ -64,7 +64,7 @@ def played(run, experiment) -> tuple[Trajectory, dict[str, bytes]]:
     env = make(spec.env_name, experiment.envs[spec.config_id].env_config)
     env.reset(seed=spec.level_seed)
     client.answer = env.expert_response()
-    player = Player(client, experiment, infra)
+    player = RolloutWorker(client, experiment, infra)
     sampling = experiment.actor_rollout_ref.rollout
     return unpack_trajectory(asyncio.run(player.play(spec, sampling, "train")))
 

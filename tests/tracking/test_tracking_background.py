@@ -15,7 +15,7 @@ from vagen.stages.execute import closing
 from vagen.stages.tracking import tracker_of
 from vagen.storage import StorageError
 from vagen.tracking import Tracker, TrackingError, default_uri, open_client
-from vagen.tracking.apart import Apart
+from vagen.tracking.background import BackgroundTracker
 
 PATIENCE = 60.0
 
@@ -51,7 +51,7 @@ def dies(_: Tracker) -> None:
 
 
 def test_nobody_waits_for_what_is_recorded_in_its_order(make_outputs, tmp_path) -> None:
-    apart = Apart(opens(make_outputs(), tmp_path))
+    apart = BackgroundTracker(opens(make_outputs(), tmp_path))
     apart.tell(waits_for, tmp_path / "answered")
     apart.tell(Tracker.log_metrics, {"success": 0.5}, step=0)
     apart.tell(breaks)
@@ -66,20 +66,20 @@ def test_nobody_waits_for_what_is_recorded_in_its_order(make_outputs, tmp_path) 
 
 def test_a_tracker_that_cannot_be_opened_is_told_as_it_is(tmp_path) -> None:
     (tmp_path / "mlflow.db").write_text("not a database" * 100)
-    apart = Apart(opens(tmp_path, tmp_path))
+    apart = BackgroundTracker(opens(tmp_path, tmp_path))
     with pytest.raises(TrackingError, match=r"mlflow\.db cannot be used"):
         apart.ready()
     apart.close()
 
     (tmp_path / "file").touch()
-    apart = Apart(opens(tmp_path / "file", tmp_path))
+    apart = BackgroundTracker(opens(tmp_path / "file", tmp_path))
     with pytest.raises(StorageError, match="is a file, not a folder"):
         until(lambda: apart.tell(breaks))
     apart.close()
 
 
 def test_a_process_that_died_ends_no_training(make_outputs, tmp_path, caplog) -> None:
-    apart = Apart(opens(make_outputs(), tmp_path))
+    apart = BackgroundTracker(opens(make_outputs(), tmp_path))
     apart.ready()
     apart.tell(dies)
     until(lambda: apart.lost)
@@ -90,7 +90,7 @@ def test_a_process_that_died_ends_no_training(make_outputs, tmp_path, caplog) ->
 
 def test_a_run_that_is_stopped_while_mlflow_loads_is_closed_there(make_run) -> None:
     run = make_run()
-    with pytest.raises(KeyboardInterrupt), run.at_work(), closing(run):
+    with pytest.raises(KeyboardInterrupt), run.session(), closing(run):
         tracker_of(run)
         raise KeyboardInterrupt
     found = open_client(default_uri(run.path.parent)).search_runs(["1"])
@@ -100,8 +100,8 @@ def test_a_run_that_is_stopped_while_mlflow_loads_is_closed_there(make_run) -> N
 def test_it_ends_with_the_process_that_it_records_for(make_outputs, tmp_path) -> None:
     script = f"""
         import time
-        from test_tracking_apart import Path, Apart, opens
-        apart = Apart(opens(Path({str(make_outputs())!r}), Path({str(tmp_path)!r})))
+        from test_tracking_background import Path, BackgroundTracker, opens
+        apart = BackgroundTracker(opens(Path({str(make_outputs())!r}), Path({str(tmp_path)!r})))
         apart.ready()
         print(apart._worker.pid, flush=True)
         time.sleep({PATIENCE})
