@@ -6,25 +6,25 @@ from vagen.config.base import Section
 
 
 class ClientConfig(Section):
-    """Limits of one endpoint, and what is done when it fails."""
+    """Limits and retries of one endpoint."""
 
     concurrency: PositiveInt = 32
-    """Requests under way at once."""
+    """Parallel requests."""
     tokens_per_minute: PositiveFloat | None = None
-    """Most tokens per minute, those of the prompts and the most that each answer may have; null is
-    no limit."""
+    """Most tokens per minute, counting prompts and the most that each answer may have; null is no
+    limit."""
     timeout: PositiveFloat = 30.0
-    """Seconds for one request."""
+    """Timeout of a request, in seconds."""
     retries: int = Field(default=6, ge=0)
-    """Further attempts at a request that failed in a way that may pass."""
+    """Retries of a request after a transient error."""
     backoff: PositiveFloat = 0.5
-    """Seconds before the first of them, doubled each time, with jitter."""
+    """Seconds before the first retry; doubled each time, with jitter."""
     max_backoff: PositiveFloat = 30.0
-    """Most seconds between two attempts; what a server asks for by `Retry-After` goes before."""
+    """Most seconds between two attempts; a server's `Retry-After` has priority."""
     breaker_failures: PositiveInt = 8
-    """Failures in a row, of all requests together, after which none is sent for a while."""
+    """Consecutive failures after which requests pause."""
     breaker_cooldown: PositiveFloat = 5.0
-    """Seconds of that while, doubled as long as the first request after it fails."""
+    """Length of the pause in seconds; doubled while the first request after it fails."""
 
     @property
     def request_rate(self) -> float | None:

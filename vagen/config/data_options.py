@@ -8,28 +8,27 @@ from vagen.config.base import DIGEST_EXEMPT, Fraction, Section
 
 
 class CurriculumConfig(Section):
-    """Training levels drawn by what is to be learnt from them (learnability p (1 - p))."""
+    """Draws training levels by learnability p (1 - p), where p is success."""
 
     enable: bool = False
     """Draw levels of medium success more often; off: every level once per epoch."""
     buckets: PositiveInt = 5
-    """Parts of equal size of an environment's levels, by difficulty; equally hard levels share one.
-    Success is counted per bucket."""
+    """Number of difficulty buckets per environment; success is counted per bucket."""
     discount: Fraction = 0.8
-    """What an episode counts for, by iteration since: success is that of the recent policies."""
+    """Weight of an episode per iteration since it was played."""
     uniform_share: Annotated[Fraction, Field(gt=0.0)] = 0.2
-    """Share of the weight that all levels have alike, so that none is ever out of reach."""
+    """Share of the probability that is spread evenly over all levels."""
 
 
 class DataConfig(Section):
     """Batch sizes and token budgets."""
 
     train_batch_size: PositiveInt = 128
-    """Distinct levels per iteration; trajectories = this times `rollout_manager.n_trajectory`."""
+    """Distinct levels per iteration; trajectories are this times `rollout_manager.n_trajectory`."""
     max_prompt_length: PositiveInt = 1024
-    """Most tokens the system prompt and the first observation may take; more is an error."""
+    """Most tokens of the system prompt and first observation; more is an error."""
     max_response_length: PositiveInt = 200
-    """Most tokens one turn may sample."""
+    """Most tokens sampled in one turn."""
     max_trajectory_length: PositiveInt = 2400
-    """Most tokens of a whole trajectory; a turn that could not fit ends it as truncated."""
+    """Most tokens of a trajectory; a turn that cannot fit truncates it."""
     curriculum: Annotated[CurriculumConfig, DIGEST_EXEMPT] = CurriculumConfig()

@@ -18,24 +18,23 @@ def _url(text: str) -> str:
 
 
 class EnvironmentsConfig(Section):
-    """Where environments run: the experiment is the same wherever that is."""
+    """Where environments run."""
 
     placement: Literal["auto", "process", "workers", "service"] = "auto"
-    """`process`: in the process that plays; `workers`: in worker processes beside it; `service`:
-    behind HTTP (docs/service.md); `auto`: in the process, those whose simulator has globals or a
-    graphics context in worker processes."""
+    """`process`: in the process that plays. `workers`: in worker processes. `service`: behind HTTP
+    (docs/service.md). `auto`: worker processes for simulators with globals or a graphics context,
+    otherwise `process`."""
     workers: PositiveInt | None = None
-    """Worker processes of a process that plays; null: as many as cores, at most 8, shared by
-    the processes that play."""
+    """Worker processes; null: one per core, at most 8, shared by the processes that play."""
     answer_seconds: PositiveFloat = 300.0
-    """A worker process or service that leaves a call unanswered for so long has failed."""
+    """Seconds after which an unanswered call counts as a failure of the worker or service."""
     url: Annotated[str, AfterValidator(_url)] | None = None
-    """Address of the service. If its name has several, sessions are spread over them."""
+    """Address of the service. Sessions are spread over all addresses of its name."""
     token_env: str = "VAGEN_ENV_TOKEN"
-    """Environment variable that holds the service's token; unset: none is sent."""
+    """Environment variable with the service's token; unset: no token."""
     batch: Annotated[int, Field(ge=1, le=1024)] = 64
-    """Most sessions in one request to the service."""
+    """Most sessions in one request."""
     requests: PositiveInt = 8
-    """Most requests to one address of the service at a time; what comes meanwhile goes together."""
+    """Most parallel requests per address; further calls are batched."""
     retry_seconds: NonNegativeFloat = 120.0
-    """How long a request is repeated while the service is away or busy."""
+    """Seconds for which a request is repeated while the service is away or busy."""

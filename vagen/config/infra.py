@@ -47,50 +47,49 @@ def dotted(tree: Any) -> Any:
 
 
 class VerlConfig(Section):
-    """Ray and verl: how the distributed engine is laid out (`engine: verl`)."""
+    """Layout of the distributed engine (`engine: verl`) on Ray."""
 
     ray_address: Annotated[str, no_credentials("Ray reads RAY_AUTH_TOKEN")] | None = None
-    """A running Ray cluster (`auto`, `ray://...`); null starts one on this machine."""
+    """Address of a running Ray cluster (`auto`, `ray://...`); null starts one on this machine."""
     nnodes: PositiveInt = 1
-    """Nodes that train."""
+    """Training nodes."""
     n_gpus_per_node: PositiveInt = 1
-    """Ranks per node, a GPU each; on a machine without GPU, processes."""
+    """Ranks per node, one GPU each; processes on a machine without GPUs."""
     rollout_gpus: NonNegativeInt = 0
-    """GPUs of the rollout servers alone, beside those that train, shared out evenly over the nodes;
-    0: the servers are on the GPUs that train."""
+    """GPUs reserved for rollout servers, spread evenly over the nodes; 0: servers share the
+    training GPUs."""
     rollout: Literal["vllm", "torch"] = "vllm"
-    """What generates: vLLM servers, or plain torch (small models, tests)."""
+    """Generation backend: vLLM servers, or plain torch for small models and tests."""
     tensor_model_parallel_size: PositiveInt = 1
-    """Ranks that share one vLLM server."""
+    """GPUs per vLLM server."""
     gpu_memory_utilization: Fraction = 0.5
-    """Share of a GPU's memory that vLLM may take, weights and key/value cache."""
+    """Share of GPU memory for vLLM's weights and key/value cache."""
     attention: Literal["packed", "sdpa"] = "packed"
-    """Attention of actor and critic. `packed`: rows lie end to end, without padding, and torch's
-    kernels read them one by one; `sdpa`: that of `transformers`, over padded rows."""
+    """Attention of actor and critic. `packed`: rows without padding, torch kernels per row. `sdpa`:
+    padded rows, the attention of `transformers`."""
     max_token_len_per_gpu: PositiveInt | None = None
-    """Tokens of a micro batch on one rank; null takes `actor.ppo_max_token_len`."""
+    """Tokens of a micro-batch per rank; null takes `actor.ppo_max_token_len`."""
     gpu_memory_gib: PositiveFloat = 80.0
     """Memory of a GPU, for `vagen plan`; an H100 has 80."""
     host_memory_gib: PositiveFloat | None = None
-    """Memory of a node, for `vagen plan`; null: it is not compared."""
+    """Memory of a node, for `vagen plan`; null skips the check."""
     scratch_gib: PositiveFloat | None = None
-    """Disk for `output_dir`, for `vagen plan`; null: it is not compared."""
+    """Disk space of `output_dir`, for `vagen plan`; null skips the check."""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
-    """Compute activations again in the backward pass instead of keeping them. `auto`: where
-    `vagen plan` finds that a GPU could not keep them; without a plan, always."""
+    """Recompute activations in the backward pass. `auto`: only if `vagen plan` finds too little GPU
+    memory; without a plan, always."""
     fsdp_size: PositiveInt | None = None
-    """Ranks that share one copy of weights, gradients and moments; every such group has a copy of
-    its own (hybrid sharding). With several nodes the GPUs of one keep gathering weights within it.
-    null: all ranks share one copy."""
+    """Ranks that share one copy of weights, gradients and moments (hybrid sharding); the GPUs of
+    one node is a good value with several nodes. null: all ranks."""
     param_offload: bool = False
-    """Keep weights in host memory while they are not used."""
+    """Keep idle weights in host memory."""
     optimizer_offload: bool = False
-    """Keep optimizer state in host memory while it is not used."""
+    """Keep idle optimizer state in host memory."""
     agent_workers: PositiveInt = 8
     """Processes that play episodes."""
     extra: Annotated[dict[str, Any], BeforeValidator(dotted)] = Field(default={})
-    """Any other of verl's own options by their dotted keys, laid over all the rest; those that an
-    option of ours sets are refused."""
+    """Other verl options by dotted key, with priority over all else; keys that another option sets
+    are refused."""
 
     @property
     def server_gpus_per_node(self) -> int:
@@ -99,53 +98,52 @@ class VerlConfig(Section):
 
 
 class InfraConfig(Section):
-    """Where it runs and on what: one YAML file under `experiments/infra/`."""
+    """Where a run takes place: one YAML file under `experiments/infra/`."""
 
     output_dir: str = "outputs"
-    """Folder that receives one folder per run."""
+    """Folder that holds one folder per run."""
     store: Annotated[str, no_credentials(AWS_KEYS)] | None = None
-    """Where runs are kept as well: `s3://bucket/prefix` or `file:///folder`, each under its name;
-    null keeps them in `output_dir` only."""
+    """Second place for runs: `s3://bucket/prefix` or `file:///folder`; null keeps them in
+    `output_dir` only."""
     s3: S3Config = S3Config()
     judge_cache: str | None = None
-    """Folder for what the judge's language model has answered, shared by all runs that name it, on
-    a disk of the machine or a volume of its own; null: `judge-cache` beside the runs."""
+    """Folder of cached language-model verdicts, on a local disk or its own volume; runs that name
+    it share it. null: `judge-cache` beside the runs."""
     environments: EnvironmentsConfig = EnvironmentsConfig()
     engine: Literal["local", "verl"] = "local"
-    """`local`: torch in one process; `verl`: verl on Ray, one machine or many."""
+    """`local`: torch in one process. `verl`: verl on Ray, on one or more machines."""
     verl: VerlConfig = VerlConfig()
     device: Annotated[str, AfterValidator(_device)] = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of weights and activations."""
     threads: PositiveInt | None = None
-    """Cores to compute on; null takes all. The local engine on a CPU has a process of one thread on
-    each, which changes no number."""
+    """CPU cores to use; null takes all. The local engine runs one single-threaded process per core;
+    the number does not change results."""
     mode: Literal["staged", "fused"] = "staged"
-    """`staged`: every step is a pipeline task; `fused`: one task runs all iterations."""
+    """`staged`: every step is a pipeline task. `fused`: one task runs several iterations."""
     iterations_per_task: PositiveInt | None = None
-    """Iterations of one task with `mode: fused`; null: all."""
+    """Iterations per task with `mode: fused`; null: all."""
     save_freq: PositiveInt = 1
-    """Iterations from one checkpoint to the next. What a killed run has learnt since its last one
-    is learnt again from the stored batches, with the same numbers."""
+    """Iterations between checkpoints. A killed run repeats the updates since the last one from
+    stored batches, with the same numbers."""
     profile_iteration: NonNegativeInt | None = None
-    """Iteration, from 0, whose steps that compute are recorded by torch's profiler, of the first
-    rank: a Chrome trace each in `profiles` of the run's folder. null: none."""
+    """Iteration, from 0, to record with torch's profiler on the first rank: one Chrome trace per
+    computing step, in `profiles` of the run's folder. null: none."""
     gpu_hour_price: NonNegativeFloat | None = None
-    """What an hour of one GPU costs, in any currency, for a run's cost in MLflow, summary and
-    report; null leaves it at GPU-hours."""
+    """Price of a GPU-hour in any currency, for a run's cost in MLflow, summary and report; null
+    reports GPU-hours only."""
     trackers: list[Literal["tensorboard", "wandb"]] = Field(default=[])
-    """Trackers that are told every metric beside MLflow, which has the models and the files too.
-    `tensorboard`: event files in `tensorboard` of the run's folder; `wandb`: a W&B run in the
-    project `trainer.project_name` (`WANDB_API_KEY`, `WANDB_MODE` and so on are W&B's own)."""
+    """Trackers that receive metrics in addition to MLflow. `tensorboard`: event files in
+    `tensorboard` of the run's folder. `wandb`: a run in the project `trainer.project_name`,
+    configured by `WANDB_API_KEY`, `WANDB_MODE` and so on."""
     mlflow_tracking_uri: Annotated[str, no_credentials(_MLFLOW)] | None = None
-    """null: an SQLite file in `output_dir`; otherwise any MLflow server. Its user and password come
-    from the environment (`MLFLOW_TRACKING_USERNAME`, `MLFLOW_TRACKING_PASSWORD`) and never from
-    here."""
+    """MLflow server; null: an SQLite file in `output_dir`. User and password come from
+    `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`."""
     mlflow_parent_run: str | None = None
-    """Id of the MLflow run that the run is a child of; `vagen sweep` sets it."""
+    """Id of the parent MLflow run; `vagen sweep` sets it."""
     kubernetes: KubernetesConfig | None = None
-    """null: this machine; otherwise the cluster that `vagen submit` sends the pipeline to."""
+    """Cluster that `vagen submit` sends the pipeline to; null: this machine."""
 
     @property
     def runs_folder(self) -> Path:

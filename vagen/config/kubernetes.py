@@ -82,46 +82,49 @@ LabelValue = Annotated[str, AfterValidator(_label_value)]
 
 
 class ResourcesConfig(Section):
-    """What a step's pod requests. Its limit of memory is the same; of cores, one at least."""
+    """Resources that a step's pod requests.
+
+    The memory limit equals the request; the CPU limit is at least one core.
+    """
 
     cpu: Quantity = "1"
     """Cores."""
     memory: Quantity = "2Gi"
-    """Memory, `/dev/shm` included."""
+    """Memory, including `/dev/shm`."""
     gpus: NonNegativeInt = 0
     """GPUs."""
     shm: Quantity | None = None
-    """Size of `/dev/shm`; null leaves the container runtime's 64 MiB."""
+    """Size of `/dev/shm`; null: the container runtime's 64 MiB."""
 
 
 class KubernetesConfig(Section):
-    """A Kubernetes cluster: where the pipeline's steps and the run's Ray cluster are placed.
+    """Where the pipeline's steps and the run's Ray cluster are placed.
 
-    Deploying the platform is described in docs/kubernetes.md.
+    docs/kubernetes.md describes the platform.
     """
 
     namespace: ObjectName = "vagen"
     """Namespace of Ray clusters; steps run where Kubeflow Pipelines puts them."""
     image: str | None = None
-    """Container image of the steps; null takes the one given when the pipeline is compiled."""
+    """Container image of the steps; null takes the image given at compilation."""
     ray_image: str | None = None
     """Container image of the Ray cluster; null takes the template's."""
     template: ObjectName = "vagen-raycluster"
-    """Config map that holds the platform's RayCluster (key `raycluster.yaml`)."""
+    """Config map with the platform's RayCluster (key `raycluster.yaml`)."""
     queue: ObjectName | None = None
-    """Kueue's local queue that admits the Ray cluster as a whole; null asks for none."""
+    """Kueue local queue that admits the Ray cluster; null uses none."""
     service_account: ObjectName | None = "vagen-step"
-    """Service account of the steps, which create Ray clusters: `KFP_SERVICE_ACCOUNT` of the site's
-    file; null takes Kubeflow's own runner, which may not."""
+    """Service account of the steps, which must be allowed to create Ray clusters
+    (`KFP_SERVICE_ACCOUNT` of the site's file); null: Kubeflow's runner, which is not."""
     team: LabelValue | None = None
-    """Who pays: label `vagen.dev/team` of the steps, the Ray cluster and its pods."""
+    """Label `vagen.dev/team` of the steps, the Ray cluster and its pods, for cost reports."""
     cost_center: LabelValue | None = None
-    """Label `vagen.dev/cost-center` of the same."""
+    """Label `vagen.dev/cost-center` of the same objects."""
     sweep: LabelValue | None = None
-    """Label `vagen.dev/sweep` of the same; `vagen sweep` sets it."""
+    """Label `vagen.dev/sweep` of the same objects; `vagen sweep` sets it."""
     priority: ObjectName | None = None
-    """Priority class of the Ray pods: `vagen-run`, `vagen-trial` or one of your own; null: the
-    cluster's default."""
+    """Priority class of the Ray pods, such as `vagen-run` or `vagen-trial`; null: the cluster's
+    default."""
     config_maps: dict[str, tuple[str, ...]] = Field(
         default={
             "vagen-site": (
@@ -131,41 +134,40 @@ class KubernetesConfig(Section):
             )
         }
     )
-    """Config maps, and which of their keys the steps get as environment variables."""
+    """Config maps and the keys that steps receive as environment variables."""
     secrets: dict[str, tuple[str, ...]] = Field(
         default={"vagen-s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
     )
-    """Secrets, and which of their keys the steps get as environment variables."""
+    """Secrets and the keys that steps receive as environment variables."""
     pull_secrets: tuple[ObjectName, ...] = ()
     """Secrets for pulling the steps' image."""
     ask: ResourcesConfig = ResourcesConfig()
-    """Resources of steps that have their work done by the Ray cluster (`engine: verl`) and wait."""
+    """Resources of steps that delegate to the Ray cluster and wait (`engine: verl`)."""
     work: ResourcesConfig = ResourcesConfig(cpu="4", memory="16Gi", shm="2Gi")
-    """Resources of steps that work themselves: `build` and `register`, and all of them with
-    `engine: local`."""
+    """Resources of steps that compute: `build` and `register`, and all steps with `engine:
+    local`."""
     steps: dict[str, ResourcesConfig] = Field(default_factory=dict)
-    """Resources by step, instead of those."""
+    """Resources by step name, instead of `ask` and `work`."""
     node_selector: dict[str, str] = Field(default_factory=dict)
-    """Labels of the nodes that steps may run on; the Ray cluster's are the template's."""
+    """Node labels for steps; the template sets those of the Ray cluster."""
     tolerations: tuple[Annotated[str, AfterValidator(_toleration)], ...] = ()
-    """Taints that steps tolerate, as `kubectl taint` writes them: `key=value:effect`."""
+    """Taints that steps tolerate, as in `kubectl taint`: `key=value:effect`."""
     user: PositiveInt = 1000
     """User and group id of the steps."""
     retries: NonNegativeInt = 2
-    """How often a stage is tried again whose node, head or actor was lost; it goes on from what is
-    committed."""
+    """Retries of a stage that lost its node, head or actor; it continues from committed folders."""
     step_hours: PositiveFloat = 24.0
-    """A step that takes longer is stopped."""
+    """Time limit of a step, in hours."""
     deadline_hours: PositiveFloat | None = None
-    """A pipeline run that takes longer is ended as a whole; null: never."""
+    """Time limit of a pipeline run, in hours; null: none."""
     keep_hours: PositiveFloat | None = None
-    """How long Kubernetes keeps the pipeline's Workflow object after its end; null takes
-    Kubeflow's own time. Kubeflow's database keeps the run."""
+    """Hours that Kubernetes keeps the finished Workflow object; null takes Kubeflow's setting.
+    Kubeflow's database keeps the run."""
     pending_minutes: PositiveFloat = 60.0
-    """How long the Ray cluster may wait for nodes, in a queue, or for room in the quota."""
+    """Longest wait of the Ray cluster for nodes, queue or quota, in minutes."""
     lease_minutes: PositiveFloat = 60.0
-    """Steps renew the lease of the run's Ray cluster while they work; `make gc` removes a cluster
-    whose lease is over."""
+    """Length of the Ray cluster's lease, which working steps renew; `make gc` removes a cluster
+    with an expired lease."""
 
     @property
     def cost_labels(self) -> dict[str, str]:

@@ -48,7 +48,8 @@ def load_experiment(
     preset = _preset_layer(documents)
     for document in [preset, *documents] if preset else documents:
         layers.lay(document)
-    config = validate(ExperimentConfig, layers.tree, layers.place_of)
+    file = None if isinstance(source, Document) else str(source)
+    config = validate(ExperimentConfig, layers.tree, lambda key: layers.place_of(key) or file)
     config = resolve_environments(config, layers.place_of)
     check_experiment(config, layers.place_of, trains=check)
     return config
@@ -106,15 +107,21 @@ def find_file(path_or_name: str | Path, folder: str) -> Path:
         return path
     if path.suffix in _SUFFIXES or len(path.parts) != 1:
         raise ConfigError(f"there is no file {path_or_name}")
+    known = named_files(folder)
+    if str(path_or_name) not in known:
+        kind = Path(folder).name.rstrip("s")  # experiment, infra, sweep
+        raise ConfigError(f"{unknown_name(kind, str(path_or_name), known)} (in `{folder}/`)")
+    return known[str(path_or_name)]
+
+
+def named_files(folder: str) -> dict[str, Path]:
+    """Files that a name stands for: those under `folder` here, then those of the repository."""
     known: dict[str, Path] = {}
     for root in (Path(), Path(__file__).resolve().parents[2]):
         for found in sorted((root / folder).glob("*")):
             if found.suffix in _SUFFIXES:
                 known.setdefault(found.stem, found)
-    if str(path_or_name) not in known:
-        kind = Path(folder).name.rstrip("s")  # experiment, infra, sweep
-        raise ConfigError(f"{unknown_name(kind, str(path_or_name), known)} (in `{folder}/`)")
-    return known[str(path_or_name)]
+    return known
 
 
 def _document(source: str | Path | Document, folder: str) -> Document:

@@ -199,7 +199,7 @@ def _starpo(summary: str, *, kl_coef: float, clip_high: float, keep: float | Non
 
 PRESETS: dict[str, Preset] = {
     "vanilla_ppo": _paper(
-        "the paper's PPO without masks; its script is turn-wise, `token_ppo` is what the name says",
+        "the paper's PPO without masks, turn-wise as in its script",
         estimator="turn_wise_gae",
         high_level_gamma=1.0,
         loss_mask=False,
@@ -208,7 +208,7 @@ PRESETS: dict[str, Preset] = {
         reward_mask=True,
     ),
     "token_ppo": _paper(
-        "token-level PPO without masks: the fair baseline that the paper lacks",
+        "token-level PPO without masks; not in the paper",
         estimator="gae",
         high_level_gamma=1.0,
         loss_mask=False,
@@ -216,17 +216,17 @@ PRESETS: dict[str, Preset] = {
         turn_reward=False,
     ),
     "grpo_mask": _grpo_mask(
-        "group-relative advantages on sampled tokens, prompted as the paper's table says",
+        "group-relative advantages on sampled tokens, prompt of the paper's table",
         "grounding_worldmodeling",
     ),
     "grpo_mask_script": _grpo_mask(
-        "`grpo_mask` prompted as the released script does", "free_think"
+        "`grpo_mask` with the prompt of the released script", "free_think"
     ),
     "turn_ppo_mask": _turn_ppo_mask(
-        "one advantage per turn, prompted as the paper's table says", "grounding_worldmodeling"
+        "one advantage per turn, prompt of the paper's table", "grounding_worldmodeling"
     ),
     "turn_ppo_mask_script": _turn_ppo_mask(
-        "`turn_ppo_mask` prompted as the released script does", "free_think"
+        "`turn_ppo_mask` with the prompt of the released script", "free_think"
     ),
     "vagen_base": _paper(
         "masked GAE, world-modeling prompt, no state reward",
@@ -246,7 +246,7 @@ PRESETS: dict[str, Preset] = {
         state_reward=True,
     ),
     "vagen_full_turn_lambda": _paper(
-        "`vagen_full` with lambda .5 between turns: the next turn's value is learnt from",
+        "`vagen_full` with lambda .5 between turns",
         estimator="bi_level_gae",
         high_level_gamma=0.95,
         high_level_lam=0.5,
@@ -314,10 +314,10 @@ PRESETS: dict[str, Preset] = {
         turn_reward=True,
     ),
     "trico_turn_wise": _trico_turn_wise(
-        "TRICO with turn-wise GAE, as its script is (turn rewards on)", turn_reward=True
+        "TRICO with turn-wise GAE, turn rewards on (its script)", turn_reward=True
     ),
     "trico_turn_wise_label": _trico_turn_wise(
-        "TRICO with turn-wise GAE, as its label says (turn rewards off)", turn_reward=False
+        "TRICO with turn-wise GAE, turn rewards off (its label)", turn_reward=False
     ),
     "starpo": _starpo(
         "RAGEN's trajectory-level PPO as in its paper", kl_coef=0.001, clip_high=0.2, keep=None

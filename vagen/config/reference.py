@@ -19,26 +19,29 @@ from vagen.envs.config import EnvConfig
 from vagen.envs.registry import ADAPTERS, ENVIRONMENTS
 
 HEADER = """\
-# Configuration
+# Options
 
-Generated from the schema by `python -m vagen.config.reference docs/configuration.md`: do not edit.
-
-An experiment is a YAML file under `experiments/`; `infra` says where it runs. Later wins: the
-defaults below, then the preset, then the file, then overrides on the command line:
+Every option of an experiment and of its infra. Set one in a file or on the command line:
 
     vagen run frozenlake-tiny algorithm.lam=0.95 envs.frozenlake.env_config.size=8 infra.device=cpu
 
-An unknown key, a wrong type or a combination that cannot work ends with a message that names the
-key, the file and line or the override that set it, and what would be right.
+An experiment is a YAML file under `experiments/`; `infra` says where it runs. Values come from the
+defaults below, the preset, the file and the command line; the last one that sets an option wins. An
+unknown key, a wrong type or an impossible combination is an error. Its message names the key, the
+place that set it and a valid value.
+
+`make docs` generates this page from the code.
 """
 
 
 def render() -> str:
     """The whole reference."""
     options = ("envs", ANY_KEY, "env_config")
-    parts = [HEADER, "## Experiment", *_sections(ExperimentConfig, ())]
-    parts += ["## Infra", *_sections(InfraConfig, ())]
-    parts += ["## Options of every environment", *_sections(EnvConfig, options, title=False)]
+    shown: dict[type[BaseModel], str] = {}
+    parts = [HEADER, "## Experiment", *_sections(ExperimentConfig, (), shown)]
+    parts += ["## Infra", *_sections(InfraConfig, (), shown)]
+    parts += ["## Options of every environment"]
+    parts += _sections(EnvConfig, options, shown, title=False)
     common = EnvConfig.model_fields
     for name, entry in (ENVIRONMENTS | ADAPTERS).items():
         own = entry.config_class
@@ -47,7 +50,7 @@ def render() -> str:
             for key, field in own.model_fields.items()
             if key not in common or field.default != common[key].default
         }
-        parts += [f"## Options of `{name}`", _table(changed, options, None)]
+        parts += [f"## Options of `{name}`", _entries(changed, options, None)]
     parts += ["## Presets", _presets()]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
@@ -55,43 +58,59 @@ def render() -> str:
 def _sections(
     model: type[BaseModel],
     prefix: tuple[str, ...],
+    shown: dict[type[BaseModel], str],
     values: BaseModel | None = None,
     *,
     title: bool = True,
 ) -> Iterator[str]:
-    """Tables of a section and of those inside it.
+    """Entries of a section and of those inside it.
 
     Args:
         model: The section.
         prefix: Where it stands.
+        shown: Where each section has its entries; this call adds to it.
         values: Its defaults where it stands, if they differ from its own.
         title: Whether it gets a heading.
     """
-    if title and prefix:
-        yield f"### `{'.'.join(prefix)}`"
-    yield " ".join((model.__doc__ or "").split())
+    place = ".".join(prefix)
     leaves = {
         name: field
         for name, field in model.model_fields.items()
         if section_of(field.annotation)[0] is None
     }
+    if title and prefix:
+        yield f"### `{place}`"
+    if model in shown:
+        leaves = {
+            name: field
+            for name, field in leaves.items()
+            if values is not None and getattr(values, name) != field.get_default()
+        }
+        other = ", with these defaults:" if leaves else "."
+        yield f"The options of `{shown[model]}`{other}"
+    else:
+        yield " ".join((model.__doc__ or "").split())
+    shown.setdefault(model, place)
     if leaves:
-        yield _table(leaves, prefix, values)
+        yield _entries(leaves, prefix, values)
     for name, field in model.model_fields.items():
         section, is_mapping = section_of(field.annotation)
         if section is not None:
             key = (*prefix, name, ANY_KEY) if is_mapping else (*prefix, name)
             default = getattr(values, name) if values else field.get_default()
-            yield from _sections(section, key, default if isinstance(default, section) else None)
+            yield from _sections(
+                section, key, shown, default if isinstance(default, section) else None
+            )
 
 
-def _table(fields: dict[str, FieldInfo], prefix: tuple[str, ...], values: BaseModel | None) -> str:
-    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
+def _entries(
+    fields: dict[str, FieldInfo], prefix: tuple[str, ...], values: BaseModel | None
+) -> str:
+    lines = []
     for name, field in fields.items():
-        key = f"`{'.'.join((*prefix, name))}`"
+        key = ".".join((*prefix, name))
         meaning = " ".join((field.description or "").split())
-        cells = (key, _type(field), _default(name, field, values), meaning)
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        lines.append(f"- `{key}` ({_type(field)}; {_default(name, field, values)}): {meaning}")
     return "\n".join(lines)
 
 
@@ -102,8 +121,9 @@ def _type(field: FieldInfo) -> str:
             bound = getattr(item, attribute, None)
             if bound is not None:
                 limits.append(f"{sign} {bound:g}")
-    text = _annotation(field.annotation)
-    return f"{text}, {', '.join(limits)}" if limits else text
+    text, *null = _annotation(field.annotation).rsplit(" or null", 1)
+    text = " ".join((text, ", ".join(limits))).strip()
+    return f"{text} or null" if null else text
 
 
 def _annotation(annotation: Any) -> str:
@@ -117,47 +137,30 @@ def _annotation(annotation: Any) -> str:
     if origin is list and typing.get_origin(arguments[0]) is typing.Literal:
         return f"list of {_annotation(arguments[0])}"
     if origin is tuple and arguments[1:] == (...,):
-        return f"list of {_annotation(arguments[0])}s"
+        one = _annotation(arguments[0])
+        return f"list of {one}" if one.startswith("`") else f"list of {one}s"
     if origin is tuple:
         return f"list of {len(arguments)} {_annotation(arguments[0])}s"
     if origin is dict:
         return "mapping"
     if annotation is types.NoneType:
         return "null"
-    return {str: "text", int: "integer", float: "number", bool: "switch"}[annotation]
+    return {str: "string", int: "integer", float: "number", bool: "boolean"}[annotation]
 
 
 def _default(name: str, field: FieldInfo, values: BaseModel | None) -> str:
     if field.is_required():
         return "required"
     value = getattr(values, name) if values else field.get_default(call_default_factory=True)
-    return f"`{json.dumps(value)}`"
+    return f"default `{json.dumps(value)}`"
 
 
 def _presets() -> str:
-    lines = [
-        "| preset | estimator | what it is | loss mask | advantage mask | turn rewards "
-        "| state reward | levels x trajectories |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name, preset in PRESETS.items():
-        manager = preset.values["rollout_manager"]
-        cells = (
-            f"`{name}`",
-            f"`{preset.estimator}`",
-            preset.summary,
-            _mark(manager["use_loss_mask"]),
-            _mark(manager["use_gae_mask"]),
-            _mark(manager["use_multi_turn_reward"]),
-            _mark(preset.values["judge"]["use_state_reward"]),
-            f"{preset.values['data']['train_batch_size']} x {manager['n_trajectory']}",
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _mark(switch: bool) -> str:
-    return "yes" if switch else "no"
+    where = "[Algorithms](algorithms.md#presets) has the values of each preset."
+    entries = (
+        f"- `{name}` (`{preset.estimator}`): {preset.summary}" for name, preset in PRESETS.items()
+    )
+    return "\n".join((where, "", *entries))
 
 
 if __name__ == "__main__":

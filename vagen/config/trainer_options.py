@@ -8,97 +8,97 @@ from vagen.config.base import DIGEST_EXEMPT, Fraction, Section
 
 
 class GuardConfig(Section):
-    """Watches each update; on a spike or a collapse it rolls back to the last good weights."""
+    """Watches each update and rolls back to the last good weights after a spike or a collapse."""
 
     enable: bool = False
-    """Whether it acts; what it watches is logged in any case."""
+    """Roll back; the values are logged in any case."""
     max_kl: PositiveFloat | None = 0.5
     """Largest |mean log-probability change| of an update, nats per token; null is no limit."""
     grad_norm_factor: PositiveFloat | None = 20.0
     """Largest gradient norm before clipping, as a multiple of its running median."""
     min_entropy: float | None = Field(default=0.01, ge=0.0)
-    """Entropy below it (nats per token) is a collapse."""
+    """Least entropy in nats per token; below it is a collapse."""
     max_entropy_factor: PositiveFloat | None = 3.0
     """Largest entropy, as a multiple of its running median."""
     max_invalid_rise: Fraction | None = 0.3
-    """Largest rise of the share of invalid actions over its running median."""
+    """Largest rise of the share of invalid actions above its running median."""
     max_success_drop: Fraction | None = 0.3
     """Largest fall of training success below its running median."""
     min_reward_std_factor: Fraction | None = None
-    """In-group reward deviation below this multiple of its running median is a collapse."""
+    """Least reward deviation within groups, as a multiple of its running median; below it is a
+    collapse."""
     window: PositiveInt = 8
-    """Good iterations that the running medians are over."""
+    """Good iterations in the running medians."""
     min_history: PositiveInt = 4
-    """Good iterations before medians are compared with."""
+    """Good iterations before medians are used."""
     lr_factor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
-    """Learning rates are multiplied by it at every rollback; 1 leaves them and the next iteration
-    just draws another batch."""
+    """Factor of the learning rates at every rollback; 1 keeps them, and the next iteration draws
+    another batch."""
     max_rollbacks: PositiveInt = 10
-    """More than this many end the training with an error."""
+    """Most rollbacks; one more ends the training with an error."""
 
 
 class EarlyStopConfig(Section):
-    """Ends training where going on is pointless (RAGEN v2); null switches a rule off."""
+    """Ends a training that makes no progress (RAGEN v2); null switches a rule off."""
 
     min_reward_variance: Fraction | None = None
-    """Variance of scores in a group, as a share of its mean over the first ten iterations (.1)."""
+    """Least variance of scores within groups, as a share of its mean over the first ten iterations
+    (.1 is usual)."""
     reward_variance_patience: PositiveInt = 10
     """Consecutive iterations below it."""
     min_val_success: Fraction | None = None
-    """Success on the validation levels (.01)."""
+    """Least success on the validation levels (.01 is usual)."""
     val_success_patience: PositiveInt = 5
     """Consecutive validations below it."""
     empty_batches: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
-    """Consecutive iterations of which the rollout filter kept nothing (5)."""
+    """Consecutive iterations in which the rollout filter keeps nothing (5 is usual)."""
 
 
 class AgreementConfig(Section):
-    """Compares the probabilities of sampled tokens in the rollout with the trainer's: a run whose
-    first iteration shows two different policies is stopped, later ones sound an alarm.
+    """Compares the token probabilities of rollout and trainer.
+
+    A run stops if they disagree in its first iteration; later disagreement raises an alarm.
     """
 
     enable: bool = True
-    """Whether it stops and sounds; what it watches is logged in any case."""
+    """Stop and raise alarms; the values are logged in any case."""
     max_ratio_error: PositiveFloat = 0.02
-    """Largest distance from 1 of the mean of pi_trainer / pi_rollout. Of engines that agree it is 1
-    whatever their rounding; tokens that only one of them rules out move it."""
+    """Largest distance from 1 of the mean of pi_trainer / pi_rollout. Rounding does not move this
+    mean; tokens that only one engine rules out do."""
     min_correlation: float = Field(default=0.95, ge=-1.0, le=1.0)
-    """Least correlation of the two probabilities. Rounding to bfloat16 leaves .99 or more."""
+    """Least correlation of the two probabilities; bfloat16 rounding leaves .99 or more."""
 
 
 class TrainerConfig(Section):
-    """Length of the run and what is measured on the way."""
+    """Length of the run, validation and checks."""
 
     total_training_steps: PositiveInt = 40
-    """Iterations of rollout, judge, advantage, update."""
+    """Iterations; each is rollout, judge, advantage and update."""
     test_freq: int = Field(default=0, ge=0)
-    """Evaluate on the validation levels every this many iterations; 0 is never."""
+    """Iterations between evaluations on the validation levels; 0 is never."""
     select: Annotated[Literal["last", "best_validation"], DIGEST_EXEMPT] = "last"
-    """Which policy the training ends with, is tested and registered: the last one, or of those that
-    were validated the one with the highest success (of equals the latest)."""
+    """Policy that is tested and registered at the end: the last, or the one with the highest
+    validation success (the latest of equals)."""
     keep_iterations: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
-    """Newest iterations whose batches of episodes stay, on the disk and in the store; what older
-    ones have measured stays, and those that a checkpoint's successors could be learnt again from.
-    null keeps all."""
+    """Newest iterations whose episode batches are kept, on disk and in the store. Metrics and
+    batches needed to resume are always kept. null keeps all."""
     critic_warmup: int = Field(default=0, ge=0)
-    """First iterations in which only the critic learns."""
+    """First iterations that train only the critic."""
     format_probe: int | None = Field(default=None, ge=0)
-    """Training levels of each environment that are played before anything else; 0 is none. Their
-    first answers must have the layout that the prompt asks for, or the run stops. null: 20, and
-    none for a tiny model, which knows no layout but that of its warm start."""
+    """Training levels per environment played before the run to check that first answers have the
+    layout that the prompt asks for; 0 is off. null: 20, but 0 for a tiny model."""
     format_probe_min: Fraction = 0.1
-    """Least share of them that have it. A policy that keeps it three times in ten passes in 99 of
-    100 runs, one that keeps it once in a hundred in 2."""
+    """Least share of first answers with that layout; below it the run stops."""
     agreement: AgreementConfig = AgreementConfig()
     guard: GuardConfig = GuardConfig()
     early_stop: EarlyStopConfig = EarlyStopConfig()
     template_collapse_freq: int = Field(default=0, ge=0)
-    """Measure every this many iterations how much responses depend on their prompts (mutual
+    """Iterations between measurements of how much responses depend on their prompts (mutual
     information and retrieval accuracy, RAGEN v2); 0 is never."""
     template_collapse_samples: PositiveInt = 64
-    """Turns in that measurement; its cost grows with the square."""
+    """Turns per measurement; its cost grows with their square."""
     project_name: str = "vagen"
-    """MLflow experiment."""
+    """Name of the MLflow experiment."""
 
     def validates_after(self, iteration: int) -> bool:
         """Whether the validation levels are played after an iteration, counted from 0."""
