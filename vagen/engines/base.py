@@ -1,4 +1,4 @@
-"""What an engine does: the same algorithm on one machine or on many."""
+"""The interface that the local and the distributed engine implement."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -20,36 +20,35 @@ from vagen.storage import FileEntry
 Images = dict[str, bytes]
 """PNG bytes by SHA-256."""
 OnProgress = Callable[[int], None]
-"""Called with the number of rows done since the last call."""
+"""Called with the number of rows processed since the last call."""
 Play = Callable[..., tuple[list[Trajectory], Images]]
-"""Plays episodes, called as `Engine.play` is; with `groups` too where the engine takes it."""
+"""Plays episodes; same arguments as `Engine.play`, and `groups` where the engine supports it."""
 ResultT = TypeVar("ResultT")
 Finish = Callable[[], dict[str, FileEntry]]
-"""Returns once all of a checkpoint is written: digests of its files by name, as far as they were
-taken meanwhile. Called once, from any thread."""
+"""Waits until a checkpoint is written. Returns the digests already computed, by file name. Called
+once, from any thread."""
 
 
 class Engine(Protocol):
-    """Holds policy, critic, reference and optimizers between steps."""
+    """Holds the policy, critic, reference and optimizers between steps."""
 
     version: str | None
-    """Name of the policy's weights: `warm_start` or `iteration-0007`; None while they are no
-    version that is on disk."""
+    """Version of the weights: `warm_start` or `iteration-0007`; None if not on disk."""
     lr_scale: float
-    """What every learning rate is multiplied by; saved and loaded with the weights."""
+    """Factor on every learning rate; saved and loaded with the weights."""
     updates: int
     """Updates made so far; saved and loaded with the weights."""
     config_digest: str
-    """Of the experiment that it was made for."""
+    """Digest of the experiment that the engine was made for."""
     processor: Processor
-    """Of the policy's model."""
+    """Processor of the policy's model."""
     credit: Credit | None
     """Running statistics of `adaptive_credit`; None for other estimators."""
     performance: Performance
-    """How fast it has been."""
+    """Measures the speed of the engine's calls."""
 
     same_logprobs: bool
-    """Whether `play` records what `logprobs` says, but for rounding."""
+    """Whether `play` records the same log-probabilities as `logprobs`, up to rounding."""
 
     @property
     def learns_values(self) -> bool:
@@ -58,7 +57,7 @@ class Engine(Protocol):
 
     @property
     def kl_coef(self) -> float:
-        """Present coefficient of the KL penalty in the reward."""
+        """Current coefficient of the KL penalty in the reward."""
         ...
 
     def play(
@@ -69,32 +68,32 @@ class Engine(Protocol):
         split: str,
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> tuple[list[Trajectory], Images]:
-        """Plays episodes with the present weights; returns them in order, and every frame shown.
+        """Plays episodes with the current weights; returns them in order, and all frames.
 
         Raises:
-            RenderError: The model cannot read what an environment shows, or a prompt is too long.
+            RenderError: The model cannot read an observation, or a prompt is too long.
             EpisodesFailed: Every episode failed in its environment.
         """
         ...
 
     def play_in_background(self, work: Callable[[Play], ResultT]) -> Future[ResultT]:
-        """Plays with the present weights while the engine learns.
+        """Plays with the current weights while the engine learns.
 
         Args:
             work: Called in another thread, with a function that plays as `play` does.
 
         Returns:
-            What `work` will return. Until then `play` and `close` wait.
+            The result of `work`. `play` and `close` wait for it.
 
         Raises:
-            ConfigError: The engine cannot do two things at a time.
+            ConfigError: The engine cannot play and learn at the same time.
         """
         ...
 
     def action_mask(self, row: TokenRow) -> NDArray[np.bool_]:
-        """Bool [T]: tokens the policy loss reads (M^loss, or every token it could have sampled).
+        """Tokens of the policy loss, bool [T]: M^loss, or every token that could be sampled.
 
-        None of a row without sampled tokens.
+        False everywhere in a row without sampled tokens.
         """
         ...
 
@@ -119,37 +118,37 @@ class Engine(Protocol):
         actor: bool = True,
         on_progress: OnProgress | None = None,
     ) -> dict[str, float]:
-        """One PPO update of actor and critic from rows that carry all columns; returns metrics.
+        """One PPO update of actor and critic from rows with all columns; returns metrics.
 
-        Without rows nothing is learnt, and the update counts all the same.
+        An update without rows learns nothing but is counted.
         """
         ...
 
     def begin_save(self, directory: Path) -> Finish:
-        """Copies all that `load` needs to go on identically to host memory, to be written there.
+        """Copies everything that `load` needs to host memory and starts writing it.
 
-        The engine may do whatever comes next while it is written, but save again.
+        The engine may do anything except another save in the meantime.
 
         Args:
-            directory: Is there; every node sees it.
+            directory: An existing folder that every node can read.
 
         Returns:
-            What ends the writing; its `OSError` is of the disk and leaves the engine as it is.
+            Ends the writing. An `OSError` is the disk's and does not damage the engine.
         """
         ...
 
     def save(self, directory: Path) -> None:
-        """Begins and ends it."""
+        """Writes a checkpoint and waits until it is written."""
         ...
 
     def load(self, directory: Path, *, version: str) -> None:
-        """Takes up what `save` wrote."""
+        """Restores a checkpoint of `save`."""
         ...
 
     def profiled(self, path: Path) -> AbstractContextManager[None]:
-        """Records what the networks compute in a block, on the first rank, as a Chrome trace."""
+        """Records the computation of a block on the first rank as a Chrome trace."""
         ...
 
     def close(self) -> None:
-        """Lets everything go; the engine cannot be used any more."""
+        """Frees all resources; the engine cannot be used afterwards."""
         ...

@@ -1,7 +1,7 @@
-"""What one optimizer step minimises, as both engines compute it.
+"""Losses of one optimizer step, which both engines compute.
 
-Each is a share of its mini batch's loss: with the mini batch's denominator the micro batches add
-up exactly, however it is cut. The formulas are in `vagen.learning`.
+Each loss is a share of its mini batch's: divided by the mini batch's denominator, micro batches add
+up exactly, however they are cut. The formulas are in `vagen.learning`.
 
 Shape legend: N tokens of some rows laid end to end, M action tokens (those the policy loss reads).
 """
@@ -32,18 +32,18 @@ from vagen.learning.aggregate import LossAggMode
 from vagen.rollout.types import TokenRow
 
 CRITIC_MASK = "critic_mask"
-"""Column with 1 where the critic has a target."""
+"""Column with 1 on the critic's training targets."""
 
 TRAJECTORY_TOKENS = "trajectory_tokens"
-"""Column with the number of the trajectory's action tokens in all its rows."""
+"""Column with the number of the trajectory's action tokens over all its rows."""
 COVARYING = "covarying"
-"""Column with 1 on the tokens that `clip_cov` and `kl_cov` hold back."""
+"""Column with 1 on the tokens that `clip_cov` and `kl_cov` restrict."""
 PER_TRAJECTORY = "trajectory-mean-token-mean"
 
 Column = Callable[[str], Tensor]
-"""A row's column or field by name, float32 at the tokens in question."""
+"""Returns a row's column or field by name, float32 at the tokens of the caller."""
 Loss = tuple[Tensor, dict[str, Aggregate]]
-"""0-d share of the mini batch's loss, and metrics that add up."""
+"""Share of the mini batch's loss, 0-d, and metrics that add up."""
 
 
 def actor_objective(
@@ -59,15 +59,15 @@ def actor_objective(
     """Clipped policy loss, minus the entropy bonus, plus the KL loss.
 
     Args:
-        logprobs: float32 [M], of the action tokens under the present weights.
-        entropy: float32 [M], of the distributions that they were drawn from, nats.
-        column: Gives [M] of `old_logprobs` and `advantages`; `rollout_logprobs` and `loss_mask` for
+        logprobs: float32 [M], of the action tokens under the current weights.
+        entropy: float32 [M], of the distributions they were drawn from, in nats.
+        column: Gets [M] of `old_logprobs` and `advantages`; `rollout_logprobs` and `loss_mask` for
             truncated importance weights, `turn_index` for `gspo_turn`, `COVARYING` for `clip_cov`
             and `kl_cov`, `ref_logprobs` for a KL loss, `TRAJECTORY_TOKENS` for `PER_TRAJECTORY`.
         row_ids: int64 [M], the row of each action token.
-        denominator: Of the mini batch (`actor_denominator`).
-        config: Clips, the KL loss, how tokens are averaged.
-        entropy_coeff: Weight of the entropy bonus, which `entropy_ctrl` may have moved.
+        denominator: `actor_denominator` of the mini batch.
+        config: Clips, KL loss and averaging mode.
+        entropy_coeff: Weight of the entropy bonus, possibly adapted by `entropy_ctrl`.
     """
     every = torch.ones_like(logprobs, dtype=torch.bool)
     mode = _over_rows(config.loss_agg_mode)
@@ -128,10 +128,10 @@ def critic_objective(
 
     Args:
         after: float32 [N], the critic's value after each token.
-        column: Gives [N] of `values`, `returns` and `CRITIC_MASK`.
-        denominator: Of the mini batch (`critic_denominator`).
+        column: Gets [N] of `values`, `returns` and `CRITIC_MASK`.
+        denominator: `critic_denominator` of the mini batch.
         cliprange_value: See `value_loss`.
-        value_shift: By how much all values were moved since `values`; the clip moves along.
+        value_shift: Shift of all values since `values`, which the clip accounts for.
     """
     before = torch.cat([after.new_zeros(1), after[:-1]])
     return value_loss(
@@ -150,7 +150,7 @@ def actor_denominator(
     action_mask: Callable[[TokenRow], NDArray[np.bool_]],
     config: ActorConfig,
 ) -> Tensor:
-    """What the actor's loss over a mini batch is divided by, 0-d."""
+    """Denominator of the actor's loss over a mini batch, 0-d."""
     masks = [action_mask(row) for row in rows]
     ids = list(range(len(rows)))
     if config.loss_agg_mode.startswith("trajectory-"):
@@ -164,7 +164,7 @@ def actor_denominator(
 def count_trajectory_tokens(
     rows: Sequence[TokenRow], *, action_mask: Callable[[TokenRow], NDArray[np.bool_]]
 ) -> None:
-    """Sets `TRAJECTORY_TOKENS` of rows among which are all of each trajectory."""
+    """Sets `TRAJECTORY_TOKENS`; the rows must contain whole trajectories."""
     counts: Counter[str] = Counter()
     for row in rows:
         counts[row.trajectory_id] += int(action_mask(row).sum())
@@ -180,9 +180,9 @@ def mark_covarying(
     config: PolicyLossConfig,
     draws: np.random.Generator,
 ) -> None:
-    """Sets `COVARYING` of the rows of a mini batch, by the log-probabilities before the update.
+    """Sets `COVARYING` of a mini batch from the log-probabilities before the update.
 
-    So the choice is the same however the mini batch is cut, and known before the step.
+    So the selection does not depend on micro batches and is known before the step.
     """
     masks = [action_mask(row) for row in rows]
     logprobs, advantages = (
@@ -205,11 +205,11 @@ def mark_covarying(
 
 
 def _over_rows(mode: str) -> LossAggMode:
-    """What remains to be done where the weights of tokens and the denominator are known."""
+    """Aggregation within rows when token weights and the denominator are given."""
     return "seq-mean-token-sum" if mode.startswith("trajectory-") else cast(LossAggMode, mode)
 
 
 def critic_denominator(rows: Sequence[TokenRow]) -> Tensor:
-    """Tokens of a mini batch that the critic learns on, 0-d."""
+    """Number of the critic's training tokens in a mini batch, 0-d."""
     line = np.concatenate([row.columns[CRITIC_MASK] for row in rows])
     return loss_denominator(torch.from_numpy(line), "token-mean")

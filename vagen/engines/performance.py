@@ -1,4 +1,4 @@
-"""How fast an engine computes: tokens per second and, on GPUs, utilisation and memory."""
+"""Speed of an engine: tokens per second and, on GPUs, utilisation and memory."""
 
 import time
 from collections.abc import Iterator
@@ -13,20 +13,20 @@ GIB = 1 << 30
 
 @dataclass(slots=True)
 class _Total:
-    """Calls of one kind, added up."""
+    """Totals over all calls of one kind."""
 
     tokens: int = 0
     seconds: float = 0.0
     utilised: float = 0.0
-    """Seconds times utilisation."""
+    """Sum of seconds times utilisation."""
     allocated: int = 0
     reserved: int = 0
 
 
 class Performance:
-    """Adds up what the calls of an engine measured, until somebody takes it.
+    """Accumulates measurements of an engine's calls until `take`.
 
-    A call is `logprobs`, `reference`, `values`, `update_actor` or `update_critic`.
+    Kinds of calls are `logprobs`, `reference`, `values`, `update_actor` and `update_critic`.
     """
 
     def __init__(self) -> None:
@@ -42,15 +42,15 @@ class Performance:
         allocated: int = 0,
         reserved: int = 0,
     ) -> None:
-        """Counts one call.
+        """Adds one call.
 
         Args:
-            call: Its kind.
-            tokens: Of all its rows.
-            seconds: That the networks took.
-            mfu: Share of the GPUs' arithmetic that the model's needs, 0 to 1; 0 if not known.
-            allocated: Most bytes of tensors on a GPU; 0 without one.
-            reserved: Most bytes that torch took of a GPU; 0 without one.
+            call: Kind of the call.
+            tokens: Tokens of all its rows.
+            seconds: Time of the networks.
+            mfu: Model FLOPs utilisation of the GPUs, 0 to 1; 0 if unknown.
+            allocated: Peak bytes of tensors on a GPU; 0 without one.
+            reserved: Peak bytes that torch reserved on a GPU; 0 without one.
         """
         total = self._totals.setdefault(call, _Total())
         total.tokens += tokens
@@ -61,7 +61,7 @@ class Performance:
 
     @contextmanager
     def measured(self, call: str, tokens: int, device: torch.device) -> Iterator[None]:
-        """Counts the block as a call of this process on a device."""
+        """Measures the block as a call of this process on a device."""
         cuda = device.type == "cuda"
         if cuda:
             torch.cuda.reset_peak_memory_stats(device)
@@ -75,7 +75,7 @@ class Performance:
         self.add(call, tokens=tokens, seconds=time.perf_counter() - start, **memory)
 
     def take(self) -> dict[str, float]:
-        """Metrics of all calls since the last time, as `vagen.metrics` declares them."""
+        """Metrics of all calls since the last `take`, as `vagen.metrics` declares them."""
         metrics = {}
         for call, total in self._totals.items():
             values = {
@@ -90,14 +90,14 @@ class Performance:
 
 
 def start_trace() -> torch.profiler.profile:
-    """Begins to record what this process computes, on GPUs as well."""
+    """Starts a profile of this process, including GPUs."""
     trace = torch.profiler.profile()
     trace.start()
     return trace
 
 
 def write_trace(trace: torch.profiler.profile, path: Path) -> None:
-    """Ends a trace and writes it, for chrome://tracing or Perfetto; `.gz` is compressed."""
+    """Ends a profile and writes it for chrome://tracing or Perfetto; `.gz` is compressed."""
     trace.stop()
     path.parent.mkdir(parents=True, exist_ok=True)
     trace.export_chrome_trace(str(path))

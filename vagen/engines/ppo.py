@@ -1,4 +1,4 @@
-"""The PPO update that both engines make: which rows make a step, in which order, at which rate."""
+"""The PPO update of both engines: rows of each step, order of steps, learning rates."""
 
 import json
 import math
@@ -46,41 +46,41 @@ STATE = "engine.json"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is to be done to one network with one mini batch."""
+    """An optimizer step of one network on one mini batch."""
 
     network: NetworkName
     denominator: Tensor
-    """What the summed loss is divided by, 0-d."""
+    """Divisor of the summed loss, 0-d."""
     lr: float
     grad_clip: float
     """Gradients are scaled down to this norm."""
     grad_norm_threshold: float
-    """A step whose gradient norm is not finite or at least this must be skipped."""
+    """A step is skipped if its gradient norm is not finite or reaches this."""
     value_shift: float = 0.0
-    """By how much all values were moved since the rows' `values`."""
+    """Shift of all values since the rows' `values`."""
     cliprange_value: float = math.inf
-    """How far a value may move from there."""
+    """Most that a value may move from the shifted old one."""
     entropy_coeff: float = 0.0
     """Weight of the policy's entropy bonus."""
 
     def skips(self, norm: float) -> bool:
-        """Whether a gradient norm is no good."""
+        """Whether a step with this gradient norm is skipped."""
         return not (np.isfinite(norm) and norm < self.grad_norm_threshold)
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of it."""
+    """Gradient norm and metrics of an optimizer step."""
 
     loss: float
     grad_norm: float
     """Before clipping."""
     parts: list[dict[str, Aggregate]]
-    """Metrics of its micro batches."""
+    """Metrics of each micro batch."""
 
 
 class PpoEngine(ABC):
-    """The part of `vagen.engines.base.Engine` that does not depend on where networks live."""
+    """The part of `vagen.engines.base.Engine` that does not depend on where networks run."""
 
     same_logprobs = False
 
@@ -121,25 +121,25 @@ class PpoEngine(ABC):
 
     @property
     def kl_coef(self) -> float:
-        """Present coefficient of the KL penalty in the reward."""
+        """Current coefficient of the KL penalty in the reward."""
         return self.kl_controller.kl_coef
 
     @property
     def entropy_coeff(self) -> float:
-        """Present weight of the entropy bonus."""
+        """Current weight of the entropy bonus."""
         if self.entropy_controller is not None:
             return self.entropy_controller.weight
         return self.config.actor_rollout_ref.actor.entropy_coeff
 
     @property
     def temperature(self) -> float:
-        """The rollout's."""
+        """The rollout's temperature."""
         return self.config.actor_rollout_ref.rollout.temperature
 
     def action_mask(self, row: TokenRow) -> NDArray[np.bool_]:
-        """Bool [T]: tokens the policy loss reads (M^loss, or every token it could have sampled).
+        """Tokens of the policy loss, bool [T]: M^loss, or every token that could be sampled.
 
-        None of a row without sampled tokens, such as one that only fills a batch up.
+        False everywhere in a row without sampled tokens, such as one that pads a batch.
         """
         if self.config.rollout_manager.use_loss_mask:
             return row.loss_mask
@@ -158,11 +158,11 @@ class PpoEngine(ABC):
     ) -> dict[str, float]:
         """One PPO update of actor and critic; see `Engine.update`.
 
-        Rows carry `old_logprobs`, `advantages`, and for a critic `values`, `returns`,
+        Rows have `old_logprobs`, `advantages`, and for a critic `values`, `returns`,
         `critic_mask`; `ref_logprobs` if there is a KL loss. An optimizer step whose gradient norm
-        is not finite or too large is skipped and counted. Without `actor` the critic warms up:
-        `critic.warmup_epochs` passes, no value clip. Without a row, as where the rollout
-        filter keeps nothing, weights and optimizers stay and the update counts as one.
+        is not finite or too large is skipped and counted. `actor=False` warms up the critic:
+        `critic.warmup_epochs` passes, no value clip. Without rows, as when the rollout filter
+        keeps nothing, weights and optimizers stay and the update is counted.
         """
         if not rows:
             self.updates += 1
@@ -215,7 +215,7 @@ class PpoEngine(ABC):
         (directory / STATE).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
 
     def load_state(self, directory: Path) -> None:
-        """Takes up what `save_state` wrote."""
+        """Restores counters and controllers."""
         state = json.loads((directory / STATE).read_text())
         self.updates = state["updates"]
         self.lr_scale = state["lr_scale"]
@@ -226,7 +226,7 @@ class PpoEngine(ABC):
             self.credit.load_state_dict(state["credit"])
 
     def play_in_background(self, work: Callable[[Play], ResultT]) -> Future[ResultT]:
-        """Refused: see `Engine.play_in_background`."""
+        """Raises `ConfigError`: see `Engine.play_in_background`."""
         raise ConfigError(
             "rollout_manager.one_step_off needs an engine that plays while it learns: take "
             "infra.engine=verl, or one_step_off=false"
@@ -234,13 +234,13 @@ class PpoEngine(ABC):
 
     @contextmanager
     def profiled(self, path: Path) -> Iterator[None]:
-        """Writes what the block computes as a Chrome trace; see `Engine.profiled`."""
+        """Writes a Chrome trace of the block; see `Engine.profiled`."""
         trace = start_trace()
         yield
         write_trace(trace, path)
 
-    def close(self) -> None:  # noqa: B027  # nothing is held by default
-        """Lets everything go; the engine cannot be used any more."""
+    def close(self) -> None:  # noqa: B027  # optional for subclasses
+        """Frees all resources; the engine cannot be used afterwards."""
 
     @abstractmethod
     def begin_save(self, directory: Path) -> Finish:
@@ -254,11 +254,11 @@ class PpoEngine(ABC):
         images: Images,
         on_progress: OnProgress | None,
     ) -> StepResult:
-        """Makes one optimizer step from the rows of a mini batch."""
+        """Makes one optimizer step on a mini batch."""
 
     @abstractmethod
     def _shift_values(self, shift: float) -> None:
-        """Moves the value head's bias."""
+        """Adds to the value head's bias."""
 
     def _train(
         self,
@@ -271,9 +271,9 @@ class PpoEngine(ABC):
         epochs: int,
         **more: float,
     ) -> dict[str, float]:
-        """All mini batches of one network: `ppo_mini_batch_size` trajectories, all rows of each.
+        """Steps on all mini batches: `ppo_mini_batch_size` trajectories each, with all their rows.
 
-        `more` is what a step of this network knows besides.
+        `more` holds further arguments of this network's `Step`.
         """
         actor, critic = self.config.actor_rollout_ref.actor, self.config.critic
         config: ActorConfig | CriticConfig = actor if network == "actor" else critic
@@ -294,7 +294,7 @@ class PpoEngine(ABC):
                     network == "actor"
                     and self.entropy_controller is None
                     and not any(row.columns["advantages"].any() for row in mini)
-                ):  # Adam would make a whole step of the bonus alone
+                ):  # Adam would take a full step along the bonus
                     weights["entropy_coeff"] = 0.0
                 step = Step(
                     network=network,
@@ -335,21 +335,21 @@ class PpoEngine(ABC):
         return config.lr * factor * self.lr_scale
 
     def _center_critic(self, rows: Sequence[TokenRow]) -> float:
-        """Moves the value head's bias such that the mean value is the mean return.
+        """Shifts the value head's bias so that the mean value equals the mean return.
 
         Returns:
-            By how much; the value clip is around the old values moved alike.
+            The shift, which also moves the centre of the value clip.
         """
         error = np.concatenate([row.columns["returns"] - row.columns["values"] for row in rows])
         mask = np.concatenate([row.columns[CRITIC_MASK] for row in rows]) != 0
         shift = float(error[mask].mean()) if mask.any() else 0.0
-        if not np.isfinite(shift):  # the steps will be skipped as well
+        if not np.isfinite(shift):  # the steps will be skipped too
             return 0.0
         self._shift_values(shift)
         return shift
 
     def _update_kl_controller(self, rows: Sequence[TokenRow]) -> None:
-        """Shows the controller the batch's mean divergence from the reference."""
+        """Updates the KL controller with the batch's mean divergence from the reference."""
         if "ref_logprobs" not in rows[0].columns:
             return
         total = sum(
@@ -362,7 +362,7 @@ class PpoEngine(ABC):
 
 
 def _by_trajectory(rows: Sequence[TokenRow]) -> list[list[TokenRow]]:
-    """The rows of each trajectory, both in order of appearance."""
+    """Rows grouped by trajectory, in order of appearance."""
     found: dict[str, list[TokenRow]] = {}
     for row in rows:
         found.setdefault(row.trajectory_id, []).append(row)

@@ -1,6 +1,6 @@
 """Weights, adapters and optimizer state as safetensors: no pickle, bit-exact.
 
-What is to be written is copied first, so that the networks may learn while it is written.
+Tensors are copied before they are written, so that training can continue meanwhile.
 """
 
 from collections.abc import Mapping
@@ -13,31 +13,31 @@ from torch import Tensor, nn
 from vagen.models.lora import has_adapters, merged_state
 
 Files = dict[str, dict[str, Tensor]]
-"""Tensors by the file that they belong into; copies on the CPU."""
+"""Tensors by the name of their file; copies on the CPU."""
 
 
 def host_copy(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the CPU, each on its own."""
+    """Copies on the CPU; no two share memory."""
     return {
         name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()
     }
 
 
 def module_state(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of a module's weights, adapters merged; tied ones once each."""
+    """A copy of a module's weights with adapters merged; tied weights appear once."""
     return host_copy(merged_state(module))
 
 
 def load_module(path: Path, module: nn.Module) -> None:
-    """Restores what `module_state` was."""
+    """Loads weights that `module_state` returned."""
     module.load_state_dict(load_file(path))
 
 
 def learner_files(name: str, module: nn.Module, optimizer: torch.optim.Optimizer) -> Files:
-    """What a network needs to go on learning beside its (merged) weights.
+    """The files a network needs, besides its merged weights, to resume training.
 
-    `<name>_optimizer.safetensors`, and if there are adapters, `<name>_adapters.safetensors`: every
-    parameter that is trained, a value head too.
+    `<name>_optimizer.safetensors` and, with adapters, `<name>_adapters.safetensors`: all trained
+    parameters, including a value head.
     """
     files = {f"{name}_optimizer.safetensors": _moments(optimizer, module)}
     if has_adapters(module):
@@ -48,10 +48,10 @@ def learner_files(name: str, module: nn.Module, optimizer: torch.optim.Optimizer
 def load_learner(
     directory: Path, name: str, module: nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Restores what `learner_files` held.
+    """Restores the state in `learner_files`.
 
     Raises:
-        ValueError: The adapters are of other layers.
+        ValueError: The adapters belong to other layers.
     """
     _load_moments(directory / f"{name}_optimizer.safetensors", optimizer, module)
     if has_adapters(module):
@@ -66,7 +66,7 @@ def load_learner(
 
 
 def _moments(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:
-    """The moments of every parameter, `<parameter>|<moment>`."""
+    """Optimizer moments of every parameter, as `<parameter>|<moment>`."""
     names: dict[Tensor, str] = {p: name for name, p in module.named_parameters()}
     return host_copy(
         {
@@ -78,7 +78,7 @@ def _moments(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, T
 
 
 def _load_moments(path: Path, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
-    """Restores what `_moments` found; parameters that had no state yet have none."""
+    """Restores the result of `_moments`; parameters without saved state get none."""
     parameters = dict(module.named_parameters())
     optimizer.state.clear()
     for name, value in load_file(path).items():

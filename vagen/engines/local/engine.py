@@ -1,7 +1,7 @@
-"""The engine for one machine: actor, critic and reference in this process, torch only.
+"""The engine for one machine: actor, critic and reference in this process, with torch only.
 
-On a CPU forks of the process take their share of every batch (`vagen.engines.local.helpers`). The
-weights are the same memory; what learns from the gradients is here alone.
+On a CPU, forked processes compute parts of every batch (`vagen.engines.local.helpers`). They share
+the weights; only this process has optimizers.
 
 Shape legend: R rows, T tokens of a row, N tokens of a packed line, M action tokens of a line.
 """
@@ -51,9 +51,9 @@ from vagen.storage import write_files
 LossOf = Callable[[Sequence[TokenRow], PackedRows, Step], Loss]
 """The loss of one micro batch."""
 LEAST_TOKENS = 1536
-"""Tokens that are worth a unit."""
+"""Fewest tokens of a unit."""
 LEAST_EPISODES = 64
-"""Episodes that are worth a unit: a step of generation costs little more for many."""
+"""Fewest episodes of a unit: a decode step costs little more for many."""
 
 
 class LocalEngine(PpoEngine):
@@ -78,12 +78,12 @@ class LocalEngine(PpoEngine):
             config: The experiment.
             model_path: Weights of the policy at the start of reinforcement learning; also the
                 reference.
-            device: Where all of it goes.
-            dtype: Of the weights.
+            device: Device of all networks.
+            dtype: Type of the weights.
             version: Name of the weights.
-            environments: Where environments run; None is the default.
-            helpers: Processes that compute beside this one; on a CPU only, where they change no
-                number. Then torch's threads are one each.
+            environments: Where environments run; None for the default.
+            helpers: Number of helper processes, on a CPU only. They do not change results. With
+                them, torch uses one thread per process.
 
         Raises:
             ModelError: The model cannot be loaded.
@@ -96,7 +96,7 @@ class LocalEngine(PpoEngine):
         self.environments = environments
         self.dtype = dtype
         self._frames = ImageCache(self.processor)
-        # With adapters the base is frozen, and whoever else starts from it reads the same weights.
+        # With adapters the base is frozen, so all models loaded from it share its memory.
         adapters = config.actor_rollout_ref.model.lora_rank > 0
         critic_adapters = config.critic.model.lora_rank > 0
         self.critic = self.critic_optimizer = None
@@ -117,7 +117,7 @@ class LocalEngine(PpoEngine):
         self._helpers = Helpers(self, {k: v for k, v in learners.items() if v is not None}, helpers)
 
     def policy(self, *, slots: int) -> LocalPolicy:
-        """A policy over the present weights."""
+        """A policy with the present weights."""
         return LocalPolicy(self.actor, slots=slots)
 
     def play(
@@ -128,7 +128,7 @@ class LocalEngine(PpoEngine):
         split: str,
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> tuple[list[Trajectory], Images]:
-        """Plays episodes with the present weights; see `Engine.play`."""
+        """Plays episodes with the current weights; see `Engine.play`."""
         check_rendering(self.config, self.processor, split, self.environments)
         parts = self._parts(len(specs), LEAST_EPISODES)
         chosen = [[specs[i] for i in part] for part in np.array_split(np.arange(len(specs)), parts)]
@@ -156,7 +156,7 @@ class LocalEngine(PpoEngine):
         concurrency: int,
         finish: OnMessage,
     ) -> Images:
-        """A unit of `play`: says every trajectory, and returns the frames."""
+        """Plays one unit of episodes; reports every trajectory and returns the frames."""
         _, images = play(
             self.config,
             specs,
@@ -182,7 +182,7 @@ class LocalEngine(PpoEngine):
     def logprobs_of(
         self, rows: Sequence[TokenRow], images: Images, reference: bool, _: OnMessage
     ) -> list[NDArray[np.float32]]:
-        """A unit of `logprobs`."""
+        """One unit of `logprobs`."""
         model = self.reference if reference else self.actor
         assert model is not None
         packed = self._pack(rows, images, self.action_mask)
@@ -202,16 +202,16 @@ class LocalEngine(PpoEngine):
     def values_after(
         self, rows: Sequence[TokenRow], images: Images, _: OnMessage
     ) -> list[NDArray[np.float32]]:
-        """A unit of `values`: those after each token, float32 [T] per row."""
+        """One unit of `values`: values after each token, float32 [T] per row."""
         assert self.critic is not None
         packed = self._pack(rows, images, None)
         return packed.split(packed.spread(self.critic(**packed.inputs)[0]))
 
     def begin_save(self, directory: Path) -> Finish:
-        """Copies weights, optimizers and counters, to be written; see `Engine.begin_save`.
+        """Copies weights, optimizers and counters and starts writing them; see `Engine.begin_save`.
 
-        `policy` and `critic.safetensors` hold merged weights, which can be read without adapters;
-        `load` takes the adapters themselves, which merged weights no longer tell exactly.
+        `policy` and `critic.safetensors` hold merged weights, readable without adapters. `load`
+        reads the separate adapter file, since merging is not exactly reversible.
         """
         model = self.actor.model
         files = learner_files("actor", model, self.actor_optimizer)
@@ -228,7 +228,7 @@ class LocalEngine(PpoEngine):
         return partial(write_files, directory, writers)
 
     def load(self, directory: Path, *, version: str) -> None:
-        """Takes up what `save` wrote; the reference, and the base under adapters, stay."""
+        """Restores a checkpoint; the reference and the base under adapters stay."""
         self.version = None
         if not has_adapters(self.actor.model):
             weights = load_model(directory / "policy", device=self.device, dtype=self.dtype)
@@ -250,9 +250,9 @@ class LocalEngine(PpoEngine):
         return self.performance.measured(call, tokens, self.device)
 
     def _parts(self, size: int, least: int) -> int:
-        """How many equal parts of at least some size a batch is cut into.
+        """Number of equal parts that a batch is cut into, each at least `least` in size.
 
-        A power of two: as many processes as laptops have cores then take equal shares.
+        A power of two, so that 2, 4 or 8 processes get equal shares.
         """
         if self.device.type != "cpu" or size < least:
             return 1
@@ -260,7 +260,7 @@ class LocalEngine(PpoEngine):
 
     def _groups(self, rows: Sequence[TokenRow], ask: TokenMask | None) -> list[list[int]]:
         """Indices of the rows of each micro batch."""
-        # What is left of rows with one prompt may be little: it is worth two processes still.
+        # The remaining rows with one prompt may be few; two processes still pay off.
         least = min(2, self._parts(sum(len(row.input_ids) for row in rows), LEAST_TOKENS))
         return list(
             micro_batches(
@@ -278,7 +278,7 @@ class LocalEngine(PpoEngine):
         images: Images,
         *options: Any,
     ) -> list[NDArray[np.float32]]:
-        """What a network says of each row."""
+        """A network's output for each row."""
         groups = self._groups(rows, ask)
         units = ((*_some(rows, images, group), *options) for group in groups)
         found = self._helpers.map(method, units, lambda _: None)
@@ -296,7 +296,7 @@ class LocalEngine(PpoEngine):
         images: Images,
         on_progress: OnProgress | None,
     ) -> StepResult:
-        """Micro batches add up to the mini batch exactly."""
+        """Accumulates micro batch gradients so that they sum exactly to the mini batch's."""
         module, optimizer, _, ask = self._learner(step.network)
         for group in optimizer.param_groups:
             group["lr"] = step.lr
@@ -315,7 +315,7 @@ class LocalEngine(PpoEngine):
     def learn_from(
         self, step: Step, rows: Sequence[TokenRow], images: Images, done: OnMessage
     ) -> tuple[float, dict[str, Aggregate]]:
-        """A unit of `_step`: adds to the gradients; returns the loss and its metrics."""
+        """One unit of `_step`: adds to the gradients; returns the loss and its metrics."""
         module, _, loss, ask = self._learner(step.network)
         module.train()
         value, part = loss(rows, self._pack(rows, images, ask), step)
@@ -364,7 +364,7 @@ class LocalEngine(PpoEngine):
 def _some(
     rows: Sequence[TokenRow], images: Images, indices: Iterable[int]
 ) -> tuple[list[TokenRow], Images]:
-    """Some of the rows, and the images that they show."""
+    """The selected rows, and the images they show."""
     chosen = [rows[i] for i in indices]
     return chosen, {digest: images[digest] for row in chosen for digest in row.images}
 

@@ -1,9 +1,9 @@
-"""Batched generation for many conversations at once, their key/value caches kept across turns.
+"""Batched generation for many conversations, whose key/value caches persist across turns.
 
-Requests come from coroutines, one per trajectory. A loop serves them: it feeds what is new in each
-waiting conversation (prefill), then draws one token per step for all that are answering (decode).
-Slots of answering conversations are kept side by side, so that a decode step works on a view of
-the cache and never copies it.
+Requests come from coroutines, one per trajectory. A server loop feeds the new tokens of each
+waiting conversation (prefill), then draws one token per step for all answering ones (decode). The
+slots of answering conversations are adjacent, so that a decode step uses a view of the cache
+without a copy.
 
 Shape legend: A active rows, n new tokens, V vocabulary.
 """
@@ -26,23 +26,23 @@ from vagen.models.vision import image_inputs
 from vagen.rollout.types import Generation, Sampling
 
 PREFILL_SHARE = 0.25
-"""Prefill as soon as this share of the live conversations waits (or none is answering)."""
+"""Prefill starts once this share of live conversations waits, or if none is answering."""
 
 LEAST_ALIKE = 0.1
-"""A beginning that all share is attended to at once if it is this share of the longest context."""
+"""A common prefix is attended to at once if it is at least this share of the longest context."""
 
 
 @dataclass(eq=False)
 class _Conversation:
-    """One conversation's place in the cache and its request under way."""
+    """A conversation's slot in the cache and its current request."""
 
     slot: int
     length: int = 0
     """Tokens in the cache."""
     position: int = 0
-    """First free rotary position."""
+    """First unused rotary position."""
     ids: list[int] = field(default_factory=list)
-    """Ids known to the cache, the last sampled one excepted."""
+    """Token ids in the cache, without the last sampled one."""
     images: int = 0
     pending: list[int] = field(default_factory=list)
     """Ids to feed next."""
@@ -51,7 +51,7 @@ class _Conversation:
     """Text of the first prompt up to its first image."""
     sampling: Sampling = field(default_factory=Sampling)
     uniforms: list[float] = field(default_factory=list)
-    """One uniform draw in [0, 1) per token of the answer."""
+    """One uniform draw in [0, 1) per response token."""
     out: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     done: "asyncio.Future[Generation] | None" = None
@@ -64,9 +64,9 @@ class LocalPolicy:
         """Prepares a cache.
 
         Args:
-            language_model: Its weights may change between rollouts, not during one.
-            slots: Most conversations alive at once.
-            length: Tokens per slot to begin with; it grows as needed.
+            language_model: Its weights may change between rollouts but not during one.
+            slots: Maximum number of live conversations.
+            length: Initial number of tokens per slot; grows as needed.
         """
         self.language_model = language_model
         self.processor = language_model.processor
@@ -91,11 +91,11 @@ class LocalPolicy:
     async def generate(
         self, *, request_id: str, prompt_ids: list[int], images: list[Image], sampling: Sampling
     ) -> Generation:
-        """Continues a prompt; only what the cache does not hold yet is computed.
+        """Continues a prompt; computes only tokens that are not in the cache.
 
         Raises:
-            ValueError: The prompt does not continue what was cached under `request_id`, or there
-                are more live conversations than slots.
+            ValueError: The prompt does not extend the cached one of `request_id`, or there are more
+                live conversations than slots.
         """
         conversation = self._by_id.get(request_id) or self._open(request_id)
         known = conversation.ids
@@ -114,12 +114,12 @@ class LocalPolicy:
         self._waiting.append(conversation)
         if self._server is None or self._server.done():
             self._server = asyncio.ensure_future(self._serve())
-            # Ctrl-C is raised in the server and ends the loop: nobody is left to look at it.
+            # The task raises on Ctrl-C and nothing awaits it then: retrieve the exception.
             self._server.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await conversation.done
 
     def release(self, request_id: str) -> None:
-        """Frees the conversation's slot; a request still under way is dropped."""
+        """Frees the conversation's slot and drops its pending request."""
         conversation = self._by_id.pop(request_id, None)
         if conversation is not None:
             if conversation in self._waiting:
@@ -141,7 +141,7 @@ class LocalPolicy:
         return conversation
 
     async def _serve(self) -> None:
-        """Serves until nobody waits and nobody answers."""
+        """Runs until no conversation waits or answers."""
         try:
             while True:
                 await asyncio.sleep(0)
@@ -154,7 +154,7 @@ class LocalPolicy:
                     self._decode()
                 elif not self._waiting:
                     return
-        except Exception as error:  # whatever broke belongs to those who wait for it
+        except Exception as error:  # raised in every waiting caller
             for conversation in [*self._waiting, *self._active]:
                 if conversation.done is not None and not conversation.done.done():
                     conversation.done.set_exception(error)
@@ -162,9 +162,10 @@ class LocalPolicy:
 
     @torch.inference_mode()
     def _prefill(self) -> None:
-        """Feeds what is new in every waiting conversation and draws the first token of each.
+        """Feeds the new tokens of every waiting conversation and draws the first response token of
+        each.
 
-        Of new conversations with one prompt the first is fed, and the others get a copy.
+        Of new conversations with equal prompts only the first is computed; the others get a copy.
         """
         leaders: dict[Any, _Conversation] = {}
         followers = []
@@ -209,9 +210,9 @@ class LocalPolicy:
         self._draw(everyone, hidden[places[:, 0], places[:, 1]])
 
     def _share_beginnings(self, fresh: list[_Conversation]) -> None:
-        """Fills the slots of new conversations with the text that they begin with, if known.
+        """Fills the slots of new conversations with their cached common prefix, if there is one.
 
-        It is computed for the first of several conversations and copied to the others.
+        A prefix that several conversations share is computed for the first and copied.
         """
         for c in fresh:
             pending = np.asarray(c.pending[:-1], dtype=np.int32)
@@ -252,9 +253,9 @@ class LocalPolicy:
         images: list[ProcessedImage],
         alike: int = 0,
     ) -> Tensor:
-        """Hidden states [A, n, hidden] of new tokens; their keys and values go to the cache.
+        """Hidden states [A, n, hidden] of new tokens; adds their keys and values to the cache.
 
-        The first `alike` cached tokens of the batch are known to be equal.
+        The first `alike` cached tokens are equal in all rows of the batch.
         """
         new = ids.shape[1]
         start = torch.tensor([c.length for c in batch], device=self.device)
@@ -275,7 +276,7 @@ class LocalPolicy:
         )
 
     def _draw(self, batch: list[_Conversation], hidden: Tensor) -> None:
-        """Samples a token per row from hidden states [A, hidden]; ends what is finished."""
+        """Samples a token per row from hidden states [A, hidden]; ends finished conversations."""
         logits = self.language_model.logits(hidden)
         uniforms = torch.tensor(
             [c.uniforms[len(c.out)] for c in batch], dtype=torch.float64, device=self.device
@@ -292,7 +293,7 @@ class LocalPolicy:
             self._finish(c)
 
     def _finish(self, conversation: _Conversation) -> None:
-        """Ends a conversation's turn and hands its answer over."""
+        """Ends a conversation's turn and returns its response to the caller."""
         self._retire(conversation)
         stop = conversation.out[-1] == self.processor.eos_id
         assert conversation.done is not None
@@ -302,16 +303,16 @@ class LocalPolicy:
             )
 
     def _retire(self, conversation: _Conversation) -> None:
-        """Takes a conversation out of the answering range."""
+        """Moves a conversation out of the range of answering slots."""
         last = self._active[-1]
         place = conversation.slot
         self._move(conversation, last.slot)
         self._active[place] = last
         self._active.pop()
 
-    @torch.inference_mode()  # as the cache grows in it, it can be written to in no other
+    @torch.inference_mode()  # the cache is an inference tensor
     def _move(self, conversation: _Conversation, slot: int) -> None:
-        """Puts a conversation into a slot; whoever was there takes its place."""
+        """Moves a conversation to a slot, exchanging places with its occupant."""
         other = self._order[slot]
         if other is conversation:
             return
@@ -329,8 +330,8 @@ def sample(logits: Tensor, options: list[Sampling], uniforms: Tensor) -> tuple[T
 
     Args:
         logits: float32 [A, V]; banned tokens are -inf.
-        options: Of each row.
-        uniforms: float64 [A] in [0, 1): a row's draw depends on its own number alone.
+        options: Sampling options of each row.
+        uniforms: float64 [A] in [0, 1): a row's draw depends only on its own number.
 
     Returns:
         Token ids int64 [A], and their log-probabilities float32 [A] at the row's temperature,
@@ -359,7 +360,7 @@ def sample(logits: Tensor, options: list[Sampling], uniforms: Tensor) -> tuple[T
 
 
 def _restrict(probs: Tensor, options: list[Sampling]) -> Tensor:
-    """Zeroes what top-k and top-p exclude; the most probable token always stays."""
+    """Zeroes the probabilities that top-k and top-p exclude; keeps the most probable token."""
     ordered, order = probs.sort(-1, descending=True)
     rank = torch.arange(probs.shape[-1], device=probs.device)
     top_k = torch.tensor(

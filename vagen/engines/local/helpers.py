@@ -1,8 +1,8 @@
-"""Processes that compute beside this one, on the same weights, one thread each.
+"""Forked processes with one thread each that compute on the same weights as this process.
 
-Work on a batch comes in units, cut by the batch alone. A unit is computed by itself, on one thread,
-and what units add up to is added in their order. So how many processes there are, and which of them
-takes which unit, changes no number.
+A batch is cut into units independently of the number of processes. Each unit is computed on one
+thread, and results are summed in order of units. So the number of processes and the assignment of
+units do not change results.
 """
 
 import mmap
@@ -23,13 +23,13 @@ from torch import Tensor, nn
 from vagen.forks import begin_fork
 
 OnMessage = Callable[[Any], None]
-"""Takes what a unit says while it is computed."""
+"""Receives messages that a unit sends while it is computed."""
 Unit = tuple[Any, ...]
-"""Arguments of a method, but for the last one, which is where to say things (`OnMessage`)."""
+"""Arguments of a method, without the last one, a callback for messages (`OnMessage`)."""
 PARTS = 8
-"""Most units that a batch is cut into if few would do, so that several can be computed at once."""
+"""Most units of a small batch, so that several processes can share it."""
 ALIGNMENT = 64
-"""Bytes that the place of a parameter in shared memory is a multiple of, as torch's own are."""
+"""Alignment of parameters in shared memory in bytes, the same as torch's."""
 
 
 class HelperLost(RuntimeError):
@@ -37,27 +37,28 @@ class HelperLost(RuntimeError):
 
 
 def possible_helpers(cores: int) -> int:
-    """How many helpers are of use to a process on a number of cores that are its own.
+    """Number of useful helpers for a process that has `cores` to itself.
 
-    A fork cannot compute gradients where torch has seen an accelerator, and is not safe on macOS.
+    0 where torch has used an accelerator (a fork could not compute gradients) and on macOS (forks
+    are unsafe).
     """
     return min(cores, PARTS) - 1 if sys.platform == "linux" and not torch.cuda.is_available() else 0
 
 
 class Helpers:
-    """Forks of this process that do units of work with the methods of one object.
+    """Forks of this process that call methods of one object on units of work.
 
-    They see the object as it was when they were made, but for the parameters of its networks, which
-    are in shared memory: they are this process's own.
+    They have the object's state at the time of the fork, except for the parameters of its networks,
+    which are in shared memory.
     """
 
     def __init__(self, target: Any, networks: Mapping[str, nn.Module], count: int):
-        """Makes them; this process takes its share of the units too.
+        """Forks the helpers; this process computes units too.
 
         Args:
-            target: Whose methods are called.
-            networks: Those that learn, by name, on a CPU.
-            count: Helpers, at most what `possible_helpers` says.
+            target: The object whose methods are called.
+            networks: Networks to train, by name, on a CPU.
+            count: Number of helpers, at most `possible_helpers`.
         """
         self._target = target
         self._learning = {name: _trained(network) for name, network in networks.items()}
@@ -69,12 +70,12 @@ class Helpers:
             self._helpers.append(_Helper(self, _shared_memory(size), list(self._helpers)))
 
     def map(self, method: str, units: Iterable[Unit], hear: OnMessage) -> list[Any]:
-        """What the method returns for each unit, in their order.
+        """The method's results for all units, in order.
 
         Args:
             method: Name of the target's method.
-            units: Its arguments.
-            hear: Receives what the units say, one at a time, in any order.
+            units: Arguments of each call.
+            hear: Receives the units' messages, one at a time, in any order.
 
         Raises:
             HelperLost: A helper died.
@@ -84,7 +85,7 @@ class Helpers:
     def add_gradients(
         self, network: str, method: str, units: Iterable[Unit], hear: OnMessage
     ) -> list[Any]:
-        """As `map`, of units that call `backward`: leaves the network with the sum of gradients."""
+        """Like `map`, for methods that call `backward`: sums their gradients into the network."""
         units = list(units)
         if not self._helpers or len(units) == 1:
             return self._map(method, units, hear, None)
@@ -98,12 +99,12 @@ class Helpers:
         return [result for result, _ in found]
 
     def close(self) -> None:
-        """Ends them."""
+        """Ends the helpers."""
         while self._helpers:
             self._helpers.pop().close()
 
     def call(self, method: str, unit: Unit, hear: OnMessage, network: str | None) -> Any:
-        """Does one unit in this process, with its gradients if a network is named."""
+        """Computes one unit in this process, with its gradients if a network is named."""
         gradients = []
         try:
             result = getattr(self._target, method)(*unit, hear)
@@ -114,14 +115,14 @@ class Helpers:
         return result if network is None else (result, gradients)
 
     def pack(self, network: str, slot: Tensor, gradients: list[Tensor | None]) -> list[bool]:
-        """Puts gradients into shared memory; says which there are."""
+        """Copies gradients to shared memory; returns which parameters have one."""
         for room, gradient in zip(_views(slot, self._learning[network]), gradients, strict=True):
             if gradient is not None:
                 room.copy_(gradient)
         return [gradient is not None for gradient in gradients]
 
     def unpack(self, network: str, slot: Tensor, present: list[bool]) -> list[Tensor | None]:
-        """The inverse of `pack`."""
+        """Inverse of `pack`."""
         rooms = _views(slot, self._learning[network])
         return [
             room.clone() if is_there else None
@@ -163,15 +164,15 @@ class Helpers:
 
 
 class _Helper:
-    """One fork, asked over a pipe."""
+    """One fork, called over a pipe."""
 
     def __init__(self, owner: Helpers, slot: Tensor, siblings: Sequence["_Helper"]):
         """Forks.
 
         Args:
-            owner: Whose `call` it serves.
-            slot: Shared memory [parameters] that its gradients come back in.
-            siblings: Made before: their pipes are not its own.
+            owner: Its `call` computes the units.
+            slot: Shared memory [parameters] for the gradients.
+            siblings: Earlier helpers, whose pipes the fork closes.
         """
         self._slot, self._owner = slot, owner
         self._pipe, there = multiprocessing.Pipe()
@@ -189,7 +190,7 @@ class _Helper:
         there.close()
 
     def call(self, method: str, unit: Unit, hear: OnMessage, network: str | None) -> Any:
-        """Has one unit done; see `Helpers.call`."""
+        """Computes one unit in the fork; see `Helpers.call`."""
         try:
             _send(self._pipe, (method, unit, network))
             while (answer := _receive(self._pipe))[0] == "said":
@@ -209,7 +210,7 @@ class _Helper:
         return result, self._owner.unpack(network, self._slot, present)
 
     def close(self) -> None:
-        """Ends it, by a word: a later fork may hold this end of the pipe open."""
+        """Ends it with a message: later forks may hold this end of the pipe open."""
         with suppress(OSError):  # it died
             _send(self._pipe, None)
         self._pipe.close()
@@ -232,14 +233,14 @@ class _Helper:
                 if network is not None:
                     found = (found[0], self._owner.pack(network, self._slot, found[1]))
                 _send(pipe, ("done", found))
-            except BrokenPipeError:  # nobody waits for it any more
+            except BrokenPipeError:  # the parent has gone
                 return
             except Exception as error:
                 _send(pipe, ("raised", _portable(error)))
 
 
 def _send(pipe: Any, content: Any) -> None:
-    """`Connection.send` would put every tensor into a file of shared memory."""
+    """Sends without shared memory: `Connection.send` would create a file for every tensor."""
     pipe.send_bytes(pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL))
 
 
@@ -248,7 +249,7 @@ def _receive(pipe: Any) -> Any:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, or one that says the same, such that it can be sent."""
+    """The error, or a picklable one with the same message."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))
@@ -262,7 +263,7 @@ def _trained(network: nn.Module) -> list[nn.Parameter]:
 
 
 def _places(parameters: Sequence[nn.Parameter]) -> tuple[list[int], int]:
-    """Byte at which each parameter begins when they lie behind one another, and bytes of all."""
+    """First byte of each parameter in one contiguous buffer, and the buffer's size."""
     places, end = [], 0
     for parameter in parameters:
         places.append(end)
@@ -271,12 +272,12 @@ def _places(parameters: Sequence[nn.Parameter]) -> tuple[list[int], int]:
 
 
 def _shared_memory(size: int) -> Tensor:
-    """uint8 [size] that forks see; not of `/dev/shm`, which containers keep small."""
+    """Shared memory, uint8 [size]; not in `/dev/shm`, which is small in containers."""
     return torch.frombuffer(mmap.mmap(-1, max(size, 1)), dtype=torch.uint8)
 
 
 def _views(memory: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Room for each parameter in shared memory."""
+    """A view into shared memory for each parameter."""
     places, _ = _places(parameters)
     return [
         memory[place : place + p.nbytes].view(p.dtype).view(p.shape)
@@ -285,7 +286,7 @@ def _views(memory: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
 
 
 def _share(parameters: Sequence[nn.Parameter]) -> int:
-    """Moves parameters to shared memory; returns its bytes."""
+    """Moves parameters to shared memory; returns the number of bytes."""
     _, size = _places(parameters)
     for parameter, room in zip(parameters, _views(_shared_memory(size), parameters), strict=True):
         room.copy_(parameter.detach())

@@ -1,4 +1,4 @@
-"""Frames of a batch as the vision tower reads them."""
+"""Preprocessed frames of a batch for the vision tower."""
 
 from collections.abc import Sequence
 from weakref import WeakValueDictionary
@@ -11,24 +11,23 @@ from vagen.rollout.types import TokenRow
 
 
 class ImageCache:
-    """Processed images by the digest of their PNG.
+    """Preprocessed images by the digest of their PNG.
 
-    Every pass over a batch shows the same frames: each is decoded once for as long as the processor
-    remembers it.
+    Every pass over a batch needs the same frames; each is decoded once while the cache keeps it.
     """
 
     def __init__(self, processor: Processor):
-        """Starts empty, for the model that `processor` belongs to."""
+        """Starts empty, for the model of `processor`."""
         self.processor = processor
         self._known: WeakValueDictionary[str, ProcessedImage] = WeakValueDictionary()
 
     def shown_by(
         self, rows: Sequence[TokenRow], images: dict[str, bytes]
     ) -> dict[str, ProcessedImage]:
-        """Every image that the rows show.
+        """All images of the rows, preprocessed.
 
         Args:
-            rows: Their `images` name PNG bytes by SHA-256.
+            rows: Rows whose `images` are SHA-256 digests.
             images: PNG bytes by SHA-256.
         """
         wanted = {digest for row in rows for digest in row.images}

@@ -1,4 +1,4 @@
-"""The objectives of one micro batch of packed rows.
+"""Losses of one micro batch of packed rows.
 
 Shape legend: N tokens of a packed line, M action tokens of a line, V vocabulary.
 """
@@ -17,12 +17,12 @@ from vagen.rollout.types import TokenRow
 
 
 def action_logprobs(logits: Tensor, packed: PackedRows, temperature: float) -> Tensor:
-    """Log-probabilities float32 [M] of the targets.
+    """Log-probabilities of the action tokens, float32 [M].
 
     Args:
-        logits: float32 [M, V] at the tokens that predict the action tokens.
+        logits: float32 [M, V], each from the token before an action token.
         packed: The rows.
-        temperature: The rollout's; 0 (greedy) is read as 1.
+        temperature: The rollout's temperature; 0 (greedy) is treated as 1.
     """
     logprobs = torch.log_softmax(_tempered(logits, temperature), -1)
     return logprobs.gather(-1, packed.targets[:, None])[:, 0]
@@ -38,7 +38,7 @@ def actor_loss(
     temperature: float,
     entropy_coeff: float,
 ) -> Loss:
-    """`actor_objective` from logits float32 [M, V] at the tokens that predict action tokens."""
+    """`actor_objective` from logits float32 [M, V], each from the token before an action token."""
     logits = _tempered(logits, temperature)
     return actor_objective(
         action_logprobs(logits, packed, 1.0),
@@ -71,5 +71,5 @@ def critic_loss(
 
 
 def _tempered(logits: Tensor, temperature: float) -> Tensor:
-    """Logits of the distribution that tokens are drawn from."""
+    """Logits at the sampling temperature."""
     return logits if temperature in (0, 1) else logits / temperature

@@ -1,12 +1,12 @@
-"""Rows of different lengths laid end to end, so that no linear layer computes padding.
+"""Packs rows of different lengths end to end, so that linear layers compute no padding.
 
-The model reads no more than it has to. What stands behind the last token that is asked about, such
-as the observation that ended an episode, is left out. What rows begin with stands once in the line,
-and gradients of all rows flow back through it: the prompts of a group's episodes, frames included,
-or the text that all episodes of an environment begin with.
+Only needed tokens are computed. Tokens after the last requested one are left out, such as the
+observation that ended an episode. A common prefix appears once in the line, and gradients of all
+rows flow through it: the prompts of a group's episodes with their frames, or the text at the start
+of all episodes of an environment.
 
-Shape legend: R rows, T tokens of a row, N tokens of all rows, L tokens of the line, M tokens that
-are asked about (action tokens: those the policy loss reads).
+Shape legend: R rows, T tokens of a row, N tokens of all rows, L tokens of the line, M requested
+tokens (action tokens: those the policy loss reads).
 """
 
 from collections import Counter
@@ -27,49 +27,49 @@ from vagen.models.vision import image_inputs
 from vagen.rollout.types import TokenRow
 
 ROW_FIELDS = ("loss_mask", "rollout_logprobs", "turn_index")
-"""Fields of a row that can be read like columns."""
+"""Fields of a row that can be read as columns."""
 
 
 SHARED_LEAST = 0.1
-"""Beginnings are shared if this share of all tokens is saved: attention has to be masked for it."""
+"""Prefixes are shared if that saves this share of all tokens; sharing needs an attention mask."""
 TokenMask = Callable[[TokenRow], NDArray[np.bool_]]
-"""bool [T] of a row: the tokens about which the state before them is asked; never the first."""
+"""bool [T] of a row: tokens to predict from the state before them; never the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowPrefix:
-    """What a model has to read of a row."""
+    """The part of a row that a model has to read."""
 
     ids: NDArray[np.int32]
     images: Sequence[str]
-    """Digests of the frames in it."""
+    """Digests of its frames."""
     prompt: int = 0
-    """Tokens before the first sampled one; 0 if frames cannot be told apart."""
+    """Tokens before the first sampled one; 0 if the tokens do not show where frames begin."""
     frames: int = 0
     """Frames in the prompt."""
 
     @property
     def opening(self) -> tuple[bytes, tuple[str, ...]]:
-        """Equal for equal prompts."""
+        """A key that is equal for equal prompts."""
         return self.ids[: self.prompt].tobytes(), tuple(self.images[: self.frames])
 
 
 def stretch_of(row: TokenRow, ask: TokenMask | None, image_token_id: int | None) -> RowPrefix:
-    """What has to be read of a row, at least a token more than its prompt.
+    """The part of a row that has to be read, at least one token more than its prompt.
 
     Args:
-        row: Any.
-        ask: None asks about the state after every token.
-        image_token_id: Stands for a piece of a frame.
+        row: Any row.
+        ask: Selects the tokens to predict; None requests an output after every token.
+        image_token_id: Placeholder for a patch of a frame.
     """
     is_image = np.equal(row.input_ids, -1 if image_token_id is None else image_token_id)
     begins = is_image & ~np.concatenate([[False], is_image[:-1]])
-    if begins.sum() != len(row.images):  # nothing stands between two of them
+    if begins.sum() != len(row.images):  # adjacent frames without a separator
         return RowPrefix(row.input_ids, row.images)
     end = len(row.input_ids)
     if ask is not None and (asked := ask(row)).any():
         end = int(np.flatnonzero(asked)[-1]) + 1
-    while end < len(is_image) and is_image[end - 1 : end + 1].all():  # a frame is read whole
+    while end < len(is_image) and is_image[end - 1 : end + 1].all():  # never split a frame
         end += 1
     prompt = min(int(row.loss_mask.argmax()), end - 1)
     images = row.images[: begins[:end].sum()]
@@ -78,26 +78,26 @@ def stretch_of(row: TokenRow, ask: TokenMask | None, image_token_id: int | None)
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Model inputs of some rows, and where their sampled tokens are."""
+    """Model inputs of some rows, and the places of their action tokens."""
 
     inputs: dict[str, Any]
     """Keyword arguments of the backbone."""
     lengths: list[int]
     """Tokens T of each row."""
     places: Tensor | None
-    """int64 [N]: place in the line of each token of the rows (of one that is left out, that of the
-    last that is not); None if they are the line."""
+    """int64 [N]: position in the line of each token of the rows; for tokens that are left out, the
+    last position that is not. None if rows and line are the same."""
     actions: Tensor
-    """int64 [M]: place of each action token among the tokens of all rows."""
+    """int64 [M]: position of each action token among the tokens of all rows."""
     predictors: Tensor
-    """int64 [M]: place in the line of the token before it, whose hidden state predicts it."""
+    """int64 [M]: position in the line of the token before it, whose hidden state predicts it."""
     targets: Tensor
     """int64 [M]: ids of the action tokens."""
     row_of: Tensor
-    """int64 [M]: row of each action token, counted within this batch."""
+    """int64 [M]: index of each action token's row in this batch."""
 
     def spread(self, line: Tensor) -> Tensor:
-        """What the model says at the line's tokens [L, ...], at the tokens of all rows [N, ...]."""
+        """Expands outputs at the line's tokens [L, ...] to the tokens of all rows [N, ...]."""
         return line if self.places is None else line.index_select(0, self.places)
 
     def gather(self, rows: Sequence[TokenRow], column: str) -> Tensor:
@@ -112,13 +112,13 @@ class PackedRows:
         return torch.from_numpy(line).to(self.actions.device)
 
     def scatter(self, values: Tensor) -> list[np.ndarray]:
-        """The inverse of `gather`: one float32 [T] array per row, 0 off the action tokens."""
+        """Inverse of `gather`: one float32 [T] array per row, 0 at other tokens."""
         line = torch.zeros(sum(self.lengths), dtype=torch.float32)
         line[self.actions.cpu()] = values.detach().float().cpu()
         return self.split(line)
 
     def split(self, line: Tensor) -> list[np.ndarray]:
-        """Cuts values at the tokens of all rows [N] into one float32 [T] array per row."""
+        """Splits values at the tokens of all rows [N] into one float32 [T] array per row."""
         return [part.numpy() for part in line.detach().float().cpu().split(self.lengths)]
 
 
@@ -134,11 +134,11 @@ def pack(
 
     Args:
         rows: At least one.
-        images: Processed images by digest; every image of the rows is there.
-        processor: Of the model that will read them.
-        device: Of the model.
-        dtype: Of the pixel values.
-        ask: Gives the action tokens. None asks about the state after every token.
+        images: Preprocessed images by digest, with all images of the rows.
+        processor: Processor of the model.
+        device: The model's device.
+        dtype: Type of the pixel values.
+        ask: Selects the action tokens. None requests an output after every token.
     """
     stretches = [stretch_of(row, ask, processor.image_token_id) for row in rows]
     lengths = [len(row.input_ids) for row in rows]
@@ -189,10 +189,10 @@ def pack(
 def families_of(
     stretches: Sequence[RowPrefix], image_token_id: int | None
 ) -> list[tuple[int, int]]:
-    """Neighbours that begin alike: their number, and the tokens of that beginning.
+    """Groups of neighbours with a common prefix: number of rows, and tokens of the prefix.
 
-    Either the whole prompts of neighbours are shared, or the text that all begin with: whichever
-    saves more, if it is worth it. A beginning leaves a token to each.
+    Shares either the whole prompts of neighbours or the text at the start of all, whichever saves
+    more, if it saves enough. At least one token of each row stays outside the prefix.
     """
     openings = [stretch.opening for stretch in stretches]
     counts = Counter(openings)
@@ -212,7 +212,7 @@ def _saved(families: Sequence[tuple[int, int]]) -> int:
 
 
 def _common_text(stretches: Sequence[RowPrefix], image_token_id: int | None) -> int:
-    """Number of tokens of text that all begin with: on an image depends what follows it."""
+    """Number of text tokens that all rows begin with; tokens after an image depend on the image."""
     beginnings = []
     for stretch in stretches:
         ids = stretch.ids[:-1]
@@ -226,15 +226,14 @@ def micro_batches(
 ) -> Iterator[list[int]]:
     """Indices of stretches in groups of at most `max_tokens` tokens, longest first.
 
-    Those with one prompt are neighbours, and it counts once. Similar lengths fall into one group:
-    attention pads to the longest of a group. A stretch longer than `max_tokens` is a group of its
-    own.
+    Rows with the same prompt are neighbours, and the prompt counts once. A group has similar
+    lengths, since attention pads to its longest. A stretch longer than `max_tokens` is a group of
+    its own.
 
     Args:
         stretches: Of any lengths.
-        max_tokens: Of a group.
-        parts: Of the tokens of all: how many groups, of as equal a size as may be, are wanted where
-            fewer would do.
+        max_tokens: Limit of a group.
+        parts: Desired number of groups of equal size if fewer would suffice.
     """
     lengths = [len(stretch.ids) for stretch in stretches]
     first: list[int] = list(range(len(lengths)))

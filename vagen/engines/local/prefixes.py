@@ -1,9 +1,9 @@
-"""Beginnings of first prompts, computed once for all conversations that begin alike.
+"""Key/value caches of common prompt prefixes, computed once.
 
-Episodes of one environment share their system prompt; episodes of one level share all of the first
-message. Only text is shared: what follows an image depends on the image.
+Episodes of an environment share the system prompt; episodes of a level share the first message.
+Only text is shared, as tokens after an image depend on it.
 
-Shape legend: P tokens of a beginning.
+Shape legend: P tokens of a prefix.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 MOST = 8
-"""Beginnings remembered at once."""
+"""Maximum number of cached prefixes."""
 
 
 class Prefixes:
-    """Keys and values of beginnings, by their ids."""
+    """Keys and values of prefixes, by their token ids."""
 
     def __init__(self) -> None:
         self._known: list[tuple[NDArray[np.int32], Tensor]] = []
@@ -27,19 +27,19 @@ class Prefixes:
 
     @property
     def full(self) -> bool:
-        """Whether no further one is remembered."""
+        """Whether the cache is full."""
         return len(self._known) >= MOST
 
     def add(self, ids: NDArray[np.int32], keys_values: Tensor) -> None:
-        """Remembers a beginning: ids int32 [P], and what `SlotCache.read` gave."""
+        """Adds a prefix: ids int32 [P], and the result of `SlotCache.read`."""
         self._known.append((ids, keys_values))
 
     def clear(self) -> None:
-        """Forgets all: the weights may change."""
+        """Empties the cache, as needed before the weights change."""
         self._known.clear()
 
     def longest(self, ids: NDArray[np.int32]) -> Tensor | None:
-        """Keys and values of the longest known beginning of `ids`, [..., P, D]; None if none is."""
+        """Keys and values of the longest cached prefix of `ids`, [..., P, D]; else None."""
         best, best_length = None, 0
         for known, keys_values in self._known:
             reach = min(len(known), len(ids))
@@ -51,7 +51,7 @@ class Prefixes:
 
 
 def common_length(beginnings: Sequence[NDArray[np.int32]]) -> int:
-    """Number of tokens that all of some beginnings, at least one, have in common."""
+    """Length of the longest common prefix of at least one sequence."""
     shortest = min(len(ids) for ids in beginnings)
     same = np.stack([ids[:shortest] for ids in beginnings])
     differs = (same != same[0]).any(0)

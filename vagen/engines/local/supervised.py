@@ -1,4 +1,4 @@
-"""Supervised learning on expert episodes: the warm start of a model that knows nothing yet."""
+"""Supervised learning on expert episodes: the warm start of an untrained model."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ WINDOW = 20
 MAX_TOKENS = 8192
 """Tokens of a packed line."""
 PARTS = 2
-"""Parts that a batch is cut into on a CPU."""
+"""Number of parts that a batch is cut into on a CPU."""
 SPOKEN = attrgetter("loss_mask")
-"""Of a row: the expert's tokens, which are to be predicted."""
+"""Selects the expert's tokens of a row."""
 
 
 def learn_from_experts(
@@ -37,13 +37,13 @@ def learn_from_experts(
 
     Args:
         language_model: Trained in place.
-        batches: Gives the expert rows of a step and their processed images.
+        batches: Yields the expert rows of a step and their preprocessed images.
         config: Steps and learning rate.
         on_step: Called with the step and its loss, nats per token.
-        helpers: Processes that compute beside this one, on a CPU only; they change no number.
+        helpers: Helper processes, on a CPU only; they do not change results.
 
     Returns:
-        Loss of every step that was made.
+        Loss of every step.
     """
     model = language_model.model
     optimizers = _optimizers(language_model, config.lr)
@@ -79,7 +79,7 @@ def learn_from_experts(
 
 
 class _Imitation:
-    """Learns what experts said."""
+    """Imitation loss of one network."""
 
     def __init__(self, language_model: LanguageModel):
         self.language_model = language_model
@@ -106,12 +106,12 @@ def _reached(losses: Sequence[float], target: float | None) -> bool:
 
 
 def _optimizers(language_model: LanguageModel, lr: float) -> list[torch.optim.Optimizer]:
-    """Muon (Jordan et al., 2024) for the matrices inside, AdamW for embeddings, logits and vectors.
+    """Muon (Jordan et al., 2024) for inner matrices, AdamW for embeddings, logits and vectors.
 
-    With AdamW for all of them it takes more than twice as many steps to the same loss. At a rate
-    both move weights about as much, and matrices bear twice that. The patch embedding sums over
-    every pixel of a patch, many more inputs than any other layer has, and Adam moves all weights of
-    a neuron alike: its rate is scaled by hidden size over inputs.
+    AdamW alone needs more than twice as many steps for the same loss. At equal rates both change
+    weights by similar amounts, and matrices tolerate twice that. The patch embedding sums over all
+    pixels of a patch, far more inputs than other layers have, while Adam changes all weights of a
+    neuron equally: its rate is multiplied by hidden size over inputs.
     """
     matrices, patches, rest = [], [], []
     for name, parameter in language_model.model.named_parameters():

@@ -1,10 +1,9 @@
-"""How weights get to rollout servers with GPUs of their own (`infra.verl.rollout_gpus`).
+"""Sends weights to rollout servers with separate GPUs (`infra.verl.rollout_gpus`).
 
-A backend of verl's checkpoint engine over torch.distributed: NCCL between GPUs, gloo between the
-processes of a CPU, and the same code for both. (verl's own `nccl` needs cupy, and GPUs.) The first
-rank packs the weights into buckets and broadcasts one while it gathers the next; what lies where
-goes through a key-value store of its own. Configurations name this module, so that every process
-that sends or receives imports it.
+A backend of verl's checkpoint engine over torch.distributed: NCCL between GPUs, gloo between CPU
+processes. (verl's `nccl` backend needs cupy and GPUs.) The first rank packs weights into buckets
+and broadcasts one while it gathers the next; a key-value store carries each bucket's table of
+contents. Configurations name this module, so that every sending or receiving process imports it.
 """
 
 import pickle
@@ -28,11 +27,11 @@ from verl.utils.device import get_device_id, get_device_name
 from vagen.engines.verl.mapping import BROADCAST
 
 PATIENCE = timedelta(minutes=30)
-"""How long a process waits for the others."""
+"""Timeout of a process that waits for the others."""
 ALIGNMENT = 16
-"""Weights of any type begin at multiples of so many bytes."""
+"""Alignment of weights in a bucket, in bytes."""
 BUCKETS = 2
-"""One is filled, or read, while the other one is under way."""
+"""Number of buckets: one is filled or read while the other is sent."""
 
 Address = tuple[str, int]
 TensorPart = tuple[TensorMeta, Tensor]
@@ -40,16 +39,16 @@ TensorPart = tuple[TensorMeta, Tensor]
 
 @CheckpointEngineRegistry.register(BROADCAST)
 class BroadcastEngine(CheckpointEngine):
-    """One process's part: the first rank sends, GPUs of servers receive, other ranks only gather.
+    """One process of the broadcast: the first rank sends, server GPUs receive, other ranks gather.
 
-    The group is made once; a process that is lost ends the engine.
+    The process group is created once; losing a process ends the engine.
     """
 
     def __init__(self, bucket_size: int, is_master: bool = False):
-        """Talks to nobody yet.
+        """Does not connect yet.
 
         Args:
-            bucket_size: Bytes of a bucket; two of them are held while weights are sent.
+            bucket_size: Bytes of a bucket; two are allocated while weights are sent.
             is_master: Whether this process sends.
         """
         self.bucket_size = bucket_size
@@ -61,7 +60,7 @@ class BroadcastEngine(CheckpointEngine):
         self._round = 0
 
     def prepare(self) -> Address | None:
-        """Takes memory for the buckets; returns where the sender's store is, others None."""
+        """Allocates the buckets; the sender returns the address of its store, others None."""
         self._buckets = [
             torch.empty(self.bucket_size, dtype=torch.uint8, device=get_device_id())
             for _ in range(BUCKETS)
@@ -82,7 +81,7 @@ class BroadcastEngine(CheckpointEngine):
         rollout_world_size: int,
         metadata: list[Address | None],
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Places in the group: the sender's is 0, those of ranks that do not send -1."""
+        """Ranks in the process group: 0 is the sender, -1 are training ranks that do not send."""
         size = 1 + rollout_world_size
 
         def arguments(places: list[int]) -> dict[str, list[Any]]:
@@ -93,7 +92,7 @@ class BroadcastEngine(CheckpointEngine):
         return arguments([0, *silent]), arguments(list(range(1, size)))
 
     def init_process_group(self, rank: int, size: int, address: Address) -> None:
-        """Joins the others, the first time."""
+        """Joins the process group on the first call."""
         if rank < 0:
             self._buckets = []
         elif self._group is None:
@@ -102,7 +101,7 @@ class BroadcastEngine(CheckpointEngine):
             self._group = _process_group(PrefixStore("group", self._store), rank, size)
 
     def finalize(self) -> None:
-        """Gives the memory of the buckets back; every process has all weights by now."""
+        """Frees the buckets; by now every process has all weights."""
         self._buckets = []
         for key in self._keys:
             self._store.delete_key(key)
@@ -113,7 +112,7 @@ class BroadcastEngine(CheckpointEngine):
     async def send_weights(
         self, weights: Iterable[tuple[str, Tensor]], global_steps: int | None = None
     ) -> None:
-        """Sends all weights. Every rank iterates: gathering a sharded weight is collective."""
+        """Sends all weights. Every rank must iterate: gathering a sharded weight is collective."""
         if self._group is None:
             for _ in weights:
                 pass
@@ -138,7 +137,7 @@ class BroadcastEngine(CheckpointEngine):
         torch.get_device_module(self._buckets[place].device).synchronize()
 
     def _send(self, metas: list[TensorMeta], bucket: Tensor, *, last: bool) -> Any:
-        """Begins to broadcast a bucket; returns what can be waited for."""
+        """Starts to broadcast a bucket; returns a handle to wait for."""
         self._keys.append(self._key(len(self._keys)))
         self._store.set(self._keys[-1], pickle.dumps((metas, last)))
         return self._group.broadcast(bucket[: _length(metas)], 0)
@@ -146,12 +145,12 @@ class BroadcastEngine(CheckpointEngine):
     async def receive_weights(
         self, global_steps: int | None = None
     ) -> AsyncIterator[tuple[str, Tensor]]:
-        """Yields all weights as they were sent; each is valid until the next one is asked for."""
+        """Yields all weights in order; each is valid until the next is requested."""
         async for name, weight in merge_weight_chunks(self._received(), self.bucket_size):
             yield name, weight
 
     async def _received(self) -> AsyncIterator[TensorPart]:
-        """Parts of weights, of one bucket while the next one is under way."""
+        """Yields parts of weights from one bucket while the next is received."""
         number, coming = 0, self._receive(0)
         while coming is not None:
             metas, last, bucket, work = coming
@@ -163,7 +162,7 @@ class BroadcastEngine(CheckpointEngine):
                 yield meta, bucket[meta.offset : meta.offset + meta.chunk_size]
 
     def _receive(self, number: int) -> tuple[list[TensorMeta], bool, Tensor, Any]:
-        """Begins to receive a bucket: what is in it, whether it is the last one, it, its end."""
+        """Starts to receive a bucket: its contents, whether it is the last, buffer, handle."""
         metas, last = pickle.loads(self._store.get(self._key(number)))
         bucket = self._buckets[number % BUCKETS]
         return metas, last, bucket, self._group.broadcast(bucket[: _length(metas)], 0)
@@ -173,7 +172,7 @@ class BroadcastEngine(CheckpointEngine):
 
 
 def _process_group(store: Any, rank: int, size: int) -> Any:
-    """A group beside torch's default one, which has other members."""
+    """A process group besides torch's default one, which has other members."""
     if get_device_name() == "cuda":
         return torch.distributed.ProcessGroupNCCL(store, rank, size, PATIENCE)
     return ProcessGroupGloo(store, rank, size, PATIENCE)
@@ -184,5 +183,5 @@ def _contiguous(weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Te
 
 
 def _length(metas: list[TensorMeta]) -> int:
-    """Bytes of a bucket that are in use."""
+    """Used bytes of a bucket."""
     return metas[-1].offset + metas[-1].chunk_size

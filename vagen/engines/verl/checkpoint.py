@@ -1,20 +1,19 @@
 """Checkpoints of the distributed engine.
 
-`policy/` holds all weights of the policy as an ordinary model directory. `actor/` and `critic/`
-hold what they need to go on learning, in verl's sharded format: every rank has its files of
-weights, optimizer moments and random state, named after it and the number of ranks. All nodes must
-see the folder. Weights of the reference and bases under adapters are not part of a checkpoint: they
-are what the engine started from.
+`policy/` is an ordinary model directory with all weights of the policy. `actor/` and `critic/` hold
+the training state in verl's sharded format: each rank has files of weights, optimizer moments and
+random state, named by rank and number of ranks. All nodes must see the folder. The reference and
+bases under adapters are not saved, since they do not change.
 
-A file of a rank holds its pieces of tensors that are split along their first dimension as
-`torch.chunk` does it. So any number of ranks can read what any other number wrote: each takes the
-rows that are its own. Files are mapped, not read whole.
+A rank's file holds its shards of tensors that are split along the first dimension like
+`torch.chunk`. A checkpoint can be loaded with any number of ranks: each reads the rows it needs
+from memory-mapped files.
 
-A rank copies what it is to write to host memory; `RankWriter` writes and hashes the copies in
-threads while the rank goes on. A checkpoint is whole when every rank says so.
+A rank copies its state to host memory; `RankWriter` writes and hashes the copies in threads while
+the rank continues. A checkpoint is complete when every rank has confirmed it.
 
-The files are pickles. They are read without running code that they might name (`weights_only`);
-the stages besides verify a checkpoint's digests before they load it.
+The files are pickles. They are loaded with `weights_only`, which runs no code from the file; the
+stages also verify a checkpoint's digests before they load it.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,29 +38,29 @@ from vagen.storage import FileEntry, StorageError, write_files
 POLICY, ACTOR, CRITIC = "policy", "actor", "critic"
 """Folders of a checkpoint."""
 PARTS = ("model", "optim", "extra_state")
-"""Kinds of files."""
+"""Kinds of a rank's files."""
 
 
 Written = tuple[dict[str, FileEntry] | None, OSError | None]
-"""What a rank has written since it was asked last; None until all is. Or what went wrong."""
+"""Digests of the files written since the last call; None until all are. Or the error."""
 
 
 class RankWriter:
-    """Writes a rank's files of one checkpoint after the other, in threads."""
+    """Writes a rank's checkpoint files in threads, one checkpoint at a time."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(len(PARTS) * 2 + 1)
         self._begun: list[Future[dict[str, FileEntry]]] = []
 
     def begin(self, directory: Path, name: str, write: Callable[[Path], None]) -> None:
-        """Begins to write a file or folder `name` of the checkpoint in `directory`."""
+        """Starts to write a file or folder `name` of the checkpoint in `directory`."""
         self._begun.append(self._threads.submit(write_files, directory, {name: write}))
 
     def written(self) -> Written:
-        """Digests of all files of the checkpoint, if they are written; does not wait.
+        """Digests of all files of the checkpoint if they are written; does not wait.
 
         Raises:
-            Exception: A file could not be written, and the disk is not at fault.
+            Exception: Writing failed for a reason other than the disk.
         """
         if not all(future.done() for future in self._begun):
             return None, None
@@ -76,23 +75,23 @@ class RankWriter:
 
 
 WRITER = RankWriter()
-"""Of this process, which is one rank of every network."""
+"""The writer of this process, which is one rank of every network."""
 
 
 def shard_name(part: str, rank: int, ranks: int) -> str:
-    """Name of a rank's file, verl's own."""
+    """File name of a rank's shard, as verl names it."""
     return f"{part}_world_size_{ranks}_rank_{rank}.pt"
 
 
 def check_shards(folder: Path, ranks: int | None = None) -> int:
-    """How many ranks wrote a network's files, which must all be there.
+    """Number of ranks that wrote a network's files; checks that all files exist.
 
     Args:
         folder: `actor` or `critic` of a checkpoint.
-        ranks: How many it must be; None looks.
+        ranks: Expected number; None infers it.
 
     Raises:
-        StorageError: None wrote any, or a rank's file is missing.
+        StorageError: There are no files, or a rank's file is missing.
     """
     if ranks is None:
         found = list(folder.glob("model_world_size_*_rank_0.pt"))
@@ -113,20 +112,20 @@ def check_shards(folder: Path, ranks: int | None = None) -> int:
 
 
 class ShardedState(BaseCheckpointManager):
-    """Writes and reads a network's own part of a checkpoint; in the place of verl's manager.
+    """Writes and reads a network's training state; replaces verl's checkpoint manager.
 
-    verl's reads files of the same number of ranks only, and leaves out a value head on adapters.
+    verl's requires the same number of ranks and omits a value head on adapters.
     """
 
     @staticmethod
     def get_rng_state() -> dict[str, Any]:
-        """verl's, with numpy's array as a list: only plain values are read back."""
+        """verl's random state, with numpy's array as a list: only plain values can be loaded."""
         state = BaseCheckpointManager.get_rng_state()
         kind, keys, *others = state["numpy"]
         return state | {"numpy": (kind, keys.tolist(), *others)}
 
     def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
-        """Copies this rank's part and begins to write it."""
+        """Copies this rank's state and starts to write it."""
         folder = Path(local_path)
         folder.mkdir(parents=True, exist_ok=True)
         content = (
@@ -139,13 +138,13 @@ class ShardedState(BaseCheckpointManager):
             WRITER.begin(folder.parent, f"{folder.name}/{name}", partial(_save, _copied(state)))
 
     def load_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
-        """Takes up what this or another number of ranks wrote.
+        """Restores a checkpoint of any number of ranks.
 
-        The random state is this rank's if the number is the same, and otherwise stays.
+        Random state is restored only if the number of ranks is the same.
 
         Raises:
             StorageError: A rank's file is missing.
-            ValueError: The files are of another network.
+            ValueError: The files belong to another network.
         """
         folder = Path(local_path)
         ranks = check_shards(folder)
@@ -163,7 +162,7 @@ class ShardedState(BaseCheckpointManager):
             _fill(weight, [file[name] for file in files], name)
 
     def _load_moments(self, files: list[dict[int, dict[str, Tensor]]]) -> None:
-        """Moments only: learning rate, decay and betas are the experiment's."""
+        """Loads moments only: learning rate, decay and betas come from the experiment."""
         learnt = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.optimizer.state.clear()
         for index, state in files[0].items():
@@ -178,17 +177,16 @@ class ShardedState(BaseCheckpointManager):
 def export_policy(
     module: Any, source: str, processor: Processor, directory: Path, rank: int
 ) -> None:
-    """A model directory with all weights, float32 as they are trained, adapters merged.
+    """Writes a model directory with all weights in float32, adapters merged.
 
-    Every rank calls it: they gather one weight after the other; the first keeps them, and begins to
-    write them.
+    Collective over ranks, which gather one weight after the other; the first starts to write them.
 
     Args:
         module: The sharded policy.
         source: Model directory that it was loaded from.
-        processor: Of the policy.
-        directory: Is made.
-        rank: Of this process.
+        processor: Processor of the policy.
+        directory: Output folder, created here.
+        rank: Rank of this process.
     """
     model = module.get_base_model() if hasattr(module, "peft_config") else module
     state = {}
@@ -201,7 +199,7 @@ def export_policy(
 
         def write(path: Path) -> None:
             save_weights(path, model, state)
-            # The module's own also says which kernels this engine computes it with.
+            # The module's config also names the attention kernels of this engine.
             config = AutoConfig.from_pretrained(source)
             config.dtype = torch.float32
             config.save_pretrained(path)
@@ -210,7 +208,7 @@ def export_policy(
 
 
 def whole(weight: Tensor) -> Tensor:
-    """All of a sharded weight, on this rank's device; every rank calls it."""
+    """A sharded weight gathered on this rank's device; collective."""
     if not isinstance(weight, DTensor):
         return weight
     here: Any = weight.to(get_device_id())
@@ -218,17 +216,17 @@ def whole(weight: Tensor) -> Tensor:
 
 
 def _copied(state: dict[Any, Any]) -> dict[Any, Any]:
-    """The state with every tensor copied to host memory; what is in pieces stays so."""
+    """The state with every tensor copied to host memory; shards stay shards."""
     return tree_map_only(Tensor, lambda value: value.detach().to("cpu", copy=True), state)
 
 
 def _save(state: dict[Any, Any], path: Path) -> None:
-    with path.open("wb") as file:  # given a path, torch says of a full disk only that it failed
+    with path.open("wb") as file:  # with a path, torch hides that the disk is full
         torch.save(state, file)
 
 
 def _learnt(module: Any) -> dict[str, Tensor]:
-    """This rank's pieces of the state, the live ones, without what stays as it was loaded."""
+    """This rank's live shards of the state, without frozen weights."""
     state = module.state_dict()
     parameters = module.named_parameters(remove_duplicate=False)
     frozen = {name for name, p in parameters if not p.requires_grad}
@@ -246,7 +244,7 @@ def _read(folder: Path, part: str, rank: int, ranks: int) -> dict[Any, Any]:
 
 @torch.no_grad()
 def _fill(target: Tensor, pieces: list[Any], name: str) -> None:
-    """Copies into this rank's piece of a tensor its rows of the `pieces` that ranks wrote."""
+    """Copies the rows of this rank's shard from the shards in files."""
     if target.shape != pieces[0].shape:
         raise ValueError(
             f"{name} is {list(target.shape)} here and {list(pieces[0].shape)} in the checkpoint, "
@@ -255,8 +253,8 @@ def _fill(target: Tensor, pieces: list[Any], name: str) -> None:
     if not isinstance(target, DTensor):
         target.copy_(pieces[0])
         return
-    # With hybrid sharding the mesh has a dimension of copies before that of the shards, and files
-    # of copies come behind those of the first one, which has all rows.
+    # With hybrid sharding the mesh has a replica dimension before the shard dimension, and the
+    # files of the first replica, which has all rows, come first.
     *copies, split = target.placements
     assert split == Shard(0) and all(copy.is_replicate() for copy in copies), target.placements
     mesh, last = target.device_mesh, target.device_mesh.ndim - 1
@@ -267,7 +265,7 @@ def _fill(target: Tensor, pieces: list[Any], name: str) -> None:
 
 
 def _rows(pieces: Iterable[Tensor], start: int, stop: int) -> Tensor:
-    """Rows `start` to `stop` of tensors that lie one behind the other."""
+    """Rows `start` to `stop` of the concatenated tensors."""
     found, at = [], 0
     for piece in pieces:
         found.append(piece[max(start - at, 0) : max(stop - at, 0)])

@@ -1,4 +1,4 @@
-"""verl's configuration of a run: its own defaults with our values laid on them."""
+"""verl's configuration of a run: verl's defaults with our settings on top."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -17,7 +17,7 @@ from vagen.config.infra import dotted
 from vagen.engines.verl.mapping import EXTRA, Setting, is_cpu, settings
 
 OPEN = ("ray_kwargs.ray_init",)
-"""Sections whose options verl hands on without knowing them."""
+"""Sections whose options verl passes on without checking."""
 
 
 def verl_config(
@@ -28,17 +28,17 @@ def verl_config(
     cpu: bool | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> DictConfig:
-    """The configuration that verl's workers and servers take.
+    """The configuration of verl's workers and servers.
 
     Args:
-        experiment: With resolved environments.
+        experiment: The experiment with resolved environments.
         infra: Where it runs.
         model_path: Directory or hub id that actor, critic, reference and servers load.
-        cpu: Whether it runs without GPUs; None looks.
-        environment: Variables that every process of a Ray started here needs.
+        cpu: Whether it runs without GPUs; None detects it.
+        environment: Environment variables for all processes of a Ray started here.
 
     Raises:
-        ConfigError: For combinations that verl cannot run.
+        ConfigError: verl cannot run this combination.
     """
     cpu = is_cpu(infra) if cpu is None else cpu
     config = verl_defaults()
@@ -49,7 +49,7 @@ def verl_config(
 
 
 def verl_defaults() -> DictConfig:
-    """Verl's `ppo_trainer` as it is shipped, interpolations unresolved; the caller's own."""
+    """verl's default `ppo_trainer`, with interpolations unresolved; a fresh copy."""
     return deepcopy(_shipped())
 
 
@@ -63,13 +63,13 @@ def lay(config: DictConfig, values: Sequence[Setting]) -> None:
     """Writes settings into a configuration.
 
     Raises:
-        ConfigError: If verl has no such option, or has one that is thought to be new: it is another
-            version than the one that this was written for.
+        ConfigError: verl lacks such an option, or has one that is marked as new: this code was
+            written for another version of verl.
     """
     for setting in values:
         parent, _, name = setting.key.rpartition(".")
         section = OmegaConf.select(config, parent)
-        # A DictConfig does not count a mandatory value (`???`) as contained; its list of keys does.
+        # `in` is False for a mandatory value (`???`) of a DictConfig, but its list of keys has it.
         known = section is not None and name in list(section)
         if section is None or known is setting.new:
             state = "an option of its own" if known else "no option"
@@ -82,10 +82,10 @@ def lay(config: DictConfig, values: Sequence[Setting]) -> None:
 
 
 def pass_through(config: DictConfig, extra: Mapping[str, Any]) -> None:
-    """Lays `infra.verl.extra` over a configuration.
+    """Applies `infra.verl.extra` to a configuration.
 
     Raises:
-        ConfigError: With the nearest name, if verl has no such option.
+        ConfigError: verl has no such option; the message gives the nearest name.
     """
     for key, value in extra.items():
         if not _is_known(config, key):
@@ -95,9 +95,9 @@ def pass_through(config: DictConfig, extra: Mapping[str, Any]) -> None:
 
 
 def _is_known(config: DictConfig, key: str) -> bool:
-    """Whether verl's defaults, or the dataclass of the section, have an option of that name.
+    """Whether verl's defaults, or the section's dataclass, have an option of that name.
 
-    A section that is empty in the defaults, such as `engine_kwargs.vllm`, takes any.
+    A section that is empty in the defaults, such as `engine_kwargs.vllm`, accepts any.
     """
     parts = key.split(".")
     section: Any = config

@@ -35,7 +35,7 @@ from vagen.rollout.types import TokenRow, Trajectory
 from vagen.storage import FileEntry
 
 POLL_SECONDS = 1.0
-"""Longest pause between two looks at how far the ranks are with a checkpoint."""
+"""Longest interval between polls of the ranks' checkpoint progress."""
 
 
 class VerlEngine(PpoEngine):
@@ -51,15 +51,15 @@ class VerlEngine(PpoEngine):
         environments: EnvironmentsConfig | None = None,
         on_close: Callable[[], None] = lambda: None,
     ):
-        """Takes over processes whose networks hold the model at `model_path`.
+        """Takes over processes whose networks were loaded from `model_path`.
 
         Args:
             config: The experiment.
-            model_path: What the policy, the critic's backbone and the reference were loaded from.
+            model_path: Source of the policy, the critic's backbone and the reference.
             groups: The processes.
             version: Name of the weights.
-            environments: Where environments run; None is the default.
-            on_close: Called when the processes are gone.
+            environments: Where environments run; None for the default.
+            on_close: Called when the processes have ended.
         """
         super().__init__(config, load_processor(model_path), version)
         self.groups = groups
@@ -86,19 +86,20 @@ class VerlEngine(PpoEngine):
         groups: int | None = None,
         on_finish: Callable[[Trajectory], None] | None = None,
     ) -> tuple[list[Trajectory], Images]:
-        """Plays episodes with the present weights; see `Engine.play`, and `players.play` of groups.
+        """Plays episodes with the current weights; see `Engine.play`; `groups` as in
+        `players.play`.
 
-        Ranks without servers on their GPUs meanwhile compute what `logprobs` and `values` will be
-        asked of those that have ended.
+        Meanwhile, ranks without servers on their GPUs compute `logprobs` and `values` of ended
+        episodes.
 
         Raises:
-            EngineLost: A process died or failed; so do all methods, from then on.
+            EngineLost: A process died or failed; all later calls raise it too.
         """
         check_rendering(self.config, self.processor, split, self._environments)
         self._await_background()
         with self.processes.watched():
             self.groups.synchronize()
-        # What is played greedily is a score to compare with, and mostly nothing else.
+        # Greedy episodes are mostly evaluations, whose log-probabilities nobody needs.
         early = self.groups.apart and sampling.temperature > 0
         self._early.begin()
         return self._play(
@@ -137,11 +138,11 @@ class VerlEngine(PpoEngine):
         return before_tokens(outputs), last
 
     def begin_save(self, directory: Path) -> Finish:
-        """Copies a checkpoint to host memory (see `vagen.engines.verl.checkpoint`), to be written.
+        """Copies a checkpoint to host memory (see `vagen.engines.verl.checkpoint`) and starts
+        writing it.
 
-        All nodes see the folder. What is returned asks the ranks from time to time whether they
-        have written their files, between what else they do, and raises `StorageError` if one wrote
-        them elsewhere.
+        All nodes must see the folder. The returned function polls the ranks between their other
+        work and raises `StorageError` if a rank's files are missing from the folder.
         """
         directory = directory.absolute()
         with self.processes.watched():
@@ -173,10 +174,10 @@ class VerlEngine(PpoEngine):
         return entries
 
     def load(self, directory: Path, *, version: str) -> None:
-        """Takes up what `save` wrote on any number of ranks; the reference and frozen bases stay.
+        """Restores a checkpoint of any number of ranks; the reference and frozen bases stay.
 
         Raises:
-            StorageError: The checkpoint is not one of this engine, or not whole.
+            StorageError: The checkpoint is of another engine, or incomplete.
         """
         directory = directory.absolute()
         self.version = None
@@ -192,7 +193,7 @@ class VerlEngine(PpoEngine):
 
     @contextmanager
     def profiled(self, path: Path) -> Iterator[None]:
-        """Writes what the first rank computes as a Chrome trace; see `Engine.profiled`."""
+        """Writes a Chrome trace of the first rank; see `Engine.profiled`."""
         with self.processes.watched():
             self.groups.policy.start_trace()
         yield
@@ -200,7 +201,7 @@ class VerlEngine(PpoEngine):
             self.groups.policy.write_trace(str(path.absolute()))
 
     def close(self) -> None:
-        """Ends the distributed parts; the engine cannot be used any more."""
+        """Ends all processes; the engine cannot be used afterwards."""
         self._await_background()
         self._thread.shutdown()
         self.groups.close()
@@ -213,9 +214,9 @@ class VerlEngine(PpoEngine):
         images: Images,
         on_progress: OnProgress | None,
     ) -> StepResult:
-        """Ranks share the mini batch; what they do with their shares is verl's.
+        """One optimizer step of verl's workers, which split the mini batch.
 
-        They have its rows since the batch's log-probabilities were computed.
+        They received its rows when the batch's log-probabilities were computed.
         """
         options: dict[str, Any] = {
             "lr": step.lr,
@@ -248,12 +249,12 @@ class VerlEngine(PpoEngine):
     def _play(
         self, specs: Sequence[EpisodeSpec], **options: Any
     ) -> tuple[list[Trajectory], Images]:
-        """Plays with the weights that the servers have."""
+        """Plays with the servers' current weights."""
         with self.processes.watched():
             return rollout_workers.play(self.groups.players, specs, **options)
 
     def _await_background(self) -> None:
-        """Waits for what is played in the background; its caller finds out whether it failed."""
+        """Waits for background play without raising its error, which its caller gets."""
         if self._background is not None:
             wait([self._background])
             self._background = None
@@ -264,7 +265,7 @@ class VerlEngine(PpoEngine):
             self.groups.critic.shift_values(shift)
 
     def _learners(self) -> Iterator[tuple[str, Any]]:
-        """Worker groups that learn, with their folders in a checkpoint."""
+        """Trained worker groups, with their folders in a checkpoint."""
         yield checkpoint.ACTOR, self.groups.policy
         if self.learns_values:
             yield checkpoint.CRITIC, self.groups.critic
@@ -292,7 +293,7 @@ class VerlEngine(PpoEngine):
     def _compute(
         self, call: str, rows: Sequence[TokenRow], images: Images, batch: Sequence[TokenRow]
     ) -> tuple[Outputs, dict[str, Any]]:
-        """One output of a network at every token, for rows of a batch, and what it took."""
+        """One output of a network at every token, for rows of a batch, and measurements."""
         options: dict[str, Any] = {"compute_loss": False, "calculate_entropy": False}
         policy = self.groups.policy
         if call == "values":
@@ -313,7 +314,7 @@ class VerlEngine(PpoEngine):
         return found, {"tokens": _tokens(rows), **answers[0].measured}
 
     def _see(self, frames: list[bytes]) -> list[Any]:
-        """Where features of frames are, which the ranks share evenly."""
+        """References to features of frames, computed in equal shares by the ranks."""
         size = -(-len(frames) // self.groups.policy.world_size)
         full = frames + frames[:1] * (size * self.groups.policy.world_size - len(frames))
         shares = [full[begin : begin + size] for begin in range(0, len(full), size)]
@@ -328,8 +329,8 @@ class VerlEngine(PpoEngine):
         options: Mapping[str, Any],
         batch: Sequence[TokenRow] = (),
     ) -> tuple[list[Share], list[int]]:
-        """What each rank gets of a call, and which row is at each place."""
-        temperature = self.temperature or 1.0  # greedy is read as 1
+        """Each rank's share of a call, and the row at each place."""
+        temperature = self.temperature or 1.0  # greedy is treated as 1
         common = {"temperature": temperature, **options}
         ranks = self.groups.policy.world_size
         return self._rows.shares(rows, images, ranks, columns, common, batch)

@@ -7,23 +7,23 @@ from pathlib import Path
 PLATFORM = "cpu"
 """`vagen.engines.verl.platform.CpuPlatform`."""
 VENDOR = "vagen"
-"""Under which our engine classes are registered with verl."""
+"""Vendor name under which our engine classes are registered with verl."""
 
 SETUP_HOOK = f"{__name__}.begin"
-"""What Ray's processes call first (`runtime_env`)."""
+"""The function that Ray's processes call first (`runtime_env`)."""
 
 _SITE = str(Path(__file__).with_name("site"))
-"""What a torchvision without its compiled part needs (`site/sitecustomize.py`)."""
+"""Folder of `sitecustomize.py`, for a torchvision without its compiled part."""
 
 
 def is_installed() -> bool:
-    """Whether verl is; a mere folder of that name, as beside a clone of it, is no package."""
+    """Whether verl is installed; a folder of that name, as next to its clone, does not count."""
     found = importlib.util.find_spec("verl")
     return found is not None and found.origin is not None
 
 
 def variables_of(*, cpu: bool) -> dict[str, str]:
-    """What every process needs before it imports verl; also for Ray's `runtime_env`.
+    """Variables that every process needs before it imports verl; also for Ray's `runtime_env`.
 
     Args:
         cpu: Whether the workers compute on CPUs.
@@ -34,7 +34,7 @@ def variables_of(*, cpu: bool) -> dict[str, str]:
         "VERL_LOGGING_LEVEL": os.environ.get("VERL_LOGGING_LEVEL", "WARNING"),
         "RAY_USAGE_STATS_ENABLED": "0",
         "TOKENIZERS_PARALLELISM": "false",
-        # Every process would tell of each kind of engine that is not installed.
+        # Otherwise every process warns of each kind of engine that is not installed.
         "PYTHONWARNINGS": "ignore::UserWarning:verl.workers.engine",
     }
     if cpu:
@@ -43,9 +43,9 @@ def variables_of(*, cpu: bool) -> dict[str, str]:
             # Engine classes are registered for cuda and npu only; the FSDP ones run on any device.
             "VERL_ENGINE_DEVICE": "cuda",
             "TORCHDYNAMO_DISABLE": "1",
-            # Ray warns of this variable's coming default in every process.
+            # Otherwise every process warns of this variable's coming default.
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-            # GiB of vLLM's key/value cache; it would take half of the machine's memory.
+            # GiB of vLLM's key/value cache; its default is half of the machine's memory.
             "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
         }
         if importlib.util.find_spec("torchvision") is not None:
@@ -54,12 +54,12 @@ def variables_of(*, cpu: bool) -> dict[str, str]:
 
 
 def begin() -> None:
-    """Spares Ray's processes what `transformers` does not need."""
+    """Makes Ray's processes import only the needed part of `transformers`."""
     import vagen.models.lean_transformers  # noqa: F401
 
 
 def configure(*, cpu: bool) -> dict[str, str]:
-    """Prepares this process and returns the variables; verl and models are not loaded."""
+    """Prepares this process and returns the variables; loads neither verl nor models."""
     begin()
     if cpu:
         from vagen.engines.verl.operators import declare_torchvision_operators

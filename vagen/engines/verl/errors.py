@@ -1,4 +1,4 @@
-"""What goes wrong in processes of the cluster, told clearly in the one that drives them."""
+"""Failures of processes in the cluster, as clear errors in the driving process."""
 
 import os
 import re
@@ -12,41 +12,41 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 ANSWER_SECONDS = 10.0
-"""How long a process may take to say that it lives; one that waits for a dead rank never does."""
+"""Timeout of a liveness check; a process that waits for a dead rank never answers."""
 ADVICE = "the engine cannot be used any more; start again: the run goes on from its last checkpoint"
 
 
 class EngineLost(RuntimeError):
-    """A part of the distributed engine died or failed; what is on disk is all that is left."""
+    """A part of the distributed engine died or failed; only files on disk are left."""
 
 
 class ProcessDied(EngineLost):
-    """A process of the distributed engine is gone, or its node: the fault is not the run's."""
+    """A process of the distributed engine, or its node, is gone; the run did not cause it."""
 
 
 class RolloutError(RuntimeError):
-    """An episode could not be played, and it was not its environment's fault."""
+    """An episode could not be played, and its environment is not the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLocation:
-    """Where a process is."""
+    """Node and log file of a process."""
 
     node: str
-    """Its address."""
+    """Address of the node."""
     pid: int
     log: str
-    """File on its node with what it says."""
+    """The process's log file on the node."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.node}, log {self.log}"
 
 
 class EngineProcesses:
-    """The processes of an engine, by what a reader would call them (`rank 1`)."""
+    """The processes of an engine by readable names (`rank 1`)."""
 
     def __init__(self, actors: Mapping[str, Any]):
-        """Asks every process where it is.
+        """Gets the location of every process.
 
         Args:
             actors: Ray actors by name.
@@ -59,7 +59,7 @@ class EngineProcesses:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Calls the processes: after an error the ranks no longer agree on what comes next.
+        """Guards calls of the processes: after an error the ranks are out of step.
 
         Raises:
             EngineLost: A process died or failed, in the block or in an earlier one.
@@ -81,7 +81,7 @@ class EngineProcesses:
             raise (ProcessDied if dead else EngineLost)(self._lost) from error
 
     def _dead(self) -> list[str]:
-        """Names of those that died."""
+        """Names of dead processes."""
         answers = {actor.__ray_ready__.remote(): name for name, actor in self._actors.items()}
         ready, _ = ray.wait(list(answers), num_returns=len(answers), timeout=ANSWER_SECONDS)
         dead = []
@@ -103,7 +103,7 @@ class EngineProcesses:
         if not isinstance(error, RayTaskError):
             return f"Ray failed: {_line(error)}; {ADVICE}"
         cause = error.cause
-        # What `ray.get` raises is of the cause's class too, and tells where only in its text.
+        # `ray.get` raises a subclass of the cause's class, which has the location only in its text.
         found = re.search(r"pid=(\d+), ip=([^,)]+)", str(error))
         at = (int(found[1]), found[2]) if found else None
         names = [name for name, place in self.places.items() if (place.pid, place.node) == at]
@@ -112,7 +112,7 @@ class EngineProcesses:
 
 
 def _place(actor: Any) -> ProcessLocation:
-    """Asked in the process itself: Ray sends its standard error to a file."""
+    """Runs in the process: Ray redirects its standard error to a file."""
     stderr = Path("/proc/self/fd/2")
     log = os.readlink(stderr) if stderr.exists() else "among Ray's logs"
     return ProcessLocation(ray.util.get_node_ip_address(), os.getpid(), log)

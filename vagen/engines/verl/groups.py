@@ -1,4 +1,4 @@
-"""The processes of the distributed engine: verl's ranks and rollout servers, and the players."""
+"""Processes of the distributed engine: verl's ranks and rollout servers, and the players."""
 
 import copy
 from typing import Any
@@ -23,17 +23,17 @@ from vagen.engines.verl.rollout_workers import start_players
 from vagen.engines.verl.workers import CriticWorker, PolicyWorker
 
 RANK_PREFIX = "vagen_rank_"
-"""Begins the names of the ranks' actors in the Ray cluster."""
+"""Prefix of the ranks' actor names in the Ray cluster."""
 RECEIVER_PREFIX = "rollout_standalone_"
-"""So verl calls those that receive weights."""
+"""verl's name for processes that receive weights."""
 
 
 class WorkerGroups:
-    """Starts all processes, which hold the model that the configuration names, and ends them.
+    """Starts all processes with the configured model, and ends them.
 
-    A rank is a process with its part of every network. Players ask the rollout servers, which get
-    the policy's weights before they play. Servers are on the GPUs of the ranks, or have their own
-    (`infra.verl.rollout_gpus`): then a process on each of these receives the weights.
+    A rank is a process with a part of every network. Players call the rollout servers, which get
+    the policy's weights before each rollout. Servers share the ranks' GPUs or have their own
+    (`infra.verl.rollout_gpus`), each with a process that receives weights.
 
     Attributes:
         policy: Worker group of `PolicyWorker`: policy, and reference if there is one.
@@ -44,12 +44,12 @@ class WorkerGroups:
     """
 
     def __init__(self, experiment: ExperimentConfig, infra: InfraConfig, config: DictConfig):
-        """Starts them in the Ray cluster that this process is connected to.
+        """Starts the processes in the connected Ray cluster.
 
         Args:
-            experiment: With resolved environments.
-            infra: How it is laid out.
-            config: verl's, as `verl_config` makes it, resolved.
+            experiment: The experiment with resolved environments.
+            infra: Layout of the processes.
+            config: verl's configuration, resolved.
         """
         rollout = config.actor_rollout_ref.rollout
         self.apart = infra.verl.rollout_gpus > 0
@@ -82,14 +82,14 @@ class WorkerGroups:
             self._fresh = True
 
     def weights_changed(self) -> None:
-        """The policy has other weights than the servers."""
+        """Marks the servers' weights as outdated."""
         self._fresh = False
 
     def make_room(self) -> None:
-        """Lets the servers give up the memory that training on their GPUs needs.
+        """Frees the servers' GPU memory for training.
 
-        vLLM drops its weights with that; where nothing is given up they stay. Servers that play
-        while the policy learns keep everything.
+        vLLM drops its weights then; other servers keep them. Servers that play while the policy
+        learns keep everything.
         """
         if self._always_awake:
             return
@@ -112,7 +112,7 @@ class WorkerGroups:
         }
 
     def close(self) -> None:
-        """Ends all processes and gives their GPUs back."""
+        """Ends all processes and frees their GPUs."""
         for process in self.processes().values():
             ray.kill(process)
         for pool in (self._pool, *self._own_pools()):
@@ -120,7 +120,7 @@ class WorkerGroups:
                 ray.util.remove_placement_group(group)
 
     def _own_pools(self) -> list[Any]:
-        """GPUs of servers that share none with ranks."""
+        """Resource pools of servers that share no GPU with ranks."""
         pools = [replica.resource_pool for replica in self.servers.get_replicas()]
         return [pool for pool in pools if pool is not None]
 
@@ -131,7 +131,7 @@ def _start_ranks(pool: Any, experiment: ExperimentConfig, config: DictConfig) ->
     adapters = experiment.actor_rollout_ref.model.lora_rank > 0
     role = "actor_rollout_ref" if has_reference(experiment) and not adapters else "actor_rollout"
     if not config.actor_rollout_ref.hybrid_engine:
-        # Ranks without servers need not be a multiple of what a server takes.
+        # Their number need not be a multiple of a server's GPUs.
         config = copy.deepcopy(config)
         config.actor_rollout_ref.rollout.tensor_model_parallel_size = 1
     policy = ray.remote(PolicyWorker)

@@ -1,4 +1,4 @@
-"""Brings the distributed engine up in this process: Ray, verl's worker groups and servers."""
+"""Starts the distributed engine from this process: Ray, verl's worker groups and servers."""
 
 import time
 from pathlib import Path
@@ -10,7 +10,7 @@ from vagen.engines.verl.env_vars import configure
 from vagen.engines.verl.mapping import ROLLOUTS, gpus, is_cpu, ranks
 
 OTHERS_SECONDS = 60.0
-"""How long the processes of an engine before this one may take to end."""
+"""Seconds that the processes of an earlier engine may take to end."""
 
 
 def start(
@@ -20,19 +20,19 @@ def start(
     *,
     version: str = "initial",
 ) -> Engine:
-    """An engine whose networks hold the model at `model_path`; this process drives them.
+    """An engine with networks loaded from `model_path`, driven by this process.
 
     Args:
         experiment: What is learnt.
-        infra: How it is laid out; `infra.verl.ray_address` null starts a Ray of its own here.
+        infra: Layout of the processes; `infra.verl.ray_address` null starts a local Ray.
         model_path: Directory or hub id that every node can read.
         version: Name of the weights.
 
     Returns:
-        Its `close` lets everything go.
+        The engine; its `close` ends everything that was started.
 
     Raises:
-        ConfigError: verl cannot run this combination, or verl is not installed.
+        ConfigError: verl cannot run this combination, or is not installed.
     """
     cpu = is_cpu(infra)
     variables = configure(cpu=cpu)
@@ -59,10 +59,10 @@ def start(
 
 
 def connect(config: Any) -> bool:
-    """Joins or starts the Ray cluster of a configuration, with verl's variables for its processes.
+    """Joins or starts the configured Ray cluster, with verl's environment variables.
 
     Returns:
-        Whether this process was not connected before.
+        True if this process was not connected before.
     """
     import ray
     from omegaconf import OmegaConf
@@ -78,10 +78,10 @@ def connect(config: Any) -> bool:
 
 
 def _check_gpus(infra: InfraConfig) -> None:
-    """Ray would wait for GPUs that no node has.
+    """Checks the number of GPUs; Ray would wait for missing ones for ever.
 
     Raises:
-        ConfigError: The cluster has fewer than the run asks for.
+        ConfigError: The cluster has fewer GPUs than the run asks for.
     """
     import ray
 
@@ -95,13 +95,13 @@ def _check_gpus(infra: InfraConfig) -> None:
 
 
 def _await_others_end() -> None:
-    """Waits until what an engine before this one left in the cluster is gone.
+    """Waits until the actors of an earlier engine are gone from the cluster.
 
-    Ray ends the actors of a process that died, but not at once, and their names are taken until
-    then. A cluster holds one engine at a time.
+    Ray ends the actors of a dead process after a delay, and their names are taken until then. A
+    cluster holds one engine at a time.
 
     Raises:
-        EngineLost: It stays: another engine is at work.
+        EngineLost: They stay: another engine is running.
     """
     from ray.util import list_named_actors
 

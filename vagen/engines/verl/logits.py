@@ -1,8 +1,8 @@
-"""Log-probabilities and entropies from logits, in float32, a slice of tokens at a time.
+"""Log-probabilities and entropies from logits, in float32, in slices of tokens.
 
-In the place of verl's, which without flash-attn are taken token by token, and in bfloat16 where
-that is what the network computes in: too coarse for the ratio of two policies. Here float32 exists
-of a slice only, backward as well.
+Replaces verl's functions. Without flash-attn those work token by token, in the network's bfloat16,
+which is too coarse for the ratio of two policies. Here only one slice is in float32 at a time, also
+in the backward pass.
 
 Shape legend: N tokens laid end to end, V vocabulary.
 """
@@ -17,12 +17,12 @@ from vagen.engines.verl.mapping import SLICE
 
 
 def logprobs(logits: Tensor, labels: Tensor, inplace_backward: bool = True) -> Tensor:
-    """Log-probability of each label.
+    """Log-probability of each label, differentiable.
 
     Args:
         logits: [N, V], of any floating type.
         labels: int64 [N].
-        inplace_backward: verl says so to flash-attn's kernel; nothing here.
+        inplace_backward: For flash-attn's kernel; ignored.
 
     Returns:
         float32 [N]; its gradient has the type of the logits.
@@ -36,7 +36,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def _slices(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Copies in float32, which may be written to."""
+    """Slices of the tokens with float32 copies of their logits."""
     for start in range(0, len(logits), SLICE):
         part = slice(start, start + SLICE)
         yield part, logits[part].to(torch.float32, copy=True)

@@ -1,8 +1,8 @@
-"""From our experiment and infra to the options of verl's `ppo_trainer`, without importing verl.
+"""Maps experiment and infra to options of verl's `ppo_trainer`, without importing verl.
 
-Only what we set is listed; verl's defaults stay for the rest. Losses, KL terms, advantages, mini
-batches, learning rate schedules and evaluation are not verl's: the stages and the worker subclasses
-take them from the experiment itself, so that both engines compute the same.
+Unlisted options keep verl's defaults. The stages and worker subclasses implement losses, KL terms,
+advantages, mini batches, learning rate schedules and evaluation, so that both engines compute the
+same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,69 +17,69 @@ from vagen.config.schema import ExperimentConfig, LoraConfig, OptimConfig
 from vagen.engines.verl.env_vars import SETUP_HOOK
 
 TORCH_ROLLOUT = "vagen_torch"
-"""What verl calls our own rollout server (`torch_server.py`)."""
+"""verl's name for our rollout server (`torch_server.py`)."""
 ROLLOUTS = {"vllm": "vllm", "torch": TORCH_ROLLOUT}
-"""`infra.verl.rollout` as verl calls it."""
+"""verl's names for the values of `infra.verl.rollout`."""
 BROADCAST = "vagen_broadcast"
-"""What verl's checkpoint engine calls our way to send weights to other GPUs (`broadcast.py`)."""
+"""verl's name for our checkpoint engine, which sends weights to other GPUs (`broadcast.py`)."""
 BUCKET_MIB = 512
-"""Weights that are sent to other GPUs at a time; three times this is held there meanwhile."""
+"""Size of a bucket of weights sent to other GPUs; they hold three of these meanwhile."""
 CPU_BUCKET_MIB = 16
-"""The same between the processes of a CPU, and from a rank to a server beside it."""
+"""The same between CPU processes, and from a rank to a server on its node."""
 STRATEGY = "fsdp2"
-"""How verl shards a network."""
+"""verl's sharding strategy."""
 FROZEN_TOWER = "freeze_vision_tower"
-"""Among the changes of a model's configuration: whether its vision tower learns."""
+"""Key in the overrides of a model's configuration: whether the vision tower is frozen."""
 SLICE = 512
-"""Tokens whose logits are float32 at once (`logits.py`)."""
+"""Number of tokens whose logits are in float32 at once (`logits.py`)."""
 BUDGET = "infra.verl.max_token_len_per_gpu, actor_rollout_ref.actor.ppo_max_token_len"
-"""Source of the tokens of a micro batch."""
+"""Source of the token limit of a micro batch."""
 EXTRA = "infra.verl.extra"
-"""Source of the settings that are passed through."""
+"""Source of settings that are passed through to verl."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One of verl's options as we set it."""
+    """An option of verl's configuration and our value."""
 
     key: str
     """verl's dotted key."""
     value: Any
     source: str
-    """Our keys that decide it, comma-separated; empty if it is the same for every run."""
+    """Our keys that determine it, comma-separated; empty if it is the same for every run."""
     new: bool = False
-    """Whether verl's defaults lack the key (its dataclass or Ray reads it all the same)."""
+    """Whether verl's defaults lack the key although its dataclass or Ray reads it."""
 
 
 def is_cpu(infra: InfraConfig) -> bool:
-    """Whether it runs without GPUs: `infra.device` says so, or there is none."""
+    """Whether it runs without GPUs: because of `infra.device`, or because there are none."""
     import torch
 
     return infra.device == "cpu" or (infra.device == "auto" and not torch.cuda.is_available())
 
 
 def token_budget(experiment: ExperimentConfig, infra: InfraConfig) -> int:
-    """Most tokens of a micro batch on one rank."""
+    """Token limit of a micro batch on one rank."""
     return infra.verl.max_token_len_per_gpu or experiment.actor_rollout_ref.actor.ppo_max_token_len
 
 
 def ranks(infra: InfraConfig) -> int:
-    """Processes that train, a GPU each."""
+    """Number of training processes, one GPU each."""
     return infra.verl.nnodes * infra.verl.n_gpus_per_node
 
 
 def shards(infra: InfraConfig) -> int:
-    """Ranks that share one copy of a network."""
+    """Number of ranks that share one copy of a network."""
     return min(infra.verl.fsdp_size or ranks(infra), ranks(infra))
 
 
 def servers(infra: InfraConfig) -> int:
-    """Rollout servers: groups of GPUs that hold one copy of the weights."""
+    """Number of rollout servers: groups of GPUs with one copy of the weights."""
     return (infra.verl.rollout_gpus or ranks(infra)) // infra.verl.tensor_model_parallel_size
 
 
 def gpus(infra: InfraConfig) -> int:
-    """All GPUs of the engine."""
+    """Number of GPUs of the engine."""
     return ranks(infra) + infra.verl.rollout_gpus
 
 
@@ -91,18 +91,18 @@ def settings(
     cpu: bool,
     environment: Mapping[str, str] | None = None,
 ) -> list[Setting]:
-    """All that we set in verl's configuration.
+    """All settings of verl's configuration.
 
     Args:
-        experiment: With resolved environments.
+        experiment: The experiment with resolved environments.
         infra: Where it runs.
         model_path: Directory or hub id that actor, critic, reference and servers load.
         cpu: Whether it runs without GPUs.
-        environment: Variables that every process of a Ray started here needs.
+        environment: Environment variables for all processes of a Ray started here.
 
     Raises:
-        ConfigError: For combinations that verl cannot run, and for what `infra.verl.extra` may not
-            set.
+        ConfigError: verl cannot run this combination, or `infra.verl.extra` sets a reserved
+            option.
     """
     check_verl(experiment, infra)
     ours = [
@@ -117,7 +117,7 @@ def settings(
 
 
 def _extra(infra: InfraConfig, ours: Sequence[Setting]) -> Iterator[Setting]:
-    """What is passed through, unless an option of ours decides it."""
+    """Settings of `infra.verl.extra`, except for those that we determine."""
     sources = {
         key: setting.source for setting in ours for key in dotted({setting.key: setting.value})
     }
@@ -170,7 +170,7 @@ def _lora(key: str, lora: LoraConfig) -> Iterator[Setting]:
         targets if isinstance(targets, str) else list(targets),
         f"{key}.target_modules",
     )
-    # The servers get merged weights: vLLM has no adapters in vision towers.
+    # Servers get merged weights, since vLLM does not support adapters in vision towers.
     yield Setting(f"{key}.lora.merge", True, f"{key}.lora_rank")
 
 
@@ -184,7 +184,7 @@ def _actor_and_reference(
     yield from _optimizer(key, actor.optim, actor.grad_clip)
     yield from _sharding(f"{key}.fsdp_config", experiment, infra, cpu=cpu)
     if has_reference(experiment):
-        # It is frozen: weights of the type that it computes in are enough.
+        # The frozen reference is stored in the type that it computes in.
         yield from _precision("actor_rollout_ref.ref.fsdp_config", infra, master=False)
         yield _groups("actor_rollout_ref.ref.fsdp_config", infra)
         if cpu:
@@ -203,7 +203,7 @@ def _critic(
     yield from _network("critic.model", experiment, infra, model_path)
     yield from _lora("critic.model", critic.model)
     yield from _batches("critic", experiment, infra)
-    # Its default is a number of its own.
+    # Its default is a constant instead of the actor's limit.
     name, budget = "ppo_infer_max_token_len_per_gpu", token_budget(experiment, infra)
     yield Setting(f"critic.{name}", budget, BUDGET, new=True)
     yield from _optimizer("critic", critic.optim, critic.grad_clip)
@@ -220,7 +220,7 @@ def _optimizer(key: str, optim: OptimConfig, grad_clip: float) -> Iterator[Setti
     yield Setting(f"{key}.optim.weight_decay", optim.weight_decay, f"{key}.optim.weight_decay")
     yield Setting(f"{key}.optim.betas", list(optim.betas), f"{key}.optim.betas")
     yield Setting(f"{key}.optim.clip_grad", grad_clip, f"{key}.grad_clip")
-    # The engine sets the learning rate before each step: warm-up and roll-backs are its own.
+    # The engine sets the learning rate before each step.
     yield Setting(f"{key}.optim.lr_scheduler_type", "constant", "")
     yield Setting(f"{key}.optim.lr_warmup_steps", 0, "")
 
@@ -242,10 +242,10 @@ def _groups(key: str, infra: InfraConfig) -> Setting:
 
 
 def _precision(key: str, infra: InfraConfig, *, master: bool) -> Iterator[Setting]:
-    """What is stored and what is computed in.
+    """Types for storage and computation.
 
-    Trained weights are float32 in any case: steps of 1e-6 are lost in bfloat16. `bfloat16` computes
-    in it, with gradients reduced in float32.
+    Trained weights are always float32, since bfloat16 loses steps of 1e-6. `bfloat16` applies to
+    computation; gradients are reduced in float32.
     """
     compute = {"float32": "fp32", "bfloat16": "bf16"}[infra.dtype]
     yield Setting(f"{key}.model_dtype", "fp32" if master else compute, "infra.dtype")
@@ -263,7 +263,7 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     total = data.max_trajectory_length
     yield Setting(f"{key}.max_model_len", total, "data.max_trajectory_length")
     yield Setting("data.max_prompt_length", data.max_prompt_length, "data.max_prompt_length")
-    # What follows the prompt: later observations are part of it.
+    # The "response" is everything after the prompt, including later observations.
     yield Setting("data.max_response_length", total, "data.max_trajectory_length")
     yield Setting(f"{key}.max_num_batched_tokens", max(8192, total), "data.max_trajectory_length")
     yield Setting(
@@ -296,7 +296,7 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
 
 
 def _apart(key: str, infra: InfraConfig) -> Iterator[Setting]:
-    """Servers with GPUs of their own, and how these get weights."""
+    """Servers with separate GPUs, and how they get weights."""
     source, layout = "infra.verl.rollout_gpus", infra.verl
     yield Setting("actor_rollout_ref.hybrid_engine", False, source)
     yield Setting(f"{key}.nnodes", layout.nnodes, source)
@@ -307,7 +307,7 @@ def _apart(key: str, infra: InfraConfig) -> Iterator[Setting]:
 
 
 def most_images(experiment: ExperimentConfig) -> int:
-    """Most images in one prompt; 0 if no environment shows any."""
+    """Maximum number of images in one prompt; 0 if all environments are text."""
     if all(spec.env_config["render_mode"] == "text" for spec in experiment.envs.values()):
         return 0
     manager = experiment.rollout_manager
@@ -323,10 +323,10 @@ def _ray(infra: InfraConfig, environment: Mapping[str, str], *, cpu: bool) -> It
         hook = f"{key}.runtime_env.worker_process_setup_hook"
         yield Setting(hook, SETUP_HOOK, "", new=True)
     if cpu and address is None:
-        # Ray hands out ranks as GPUs; on a CPU these and the cores are only counted, not there.
+        # Ray schedules ranks by GPUs; on a CPU, GPUs and cores are nominal.
         count, source = gpus(infra), "infra.verl.n_gpus_per_node, infra.verl.rollout_gpus"
         yield Setting(f"{key}.num_gpus", count, source, new=True)
-        # Its processes would take as long to start as the rest.
+        # The dashboard's processes would double the start time.
         yield Setting(f"{key}.include_dashboard", False, "infra.device", new=True)
         cores = 8 + 8 * count + infra.verl.agent_workers
         yield Setting(f"{key}.num_cpus", cores, f"{source}, infra.verl.agent_workers")

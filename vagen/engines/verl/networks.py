@@ -1,12 +1,12 @@
-"""The networks inside verl's workers: verl's FSDP2 engines, made to compute what ours do.
+"""verl's FSDP2 engines, adapted to compute the same as the local engine.
 
-Registered with verl under the vendor `env_vars.VENDOR`. What differs from verl's own: banned
-tokens have no probability, frames come as PNG, the critic is the policy's network with a value head
-of one linear layer, and learning rate and limits come with each batch.
+Registered with verl under the vendor `env_vars.VENDOR`. Differences from verl: banned tokens have
+probability 0; frames arrive as PNG; the critic is the policy's network with a linear value head;
+each batch brings its learning rate and limits.
 
-What a frozen vision tower says of a frame is the same whenever it is asked, and for policy,
-reference and critic: all are made from one model directory. The policy's tower says it once, and
-rows come with that in place of frames.
+A frozen vision tower gives the same features of a frame at any time, and for policy, reference and
+critic, which are loaded from one model directory. The policy's tower computes them once, and rows
+carry the features in place of frames.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,13 +47,13 @@ transformer_impl.logprobs_from_logits = logits.logprobs
 transformer_impl.verl_F.entropy_from_logits = logits.entropy
 
 FRAMES_AT_ONCE = 32
-"""How many a frozen tower reads in one go."""
+"""Batch size of a frozen vision tower."""
 IMPOSSIBLE = -1e9
-"""Logit of a banned token. Its probability is 0; minus infinity would make entropies NaN."""
+"""Logit of a banned token: probability 0. Minus infinity would make entropies NaN."""
 
 
 class Learner:
-    """What both networks have in common."""
+    """Common part of both networks."""
 
     engine_config: Any
     model_config: Any
@@ -63,15 +63,14 @@ class Learner:
     lr_scheduler: Any
     processor: Processor
     takes_features: bool
-    """Whether rows come with features of their frames, see `features`."""
+    """Whether rows carry features of their frames, see `features`."""
 
     def initialize(self) -> None:
         """Loads the model and its processor."""
         self.processor = load_processor(self.model_config.local_path)
-        # Of the engine alone: rows are packed, but verl shall not put flash-attn's attention in
-        # place of the one that the configuration names.
+        # For the engine only: rows are packed, but verl must not replace the configured attention.
         self.use_remove_padding = False
-        self.compute_entropy_from_logits = logits.entropy  # compiled, it would be no other
+        self.compute_entropy_from_logits = logits.entropy  # not a compiled one
         super().initialize()  # type: ignore[misc]
         self.checkpoint_manager = ShardedState(
             self.module, self.optimizer, self.lr_scheduler, checkpoint_config=self.checkpoint_config
@@ -79,7 +78,7 @@ class Learner:
         self.takes_features = self._hands_on_features()
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
-        """As verl does it, with pixels from the rows' frames and where packed rows begin."""
+        """Adds pixels of the rows' frames and boundaries of packed rows to verl's inputs."""
         frames = micro_batch.get(FRAMES, None)
         if frames is not None:
             micro_batch = micro_batch.exclude(FRAMES)
@@ -93,14 +92,14 @@ class Learner:
         return inputs, arguments
 
     def train_batch(self, data: TensorDict, loss_function: Any) -> Any:
-        """One optimizer step with the learning rate and the limits that `data` names."""
+        """One optimizer step with the learning rate and limits in `data`."""
         self._limits = (data["grad_clip"], data["grad_norm_threshold"])
         for group in self.optimizer.param_groups:
             group["lr"] = data["lr"]
         return super().train_batch(data, loss_function)  # type: ignore[misc]
 
     def optimizer_step(self) -> float:
-        """A step, unless the gradient norm is not finite or too large.
+        """Steps unless the gradient norm is not finite or too large.
 
         Returns:
             The norm before clipping.
@@ -115,14 +114,15 @@ class Learner:
         return norm
 
     def features(self, frames: Sequence[bytes]) -> list[NDArray[np.uint8]]:
-        """What the frozen vision tower says of frames; every rank has to ask for as many.
+        """Features of frames from the frozen vision tower; every rank must pass equally many
+        frames.
 
         Args:
-            frames: PNG.
+            frames: PNG bytes.
 
         Returns:
-            Of each frame [image tokens, hidden x (1 + number of deepstack layers)], in the type
-            that the network computes in; byte by byte, since numpy has no bfloat16.
+            Per frame [image tokens, hidden x (1 + number of deepstack layers)], in the network's
+            compute type, viewed as uint8 since numpy has no bfloat16.
         """
         said: list[Tensor] = []
         dtype = self._autocast_dtype
@@ -147,7 +147,7 @@ class Learner:
         return module
 
     def _hands_on_features(self) -> bool:
-        """Where the tower is frozen, has it take its own features for pixels and hand them on."""
+        """Makes a frozen tower return features that it gets as pixels; False if not frozen."""
         if not self.model_config.override_config.get(FROZEN_TOWER, False):
             return False
         tower = getattr(self.module.model, "visual", None)
@@ -159,9 +159,9 @@ class Learner:
         return True
 
     def _given(self, features: Sequence[NDArray[np.uint8]]) -> dict[str, Tensor]:
-        """Features of a micro batch's frames as its pixels, also of no frame.
+        """Features of a micro batch's frames, in the place of pixels.
 
-        Without them verl would call the tower on a blank one.
+        Also for no frames, where verl would otherwise call the tower on a blank one.
         """
         dtype, hidden = self._autocast_dtype, self.module.config.get_text_config().hidden_size
         width = hidden * (1 + _deepstack_layers(self.module.model.visual))
@@ -185,16 +185,16 @@ class Learner:
 
 
 def _features(tower: Any, inputs: Any, output: Any) -> Any:
-    """What a vision tower says, where it is one tensor as that tensor.
+    """A vision tower's output; a plain tensor where the tower has no deepstack layers.
 
-    Where no row of a micro batch shows a picture verl calls the tower all the same, as other ranks
-    do, and takes the output of Qwen2.5-VL's for a tensor.
+    verl calls the tower even for a micro batch without images, like other ranks, and expects a
+    tensor from Qwen2.5-VL's.
     """
     return output if hasattr(output, "deepstack_features") else output.pooler_output
 
 
 def _restore_frequencies(module: Any) -> None:
-    """Rotary frequencies in float32: verl rounds them with the weights, which moves far tokens."""
+    """Restores float32 rotary frequencies: verl rounds them, which misplaces distant tokens."""
     for part in module.modules():
         if "inv_freq" in part._buffers:
             module._init_weights(part.float())
@@ -205,21 +205,21 @@ def _deepstack_layers(tower: Any) -> int:
 
 
 def _hand_on(deepstack_layers: int, features: Tensor, grid_thw: None = None) -> Any:
-    """The output of a vision tower that is made of its features."""
+    """Builds the output of a vision tower from its features."""
     first, *deeper = features.chunk(1 + deepstack_layers, -1)
     more = {"deepstack_features": deeper} if deeper else {}
     return SimpleNamespace(pooler_output=first, **more)
 
 
 class BanningHead(nn.Linear):
-    """An output layer under which some tokens have no probability, as they have in generation."""
+    """An output layer that gives banned tokens probability 0, as in generation."""
 
     banned_ids: list[int]
 
     def forward(self, input: Tensor) -> Tensor:
         """Hidden states [..., hidden] to logits [..., vocabulary].
 
-        Here and not on the model's output: that one is a view which FSDP listens to.
+        Banning must happen here, since the model's output is a view that FSDP hooks.
         """
         said = super().forward(input)
         said[..., self.banned_ids] = IMPOSSIBLE
@@ -238,10 +238,10 @@ class PolicyNetwork(Learner, FSDPEngineWithLMHead):
         return module
 
     def get_per_tensor_param(self, **kwargs: Any) -> tuple[Iterator[tuple[str, Tensor]], None]:
-        """Weights for the servers, whole, in the type that they compute in, adapters merged.
+        """Unsharded weights for the servers, in their compute type, adapters merged.
 
-        They stay on this rank's device, and are rounded before ranks gather them: verl would gather
-        and send float32, whatever the servers make of it.
+        They stay on this rank's device. They are rounded before they are gathered; verl would
+        gather and send float32.
         """
         adapted = hasattr(self.module, "peft_config")
         model = self.module.get_base_model() if adapted else self.module
@@ -251,7 +251,7 @@ class PolicyNetwork(Learner, FSDPEngineWithLMHead):
 
 @EngineRegistry.register("value_model", backend=STRATEGY, device="cuda", vendor=VENDOR)
 class ValueNetwork(Learner, FSDPEngineWithValueHead):
-    """The critic: the policy's network at the start, with a value head that says 0."""
+    """The critic: the policy's initial network with a value head that starts at 0."""
 
     def _build_module(self) -> Any:
         kind = self.model_config.model_type
@@ -277,6 +277,6 @@ class ValueNetwork(Learner, FSDPEngineWithValueHead):
 
     @torch.no_grad()
     def shift_values(self, shift: float) -> None:
-        """Adds to every value by the head's bias, on the rank that holds it."""
+        """Adds to the head's bias, on the rank that holds it."""
         bias = self.module.get_output_embeddings().bias
         (bias.to_local() if isinstance(bias, DTensor) else bias).add_(shift)

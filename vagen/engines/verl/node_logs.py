@@ -1,4 +1,4 @@
-"""What Ray's processes wrote on each node of a cluster: lost with its pods unless it is fetched."""
+"""Collects logs of Ray's processes from each node of a cluster, before its pods are deleted."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 TAIL = 1 << 20
-"""Bytes of a file: its end."""
+"""Bytes read from the end of a file."""
 FILES = 500
-"""Files of a node: the newest."""
+"""Newest files read per node."""
 SECONDS = 120.0
 DEFAULT = Path("/tmp/ray/session_latest/logs")
 
@@ -17,11 +17,11 @@ def write(address: str, folder: Path) -> list[str]:
     """Writes the logs of every node into `folder/<address of the node>/`.
 
     Args:
-        address: Of the cluster.
+        address: Address of the cluster.
         folder: Exists.
 
     Returns:
-        What could not be had, a line each.
+        A message for each node or file that could not be read.
     """
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False)
@@ -48,7 +48,7 @@ def write(address: str, folder: Path) -> list[str]:
 
 @ray.remote
 def _read() -> dict[str, bytes]:
-    """The ends of this node's log files by name."""
+    """Ends of this node's log files by name."""
     folder = _logs_folder()
     files = [path for path in folder.rglob("*") if path.is_file()]
     newest = sorted(files, key=lambda path: path.stat().st_mtime)[-FILES:]
@@ -61,6 +61,6 @@ def _read() -> dict[str, bytes]:
 
 
 def _logs_folder() -> Path:
-    # Ray has no public name for it.
+    # Ray has no public API for it.
     node = getattr(ray._private.worker, "_global_node", None)
     return Path(node.get_logs_dir_path()) if node is not None else DEFAULT

@@ -1,7 +1,7 @@
-"""Our objectives as verl's loss functions.
+"""Our objectives as loss functions of verl.
 
-A worker calls them with what its network said about one micro batch. FSDP averages gradients over
-the ranks, so that each rank's share is multiplied by their number.
+A worker calls them with its network's outputs on one micro batch. FSDP averages gradients over
+ranks, so each rank's share is multiplied by their number.
 
 Shape legend: N tokens of the micro batch's rows laid end to end, M action tokens.
 """
@@ -19,7 +19,7 @@ from vagen.engines.verl.rows import ACTIONS
 from vagen.learning import Aggregate
 
 PARTS = "vagen_parts"
-"""Among verl's metrics: ours, which are sums with their weights."""
+"""Key of our metrics among verl's: sums with their weights."""
 
 LossAndMetrics = tuple[Tensor, dict[str, dict[str, Aggregate]]]
 

@@ -1,4 +1,4 @@
-"""Lets a torchvision that was built for CUDA be imported beside a torch for the CPU."""
+"""Makes a torchvision built for CUDA importable with a torch for the CPU."""
 
 import importlib.util
 import sys
@@ -6,14 +6,14 @@ import sys
 import torch
 
 _LIBRARY = torch.library.Library("torchvision", "FRAGMENT")
-"""Declarations live as long as this object."""
+"""Keeps the declarations alive."""
 
 
 def declare_torchvision_operators() -> None:
-    """Declares what torchvision expects its compiled part to have declared.
+    """Declares the operators of torchvision's compiled part.
 
-    There is no torchvision for the CPU. vLLM needs one, and transformers imports it wherever it is
-    installed, so this comes before both. Where torch has CUDA it does nothing.
+    There is no torchvision for the CPU, but vLLM needs one and transformers imports any that is
+    installed, so this must run first. Does nothing where torch has CUDA.
     """
     if torch.version.cuda is not None or importlib.util.find_spec("torchvision") is None:
         return

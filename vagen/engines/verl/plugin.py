@@ -1,10 +1,10 @@
-"""What verl loads in every Ray process (`VERL_USE_EXTERNAL_MODULES`): our parts, by their names.
+"""Registers our parts with verl, in every Ray process (`VERL_USE_EXTERNAL_MODULES`).
 
-verl imports this while it is being imported itself: only names are registered here, the modules
-behind them load when they are used.
+verl imports this module during its own import, so only names are registered here; their modules
+load on use.
 """
 
-import vagen.engines.verl.platform  # noqa: F401, I001  # its patches come before what they patch
+import vagen.engines.verl.platform  # noqa: F401, I001  # must be imported first
 from verl.workers.rollout import base
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
@@ -18,5 +18,5 @@ def _torch_replica() -> type[RolloutReplica]:
 
 
 RolloutReplicaRegistry.register(TORCH_ROLLOUT, _torch_replica)
-# The trainer's side has no public registry.
+# The trainer has no public registry.
 base._ROLLOUT_REGISTRY[TORCH_ROLLOUT, "async"] = "vagen.engines.verl.torch_server.TorchAdapter"

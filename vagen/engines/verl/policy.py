@@ -1,4 +1,4 @@
-"""Our `Policy` over verl's client of rollout servers: the same for `vagen_torch` and vLLM."""
+"""A `Policy` over verl's client of rollout servers, for `vagen_torch` and vLLM."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,14 +12,14 @@ from vagen.models.processor import Processor
 from vagen.rollout.types import Generation, Sampling
 
 BANNED_LOGIT = -100.0
-"""vLLM's lowest bias: a probability of about e^-100, which is none in float32."""
+"""vLLM's lowest logit bias: a probability of about e^-100, which is 0 in float32."""
 
 
 class ServerClient(LLMServerClient):
-    """Asks verl's servers, always the same one for a conversation.
+    """Client of verl's servers that sends a conversation's requests to one server.
 
-    A server of ours knows conversations by their id and keeps their cache until they are released;
-    vLLM finds what it has cached by itself, and gets an id per request.
+    Our server identifies conversations by id and caches them until release. vLLM matches prefixes
+    itself and gets an id per request.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -40,7 +40,7 @@ class ServerClient(LLMServerClient):
         return server_id, server
 
     def release(self, request_id: str) -> None:
-        """The conversation is over; does not wait for the server."""
+        """Ends the conversation; does not wait for the server."""
         server = self._homes.pop(request_id, None)
         if server is not None:
             server.release.remote(request_id)
@@ -49,17 +49,17 @@ class ServerClient(LLMServerClient):
 class ServerPolicy:
     """Implements `vagen.rollout.types.Policy`.
 
-    Log-probabilities are those of the tokens at the temperature with banned ids left out. vLLM
-    gives them after top-p and top-k as well (`logprobs_mode=processed_logprobs`; its other mode
-    leaves out temperature and bans too): with either they are those of the narrowed distribution.
+    Log-probabilities are at the sampling temperature without banned ids. vLLM also applies top-p
+    and top-k first (`logprobs_mode=processed_logprobs`; its other mode ignores temperature and
+    bans), so with those they are of the truncated distribution.
     """
 
     def __init__(self, client: ServerClient, processor: Processor):
         """Prepares a policy.
 
         Args:
-            client: Of the servers; shared by the episodes of a process.
-            processor: Of the policy's model.
+            client: Client of the servers, shared by a process's episodes.
+            processor: Processor of the policy's model.
         """
         self.client = client
         self.processor = processor
@@ -86,14 +86,14 @@ class ServerPolicy:
         )
 
     def release(self, request_id: str) -> None:
-        """The row is over; see `Policy.release`."""
+        """Ends the conversation; see `Policy.release`."""
         self.client.release(request_id)
 
     def _vllm(self, sampling: Sampling) -> dict[str, Any]:
         """Fields of vLLM's SamplingParams, as verl's server passes them on.
 
-        Only our end-of-turn token stops: models' own lists have more. Ids of no token have no
-        probability in verl's server anyway.
+        Only our end-of-turn token stops generation: models list more. verl's server bans ids
+        without a token.
         """
         tokens = len(self.processor.tokenizer)
         banned = [token for token in self.processor.banned_ids if token < tokens]

@@ -1,8 +1,8 @@
-"""What the networks say of episodes that ended, computed while others are still played.
+"""Network outputs for ended episodes, computed while other episodes are still played.
 
-Ranks without servers on their GPUs have nothing else to do until a batch's last episode ends. What
-a learner asks about a row (its log-probabilities, those of the reference, its values) depends on
-the row and the weights alone, so that it can be computed as soon as the row's episode has ended.
+Ranks without servers on their GPUs would idle until a batch's last episode ends. The outputs needed
+for a row (log-probabilities, reference log-probabilities, values) depend only on the row and the
+weights, so they can be computed once its episode has ended.
 
 Shape legend: T tokens of a row.
 """
@@ -21,31 +21,32 @@ from vagen.engines.verl.shared_rows import digest_of
 from vagen.rollout.types import TokenRow, Trajectory
 
 Outputs = list[NDArray[np.float32]]
-"""What a network says at every token, [T] per row."""
+"""A network's output at every token, [T] per row."""
 Compute = Callable[
     [str, Sequence[TokenRow], Images, Sequence[TokenRow]], tuple[Outputs, dict[str, Any]]
 ]
-"""Computes a call's outputs for rows that are part of a batch; also returns what that took."""
+"""Computes a call's outputs for rows of a batch; also returns its measurements."""
 
 
 class PrecomputedOutputs:
-    """The answers of one state of the networks, by call (`logprobs`, `reference`, `values`)."""
+    """Cached outputs for fixed weights, by call (`logprobs`, `reference`, `values`)."""
 
     def __init__(self, config: ExperimentConfig, compute: Compute, ranks: int):
-        """Knows nothing yet.
+        """Starts empty.
 
         Args:
-            config: The experiment, which says what will be asked.
-            compute: Asks the networks.
-            ranks: It waits for so many rows, one for each.
+            config: The experiment, which determines the calls.
+            compute: Computes outputs.
+            ranks: Rows are computed once there is one for each rank.
         """
         self._compute = compute
         self._ranks = ranks
         self._all_rows = ("values",) if has_critic(config) else ()
         self._learnt_rows: tuple[str, ...] = ()
         if not config.actor_rollout_ref.actor.use_rollout_log_probs:
-            # The policy first: FSDP takes for frozen what is so in a network's first call, and with
-            # adapters the reference is the policy with these switched off.
+            # The policy first: FSDP treats what is frozen in the first call as frozen for good, and
+            # with
+            # adapters the reference is the policy without them.
             self._learnt_rows = (
                 ("logprobs", "reference") if has_reference(config) else ("logprobs",)
             )
@@ -53,17 +54,17 @@ class PrecomputedOutputs:
         self.begin()
 
     def forget(self) -> None:
-        """The networks are about to change."""
+        """Drops all outputs; call it before the networks change."""
         self._outputs: dict[tuple[str, bytes], NDArray[np.float32]] = {}
         self._measured: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
     def begin(self) -> None:
-        """Another batch is about to be played."""
+        """Starts another batch."""
         self._batch: list[TokenRow] = []
         self._waiting: list[TokenRow] = []
 
     def answer(self, ended: Sequence[Trajectory], images: Images) -> None:
-        """Computes what will be asked about episodes of the batch, given every frame they show."""
+        """Computes outputs for ended episodes of the batch, given all frames so far."""
         self._waiting += [row for trajectory in ended for row in trajectory.rows]
         if len(self._waiting) < self._ranks:
             return
@@ -82,10 +83,10 @@ class PrecomputedOutputs:
     def complete(
         self, call: str, rows: Sequence[TokenRow], images: Images
     ) -> tuple[Outputs, list[dict[str, Any]]]:
-        """Outputs for all rows of a batch: those that are there, and the others computed now.
+        """Outputs for all rows of a batch, cached or computed now.
 
         Returns:
-            [T] per row, and what the computing took, now and since the call was last completed.
+            [T] per row, and all measurements since the call was last completed.
         """
         keys = [(call, digest_of(row)) for row in rows]
         missing = [i for i, key in enumerate(keys) if key not in self._outputs]

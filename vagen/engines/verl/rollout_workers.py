@@ -1,4 +1,4 @@
-"""The processes that play: Ray actors that each play, and judge, their share of the episodes."""
+"""Players: Ray actors that each play and judge a share of the episodes."""
 
 import asyncio
 import io
@@ -27,21 +27,21 @@ from vagen.rollout.types import Status, Trajectory
 from vagen.service import environments_of
 
 POLL_SECONDS = 0.1
-"""Episodes that ended are collected together this often."""
+"""Seconds between collections of ended episodes."""
 _batches = itertools.count()
-"""Numbers of what this process has had played."""
+"""Counter of played batches."""
 
 
 class RolloutWorker:
     """Plays episodes with the policy of the rollout servers; a Ray actor with an event loop."""
 
     def __init__(self, client: ServerClient, experiment: ExperimentConfig, infra: InfraConfig):
-        """Takes its share, one of `infra.verl.agent_workers`, of what all players may use.
+        """Takes its share, one of `infra.verl.agent_workers`, of the limits on concurrency.
 
         Args:
-            client: Of the rollout servers.
-            experiment: With resolved environments.
-            infra: Where environments run, and how many players there are.
+            client: Client of the rollout servers.
+            experiment: The experiment with resolved environments.
+            infra: Where environments run, and the number of players.
         """
         players = infra.verl.agent_workers
         self.experiment = experiment
@@ -52,18 +52,17 @@ class RolloutWorker:
         live = experiment.actor_rollout_ref.rollout.max_concurrency
         self.free = asyncio.Semaphore(-(-live // players))
         self.stopped = -1
-        """The latest batch that was stopped."""
+        """Number of the latest stopped batch."""
 
     async def play(
         self, spec: EpisodeSpec, sampling: SamplingConfig, split: str, batch: int = 0
     ) -> bytes:
-        """Plays and judges one episode; returns it as `pack_trajectory` does.
+        """Plays and judges one episode; returns it packed by `pack_trajectory`.
 
-        Once its batch is stopped it ends before its next turn, and is not judged.
+        An episode of a stopped batch ends before its next turn and is not judged.
 
         Raises:
-            RenderError: The model cannot read what the environment shows, or the prompt is too
-                long.
+            RenderError: The model cannot read the observation, or the prompt is too long.
         """
         runner = make_runner(
             self.experiment,
@@ -91,7 +90,7 @@ def start_players(
     client: ServerClient, experiment: ExperimentConfig, infra: InfraConfig
 ) -> list[ActorHandle]:
     """Starts `infra.verl.agent_workers` players, spread over the nodes."""
-    # Episodes wait for `RolloutWorker.free`, so that those that are being judged do not count.
+    # Concurrency is limited by `RolloutWorker.free`, so that episodes under judgement do not count.
     options = {"scheduling_strategy": "SPREAD", "max_concurrency": 1 << 16}
     actor = ray.remote(RolloutWorker).options(**options)
     return [actor.remote(client, experiment, infra) for _ in range(infra.verl.agent_workers)]
@@ -107,23 +106,23 @@ def play(
     on_finish: Callable[[Trajectory], None] | None = None,
     meanwhile: Callable[[Sequence[Trajectory], Images], None] | None = None,
 ) -> tuple[list[Trajectory], Images]:
-    """Has episodes played; returns them as `specs` are ordered, and every frame shown.
+    """Has episodes played; returns them in the order of `specs`, and all frames.
 
     Args:
-        players: Of `start_players`.
+        players: Result of `start_players`.
         specs: The episodes.
-        sampling: How the policy draws tokens.
-        split: Of the levels.
-        groups: Once so many groups are finished the others are stopped, and their episodes may be
-            unfinished; None finishes all.
-        on_finish: Called with each trajectory when it is finished.
-        meanwhile: Called while others are still played, with those finished since the last time
-            and all frames so far. However long it takes, the players go on.
+        sampling: How the policy samples tokens.
+        split: Split of the levels.
+        groups: Number of finished groups after which the other episodes are stopped unfinished;
+            None finishes all.
+        on_finish: Called with each finished trajectory.
+        meanwhile: Called during play with newly finished episodes and all frames so far. Players
+            continue while it runs.
 
     Raises:
-        RenderError: The model cannot read what an environment shows, or a prompt is too long.
+        RenderError: The model cannot read an observation, or a prompt is too long.
         EpisodesFailed: Every episode failed in its environment.
-        RolloutError: A server died, or there is a mistake in the code.
+        RolloutError: A server died, or there is a bug in the code.
         RayActorError: A player died.
     """
     turns = itertools.cycle(players)
@@ -166,7 +165,7 @@ def _result(episode: Any) -> bytes:
 
 
 def pack_trajectory(trajectory: Trajectory, images: Mapping[str, bytes]) -> bytes:
-    """A trajectory and the PNG bytes of its frames, as the tables of a batch in Arrow streams."""
+    """Packs a trajectory and its frames (PNG) as a batch's tables in Arrow streams."""
     frames = {digest: images[digest] for digest in trajectory.frames}
     out = io.BytesIO()
     for table in encode([trajectory], frames).values():

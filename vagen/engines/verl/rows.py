@@ -1,7 +1,7 @@
 """Rows of tokens as verl's jagged batches, and back.
 
-A position of a jagged field belongs to a token of the row. What a network says at a token is of
-the next one: log-probabilities and values come back shifted, see `before_tokens`.
+Entry t of a jagged field belongs to token t. A network's output at a token is about the next one,
+so log-probabilities and values come back shifted, see `before_tokens`.
 
 Shape legend: R rows, T tokens of a row.
 """
@@ -27,21 +27,21 @@ from vagen.models.processor import Processor
 from vagen.rollout.types import TokenRow
 
 ACTIONS = "loss_mask"
-"""Field with True on the tokens that the policy loss reads; verl counts its tokens."""
+"""Field that is True on the tokens of the policy loss; verl counts its tokens."""
 FRAMES = "multi_modal_inputs"
 """Field with `{"frames": [...]}` of each row, as in `StaticColumns`."""
 
 
 class StaticColumns(TypedDict):
-    """What of a row does not change from call to call."""
+    """The parts of a row that are the same in all calls."""
 
     input_ids: NDArray[np.int64]
     """[T]"""
     position_ids: NDArray[np.int64]
     """[T], or [4, T]: text, then time, height, width."""
     frames: list[Any] | None
-    """Of its image blocks in order, PNG bytes, or of networks whose vision tower is frozen what it
-    says of each (`networks.Learner.features`); None of a model without vision."""
+    """PNG bytes of its frames in order, or their features if the vision tower is frozen
+    (`networks.Learner.features`); None for a model without vision."""
 
 
 def entry_of(
@@ -50,13 +50,13 @@ def entry_of(
     processor: Processor,
     features: Mapping[str, Any] | None = None,
 ) -> tuple[StaticColumns, list[int]]:
-    """A row as the ranks store it, and how many patches the tower will read for each frame.
+    """A row as the ranks store it, and the number of patches of each frame.
 
     Args:
-        row: Any.
-        images: PNG bytes by digest; every image of the row is there.
-        processor: Of the model that will read it: it knows positions.
-        features: By digest, what stands in place of the images.
+        row: Any row.
+        images: PNG bytes by digest, with all images of the row.
+        processor: Processor of the model, which computes positions.
+        features: Replacements of the images, by digest.
     """
     positions, grids = _positions(row, images, processor)
     shown: Mapping[str, Any] = images if features is None else features
@@ -78,15 +78,15 @@ def assemble(
 
     Args:
         entries: At least one row.
-        actions: [T] of each row: the tokens that the policy loss reads.
+        actions: [T] of each row: tokens of the policy loss.
         columns: [T] of each row, by name.
-        options: What holds for the batch as a whole, such as `temperature`.
+        options: Values for the whole batch, such as `temperature`.
 
     Returns:
         int64 `input_ids` [R, T], int64 `position_ids` [R, T] or [R, 4, T], bool `ACTIONS` [R, T],
         `FRAMES`, and the columns [R, T] as `column/<name>`, float32; all jagged in T.
     """
-    # Copied: what comes from Ray's store must not be written to.
+    # Copied, because arrays from Ray's object store are read-only.
     fields: dict[str, Tensor | NonTensorStack] = {
         "input_ids": jagged([torch.tensor(entry["input_ids"]) for entry in entries]),
         "position_ids": jagged([torch.tensor(entry["position_ids"]) for entry in entries]),
@@ -109,7 +109,7 @@ def to_batch(
     features: Mapping[str, Any] | None = None,
     **options: object,
 ) -> TensorDict:
-    """`assemble` of rows that are all here; `columns` are names of theirs or of `ROW_FIELDS`."""
+    """`assemble` of local rows; `columns` are names of columns or of `ROW_FIELDS`."""
     return assemble(
         [entry_of(row, images, processor, features)[0] for row in rows],
         [action_mask(row) for row in rows],
@@ -119,24 +119,24 @@ def to_batch(
 
 
 def jagged(parts: list[Tensor]) -> Tensor:
-    """Tensors [..., T] as one nested tensor, jagged in T also where every T happens to be equal."""
+    """Tensors [..., T] as one nested tensor, jagged in T even if all T are equal."""
     return tensordict_utils.nested_tensor_from_tensor_list(parts, ragged_idx=parts[0].dim())
 
 
 def at_tokens(outputs: Tensor) -> list[NDArray[np.float32]]:
-    """What a network said at each token, float32 [T] per row, from a jagged tensor [R, T]."""
+    """Outputs at each token, float32 [T] per row, from a jagged tensor [R, T]."""
     return [part.float().numpy() for part in outputs.unbind()]
 
 
 def before_tokens(outputs: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
-    """What it said before each token: its output at the one before; 0 for the first."""
+    """Outputs before each token, shifted by one from a jagged tensor [R, T]; 0 for the first."""
     return [np.concatenate([[np.float32(0)], part[:-1]]) for part in outputs]
 
 
 def padded(rows: Sequence[TokenRow], ranks: int) -> list[TokenRow]:
-    """The rows, with copies of the shortest behind them so that every rank gets as many.
+    """The rows, padded with copies of the shortest to a multiple of the ranks.
 
-    A copy holds no action, no reward and no target: it takes part in no loss and no mean.
+    Copies have no action, reward or target, so they do not affect any loss or mean.
     """
     shortest = min(rows, key=lambda row: len(row.input_ids))
     silent = replace(
@@ -148,7 +148,7 @@ def padded(rows: Sequence[TokenRow], ranks: int) -> list[TokenRow]:
 
 
 def balanced(rows: Sequence[TokenRow], ranks: int) -> list[int]:
-    """An order of the rows in which equal shares, one per rank, hold about as many tokens."""
+    """An order of the rows in which equal shares, one per rank, have similar numbers of tokens."""
     if ranks == 1:
         return list(range(len(rows)))
     lengths = [len(row.input_ids) for row in rows]
@@ -157,7 +157,7 @@ def balanced(rows: Sequence[TokenRow], ranks: int) -> list[int]:
 
 
 def column(row: TokenRow, name: str) -> NDArray[np.float32]:
-    """A column of a row, or one of `ROW_FIELDS`, [T]."""
+    """A column of a row, or one of `ROW_FIELDS`, float32 [T]."""
     values = getattr(row, name) if name in ROW_FIELDS else row.columns[name]
     return np.asarray(values, dtype=np.float32)
 
@@ -165,11 +165,11 @@ def column(row: TokenRow, name: str) -> NDArray[np.float32]:
 def _positions(
     row: TokenRow, images: Images, processor: Processor
 ) -> tuple[NDArray[np.int64], list[Any]]:
-    """Positions, and the grids of the row's frames as far as positions depend on them."""
+    """Position ids, and the grids of the row's frames."""
     line = np.arange(len(row.input_ids), dtype=np.int64)
     if not processor.uses_mrope:
         return line, []
-    # Only its size is read, unless it is the first of this size.
+    # The pixels are read only for the first frame of each size.
     frames = [Image.open(io.BytesIO(images[digest]), formats=("PNG",)) for digest in row.images]
     grids = [processor.image_grid(frame.size) for frame in frames]
     axes, _ = processor.positions(row.input_ids, grids, 0)

@@ -1,8 +1,8 @@
-"""Rows on their way to the ranks: each is put into Ray's object store once, calls only name it.
+"""Sends rows to the ranks: each is stored once in Ray's object store, and calls refer to it.
 
-A batch is read several times: for log-probabilities, reference, values, and by every step of every
-network. What does not change (tokens, positions, pictures) is in the store, where the ranks of a
-node share one copy of it; what a call adds (masks, columns, options) goes with the call.
+A batch is read several times: for log-probabilities, reference, values, and in every step of every
+network. Its constant part (tokens, positions, images) is in the store, shared by the ranks of a
+node; what differs by call (masks, columns, options) is sent with the call.
 
 Shape legend: T tokens of a row.
 """
@@ -25,19 +25,19 @@ from vagen.rollout.types import TokenRow
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank gets of a call."""
+    """One rank's part of a call."""
 
     rows: list[Any]
-    """Where the rows are: Ray's references to a `StaticColumns` each."""
+    """Ray references to a `StaticColumns` each."""
     actions: list[NDArray[np.bool_]]
-    """[T] of each row: the tokens that the policy loss reads."""
+    """[T] of each row: tokens of the policy loss."""
     columns: dict[str, list[NDArray[np.float32]]]
     """[T] of each row, by name."""
     options: dict[str, Any]
-    """What holds for all of it."""
+    """Values for all rows."""
 
     def batch(self) -> TensorDict:
-        """The rows, fetched, as verl's batch."""
+        """Fetches the rows and builds verl's batch."""
         entries: list[StaticColumns] = ray.get(self.rows)
         for entry in entries:
             if entry["frames"] and isinstance(entry["frames"][0], ray.ObjectRef):
@@ -51,26 +51,26 @@ class StoredRow:
 
     place: Any
     patches: list[int]
-    """Patches of each of its pictures that the vision tower will read."""
+    """Patches of each of its images in the vision tower."""
 
 
 @dataclass
 class SharedRows:
-    """Puts rows into the store and names them to the ranks.
+    """Puts rows into the store and creates the ranks' shares.
 
-    Rows are known by what is in them: a batch that is read again from disk is not sent again. A
-    call with a row that is not there begins another batch, and what it does not name is dropped.
+    Rows are identified by content, so a batch that is reloaded from disk is not sent again. A call
+    with an unknown row starts a new batch and drops rows that the call does not contain.
     """
 
     processor: Processor
     action_mask: Callable[[TokenRow], NDArray[np.bool_]]
     put: Callable[[StaticColumns], Any] = ray.put
     see: Callable[[list[bytes]], list[Any]] | None = None
-    """Where the features of pictures are that rows get in place of these; None of networks whose
-    vision tower learns."""
+    """Returns references to features of images, used in place of the images; None if the vision
+    tower is trained."""
     _held: dict[bytes, StoredRow] = field(default_factory=dict)
     _seen: dict[str, Any] = field(default_factory=dict)
-    """By a picture's digest, where its features are."""
+    """References to features, by digest of the image."""
 
     def shares(
         self,
@@ -81,24 +81,24 @@ class SharedRows:
         options: Mapping[str, Any] | None = None,
         batch: Sequence[TokenRow] = (),
     ) -> tuple[list[Share], list[int]]:
-        """What each rank gets of the rows, in equal numbers and about equal numbers of tokens.
+        """Divides rows among ranks, in equal numbers with similar numbers of tokens.
 
         Args:
-            rows: At least one; copies that count nowhere fill them up.
+            rows: At least one; padded with copies that do not count.
             images: PNG bytes by digest.
             ranks: Number of shares.
-            columns: Names of what the loss reads.
-            options: What holds for all rows.
-            batch: More rows of the same batch: what is there of them stays.
+            columns: Names of the columns that the loss reads.
+            options: Values for all rows.
+            batch: Further rows of the same batch, which stay in the store.
 
         Returns:
-            The shares, and which row is at each place of all shares laid end to end; numbers from
-            `len(rows)` on are copies.
+            The shares, and the index of the row at each place of the concatenated shares; indices
+            from `len(rows)` on are copies.
         """
         full = padded(rows, ranks)
         order = balanced(full, ranks)
         held = self._hold(full, images, batch)
-        # verl's counter of floating-point operations takes them over all ranks.
+        # verl's counter of floating-point operations needs them for all ranks.
         common = {
             **(options or {}),
             "global_token_num": [len(row.input_ids) for row in full],
@@ -137,7 +137,7 @@ class SharedRows:
     def _look(
         self, rows: Sequence[TokenRow], images: Images, see: Callable[[list[bytes]], list[Any]]
     ) -> None:
-        """Has the pictures of a batch seen that are new, and drops those of the one before."""
+        """Computes features of the batch's new images and drops those of the previous batch."""
         shown = dict.fromkeys(digest for row in rows for digest in row.images)
         self._seen = {digest: self._seen[digest] for digest in shown if digest in self._seen}
         new = [digest for digest in shown if digest not in self._seen]
@@ -147,7 +147,7 @@ class SharedRows:
 
 
 def digest_of(row: TokenRow) -> bytes:
-    """Of what does not change: the tokens and the pictures' digests. 16 bytes."""
+    """Digest, 16 bytes, of the constant part: tokens and image digests."""
     content = hashlib.blake2b(np.ascontiguousarray(row.input_ids).tobytes(), digest_size=16)
     content.update("|".join(row.images).encode())
     return content.digest()

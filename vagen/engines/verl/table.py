@@ -1,6 +1,6 @@
-"""Our options against verl's as Markdown: `python -m vagen.engines.verl.table docs/verl.md`.
+"""Table of our options and verl's: `python -m vagen.engines.verl.table docs/verl.md`.
 
-Read from the settings that runs get, not written by hand.
+Built from the settings that runs get.
 """
 
 import sys
@@ -17,7 +17,7 @@ END = "<!-- /options -->"
 
 
 def all_settings() -> list[Setting]:
-    """Every option that some run sets, once: with critic and adapters, GPU and CPU, own servers."""
+    """Every option that some run sets, once: with critic, adapters, GPU, CPU, separate servers."""
     plain = ExperimentConfig(name="table", envs={"lake": EnvSpec(env_name="FrozenLake")})
     experiment = resolve_environments(plain)
     adapters = LoraConfig(lora_rank=8)
@@ -39,7 +39,7 @@ def all_settings() -> list[Setting]:
 
 
 def render() -> str:
-    """What follows from our options, under another name or the same; then what never differs."""
+    """Tables of verl's options that follow from ours, and of those that are constant."""
     ours: dict[str, list[str]] = {}
     same, fixed = [], []
     for setting in all_settings():
@@ -58,7 +58,7 @@ def render() -> str:
 
 
 def replaced(text: str) -> str:
-    """A document with the tables between its marks made anew."""
+    """A document with the tables between its marks regenerated."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{render()}\n{END}{after}"

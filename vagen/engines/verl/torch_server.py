@@ -1,8 +1,8 @@
 """Rollout server `vagen_torch`: the local engine's batched generation behind verl's interfaces.
 
-A server is a Ray actor with one copy of the policy's weights. Episodes of several processes call
-it side by side; it serves them in one batch, as `LocalPolicy` does in a single process. For small
-models, tests, and machines without vLLM: the server's weights stay in memory while its rank trains.
+A server is a Ray actor with one copy of the policy's weights. It serves requests of several
+processes in one batch, like `LocalPolicy`. For small models, tests, and machines without vLLM: the
+weights stay in memory during training.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from vagen.models.loading import load_model
 from vagen.rollout.types import Sampling
 
 BUCKET_BYTES = 256 << 20
-"""Weights are sent in parts of about this size."""
+"""Approximate size of a part in which weights are sent, in bytes."""
 
 
 def server_name(replica_rank: int) -> str:
@@ -35,16 +35,16 @@ def server_name(replica_rank: int) -> str:
 
 
 class TorchServer:
-    """One copy of the policy that continues prompts; its methods run on the actor's event loop."""
+    """Serves generation with one copy of the policy; its methods run on the actor's event loop."""
 
     def __init__(self, *, model_path: str, dtype: str, slots: int, device: str | None = None):
         """Loads the model.
 
         Args:
             model_path: Directory or hub id.
-            dtype: Of the weights.
-            slots: Most conversations alive at once; more of them wait.
-            device: Visible CUDA device; None computes on the CPU.
+            dtype: Type of the weights.
+            slots: Maximum number of live conversations; further ones wait.
+            device: CUDA device; None for the CPU.
         """
         if device is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = device
@@ -55,13 +55,13 @@ class TorchServer:
         self._open()
 
     def _open(self) -> None:
-        """Starts without any conversation, such as after a change of the weights."""
+        """Starts without conversations, also after a change of weights."""
         self.policy = LocalPolicy(self.language_model, slots=self.slots)
         self._free = asyncio.Semaphore(self.slots)
         self._live: set[str] = set()
 
     async def address(self) -> str:
-        """What verl's load balancer knows the server by."""
+        """The server's name in verl's load balancer."""
         node = ray.util.get_node_ip_address()
         return f"{node}:{os.getpid()}"
 
@@ -77,11 +77,11 @@ class TorchServer:
         """Continues a prompt; `sampling_params` are the fields of `Sampling`.
 
         Args:
-            request_id: Of the conversation: its next request extends what this one cached.
+            request_id: Id of the conversation, whose next request reuses the cache.
             prompt_ids: All of the context.
             sampling_params: Fields of `Sampling`.
             image_data: All images of the context.
-            video_data: verl's client always gives it.
+            video_data: Unused argument of verl's client.
         """
         if request_id not in self._live:
             self._live.add(request_id)
@@ -100,7 +100,7 @@ class TorchServer:
         )
 
     async def release(self, request_id: str) -> None:
-        """The conversation is over: its place goes to one that waits."""
+        """Ends the conversation and admits a waiting one."""
         if request_id in self._live:
             self._live.remove(request_id)
             self.policy.release(request_id)
@@ -123,20 +123,20 @@ class TorchServer:
             own[name].copy_(value)
 
     async def clear_kv_cache(self) -> None:
-        """Forgets every conversation, as has to be done when the weights have changed."""
+        """Drops all conversations; required after a change of weights."""
         self._open()
 
     sleep = clear_kv_cache
 
     async def _nothing(self, **kwargs: Any) -> None:
-        """For what verl asks of a server that holds no memory apart."""
+        """Methods that verl calls to free memory, which this server does not do."""
 
     wake_up = abort_all_requests = resume_generation = _nothing
     release_kv_cache = resume_kv_cache = start_profile = stop_profile = _nothing
 
 
 class TorchReplica(RolloutReplica):
-    """Launches a server beside the rank, or the receiver of weights, whose GPU it shares."""
+    """Launches a server next to the rank, or the weight receiver, whose GPU it shares."""
 
     async def launch_servers(self) -> None:
         """Starts the server's actor on the node of its first rank."""
@@ -165,7 +165,7 @@ class TorchReplica(RolloutReplica):
 
 
 def _place(worker: Any) -> tuple[str, str]:
-    """Node and accelerator of a rank's process, asked there."""
+    """Node and accelerator of a rank's process; runs there."""
     context = ray.get_runtime_context()
     return context.get_node_id(), context.get_accelerator_ids()[get_platform().ray_resource_name()][
         0
@@ -173,24 +173,24 @@ def _place(worker: Any) -> tuple[str, str]:
 
 
 class TorchAdapter(BaseRollout):
-    """Sends a server the weights that its rank has, or receives."""
+    """Sends a server the weights that its rank has or receives."""
 
     def __init__(self, *args: Any, replica_rank: int | None = None, **kwargs: Any):
-        """Finds its server by its own rank.
+        """Finds its server by rank.
 
         Args:
-            args: verl's.
-            replica_rank: Of the server; None takes the process's rank.
-            kwargs: verl's.
+            args: Arguments of verl.
+            replica_rank: Rank of the server; None takes the process's rank.
+            kwargs: Arguments of verl.
         """
         super().__init__(*args, **kwargs)
         self.replica_rank = int(os.environ["RANK"]) if replica_rank is None else replica_rank
 
     async def resume(self, tags: list[str]) -> None:
-        """Nothing was released."""
+        """Does nothing, as memory was not released."""
 
     async def release(self) -> None:
-        """The server keeps its weights."""
+        """Does nothing: the server keeps its weights."""
 
     async def update_weights(
         self,
@@ -198,7 +198,7 @@ class TorchAdapter(BaseRollout):
         wire_format: str = "named_tensors",
         **kwargs: Any,
     ) -> None:
-        """Sends all weights. Every rank iterates: gathering a sharded weight is collective."""
+        """Sends all weights. Every rank must iterate: gathering a sharded weight is collective."""
         assert wire_format == "named_tensors", wire_format
         server: Any = ray.get_actor(server_name(self.replica_rank))
         bucket: dict[str, Tensor] = {}

@@ -1,7 +1,7 @@
-"""verl's workers with the calls that our engine makes of them.
+"""verl's workers with additional calls for our engine.
 
-A worker is a process of one rank. Importing this module registers our networks with verl: it is
-the home of the worker classes, so every worker process does.
+A worker is the process of one rank. Importing this module registers our networks with verl in every
+worker process, since it defines the worker classes.
 
 Shape legend: T tokens of a row.
 """
@@ -29,18 +29,18 @@ from vagen.engines.verl.shared_rows import Share
 
 @dataclass(frozen=True, slots=True)
 class RankReply:
-    """What a rank says to a call."""
+    """A rank's reply to a call."""
 
     outputs: list[NDArray[np.float32]]
     """[T] of each row of its share; empty after a step."""
     metrics: dict[str, Any]
-    """verl's of all ranks, from the first one."""
+    """verl's metrics over all ranks, from the first rank."""
     measured: dict[str, float]
-    """`seconds`, and on GPUs `mfu`, `allocated` and `reserved` bytes, the most of all ranks."""
+    """`seconds`, and on GPUs `mfu`, `allocated` and `reserved` bytes; maxima over ranks."""
 
 
 class NetworkWorker(TrainingWorker):
-    """A rank of one network, which measures what a call takes."""
+    """A rank of one network, which measures its calls."""
 
     measured: dict[str, float]
 
@@ -94,19 +94,19 @@ class PolicyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
     def logprobs(self, share: Share) -> RankReply:
-        """Log-probabilities that the policy gives each next token."""
+        """Log-probabilities of each next token under the policy."""
         return self.actor.infer(share, "log_probs")
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
     def reference_logprobs(self, share: Share) -> RankReply:
-        """Log-probabilities that a reference with weights of its own gives each next token."""
+        """Log-probabilities of each next token under a reference with separate weights."""
         return self.ref.infer(share, "log_probs")
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
     def features(self, frames: list[bytes]) -> list[Any]:
-        """Puts what the frozen vision tower says of each frame into Ray's store.
+        """Puts the frozen vision tower's features of each frame into Ray's store.
 
-        Every rank gets as many frames.
+        Every rank must get equally many frames.
         """
         return [ray.put(said) for said in self.actor.engine.features(frames)]
 
@@ -117,23 +117,23 @@ class PolicyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def start_trace(self) -> None:
-        """Begins to record what the first rank computes, the critic's part as well."""
+        """Starts a profile of the first rank, including the critic."""
         self.trace = start_trace() if self.rank == 0 else None
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def write_trace(self, path: str) -> None:
-        """Writes what was recorded."""
+        """Ends the profile and writes it."""
         if self.trace is not None:
             write_trace(self.trace, Path(path))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def written(self) -> Written:
-        """How far this rank is with the checkpoint that it writes, of all its networks."""
+        """Digests of this rank's checkpoint files once all networks' are written; None before."""
         return WRITER.written()
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def export_policy(self, directory: str) -> None:
-        """Begins to write a model directory with the policy's weights."""
+        """Starts to write a model directory with the policy's weights."""
         network = self.actor.engine
         source = network.model_config.local_path
         export_policy(network.module, source, network.processor, Path(directory), self.rank)

@@ -1,6 +1,6 @@
-"""On PYTHONPATH of every process that computes on a CPU where torchvision is installed.
+"""For `PYTHONPATH` of processes that compute on a CPU where torchvision is installed.
 
-vLLM starts processes of its own that import torchvision before any of our code runs there.
+vLLM starts processes that import torchvision before any of our code runs.
 """
 
 import importlib.abc
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class _BeforeTorchvision(importlib.abc.MetaPathFinder):
-    """Finds nothing: declares torchvision's operators when somebody asks for it first."""
+    """Declares torchvision's operators when torchvision is first imported; finds no module."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         """See `importlib.abc.MetaPathFinder`."""
