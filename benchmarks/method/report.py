@@ -270,11 +270,13 @@ def write(outputs: Path, studies: Mapping[str, Sequence[Contrast]], note: str) -
 
 
 def write_tables(tables: Mapping[str, str]) -> None:
-    """Puts tables into `docs/method.md`, each between the marks of its name."""
+    """Puts tables into `docs/method.md`, each between the marks of its name if the page has them."""
     page = ROOT / "docs" / "method.md"
     text = page.read_text(encoding="utf-8")
     for name, table in tables.items():
         begin, end = f"<!-- {name}: written by `make bench-method` -->", f"<!-- /{name} -->"
+        if begin not in text:
+            continue
         before, _, rest = text.partition(begin)
         text = f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}"
     page.write_text(text, encoding="utf-8")
