@@ -270,7 +270,7 @@ def write(outputs: Path, studies: Mapping[str, Sequence[Contrast]], note: str) -
 
 
 def write_tables(tables: Mapping[str, str]) -> None:
-    """Puts tables into `docs/method.md`, each between the marks of its name if the page has them."""
+    """Puts each table between the marks of its name in `docs/method.md`, if the page has them."""
     page = ROOT / "docs" / "method.md"
     text = page.read_text(encoding="utf-8")
     for name, table in tables.items():
