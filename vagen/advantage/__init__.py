@@ -1,4 +1,4 @@
-"""Advantage estimators: one per file of `vagen.advantage.estimators`, or anybody's own, by name."""
+"""Advantage estimators by name: those of `vagen.advantage.estimators`, and user-defined ones."""
 
 from vagen.advantage.credit import Credit, CreditReliability, ProgressDiscount, make_credit
 from vagen.advantage.estimate import estimate_advantages, estimate_with_metrics

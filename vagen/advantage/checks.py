@@ -1,4 +1,4 @@
-"""Checks of an estimator's arguments, each by itself and together.
+"""Checks of an estimator's arguments, alone and combined.
 
 Shape legend: B rows, T tokens of the padded row.
 """
@@ -17,10 +17,10 @@ from vagen.advantage.rows import AdvantageError, Rows, require_rows
 
 
 def checked_inputs(name: str, spec: EstimatorSpec, given: AdvantageArguments) -> AdvantageInputs:
-    """What the estimator of that name reads.
+    """The checked inputs of an estimator.
 
     Raises:
-        AdvantageError: see `estimate_with_metrics`.
+        AdvantageError: See `estimate_with_metrics`.
     """
     needs = {
         "values": spec.needs_critic,
@@ -107,12 +107,12 @@ def _require(
 
 
 def _within(inner_BT: Tensor, outer_BT: Tensor) -> Tensor:
-    """[B] whether one mask is part of the other."""
+    """[B] whether the first mask is a subset of the second."""
     return torch.gt(inner_BT, outer_BT).sum(1) == 0
 
 
 def _lengths(mask_BT: Tensor) -> Tensor:
-    """[B] position after the last one that is set, 0 if none is."""
+    """[B] position after the last set entry; 0 if there is none."""
     width = mask_BT.shape[1]
     if not width:
         return mask_BT.sum(1)
@@ -121,13 +121,13 @@ def _lengths(mask_BT: Tensor) -> Tensor:
 
 
 def _finite(x_BT: Tensor, mask_BT: Tensor | None) -> Tensor:
-    """[B] whether all numbers under the mask are finite, as their sum then is."""
+    """[B] whether all numbers under the mask are finite, computed from their sum."""
     read_BT = x_BT if mask_BT is None else torch.where(mask_BT, x_BT, 0.0)
     return torch.isfinite(read_BT.sum(1, dtype=torch.float64))
 
 
 def _check_turns(spec: EstimatorSpec, inputs: AdvantageInputs, ends: Tensor) -> None:
-    """What is given per turn is given for every turn."""
+    """Checks that per-turn arguments cover every turn."""
     counts = ends.sum(1)
     ids = inputs.trajectory_ids
     of_trajectory = counts.new_zeros(inputs.counted.numel()).index_add_(0, ids, counts)

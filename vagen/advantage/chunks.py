@@ -1,8 +1,8 @@
-"""Estimators over part of the trajectories at a time.
+"""Runs an estimator over part of the trajectories at a time.
 
-What an estimator needs beside its arguments (float64 copies, positions of the selected tokens) is
-several times their size. So it runs over chunks of whole trajectories: memory is bounded, and time
-is a constant per chunk.
+The temporary arrays of an estimator (float64 copies, positions of the selected tokens) are several
+times the size of its arguments. Chunks of whole trajectories bound the memory at a constant time
+per chunk.
 
 Shape legend: B rows, T tokens of the padded row, L trajectories.
 """
@@ -18,20 +18,20 @@ from torch import Tensor
 from vagen.advantage.inputs import AdvantageEstimate, AdvantageInputs
 
 CHUNK_TOKENS = 1 << 16
-"""Padded tokens of a chunk, unless one trajectory has more."""
+"""Padded tokens of a chunk; more if one trajectory has more."""
 
 
 def row_slices(x_BT: Tensor) -> Iterator[slice]:
-    """Consecutive rows, `CHUNK_TOKENS` tokens at a time but at least one row."""
+    """Slices of consecutive rows with `CHUNK_TOKENS` tokens each, but at least one row."""
     size = max(1, CHUNK_TOKENS // max(1, x_BT.shape[1]))
     for start in range(0, x_BT.shape[0], size):
         yield slice(start, start + size)
 
 
 def chunks(inputs: AdvantageInputs) -> Iterator[tuple[slice | Tensor, AdvantageInputs]]:
-    """Yields rows and what an estimator reads of them, as float64.
+    """Yields the rows of a chunk and its estimator inputs in float64.
 
-    Each trajectory is in one chunk with all its rows, which follow each other in the order given.
+    All rows of a trajectory are in one chunk, adjacent and in the given order.
     """
     ids = inputs.trajectory_ids
     counts = torch.bincount(ids, minlength=inputs.counted.numel()).tolist()
@@ -67,9 +67,9 @@ def _chunk(
 def by_chunks(
     function: Callable[[AdvantageInputs], tuple[Tensor, Tensor]],
 ) -> Callable[[AdvantageInputs], AdvantageEstimate]:
-    """Turns an estimator of one trajectory at a time into one of the whole batch.
+    """Applies an estimator of independent trajectories to a whole batch in chunks.
 
-    Its advantages come out as float64 [B, T], to be whitened, its returns in the result's type.
+    Advantages are float64 [B, T], to be whitened; returns have the result's type.
     """
 
     @functools.wraps(function)

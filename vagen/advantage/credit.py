@@ -1,7 +1,7 @@
-"""What `adaptive_credit` adapts: lambda by how far the critic has earned trust, or the discount.
+"""Controllers for `adaptive_credit`: lambda by critic calibration, or discount by progress.
 
-Both hold running statistics of *earlier* batches only, so that what they give does not depend on
-the batch it is used on. Neither is from a paper.
+Both use statistics of *earlier* batches only, so their output does not depend on the current batch.
+Neither is from a paper.
 
 Shape legend: K turns of a trajectory.
 """
@@ -15,14 +15,14 @@ from typing import Any, Literal
 from vagen.advantage.rows import AdvantageError
 
 SIGNIFICANT = 3.0
-"""Standard errors that a correlation must be above 0 to count."""
+"""A correlation counts if it is this many standard errors above 0."""
 Z_LIMIT = 3.0
-"""Progress is cut at this many standard deviations."""
+"""Progress is clipped at this many standard deviations."""
 
 
 @dataclass(slots=True)
 class Moments:
-    """Weighted means and central second moments of pairs (x, y), older pairs weighing less."""
+    """Weighted means and central second moments of pairs (x, y), with decaying weights."""
 
     weight: float = 0.0
     """Sum of the weights."""
@@ -31,13 +31,13 @@ class Moments:
     mean_x: float = 0.0
     mean_y: float = 0.0
     xx: float = 0.0
-    """Weighted sum of squared distances from the mean; `yy`, `xy` alike."""
+    """Weighted sum of squared deviations from the mean; `yy` and `xy` likewise."""
     yy: float = 0.0
     xy: float = 0.0
 
     @property
     def effective_count(self) -> float:
-        """Equally weighted pairs that would tell as much (Kish 1965)."""
+        """Effective sample size (Kish 1965)."""
         return self.weight**2 / self.squared_weight if self.squared_weight else 0.0
 
     def add(self, pairs: Sequence[tuple[float, float]], decay: float) -> None:
@@ -66,24 +66,24 @@ class Moments:
 class CreditReliability:
     """Lambda per turn from the calibration of the critic.
 
-    Of return G_k and value V_k at turn k in earlier batches: `b_k = Cov(G_k, V_k) / Var(V_k)`, cut
-    to [0, 1], and 0 unless `corr(G_k, V_k) sqrt(n) >= 3` with the effective number n of
+    With return G_k and value V_k at turn k of earlier batches, `b_k = Cov(G_k, V_k) / Var(V_k)`,
+    cut to [0, 1], and 0 unless `corr(G_k, V_k) sqrt(n) >= 3` with the effective number n of
     trajectories. `L_k = 1 - b_k (1 - lam_min)`.
 
     `b` is the slope of the return over the value: 1 for a calibrated critic, however noisy the
-    return, 0 for one that says nothing. A useless critic gives lambda 1 (Monte Carlo, unbiased), a
-    calibrated one low variance. The objective is not changed.
+    return, and 0 for an uninformative one. An uninformative critic gives lambda 1 (Monte Carlo,
+    unbiased), a calibrated one low variance. The objective does not change.
     """
 
     decay: float = 0.9
-    """Factor of the weight of earlier batches, per batch."""
+    """Factor on the weight of earlier batches, per batch."""
     lam_min: float = 0.5
-    """Lambda of a turn with a perfectly calibrated value."""
+    """Lambda of a turn whose value is perfectly calibrated."""
     turns: list[Moments] = field(default_factory=list)
     """Statistics of the pairs (value, return), by turn index."""
 
     def slopes(self, count: int) -> list[float]:
-        """`b_k` of the first `count` turns; 0 for a turn never seen."""
+        """`b_k` of the first `count` turns; 0 for an unseen turn."""
         slopes = [_slope(moments) for moments in self.turns[:count]]
         return slopes + [0.0] * (count - len(slopes))
 
@@ -92,14 +92,14 @@ class CreditReliability:
         return [1.0 - slope * (1.0 - self.lam_min) for slope in self.slopes(count)]
 
     def update(self, returns: Sequence[Sequence[float]], values: Sequence[Sequence[float]]) -> None:
-        """Takes in a batch.
+        """Adds a batch.
 
         Args:
-            returns: per trajectory, the discounted reward from each turn on.
-            values: per trajectory, the critic's value at each turn.
+            returns: Per trajectory, the discounted reward from each turn on.
+            values: Per trajectory, the critic's value at each turn.
 
         Raises:
-            AdvantageError: the two differ in shape or hold a number that is not finite.
+            AdvantageError: The two differ in shape or contain a number that is not finite.
         """
         pairs: list[list[tuple[float, float]]] = [[] for _ in self.turns]
         if [len(row) for row in returns] != [len(row) for row in values]:
@@ -116,14 +116,14 @@ class CreditReliability:
             moments.add(new, self.decay)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able state; continuing from it equals not having stopped."""
+        """JSON-serialisable state for `load_state_dict`."""
         return {"type": "lambda", "turns": [asdict(moments) for moments in self.turns]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up a state.
+        """Restores a state.
 
         Raises:
-            AdvantageError: it is of the other mode.
+            AdvantageError: The state is of the other mode.
         """
         _require_type(state, "lambda")
         self.turns = [Moments(**moments) for moments in state["turns"]]
@@ -140,16 +140,16 @@ def _slope(moments: Moments) -> float:
 
 @dataclass(slots=True)
 class ProgressDiscount:
-    """Experimental: the discount from turn to turn follows the progress just made.
+    """Experimental: the discount between turns depends on the progress just made.
 
-    With a potential `Phi_k` in [0, 1] of the true state before turn k (the environment's, never the
-    agent's words), `z_k = (Phi_k - Phi_{k-1} - m) / s` cut at 3, and m, s from earlier batches of
+    With a potential `Phi_k` in [0, 1] of the environment's true state before turn k,
+    `z_k = (Phi_k - Phi_{k-1} - m) / s` clipped at 3, with m and s from earlier batches of
     the same environment:
     `G_k = low + (high - low) sigmoid(slope z_k + c)` with `c` such that `z = 0` gives `gamma`.
 
-    `G_k` is known before turn k is taken. But it is a discount that depends on the history, so the
-    *objective* is another one: reward after progress counts more, and for negative rewards the sign
-    of that turns round. Compare runs by undiscounted success only.
+    `G_k` is known before turn k is taken. But as a discount that depends on the history it changes
+    the *objective*: reward after progress counts more, and for negative rewards progress is
+    penalised. Compare runs by undiscounted success only.
     """
 
     gamma: float = 0.95
@@ -159,9 +159,9 @@ class ProgressDiscount:
     high: float = 0.995
     """Upper limit of the discount."""
     slope: float = 1.0
-    """How strongly progress moves the discount; 0 gives `gamma` everywhere."""
+    """How strongly progress changes the discount; 0 always gives `gamma`."""
     decay: float = 0.9
-    """Factor of the weight of earlier batches, per batch."""
+    """Factor on the weight of earlier batches, per batch."""
     envs: dict[str, Moments] = field(default_factory=dict)
     """Statistics of progress (as both x and y), by environment."""
 
@@ -171,14 +171,14 @@ class ProgressDiscount:
             raise AdvantageError(f"gamma = {self.gamma}; it must be in ({self.low}, {self.high})")
 
     def gammas(self, env: str, potentials: Sequence[float]) -> list[float]:
-        """Discounts from each turn to what follows it.
+        """Discounts from each turn to the next state.
 
         Args:
-            env: name of the environment.
-            potentials: K + 1 of them: before each turn, and after the last.
+            env: Name of the environment.
+            potentials: K + 1 potentials: before each turn, and after the last.
 
         Returns:
-            K numbers; entry k depends on potentials up to k + 1.
+            K floats; entry k depends on potentials up to k + 1.
         """
         seen = self.envs.get(env, Moments())
         deviation = math.sqrt(seen.xx / seen.weight) if seen.weight else 0.0
@@ -189,19 +189,19 @@ class ProgressDiscount:
         return found
 
     def update(self, env: str, potentials: Sequence[Sequence[float]]) -> None:
-        """Takes in a batch of an environment: potentials of each trajectory."""
+        """Adds a batch of one environment: potentials of each trajectory."""
         steps = [b - a for row in potentials for a, b in pairwise(row)]
         self.envs.setdefault(env, Moments()).add([(step, step) for step in steps], self.decay)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able state; continuing from it equals not having stopped."""
+        """JSON-serialisable state for `load_state_dict`."""
         return {"type": "gamma", "envs": {name: asdict(x) for name, x in self.envs.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up a state.
+        """Restores a state.
 
         Raises:
-            AdvantageError: it is of the other mode.
+            AdvantageError: The state is of the other mode.
         """
         _require_type(state, "gamma")
         self.envs = {name: Moments(**moments) for name, moments in state["envs"].items()}
@@ -227,7 +227,7 @@ def make_credit(
     gamma_high: float,
     gamma_slope: float,
 ) -> Credit:
-    """What `algorithm.adaptive_credit` describes; `gamma` is `algorithm.high_level_gamma`."""
+    """The controller for `algorithm.adaptive_credit`; `gamma` is `algorithm.high_level_gamma`."""
     if mode == "lambda":
         return CreditReliability(decay=ema_decay, lam_min=lam_min)
     return ProgressDiscount(

@@ -1,4 +1,4 @@
-"""The entry points: they check the arguments, run the estimator, whiten.
+"""Entry points: check the arguments, run the estimator, whiten.
 
 Shape legend: B rows, T tokens of the padded row.
 """
@@ -28,31 +28,31 @@ def estimate_with_metrics(
 ) -> AdvantageEstimate:
     """Advantages and returns of a batch of trajectories.
 
-    Only tokens of the estimator's own mask (`get_estimator(name).mask`) are read and written; what
-    rewards and values hold elsewhere has no effect (`gae` without `bootstrap_values` is the one
-    exception, see there). Computed in float64. Whitening and groups are over the whole batch, so
-    give the whole batch at once; leave padding rows out or give them an empty attention mask.
+    Only tokens of the estimator's own mask (`get_estimator(name).mask`) are read and written; other
+    rewards and values have no effect (except for `gae` without `bootstrap_values`, see there).
+    Computed in float64. Whitening and groups use the whole batch, so pass the whole batch; drop
+    padding rows or give them an empty attention mask.
 
-    A trajectory may have several rows, each with some of its turns: recursions then run from row
-    to row as if its sampled tokens were in one, and a group counts it once.
+    A trajectory may have several rows, each with some of its turns. Recursions then run across
+    rows as if its sampled tokens were in one, and a group counts it once.
 
     Args:
-        name: a key of `ESTIMATORS`, or an estimator of your own as `get_estimator` takes it.
-        whiten: whether advantages are whitened, if the estimator does so
+        name: A key of `ESTIMATORS`, or another name for `get_estimator`.
+        whiten: Whether advantages are whitened, if the estimator does so
             (`get_estimator(name).whiten_over`). Returns never are.
-        whiten_ids: [B] ids of any kind: rows with equal ones are whitened together. None: all are.
-        **arguments: the fields of `AdvantageArguments`, which has their shapes, dtypes and
-            defaults. `rewards`, `loss_mask` and `attention_mask`, all [B, T], are always needed;
+        whiten_ids: [B] ids of any kind: rows with equal ids are whitened together; None: all.
+        **arguments: Fields of `AdvantageArguments`, which has their shapes, dtypes and
+            defaults. `rewards`, `loss_mask` and `attention_mask`, all [B, T], are required;
             an estimator may also need `values` (`needs_critic`), `turn_end_mask`
             (`needs_turn_end`), `group_ids` (`group_based`), `anchor_ids` (`needs_anchors`) or
-            `baselines` (`needs_baselines`). One that an estimator does not read may be given.
+            `baselines` (`needs_baselines`). Unused ones may be given.
 
     Returns:
         Advantages and returns, each [B, T] in the dtype of `rewards` (at least float32), 0 where
-        the estimator has nothing to say, and what it measured.
+        there is no result, and metrics.
 
     Raises:
-        AdvantageError: unknown name of estimator or argument, missing or misshapen argument,
+        AdvantageError: Unknown name of estimator or argument, missing or misshapen argument,
             inconsistent masks, a trajectory in several rows where the estimator cannot stitch them,
             a number that is not finite on a token the estimator reads, or a result too large for
             the dtype.
@@ -91,7 +91,7 @@ def estimate_with_metrics(
 
 
 def estimate_advantages(name: str, **arguments: Any) -> tuple[Tensor, Tensor]:
-    """Advantages and returns alone, each [B, T]; otherwise `estimate_with_metrics`.
+    """Advantages and returns, each [B, T]; otherwise like `estimate_with_metrics`.
 
     >>> row = torch.tensor([[0, 1, 1, 0, 1]])  # an observation, a turn, an observation, a turn
     >>> advantages_BT, returns_BT = estimate_advantages(

@@ -1,4 +1,4 @@
-"""What makes a function an estimator: the declaration of what it reads and gives."""
+"""Declares a function as an estimator, with its inputs and outputs."""
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -8,23 +8,23 @@ from vagen.advantage.inputs import AdvantageEstimate, AdvantageInputs, MaskName
 
 P = ParamSpec("P")
 EstimatorFunction = Callable[[AdvantageInputs], AdvantageEstimate]
-"""From the checked arguments of the whole batch to unwhitened advantages, and returns."""
+"""Maps the checked arguments of the whole batch to unwhitened advantages, and returns."""
 
 
 @dataclass(frozen=True, slots=True)
 class EstimatorSpec:
-    """An estimator and what a configuration must give it."""
+    """An estimator and its requirements on the configuration."""
 
     function: EstimatorFunction
     """Computes it."""
     _: KW_ONLY
     mask: Literal["attention", "loss", "action"]
-    """Tokens that get an advantage: attended ones, sampled ones, or (`action`) those that the
-    policy loss reads, which are the sampled ones unless it has no loss mask."""
+    """Tokens that get an advantage: attended ones, sampled ones, or (`action`) those of the policy
+    loss, which are the sampled ones unless the loss mask is off."""
     whiten_over: Literal["attention", "loss", "turn_end"] | None = None
-    """Tokens that whitening statistics are over; None is never whitened."""
+    """Tokens for whitening statistics; None disables whitening."""
     value_mask: MaskName | None = None
-    """Tokens with a return the critic can learn from; None reads no `values`, without a critic."""
+    """Tokens whose return trains the critic; None reads no `values` and needs no critic."""
     needs_turn_end: bool = False
     """Reads `turn_end_mask`."""
     needs_anchors: bool = False
@@ -34,14 +34,14 @@ class EstimatorSpec:
     adapts: bool = False
     """Reads `turn_lams` and `turn_gammas`."""
     group_based: bool = False
-    """Compares trajectories of one level (`group_ids`), so there should be at least 2 of each."""
+    """Compares trajectories of one level (`group_ids`); needs at least 2 of each."""
     batch_based: bool = False
-    """Compares all trajectories of the batch, so there should be at least 2."""
+    """Compares all trajectories of the batch; needs at least 2."""
     stitches: bool = True
-    """Whether the rows of a trajectory may be several. If not, each must be one row."""
+    """Whether a trajectory may have several rows."""
     reads_token_rewards: bool = True
-    """Reads rewards on every token of `mask`. If False, on turn ends only: a per-token KL penalty
-    on other tokens is lost."""
+    """Reads rewards on every token of `mask`. If False, only on turn ends: a per-token KL penalty
+    on other tokens has no effect."""
     reads_padding: bool = False
     """Without bootstrap values the recursion runs through padding, so values there must be 0."""
 
@@ -61,4 +61,4 @@ def _decorator(
 
 
 estimator = _decorator(EstimatorSpec)
-"""Decorator that makes a function an estimator; its keywords are the fields of `EstimatorSpec`."""
+"""Decorator that makes a function an estimator; its keywords are fields of `EstimatorSpec`."""

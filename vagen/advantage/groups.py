@@ -1,6 +1,6 @@
-"""Scores of trajectories, compared.
+"""Comparison of trajectory scores within groups.
 
-Shape legend: B rows, T tokens, L trajectories, M things compared.
+Shape legend: B rows, T tokens, L trajectories, M compared items.
 """
 
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ from vagen.advantage.rows import Normalization
 EPSILON = 1e-6
 """Added to the standard deviation."""
 ZERO = 1e-8
-"""Standard deviations up to this are rounding: all scores are equal."""
+"""Standard deviations up to this are rounding errors of equal scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Statistics of the group that each of M things is in, all [M] float64."""
+    """Statistics of each item's group, all [M] float64."""
 
     sizes: Tensor
     means: Tensor
@@ -35,9 +35,9 @@ def peers_of(
 
     Args:
         x_M: [M] float64.
-        ids_M: [M] int64, group of each, in [0, M).
-        counted_M: [M] bool, what belongs to its group's statistics.
-        deviating_M: [M] float64, whose deviation is taken; `x_M` if None.
+        ids_M: [M] int64, group of each item, in [0, M).
+        counted_M: [M] bool, items that count in the statistics.
+        deviating_M: [M] float64, source of the deviation; `x_M` if None.
     """
     if deviating_M is not None:
         stds = peers_of(deviating_M, ids_M, counted_M).stds
@@ -54,7 +54,7 @@ def peers_of(
 
 
 def normalized(x_M: Tensor, peers: Peers, normalization: Normalization) -> Tensor:
-    """`x - mean`, and over `std + 1e-6` for `mean_std`, or 0 where all are equal or one alone."""
+    """`x - mean`, over `std + 1e-6` for `mean_std`; 0 in groups of one or of equal values."""
     relative = torch.where(peers.sizes < 2, 0.0, x_M - peers.means)
     if normalization == "mean":
         return relative
@@ -66,8 +66,8 @@ def compared(
 ) -> Tensor:
     """Each trajectory's score against its group, [L] float64.
 
-    The mean is that of scores, the deviation that of scores before any KL penalty: where all
-    succeed alike or fail alike, dividing by the deviation would leave the penalty's noise alone.
+    The mean is of the scores, the deviation of scores before any KL penalty: where all trajectories
+    succeed or all fail, dividing by the deviation would amplify the penalty's noise.
     """
     scores = trajectory_scores(inputs.rewards, inputs, mask_BT)
     earned = trajectory_scores(inputs.task_rewards, inputs, mask_BT)
@@ -86,6 +86,6 @@ def trajectory_scores(rewards_BT: Tensor, inputs: AdvantageInputs, mask_BT: Tens
 
 
 def spread(inputs: AdvantageInputs, x_L: Tensor, mask_BT: Tensor) -> AdvantageEstimate:
-    """Gives every token of the mask what its trajectory has, as advantages and as returns."""
+    """Assigns each trajectory's value to its tokens of the mask, as advantages and as returns."""
     advantages = torch.where(mask_BT, x_L.to(inputs.dtype)[inputs.trajectory_ids][:, None], 0.0)
     return AdvantageEstimate(advantages, advantages.clone())

@@ -1,7 +1,7 @@
-"""What an estimator reads: every argument is declared here, once.
+"""Arguments and inputs of estimators, each declared once.
 
-A field's metadata say what it belongs to and how the caller's value is checked. Adding an argument
-is adding a field.
+A field's metadata define what it belongs to (row, trajectory or call) and its check. A new argument
+needs only a new field.
 
 Shape legend: B rows, L trajectories (of one row each, or several), T tokens of the padded row, K
 turns of a trajectory.
@@ -24,9 +24,9 @@ def _metadata(
     belongs_to: Literal["row", "trajectory", "call"],
     check: Callable[[Rows, str, Any], Any] | None = None,
 ) -> Mapping[str, Any]:
-    """What a field belongs to, and the check of what the caller gave (never None), if it has one.
+    """Metadata of a field: what it belongs to, and the check of its value if it is not None.
 
-    A check takes the rows, the field's name and the value, and returns what an estimator reads.
+    A check gets the rows, the field's name and the value, and returns the estimator's input.
     """
     return {"belongs_to": belongs_to, "check": check}
 
@@ -38,46 +38,46 @@ FRACTION, CHOICE = _metadata("call", Rows.fraction), _metadata("call", Rows.norm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageArguments:
-    """What `estimate_advantages` takes.
+    """Arguments of `estimate_advantages`.
 
-    Those of shape [B] that belong to a trajectory are read at its last row that is not padding, and
-    an estimator finds [L] of them.
+    Fields [B] that belong to a trajectory are read at its last row that is not padding; an
+    estimator gets them as [L].
     """
 
     rewards: Tensor = field(metadata=MATRIX)
     """[B, T] floats, reward of each token; a turn's reward is on its last sampled token."""
     loss_mask: Tensor = field(metadata=MASK)
-    """[B, T], non-zero on tokens the policy sampled; bool to an estimator, as all masks."""
+    """[B, T], non-zero on tokens the policy sampled; estimators get all masks as bool."""
     attention_mask: Tensor = field(metadata=MASK)
     """[B, T], non-zero on tokens that are not padding."""
     task_rewards: Tensor | None = field(default=None, metadata=MATRIX)
-    """[B, T] floats, rewards before any KL penalty. Where scores are divided by a deviation it is
-    that of these, and where it is 0 there is no advantage. None is `rewards`."""
+    """[B, T] floats, rewards before any KL penalty, for the deviation that scores are divided by.
+    Where that is 0, advantages are 0. None for `rewards`."""
     values: Tensor | None = field(default=None, metadata=MATRIX)
     """[B, T] floats, critic's value *before* each token."""
     action_mask: Tensor | None = field(default=None, metadata=MASK)
-    """[B, T], non-zero on tokens that the policy loss reads: all sampled ones, and without the loss
-    mask (M^loss) those between them; None is `loss_mask`."""
+    """[B, T], non-zero on tokens of the policy loss: the sampled ones and, without the loss mask
+    (M^loss), those between them. None for `loss_mask`."""
     turn_end_mask: Tensor | None = field(default=None, metadata=MASK)
     """[B, T], non-zero on the last sampled token of each turn."""
     anchor_ids: Tensor | None = field(default=None, metadata=MATRIX)
-    """[B, T] int64, on a turn's tokens the id (0 or more) of the state it started from, read at its
-    last token."""
+    """[B, T] int64, on a turn's tokens the id (at least 0) of the state it started from; read at
+    the turn's last token."""
     trajectory_ids: Ids | None = field(default=None, metadata=_metadata("row"))
     """[B] ids of any kind, equal for rows of one trajectory, which are in the order of its turns
-    (other rows may stand between); None takes each row for one."""
+    but need not be adjacent. None for one trajectory per row."""
     group_ids: Ids | None = field(default=None, metadata=_metadata("trajectory", Rows.groups))
     """[B] ids of any kind, equal for trajectories of one level."""
     bootstrap_values: Tensor | None = field(default=None, metadata=NUMBERS)
     """[B] floats, critic's value of the state after the last turn for truncated trajectories, 0 for
-    terminated ones; None is 0 for all."""
+    terminated ones. None for 0 everywhere."""
     baselines: Tensor | None = field(default=None, metadata=NUMBERS)
     """[B] floats, score of a greedy episode on the row's level."""
     turn_lams: Tensor | None = field(default=None, metadata=TABLES)
-    """[K] or [B, K] in [0, 1]: entry k is lambda of the value before turn k; None is
+    """[K] or [B, K] in [0, 1]: entry k is lambda of the value before turn k. None for
     `high_level_lam`."""
     turn_gammas: Tensor | None = field(default=None, metadata=TABLES)
-    """[K] or [B, K] in [0, 1]: entry k is the discount from turn k to what follows it; None is
+    """[K] or [B, K] in [0, 1]: entry k is the discount from turn k to the next state. None for
     `high_level_gamma`."""
     gamma: float = field(default=1.0, metadata=FRACTION)
     """Discount per token, in [0, 1]."""
@@ -86,11 +86,11 @@ class AdvantageArguments:
     high_level_gamma: float = field(default=0.95, metadata=FRACTION)
     """Discount per turn, in [0, 1]."""
     high_level_lam: float | None = field(default=None, metadata=FRACTION)
-    """GAE lambda per turn, in [0, 1]; None takes `lam`."""
+    """GAE lambda per turn, in [0, 1]; None for `lam`."""
     step_advantage_weight: float = field(default=1.0, metadata=_metadata("call", Rows.number))
-    """Weight of the turns' advantages in `gigpo`."""
+    """Weight of the turn-level advantages in `gigpo`."""
     step_gamma: float = field(default=0.95, metadata=FRACTION)
-    """Discount per turn of a turn's return in `gigpo`, in [0, 1]."""
+    """Discount per turn of the turn-level return in `gigpo`, in [0, 1]."""
     step_normalization: Normalization = field(
         default="mean", metadata=_metadata("call", Rows.normalization)
     )
@@ -99,16 +99,16 @@ class AdvantageArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageInputs(AdvantageArguments):
-    """The same, checked: what an estimator reads.
+    """Checked arguments, as an estimator reads them.
 
-    The whole batch holds rewards and values as they were given; in a chunk (`vagen.advantage.
-    chunks`) they are float64 and the rows of a trajectory follow each other.
+    In a batch, rewards and values have their original type. In a chunk (`vagen.advantage.chunks`)
+    they are float64 and the rows of a trajectory are adjacent.
     """
 
     task_rewards: Tensor = field(metadata=_metadata("row"))
     """[B, T] floats, rewards before any KL penalty."""
     action_mask: Tensor = field(metadata=_metadata("row"))
-    """[B, T] bool, tokens that the policy loss reads."""
+    """[B, T] bool, tokens of the policy loss."""
     trajectory_ids: Tensor = field(metadata=_metadata("row"))
     """[B] int64, trajectory of each row, numbered in order of appearance."""
     group_ids: Tensor | None = field(metadata=_metadata("trajectory"))
@@ -116,12 +116,12 @@ class AdvantageInputs(AdvantageArguments):
     high_level_lam: float = field(metadata=_metadata("call"))
     """GAE lambda per turn."""
     counted: Tensor = field(metadata=_metadata("trajectory"))
-    """[L] bool, trajectories with an attended token; the others are padding."""
+    """[L] bool, trajectories with an attended token; others are padding."""
     dtype: torch.dtype = field(metadata=_metadata("call"))
     """Type of the results."""
 
     def mask(self, name: MaskName) -> Tensor:
-        """The mask [B, T] of that name, as far as it is among the arguments."""
+        """The mask [B, T] of that name; fails if it was not given."""
         if name == "turn_end":
             assert self.turn_end_mask is not None
             return self.turn_end_mask
@@ -131,11 +131,11 @@ class AdvantageInputs(AdvantageArguments):
 
 
 class AdvantageEstimate(NamedTuple):
-    """What an estimator says of a batch."""
+    """Result of an estimator."""
 
     advantages: Tensor
-    """[B, T], 0 where there is nothing to say."""
+    """[B, T], 0 outside the estimator's mask."""
     returns: Tensor
-    """[B, T], what a critic learns."""
+    """[B, T], the critic's targets."""
     metrics: Mapping[str, float] = MappingProxyType({})
-    """What the estimator measured on its way, by name."""
+    """Additional metrics of the estimator, by name."""

@@ -1,4 +1,4 @@
-"""Estimators by name: those of `vagen.advantage.estimators`, and anybody's own."""
+"""Looks up estimators by name: built-in ones and user-defined ones."""
 
 import importlib
 import importlib.metadata
@@ -9,14 +9,14 @@ from vagen.advantage.rows import AdvantageError
 from vagen.config.errors import unknown_name
 
 ENTRY_POINTS = "vagen.estimators"
-"""Group in which an installed package may give its estimators names."""
+"""Entry point group for estimators of installed packages."""
 
 
 def get_estimator(name: str) -> EstimatorSpec:
-    """The estimator of a name: a key of `ESTIMATORS`, `module:function`, or an entry point.
+    """The estimator with a name: a key of `ESTIMATORS`, `module:function`, or an entry point.
 
     Raises:
-        AdvantageError: no estimator has that name (the nearest one is given), or what it names
+        AdvantageError: No estimator has that name (the message gives the nearest), or the function
             cannot be imported or is not declared an `estimator`.
     """
     if name in ESTIMATORS:

@@ -1,4 +1,4 @@
-"""From one argument as a caller gives it to what an estimator reads.
+"""Converts arguments of the caller to inputs of estimators.
 
 Shape legend: B rows, L trajectories (of one row each, or several), T tokens of the padded row, K
 turns of a trajectory.
@@ -15,13 +15,13 @@ Normalization = Literal["mean", "mean_std"]
 
 
 class AdvantageError(ValueError):
-    """Arguments an estimator cannot work with: what is wrong, where, and what would be right."""
+    """Invalid arguments of an estimator; the message says what, where, and what would be valid."""
 
 
 class Rows:
-    """Which rows make a trajectory.
+    """Maps rows to trajectories and converts arguments.
 
-    Each method checks an argument, whose name is for the message, and raises AdvantageError.
+    Each method checks one argument, named in the message, and raises AdvantageError.
     """
 
     def __init__(self, rewards: Tensor, attention_mask: Tensor, trajectory_ids: Ids | None):
@@ -41,13 +41,13 @@ class Rows:
             0, self.trajectory_ids, self.attended.long()
         )
         self.counted = self._attended_rows > 0
-        """[L] bool, trajectories with an attended token; the others are padding."""
+        """[L] bool, trajectories with an attended token; others are padding."""
         latest = torch.where(self.attended, index + count, index)
         last = index.new_zeros(trajectories).scatter_reduce_(0, self.trajectory_ids, latest, "amax")
-        self._last_row = last % max(count, 1)  # [L], that is not padding
+        self._last_row = last % max(count, 1)  # [L], without padding
 
     def require_single(self, estimator: str) -> None:
-        """Refuses trajectories in several rows."""
+        """Rejects trajectories with several rows."""
         ok = (self._attended_rows <= 1)[self.trajectory_ids]
         require_rows(
             "trajectory_ids",
@@ -63,7 +63,7 @@ class Rows:
         return x.detach().to(self.device)
 
     def mask(self, name: str, x: Tensor) -> Tensor:
-        """[B, T], zero or not, to bool."""
+        """[B, T] of zeros and non-zeros, to bool."""
         matrix = self.matrix(name, x)
         return matrix if matrix.dtype == torch.bool else matrix != 0
 
@@ -73,7 +73,7 @@ class Rows:
         of_trajectory = of_row[self._last_row]
         same = of_row == of_trajectory[self.trajectory_ids]
         require_rows(name, same | ~self.attended, "rows of one trajectory in several groups")
-        # Numbered anew, for a group may have consisted of padding rows of other groups.
+        # Renumbered, since a group may consist of padding rows of other groups.
         return of_trajectory.unique(return_inverse=True)[1]
 
     def numbers(self, name: str, x: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def numbered(name: str, ids: Ids, count: int) -> Tensor:
 
 
 def require_rows(name: str, ok_B: Tensor, problem: str) -> None:
-    """Raises an error that lists the rows where `ok_B` [B] is False."""
+    """Raises an AdvantageError that lists the rows where `ok_B` [B] is False."""
     if bool(ok_B.all()):
         return
     rows = (~ok_B).nonzero().flatten().tolist()

@@ -1,9 +1,9 @@
-"""Kernels over the selected tokens of ragged rows: no Python loop over tokens.
+"""Kernels over the selected tokens of ragged rows, without a Python loop over tokens.
 
-An estimator looks at some tokens only (the sampled ones, or the last of each turn). `Selection`
-lays those of all trajectories end to end in one line, a trajectory's rows one after the other, and
-marks where a trajectory ends. There "the next selected token" is the next entry, whatever stands
-between them and whichever row it is in.
+An estimator reads some tokens only (the sampled ones, or the last of each turn). `Selection` lays
+those of all trajectories end to end in one line, with a trajectory's rows in order, and marks where
+each trajectory ends. The next selected token is then the next entry, even across observations and
+rows.
 
 Shape legend: B rows, T tokens of the padded row, L trajectories, N selected tokens of all.
 """
@@ -21,9 +21,9 @@ class Selection:
     shape: torch.Size
     """(B, T)."""
     places: Tensor
-    """[N] int64, place of each selected token in the flattened rows."""
+    """[N] int64, index of each selected token in the flattened rows."""
     lines: Tensor
-    """[N] int64, trajectory of each."""
+    """[N] int64, trajectory of each token."""
     last: Tensor
     """[N] bool, whether it is its trajectory's last."""
 
@@ -33,7 +33,7 @@ class Selection:
 
         Args:
             mask_BT: [B, T] bool.
-            line_of_row_B: [B] trajectory of each row, ascending; None takes each row by itself.
+            line_of_row_B: [B] trajectory of each row, ascending; None for one per row.
         """
         if line_of_row_B is None:
             line_of_row_B = torch.arange(mask_BT.shape[0], device=mask_BT.device)
@@ -49,23 +49,23 @@ class Selection:
         return x_BT.reshape(-1).index_select(0, self.places)
 
     def put(self, x_N: Tensor) -> Tensor:
-        """Moves them back: [N] to [B, T], 0 at tokens not selected."""
+        """Inverse of `take`: [N] to [B, T], 0 at other tokens."""
         out = x_N.new_zeros(self.shape)
         out.view(-1).scatter_(0, self.places, x_N)
         return out
 
     def following(self, x_N: Tensor, after_L: Tensor | None) -> Tensor:
-        """Each token's next entry: [N]; after a trajectory's last that of `after_L` [L], or 0."""
+        """Each token's next entry, [N]; at the last of a trajectory `after_L` [L], or 0."""
         out = x_N.roll(-1)
         out[self.last] = 0.0 if after_L is None else after_L[self.lines[self.last]]
         return out
 
     def within(self, decay: float | Tensor) -> Tensor:
-        """[N] float64, `decay` (one or [N]), but 0 from a trajectory's last token on."""
+        """[N] float64: `decay` (scalar or [N]), but 0 at a trajectory's last token."""
         return (~self.last).double() * decay
 
     def ranks(self) -> Tensor:
-        """[N] int64, how many selected tokens of its trajectory stand before each."""
+        """[N] int64, number of earlier selected tokens in each token's trajectory."""
         positions = torch.arange(self.lines.numel(), device=self.lines.device)
         first = torch.ones_like(self.last)
         first[1:] = self.last[:-1]
@@ -73,13 +73,13 @@ class Selection:
 
 
 def turns_of(ends_N: Tensor) -> Tensor:
-    """Number of each token's turn, counted over all trajectories.
+    """Turn index of each token, counted over all trajectories.
 
     Args:
-        ends_N: [N] bool, whether a sampled token ends its turn; the last of all does.
+        ends_N: [N] bool, whether a sampled token ends its turn; True for the last.
 
     Returns:
-        [N] int64: the place of the turn in a `Selection` of the turn ends.
+        [N] int64: the index of the turn in a `Selection` of the turn ends.
     """
     return ends_N.cumsum(0) - ends_N.long()
 
@@ -92,16 +92,16 @@ def turn_starts(ends_N: Tensor) -> Tensor:
 
 
 BLOCK = 16
-"""Entries that a scan steps through one by one, in all blocks at once."""
+"""Length of a block, which a scan steps through in all blocks at once."""
 
 
 def reverse_linear_scan(inputs_N: Tensor, decay_N: Tensor) -> Tensor:
     """Solves `y[n] = inputs[n] + decay[n] * y[n + 1]`, with `y[N] = 0`.
 
-    The line is cut into blocks that are solved side by side as if nothing followed them; what
-    follows is then a recursion of the same kind over the blocks (Blelloch 1990, "Prefix sums and
-    their applications", section 1.4). Work is linear in N. Nothing is divided, so that a decay of
-    0 cuts exactly: that is how trajectories and turns are kept apart.
+    The line is cut into blocks that are solved in parallel as if nothing followed them; a recursion
+    of the same kind over blocks then adds what follows (Blelloch 1990, "Prefix sums and their
+    applications", section 1.4). Work is linear in N. There is no division, so a decay of 0
+    separates trajectories and turns exactly.
 
     Args:
         inputs_N: [N] floats.
@@ -127,7 +127,7 @@ def reverse_linear_scan(inputs_N: Tensor, decay_N: Tensor) -> Tensor:
 
 
 def _in_columns(x_N: Tensor, blocks: int, length: int) -> Tensor:
-    """Blocks as the columns of a fresh tensor [length, blocks], 0 after the end."""
+    """Blocks as the columns of a new tensor [length, blocks], 0 after the end."""
     padded = torch.nn.functional.pad(x_N, (0, blocks * length - x_N.numel()))
     return padded.view(blocks, length).t().clone(memory_format=torch.contiguous_format)
 
@@ -143,16 +143,16 @@ def gae_scan(
 ) -> Tensor:
     """Generalised advantage estimation over selected tokens (Schulman et al. 2016, eq. 16).
 
-    `delta[n] = r[n] + gamma[n] V[n+1] - V[n]` and `A[n] = delta[n] + gamma[n] lam[n] A[n+1]`, each
-    trajectory by itself.
+    `delta[n] = r[n] + gamma[n] V[n+1] - V[n]` and `A[n] = delta[n] + gamma[n] lam[n] A[n+1]`,
+    separately in each trajectory.
 
     Args:
-        selection: which tokens.
+        selection: The selected tokens.
         rewards_N: [N] floats.
         values_N: [N] floats.
-        after_L: [L] value of the state after a trajectory's last token; None is 0.
-        gamma: discount per entry, one or [N].
-        lam: lambda per entry, one or [N].
+        after_L: [L] value of the state after a trajectory's last token; None for 0.
+        gamma: Discount per entry, scalar or [N].
+        lam: Lambda per entry, scalar or [N].
 
     Returns:
         [N] advantages.

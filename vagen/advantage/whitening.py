@@ -18,14 +18,14 @@ def whiten(
 ) -> Tensor:
     """Shifts and scales `x_BT` to mean 0 and unbiased variance 1: `(x - mean) / sqrt(var + 1e-8)`.
 
-    Of fewer than two tokens the variance is unknown: only the mean is taken off. Mean and variance
-    are those of all rows, in float64.
+    With fewer than two tokens only the mean is subtracted. Mean and variance are over all rows, in
+    float64.
 
     Args:
         x_BT: [B, T] floats.
-        mask_BT: [B, T] bool, where the result is wanted; it is 0 elsewhere.
-        statistics_BT: [B, T] bool, tokens that mean and variance are taken over; `mask_BT` if None.
-        dtype: of the result; that of `x_BT` if None.
+        mask_BT: [B, T] bool, tokens of the result; it is 0 elsewhere.
+        statistics_BT: [B, T] bool, tokens of the statistics; None for `mask_BT`.
+        dtype: Type of the result; None for that of `x_BT`.
 
     Returns:
         [B, T] floats.

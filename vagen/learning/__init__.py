@@ -1,4 +1,4 @@
-"""Losses, masks, token rewards, filters, controllers of coefficients."""
+"""Losses, masks, token rewards, filters, and controllers of coefficients."""
 
 from vagen.learning.aggregate import LossAggMode, aggregate, loss_denominator
 from vagen.learning.covariance import COVARIANCE_MODES, covarying_tokens

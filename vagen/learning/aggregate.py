@@ -1,4 +1,4 @@
-"""From a loss per token to a loss, such that micro batches add up exactly.
+"""Aggregates token losses such that micro batches add up exactly.
 
 Shape legend: tensors are [B, T] (padded) or [N] (packed, whole rows after one another).
 """
@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 LossAggMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
-"""`token-mean`: every sampled token counts alike. `seq-mean-token-sum`: sum over each row's tokens,
-mean over rows. `seq-mean-token-mean`: mean over each row's tokens, mean over rows."""
+"""`token-mean`: mean over all tokens. `seq-mean-token-sum`: sum over each row's tokens, mean over
+rows. `seq-mean-token-mean`: mean over each row's tokens, mean over rows."""
 
 
 def loss_denominator(loss_mask: Tensor, mode: LossAggMode, row_ids: Tensor | None = None) -> Tensor:
-    """What a mini batch's summed loss is divided by: its tokens or its rows.
+    """Divisor of a mini batch's summed loss: its number of tokens or rows.
 
     Args:
         loss_mask: [B, T] or [N], non-zero on tokens that count; of the *whole* mini batch.
-        mode: how tokens are averaged.
+        mode: Averaging mode.
         row_ids: integers shaped like `loss_mask`, the row of each token; only for the `seq-`
             modes of packed tensors.
 
     Returns:
-        0-d int64: sampled tokens (`token-mean`) or rows that have any; at least 1.
+        0-d int64: sampled tokens (`token-mean`) or rows with any; at least 1.
     """
     mask = loss_mask != 0
     if mode == "token-mean":
@@ -41,14 +41,14 @@ def aggregate(
 ) -> Tensor:
     """Averages `per_token` over the tokens where `loss_mask` is non-zero.
 
-    With the `denominator` of the whole mini batch (`loss_denominator`), the results of its micro
-    batches sum to the result of the mini batch, gradients too, however it is cut between rows.
+    With the `denominator` of the whole mini batch (`loss_denominator`), results and gradients of
+    micro batches sum to those of the mini batch, however it is cut between rows.
 
     Args:
-        per_token: [B, T] or [N] floats; what it holds off the mask has no effect.
+        per_token: [B, T] or [N] floats; values off the mask have no effect.
         loss_mask: same shape, non-zero on tokens that count.
-        mode: how tokens are averaged.
-        denominator: tokens (`token-mean`) or rows (the others) of the mini batch; None takes those
+        mode: Averaging mode.
+        denominator: Tokens (`token-mean`) or rows (other modes) of the mini batch; None for those
             of this call.
         row_ids: see `loss_denominator`; for `seq-mean-token-mean` each row must be whole.
 
@@ -56,7 +56,7 @@ def aggregate(
         0-d float.
 
     Raises:
-        ValueError: unknown mode, unequal shapes, or missing `row_ids`.
+        ValueError: Unknown mode, unequal shapes, or missing `row_ids`.
     """
     require_same_shape(per_token=per_token, loss_mask=loss_mask)
     mask = loss_mask != 0
@@ -72,16 +72,16 @@ def aggregate(
 
 
 def unit_means(per_token: Tensor, loss_mask: Tensor, unit_ids: Tensor | None = None) -> Tensor:
-    """At each token the mean of `per_token` over its unit's tokens where `loss_mask` is non-zero.
+    """The mean of `per_token` over each unit's tokens where `loss_mask` is non-zero, at each token.
 
     Args:
         per_token: [B, T] or [N] floats.
         loss_mask: same shape, non-zero on tokens that count.
-        unit_ids: integers of the same shape, the unit of each token, such as its row or turn; None
-            takes the rows of padded tensors.
+        unit_ids: Integers of the same shape, the unit of each token, such as its row or turn; None
+            for the rows of padded tensors.
 
     Returns:
-        Same shape; 0 in units without a token that counts.
+        Same shape; 0 in units without such a token.
     """
     mask = loss_mask != 0
     units = _row_index(mask, unit_ids)
@@ -91,14 +91,14 @@ def unit_means(per_token: Tensor, loss_mask: Tensor, unit_ids: Tensor | None = N
 
 
 def require_same_shape(**tensors: Tensor) -> None:
-    """Raises ValueError unless all have one shape: broadcasting here would be a silent error."""
+    """Raises ValueError if shapes differ, since broadcasting would hide the error."""
     if len({x.shape for x in tensors.values()}) > 1:
         shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in tensors.items())
         raise ValueError(f"shapes must be equal: {shapes}")
 
 
 def _row_index(mask: Tensor, row_ids: Tensor | None) -> Tensor:
-    """Row number in [0, rows) of each token, shaped like `mask`."""
+    """Row index of each token, in [0, rows), shaped like `mask`."""
     if row_ids is not None:
         require_same_shape(loss_mask=mask, row_ids=row_ids)
         return torch.unique(row_ids, return_inverse=True)[1]

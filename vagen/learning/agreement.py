@@ -1,7 +1,7 @@
-"""Whether the engine that samples and the one that learns are the same policy.
+"""Agreement of the log-probabilities of rollout and trainer.
 
-Both compute the probability of every sampled token. What is learnt rests on the two being the same
-up to rounding: PPO's ratio, importance weights and the KL terms compare with the trainer's.
+Both compute the probability of every sampled token. PPO's ratio, importance weights and KL terms
+are only valid if the two agree up to rounding.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from vagen.learning.kl import LOG_RATIO_LIMIT
 from vagen.metrics import PROBABILITY_CORRELATION, RATIO_MEAN
 
 LEAST_DEVIATION = 0.01
-"""Probabilities that vary less have no correlation to speak of: rounding would be most of it."""
+"""Below this standard deviation there is no correlation: rounding would dominate it."""
 CAUSES = (
     "usually one of them leaves out tokens or scales logits as the other does not (top_p, top_k, "
     "temperature, bans), has other weights (an update that did not arrive), or reads other pixels "
@@ -25,11 +25,11 @@ CAUSES = (
 def measure_agreement(
     trainer: NDArray[np.float32], rollout: NDArray[np.float32]
 ) -> dict[str, float]:
-    """Metrics of the two log-probabilities [tokens] of every sampled token.
+    """Metrics of trainer and rollout log-probabilities [tokens] of every sampled token.
 
-    The mean of pi_trainer / pi_rollout over tokens that pi_rollout drew is the probability that the
-    trainer gives to what the rollout can sample at all: 1, however much they differ otherwise, if
-    neither excludes what the other allows and the rollout drew from what it says.
+    The mean of pi_trainer / pi_rollout over sampled tokens estimates the probability that the
+    trainer gives to the rollout's support. It is 1, whatever their other differences, if neither
+    excludes tokens of the other and the rollout samples from its reported distribution.
     """
     ratio = np.exp(np.clip(trainer - rollout, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT), dtype=np.float64)
     metrics = {
@@ -46,7 +46,7 @@ def measure_agreement(
 
 
 def disagreement(config: AgreementConfig, metrics: Mapping[str, float]) -> str | None:
-    """What is wrong with an iteration's metrics; None if nothing is, or no token was sampled."""
+    """What is wrong in an iteration's metrics; None if they agree or no token was sampled."""
     found = []
     ratio, correlation = metrics.get(RATIO_MEAN), metrics.get(PROBABILITY_CORRELATION)
     if ratio is not None and not abs(ratio - 1) <= config.max_ratio_error:

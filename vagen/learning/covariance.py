@@ -1,7 +1,7 @@
-"""Tokens whose log-probability and advantage covary: at these a policy loses its entropy.
+"""Tokens whose log-probability and advantage covary, which reduce the policy's entropy most.
 
-A step of policy gradient lowers the entropy by about the covariance of log-probability and
-advantage, of which few tokens have nearly all (Cui et al. 2025, arXiv 2505.22617, sections 3, 4).
+A policy gradient step lowers the entropy by about the covariance of log-probability and advantage,
+which is concentrated in few tokens (Cui et al. 2025, arXiv 2505.22617, sections 3, 4).
 
 Shape legend: M tokens of a mini batch that are learnt from.
 """
@@ -17,7 +17,7 @@ COVARIANCE_MODES = ("clip_cov", "kl_cov")
 
 
 def covariances(logprobs_M: Floats, advantages_M: Floats) -> NDArray[np.float64]:
-    """[M] product of what both are above their means."""
+    """Products [M] of the centred log-probabilities and advantages."""
     logprobs, advantages = logprobs_M.astype(np.float64), advantages_M.astype(np.float64)
     return (logprobs - logprobs.mean()) * (advantages - advantages.mean())
 
@@ -32,17 +32,17 @@ def covarying_tokens(
     low: float = 1.0,
     high: float = 5.0,
 ) -> NDArray[np.bool_]:
-    """[M] the share `ratio` of the tokens, one at the least: what `policy_loss` holds back.
+    """Selects the share `ratio` of the tokens, at least one, bool [M]: `chosen` of `policy_loss`.
 
     Args:
-        logprobs_M: of the policy before the step.
-        advantages_M: of these tokens.
-        draws: draws among more than enough in `clip_cov`.
-        loss_mode: `clip_cov` takes any whose covariance is between `low` and `high`, all of
-            them if they are fewer; `kl_cov` those where it is largest.
-        ratio: of the tokens, above 0.
-        low: read by `clip_cov` alone.
-        high: read by `clip_cov` alone.
+        logprobs_M: Log-probabilities before the step.
+        advantages_M: Advantages of the tokens.
+        draws: Chooses at random among candidates in `clip_cov`.
+        loss_mode: `clip_cov` chooses among tokens whose covariance is between `low` and `high`;
+            `kl_cov` takes the largest covariances.
+        ratio: Share of the tokens, above 0.
+        low: For `clip_cov` only.
+        high: For `clip_cov` only.
     """
     chosen = np.zeros(len(logprobs_M), np.bool_)
     if not len(chosen):

@@ -1,4 +1,4 @@
-"""When going on is pointless: the early stopping rules of RAGEN v2 (arXiv 2604.06268)."""
+"""Early stopping rules of RAGEN v2 (arXiv 2604.06268)."""
 
 from collections.abc import Hashable, Sequence
 from statistics import fmean
@@ -9,7 +9,7 @@ from vagen.config.trainer_options import EarlyStopConfig
 from vagen.learning.groups import group_statistics
 
 BASELINE = 10
-"""First iterations whose mean variance is the measure of later ones."""
+"""Number of first iterations whose mean variance is the baseline."""
 
 
 def group_variance(scores: Sequence[float], group_ids: Sequence[Hashable]) -> float | None:
@@ -17,13 +17,13 @@ def group_variance(scores: Sequence[float], group_ids: Sequence[Hashable]) -> fl
 
     Args:
         scores: One per trajectory.
-        group_ids: One per trajectory, shared by those of one level.
+        group_ids: One per trajectory, equal for those of one level.
 
     Returns:
         None if no group has two trajectories.
 
     Raises:
-        ValueError: unequal lengths.
+        ValueError: Unequal lengths.
     """
     groups = group_statistics(np.array(scores, np.float64), group_ids)
     variances = groups.variances[groups.sizes > 1]
@@ -36,17 +36,17 @@ def stop_reason(
     validations: Sequence[float],
     skipped: Sequence[bool] = (),
 ) -> str | None:
-    """Why training should end now, or None.
+    """The reason to stop training now, or None.
 
-    Three rules, each on the last `patience` measurements without exception:
+    There are three rules, each on all of the last `patience` measurements:
 
     - the variance of scores in a group is below `min_reward_variance` times its mean over the first
-      ten iterations (which are never themselves below);
+      ten iterations (which are never below);
     - success on the validation levels is below `min_val_success`;
-    - nothing of the batch was left to learn from, `empty_batches` iterations in a row.
+    - the batch had nothing to learn from, `empty_batches` iterations in a row.
 
     Args:
-        config: Thresholds and patience; a rule whose threshold is None never ends anything.
+        config: Thresholds and patience; a rule whose threshold is None is off.
         variances: `group_variance` of every iteration so far.
         validations: Success of every validation so far, from 0 to 1.
         skipped: Whether each update so far had nothing to learn from.

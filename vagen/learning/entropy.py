@@ -1,4 +1,4 @@
-"""Entropy of the policy's next-token distribution, and the controller of its bonus."""
+"""Entropy of the policy's next-token distribution, and the controller of the entropy bonus."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def entropy_from_logits(logits: Tensor) -> Tensor:
-    """`-sum_v p_v log p_v`; a banned token (logit minus infinity) adds 0, to the gradient too.
+    """`-sum_v p_v log p_v`; a banned token (logit minus infinity) adds 0, also to the gradient.
 
     Args:
         logits: [..., V] floats; at least one per position is finite.
@@ -29,9 +29,9 @@ class EntropyController:
     """Keeps entropy from falling below a target (Skywork-OR1, arXiv 2505.22312).
 
     After each update `coeff` moves by `step`, up if the entropy was below the target, down if it
-    was above, within 0 and `max_coeff`. It is the weight of the bonus while the entropy is at most
-    the target; above it there is no bonus. The paper measures the entropy of a batch before it
-    learns from it, here it is that of the update before.
+    was above, within 0 and `max_coeff`. It is the bonus's weight while the entropy is at most the
+    target; above, there is no bonus. The paper measures the entropy of a batch before the update;
+    this uses the entropy of the previous update.
     """
 
     target: float
@@ -39,19 +39,19 @@ class EntropyController:
     step: float
     max_coeff: float
     coeff: float
-    """At first the weight of the first update, whose entropy nobody knows."""
+    """Initially the weight for the first update, before any entropy is known."""
     below: bool = True
     """Whether the last entropy was at most the target."""
 
     @property
     def weight(self) -> float:
-        """Of the bonus in the next update."""
+        """Weight of the bonus in the next update."""
         return self.coeff if self.below else 0.0
 
     def update(self, entropy: float) -> None:
-        """Adapts after an update to its mean entropy, nats per token.
+        """Adapts to the mean entropy of an update, nats per token.
 
-        One that is not finite, of steps that were skipped, changes nothing.
+        Ignores entropies that are not finite, which come from skipped steps.
         """
         if not math.isfinite(entropy):
             return
@@ -60,9 +60,9 @@ class EntropyController:
         self.coeff = min(max(moved, 0.0), self.max_coeff)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able state; continuing from it equals not having stopped."""
+        """JSON-serialisable state for `load_state_dict`."""
         return {"coeff": self.coeff, "below": self.below}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up a state."""
+        """Restores a state."""
         self.coeff, self.below = float(state["coeff"]), bool(state["below"])

@@ -1,7 +1,7 @@
-"""StarPO-S: learn only from the levels on which the policy is uncertain.
+"""StarPO-S: learns only from levels on which the policy is uncertain.
 
-Trajectories of one level are a group; a group whose scores differ little teaches little. Source:
-RAGEN (arXiv 2504.20073, section 4.2), strategies of its second version (arXiv 2604.06268).
+Trajectories of one level form a group; similar scores in a group give little signal. Source: RAGEN
+(arXiv 2504.20073, section 4.2), with strategies of its second version (arXiv 2604.06268).
 
 Shape legend: G groups.
 """
@@ -16,9 +16,9 @@ ProbabilityMode = Literal["linear", "softmax"]
 LossScaling = Literal["none", "linear", "sqrt"]
 
 ZERO = 1e-8
-"""Standard deviations up to this are rounding: all scores of the group are equal."""
+"""Standard deviations up to this are rounding errors of equal scores."""
 _ROUNDING = 1e-9
-"""Relative slack of sums and products that must reach a share."""
+"""Relative tolerance of sums and products that are compared with a share."""
 
 
 def select_groups(
@@ -31,30 +31,30 @@ def select_groups(
 ) -> NDArray[np.bool_]:
     """Chooses groups by the standard deviation of their scores, largest first.
 
-    Candidates are the groups of deviation above 0, or all with `include_zero`. Of them are kept
+    Candidates are the groups of deviation above 0, or all with `include_zero`. Kept are
 
-    - `top_k`: `floor(value G)` groups, one at least; G counts all groups;
+    - `top_k`: `floor(value G)` groups, at least one; G counts all groups;
     - `top_p`, `linear`: the fewest groups whose deviations add up to `value` times the sum; none if
       the sum is 0;
     - `top_p`, `softmax`: the fewest groups whose softmax of deviations adds up to `value`;
     - `min_p`: those of at least `value` times the largest deviation.
 
     `top_p` of 1 keeps all candidates. Of equal deviations the earlier group goes first. RAGEN's
-    `linear` lowers the sum to be reached by an absolute .01 (`selection_eps`); this one does not,
-    as its effect depends on the scale of the rewards.
+    `linear` lowers the sum to be reached by an absolute .01 (`selection_eps`), whose effect depends
+    on the scale of the rewards; this implementation does not.
 
     Args:
-        stds: [G] floats, standard deviation of the scores in each group.
+        stds: [G] floats, standard deviation of each group's scores.
         strategy: `none` keeps all.
-        value: share of groups, of the total, or of the largest; in (0, 1].
-        top_p_prob_mode: what `top_p` adds up.
-        include_zero: whether groups whose scores are all equal may be kept.
+        value: Share of groups, of the sum, or of the largest deviation; in (0, 1].
+        top_p_prob_mode: What `top_p` sums.
+        include_zero: Whether groups of equal scores may be kept.
 
     Returns:
-        [G] bool, True where the group is kept; possibly nowhere.
+        [G] bool, True where the group is kept; possibly all False.
 
     Raises:
-        ValueError: unknown strategy or mode, or a value outside (0, 1].
+        ValueError: Unknown strategy or mode, or a value outside (0, 1].
     """
     if strategy not in get_args(FilterStrategy):
         raise ValueError(f"strategy {strategy!r}; it must be one of {get_args(FilterStrategy)}")
@@ -85,7 +85,7 @@ def select_groups(
 
 
 def _nucleus(ranked: NDArray[np.float64], share: float, mode: ProbabilityMode) -> int:
-    """Fewest leading numbers that hold a share of the total mass."""
+    """Number of leading entries that hold a share of the total."""
     masses = ranked if mode == "linear" else np.exp(ranked - ranked[0])
     if masses.sum() <= ZERO:
         return 0
@@ -95,11 +95,11 @@ def _nucleus(ranked: NDArray[np.float64], share: float, mode: ProbabilityMode) -
 def loss_scale(kept: int, total: int, mode: LossScaling) -> float:
     """Factor of all advantages: the share of trajectories kept (`linear`), its square root, or 1.
 
-    The mean over fewer tokens would otherwise make an update of few trajectories as large as one
-    of all.
+    Otherwise the mean over few tokens would make an update of few trajectories as large as one of
+    all.
 
     Raises:
-        ValueError: unknown mode.
+        ValueError: Unknown mode.
     """
     if mode not in get_args(LossScaling):
         raise ValueError(f"loss_scaling {mode!r}; it must be one of {get_args(LossScaling)}")

@@ -23,25 +23,25 @@ class GroupStatistics:
     def stds(self) -> NDArray[np.float64]:
         """Unbiased deviations [G] (ddof 1), as in the group-relative estimators and in RAGEN.
 
-        0 of a group of one.
+        0 for a group of one.
         """
         return np.sqrt(self.squares / np.maximum(self.sizes - 1, 1))
 
     @property
     def variances(self) -> NDArray[np.float64]:
-        """Variances [G] of the groups as whole populations (ddof 0)."""
+        """Population variances [G] (ddof 0)."""
         return self.squares / self.sizes
 
 
 def group_statistics(scores: NDArray[np.float64], group_ids: Sequence[Hashable]) -> GroupStatistics:
-    """Counts each score once.
+    """Size, mean and spread of scores in each group.
 
     Args:
-        scores: [B] floats, of trajectories that count.
+        scores: [B] floats, scores of trajectories that count.
         group_ids: B ids of any kind.
 
     Raises:
-        ValueError: unequal lengths.
+        ValueError: Unequal lengths.
     """
     if len(scores) != len(group_ids):
         raise ValueError(f"{len(group_ids)} group ids for {len(scores)} scores")

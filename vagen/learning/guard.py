@@ -1,18 +1,18 @@
-"""The stability guard: whether an update may stay, and which weights to go back to if not.
+"""The stability guard: decides whether to keep an update, and which weights to restore if not.
 
-What a metric speaks of decides what it condemns. In iteration t the policy P(t) plays the batch,
-then the update makes P(t+1) of it:
+In iteration t policy P(t) plays the batch, then the update turns it into P(t+1). A bad metric
+rejects the policy that it measures:
 
-- Success, invalid actions and in-group reward deviation, measured by the rollout, speak of P(t),
-  which update t-1 left. If they are bad, the batch is dropped and the last good weights come back.
-- KL, gradient norm and losses, measured by the update, speak of P(t+1). If they are bad, P(t) comes
-  back, which its own rollout has just shown to be good.
-- Entropy is measured while the update goes on, beginning with P(t). If it is bad, the last good
-  weights before P(t) come back.
+- Rollout metrics (success, invalid actions, in-group reward deviation) measure P(t), the result of
+update t-1. If they are bad, the batch is dropped and the last good weights are restored.
+- Update metrics (KL, gradient norm, losses) measure P(t+1). If they are bad, P(t) is restored,
+which its own rollout has just confirmed.
+- Entropy is measured during the update, beginning with P(t). If it is bad, the last good weights
+before P(t) are restored.
 
-So the *last good* weights are the newest that a rollout has shown to be good, one update behind the
-newest. An update whose own metrics were fine counts as good, and enters the running medians, only
-when the rollout after it was good too.
+So the *last good* weights are the newest that a rollout has confirmed, one update behind the
+newest. An update with good metrics counts as good, and enters the running medians, only when the
+next rollout is good too.
 """
 
 import math
@@ -39,21 +39,21 @@ KL = (UPDATE_KL, PPO_KL)
 
 
 class TrainingUnstable(ValueError):
-    """More rollbacks than allowed; the text says how many and why the last one."""
+    """More rollbacks than allowed; the message has their number and the last reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardResult:
-    """What the guard says of a rollout or an update."""
+    """The guard's verdict on a rollout or an update."""
 
     reasons: tuple[str, ...] = ()
-    """Why it is not good, one clause each; empty if it is."""
+    """Reasons why it is bad, one clause each; empty if it is good."""
     condemns_start: bool = False
-    """Whether that also speaks against the policy that the iteration started with."""
+    """Whether the initial policy of the iteration is bad too."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing speaks against it."""
+        """Whether it is good."""
         return not self.reasons
 
     @property
@@ -64,30 +64,30 @@ class GuardResult:
 
 @dataclass(slots=True)
 class GuardState:
-    """What the guard knows, JSON-able: it belongs to the run and is committed with every update."""
+    """The guard's memory, JSON-serialisable; part of the run's manifest of every update."""
 
     good: str
-    """Name of the newest weights that were shown to be good."""
+    """Name of the newest confirmed weights."""
     lr_scale: float = 1.0
-    """What learning rates are multiplied by."""
+    """Factor on learning rates."""
     rollbacks: int = 0
     rollouts: list[dict[str, float]] = field(default_factory=list)
     """Watched metrics of the last good rollouts."""
     updates: list[dict[str, float]] = field(default_factory=list)
     """Watched metrics of the last good updates."""
     pending: dict[str, float] | None = None
-    """Those of the latest update, until a rollout shows that it was good."""
+    """Watched metrics of the latest update, until a rollout confirms it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For a manifest; `GuardState(**content)` is its inverse."""
+        """Content for a manifest; `GuardState(**content)` is the inverse."""
         return asdict(self)
 
 
 class Guard:
-    """Judges one iteration after the other; `state` is all it remembers.
+    """Judges iterations in order; all its memory is in `state`.
 
-    Per iteration: `judge_rollout`, then if that is good the update and `judge_update`, then
-    `record` with the verdict that decided, then `roll_back` if that was bad.
+    Per iteration call `judge_rollout`; if that is good, update and `judge_update`; then `record`
+    with the deciding verdict; then `roll_back` if that is bad.
     """
 
     def __init__(self, config: GuardConfig, state: GuardState):
@@ -95,10 +95,10 @@ class Guard:
         self.state = state
 
     def judge_rollout(self, metrics: MetricValues) -> GuardResult:
-        """Whether the policy that played a batch is good.
+        """Judges the policy that played a batch.
 
         Args:
-            metrics: Of the iteration's steps before its update; one that is missing is not judged.
+            metrics: Metrics before the update; missing ones are not judged.
         """
         config = self.config
         seen = _rollout_values(metrics)
@@ -128,10 +128,10 @@ class Guard:
         return GuardResult(tuple(reasons), condemns_start=bool(reasons))
 
     def judge_update(self, metrics: MetricValues) -> GuardResult:
-        """Whether an update is good by its own metrics.
+        """Judges an update by its own metrics.
 
         Args:
-            metrics: What the update measured; networks that did not learn have none.
+            metrics: Metrics of the update; networks that did not learn have none.
         """
         config = self.config
         reasons = []
@@ -163,13 +163,13 @@ class Guard:
     def record(
         self, start: str, rollout: MetricValues, update: MetricValues | None, verdict: GuardResult
     ) -> None:
-        """Takes in what an iteration showed.
+        """Records an iteration.
 
         Args:
             start: Name of the weights that the iteration started with.
             rollout: Metrics given to `judge_rollout`.
             update: Metrics given to `judge_update`; None if there was no update.
-            verdict: The one that decided: of the update if there was one, else of the rollout.
+            verdict: The deciding verdict: of the update if there was one, else of the rollout.
         """
         state = self.state
         pending, state.pending = state.pending, None
@@ -183,7 +183,7 @@ class Guard:
             state.pending = {n: update[n] for n in (*GRAD_NORM, ENTROPY) if n in update}
 
     def roll_back(self, verdict: GuardResult) -> str:
-        """Counts a rollback and lowers the learning rates; returns the weights to go back to.
+        """Counts a rollback and lowers learning rates; returns the name of the weights to restore.
 
         Raises:
             TrainingUnstable: There were `max_rollbacks` already.
@@ -216,7 +216,7 @@ class Guard:
         return reasons
 
     def _median(self, entries: Sequence[MetricValues], name: str) -> float | None:
-        """Running median over good iterations; None while there are too few."""
+        """Running median over good iterations; None if there are too few."""
         values = [entry[name] for entry in entries if name in entry]
         return median(values) if len(values) >= self.config.min_history else None
 

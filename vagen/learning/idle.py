@@ -1,4 +1,4 @@
-"""Signs that nothing is being learnt, told once when they have lasted."""
+"""Warnings about trainings that learn nothing."""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,17 +26,17 @@ SIGNS = {
         "episodes a level (rollout_manager.n_trajectory)",
     ),
 }
-"""Metrics, each with the value that is a sign, and what it says."""
+"""Metrics, each with the suspicious value and its warning."""
 
 
 def no_learning_warnings(rows: Sequence[Mapping[str, float]]) -> list[str]:
-    """What has been so for `PATIENCE` iterations with the last one, and was not before that.
+    """Warnings about values that have just lasted for `PATIENCE` iterations.
 
     Args:
         rows: Metrics of the iterations so far, or of the last `PATIENCE` + 1.
 
-    >>> idle_signs([{"train/success": 0.0}] * 10)[0][:40]
-    'for 10 iterations no episode has succeed'
+    >>> no_learning_warnings([{"train/success": 0.0}] * 10)[0][:40] 'for 10 iterations no episode
+    has succeed'
     """
     found = []
     for name, (value, meaning) in SIGNS.items():

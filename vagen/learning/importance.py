@@ -13,24 +13,24 @@ def truncated_importance_weights(
 ) -> tuple[Tensor, dict[str, Aggregate]]:
     """`min(pi_trainer / pi_rollout, cap)` per sampled token, before the update.
 
-    The engine that samples and the one that trains compute the same weights differently (kernels,
-    precision), so that PPO's ratio compares with a policy that did not sample the tokens. The
-    weight corrects for it with bounded variance (Espeholt et al. 2018, arXiv 1802.01561, eq. 1, as
-    the truncated importance sampling of verl's pull request 2953).
+    The two engines compute the same weights differently (kernels, precision), so PPO's ratio
+    compares with a policy that did not sample the tokens. The weight corrects for this with bounded
+    variance (Espeholt et al. 2018, arXiv 1802.01561, eq. 1, as the truncated importance sampling of
+    verl's pull request 2953).
 
     Args:
-        old_logprobs: any shape, the trainer's log-probs at the start of the update.
+        old_logprobs: Any shape, the trainer's log-probs at the start of the update.
         rollout_logprobs: same shape, log-probs as sampled.
-        sampled: same shape, non-zero on tokens that the policy sampled. Others, which the policy
-            loss reads if there is no loss mask, have no rollout log-prob and weight 1.
-        cap: largest weight, above 0.
+        sampled: Same shape, non-zero on tokens that the policy sampled. Others, which are in the
+            policy loss without a loss mask, have no rollout log-prob and weight 1.
+        cap: Largest weight, above 0.
 
     Returns:
         Weights without gradient, same shape, and metrics over the sampled tokens: `tis_mean` (mean
         weight) and `tis_capped` (share of tokens whose ratio is above `cap`).
 
     Raises:
-        ValueError: unequal shapes, or a cap that is not above 0.
+        ValueError: Unequal shapes, or a cap that is not above 0.
     """
     require_same_shape(
         old_logprobs=old_logprobs, rollout_logprobs=rollout_logprobs, sampled=sampled

@@ -1,4 +1,4 @@
-"""Divergence from the reference policy: per-token estimates and the controllers of its weight."""
+"""KL divergence from the reference policy: per-token estimates and controllers of its weight."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 KLPenaltyKind = Literal["k1", "low_var_kl", "mse"]
 
 LOG_RATIO_LIMIT = 20.0
-"""Logs of probability ratios are cut at this before `exp`, so that it stays finite."""
+"""Clip of log probability ratios before `exp`, which keeps it finite."""
 LOW_VAR_LIMIT = 10.0
 """Largest `low_var_kl` of a token, nats."""
 
@@ -21,21 +21,21 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLPenaltyKind) -> T
     negative and cut at 10; `mse` is `d^2 / 2` (Schulman 2020, "Approximating KL divergence": k1,
     k3, k2).
 
-    In the reward (`token_rewards`) its value counts and k1 is exact in expectation. As a loss its
-    gradient counts: of `k1` it is that of `logprobs`, zero in expectation at tokens of the present
-    policy whatever the reference; of `mse` it is that of KL(policy | reference); of `low_var_kl`
-    that of KL(reference | policy). `k1` is there for comparison, not as advice.
+    In the reward (`token_rewards`) only its value matters, and `k1` is unbiased. As a loss only its
+    gradient matters: that of `k1` is zero in expectation at tokens of the current policy, whatever
+    the reference; that of `mse` is the gradient of KL(policy | reference); that of `low_var_kl` is
+    the gradient of KL(reference | policy). `k1` as a loss is for comparison only.
 
     Args:
-        logprobs: any shape, log-probs of the sampled tokens.
-        ref_logprobs: same shape, the reference policy's; no gradient flows into it.
-        kind: which estimate.
+        logprobs: Any shape, log-probs of the sampled tokens.
+        ref_logprobs: Same shape, log-probs of the reference policy, without gradient.
+        kind: The estimate.
 
     Returns:
         Nats per token, same shape. Not masked.
 
     Raises:
-        ValueError: unknown kind.
+        ValueError: Unknown kind.
     """
     d = ref_logprobs.detach() - logprobs
     if kind == "k1":
@@ -54,15 +54,15 @@ class KLController(Protocol):
     kl_coef: float
 
     def update(self, current_kl: float, n_trajectories: int) -> None:
-        """Adapts after an iteration: mean k1 per sampled token, and its trajectories."""
+        """Adapts to an iteration's mean k1 per sampled token and number of trajectories."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able state; continuing from it equals not having stopped."""
+        """JSON-serialisable state for `load_state_dict`."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up a state; ValueError if it is of another type of controller."""
+        """Restores a state; ValueError if it is of another type of controller."""
         ...
 
 
@@ -73,14 +73,14 @@ class FixedKLController:
     kl_coef: float
 
     def update(self, current_kl: float, n_trajectories: int) -> None:
-        """Nothing changes."""
+        """Does nothing."""
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """JSON-serialisable state."""
         return {"type": "fixed", "kl_coef": self.kl_coef}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up a state."""
+        """Restores a state."""
         self.kl_coef = _coefficient(state, "fixed")
 
 
@@ -102,8 +102,8 @@ class AdaptiveKLController:
         """Moves the coefficient up if `current_kl` is above the target, down if below.
 
         Args:
-            current_kl: mean k1 per sampled token of the iteration, nats.
-            n_trajectories: trajectories of the iteration.
+            current_kl: Mean k1 per sampled token of the iteration, nats.
+            n_trajectories: Trajectories of the iteration.
 
         Raises:
             ValueError: `current_kl` is not finite.
@@ -114,11 +114,11 @@ class AdaptiveKLController:
         self.kl_coef *= 1.0 + error * min(n_trajectories / self.horizon, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able state."""
+        """JSON-serialisable state."""
         return {"type": "adaptive", "kl_coef": self.kl_coef}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up a state."""
+        """Restores a state."""
         self.kl_coef = _coefficient(state, "adaptive")
 
 
@@ -131,7 +131,7 @@ def _coefficient(state: dict[str, Any], kind: str) -> float:
 def make_kl_controller(
     kind: Literal["fixed", "adaptive"], *, kl_coef: float, target_kl: float, horizon: int
 ) -> KLController:
-    """The controller that `algorithm.kl_ctrl` describes."""
+    """The controller for `algorithm.kl_ctrl`."""
     if kind == "adaptive":
         return AdaptiveKLController(kl_coef, target_kl, horizon)
     return FixedKLController(kl_coef)

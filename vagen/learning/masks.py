@@ -28,7 +28,7 @@ def turn_end_mask(loss_mask: Tensor, turn_index: Tensor) -> Tensor:
 
 
 def turn_start_mask(loss_mask: Tensor, turn_index: Tensor) -> Tensor:
-    """Marks the first sampled token of each turn; arguments and result as of `turn_end_mask`."""
+    """Marks the first sampled token of each turn; see `turn_end_mask`."""
     return turn_end_mask(loss_mask.flip(-1), turn_index.flip(-1)).flip(-1)
 
 
@@ -45,9 +45,9 @@ def critic_mask(
     turn_start_mask: Tensor | None = None,
     turn_end_mask: Tensor | None = None,
 ) -> Tensor:
-    """Tokens that the value loss is over: turn ends, turn starts, sampled tokens or attended ones.
+    """Tokens of the value loss: turn ends, turn starts, sampled tokens or attended ones.
 
-    It is the first of them that is given. Give only those that apply: `turn_end_mask` with
+    Uses the first mask that is given. Give only applicable ones: `turn_end_mask` with
     `critic.use_reward_mask`, the others where returns exist on such tokens only
     (an estimator's `value_mask`).
 

@@ -1,7 +1,7 @@
-"""Numbers of an update that add up over micro batches.
+"""Metrics of an update that add up over micro batches.
 
-A mean of means over micro batches of unequal size is not the mean, so losses report sums with
-their weights, on the device (no synchronisation), and `combine_metrics` finishes them.
+A mean of means over unequal micro batches is not the mean. So losses report sums with their weights
+as tensors on the device (without synchronisation), and `combine_metrics` divides them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean over tokens, kept as sum and count."""
+    """A mean over tokens, as sum and count."""
 
     total: Tensor  # 0-d
     weight: Tensor  # 0-d
@@ -24,7 +24,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Max:
-    """A maximum over tokens; minus infinity of none."""
+    """A maximum over tokens; minus infinity without tokens."""
 
     value: Tensor  # 0-d
 
@@ -50,7 +50,7 @@ def token_max(per_token: Tensor, mask: Tensor) -> Max:
 
 
 def combine_metrics(parts: Iterable[Mapping[str, Aggregate]]) -> dict[str, float]:
-    """Metrics of all micro batches together; those without a single token are left out."""
+    """Combines metrics of all micro batches; drops those without tokens."""
     gathered: dict[str, list[Aggregate]] = {}
     for part in parts:
         for name, metric in part.items():
@@ -73,13 +73,13 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float:
     """Share of the returns' variance that the values explain: `1 - Var(R - V) / Var(R)`.
 
     Args:
-        values: any shape, critic's values.
-        returns: same shape, un-whitened returns.
-        mask: same shape, non-zero on tokens that count.
+        values: Any shape, critic's values.
+        returns: Same shape, un-whitened returns.
+        mask: Same shape, non-zero on tokens that count.
 
     Returns:
-        1 for a perfect critic (up to a constant), 0 for one that explains nothing, negative for one
-        that is worse than a constant; 0 where it is undefined (returns without variance).
+        1 for a perfect critic (up to a constant), 0 for an uninformative one, negative for one
+        worse than a constant; 0 where it is undefined (returns without variance).
     """
     mask = mask != 0
     target = returns[mask].double()

@@ -1,4 +1,4 @@
-"""Policy-gradient losses that hold the new policy near the one that sampled."""
+"""Policy-gradient losses that keep the new policy close to the sampling one."""
 
 from typing import Literal, get_args
 
@@ -11,8 +11,8 @@ from vagen.learning.kl import LOG_RATIO_LIMIT
 from vagen.learning.metrics import Aggregate, token_max, token_mean
 
 LossMode = Literal["vanilla", "gspo", "gspo_turn", "cispo", "clip_cov", "kl_cov"]
-"""Whose ratio is clipped (a token's, a row's, a turn's), whether with the gradient or as its weight
-(`cispo`), and what becomes of tokens that covary; see `policy_loss`."""
+"""What is clipped: the ratio of a token, row or turn, its gradient or only its weight (`cispo`),
+and how covarying tokens are restricted; see `policy_loss`."""
 
 
 def policy_loss(
@@ -40,44 +40,44 @@ def policy_loss(
     (dual clip, Ye et al. 2020, arXiv 1912.09729, eq. 5).
 
     `gspo`, `gspo_turn`: u is `sg(s) pi / sg(pi)`, where s is the geometric mean of the ratios of
-    the token's unit and sg stops the gradient: every token of a unit has one ratio to be clipped
+    the token's unit and sg stops the gradient, so all tokens of a unit have the same ratio
     (GSPO-token, arXiv 2507.18071, section 4.3). The unit is a row, or a turn of it as in arXiv
     2511.20718.
 
-    `cispo`: `-sg(clip(u, 1 - low, 1 + high)) A logprobs`, so that no token is without a gradient
+    `cispo`: `-sg(clip(u, 1 - low, 1 + high)) A logprobs`, so that every token has a gradient
     (arXiv 2506.13585, eq. 4 and 5).
 
-    `clip_cov`, `kl_cov`: of the `chosen` tokens (`covarying_tokens`) there is no loss; or no token
-    is clipped, and theirs is `-u A + ppo_kl_coef |log u|` (arXiv 2505.22617, section 4).
+    `clip_cov`: `chosen` tokens (`covarying_tokens`) have no loss. `kl_cov`: there is no clip, and
+    their loss is `-u A + ppo_kl_coef |log u|` (arXiv 2505.22617, section 4).
 
     Args:
         logprobs: [B, T] or packed [N] floats, with gradient.
         old_logprobs: same shape, log-probs of the policy that started the update.
         advantages: same shape.
-        loss_mask: same shape, non-zero on tokens to learn from; elsewhere nothing is read.
-        loss_mode: which of them.
+        loss_mask: same shape, non-zero on tokens to learn from; other tokens are not read.
+        loss_mode: The loss.
         unit_ids: integers of the same shape, the unit of each token; read by `gspo` and
             `gspo_turn`. None takes the rows of padded tensors.
-        clip_ratio_low: lower bound of the ratio is one minus this.
-        clip_ratio_high: upper bound of the ratio is one plus this.
-        clip_ratio_c: dual clip, above 1; None is off. Neither `cispo` nor `kl_cov` has one.
-        chosen: same shape, non-zero on the tokens that `clip_cov` and `kl_cov` hold back.
-        ppo_kl_coef: read by `kl_cov`.
+        clip_ratio_low: The lower bound of the ratio is one minus this.
+        clip_ratio_high: The upper bound of the ratio is one plus this.
+        clip_ratio_c: Dual clip, above 1; None is off. Not used by `cispo` and `kl_cov`.
+        chosen: same shape, non-zero on the tokens that `clip_cov` and `kl_cov` restrict.
+        ppo_kl_coef: For `kl_cov` only.
         weights: same shape, factor of each token's loss (`truncated_importance_weights`); None
-            is 1. No gradient flows into it.
-        loss_agg_mode: how tokens are averaged.
+            for 1. Has no gradient.
+        loss_agg_mode: Averaging mode.
         denominator: tokens or rows of the whole mini batch (`loss_denominator`), so that micro
             batches add up; None takes those of this call.
         row_ids: row of each token of packed tensors; only the `seq-` modes read it.
 
     Returns:
         The loss (0-d) and metrics: `ppo_kl` (mean of old minus new log-probs), `pg_clipfrac` and
-        `pg_clipfrac_lower` (share of tokens that the clip and the dual clip hold back, in
+        `pg_clipfrac_lower` (share of tokens that the clip and the dual clip restrict, in
         `cispo` of tokens whose weight is cut, in `clip_cov` with the chosen, in `kl_cov` of
         these), `ratio_mean`, `ratio_max`.
 
     Raises:
-        ValueError: unequal shapes, an unknown mode, or a dual clip that is not above 1.
+        ValueError: Unequal shapes, an unknown mode, or a dual clip that is not above 1.
     """
     require_same_shape(
         logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, loss_mask=loss_mask

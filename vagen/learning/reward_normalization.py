@@ -1,6 +1,6 @@
-"""Normalisation of trajectory scores, with the rewards of the turns left in their places.
+"""Normalises trajectory scores while keeping rewards on their turns.
 
-Source: RAGEN (arXiv 2504.20073), whose `reward_normalization` knows a score on the last token only.
+Source: RAGEN (arXiv 2504.20073), whose `reward_normalization` applies to a score on the last token.
 """
 
 from collections.abc import Hashable, Sequence
@@ -13,7 +13,7 @@ from vagen.learning.groups import group_statistics
 NormalizationMethod = Literal["none", "mean", "mean_std", "asym_clip"]
 
 EPSILON = 1e-6
-"""Added to the standard deviation; one up to this is none."""
+"""Added to the standard deviation; deviations up to this count as 0."""
 ASYMMETRIC_BOUNDS = (-1.0, 3.0)
 """Bounds of `asym_clip`: failures weigh less than successes."""
 
@@ -31,22 +31,22 @@ def normalize_turn_rewards(
     clipped to [-1, 3] (`asym_clip`). Where all scores are equal the result is 0.
 
     Turns keep their rewards: `mean_std` and `asym_clip` divide each by the same `d + 1e-6` (by
-    infinity where all scores are equal), and what is still missing to the normalised score goes to
-    the last turn. There it moves every turn's undiscounted return-to-go by the same amount, a
-    baseline for the trajectory; spread over the turns it would be a bonus or a fine per turn, and
+    infinity where all scores are equal), and the last turn gets the remaining difference to the
+    normalised score. There it moves every turn's undiscounted return-to-go by the same amount, a
+    baseline for the trajectory. Spread over the turns it would be a reward or penalty per turn, and
     the policy decides how many turns there are.
 
     Args:
         turn_rewards: B sequences, rewards of each turn of a trajectory, in order and before any KL
-            penalty; at least one turn each. Give trajectories that count and no others.
+            penalty; at least one turn each. Only of trajectories that count.
         group_ids: B ids, equal for trajectories that share mean and deviation.
-        method: what is done to the scores.
+        method: The normalisation.
 
     Returns:
-        B lists of as many rewards; each sums to the normalised score.
+        B lists of the same lengths; each sums to the normalised score.
 
     Raises:
-        ValueError: unknown method, or a trajectory without a turn.
+        ValueError: Unknown method, or a trajectory without a turn.
     """
     if method not in (known := get_args(NormalizationMethod)):
         raise ValueError(f"reward_normalization.method {method!r}; it must be one of {known}")

@@ -1,4 +1,4 @@
-"""Rewards per token, from rewards per turn and the divergence from the reference policy.
+"""Rewards per token, from rewards per turn and the KL divergence from the reference policy.
 
 Shape legend: B rows, T tokens of the padded row, K turns.
 """
@@ -14,12 +14,12 @@ from vagen.rollout.types import TurnRewards
 
 
 def turn_totals(rewards: Sequence[TurnRewards], budget: float | None = None) -> list[float]:
-    """What each turn of an episode earned, K floats.
+    """Reward of each turn of an episode, K floats.
 
-    With a budget, rewards for what was written (format, judge) are worth those of `budget` turns in
-    all, however long the episode is: each turn's are multiplied by `budget / K`, so that their sum
-    is `budget` times their mean. As a plain sum they pay for turns: an expert that walks into walls
-    until the last turn earns more than one that wins at once.
+    With a budget, text rewards (format, judge) of an episode of any length add up to at most those
+    of `budget` turns: each turn's are multiplied by `budget / K`, so that their sum is `budget`
+    times their mean. A plain sum would reward long episodes: an expert that walks into walls until
+    the last turn would earn more than one that wins at once.
 
     >>> turn_totals([TurnRewards(1.0, 0.5), TurnRewards(0.0, 0.5)])
     [1.5, 0.5]
@@ -47,19 +47,19 @@ def token_rewards(
         turn_rewards: B sequences, reward of each turn of the row, in order.
         loss_mask: [B, T], non-zero on sampled tokens.
         turn_end_mask: [B, T], non-zero on the last sampled token of each turn.
-        use_multi_turn_reward: each turn's reward on its own last token; otherwise their sum on the
-            trajectory's last sampled token.
-        trajectory_ids: B ids, equal for the rows of a trajectory, which are in order; None is a
+        use_multi_turn_reward: Whether each turn's reward is on its last token; otherwise their sum
+            is on the trajectory's last sampled token.
+        trajectory_ids: B ids, equal for the rows of a trajectory, in order; None for a
             trajectory per row.
         old_logprobs: [B, T], log-probs of the sampled tokens at the start of the update.
-        ref_logprobs: [B, T], the reference policy's.
-        kl_coef: coefficient of the penalty; 0 needs no log-probs.
+        ref_logprobs: [B, T], log-probs of the reference policy.
+        kl_coef: Coefficient of the penalty; 0 needs no log-probs.
 
     Returns:
         [B, T] float32, 0 off the loss mask.
 
     Raises:
-        ValueError: a row whose rewards and turn ends differ in number, turn ends that do not close
+        ValueError: A row whose rewards and turn ends differ in number, turn ends that do not end
             the sampled tokens, or a KL coefficient without both log-probs.
     """
     sampled, ends = loss_mask != 0, turn_end_mask != 0

@@ -1,7 +1,7 @@
-"""How much responses depend on their prompts: the template-collapse measures of RAGEN v2.
+"""Dependence of responses on their prompts: the template-collapse measures of RAGEN v2.
 
 Entropy can stay high while every prompt gets the same kind of answer: `H(Z) = I(X; Z) + H(Z | X)`,
-and template collapse is the fall of the first term (arXiv 2604.06268).
+and template collapse is a drop of the first term (arXiv 2604.06268).
 
 Shape legend: N pairs of a prompt x_i and the response z_i sampled for it.
 """
@@ -22,9 +22,9 @@ class TemplateCollapse:
     retrieval_accuracy: float
     """Share of responses that are most probable under their own prompt."""
     entropy: float
-    """Estimate of H(Z), of responses whatever the prompt."""
+    """Estimate of H(Z), the entropy of responses over all prompts."""
     conditional_entropy: float
-    """Estimate of H(Z | X), of responses to a given prompt."""
+    """Estimate of H(Z | X), the entropy of responses to a given prompt."""
 
 
 def template_collapse(logprobs_NN: NDArray[np.floating]) -> TemplateCollapse:
@@ -35,9 +35,9 @@ def template_collapse(logprobs_NN: NDArray[np.floating]) -> TemplateCollapse:
         I(X; Z)  ~ mean_i [ L_ii - logsumexp_k L_ki + log N ]  =  H(Z) - H(Z | X)
         accuracy = mean_j [ argmax_i L_ij = j ]
 
-    The response is fixed and prompts are normalised over, so that its length cancels. The estimate
-    of I is at most log N: more prompts tell more apart. Where n prompts explain a response equally
-    well and best, its own among them, it counts 1/n in the accuracy.
+    Normalising over prompts for a fixed response cancels its length. The estimate of I is at most
+    log N, so more prompts resolve larger differences. Where n prompts, including its own, explain a
+    response equally well and best, it counts 1/n in the accuracy.
 
     Args:
         logprobs_NN: L, [N, N] with prompts as rows: log-probability of a whole response, summed

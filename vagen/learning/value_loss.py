@@ -20,7 +20,7 @@ def value_loss(
 ) -> tuple[Tensor, dict[str, Aggregate]]:
     """`1/2 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2)`.
 
-    The clip holds the new value near the one that advantages were computed with (Schulman et al.,
+    The clip keeps the new value close to the one used for advantages (Schulman et al.,
     PPO's reference implementation in OpenAI baselines).
 
     Args:
@@ -31,7 +31,7 @@ def value_loss(
         cliprange_value: c, in units of the value.
         denominator: tokens or rows of the whole mini batch, so that micro batches add up; None
             takes those of this call.
-        loss_agg_mode: how tokens are averaged.
+        loss_agg_mode: Averaging mode.
         row_ids: row of each token of packed tensors; only the `seq-` modes read it.
 
     Returns:
@@ -39,7 +39,7 @@ def value_loss(
         larger), `vf_error` (mean of value minus return), `value_mean`, `return_mean`.
 
     Raises:
-        ValueError: unequal shapes.
+        ValueError: Unequal shapes.
     """
     require_same_shape(values=values, old_values=old_values, returns=returns, mask=mask)
     mask = mask != 0

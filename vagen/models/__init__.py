@@ -1,4 +1,4 @@
-"""Models: loading, processors, attention, and the tiny models built in code."""
+"""Models: loading, processors, attention, and tiny models built in code."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads torch and transformers only once something needs them."""
+    """Imports torch and transformers only on first use."""
     if name not in _HOMES:
         raise AttributeError(name)
     return getattr(importlib.import_module(f"vagen.models.{_HOMES[name]}"), name)

@@ -1,18 +1,18 @@
 """Attention over packed rows and over a cache of conversations, for any `transformers` decoder.
 
-`transformers` calls the attention function registered here with whatever keyword arguments its
-model was called with. These are ours:
+`transformers` passes the keyword arguments of a model call to the attention function registered
+here. These are ours:
 
-- `segments`: the batch is one long line of rows laid end to end (no padding in the linear layers);
-  attention is computed row by row, causally. Neighbours that begin alike may share that beginning:
-  it stands once in the line, before them, and each of them attends to it.
+- `segments`: the batch is one line of rows laid end to end (no padding in the linear layers), with
+causal attention within each row. Neighbours may share a prefix, which stands once in the line
+before them; each of them attends to it.
 - `shared_images`: the vision tower reads images of one size, laid end to end, as one batch.
 - a 4-D additive mask together with a `SlotCache`: every row of the batch is a conversation with a
-  cache of its own length. `alike`: all of them begin with so many equal tokens; one decode step
-  then reads their keys and values once and not for every conversation.
+cache of its own length. `alike`: number of equal initial tokens of all rows; a decode step then
+reads their keys and values once instead of per conversation.
 
 Shape legend: N tokens of a packed line (patches in the vision tower), S tokens of the shared
-beginning, P tokens alike, B rows, H heads, G query heads per key head, L cached tokens, n new
+prefix, P equal initial tokens, B rows, H heads, G query heads per key head, L cached tokens, n new
 tokens, D head size.
 """
 
@@ -33,10 +33,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from vagen.models.vision import SharedImages
 
 ATTENTION = "packed"
-"""Name under which the function is registered with `transformers`."""
+"""Name of the function in the registry of `transformers`."""
 
 SIMILAR = 0.85
-"""Rows of a group are at least this share of its longest: a bound on padding in attention."""
+"""A group's rows have at least this share of its longest row's length, which bounds the padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +47,22 @@ class RowGroup:
     rows: int
     longest: int
     index: Tensor | None
-    """int64 [tokens]: place of each token in the padded [rows * longest] layout; None if the rows
-    are of one length, so that nothing is padded."""
+    """int64 [tokens]: index of each token in the padded [rows * longest] layout; None if all rows
+    have the same length, so that there is no padding."""
     mask: Tensor | None
-    """bool [longest, S + longest]: what each token attends to in the shared beginning, which is the
-    last group without a mask, and its own row; None if the group's rows stand whole in the line."""
+    """bool [longest, S + longest]: which tokens of the shared prefix (the last earlier group
+    without a mask) and of its own row each token attends to; None without a shared prefix."""
 
 
 def segments_of(
     lengths: Sequence[int], device: torch.device, shared: int = 0
 ) -> tuple[RowGroup, ...]:
-    """Rows laid end to end, as `segments` says them.
+    """The value of `segments` for rows laid end to end.
 
     Args:
-        lengths: Tokens of each row without the shared beginning, at least one; best if ordered.
-        device: Of the line.
-        shared: Tokens S of the beginning that all rows share: it stands before them, a group of
-            its own.
+        lengths: Tokens of each row without the shared prefix, at least one; best if sorted.
+        device: Device of the line.
+        shared: Tokens S of a prefix that all rows share, a separate group before them.
     """
     groups = [RowGroup(shared, 1, shared, None, None)] if shared else []
     begin = 0
@@ -91,8 +90,8 @@ def segments_of(
 class SlotCache(Cache):
     """Keys and values of many conversations, each in a slot of its own length.
 
-    The storage is [layers, 2, slots, key heads, length, D]: what one head attends to lies together.
-    A forward pass works on a contiguous range of slots, chosen with `focus`.
+    The storage is [layers, 2, slots, key heads, length, D]: everything that one head attends to is
+    contiguous. A forward pass works on a contiguous range of slots, chosen with `focus`.
     """
 
     def __init__(self, config: Any, slots: int, length: int, device: torch.device, dtype: Any):
@@ -101,7 +100,7 @@ class SlotCache(Cache):
         head_dim = getattr(config, "head_dim", None) or (
             config.hidden_size // config.num_attention_heads
         )
-        # Zeros, not whatever is there: attention multiplies what is beyond a row's end by 0.
+        # Zeros, not uninitialised memory: attention multiplies entries beyond a row's end by 0.
         self.storage = torch.zeros(
             config.num_hidden_layers, 2, slots, heads, length, head_dim, device=device, dtype=dtype
         )
@@ -117,7 +116,7 @@ class SlotCache(Cache):
         return self.storage.shape[4]
 
     def grow(self, length: int) -> None:
-        """Makes room for `length` tokens per slot."""
+        """Extends every slot to at least `length` tokens."""
         if length > self.length:
             shape = list(self.storage.shape)
             shape[4] = max(length, 2 * self.length)
@@ -126,7 +125,7 @@ class SlotCache(Cache):
             self.storage = larger
 
     def swap(self, a: int, b: int, length: int) -> None:
-        """Exchanges two slots of which the longer holds `length` tokens."""
+        """Exchanges two slots with at most `length` tokens each."""
         if a != b:
             at_a = self.storage[:, :, a, :, :length]
             at_b = self.storage[:, :, b, :, :length]
@@ -135,7 +134,7 @@ class SlotCache(Cache):
             at_b.copy_(kept)
 
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copies the first `length` tokens of a slot to another one."""
+        """Copies the first `length` tokens of a slot to another."""
         if source != target:
             self.storage[:, :, target, :, :length] = self.storage[:, :, source, :, :length]
 
@@ -144,18 +143,18 @@ class SlotCache(Cache):
         return self.storage[:, :, slot, :, :length].clone()
 
     def write(self, slot: int, keys_values: Tensor) -> None:
-        """Fills the beginning of a slot with what `read` gave."""
+        """Writes the result of `read` to the start of a slot."""
         self.storage[:, :, slot, :, : keys_values.shape[-2]] = keys_values
 
     def focus(self, first: int, last: int, start: Tensor, new: int, reach: int) -> None:
-        """Chooses slots [first, last) and where their `new` next tokens go.
+        """Chooses slots [first, last) for the next `new` tokens.
 
         Args:
             first: First slot.
             last: Slot after the last.
-            start: int64 [last - first]: tokens each slot holds already.
-            new: Tokens to come, padding included.
-            reach: Largest number of tokens a slot will hold afterwards.
+            start: int64 [last - first]: number of tokens in each slot.
+            new: Number of new tokens, padding included.
+            reach: Largest number of tokens in a slot afterwards.
         """
         self._first, self._last, self._reach = first, last, reach
         device = self.storage.device
@@ -165,10 +164,10 @@ class SlotCache(Cache):
         self._places = (heads * self.length + places[:, None]).flatten()
 
     def mask(self, start: Tensor, new: int, reach: int) -> Tensor:
-        """Additive mask [B, 1, G * n, L] of new tokens over the focus, as attention here wants it.
+        """Additive mask [B, 1, G * n, L] of new tokens over the focused slots.
 
         Args:
-            start: int64 [B]: tokens each slot holds already.
+            start: int64 [B]: number of tokens in each slot.
             new: New tokens n, padding included.
             reach: Columns L.
         """
@@ -182,7 +181,7 @@ class SlotCache(Cache):
         return mask.repeat(1, self.group, 1)[:, None]
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any):
-        """Stores new keys and values [B, H, n, D]; returns all of the focus, [B, H, reach, D]."""
+        """Stores new keys and values [B, H, n, D]; returns those of the focus, [B, H, reach, D]."""
         keys, values = self.storage[layer_idx]
         for cached, states in ((keys, key_states), (values, value_states)):
             cached.flatten(0, 2).index_copy_(0, self._places, states.flatten(0, 2))
@@ -208,7 +207,7 @@ def packed_attention(
     alike: int = 0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """The function registered as `ATTENTION`; see the module's docstring."""
+    """The function registered as `ATTENTION`; see the module docstring."""
     if is_causal is False:  # the vision tower
         patches = shared_images.patches if shared_images is not None else None
         return _over_images(query, key, value, scaling, dropout, patches), None
@@ -233,7 +232,7 @@ def _over_images(
 ) -> Tensor:
     """Attention inside each image; query [1, H, N, D] to output [1, N, H, D].
 
-    Without `patches` per image, and for a window of an image, the N patches are one piece.
+    Without `patches` per image, and for a window of an image, the N patches are one block.
     """
     length = patches if patches and query.shape[2] % patches == 0 else query.shape[2]
     pieces = [x[0].unflatten(1, (-1, length)).transpose(0, 1) for x in (query, key, value)]
@@ -276,7 +275,7 @@ def _over_segments(
 
 
 def _pad(line: Tensor, group: RowGroup) -> Tensor:
-    """A group's stretch of the line, [tokens, H, D], to [rows, H, longest, D]."""
+    """A group's part of the line, [tokens, H, D], to [rows, H, longest, D]."""
     if group.index is not None:
         padded = line.new_zeros(group.rows * group.longest, *line.shape[1:])
         line = padded.index_copy(0, group.index, line)
@@ -288,8 +287,8 @@ def _over_cache(
 ) -> Tensor:
     """Attention over cached keys without copying them per query head.
 
-    The query heads of one key head are laid side by side as further queries: query [B, H, n, D],
-    key [B, H / G, L, D], mask [B, 1, G * n, L] (`SlotCache.mask`) to output [B, n, H, D].
+    Query heads of one key head become further queries: query [B, H, n, D], key [B, H / G, L, D],
+    mask [B, 1, G * n, L] (`SlotCache.mask`) to output [B, n, H, D].
     """
     batch, heads, new, size = query.shape
     folded = query.reshape(batch, key.shape[1], -1, size)
@@ -300,9 +299,9 @@ def _over_cache(
 def _over_cache_alike(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None, alike: int
 ) -> Tensor:
-    """As `_over_cache` for one new token, where the first P cached tokens of all rows are equal.
+    """Like `_over_cache` for one new token, where the first P cached tokens of all rows are equal.
 
-    Reading keys and values is what a decode step waits for.
+    Reading keys and values dominates a decode step.
     """
     batch, heads, _, size = query.shape
     folded = query.reshape(batch, key.shape[1], -1, size)

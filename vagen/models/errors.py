@@ -1,11 +1,11 @@
-"""What can be wrong with a model."""
+"""Errors of models."""
 
 
 class ModelError(ValueError):
-    """A model that cannot be used: says which, why, and what would be right."""
+    """A model that cannot be used: the message says which, why, and what would be right."""
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, cut to its first line."""
+    """The first line of an error's message."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

@@ -1,10 +1,12 @@
-"""Imported before `transformers`, which then does without what takes a second of every start.
+"""Import this before `transformers` to save a second at every start.
 
-- scikit-learn and SciPy, where they are installed (MLflow brings them): it would import them for
-  assisted generation and the losses of object detection, which nothing here uses.
-- A list of the modules of all installed distributions, of which it needs the versions of a few,
-  which have their distribution's name.
-- A second reading of all the files of its models: it remembers 128 folders and has 480.
+It makes `transformers` skip:
+
+- scikit-learn and SciPy, if installed (MLflow needs them), which it imports for assisted generation
+and losses of object detection; both are unused here.
+- a list of the modules of all installed distributions. It needs the versions of a few, whose
+modules are named like the distribution.
+- a second scan of its model folders: its cache has 128 entries for 480 folders.
 """
 
 import functools
@@ -17,7 +19,7 @@ _lru_cache = functools.lru_cache
 
 
 class _ByName(dict[str, list[str]]):
-    """Distributions by module: for a version the one of that name, for `get` the true ones."""
+    """Distributions by module: item access assumes the module's name, `get` looks it up."""
 
     def __missing__(self, module: str) -> list[str]:
         return ["pillow" if module == "PIL" else module]
@@ -27,7 +29,7 @@ class _ByName(dict[str, list[str]]):
 
 
 def _remembering(*args: Any, **options: Any) -> Any:
-    """`functools.lru_cache` that forgets no folder."""
+    """`functools.lru_cache` without a size limit."""
     if args and getattr(args[0], "__name__", None) == "create_import_structure_from_path":
         return _lru_cache(maxsize=None)(args[0])
     return _lru_cache(*args, **options)

@@ -1,4 +1,4 @@
-"""Models from a local directory or a hub id, and the value model made from one."""
+"""Loads models from a local directory or a hub id, and derives value models."""
 
 import copy
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ WHOLE_ANSWER = {
     "properties": {"thinking": {"type": "string"}, "content": {"type": "string"}},
     "x-regex": "(?!)",
 }
-"""A `response_schema` by which no part of an answer is reasoning. Without one `transformers serve`
-takes away what stands between `<think>` and `</think>`, which is part of the layout here."""
+"""A `response_schema` that treats no part of a response as reasoning. Without it `transformers
+serve` removes the text between `<think>` and `</think>`, which is part of our layouts."""
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.model.device
 
     @property
@@ -61,7 +61,7 @@ class LanguageModel:
 
 
 class ValueModel(nn.Module):
-    """A backbone with a scalar head: the value of the state after each token."""
+    """A backbone with a scalar head for the value of the state after each token."""
 
     def __init__(self, backbone: Any, hidden_size: int):
         super().__init__()
@@ -83,11 +83,11 @@ def load_model(
 
     Args:
         path: Local directory (as `save_pretrained` writes) or hub id.
-        device: Where the weights go.
-        dtype: Their type.
+        device: Device of the weights.
+        dtype: Type of the weights.
 
     Raises:
-        ModelError: No such model, no weights or not all, or an architecture that is no language
+        ModelError: No such model, missing weights, or an architecture other than a language
             model.
     """
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, logging
@@ -128,9 +128,9 @@ def save_model(directory: Path, model: Any, state: dict[str, Tensor], processor:
     """Writes a directory that `load_model` and `transformers` read.
 
     Args:
-        directory: Is made.
+        directory: Output folder, created here.
         model: A `transformers` model; only its configuration is written.
-        state: Its weights, whole and without adapters.
+        state: Its unsharded weights without adapters.
         processor: Its tokenizer and, if it reads images, its image processor.
     """
     save_processor(directory, processor)
@@ -138,12 +138,12 @@ def save_model(directory: Path, model: Any, state: dict[str, Tensor], processor:
 
 
 def save_weights(directory: Path, model: Any, state: dict[str, Tensor]) -> None:
-    """The part of `save_model` that may be done while the model learns, in another thread."""
+    """The part of `save_model` that may run in another thread during training."""
     model.save_pretrained(directory, state_dict=state)
 
 
 def save_processor(directory: Path, processor: Processor) -> None:
-    """The part of `save_model` that is small, and not to be done while the tokenizer is used."""
+    """The small part of `save_model`, which must not run while the tokenizer is used."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = processor.tokenizer
     if getattr(tokenizer, "response_schema", None) is None:
@@ -154,7 +154,7 @@ def save_processor(directory: Path, processor: Processor) -> None:
 
 
 def tied(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state with weights that are one parameter as one tensor: they are written once."""
+    """The state with tied weights as the same tensor, so that they are written once."""
     first: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if name in state:
@@ -163,7 +163,7 @@ def tied(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def value_model_from(policy: LanguageModel, *, share_weights: bool = False) -> ValueModel:
-    """A value model that starts from the policy's backbone, with a head that says 0.
+    """A value model that starts from the policy's backbone, with a head that returns 0.
 
     Args:
         policy: Without adapters.
@@ -178,8 +178,8 @@ def copy_of(module: Any, *, share_weights: bool = False) -> Any:
 
     Args:
         module: Any module.
-        share_weights: The copy has the module's own parameters: for weights that nobody trains, in
-            networks that get different adapters or none.
+        share_weights: The copy uses the module's own parameters. For frozen weights, in networks
+            with different adapters or none.
     """
     memo = {id(parameter): parameter for parameter in module.parameters()} if share_weights else {}
     return copy.deepcopy(module, memo)

@@ -1,8 +1,8 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021, section 4.1): the base stays, small matrices learn.
+"""Low-rank adapters (LoRA, Hu et al. 2021, section 4.1).
 
-A linear layer with weight W and an adapter computes W x + alpha / rank * B A x. A is drawn, B
-starts at 0, so that a model with fresh adapters is the model without. `peft` does the arithmetic;
-it is imported only if adapters are wanted.
+A linear layer with frozen weight W and an adapter computes W x + alpha / rank * B A x. A is random,
+B starts at 0, so fresh adapters do not change the model. `peft` implements the arithmetic; it is
+imported only if adapters are used.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,19 +16,20 @@ from vagen.models.errors import ModelError
 
 ALL_LINEAR = "all-linear"
 ADAPTER = "default"
-"""Name of the adapter within `peft`; it is part of parameter names."""
+"""Name of the adapter in `peft`, and thus in parameter names."""
 
 
 def adapted_layers(model: Any, target_modules: str | Sequence[str]) -> dict[str, nn.Linear]:
-    """The linear layers that `target_modules` means, by their full names.
+    """The linear layers that match `target_modules`, by full name.
 
     Args:
         model: A `transformers` model, or its backbone.
-        target_modules: Names of layers, whole or from a dot on (`q_proj` means it in every block),
-            or `all-linear`: every one but the output layer.
+        target_modules: Full names of layers or their last parts (`q_proj` matches in every block),
+            or
+            `all-linear`: all but the output layer.
 
     Raises:
-        ModelError: A name means no linear layer, or one whose weight is tied to the embedding.
+        ModelError: A name matches no linear layer, or one whose weight is tied to the embedding.
     """
     linear = {n: layer for n, layer in model.named_modules() if isinstance(layer, nn.Linear)}
     output = model.get_output_embeddings()
@@ -57,14 +58,14 @@ def adapted_layers(model: Any, target_modules: str | Sequence[str]) -> dict[str,
 
 
 def add_adapters(model: Any, config: LoraConfig, *, seed: int) -> None:
-    """Gives layers of a model adapters, in place; all other weights no longer learn.
+    """Adds adapters to layers of a model in place and freezes all other weights.
 
-    Adapters are float32 whatever the type of the weights.
+    Adapters are float32 for any type of weights.
 
     Args:
         model: A `transformers` model, or its backbone.
         config: Rank (at least 1), alpha and which layers.
-        seed: Of A's initialisation.
+        seed: Seed of A's initialisation.
 
     Raises:
         ModelError: See `adapted_layers`.
@@ -97,11 +98,11 @@ def has_adapters(module: nn.Module) -> bool:
 
 @torch.no_grad()
 def merged_state(module: nn.Module) -> dict[str, Tensor]:
-    """The state of a module with every adapter added to its layer's weight.
+    """The state of a module with adapters merged into the weights.
 
     Names and shapes are those of the module without adapters; without any it is `state_dict`.
-    Merged weights are on the CPU and rounded to the type of the base: in float32 the merged model
-    says what the adapted one says, in bfloat16 nearly so. The module stays as it is.
+    Merged weights are on the CPU in the type of the base: in float32 the merged model equals the
+    adapted one up to rounding, in bfloat16 less closely. The module is not changed.
     """
     merged = {f"{layer}.weight" for layer, _ in _adapted(module)}
     return {
@@ -115,13 +116,13 @@ def merged_weights(
     whole: Callable[[Tensor], Tensor] = lambda weight: weight,
     dtype: torch.dtype | None = None,
 ) -> Iterator[tuple[str, Tensor]]:
-    """`merged_state`, one weight at a time, each where `whole` puts it.
+    """Yields `merged_state` weight by weight, each gathered by `whole`.
 
     Args:
-        module: Any, also one whose weights are in pieces on several ranks.
-        whole: Gives all of a weight of `state_dict`; called in the same order on every rank.
-        dtype: Of what comes out; None is that of each weight. Weights without adapters are rounded
-            before they are made whole.
+        module: Any module; its weights may be sharded over ranks.
+        whole: Gathers a weight of `state_dict`; called in the same order on every rank.
+        dtype: Type of the result; None for that of each weight. Weights without adapters are
+            rounded before they are gathered.
     """
     state, layers = module.state_dict(), dict(_adapted(module))
     for name, value in state.items():
@@ -140,7 +141,7 @@ def merged_weights(
 
 
 def _adapted(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Layers that have an adapter, with their names."""
+    """Layers with an adapter, and their names."""
     for name, layer in module.named_modules():
         if hasattr(layer, "lora_A"):
             yield name, layer

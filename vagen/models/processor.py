@@ -1,4 +1,4 @@
-"""From messages to model inputs: tokenizer, image processor and rotary positions of one model."""
+"""Converts messages to model inputs: tokenizer, image processor and rotary positions."""
 
 import hashlib
 from collections import OrderedDict
@@ -15,7 +15,7 @@ from PIL import Image
 from vagen.models.errors import ModelError, first_line
 
 IMAGE_CACHE_BYTES = 1 << 28
-"""Processed images that a processor remembers."""
+"""Number of cached preprocessed images."""
 
 Grid = tuple[int, int, int]
 """Patches of an image along time, height and width."""
@@ -39,7 +39,7 @@ PROBE = [
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ProcessedImage:
-    """An image as the vision tower reads it."""
+    """A preprocessed image for the vision tower."""
 
     pixel_values: NDArray[np.float32]  # [patches, channels * temporal * patch * patch]
     grid: Grid
@@ -47,7 +47,7 @@ class ProcessedImage:
 
 @dataclass(eq=False)
 class Processor:
-    """What a model's directory says about text and images, without its weights."""
+    """Text and image processing of a model directory, without its weights."""
 
     tokenizer: Any
     image_processor: Any | None
@@ -57,7 +57,7 @@ class Processor:
     header_ids: tuple[int, ...] = ()
     """Special tokens that the chat template writes around messages: see `header_ids_of`."""
     logits: int = 0
-    """Rows of the model's output layer, often more than the tokenizer has tokens; 0 is unknown."""
+    """Rows of the model's output layer, often more than the tokenizer has tokens; 0 if unknown."""
     eos_id: int = field(init=False)
     """Id of the token that ends a turn."""
     pad_id: int = field(init=False)
@@ -95,11 +95,11 @@ class Processor:
         return sorted(banned)
 
     def image_length(self, grid: Grid) -> int:
-        """Number of image tokens that stand for an image of this grid."""
+        """Number of image tokens of an image with this grid."""
         return int(np.prod(grid)) // self.merge_size**2
 
     def image_grid(self, size: tuple[int, int]) -> Grid:
-        """Grid of an image of so many pixels (width, height).
+        """Grid of an image of a size in pixels (width, height).
 
         Raises:
             ModelError: The model does not read images.
@@ -129,9 +129,9 @@ class Processor:
         return columns * side, rows * side
 
     def fitted(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The frame as the image processor would scale it down; else the frame itself.
+        """The frame, scaled down as by the image processor if that would scale it down.
 
-        The processor makes of either the same patches: its own scaling is this one.
+        The processor creates the same patches from either.
 
         Args:
             frame: uint8 [height, width, 3].
@@ -145,7 +145,7 @@ class Processor:
         return np.asarray(Image.fromarray(frame).resize(size, self.image_processor.resample))
 
     def process_image(self, image: Any) -> ProcessedImage:
-        """Patches and grid of a PIL image (RGB); the latest ones are remembered.
+        """Patches and grid of a PIL image (RGB); cached for recent images.
 
         Raises:
             ModelError: The model does not read images.
@@ -176,18 +176,18 @@ class Processor:
     def positions(
         self, ids: NDArray[np.int32], grids: list[Grid], start: int
     ) -> tuple[NDArray[np.int64], int]:
-        """Rotary positions of `ids` that continue a context ending before position `start`.
+        """Rotary positions of `ids` that continue a context which ends before position `start`.
 
         Text advances by one on every axis; an image block counts rows and columns from its first
         position and is followed by its larger side (Qwen2-VL, section 2.1, M-RoPE).
 
         Args:
-            ids: int32 [T]; holds each image's block of image tokens whole.
+            ids: int32 [T]; contains only complete blocks of image tokens.
             grids: Patch grid of each image in `ids`, in order.
-            start: First free position.
+            start: First unused position.
 
         Returns:
-            int64 [3, T] (time, height, width), and the first free position after `ids`.
+            int64 [3, T] (time, height, width), and the first unused position after `ids`.
         """
         length = len(ids)
         if not self.uses_mrope or not grids:
@@ -217,7 +217,7 @@ def load_config(path: str | Path) -> Any:
     """The configuration of a model directory or hub id, as `transformers` reads it.
 
     Raises:
-        ModelError: There is none.
+        ModelError: It does not exist.
     """
     import vagen.models.lean_transformers  # noqa: F401
 
@@ -237,10 +237,10 @@ def load_tokenizer(path: str | Path, config: Any = None) -> Any:
 
     Args:
         path: Local directory or hub id.
-        config: Of the model, where it is loaded already.
+        config: Configuration of the model, if already loaded.
 
     Raises:
-        ModelError: There is none, or it has no vocabulary, chat template or end-of-turn token.
+        ModelError: It does not exist, or has no vocabulary, chat template or end-of-turn token.
     """
     import vagen.models.lean_transformers  # noqa: F401
 
@@ -264,14 +264,14 @@ def load_tokenizer(path: str | Path, config: Any = None) -> Any:
 
 
 def header_ids_of(tokenizer: Any, path: str | Path) -> tuple[int, ...]:
-    """Special tokens that the chat template writes around messages, the end of a turn excepted.
+    """Special tokens that the chat template writes around messages, without the end of a turn.
 
     A policy that samples one of them (`<|im_start|>`, `<|start_header_id|>`, `[INST]`, ...) would
-    open a message of its own.
+    start a message.
 
     Args:
-        tokenizer: With a chat template.
-        path: Where it came from, for the error.
+        tokenizer: A tokenizer with a chat template.
+        path: Its source, for error messages.
 
     Raises:
         ModelError: The template cannot render a conversation with a system prompt.
@@ -294,7 +294,7 @@ def load_processor(path: str | Path, config: Any = None) -> Processor:
 
     Args:
         path: Local directory or hub id.
-        config: Of the model, where it is loaded already.
+        config: Configuration of the model, if already loaded.
 
     Raises:
         ModelError: The directory is incomplete.
@@ -321,9 +321,9 @@ def load_processor(path: str | Path, config: Any = None) -> Processor:
 
 
 def _check_attention(config: Any, path: str | Path) -> None:
-    """Refuses decoders whose tokens do not see all tokens before them.
+    """Rejects decoders without full causal attention, such as sliding windows.
 
-    `vagen.models.attention` computes full causal attention, over packed rows and over its cache.
+    `vagen.models.attention` computes full causal attention over packed rows and over its cache.
     """
     text = config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or ())
@@ -339,7 +339,7 @@ def _check_attention(config: Any, path: str | Path) -> None:
 
 
 def _load_image_processor(path: str | Path) -> Any:
-    """The image processor alone: `AutoProcessor` also wants a video processor, so torchvision."""
+    """Loads only the image processor, as `AutoProcessor` also needs torchvision, for videos."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     try:

@@ -1,7 +1,7 @@
 """Architectures of published models, so that a plan needs neither their weights nor the hub.
 
-Numbers are those of the models' own `config.json` and `preprocessor_config.json`; the parameter
-counts are those that the hub shows.
+Numbers come from the models' `config.json` and `preprocessor_config.json`, parameter counts from
+the hub's pages.
 """
 
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ IMAGE_TOKEN = 151655
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What is public about a model."""
+    """Published facts about a model."""
 
     model_type: str
     parameters: int
     text: dict[str, Any]
     vision: dict[str, Any]
     tied: bool
-    """Whether the output layer is the embedding."""
+    """Whether the output layer is tied to the embedding."""
     pixels: tuple[int, int]
-    """Least and most pixels that an image is scaled to."""
+    """Minimum and maximum pixels of a scaled image."""
     added_tags: tuple[str, ...] = ()
-    """Tags that are one token each, added to the tokenizer after it was trained on text."""
+    """Tags added to the tokenizer as single tokens."""
 
     def config(self) -> Any:
         """Its `transformers` configuration."""

@@ -1,9 +1,9 @@
 """Tiny models built in code: a Qwen3-VL (or text-only Qwen3) of about a million parameters.
 
 They have the architecture, special tokens and chat template of the real family, are saved as
-ordinary model directories, and are loaded by the same code as any hub model. Initialisation is not
-that of `transformers` (normal, .02): at this size the vision path would not learn. Linear layers
-are drawn at fan_in^-1/2, embeddings at .1 and vision positions at .5.
+ordinary model directories, and are loaded like any hub model. Initialisation differs from
+`transformers` (normal, .02), with which the vision path would not learn at this size. Linear layers
+have standard deviation fan_in^-1/2, embeddings .1 and vision positions .5.
 """
 
 import json
@@ -61,15 +61,15 @@ PATCH_SIZE = 16
 MERGE_SIZE = 2
 MAX_LENGTH = 8192
 ENOUGH_PIXELS = 512
-"""Rows and columns of a frame that are enough for its statistics."""
+"""Number of rows and columns of a frame that its statistics use."""
 
 
 @dataclass(frozen=True, slots=True)
 class PixelStatistics:
     """Mean and standard deviation per colour channel, in [0, 1].
 
-    A model this small learns to see only if the background is near 0: with frames that are mostly
-    one bright colour, every step of the optimizer would move all patches alike.
+    So small a model learns to see only if the background is near 0. With mostly one bright colour,
+    every optimizer step would move all patches alike.
     """
 
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
@@ -77,10 +77,10 @@ class PixelStatistics:
 
     @classmethod
     def of(cls, frames: Iterable[np.ndarray]) -> "PixelStatistics":
-        """Statistics of frames, each uint8 [height, width, 3]; the defaults if there are none.
+        """Statistics of frames, each uint8 [height, width, 3]; the defaults without frames.
 
-        One frame is held at a time. Of frames of 1,024 pixels and more every second, third, ...
-        row and column is read.
+        Iterates over frames one at a time. Skips rows and columns of frames of 1,024 pixels and
+        more.
         """
         counts = np.zeros((3, 256), np.int64)
         for frame in frames:
@@ -99,8 +99,8 @@ def build_tokenizer(
 ) -> Any:
     """Byte-level BPE trained on `corpus`, with Qwen's special tokens and chat template.
 
-    Any text round-trips; words of the corpus become single tokens as far as `vocab_size` allows.
-    `tags` (layout tags such as `<answer>`) are single, ordinary tokens: they survive decoding with
+    Any text round-trips; words of the corpus become single tokens up to `vocab_size`.
+    `tags` (layout tags such as `<answer>`) are single, ordinary tokens that survive decoding with
     `skip_special_tokens=True`.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -147,11 +147,11 @@ def build_tiny_model(
     Args:
         name: A key of `TINY_MODELS`.
         directory: Receives weights (safetensors), configuration, tokenizer and image processor.
-        corpus: Texts that the tokenizer is trained on.
+        corpus: Training texts of the tokenizer.
         tags: Layout tags that become single tokens.
-        seed: Of the initialisation.
-        pixels: Statistics of the frames it will see; without them images are scaled to [-1, 1].
-        vocab_size: Most tokens.
+        seed: Seed of the initialisation.
+        pixels: Statistics of its frames; None scales images to [-1, 1].
+        vocab_size: Maximum number of tokens.
 
     Raises:
         ValueError: `name` is not a tiny model.
@@ -167,7 +167,7 @@ def build_tiny_model(
         _initialise(model)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model.generation_config.do_sample = True  # else `transformers serve` has no temperature but 0
+    model.generation_config.do_sample = True  # for `transformers serve` with a temperature
     directory.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
@@ -176,7 +176,7 @@ def build_tiny_model(
 
 
 def _without(corpus: Iterable[str], tags: list[str]) -> Iterable[str]:
-    """The corpus with tags blanked, so that merges never span a piece of a tag."""
+    """The corpus without tags, so that merges never span part of a tag."""
     for text in corpus:
         for tag in tags:
             text = text.replace(tag, "\n")

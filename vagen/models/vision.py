@@ -1,10 +1,10 @@
-"""Image inputs of a model, each distinct image encoded once, and a cheaper patch embedding.
+"""Image inputs that encode each distinct image once, and a cheaper patch embedding.
 
-The frames of a batch repeat: a turn that changes nothing shows the same picture again, and episodes
-of one level begin alike. The vision tower of the Qwen-VL families is given every distinct image
-once; a hook lays its features out for every place that shows the image, and gradients flow back
-through it. Frames of one size, the usual case, are attended to as one batch, and what depends on
-their size alone is computed once.
+The frames of a batch repeat: a turn may change nothing, and episodes of one level begin with the
+same frame. The vision tower of the Qwen-VL families encodes every distinct image once; a hook
+copies its features to every place that shows the image, and gradients flow back through it. Frames
+of equal size, the usual case, are one batch for attention, and size-dependent values are computed
+once.
 """
 
 from collections.abc import Sequence
@@ -21,23 +21,23 @@ from transformers.vision_utils import (
 from vagen.models.processor import ProcessedImage, Processor
 
 SHARED = "shared_images"
-"""Keyword argument of the backbone that carries `SharedImages` to the vision tower."""
+"""Keyword argument of the backbone that passes `SharedImages` to the vision tower."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedImages:
-    """Which of the distinct images each shown image is."""
+    """Maps shown images to distinct images."""
 
     grids: Tensor
-    """int64 [distinct, 3]: patch grids of the images whose pixels are given."""
+    """int64 [distinct, 3]: patch grids of the distinct images."""
     index: Tensor
-    """int64 [image tokens]: feature of the distinct images that stands at each image token."""
+    """int64 [image tokens]: index into the features of the distinct images."""
     patches: int | None
-    """Patches of each distinct image if all are of one size."""
+    """Patches per distinct image if all have the same size."""
 
 
 def freeze_tower(model: Any) -> None:
-    """Lets the vision tower of a model learn no more; does nothing to a model without one."""
+    """Freezes the vision tower of a model, if it has one."""
     tower = getattr(model.model, "visual", None)
     if tower is not None:
         tower.requires_grad_(False)
@@ -46,13 +46,13 @@ def freeze_tower(model: Any) -> None:
 def image_inputs(
     images: Sequence[ProcessedImage], processor: Processor, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Any]:
-    """Keyword arguments of the backbone for the images of a batch, in the order they are shown.
+    """Keyword arguments of the backbone for a batch's images, in the order they are shown.
 
     Args:
-        images: Equal images should be one object, as `Processor.process_image` gives them.
-        processor: Of the model that will read them.
-        device: Of the model.
-        dtype: Of the pixel values.
+        images: Equal images should be the same object, as from `Processor.process_image`.
+        processor: Processor of the model.
+        device: The model's device.
+        dtype: Type of the pixel values.
     """
     if not images:
         return {}
@@ -80,8 +80,7 @@ def image_inputs(
 def prepare_vision(model: Any) -> None:
     """Makes a model's vision tower share images and embed patches by a matrix product.
 
-    Weights, their names and the results stay what they were. A model without a vision tower is left
-    alone, and so is one that is prepared already.
+    Weights, their names and results do not change. Idempotent; does nothing without a vision tower.
 
     Args:
         model: A `transformers` model with `model` (backbone).
@@ -96,7 +95,7 @@ def prepare_vision(model: Any) -> None:
 
 
 class PatchConv(nn.Conv3d):
-    """A convolution over patches that are cut out already: one matrix product."""
+    """A convolution over separate patches as one matrix product."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Patches [N, channels, time, height, width] to [N, out, 1, 1, 1]."""
@@ -109,7 +108,7 @@ class PatchConv(nn.Conv3d):
 def _distinct_images(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Before the tower: the grids are those of the distinct images."""
+    """Pre-hook of the tower: replaces the grids by those of the distinct images."""
     shared = kwargs.get(SHARED)
     if shared is None:
         return args, kwargs
@@ -120,13 +119,13 @@ def _distinct_images(
 
 
 def _positions_of_equals(tower: Any, shared: SharedImages) -> dict[str, Tensor]:
-    """What the tower would compute from the grids of images of one size, one after the other."""
+    """The tower's size-dependent values for images of equal size, laid end to end."""
     assert shared.patches is not None
     count, one = len(shared.grids), shared.grids[:1]
     ends = torch.tensor([0, count * shared.patches], dtype=torch.int32, device=one.device)
     found = {
         "position_ids": get_vision_position_ids(one, tower.spatial_merge_size).repeat(count, 1),
-        "cu_seqlens": ends,  # one piece: `packed_attention` tells the images apart
+        "cu_seqlens": ends,  # `packed_attention` separates the images
     }
     if hasattr(tower, "num_grid_per_side"):
         indices, weights = get_vision_bilinear_indices_and_weights(
@@ -138,7 +137,7 @@ def _positions_of_equals(tower: Any, shared: SharedImages) -> dict[str, Tensor]:
 
 
 def _lay_out(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-    """After the tower: features for every image token of the batch."""
+    """Hook of the tower: copies features to every image token of the batch."""
     shared = kwargs.get(SHARED)
     if shared is not None:
         output.pooler_output = output.pooler_output.index_select(0, shared.index)

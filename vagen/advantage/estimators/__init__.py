@@ -1,4 +1,4 @@
-"""The estimators, one per file; each declares there what it reads and gives."""
+"""The estimators, one per file."""
 
 import importlib
 import pkgutil
@@ -15,4 +15,4 @@ ESTIMATORS: Mapping[str, EstimatorSpec] = MappingProxyType(
         if isinstance(found, EstimatorSpec)
     }
 )
-"""What comes with the package: every function in its files that is declared an `estimator`."""
+"""Built-in estimators: every function in this package that is declared an `estimator`."""

@@ -1,4 +1,4 @@
-"""Bare scores as advantages."""
+"""Scores as advantages."""
 
 from vagen.advantage.estimator import estimator
 from vagen.advantage.groups import spread, trajectory_scores

@@ -1,4 +1,4 @@
-"""Bi-level GAE: credit between turns first, then inside each turn."""
+"""Bi-level GAE: credit between turns first, then within each turn."""
 
 import torch
 from torch import Tensor
@@ -24,9 +24,9 @@ def bi_level_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     Source: VAGEN, arXiv 2510.16907, section 4.2. `V(e_k)` is the value before the turn's last
     token, so target and value of a token belong together. The reward of a turn belongs on its
     last token; a reward inside a turn is credited to the tokens before it in that turn only.
-    With G = gamma = 1, L = lam = 1 and rewards on turn ends only, the result is that of
-    `masked_gae`. At equal discounts below 1 it is not: the outer discount counts turns, the other
-    one tokens (the two agree where every turn is one token long).
+    With G = gamma = 1, L = lam = 1 and rewards on turn ends only, the result equals that of
+    `masked_gae`. At equal discounts below 1 it differs, since the outer discount counts turns and
+    the other one tokens (they agree where every turn is one token long).
 
     Returns:
         Advantages [B, T], 0 off the action mask, and returns [B, T], 0 off the loss mask.
@@ -37,7 +37,7 @@ def bi_level_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
 
 
 def within_turns(inputs: AdvantageInputs, turn_advantages_N: Tensor) -> tuple[Tensor, Tensor]:
-    """The inner recursion, from the advantage of each turn.
+    """The inner recursion, starting from the advantage of each turn.
 
     Args:
         inputs: what the estimator reads.

@@ -11,8 +11,8 @@ from vagen.advantage.inputs import AdvantageEstimate, AdvantageInputs
 def brpo(inputs: AdvantageInputs) -> AdvantageEstimate:
     """`A = (s - mean_batch) / (std_batch + 1e-6)` on sampled tokens.
 
-    As `masked_grpo` with the whole batch as one group, so that levels of different difficulty are
-    compared and one trajectory per level will do. Source: RAGEN (arXiv 2504.20073), `brpo`.
+    Like `masked_grpo` with the whole batch as one group: it compares levels of different
+    difficulty, and needs only one trajectory per level. Source: RAGEN (arXiv 2504.20073), `brpo`.
 
     Returns:
         Advantages and returns [B, T], equal, 0 off the loss mask.

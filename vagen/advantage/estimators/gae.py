@@ -18,15 +18,15 @@ from vagen.advantage.segments import Selection, gae_scan
 )
 @by_chunks
 def gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
-    """Every position is an action, as single-turn PPO has it.
+    """Treats every position as an action, like single-turn PPO.
 
     `d_p = r_p + gamma V_{p+1} - V_p`, `A_p = d_p + gamma lam A_{p+1}`, target `A_p + V_p`
     (Schulman et al. 2016, eq. 16). Advantages are whitened over the attention mask.
 
     With bootstrap values the recursion ends on a row's last attended token. Without them it
-    runs over *all* positions, as in the published trainers: values there must then be 0 at
-    padding, or they act as one more value to bootstrap from. It cannot be stitched across rows:
-    the next row repeats history, which is no action that follows.
+    runs over *all* positions, as in the published trainers: values at padding must then be 0, or
+    they act as further bootstrap values. Rows cannot be stitched, since the next row repeats
+    history instead of a following action.
 
     Returns:
         Advantages and returns [B, T], 0 at padding.

@@ -1,4 +1,4 @@
-"""Group-in-group advantages: trajectories of a level compared, then turns from the same state.
+"""Group-in-group advantages: compares trajectories of a level, and turns from the same state.
 
 Shape legend: B rows, T tokens, L trajectories, M turns of all of them.
 """
@@ -18,7 +18,7 @@ from vagen.advantage.segments import Selection, reverse_linear_scan, turns_of
 
 @dataclass(frozen=True, slots=True)
 class _StepAdvantages:
-    """The second level: each turn against those of its level that began in the same state."""
+    """The second level: compares each turn with those of its level that began in the same state."""
 
     advantages: Tensor
     """[M] float64."""
@@ -26,9 +26,9 @@ class _StepAdvantages:
     """Statistics of its anchor group, [M]."""
 
     def metrics(self) -> dict[str, float]:
-        """Shares of turns: alone in their anchor group, and with an advantage that is not 0.
+        """Shares of turns that are alone in their anchor group, and whose advantage is not 0.
 
-        Turns alone learn from the episode's score only.
+        Turns that are alone learn from the episode's score only.
         """
         if not self.advantages.numel():
             return {}
@@ -44,8 +44,9 @@ def gigpo(inputs: AdvantageInputs) -> AdvantageEstimate:
 
     `A_E` compares the trajectory's score with those of its group, each trajectory once. `A_S`
     compares the turn's return `R_k = sum_{j >= k} g^(j-k) r_j` with those of all turns of the group
-    that started from the same state (`anchor_ids`); alone it is 0. Both are differences from the
-    mean, for `mean_std` over `std + 1e-6`. Source: Feng et al. 2025, arXiv 2505.10978, eq. 3 to 8.
+    that started from the same state (`anchor_ids`); a single turn has 0. Both are differences from
+    the mean, over `std + 1e-6` for `mean_std`. Source: Feng et al. 2025, arXiv 2505.10978, eq. 3 to
+    8.
 
     Returns:
         Advantages and returns [B, T], equal, 0 off the loss mask; if there is a turn, metrics
@@ -71,7 +72,7 @@ def gigpo(inputs: AdvantageInputs) -> AdvantageEstimate:
 
 
 def _step_advantages(inputs: AdvantageInputs) -> _StepAdvantages:
-    """The advantages of turns, in the order of `chunks`."""
+    """Second-level advantages, in the order of `chunks`."""
     returns, earned, keys = [], [], []
     for _, part in chunks(inputs):
         assert part.turn_end_mask is not None and part.anchor_ids is not None

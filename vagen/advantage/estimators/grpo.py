@@ -16,9 +16,9 @@ def _grpo(inputs: AdvantageInputs, mask_BT: Tensor) -> AdvantageEstimate:
 def grpo(inputs: AdvantageInputs) -> AdvantageEstimate:
     """`A = (s - mean_group) / (std_group + 1e-6)` on every attended token.
 
-    `s` is the sum of the trajectory's rewards, over all its rows; mean and unbiased standard
-    deviation are over trajectories, the deviation without any KL penalty. A group of one, or of
-    equal scores, has 0. Source: Shao et al. 2024, arXiv 2402.03300, section 4.1.2 (which has the
+    `s` is the sum of the trajectory's rewards over all its rows. The mean and the unbiased standard
+    deviation are over trajectories; the deviation ignores any KL penalty. A group of one, or of
+    equal scores, gets 0. Source: Shao et al. 2024, arXiv 2402.03300, section 4.1.2 (which has the
     KL in the loss).
 
     Returns:
@@ -29,7 +29,7 @@ def grpo(inputs: AdvantageInputs) -> AdvantageEstimate:
 
 @estimator(mask="loss", group_based=True)
 def masked_grpo(inputs: AdvantageInputs) -> AdvantageEstimate:
-    """As `grpo`, with rewards summed over and advantages given to sampled tokens only.
+    """Like `grpo`, with rewards and advantages on sampled tokens only.
 
     Returns:
         Advantages and returns [B, T], equal, 0 off the loss mask.

@@ -11,12 +11,12 @@ from vagen.advantage.segments import Selection, gae_scan
 @estimator(mask="action", whiten_over="loss", value_mask="loss")
 @by_chunks
 def masked_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
-    """The recursion steps from one sampled token to the next, over the observations between.
+    """The recursion steps from one sampled token to the next and skips observations.
 
     With `next(i)` the next sampled token: `d_i = r_i + gamma V_next(i) - V_i`,
     `A_i = d_i + gamma lam A_next(i)`, target `A_i + V_i` (VAGEN, arXiv 2510.16907, section 4.1;
-    the recursion is Schulman et al. 2016, eq. 16). Whitened over the loss mask; where the policy
-    loss reads other tokens too, they have the whitened 0, as in VAGEN's own trainer.
+    the recursion is Schulman et al. 2016, eq. 16). Whitened over the loss mask; other tokens of the
+    policy loss get the whitened 0, as in VAGEN's own trainer.
 
     Returns:
         Advantages [B, T], 0 off the action mask, and returns [B, T], 0 off the loss mask.

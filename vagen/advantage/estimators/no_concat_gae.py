@@ -1,4 +1,4 @@
-"""GAE over turns with one value per turn, for contexts that hold one turn each."""
+"""GAE over turns with one value per turn, for contexts with one turn each."""
 
 from torch import Tensor
 
@@ -14,10 +14,10 @@ def no_concat_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     """A turn is one action, valued before its first token `f_k`.
 
     `r_k` is the sum of the turn's rewards; `D_k = r_k + gamma V(f_{k+1}) - V(f_k)`,
-    `A_k = D_k + gamma lam A_{k+1}` with the discount and lambda *per token* counted per turn.
-    Every sampled token of turn k gets `A_k`, and `f_k` the target `A_k + V(f_k)`: the critic must
-    learn on first tokens only. Whitened over the loss mask. The turns of a trajectory may be in
-    one row or in several. Source: the no-concat mode of VAGEN's 2026 release (VAGEN-Lite).
+    `A_k = D_k + gamma lam A_{k+1}` with the token-level discount and lambda applied per turn. Every
+    sampled token of turn k gets `A_k`, and `f_k` the target `A_k + V(f_k)`: the critic must learn
+    on first tokens only. Whitened over the loss mask. The turns of a trajectory may be in one row
+    or in several. Source: the no-concat mode of VAGEN's 2026 release (VAGEN-Lite).
 
     Returns:
         Advantages [B, T], 0 off the loss mask, and returns [B, T], 0 off the first tokens.
@@ -28,7 +28,7 @@ def no_concat_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
 @estimator(mask="loss", whiten_over="loss", value_mask="turn_end", needs_turn_end=True)
 @by_chunks
 def no_concat_gae_last(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
-    """As `no_concat_gae`, with value and target of a turn on its last token `e_k`.
+    """Like `no_concat_gae`, with value and target of a turn on its last token `e_k`.
 
     Returns:
         Advantages [B, T], 0 off the loss mask, and returns [B, T], 0 off the turn ends.

@@ -19,8 +19,8 @@ def reinforce_plus_plus(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     """`A_i = G_i = r_i + gamma G_next(i)` over sampled tokens, whitened over the loss mask.
 
     Source: Hu et al. 2025, arXiv 2501.03262, section 3. Published trainers reset the sum at every
-    token off the mask, so that in a sequence of several turns a reward never reaches the turns
-    before it; here the sum steps over observations.
+    token off the mask, so that a reward never reaches earlier turns; here the sum skips
+    observations.
 
     Returns:
         Advantages and returns [B, T], 0 off the loss mask.

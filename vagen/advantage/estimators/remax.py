@@ -14,9 +14,8 @@ from vagen.advantage.segments import Selection
 def remax(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     """`A_i = G_i - b` with `G_i = r_i + gamma G_next(i)` over sampled tokens, not whitened.
 
-    `b` is the score of an episode on the same level whose tokens are the most probable ones, so it
-    costs one more episode per level. Source: Li et al. 2024, arXiv 2310.10505, section 4.1 (where
-    gamma is 1).
+    `b` is the score of a greedy episode on the same level, so each level costs one more episode.
+    Source: Li et al. 2024, arXiv 2310.10505, section 4.1 (with gamma 1).
 
     Returns:
         Advantages and returns `G` [B, T], 0 off the loss mask.

@@ -19,8 +19,8 @@ def _rloo(inputs: AdvantageInputs, mask_BT: Tensor) -> AdvantageEstimate:
 def rloo(inputs: AdvantageInputs) -> AdvantageEstimate:
     """`A = s - mean of the others' scores = n / (n - 1) (s - mean_group)`, on attended tokens.
 
-    `s` is the sum of the trajectory's rewards, over all its rows. A group of one has no baseline
-    and 0. Source: Ahmadian et al. 2024, arXiv 2402.14740, eq. 8 (Kool et al. 2019).
+    `s` is the sum of the trajectory's rewards over all its rows. A group of one has no baseline and
+    gets 0. Source: Ahmadian et al. 2024, arXiv 2402.14740, eq. 8 (Kool et al. 2019).
 
     Returns:
         Advantages and returns [B, T], equal, 0 at padding.
@@ -30,7 +30,7 @@ def rloo(inputs: AdvantageInputs) -> AdvantageEstimate:
 
 @estimator(mask="loss", group_based=True)
 def masked_rloo(inputs: AdvantageInputs) -> AdvantageEstimate:
-    """As `rloo`, with rewards summed over and advantages given to sampled tokens only.
+    """Like `rloo`, with rewards and advantages on sampled tokens only.
 
     Returns:
         Advantages and returns [B, T], equal, 0 off the loss mask.

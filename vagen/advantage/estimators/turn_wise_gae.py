@@ -15,16 +15,16 @@ def turn_advantages(
     gammas: float | Tensor | None = None,
     lams: float | Tensor | None = None,
 ) -> Tensor:
-    """Advantage of each turn, the turn's last token `e_k` standing for the turn.
+    """Advantage of each turn, computed at its last token `e_k`.
 
     `D_k = r(e_k) + G V(e_{k+1}) - V(e_k)` and `T_k = D_k + G L T_{k+1}` with discount G and
     lambda L per turn. After the last turn the value is the bootstrap value, or 0.
 
     Args:
-        inputs: what the estimator reads.
-        turns: the turn ends.
-        gammas: discount from each turn to the next, one or [N]; None is `high_level_gamma`.
-        lams: lambda from each turn to the next, one or [N]; None is `high_level_lam`.
+        inputs: The estimator's inputs.
+        turns: The turn ends.
+        gammas: Discount from each turn to the next, scalar or [N]; None for `high_level_gamma`.
+        lams: Lambda from each turn to the next, scalar or [N]; None for `high_level_lam`.
 
     Returns:
         [N] float64, one entry per turn.
@@ -51,10 +51,10 @@ def turn_advantages(
 def turn_wise_gae(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     """Turn-level PPO: `A = T_k` on every token of turn k, target `T_k + V(e_k)` on `e_k`.
 
-    Tokens are those that the policy loss reads; without the loss mask the observation that turn k
-    answers to is among them, and what follows the last turn has 0 before whitening. Rewards and
-    values elsewhere than on turn ends are not read, so the critic must learn on turn
-    ends only. Whitening statistics are over turns, not tokens: a long turn does not count more.
+    The tokens are those of the policy loss. Without the loss mask they include the observation
+    before turn k, and those after the last turn have 0 before whitening. Only rewards and values on
+    turn ends are read, so the critic must learn on turn ends only. Whitening statistics are over
+    turns, not tokens: a long turn does not count more.
     Source: Turn-PPO baseline of VAGEN (arXiv 2510.16907, section 5).
 
     Returns:
