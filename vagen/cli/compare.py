@@ -29,6 +29,11 @@ def compare(options: Namespace) -> None:
         close()
     for experiment in options.from_mlflow:
         runs += read_mlflow(experiment)
+    if runs and not any(run.history or run.by_level for run in runs):
+        raise UsageError(
+            f"nothing to compare: none of {', '.join(run.name for run in runs)} has been evaluated "
+            "yet; a training evaluates after its warm start and at its end"
+        )
     page = compare_runs(
         runs,
         by=options.by,

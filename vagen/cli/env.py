@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from vagen.cli.common import command
 from vagen.config import InfraConfig
+from vagen.config.errors import validate
 from vagen.config.layers import Layers, parse_override
 from vagen.config.yaml_io import read_yaml
-from vagen.envs import ContractError, check_env, make
+from vagen.envs import ContractError, check_env, get_environment, make
 from vagen.envs.base import AgentEnv
 
 if TYPE_CHECKING:
@@ -21,14 +22,16 @@ def env(options: Namespace) -> None:
     of it, with a page of pictures.
 
     Raises:
-        ConfigError: An option is not `key=value`, or a file is no YAML.
+        ConfigError: An option is unknown, has an impossible value, or is not `key=value`; or a
+            file is no YAML.
         ContractError: The environment breaks the contract, or cannot be made.
     """
     layers = Layers({})
-    for text in options.config:
+    for text in options.config + options.settings:
         layers.lay(parse_override(text) if "=" in text else read_yaml(Path(text)))
+    config_class = get_environment(options.name).config_class
     try:
-        made = make(options.name, layers.tree)
+        made = make(options.name, validate(config_class, layers.tree, layers.place_of))
     except ValueError:
         raise
     except Exception as error:  # whatever a class of one's own raises

@@ -11,7 +11,7 @@ from vagen.cli.common import (
     run_named,
 )
 from vagen.cli.main import UsageError
-from vagen.config.load import load_experiment, load_infra
+from vagen.config.load import load_experiment, load_infra, named_files
 from vagen.models.files import check_model
 from vagen.run import layout
 from vagen.run.uris import is_uri
@@ -37,6 +37,11 @@ def evaluate(options: Namespace) -> None:
     if run_dir is None:
         experiment, infra = load_configs(options)
         model = options.model
+        if model in named_files("experiments"):
+            raise UsageError(
+                f"{model} is an experiment, not a model or a run: `vagen eval {model} --model expert` "
+                "plays its levels with the expert, `--model` takes any model"
+            )
         check_model(model)
     else:
         experiment = load_experiment(

@@ -182,12 +182,16 @@ OPTIONS: dict[str, list[Option]] = {
         ),
         (("name",), {"help": "module:Class, or a registered name such as FrozenLake"}),
         (
+            ("settings",),
+            {"nargs": "*", "metavar": "key=value", "help": "options of its env_config"},
+        ),
+        (
             ("--config",),
             {
                 "action": "append",
                 "default": [],
                 "metavar": "KEY=VALUE|FILE",
-                "help": "an option of its env_config, or a YAML file of them; may be repeated",
+                "help": "the same, or a YAML file of options; may be repeated",
             },
         ),
         (

@@ -45,7 +45,9 @@ def run(options: Namespace) -> int | None:
         _step(options, Run.open(find_run(options.of)))
         return None
     if options.name and not is_name(options.name):
-        raise UsageError(f"--name is {options.name!r}; use letters, digits, `-`, `_`")
+        raise UsageError(
+            f"--name is {options.name[:200]!r}; use at most 150 letters, digits, `-`, `_`"
+        )
     experiment, infra = load_configs(options)
     if infra.kubernetes is not None:
         raise UsageError(

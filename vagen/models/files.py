@@ -1,7 +1,10 @@
-"""Whether a model's path can be loaded, seen from its files alone."""
+"""Checks from files alone whether a model's path can be loaded."""
 
 import json
+import socket
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from safetensors import SafetensorError, safe_open
 
@@ -15,17 +18,18 @@ WEIGHT_INDEX_FILES = ("model.safetensors.index.json", "pytorch_model.bin.index.j
 
 
 def check_model(path: str) -> None:
-    """Refuses a path that is no model, before anything is started or downloaded.
+    """Checks a model's path before anything is started or downloaded.
 
-    A hub id is taken as it is.
+    Accepts any hub id.
 
     Raises:
-        ModelError: There is no such folder, or it is not complete.
-        CorruptArtifact: It is a part of a committed folder and was changed since.
+        ModelError: There is no such folder, or it is incomplete.
+        CorruptArtifact: It is part of a committed folder and was changed since.
     """
     if path in TINY_MODELS:
         return
     folder = Path(path)
+    cache_only_without_hub(path)
     if folder.is_dir():
         parent = folder.absolute().parent
         if (parent / MANIFEST).is_file():
@@ -44,15 +48,16 @@ def check_model(path: str) -> None:
 
 
 def check_obtainable(path: str) -> None:
-    """Refuses a hub id whose model is neither here nor to be had.
+    """Checks that the model of a hub id is cached or can be downloaded.
 
-    Only its configuration is downloaded.
+    Downloads only its configuration.
 
     Raises:
-        ModelError: The hub has none, does not answer, or wants a token.
+        ModelError: The hub does not have it, does not answer, or requires a token.
     """
     if path in TINY_MODELS or Path(path).is_dir():
         return
+    cache_only_without_hub(path)
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -67,8 +72,25 @@ def check_obtainable(path: str) -> None:
         raise ModelError(f"the hub does not give the model {path}: {first_line(error)}") from None
 
 
+def cache_only_without_hub(path: str) -> None:
+    """Restricts `huggingface_hub` to its cache if the hub is unreachable: it would retry for long.
+
+    Does nothing for a model directory, or behind a proxy.
+    """
+    if path in TINY_MODELS or Path(path).is_dir() or getproxies():
+        return
+    from huggingface_hub import constants
+
+    hub = urlsplit(constants.ENDPOINT)
+    try:
+        port = hub.port or {"http": 80, "https": 443}[hub.scheme]
+        socket.create_connection((hub.hostname or "", port), timeout=5).close()
+    except OSError:
+        constants.HF_HUB_OFFLINE = True
+
+
 def missing_files(folder: Path) -> list[str]:
-    """What a model directory lacks; a weight file that is cut short counts as lacking."""
+    """Files missing in a model directory; a truncated weight file counts as missing."""
     missing = []
     config_file = folder / "config.json"
     config = None

@@ -1,6 +1,8 @@
 """What speaks against a plan: remarks on what may not be meant, refusals of what cannot fit."""
 
 import math
+import tempfile
+from pathlib import Path
 
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.checks import context_window, estimator_of
@@ -13,10 +15,29 @@ from vagen.plan.shape import GIB, ModelShape, read_shape
 from vagen.plan.sizes import ConversationSize, learns_tags, reserved_text
 from vagen.plan.tables import bytes_text
 from vagen.plan.verl import HostMemory, checkpoints, fits, host_memory, throughput
+from vagen.storage import StorageError
 
 
 class DoesNotFitError(ConfigError):
     """An experiment that needs more than there is."""
+
+
+def check_output_dir(infra: InfraConfig) -> None:
+    """Refuses an output folder that cannot be made or written.
+
+    Raises:
+        StorageError: With the reason.
+    """
+    folder = Path(infra.output_dir)
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        tempfile.TemporaryDirectory(dir=folder).cleanup()
+    except OSError as error:
+        raise StorageError(
+            f"infra.output_dir={infra.output_dir} cannot be written ({error.strerror}): choose "
+            "another folder"
+        ) from error
 
 
 def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> list[str]:

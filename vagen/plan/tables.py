@@ -123,7 +123,7 @@ def spending_table(experiment: ExperimentConfig, disk: Disk, seconds: float | No
     iterations = experiment.trainer.total_training_steps
     rows = {
         "an iteration": f"{bytes_text(disk.iteration)} of batches"
-        + ("" if seconds is None else f", about {seconds:.2g} s"),
+        + ("" if seconds is None else f", about {duration_text(seconds)}"),
         "disk": f"about {bytes_text(disk.total)}: batches of {disk.kept} iterations "
         f"{bytes_text(disk.iteration * disk.kept)}, checkpoints {bytes_text(disk.checkpoints)}, "
         f"evaluations {bytes_text(disk.evaluations)}"
@@ -131,7 +131,7 @@ def spending_table(experiment: ExperimentConfig, disk: Disk, seconds: float | No
     }
     if seconds is not None:
         rows["time"] = (
-            f"about {max(1, round(seconds * iterations / 60))} min for {iterations} iterations, "
+            f"about {duration_text(seconds * iterations)} for {iterations} iterations, "
             "without warm start and evaluations"
         )
     return table("time and disk (estimates, if all turns are used)", rows)
@@ -273,6 +273,15 @@ def table(title: str, rows: dict[str, str]) -> Table:
     for name, text in rows.items():
         made.add_row(name, Text(text))
     return made
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in the largest unit of which it has two, such as `4.8 days`."""
+    units = {"years": 31_557_600, "days": 86_400, "hours": 3_600, "min": 60, "s": 1}
+    name, unit = next(((n, u) for n, u in units.items() if seconds >= 2 * u), ("s", 1))
+    return (
+        f"{seconds / unit:.2g} {name}" if seconds < 10 * unit else f"{seconds / unit:,.0f} {name}"
+    )
 
 
 def bytes_text(count: float) -> str:

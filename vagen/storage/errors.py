@@ -11,9 +11,10 @@ _ADVICE = {
     errno.EROFS: "the file system is read-only: choose a writable `output_dir`",
     errno.EACCES: "permission denied: make the folder writable, or choose another `output_dir`",
     errno.EPERM: "permission denied: make the folder writable, or choose another `output_dir`",
-    errno.ENOENT: "something in it does not exist: check the path",
+    errno.ENOENT: "a part of the path does not exist and cannot be created: check the path",
     errno.ENOTDIR: "a part of the path is a file, not a folder: check the path",
     errno.EEXIST: "a part of the path is a file, not a folder: check the path",
+    errno.ENAMETOOLONG: "a name in the path is too long: choose a shorter one",
     errno.EIO: "the disk reports an input/output error: check the device",
 }
 _ANYWHERE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
@@ -44,7 +45,15 @@ def storage_errors(folder: Path) -> Iterator[None]:
         advice = _ADVICE.get(error.errno or 0)
         if advice is None or not (error.errno in _ANYWHERE or _concerns(error, folder)):
             raise
-        raise StorageError(f"cannot use the folder {folder}: {advice} ({error})") from error
+        raise StorageError(
+            f"cannot use the folder {folder}: {advice}{_where(error, folder)}"
+        ) from error
+
+
+def _where(error: OSError, folder: Path) -> str:
+    """The path in the folder that the error is about."""
+    path = error.filename
+    return "" if path is None or Path(path) == folder else f" (at {path})"
 
 
 def _concerns(error: OSError, folder: Path) -> bool:
