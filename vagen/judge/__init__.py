@@ -1,7 +1,6 @@
-"""World-model reasoning reward: how well the agent says what it sees and predicts.
+"""World-model reasoning reward: scores descriptions of observations and predictions.
 
-A judge is anything with the `score` of `vagen.judge.base.Judge`; `make_judge` picks one by
-`judge.type`.
+A judge implements `score` of `vagen.judge.base.Judge`; `make_judge` chooses one by `judge.type`.
 """
 
 from collections.abc import Mapping
@@ -36,17 +35,17 @@ def make_judge(
     client: LLMBackend | None = None,
     cache: AnswerCache | None = None,
 ) -> Judge:
-    """The judge that `config` asks for.
+    """Creates the judge of a configuration.
 
     Args:
-        config: `judge` section of the experiment.
-        rules: Rules by environment name, as the environments are configured.
-        prompts: System prompt by environment name, so that text copied from it is refused.
-        client: The endpoint of the language model, which rules alone do not need.
-        cache: Answers that were had before; None keeps none.
+        config: The experiment's `judge` section.
+        rules: Rules by environment name, for the environments' options.
+        prompts: System prompt by environment name, to reject text copied from it.
+        client: Client of the language model; not needed for rules only.
+        cache: Cache of answers; None disables it.
 
     Raises:
-        ValueError: The judge asks a language model, and there is no client.
+        ValueError: The judge needs a language model, and there is no client.
     """
     rule_judge = RuleJudge(rules, prompts=prompts, gate=config.gate)
     if config.type == "rule":

@@ -1,22 +1,21 @@
-"""How far two judges agree."""
+"""Agreement of two judges."""
 
 from collections.abc import Sequence
 
 RIGHT = 0.5
-"""Score from which a statement counts as right."""
+"""Minimum score of a statement that counts as correct."""
 
 
 def cohen_kappa(first: Sequence[bool], second: Sequence[bool]) -> float | None:
     """Cohen's kappa of two judges' verdicts on the same statements (Cohen 1960).
 
     Args:
-        first: Whether the first judge took each statement for right.
-        second: Whether the second did.
+        first: Whether the first judge accepted each statement.
+        second: Whether the second judge accepted it.
 
     Returns:
-        1 where they always agree, 0 where they agree as often as chance would have it. None where
-        chance would have them always agree: both gave one and the same verdict throughout, or there
-        are no statements.
+        1 for perfect agreement, 0 for agreement at chance level. None if chance agreement is
+            perfect (both judges always gave the same verdict), or there are no statements.
     """
     count = len(first)
     if not count:

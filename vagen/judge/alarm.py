@@ -1,7 +1,7 @@
-"""The alarm: the judge's scores rise while success falls, which is what a hacked judge looks like.
+"""Warns if judge scores rise while success falls, the sign of a hacked judge.
 
-In the agents that the reward's authors saw cheat, texts came to satisfy the judge whatever the
-state; what they had been for, acting well, got worse meanwhile.
+When agents hacked the reward in the original experiments, their texts satisfied the judge in any
+state, while their success dropped.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,19 +15,19 @@ from vagen.metrics import JUDGE_SCORES, SUCCESS
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """What a window of iterations shows."""
+    """Trends of judge score and success over a window of iterations."""
 
     rise: float
-    """Mean judge score in the later half less that in the earlier half."""
+    """Mean judge score of the later half minus that of the earlier half."""
     fall: float
-    """Success in the earlier half less that in the later half."""
+    """Success of the earlier half minus that of the later half."""
     correlation: float
-    """Pearson's, of judge score and success over the window; 0 if one never changes."""
+    """Pearson correlation of judge score and success over the window; 0 if one is constant."""
     sounds: bool
-    """Rise and fall are both positive and reach the configured thresholds."""
+    """Whether rise and fall are both positive and reach their thresholds."""
 
     def metrics(self) -> dict[str, float]:
-        """For the records of the iteration."""
+        """Metrics of the iteration."""
         return {
             "judge/alarm": float(self.sounds),
             "judge/alarm_rise": self.rise,
@@ -37,7 +37,7 @@ class Alarm:
 
     @property
     def message(self) -> str:
-        """What a user is told."""
+        """Message for the user."""
         return (
             f"the judge's mean score rose by {self.rise:.3f} while success fell by "
             f"{self.fall:.3f}: look at what the agent writes, it may satisfy the judge whatever "
@@ -46,15 +46,15 @@ class Alarm:
 
 
 def watch(config: AlarmConfig, history: Sequence[Mapping[str, float]]) -> Alarm | None:
-    """Compares the later half of the last iterations with the earlier half.
+    """Compares the two halves of the last iterations.
 
     Args:
         config: Window and thresholds.
-        history: Metrics of iterations, oldest first, the present one last; iterations without
-            success or without any judge score are left out.
+        history: Metrics of iterations, oldest first; iterations without success or judge score are
+            ignored.
 
     Returns:
-        None if it is switched off or the window is not full.
+        None if disabled or if the window is not full.
     """
     rows = [
         (float(np.mean([row[name] for name in JUDGE_SCORES if name in row])), row[SUCCESS])

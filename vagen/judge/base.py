@@ -1,4 +1,4 @@
-"""What a judge is: it scores what the agent says it sees and predicts against the truth."""
+"""The interface of judges, which compare the agent's statements with the truth."""
 
 from typing import Protocol
 
@@ -6,15 +6,15 @@ from vagen.envs.base import State
 from vagen.rollout.types import Verdict
 
 SECTIONS = ("observation", "prediction")
-"""What is judged of a turn."""
+"""Judged sections of a turn."""
 
 
 class JudgeUnavailable(ValueError):
-    """Too many verdicts could not be had; the text says how many, why, and what would help."""
+    """Too many verdicts are missing; the message says how many, why, and what helps."""
 
 
 class Judge(Protocol):
-    """Scores one turn; never raises on what a model wrote."""
+    """Scores one turn; never raises because of the model's text."""
 
     async def score(
         self,
@@ -25,5 +25,5 @@ class Judge(Protocol):
         state: State,
         next_state: State,
     ) -> Verdict:
-        """`observation` against `state`, `prediction` against `next_state`."""
+        """Scores `observation` against `state` and `prediction` against `next_state`."""
         ...

@@ -1,9 +1,8 @@
-"""What a language model has said already: answers by content, on disk, shared by runs.
+"""Cache of a language model's answers by content, on disk, shared by runs.
 
-One SQLite file in WAL mode: any number of processes of one machine may read and write it. Every
-answer is committed when it comes, so that a process that is killed has paid for nothing twice.
-Keys are SHA-256, values are JSON; neither holds the text that was judged, or anything of the
-endpoint's credentials.
+One SQLite file in WAL mode, for any number of processes on one machine. Every answer is committed
+at once, so a killed process loses none. Keys are SHA-256, values are JSON; neither contains the
+judged text or credentials of the endpoint.
 """
 
 import hashlib
@@ -19,11 +18,11 @@ from typing import Any
 FILE = "answers.sqlite"
 _VERSION = 1
 _WAIT = 30.0
-"""Seconds to wait for another process's write."""
+"""Timeout in seconds for another process's write."""
 _LOOK_EVERY = 256
-"""Writes of this process between two looks at the size."""
+"""Number of writes of this process between size checks."""
 _DROPPED = 0.1
-"""Share of the answers, the oldest, that go when the file is full."""
+"""Share of the answers, the oldest, to delete when the file is full."""
 _MIB = 1 << 20
 _SELECT = "SELECT value FROM answers WHERE key = ?"
 _DELETE = "DELETE FROM answers WHERE key = ?"
@@ -31,20 +30,20 @@ _INSERT = "INSERT OR IGNORE INTO answers (key, value, made) VALUES (?, ?, ?)"
 
 
 class CacheError(ValueError):
-    """The cache cannot be used: says where it is and what would help."""
+    """The cache cannot be used; the message says where it is and what helps."""
 
 
 def content_key(**parts: Any) -> str:
-    """SHA-256 of named parts, JSON-able, whatever their order; 64 hex digits."""
+    """SHA-256 of named JSON-serialisable parts in any order; 64 hex digits."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def normalized(text: str) -> str:
-    """A text without what does not matter to its meaning; texts equal in it share an answer.
+    """Normalises a text; texts with equal results share an answer.
 
-    Compatible characters are made one (NFKC), control and format characters go, runs of spaces
-    become one. Case goes too, except in texts of several lines: in a grid it is meaning.
+    Unifies compatible characters (NFKC), removes control and format characters and collapses
+    spaces. Lower- cases, except for texts of several lines, since case has a meaning in grids.
     """
     text = unicodedata.normalize("NFKC", text)
     text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c)[0] != "C")
@@ -53,30 +52,30 @@ def normalized(text: str) -> str:
 
 
 class AnswerCache:
-    """Answers by key in one file of bounded size; the oldest go first."""
+    """Answers by key in one file of bounded size; the oldest are deleted first."""
 
     def __init__(self, folder: Path, *, max_mib: int = 512) -> None:
-        """Opens the cache, made if it is not there.
+        """Opens or creates the cache.
 
         Args:
-            folder: On a disk of this machine: SQLite's locks do not reach over a network.
-            max_mib: Most MiB of answers.
+            folder: Folder on a local disk: SQLite's locks do not work over a network.
+            max_mib: Maximum size in MiB.
 
         Raises:
-            CacheError: The folder cannot be written, or the file is no cache.
+            CacheError: The folder cannot be written, or the file is not a cache.
         """
         self.path = folder / FILE
         self._most = max_mib * _MIB
         self._writes = 0
         self.on_put: Callable[[str, Any], None] | None = None
-        """Called with each answer that is kept."""
+        """Called with each stored answer."""
         with self._errors():
             folder.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None)
             self._prepare()
 
     def get(self, key: str) -> Any | None:
-        """The answer kept under `key`, or None.
+        """The answer stored under `key`, or None.
 
         Raises:
             CacheError: The file cannot be read.
@@ -91,11 +90,11 @@ class AnswerCache:
             return None
 
     def put(self, key: str, value: Any) -> None:
-        """Keeps an answer, past the end of this process; of equal keys the first stays.
+        """Stores an answer on disk; keeps the first of equal keys.
 
         Args:
-            key: As `content_key` makes it.
-            value: JSON-able.
+            key: Result of `content_key`.
+            value: A JSON-serialisable value.
 
         Raises:
             CacheError: The file cannot be written.
@@ -110,7 +109,7 @@ class AnswerCache:
             self.on_put(key, value)
 
     def drop(self, key: str) -> None:
-        """Forgets what is kept under `key`.
+        """Deletes the answer stored under `key`.
 
         Raises:
             CacheError: The file cannot be written.
@@ -148,10 +147,10 @@ class AnswerCache:
         self._database.execute(f"PRAGMA user_version = {_VERSION}")
 
     def _use_wal(self) -> None:
-        """Has readers and writers not wait for each other, where the file system can do that.
+        """Enables WAL where the file system supports it, so that readers and writers do not block.
 
-        SQLite does not wait for a lock here as it does elsewhere, and the processes of a run open
-        the file at the same time.
+        SQLite does not wait for a lock in this statement, and the processes of a run open the file
+        at the same time.
         """
         end = time.monotonic() + _WAIT
         while True:
@@ -164,7 +163,7 @@ class AnswerCache:
                 time.sleep(0.05)
 
     def _shrink(self) -> None:
-        """Drops the oldest answers while the file holds more than it may."""
+        """Deletes the oldest answers while the file is too large."""
         while self._size() > self._most:
             self._database.execute(
                 "DELETE FROM answers WHERE number <= (SELECT min(number) + "
@@ -173,7 +172,7 @@ class AnswerCache:
             )
 
     def _size(self) -> int:
-        """Bytes in use; pages that answers were dropped from are used again."""
+        """Bytes in use; pages of deleted answers are reused."""
         pages, free, size = (
             self._database.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("page_count", "freelist_count", "page_size")

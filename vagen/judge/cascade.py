@@ -1,4 +1,4 @@
-"""Gate, then rules where they decide, then a language model for the remainder."""
+"""Judges by the gate, then by rules, then by a language model if the rules cannot decide."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,21 +10,21 @@ from vagen.judge.rules import Rules
 from vagen.rollout.types import Verdict
 
 _UNREAD = frozenset({"no_entity"})
-"""Flags of the rules that say what they did not find, which may be in what they could not read."""
+"""Flags of the rules for missing content, which may be in text that they did not understand."""
 
 
 class CascadeJudge:
-    """Asks the language model only what the rules leave open.
+    """Asks the language model only where rules cannot decide.
 
-    The rules decide where they have understood the whole text. A text that they have not is the
-    model's, unless the gate refuses it or what they have read refutes itself. Environments without
-    rules are the model's wholly.
+    Rules decide where they understood the whole text. Otherwise the model decides, unless the gate
+    rejects the text or the understood part contradicts itself. In environments without rules the
+    model always decides.
     """
 
     def __init__(
         self, rule_judge: RuleJudge, llm_judge: LLMJudge, rules: Mapping[str, Rules[Any, Any]]
     ) -> None:
-        """Creates a judge of two that know the same `rules`, by environment name, and prompts."""
+        """Combines two judges with the same `rules`, by environment name, and prompts."""
         self.reader = rule_judge
         self.llm = llm_judge
         self._rules = rules
@@ -38,7 +38,7 @@ class CascadeJudge:
         state: State,
         next_state: State,
     ) -> Verdict:
-        """`observation` against `state`, `prediction` against `next_state`."""
+        """Scores `observation` against `state` and `prediction` against `next_state`."""
         return await score_sections(
             self.score_section,
             lambda found: self.llm.is_copied(env_name, found, state, next_state),
@@ -50,7 +50,7 @@ class CascadeJudge:
     async def score_section(
         self, section: str, env_name: str, text: str, state: State
     ) -> SectionVerdict:
-        """Scores one text by the first that can."""
+        """Scores one text with the first judge that can."""
         rules = self._rules.get(env_name)
         if rules is None:
             return await self.llm.score_section(section, env_name, text, state)

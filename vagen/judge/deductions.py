@@ -1,7 +1,7 @@
-"""Deductions from the scores of a batch: for texts that fit any state, and for repeated texts.
+"""Deductions from a batch's scores, for texts that fit any state and for repeated texts.
 
-Both are computed once all of the batch is judged. Rules, which have read every text already,
-compare each with other states of the batch, a sample of what the environment shows.
+Computed after the whole batch is judged. Rules compare each text with other states of the batch, as
+a sample of the environment's states.
 """
 
 from collections import Counter, defaultdict
@@ -20,16 +20,16 @@ from vagen.judge.rule_judge import RuleJudge
 from vagen.rollout.types import SectionScores, Trajectory, Turn
 
 FITS = 0.99
-"""Score from which on a text fits a state."""
+"""Minimum score of a text that fits a state."""
 HARDLY, COMMON_SCORE = 0.35, -0.1
-"""Of the texts said most, those that score less than the one are left the other (VAGEN)."""
+"""The most frequent texts with scores below the first get the second (VAGEN)."""
 _COMPARISONS = 20_000
-"""Scores of texts against states that a batch's section may cost."""
+"""Maximum number of comparisons of texts with states per section of a batch."""
 _MOST_STATES = 256
 
 
 class Stated(NamedTuple):
-    """One judged text."""
+    """A judged text."""
 
     turn: Turn
     section: str
@@ -44,13 +44,13 @@ def deduct(
     *,
     seed: int,
 ) -> dict[str, float]:
-    """Writes into each verdict what is deducted from its scores (`deducted`); returns metrics.
+    """Writes deductions into each verdict (`deducted`); returns metrics.
 
     Args:
-        judge: Its `information` and `repetition`.
-        readers: Judges of rules by environment id.
+        judge: The `judge` section with `information` and `repetition`.
+        readers: Rule judges by environment id.
         trajectories: A judged batch.
-        seed: Draws the states that texts are compared with: the same for the same batch.
+        seed: Seed of the sample of states.
     """
     compares = judge.information.enable or judge.repetition.enable
     if not compares and not judge.repetition.top_k:
@@ -95,7 +95,7 @@ def deduct(
 
 
 def _stated(batch: Sequence[Trajectory], section: str) -> list[Stated]:
-    """Texts with a score; those that rules did not understand have 0."""
+    """Texts with a score; 0 if rules did not understand them."""
     found = []
     for trajectory in batch:
         for turn in trajectory.turns:
@@ -115,10 +115,10 @@ def _deduct(stated: Stated, amount: float) -> None:
 
 
 def _refuse_common(stated: list[Stated], top_k: int) -> list[bool]:
-    """Leaves `COMMON_SCORE` of each text that is said most and is hardly right; which those are.
+    """Reduces the scores of the most frequent, mostly wrong texts to `COMMON_SCORE`; returns which.
 
-    VAGEN counts exact texts over the life of its environment service, a thousand at most; here it
-    is those of the batch, so that a batch is worth the same whatever came before.
+    VAGEN counts at most 1,000 exact texts over the life of its environment service. Here the counts
+    are per batch, so that scores do not depend on earlier batches.
     """
     counts = Counter(each.text for each in stated)
     common = {text for text, count in counts.most_common(top_k) if count > 1}
@@ -132,10 +132,10 @@ def _refuse_common(stated: list[Stated], top_k: int) -> list[bool]:
 def _elsewhere(
     reader: RuleJudge, batch: Sequence[Trajectory], stated: list[Stated], count: int, seed: int
 ) -> list[NDArray[np.float64] | None]:
-    """Scores of each text against states of other episodes; None where rules cannot tell.
+    """Scores of each text for states of other episodes; None where rules cannot tell.
 
-    One sample of states serves all texts, each of which leaves out those of its own episode: a text
-    is compared once however often it is said.
+    All texts use one sample of states, each without those of its own episode, so that repeated
+    texts are compared only once.
     """
     env_name = batch[0].env_name
     rules = reader.rules(env_name)
@@ -149,8 +149,7 @@ def _elsewhere(
     ]
     rng = Random(f"information {seed} {section}")
     distinct = len({each.text for each in stated})
-    # The fewer texts there are, the more the chance of the sample would count: all of a batch may
-    # say the same.
+    # With few distinct texts a larger sample is affordable, and its noise matters more.
     size = min(max(count, _COMPARISONS // distinct), _MOST_STATES, len(states))
     sample = rng.sample(states, size)
     episodes = np.array([episode for episode, _ in sample])
@@ -173,7 +172,7 @@ def _repeated(
     vocabulary: Collection[str],
     similarity: float,
 ) -> list[float]:
-    """Share of each text's cluster in the batch less the share of states that the text fits."""
+    """Share of each text's cluster in the batch minus the share of states that the text fits."""
     texts = [each.text for each in stated]
     numbers = clusters(texts, vocabulary=vocabulary, similarity=similarity)
     sizes = Counter(numbers)
@@ -184,7 +183,7 @@ def _repeated(
     shares: list[float] = []
     for number in numbers:
         fits = float(np.mean(fitting[number])) if fitting[number] else 0.0
-        # One text of its own is no repetition, however seldom its state is.
+        # A single text is not a repetition, however rare its state.
         share = (sizes[number] - 1) / max(len(numbers) - 1, 1)
         shares.append(max(share - fits, 0.0))
     return shares

@@ -1,9 +1,9 @@
-"""The cheap gate before scoring: which texts are refused whatever the truth is.
+"""Checks before scoring that reject texts independently of the truth.
 
-A state description commits itself. The gate refuses what takes a commitment back (alternatives,
-doubt, conditions, questions), what speaks to the judge instead of about the state, what was copied
-from the prompt, and characters that hide what a text says. It knows no environment; whether each
-word of a text was understood is the affair of the environment's rules.
+A state description must commit itself. The gate rejects what retracts a statement (alternatives,
+doubt, conditions, questions), addresses the judge, is copied from the prompt, or hides content in
+unusual characters. It is independent of environments; their rules decide whether they understand
+every word.
 """
 
 import re
@@ -12,13 +12,13 @@ from functools import lru_cache
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _BRACKET = re.compile(r"[\"'{}()\[\],:]")
-"""Marks of a dict, which are half of it: they count half towards a text's length."""
+"""Punctuation of dicts, which counts half towards a text's length."""
 _NOT_MARKS = re.compile(r"[^\s.,;:!]+")
 _WORD = re.compile(r"[a-z]+")
 
 _HIDING = re.compile(r"[^\n\r\t -~‘’“”–—…•·√✓✔°×−]")
-"""Any character but printable ASCII, typographic marks and the symbols of grids: other alphabets
-look alike, and invisible ones split words."""
+"""Any character but printable ASCII, typographic marks and grid symbols: other alphabets look
+alike, and invisible characters split words."""
 _ENCODED = re.compile(
     r"[A-Za-z0-9+/]{28,}={0,2}|\b(?:[0-9a-f]{2}[ :]?){12,}\b|\\[ux][0-9a-f]{2}"
     r"|&#?\w+;|(?:%[0-9a-f]{2}){2}"
@@ -86,9 +86,9 @@ _INSTRUCTION = re.compile(
     r"|\b(?:observation|prediction|reasoning|think|answer|format)\s*[:=\]]"
 )
 _MOST_CHARACTERS = 20
-"""Characters per token above which a text is too long without counting its tokens."""
+"""A text with more characters per allowed token is too long without counting its tokens."""
 _COPIED_WORDS = 5
-"""Consecutive words of the prompt, words of state descriptions aside, that make a copy."""
+"""Number of consecutive prompt words, other than words of state descriptions, that make a copy."""
 
 
 def text_flags(
@@ -98,17 +98,17 @@ def text_flags(
     prompt: str | None = None,
     vocabulary: Collection[str] = frozenset(),
 ) -> tuple[str, ...]:
-    """Why a text cannot be a state description, judged by its words alone.
+    """Reasons to reject a text as a state description, from its words alone.
 
     Args:
-        text: What the model wrote in a state section.
-        max_tokens: Most words and marks it may have.
-        prompt: The system prompt, to recognise what was copied from it.
-        vocabulary: Words of state descriptions: a run of these is no copy.
+        text: Content of a state section.
+        max_tokens: Maximum number of words and marks.
+        prompt: The system prompt, to recognise copies.
+        vocabulary: Words of state descriptions, which may be copied.
 
     Returns:
-        Of `empty`, `too_long`, `characters` (hidden, foreign or encoded), `hedge`,
-        `judge_directed`, `copied_prompt` those that hold.
+        Those of `empty`, `too_long`, `characters` (hidden, foreign or encoded), `hedge`,
+        `judge_directed` and `copied_prompt` that apply.
     """
     if not text.strip():
         return ("empty",)
@@ -130,24 +130,24 @@ def text_flags(
 
 
 def is_far_too_long(text: str, max_tokens: int) -> bool:
-    """Whether `text` is not worth looking at, let alone keeping."""
+    """Whether `text` is too long to be read or stored."""
     return len(text) > _MOST_CHARACTERS * max_tokens
 
 
 def same_words(one: str, other: str) -> bool:
-    """Whether two texts have the same words, whatever their case, spaces and punctuation."""
+    """Whether two texts have the same words, ignoring case, spaces and punctuation."""
     return one == other or _NOT_MARKS.findall(one.lower()) == _NOT_MARKS.findall(other.lower())
 
 
 def _is_copied(lower: str, prompt: str, vocabulary: Collection[str]) -> bool:
-    """Whether a run of words is the prompt's; words of state descriptions do not count as such."""
+    """Whether a run of words is copied from the prompt, ignoring words of state descriptions."""
     windows = _windows(lower, vocabulary)
     return bool(windows) and not windows.isdisjoint(_prompt_windows(prompt, frozenset(vocabulary)))
 
 
 @lru_cache(maxsize=256)
 def _prompt_windows(prompt: str, vocabulary: frozenset[str]) -> set[tuple[str, ...]]:
-    """Those of a prompt, with which every text is compared."""
+    """Word runs of a prompt, cached."""
     return _windows(prompt.lower(), vocabulary)
 
 

@@ -1,4 +1,4 @@
-"""Near duplicates: texts that say the same in almost the same words."""
+"""Finds near duplicates: texts with the same meaning in almost the same words."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -7,17 +7,17 @@ _WORD = re.compile(r"[a-z]+|\d+")
 _EMPTY = re.compile(
     r"\b(?:an?|the|this|that|there|here|i|it|is|are|be|am|and|of|to|from|as|my|your|its|can|see)\b"
 )
-"""Words that make no difference."""
+"""Words without meaning."""
 
 
 def clusters(
     texts: Sequence[str], *, vocabulary: Collection[str], similarity: float = 0.7
 ) -> list[int]:
-    """Number of the cluster of each text.
+    """Cluster index of each text.
 
-    Texts are in one cluster if their numbers and the words that tell states apart are the same, in
-    order, and the first text of the cluster has at least `similarity` of their other words in
-    common with them (Jaccard index), whatever their case, marks and order.
+    A text belongs to a cluster if its numbers and vocabulary words are the same as those of the
+    cluster's first text, in order, and the other words of both have a Jaccard index of at least
+    `similarity`, ignoring case, punctuation and order.
 
     Args:
         texts: Any texts.
@@ -46,7 +46,7 @@ def clusters(
 
 def _signature(text: str, vocabulary: Collection[str]) -> tuple[tuple[str, ...], frozenset[str]]:
     words = _WORD.findall(text.lower())
-    if not words or max(map(len, words)) == 1:  # a grid of symbols is all signature
+    if not words or max(map(len, words)) == 1:  # all of a symbol grid is signature
         return tuple(text.split()), frozenset()
     words = [word for word in words if not _EMPTY.fullmatch(word)]
     kept = tuple(word for word in words if word in vocabulary or word.isdigit())

@@ -1,4 +1,4 @@
-"""The rule judge: reads what the agent states and compares it with the truth, without a model."""
+"""The rule judge: parses the agent's statements and compares them with the truth."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -16,9 +16,9 @@ from vagen.rollout.types import Verdict
 class RuleJudge:
     """Scores state descriptions by the rules of their environments.
 
-    A text that the gate refuses scores 0 and is flagged `<section>:<reason>`. A section that is
-    absent (None), an environment without rules and a text that is `not_understood` have no score,
-    which is not 0. Texts are read once: readings are kept in a cache of bounded size.
+    A text that the gate rejects scores 0 with the flag `<section>:<reason>`. A missing section
+    (None), an environment without rules, and a text that is `not_understood` have no score, which
+    differs from 0. Readings of texts are cached.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class RuleJudge:
 
         Args:
             rules: Rules by environment name.
-            max_tokens: Most words and marks of a text.
-            prompts: System prompt by environment: text copied from it is refused.
-            cache_size: Most readings kept.
-            gate: False refuses nothing and pays for recall alone (`judge.gate`).
+            max_tokens: Maximum words and marks of a text.
+            prompts: System prompts by environment, to reject copied text.
+            cache_size: Maximum number of cached readings.
+            gate: False rejects nothing and scores recall only (`judge.gate`).
         """
         self._rules = rules
         self._max_tokens = max_tokens
@@ -54,7 +54,7 @@ class RuleJudge:
         state: State,
         next_state: State,
     ) -> Verdict:
-        """`observation` against `state`, `prediction` against `next_state`."""
+        """Scores `observation` against `state` and `prediction` against `next_state`."""
         return self.score_sync(
             env_name=env_name,
             observation=observation,
@@ -72,7 +72,7 @@ class RuleJudge:
         state: State,
         next_state: State,
     ) -> Verdict:
-        """Same as `score`, for callers without an event loop."""
+        """Synchronous `score`."""
         rules = self._rules.get(env_name)
         if rules is None:
             return Verdict(observation=None, prediction=None)
@@ -102,7 +102,7 @@ class RuleJudge:
         """Scores of one text against many truths (`Rules.truth`), float64 [len(truths)].
 
         Returns:
-            None where the text is not understood: rules cannot say how it compares.
+            None if the text is not understood.
         """
         reading = self.read(env_name, text)
         if self._gate and not reading.understood and not reading.flags:
@@ -110,11 +110,11 @@ class RuleJudge:
         return np.array([self._compare(env_name, reading, truth)[0] for truth in truths])
 
     def rules(self, env_name: str) -> Rules[Any, Any] | None:
-        """The rules of an environment, if it has any."""
+        """The rules of an environment; None if it has none."""
         return self._rules.get(env_name)
 
     def read(self, env_name: str, text: str) -> Reading[Any]:
-        """The reading of a text, the gate's refusals among its flags; `content` is then None.
+        """The reading of a text; `content` is None and `flags` has the reasons if it is rejected.
 
         Raises:
             KeyError: The environment has no rules.
@@ -124,7 +124,7 @@ class RuleJudge:
         return self._read(env_name, text)
 
     def _judge(self, env_name: str, text: str, truth: Any) -> tuple[float | None, tuple[str, ...]]:
-        """Score and flags; no score where the text is not understood."""
+        """Score and flags; no score if the text is not understood."""
         return self._compare(env_name, self.read(env_name, text), truth)
 
     def _compare(

@@ -1,4 +1,4 @@
-"""How much of a turn's reward the judge may give: its weights over the run, and the cap."""
+"""Limits the judge's share of rewards: weights over the run, and a cap."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from vagen.rollout.types import NOTHING, SectionScores, Status, Trajectory
 
 
 def schedule_factor(judge: JudgeConfig, iteration: int, iterations: int) -> float:
-    """Factor of the judge's weights in an iteration: 1 at first, `floor` at the end of the decay.
+    """Factor on the judge's weights in an iteration: 1 at first, `floor` after the decay.
 
     Args:
-        judge: Its `schedule`.
-        iteration: Number of the iteration, from 0.
-        iterations: Iterations of the run, for a schedule that names none.
+        judge: The `judge` section with a `schedule`.
+        iteration: Index of the iteration, from 0.
+        iterations: Iterations of the run, for a schedule without a length.
     """
     schedule = judge.schedule
     if schedule.type == "constant":
@@ -28,16 +28,16 @@ def schedule_factor(judge: JudgeConfig, iteration: int, iterations: int) -> floa
 
 
 def cap_factor(trajectories: Sequence[Trajectory], most_share: float | None) -> float:
-    """Factor that keeps the deviation of judge rewards to a share of that of the other rewards.
+    """Factor that limits the deviation of judge rewards to a share of that of other rewards.
 
-    Compared are trajectories' sums, those that failed in their environment left out.
+    Deviations are of sums over trajectories, without failed ones.
 
     Args:
         trajectories: A batch with judge rewards.
-        most_share: `judge.schedule.max_return_share`; None is no cap.
+        most_share: `judge.schedule.max_return_share`; None for no cap.
 
     Returns:
-        In [0, 1]; 0 where the other rewards do not differ and the judge's do.
+        A factor in [0, 1]; 0 if judge rewards differ and others do not.
     """
     if most_share is None:
         return 1.0
@@ -57,14 +57,14 @@ def weigh(
     iterations: int,
     blind: Mapping[str, SectionScores],
 ) -> dict[str, float]:
-    """Sets the judge rewards of a judged training batch by schedule, cap and what is above chance.
+    """Sets the judge rewards of a judged batch by schedule, cap and chance level.
 
     Args:
-        judge: Weights, schedule, cap.
+        judge: The `judge` section.
         trajectories: The batch.
-        iteration: Number of the iteration, from 0.
-        iterations: Of the run.
-        blind: Scores that earn nothing, by environment id (`judge.above_chance`).
+        iteration: Index of the iteration, from 0.
+        iterations: Iterations of the run.
+        blind: Chance-level scores by environment id (`judge.above_chance`).
 
     Returns:
         Metrics.
@@ -93,7 +93,7 @@ def weigh(
 
 
 def _sums(trajectory: Trajectory) -> tuple[float, float]:
-    """What the judge gave a trajectory, and everything else did."""
+    """Sums of a trajectory's judge rewards and of its other rewards."""
     of_judge = others = 0.0
     for turn in trajectory.turns:
         for value in (turn.rewards.judge_observation, turn.rewards.judge_prediction):

@@ -1,4 +1,4 @@
-"""Judging the turns of trajectories, as an experiment asks for it."""
+"""Judges the turns of trajectories as an experiment configures it."""
 
 import asyncio
 import hashlib
@@ -25,22 +25,22 @@ from vagen.rollout.types import NOTHING, SectionScores, Status, Trajectory, Turn
 from vagen.service import environments_of
 
 _SIDE_BY_SIDE = 4
-"""Turns that are judged at once, as a multiple of the requests that may be under way."""
+"""Number of turns judged concurrently, as a multiple of concurrent requests."""
 
 
 def cache_folder(infra: InfraConfig) -> Path:
-    """Where the answers of language models are kept: beside the runs, which share them."""
+    """Folder of the cache of answers, next to the runs, which share it."""
     if infra.judge_cache:
         return Path(infra.judge_cache).absolute()
     return infra.runs_folder / "judge-cache"
 
 
 def statements(trajectory: Trajectory, config: JudgeConfig | None = None) -> Iterator[Turn]:
-    """Turns whose statements are judged: those that earned the format reward.
+    """Turns whose statements are judged: those with a format reward.
 
     Args:
-        trajectory: An episode; one that failed in its environment has none.
-        config: Leaves out what `sampling_fraction` does not choose; None leaves out nothing.
+        trajectory: An episode; has none if its environment failed.
+        config: Its `sampling_fraction` selects turns; None selects all.
     """
     if trajectory.status is not Status.ENV_ERROR:
         fraction = 1.0 if config is None else config.sampling_fraction
@@ -50,7 +50,7 @@ def statements(trajectory: Trajectory, config: JudgeConfig | None = None) -> Ite
 
 
 def is_chosen(turn: Turn, purpose: str, fraction: float) -> bool:
-    """Whether a turn is among a share of all turns; a function of its place and the purpose."""
+    """Whether a turn is in a pseudo-random share of all turns for a purpose."""
     if fraction >= 1.0:
         return True
     place = f"{purpose}/{turn.trajectory_id}/{turn.turn_index}"
@@ -59,22 +59,22 @@ def is_chosen(turn: Turn, purpose: str, fraction: float) -> bool:
 
 
 class Scorer:
-    """Sets the verdicts and judge rewards of turns, with one judge per environment.
+    """Sets verdicts and judge rewards of turns, with one judge per environment.
 
-    The endpoints of language models and their limits are shared by the judges. Close it, or use it
-    in an `async with`, where it asks any.
+    Judges share language models and their limits. If there are any, close the scorer or use it in
+    `async with`.
     """
 
     def __init__(self, config: ExperimentConfig, *, cache: Path | None = None, share: int = 1):
         """Prepares the judges.
 
         Args:
-            config: With resolved environments.
-            cache: Folder for what language models have answered; None keeps nothing.
-            share: Processes that judge side by side and share the endpoints' limits.
+            config: The experiment with resolved environments.
+            cache: Folder of the cache of answers; None disables it.
+            share: Number of processes that share the endpoints' limits.
 
         Raises:
-            EndpointError: The key of an endpoint is not in the environment.
+            EndpointError: The environment variable of an endpoint's key is not set.
             CacheError: The folder cannot be used.
         """
         self.config = config
@@ -84,7 +84,7 @@ class Scorer:
         compares = enabled and judge.second.fraction > 0
         self._clients: list[LLMBackend] = []
         self.cache: AnswerCache | None = None
-        """What language models have answered, if any is asked."""
+        """Cache of answers, if there is a language model."""
         self._folder, self._share = cache, share
         self._judges = self._all(judge, judge.llm, "judge.llm") if enabled else {}
         self._seconds = self._all(second, judge.second.llm, "judge.second.llm") if compares else {}
@@ -109,7 +109,7 @@ class Scorer:
 
     @property
     def usage(self) -> dict[str, float]:
-        """What the language models of this process have been asked, as metrics."""
+        """Usage of language models in this process, as metrics."""
         if not self._clients:
             return {}
         total = [client.usage for client in self._clients]
@@ -124,27 +124,27 @@ class Scorer:
 
     @property
     def performance(self) -> dict[str, float]:
-        """How fast the language models answer; nothing if none has."""
+        """Latency metrics of language models; empty without answers."""
         usages = [client.usage for client in self._clients]
         responses = sum(usage.responses for usage in usages)
         seconds = sum(usage.seconds for usage in usages)
         return {"perf/judge/seconds_per_request": seconds / responses} if responses else {}
 
     async def score(self, trajectory: Trajectory) -> None:
-        """Judges what has no verdict yet, in place; nothing if the experiment has no judge.
+        """Judges turns without a verdict, in place; does nothing without a judge.
 
-        A missing score stays missing: its reward part is None.
+        A missing score gives a reward part of None.
         """
         await self.score_all([trajectory])
 
     async def score_all(
         self, trajectories: list[Trajectory], on_judged: Callable[[], None] = lambda: None
     ) -> None:
-        """Judges the statements of a batch, many at once, within its deadline.
+        """Judges the statements of a batch concurrently, within the deadline.
 
         Args:
             trajectories: A batch.
-            on_judged: Called after each turn, those that had a verdict included.
+            on_judged: Called after each turn, including already judged ones.
         """
         turns = [
             (trajectory, turn)
@@ -177,7 +177,7 @@ class Scorer:
             DEADLINE.reset(before)
 
     async def score_turn(self, trajectory: Trajectory, turn: Turn) -> None:
-        """Judges one turn, unless it has its verdict; one in which something is absent has not."""
+        """Judges one turn if it has no verdict or an absent score."""
         if turn.verdict is None or turn.verdict.absent:
             turn.verdict = await self._verdict(trajectory, turn)
         set_rewards(self.config.judge, turn)
@@ -192,7 +192,7 @@ class Scorer:
         return verdict
 
     def _all(self, judge: JudgeConfig, llm: LLMJudgeConfig, key: str) -> dict[str, Judge]:
-        """A judge for each environment of the experiment, by its id."""
+        """One judge per environment of the experiment, by id."""
         client = None
         if judge.type != "rule":
             client = ChatClient(llm, share=self._share, key=key)
@@ -207,7 +207,7 @@ class Scorer:
 
     @property
     def readers(self) -> dict[str, RuleJudge]:
-        """The judges of rules, by environment id, where there are any."""
+        """Rule judges by environment id."""
         found = {name: getattr(judge, "reader", judge) for name, judge in self._judges.items()}
         return {name: judge for name, judge in found.items() if isinstance(judge, RuleJudge)}
 
@@ -220,14 +220,14 @@ def judge_of(
     client: LLMBackend | None = None,
     cache: AnswerCache | None = None,
 ) -> Judge:
-    """The judge of one environment, which knows its rules and its prompt.
+    """A judge of one environment with its rules and prompt.
 
     Args:
-        judge: `judge` section of the experiment.
+        judge: The experiment's `judge` section.
         env_name: Name of the environment.
         env_config: Its options.
-        client: The endpoint of the language model, if the judge asks one.
-        cache: Answers that were had before; None keeps none.
+        client: Client of the language model, if needed.
+        cache: Cache of answers; None disables it.
     """
     options = parse_env_config(env_name, env_config)
     env = environments_of().open(env_name, env_config)
@@ -246,14 +246,13 @@ def judge_of(
 def set_rewards(
     judge: JudgeConfig, turn: Turn, scale: float = 1.0, blind: SectionScores = NOTHING
 ) -> None:
-    """Sets a judged turn's rewards from its verdict, less what `vagen.judge.deductions` found;
-    what is absent stays absent.
+    """Sets a judged turn's rewards from its verdict, minus deductions (`vagen.judge.deductions`).
 
     Args:
         judge: The weights.
-        turn: One with a verdict.
-        scale: Factor of both weights.
-        blind: Scores that earn nothing (`judge.above_chance`).
+        turn: A turn with a verdict.
+        scale: Factor on both weights.
+        blind: Chance-level scores (`judge.above_chance`).
     """
     assert turn.verdict is not None
     verdict, taken = turn.verdict, turn.verdict.deducted or NOTHING

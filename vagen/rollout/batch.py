@@ -1,8 +1,8 @@
-"""The trajectory batch: what one step hands to the next, in memory and as a directory.
+"""The trajectory batch: data passed between steps, in memory and as a directory.
 
-The directory holds `trajectories`, `turns`, `tokens` and `images` as Parquet files beside a
-manifest with counts, config digest, policy version and the SHA-256 of each file. A step that
-changes only some of them shares the other files with the batch it started from.
+The directory holds `trajectories`, `turns`, `tokens` and `images` as Parquet files, and a manifest
+with counts, config digest, policy version and the SHA-256 of each file. A step that changes only
+some files shares the others with its input batch.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ from vagen.storage import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # loaded with `batch_tables`, 60 MB that a plan does without
+    import pyarrow as pa  # loaded here: 60 MB that a plan does not need
 
 SCHEMA_VERSION = 2
-"""Version of the Parquet layout; another version is refused."""
+"""Version of the Parquet layout; others are rejected."""
 
 BatchKind = Literal["rollout", "judge", "advantage", "evaluation"]
 """The step that wrote a batch."""
@@ -41,24 +41,23 @@ class TrajectoryBatch:
     policy_version: str
     """Digest or name of the weights that sampled it."""
     config_digest: str
-    """Digest of the experiment configuration it was made under."""
+    """Digest of the experiment configuration."""
     kind: BatchKind
     iteration: int
     metrics: dict[str, float] = field(default_factory=dict)
-    """What the step measured; kept in the manifest."""
+    """Metrics of the step; stored in the manifest."""
 
     def save(self, directory: Path, previous: Path | None = None, *, replace: bool = False) -> Path:
-        """Writes the batch to `directory`, which appears whole, and returns it.
+        """Writes the batch to `directory` atomically, and returns the folder.
 
         Args:
-            directory: the batch's folder; it must not exist unless `replace` is set.
-            previous: the batch this one was made from: files that came out the same are shared
-                with it by hard link.
-            replace: overwrite an existing folder.
+            directory: The batch's folder; must not exist unless `replace` is set.
+            previous: The input batch: unchanged files are shared by hard link.
+            replace: Overwrite an existing folder.
 
         Raises:
-            BatchError: if trajectories, turns, rows and images do not fit together.
-            StorageError: if the folder exists or cannot be written.
+            BatchError: Trajectories, turns, rows and images are inconsistent.
+            StorageError: The folder exists or cannot be written.
         """
         payload = self.manifest_payload()
         with commit_directory(
@@ -89,7 +88,7 @@ class TrajectoryBatch:
                 (directory / file).write_bytes(content)
 
     def manifest_payload(self) -> dict[str, Any]:
-        """What the manifest says of the batch, beside its kind and files."""
+        """The batch's part of the manifest, besides its kind and files."""
         return {
             "policy_version": self.policy_version,
             "config_digest": self.config_digest,
@@ -102,17 +101,17 @@ class TrajectoryBatch:
     def load(
         cls, directory: Path, *, kind: str | None = None, config_digest: str | None = None
     ) -> "TrajectoryBatch":
-        """Reads a batch, checked in full.
+        """Reads a batch with all checks.
 
         Args:
-            directory: the batch's folder.
-            kind: the kind the caller needs; another one is refused.
-            config_digest: the configuration the caller runs under; another one is refused.
+            directory: The batch's folder.
+            kind: The required kind.
+            config_digest: The required configuration.
 
         Raises:
-            StorageError: if there is no committed folder.
-            CorruptArtifact: if a file differs from the manifest; names it and both digests.
-            BatchError: if kind, schema version, configuration or content do not fit.
+            StorageError: There is no committed folder.
+            CorruptArtifact: A file differs from the manifest; the message has both digests.
+            BatchError: Kind, schema version, configuration or content do not match.
         """
         from vagen.rollout.batch_tables import TABLES, decode, read_table
 

@@ -1,4 +1,4 @@
-"""What must hold between the trajectories, turns, token rows and images of a batch."""
+"""Consistency of the trajectories, turns, token rows and images of a batch."""
 
 from collections.abc import Mapping
 
@@ -9,17 +9,17 @@ from vagen.rollout.types import CONTEXT, Status, TokenRow, Trajectory
 
 
 class BatchError(ValueError):
-    """A trajectory batch that does not fit: says where and what would be right."""
+    """An inconsistent trajectory batch; the message says where and what would be right."""
 
 
 def check_consistency(trajectories: list[Trajectory], images: Mapping[str, bytes]) -> None:
     """Checks identities, order, array shapes and image references.
 
-    Whether the image blocks of `input_ids` match a row's image list depends on the model and is
+    The match between image blocks in `input_ids` and the row's images depends on the model; it is
     checked where rows are built.
 
     Raises:
-        BatchError: names the first trajectory, turn, row or image that is wrong.
+        BatchError: Names the first trajectory, turn, row or image that is wrong.
     """
     seen: set[str] = set()
     for trajectory in trajectories:
@@ -71,8 +71,9 @@ def _check_row(row: TokenRow, trajectory: Trajectory, images: Mapping[str, bytes
     if not row.input_ids.size:
         return
     turns = len(trajectory.turns)
-    # The observation after the last turn may follow, and a failed environment leaves a response
-    # without a turn.
+    # The observation after the last turn may follow. A failed environment leaves a response without
+    # a
+    # turn.
     sampled = row.turn_index[row.loss_mask]
     last_sampled = int(sampled.max(initial=CONTEXT))
     allowed = turns if trajectory.status is Status.ENV_ERROR else turns - 1
@@ -86,7 +87,7 @@ def _check_row(row: TokenRow, trajectory: Trajectory, images: Mapping[str, bytes
 
 
 def _check_order(trajectory: Trajectory) -> None:
-    """Each turn is sampled in one row; the turns of a row come before those of the next."""
+    """Checks that each turn is sampled in one row, and turns are in the order of rows."""
     latest, place = CONTEXT, -1
     for row in trajectory.rows:
         sampled = row.turn_index[row.loss_mask]

@@ -1,7 +1,7 @@
 """Trajectories as Arrow tables and back, bit for bit.
 
-Per-token arrays are list columns, a turn's rewards and metrics are maps by name; `parsed`,
-`verdict` and the states are JSON text; None is null everywhere.
+Per-token arrays are list columns; a turn's rewards and metrics are maps by name; `parsed`,
+`verdict` and the states are JSON text; None is null.
 """
 
 import dataclasses
@@ -66,8 +66,7 @@ _TURNS = pa.schema(
     ]
 )
 _FURTHER = (pa.field("policy_version", pa.string()), pa.field("summary", pa.bool_()))
-"""Further columns of turns, where a batch has them: several policies sampled it, it has summaries.
-"""
+"""Optional columns of turns, for batches sampled by several policies or with summaries."""
 _TOKENS = pa.schema(
     [
         ("trajectory_id", pa.string()),
@@ -79,7 +78,7 @@ _TOKENS = pa.schema(
         ("images", pa.list_(pa.string())),
     ]
 )
-"""Further columns, each list<float32>, are those that later steps add."""
+"""Additional columns, each list<float32>, come from later steps."""
 _IMAGES = pa.schema([("sha256", pa.string()), ("png", pa.large_binary())])
 
 TABLES = {"trajectories": _TRAJECTORIES, "turns": _TURNS, "tokens": _TOKENS, "images": _IMAGES}
@@ -89,7 +88,7 @@ _JSON = ("parsed", "state", "next_state", "verdict")
 
 
 def encode(trajectories: list[Trajectory], images: Mapping[str, bytes]) -> dict[str, pa.Table]:
-    """The four tables of a batch; images are sorted by digest, all else keeps its order."""
+    """The four tables of a batch. Images are sorted by digest; everything else keeps its order."""
     digests = sorted(images)
     turns = [turn for t in trajectories for turn in t.turns]
     further = [f for f in _FURTHER if any(getattr(turn, f.name) for turn in turns)]
@@ -111,7 +110,7 @@ def decode(tables: Mapping[str, pa.Table]) -> tuple[list[Trajectory], dict[str, 
     """Inverse of `encode`.
 
     Raises:
-        BatchError: if a turn or row belongs to no trajectory.
+        BatchError: A turn or row belongs to no trajectory.
     """
     trajectories = []
     for fields in tables["trajectories"].to_pylist():
@@ -147,10 +146,10 @@ def parquet_bytes(table: pa.Table) -> pa.Buffer:
 
 
 def read_table(path: Path, name: str) -> pa.Table:
-    """Reads the Parquet file of table `name` and checks its columns.
+    """Reads the Parquet file of the table `name` and checks its columns.
 
     Raises:
-        BatchError: if the file is no Parquet file or its columns differ from the schema.
+        BatchError: It is not a Parquet file, or its columns differ from the schema.
     """
     try:
         table = pq.read_table(pa.BufferReader(path.read_bytes()))
@@ -206,7 +205,7 @@ def _json(value: State | ParsedResponse | Verdict) -> str:
 
 
 def _utf8(text: str | None) -> str | None:
-    """A remote policy's JSON may hold lone surrogates, which no file format takes."""
+    """Replaces lone surrogates, which a remote policy's JSON may contain but no file may."""
     if text is None or text.isascii():
         return text
     return text.encode("utf-8", "replace").decode()

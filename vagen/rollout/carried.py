@@ -1,9 +1,9 @@
-"""Episodes that one iteration begins and a later one finishes (partial rollouts).
+"""Episodes that start in one iteration and finish in a later one (partial rollouts).
 
-What is carried on is an episode's answers, with the log-probabilities and the name of the weights
-that sampled each, and what the judge has said of them. Its environment is made again and given
-these answers: it depends on its seed and on them alone. So no process has to outlive an iteration,
-and a rollout's folder holds all that the next one needs.
+Carried over are an episode's responses with their log-probabilities, policy version and verdict.
+The environment is recreated and replays these responses, since it depends only on its seed and on
+them. So no process has to outlive an iteration, and a rollout's folder holds all that the next one
+needs.
 """
 
 import json
@@ -18,12 +18,12 @@ from vagen.rollout.types import EarlierGeneration, Status, Trajectory
 
 
 def carry_on(spec: EpisodeSpec, trajectory: Trajectory, version: str) -> EpisodeSpec:
-    """The episode as a later iteration goes on with it.
+    """Specification for continuing an episode in a later iteration.
 
     Args:
-        spec: What was to be played.
-        trajectory: As far as it came, to its end or not. One that failed in its environment is
-            played again from what was there before.
+        spec: The original specification.
+        trajectory: The episode so far, finished or not. If its environment failed, the episode
+            starts from the earlier responses of `spec`.
         version: Name of the weights that played.
     """
     if trajectory.status is Status.ENV_ERROR or len(trajectory.turns) < len(spec.answers):
@@ -48,12 +48,12 @@ def carry_on(spec: EpisodeSpec, trajectory: Trajectory, version: str) -> Episode
 
 
 def write_carried(path: Path, specs: Iterable[EpisodeSpec]) -> None:
-    """Writes what is carried on as JSON."""
+    """Writes specifications to carry over as JSON."""
     path.write_text(json.dumps([asdict(spec) for spec in specs]))
 
 
 def read_carried(path: Path) -> list[EpisodeSpec]:
-    """Inverse of `write_carried`, number by number."""
+    """Inverse of `write_carried`, exact for all numbers."""
     return [
         EpisodeSpec(
             **fields | {"answers": tuple(EarlierGeneration(**each) for each in fields["answers"])}

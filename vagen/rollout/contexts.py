@@ -1,19 +1,18 @@
-"""What the policy sees at each turn: the rows of one trajectory, one per distinct context.
+"""The policy's contexts in one trajectory, as rows: one per distinct context.
 
-Turn k is sampled after the system prompt, the observations and answers of the turns before it that
-are in the window (answers by their sampled ids, verbatim), and observation k. As long as no turn
-falls out of the window, turn k + 1 continues the row of turn k. Otherwise it begins a new row:
-rendered as if the conversation had begun with the first turn of the window, and the answers in it
-that were sampled in earlier rows are given, not sampled.
+Turn k is sampled after the system prompt, the observations and responses of earlier turns in the
+window (responses by their sampled ids), and observation k. While no turn leaves the window, turn k
++ 1 extends the row of turn k. Otherwise it starts a new row, rendered as if the conversation had
+begun with the first turn of the window; responses in it from earlier rows are given, not sampled.
 
-With `compact` the window is emptied instead: after so many turns the policy is asked for a summary,
-which is a turn of its own in the present row, and the next row is rendered as if the conversation
-had begun with that turn: system prompt, request, summary (by its sampled ids), the observation that
-waited, and the turns that follow.
+With `compact` the window is summarised instead: after a number of turns the policy is asked for a
+summary, a further turn in the current row. The next row is rendered as if the conversation had
+begun with that turn: system prompt, request, summary (by its sampled ids), the pending observation,
+and the following turns.
 
-With `gate` every answer says whether the observation before it stays in view. Rows after that show
-`DROPPED` in the place of one that does not, and all answers. A row lasts for `window` turns at the
-least, and for as long as nothing in it is dropped.
+With `gate` every response decides whether the observation before it stays in context. Later rows
+show `DROPPED` in place of dropped observations, and all responses. A row lasts at least `window`
+turns, and until something in it is dropped.
 """
 
 from collections import deque
@@ -31,29 +30,29 @@ SUMMARY_REQUEST: Observation = {
     "text": "Sum up in a few words what you must remember: all of the above will be forgotten.",
     "images": (),
 }
-"""What a turn that writes a summary answers to."""
+"""Observation that asks for a summary."""
 DROPPED: Observation = {"text": "You dropped what was here.", "images": ()}
-"""What stands for an observation that the policy did not keep."""
+"""Placeholder of an observation that the policy dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A row up to the header of the answer that would be sampled next."""
+    """A row up to the header of the next response."""
 
     row: Conversation
-    """Complete but for the digests of the observation's frames."""
+    """The row without the digests of the observation's frames."""
     restarts: bool
-    """It is a new row, not the present one continued."""
+    """Whether the row is new instead of continuing the current one."""
     beginning: int
     """Tokens of the row's system prompt and first observation."""
     observation: Observation
     following: Rendered | None
-    """The observation as it follows an answer; None if it begins the row."""
+    """The rendered observation after a response; None if it starts the row."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PastTurn:
-    """A turn as later rows repeat it."""
+    """A turn as repeated in later rows."""
 
     index: int
     observation: Observation
@@ -63,7 +62,7 @@ class _PastTurn:
 
 
 class Contexts:
-    """The rows of one trajectory while it grows: `prompt`, `show`, `answer`, and again."""
+    """The rows of a growing trajectory; repeat `prompt`, `show`, `answer`."""
 
     def __init__(
         self,
@@ -75,15 +74,15 @@ class Contexts:
         compact: bool = False,
         gate: bool = False,
     ):
-        """Begins without a row.
+        """Starts without a row.
 
         Args:
-            trajectory_id: Id that the rows carry.
+            trajectory_id: Id of the trajectory.
             renderer: Renders for the policy's model.
-            system_prompt: The environment's; every row begins with it.
-            window: Turns in a prompt, the present one included; None keeps all of them.
-            compact: After so many turns a summary is due, which replaces them.
-            gate: What was dropped is, after so many turns in a row; all others are kept.
+            system_prompt: The environment's system prompt, at the start of every row.
+            window: Maximum number of turns in a prompt, with the current one; None for all.
+            compact: Whether the policy summarises the turns of a full window.
+            gate: Whether dropped observations are removed after `window` turns in a row.
         """
         self.trajectory_id = trajectory_id
         self.renderer = renderer
@@ -93,7 +92,7 @@ class Contexts:
         self.gate = gate
         self.rows: list[Conversation] = []
         self.turns = 0
-        """Answers so far."""
+        """Number of responses."""
         kept = 0 if window is None else None if gate else 1 if compact else window - 1
         self._past: deque[_PastTurn] = deque(maxlen=kept)
         self._since_summary = 0
@@ -103,21 +102,21 @@ class Contexts:
 
     @property
     def row(self) -> Conversation:
-        """The row that is being sampled in."""
+        """The current row."""
         return self.rows[-1]
 
     @property
     def request_id(self) -> str:
-        """Name of the present row towards the policy."""
+        """Id of the current row for the policy."""
         return f"{self.trajectory_id}/{len(self.rows) - 1}"
 
     @property
     def summary_due(self) -> bool:
-        """Whether the next answer, if there is one, sums up those since the last summary."""
+        """Whether the next response is a summary of the turns since the last one."""
         return self.compact and self._since_summary == self.window
 
     def prompt(self, observation: Observation) -> Prompt:
-        """What the policy would see next; nothing changes until it is shown."""
+        """The policy's next context; takes effect with `show`."""
         if self.compact:
             goes_on = self._since_summary > 0
         else:
@@ -145,11 +144,11 @@ class Contexts:
         return Prompt(row, True, len(initial.ids), observation, following)
 
     def show(self, prompt: Prompt, digests: Sequence[str]) -> None:
-        """Makes the prompt what the policy sees.
+        """Makes the prompt the policy's current context.
 
         Args:
-            prompt: The latest one made.
-            digests: SHA-256 of each of its observation's frames.
+            prompt: The result of the last call of `prompt`.
+            digests: SHA-256 of each frame of its observation.
         """
         prompt.row.digests += digests
         if prompt.restarts:
@@ -163,12 +162,12 @@ class Contexts:
     def answer(
         self, ids: Sequence[int], logprobs: Sequence[float], closing: Sequence[int] = ()
     ) -> None:
-        """Appends an answer to the present row.
+        """Appends a response to the current row.
 
         Args:
-            ids: As sampled.
+            ids: Sampled token ids.
             logprobs: Log-probability of each id.
-            closing: What ends the turn where the model did not; not sampled.
+            closing: End-of-turn ids that were not sampled.
         """
         assert self._shown is not None
         prompt, digests = self._shown
@@ -182,7 +181,7 @@ class Contexts:
         self.turns += 1
 
     def drop(self) -> None:
-        """Rows to come do without the observation of the latest answer."""
+        """Removes the observation of the last response from later rows."""
         if self.window is not None:
             following = self.renderer.following(DROPPED)
             self._past[-1] = replace(
@@ -197,7 +196,7 @@ def _append(row: Conversation, rendered: Rendered, turn: int) -> None:
 
 
 def _copy(row: Conversation) -> Conversation:
-    """The row with lists of its own."""
+    """A copy of the row with separate lists."""
     new = copy(row)
     for name in ("ids", "mask", "turns", "logprobs", "images", "digests"):
         setattr(new, name, list(getattr(row, name)))
@@ -205,10 +204,10 @@ def _copy(row: Conversation) -> Conversation:
 
 
 def context_tokens(rows: Sequence[TokenRow]) -> tuple[int, int]:
-    """Tokens in view at the end of each answer, summed; and if nothing had left the view.
+    """Sums over responses of tokens in context: actual, and without any removal.
 
     Args:
-        rows: Of a trajectory.
+        rows: Rows of one trajectory.
     """
     seen = whole = length = 0
     for row in rows:

@@ -1,8 +1,8 @@
-"""A conversation as token ids, built turn by turn and never tokenised twice.
+"""A conversation as token ids, built turn by turn without tokenising anything twice.
 
-What the policy samples is kept verbatim. What the environment says is rendered with the model's own
-chat template, as the difference of two renderings, so that the parts laid end to end equal the
-whole conversation rendered at once (`ChatRenderer.check`).
+Sampled ids are kept verbatim. Observations are rendered with the model's chat template as the
+difference of two renderings, so that the concatenated parts equal the whole conversation rendered
+at once (`ChatRenderer.check`).
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from vagen.envs.base import IMAGE_PLACEHOLDER, Observation
 from vagen.rollout.types import TokenRow
 
 ANSWER = "Yes"
-"""Stands for an answer where only what follows it is wanted."""
+"""Placeholder of a response when only the following text is needed."""
 
 
 FrameSequence = Sequence[NDArray[np.uint8]]
@@ -28,7 +28,7 @@ class RenderError(ValueError):
 
 
 class ChatProcessor(Protocol):
-    """What the renderer needs of `vagen.models.Processor`."""
+    """The interface of `vagen.models.Processor` that the renderer needs."""
 
     tokenizer: Any
     image_token_id: int | None
@@ -44,20 +44,20 @@ class ChatProcessor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Ids of a message and the frames in it: uint8 [height, width, 3]."""
+    """Token ids of a message and its frames, uint8 [height, width, 3]."""
 
     ids: list[int]
     frames: FrameSequence
 
     @property
     def images(self) -> list[Image.Image]:
-        """The frames as the image processor takes them: copies."""
+        """The frames as the image processor reads them, copied."""
         return [Image.fromarray(frame) for frame in self.frames]
 
 
 @dataclass(slots=True)
 class Conversation:
-    """The token-exact record of one row while it grows."""
+    """Token-exact record of one growing row."""
 
     trajectory_id: str
     row_index: int = 0
@@ -91,7 +91,7 @@ class Conversation:
 
 
 class ChatRenderer:
-    """Renders what the environment says as token ids of one model."""
+    """Renders messages of the environment as token ids of one model."""
 
     def __init__(self, processor: ChatProcessor):
         self.processor = processor
@@ -115,7 +115,7 @@ class ChatRenderer:
         return Rendered(self._tokenize(text, frames), frames)
 
     def following(self, observation: Observation) -> Rendered:
-        """What comes between the end of an answer and the next one."""
+        """Text between the end of a response and the start of the next."""
         frames = observation["images"]
         whole = self._template([*self._stubs, self._user(observation)], generate=True)
         _, ended, rest = whole.partition(f"{ANSWER}{self._eos}")
@@ -126,15 +126,15 @@ class ChatRenderer:
         return Rendered(self._tokenize(rest, frames), frames)
 
     def fitted(self, observation: Observation) -> Observation:
-        """The observation with frames as large as the model reads them, at most."""
+        """The observation with frames scaled down to the model's maximum size."""
         frames = tuple(self.processor.fitted(frame) for frame in observation["images"])
         return {"text": observation["text"], "images": frames}
 
     def check(self, system_prompt: str, observations: Sequence[Observation]) -> None:
-        """Proves that the parts laid end to end equal the whole rendered at once.
+        """Checks that the concatenated parts equal the whole conversation rendered at once.
 
         Raises:
-            RenderError: They differ: the model would be trained on a context it never sees.
+            RenderError: They differ: training contexts would not be those of generation.
         """
         parts = list(self.initial(system_prompt, observations[0]).ids)
         messages = [{"role": "system", "content": self._escape(system_prompt)}]
@@ -176,7 +176,7 @@ class ChatRenderer:
         return {"role": "user", "content": content}
 
     def _reasoning(self) -> str:
-        """What to do about a template that moves reasoning; empty if this one does not."""
+        """Template arguments that stop a template from moving reasoning; empty if it does not."""
         if "think>" not in str(getattr(self.tokenizer, "chat_template", "")):
             return ""
         return (
@@ -186,7 +186,7 @@ class ChatRenderer:
         )
 
     def _escape(self, text: str) -> str:
-        """Breaks the model's special tokens where they stand in plain text."""
+        """Breaks up special tokens of the model in plain text."""
         for token in self._specials:
             if token in text:
                 text = text.replace(token, f"{token[0]} {token[1:]}")
@@ -198,7 +198,7 @@ class ChatRenderer:
         )
 
     def _tokenize(self, text: str, frames: FrameSequence) -> list[int]:
-        """Ids of rendered text; each image token becomes as many as the image has."""
+        """Ids of rendered text; expands each image token to the length of its image."""
         ids = self.tokenizer.encode(text, add_special_tokens=False)
         if not frames:
             return ids

@@ -1,4 +1,4 @@
-"""The expert as a policy: its answers become token ids by the same path as the model's own."""
+"""The environment's expert as a policy; its text becomes token ids like the model's."""
 
 from PIL.Image import Image
 
@@ -9,7 +9,7 @@ from vagen.service import AsyncEnv
 
 
 class ExpertPolicy:
-    """Answers with `env.expert_response()`, or if it is asked for one with `env.expert_summary()`.
+    """Responds with `env.expert_response()`, or with `env.expert_summary()` to a summary request.
 
     Log-probabilities are 0.
     """
@@ -18,12 +18,12 @@ class ExpertPolicy:
         self.processor = renderer.processor
         self.request = renderer.following(SUMMARY_REQUEST).ids
         self.envs: dict[str, AsyncEnv] = {}
-        """Environment of each trajectory, by its id; set before the episode starts."""
+        """Environment of each trajectory by id; set before the episode starts."""
 
     async def generate(
         self, *, request_id: str, prompt_ids: list[int], images: list[Image], sampling: Sampling
     ) -> Generation:
-        """The expert's answer, ended properly."""
+        """The expert's response with the end-of-turn token."""
         trajectory_id, _, _ = request_id.rpartition("/")
         env = self.envs[trajectory_id]
         if prompt_ids[-len(self.request) :] == self.request:
@@ -35,4 +35,4 @@ class ExpertPolicy:
         return Generation(ids, [0.0] * len(ids), "stop")
 
     def release(self, request_id: str) -> None:
-        """Nothing is kept for a row."""
+        """Does nothing."""

@@ -1,4 +1,4 @@
-"""Episodes as an experiment describes them: its environments, budgets and sampling."""
+"""Plays episodes with an experiment's environments, limits and sampling."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,11 +22,11 @@ from vagen.service import AsyncEnv, Environments, environments_of
 
 
 class EpisodesFailed(ValueError):
-    """No episode of a batch could be played."""
+    """Every episode of a batch failed."""
 
 
 def limits_of(config: ExperimentConfig) -> EpisodeLimits:
-    """Turn and token budgets of the experiment."""
+    """Turn and token limits of the experiment."""
     return EpisodeLimits(
         max_turns=config.rollout_manager.max_turns,
         max_prompt_length=config.data.max_prompt_length,
@@ -40,7 +40,7 @@ def limits_of(config: ExperimentConfig) -> EpisodeLimits:
 
 
 def sampling_of(config: SamplingConfig) -> Sampling:
-    """Sampling options as the policy takes them."""
+    """Sampling options for the policy."""
     return Sampling(temperature=config.temperature, top_p=config.top_p, top_k=config.top_k)
 
 
@@ -57,19 +57,19 @@ def play(
     num_processes: int = 1,
     on_finish: Callable[[Trajectory], None] | None = None,
 ) -> tuple[list[Trajectory], dict[str, bytes]]:
-    """Plays episodes in this process; returns them in order, and every frame shown as PNG.
+    """Plays episodes in this process; returns them in order, and all frames as PNG.
 
     Args:
         config: The experiment.
         specs: The episodes.
-        policy: Plays.
-        processor: Of its model.
-        sampling: How it draws tokens.
-        split: Of the levels.
-        concurrency: Episodes side by side; None is the experiment's.
-        environments: Where environments run; None is the default.
-        num_processes: Processes on this machine that do the same.
-        on_finish: Called with each trajectory when it ends.
+        policy: Generates the responses.
+        processor: Processor of the policy's model.
+        sampling: Sampling options.
+        split: Split of the levels.
+        concurrency: Number of concurrent episodes; None for the experiment's.
+        environments: Where environments run; None for the default.
+        num_processes: Number of processes on this machine that play.
+        on_finish: Called with each finished trajectory.
 
     Raises:
         RenderError: A prompt is too long.
@@ -96,7 +96,7 @@ def make_runner(
     sampling: SamplingConfig,
     stopped: Callable[[], bool] = lambda: False,
 ) -> EpisodeRunner:
-    """What runs the experiment's episodes with a policy, until they are `stopped`."""
+    """A runner of the experiment's episodes, until `stopped` returns True."""
     return EpisodeRunner(
         policy=policy,
         renderer=ChatRenderer(processor),
@@ -110,7 +110,7 @@ def make_runner(
 async def make_environment(
     config: ExperimentConfig, spec: EpisodeSpec, split: str, environments: Environments
 ) -> AsyncEnv:
-    """The environment that an episode is played in."""
+    """The environment of an episode."""
     return await environments.make(spec.env_name, config.envs[spec.config_id].env_config, split)
 
 
@@ -120,10 +120,10 @@ def check_rendering(
     split: str,
     environments: EnvironmentsConfig | None = None,
 ) -> None:
-    """Start-up check: parts laid end to end equal the whole conversation.
+    """Checks at the start that concatenated parts equal the whole conversation.
 
     Raises:
-        RenderError: They do not, for an environment of the experiment.
+        RenderError: They differ for an environment of the experiment.
     """
     renderer = ChatRenderer(processor)
     for spec in config.envs.values():
@@ -143,10 +143,10 @@ def check_rendering(
 
 
 def check_failures(trajectories: Sequence[Trajectory]) -> None:
-    """Refuses a batch without a single usable episode.
+    """Rejects a batch without usable episodes.
 
     Raises:
-        EpisodesFailed: Every episode failed in its environment; tells how the first one did.
+        EpisodesFailed: Every episode failed in its environment; the message has the first error.
     """
     failures = [t for t in trajectories if t.status is Status.ENV_ERROR]
     if failures and len(failures) == len(trajectories):

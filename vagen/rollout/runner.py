@@ -1,7 +1,6 @@
-"""One coroutine per trajectory: environment and policy take turns.
+"""Runs each trajectory as a coroutine, in which environment and policy alternate.
 
-A slow episode never holds the others back: whoever waits for tokens or for an environment leaves
-the event loop to the rest.
+A slow episode does not block others: coroutines yield while they wait for tokens or environments.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSpec:
-    """Which episode to run."""
+    """Specification of an episode."""
 
     trajectory_id: str
     group_id: str
@@ -44,15 +43,15 @@ class EpisodeSpec:
     level_seed: int
     sampling_seed: int
     answers: tuple[EarlierGeneration, ...] = ()
-    """Of its first turns, sampled in earlier iterations: they are given again for as long as the
-    environment shows what they answered to."""
+    """Responses of its first turns from earlier iterations, replayed while the environment shows
+    the same observations."""
     max_turns: int | None = None
-    """Where fewer are wanted than `EpisodeLimits` allows."""
+    """Limit of turns, if lower than that of `EpisodeLimits`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeLimits:
-    """Budgets of an episode."""
+    """Limits of an episode."""
 
     max_turns: int
     max_prompt_length: int
@@ -61,22 +60,22 @@ class EpisodeLimits:
     max_trajectory_length: int
     """Tokens of a row."""
     window: int | None = None
-    """Turns in a prompt, the present one included; None keeps all of them."""
+    """Maximum number of turns in a prompt, with the current one; None for all."""
     compact: bool = False
-    """Turns that would leave the window are summed up by the policy."""
+    """Whether the policy summarises turns that would leave the window."""
     gate: bool = False
-    """Observations that the policy drops leave the context, after `window` turns at the least."""
+    """Whether dropped observations leave the context, after at least `window` turns."""
     whole_turns: bool = False
-    """A turn is begun only if a whole answer has room."""
+    """Whether a turn starts only if a response of maximum length fits."""
 
     @property
     def room(self) -> int:
-        """Tokens that there must be room for when a turn begins, that of its end included."""
+        """Tokens that must be free when a turn starts, including its end."""
         return self.max_response_length + 1 if self.whole_turns else MIN_NEW_TOKENS
 
 
 MIN_NEW_TOKENS = 8
-"""A turn that has room for fewer tokens than this is not begun."""
+"""Minimum number of free tokens to start a turn."""
 
 
 class EpisodeRunner:
@@ -95,12 +94,12 @@ class EpisodeRunner:
         """Prepares a runner.
 
         Args:
-            policy: Continues prompts.
+            policy: Generates the responses.
             renderer: Renders for the policy's model.
-            limits: Turn and token budgets.
+            limits: Turn and token limits.
             sampling: Options; `seed` and `max_new_tokens` are set per turn.
-            frame_digest: Gives SHA-256 and PNG bytes of a frame.
-            stopped: Asked before every turn: whether the episode stays as it is, unfinished.
+            frame_digest: Returns SHA-256 and PNG bytes of a frame.
+            stopped: Called before every turn; True stops the episode unfinished.
         """
         self.policy = policy
         self.renderer = renderer
@@ -109,21 +108,20 @@ class EpisodeRunner:
         self.frame_digest = frame_digest
         self.stopped = stopped
         self.images: dict[str, bytes] = {}
-        """PNG bytes of every frame shown, by digest."""
+        """PNG bytes of all frames, by digest."""
 
     async def run(self, spec: EpisodeSpec, env: AsyncEnv) -> Trajectory:
-        """Runs one episode to its end, or until it is stopped.
+        """Runs one episode until it ends or is stopped.
 
         Raises:
             RenderError: The first prompt is longer than `max_prompt_length`, or the model cannot
-                read what the environment shows. (A later row that does not fit its budgets ends
-                the episode as truncated.)
+                read the observation. (A later row that exceeds its limits truncates the episode.)
         """
         try:
             observation, info = await env.reset(seed=spec.level_seed)
             level_hash, state = info["level_hash"], info["state"]
             system_prompt = env.system_prompt()
-        except Exception as error:  # an environment may fail in any way; the batch goes on
+        except Exception as error:  # any failure of an environment
             return _unusable(spec, Status.ENV_ERROR, error=EnvironmentFailure.of(error))
         contexts = Contexts(
             spec.trajectory_id,
@@ -165,7 +163,7 @@ class EpisodeRunner:
                 try:
                     observation, _, terminated, truncated, info = await env.step(response)
                     turns.append(turn(state=state, **_outcome(info)))
-                except Exception as error:  # an environment may fail in any way; the batch goes on
+                except Exception as error:  # any failure of an environment
                     raise EnvironmentFailure.of(error) from error
                 if self.limits.gate and turns[-1].parsed.memory == "drop":
                     contexts.drop()
@@ -196,12 +194,12 @@ class EpisodeRunner:
         frames: list[str],
         given: deque[EarlierGeneration],
     ) -> tuple[str, Callable[..., Turn]]:
-        """The policy's answer to what it is shown: its text, and the turn but for what it does."""
+        """The policy's response: its text, and a partial `Turn`."""
         index, row = contexts.turns, contexts.row
-        # One token is kept for the end of the turn, should the model not sample it.
+        # Reserves one token for the end of the turn in case the model does not sample it.
         room = self.limits.max_trajectory_length - len(row.ids) - 1
         if given and (given[0].observation_text, given[0].images) != (observation["text"], frames):
-            given.clear()  # the environment goes another way this time
+            given.clear()  # the environment diverges from the replay
         answer = given.popleft() if given else None
         generation = answer or await self.policy.generate(
             request_id=contexts.request_id,
@@ -239,14 +237,14 @@ class EpisodeRunner:
             )
 
     def _fits(self, prompt: Prompt, answer: int) -> bool:
-        """Whether the row holds the prompt and an answer of so many tokens."""
+        """Whether the prompt and a response of this many tokens fit into the row."""
         return (
             prompt.beginning <= self.limits.max_prompt_length
             and len(prompt.row.ids) + answer <= self.limits.max_trajectory_length
         )
 
     def _show(self, contexts: Contexts, prompt: Prompt) -> list[str]:
-        """Makes a prompt what the policy sees next; returns its observation's frames' digests."""
+        """Makes a prompt the policy's context; returns the digests of its observation's frames."""
         digests = []
         for frame in prompt.observation["images"]:
             digest, png = self.frame_digest(frame)
@@ -266,9 +264,9 @@ async def run_episodes(
     max_concurrency: int,
     on_finish: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Runs all episodes, at most `max_concurrency` side by side; results as `specs` are ordered.
+    """Runs all episodes, at most `max_concurrency` at a time; results in the order of `specs`.
 
-    An environment that cannot be made ends its episode alone, as one that fails later does.
+    If an environment cannot be created, only its episode fails.
     """
     gate = asyncio.Semaphore(max_concurrency)
 
@@ -288,7 +286,7 @@ async def run_episode(
     spec: EpisodeSpec,
     make_env: Callable[[EpisodeSpec], Awaitable[AsyncEnv]],
 ) -> Trajectory:
-    """Makes an episode's environment, runs the episode and lets the environment go."""
+    """Creates an episode's environment, runs the episode and closes the environment."""
     if runner.stopped():
         return _unusable(spec, Status.UNFINISHED)
     try:
@@ -302,10 +300,10 @@ async def run_episode(
 
 
 def run_to_end(coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """`asyncio.run`, with the result handed over beside the task.
+    """`asyncio.run`, but with the result outside the task.
 
-    `asyncio.run` restores the signal handler by a call that makes the `repr` of the finished task,
-    result included: a batch of trajectories would be printed for nothing.
+    `asyncio.run` restores the signal handler in a way that computes the `repr` of the finished task
+    with its result, which is slow for a batch of trajectories.
     """
     box: list[ResultT] = []
 
@@ -317,27 +315,27 @@ def run_to_end(coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 def turn_seed(sampling_seed: int, turn_index: int) -> int:
-    """Seed of one turn's draws: a 63-bit digest, the same in every process."""
+    """Sampling seed of one turn: a 63-bit digest, equal in every process."""
     return derive_seed(sampling_seed, turn_index)
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed that is a function of its parts alone."""
+    """A 63-bit seed that depends only on its parts."""
     text = "/".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 class EnvironmentFailure(RuntimeError):
-    """The environment raised; its episode is masked from training and counted."""
+    """The environment raised an error; the episode is masked from training and counted."""
 
     @classmethod
     def of(cls, error: Exception) -> "EnvironmentFailure":
-        """A failure that says what the environment raised."""
+        """A failure with the environment's error message."""
         return cls(str(EnvironmentRaised.of(error)))
 
 
 def _outcome(info: dict[str, Any]) -> dict[str, Any]:
-    """Of a turn, what the environment says of it."""
+    """The environment's part of a turn."""
     return {
         "parsed": ParsedResponse.from_dict(info["parsed"]),
         "rewards": TurnRewards(env=info["rewards"]["env"], format=info["rewards"]["format"]),
@@ -347,7 +345,7 @@ def _outcome(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def _summary(state: State) -> dict[str, Any]:
-    """The same of a summary: it does nothing and earns nothing."""
+    """The same for a summary, which has no action and no reward."""
     return {
         "parsed": ParsedResponse(format_correct=False),
         "rewards": TurnRewards(env=0.0, format=0.0),
@@ -365,7 +363,7 @@ def _unusable(
     level_hash: str = "",
     error: EnvironmentFailure | None = None,
 ) -> Trajectory:
-    """The episode without training signal; without a row if it did not even begin."""
+    """An episode without training signal; it has no row if it failed before the first."""
     rows = [] if contexts is None else [row.row() for row in contexts.rows]
     for row in rows:
         row.loss_mask[:] = False
@@ -385,7 +383,7 @@ def _unusable(
 
 
 def _trajectory(spec: EpisodeSpec, **outcome: Any) -> Trajectory:
-    """The trajectory of an episode: what was to be played, and how it went."""
+    """The trajectory of an episode, from its specification and results."""
     return Trajectory(
         trajectory_id=spec.trajectory_id,
         group_id=spec.group_id,

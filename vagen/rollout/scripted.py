@@ -1,4 +1,4 @@
-"""Episodes whose answers are written by code: what experts, constants and cheats would earn."""
+"""Episodes with responses written by code: experts, constant responses and exploits."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from vagen.service import EnvironmentLost, EnvironmentRaised
 
 
 class TextEnv(Protocol):
-    """What of an environment is played; `vagen.service` gives it wherever the environment runs."""
+    """The part of an environment that is used here; from `vagen.service`, wherever it runs."""
 
     def reset(self, *, seed: int) -> tuple[Observation, dict[str, Any]]: ...  # noqa: D102
     def step(self, action: str, /) -> tuple[Any, Any, bool, bool, dict[str, Any]]: ...  # noqa: D102
@@ -19,7 +19,7 @@ class TextEnv(Protocol):
 
 
 Respond = Callable[[TextEnv, list[Turn]], str]
-"""The response to an environment, after these turns."""
+"""Returns the response for an environment and its turns so far."""
 
 
 def play_scripted(
@@ -31,17 +31,17 @@ def play_scripted(
     seed: int,
     max_turns: int,
 ) -> Trajectory:
-    """Plays one episode, without tokens: it has turns and no rows.
+    """Plays one episode without tokens: it has turns but no rows.
 
-    One whose environment fails ends there, as `env_error`.
+    If its environment fails, it ends with status `env_error`.
 
     Args:
-        env: Is reset.
-        respond: Writes each response.
-        config_id: The environment in the experiment.
-        env_name: Its name.
-        seed: Of the level.
-        max_turns: The turn after which the episode is truncated.
+        env: The environment, which is reset.
+        respond: Returns each response.
+        config_id: Id of the environment in the experiment.
+        env_name: Name of the environment.
+        seed: Seed of the level.
+        max_turns: Number of turns after which the episode is truncated.
     """
     turns: list[Turn] = []
     name = f"{config_id}-{seed}"
@@ -91,9 +91,7 @@ def play_scripted(
 def play_expert(
     config: ExperimentConfig, config_id: str, env: TextEnv, seeds: Iterable[int]
 ) -> list[Trajectory]:
-    """Episodes of an environment's expert on the levels of these seeds; the arguments are those of
-    `play_scripted`, by the experiment.
-    """
+    """Plays the expert on the levels of these seeds, with the experiment's limits."""
     return [
         play_scripted(
             env,

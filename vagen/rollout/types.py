@@ -16,80 +16,79 @@ from vagen.envs.base import State
 from vagen.envs.parsing import ParsedResponse
 
 CONTEXT = -1
-"""Turn index of a row's beginning: system prompt, its first observation, header of the answer."""
+"""Turn index of a row's start: system prompt, first observation, header of the response."""
 
 
 class Status(StrEnum):
-    """How an episode ended, as far as its data can be used."""
+    """How an episode ended."""
 
     OK = "ok"
     TRUNCATED_TOKENS = "truncated_tokens"
-    """The token budget ended it; its tokens are valid and it counts as truncated."""
+    """Ended by the token limit; its tokens are valid, and it counts as truncated."""
     ENV_ERROR = "env_error"
-    """The environment failed: masked from training, counted."""
+    """The environment failed; masked from training and counted."""
     UNFINISHED = "unfinished"
-    """Stopped between two turns, to be carried on (`vagen.rollout.carried`); in no batch."""
+    """Stopped between two turns, to be continued (`vagen.rollout.carried`); never in a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens of one request are drawn."""
+    """Sampling options of one request."""
 
     temperature: float = 1.0
-    """0 is greedy."""
+    """0 for greedy."""
     top_p: float = 1.0
     top_k: int = -1
-    """-1 is off."""
+    """-1 for off."""
     max_new_tokens: int = 200
     seed: int = 0
-    """Draws are a function of this seed alone, whatever else is in the batch."""
+    """Draws depend only on this seed, not on other requests of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What one request returned."""
+    """Result of one request."""
 
     ids: list[int]
-    """Sampled ids, the end-of-turn token included if it was sampled."""
+    """Sampled ids, with the end-of-turn token if it was sampled."""
     logprobs: list[float]
-    """Log-probability of each id under the sampling distribution's model (temperature and token
-    bans applied, top-p and top-k not)."""
+    """Log-probability of each id, with temperature and token bans but without top-p and top-k."""
     stop_reason: Literal["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierGeneration(Generation):
-    """A turn that was sampled in an earlier iteration, and what it answered to."""
+    """A response from an earlier iteration, and the observation before it."""
 
     policy_version: str
     """Name of the weights that sampled it."""
     observation_text: str
     images: list[str]
-    """SHA-256 of each frame shown in that observation, in order."""
+    """SHA-256 of each frame of that observation, in order."""
     verdict: dict[str, Any] | None = None
-    """What the judge said of it, as `Verdict.to_dict`, if its episode has ended."""
+    """The judge's verdict as `Verdict.to_dict`, if its episode has ended."""
 
 
 class Policy(Protocol):
-    """Anything that continues a prompt token-exactly."""
+    """A model that continues token-exact prompts."""
 
     async def generate(
         self, *, request_id: str, prompt_ids: list[int], images: list[Image], sampling: Sampling
     ) -> Generation:
-        """Continues `prompt_ids`; requests of one `request_id` extend each other's context.
+        """Continues `prompt_ids`; requests with one `request_id` extend the same context.
 
-        The id is the trajectory's and the index of the row that it samples, as `<id>/<row>`.
+        The id is `<trajectory id>/<row index>`.
         """
         ...
 
     def release(self, request_id: str) -> None:
-        """The row is over: what was cached for it may go. An unknown id is no mistake."""
+        """Ends the row, so that its cache may be freed. Ignores unknown ids."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRewards:
-    """What one turn earned, by part. A missing part is None: absent, never 0.
+    """Rewards of one turn, by part. A missing part is None, never 0.
 
     Example:
         `TurnRewards(env=1.0, format=0.5, judge_observation=0.5)` has a `total` of 2.0; the
@@ -97,75 +96,75 @@ class TurnRewards:
     """
 
     env: float
-    """The environment's reward for what the actions did."""
+    """Environment reward for the effects of the actions."""
     format: float
-    """The environment's reward for a response in the layout that was asked for."""
+    """Environment reward for a response in the required layout."""
     judge_observation: float | None = None
-    """Weighted score of what the agent said it sees."""
+    """Weighted score of the agent's description of the observation."""
     judge_prediction: float | None = None
-    """Weighted score of what the agent predicted."""
+    """Weighted score of the agent's prediction."""
 
     @property
     def total(self) -> float:
-        """Sum of the parts that are there."""
+        """Sum of all parts that are not None."""
         return float(sum(part for part in astuple(self) if part is not None))
 
 
 @dataclass(frozen=True, slots=True)
 class TurnMetrics:
-    """How a turn's actions fared.
+    """Results of a turn's actions.
 
     Example:
         A step against a wall is `TurnMetrics(action_is_valid=True, action_is_effective=False)`.
     """
 
     action_is_valid: bool
-    """The environment could read every action."""
+    """The environment could parse every action."""
     action_is_effective: bool
     """The state changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SectionScores:
-    """A number for each text of a turn that is judged. A missing one is None: absent, never 0.
+    """A number for each judged text of a turn. A missing one is None, never 0.
 
     Example:
         `SectionScores(observation=0.5)`: there was no prediction, or it could not be judged.
     """
 
     observation: float | None = None
-    """Number of the `<observation>` text, which describes the state before the action."""
+    """For the `<observation>` text, which describes the state before the action."""
     prediction: float | None = None
-    """Number of the `<prediction>` text, which describes the state after the action."""
+    """For the `<prediction>` text, which describes the state after the action."""
 
 
 NOTHING = SectionScores()
-"""No number at all."""
+"""Both missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict(SectionScores):
-    """Scores of a turn's texts, each in [0, 1], and how they came about.
+    """Scores of a turn's texts, each in [0, 1], and their origin.
 
     Example:
         `Verdict(observation=1.0, prediction=0.0, flags=("prediction:copied_observation",))`: the
-        observation is true, and the prediction, which repeats it, was refused.
+        observation is true; the prediction repeats it and is rejected.
     """
 
     flags: tuple[str, ...] = ()
-    """Which gate refused a text, e.g. `observation:contradiction`."""
+    """Gates that rejected a text, e.g. `observation:contradiction`."""
     absent: tuple[str, ...] = ()
-    """Why a score that was asked for could not be had, e.g. `prediction:timeout`."""
+    """Reasons for missing scores, e.g. `prediction:timeout`."""
     decided_by: tuple[str, ...] = ()
-    """What decided where there is a choice: `gate`, `rules`, `cache` or `llm`, e.g.
-    `observation:cache`."""
+    """Which of several judges decided: `gate`, `rules`, `cache` or `llm`, e.g. `observation:cache`.
+    """
     second: SectionScores | None = None
-    """Scores of the second judge, if it was asked."""
+    """Scores of the second judge, if used."""
     deducted: SectionScores | None = None
-    """What `vagen.judge.deductions` takes off each score, if it looked at any."""
+    """Deductions of `vagen.judge.deductions` from each score, if computed."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able form, without what is empty beside scores and flags."""
+        """JSON-serialisable form, without empty fields other than scores and flags."""
         kept: dict[str, Any] = {"observation": self.observation, "prediction": self.prediction}
         kept["flags"] = list(self.flags)
         if self.absent:
@@ -196,7 +195,7 @@ class Verdict(SectionScores):
 
 @dataclass(slots=True)
 class Turn:
-    """One model turn and what the environment answered."""
+    """One response of the model and the environment's result."""
 
     trajectory_id: str
     turn_index: int
@@ -205,36 +204,36 @@ class Turn:
     rewards: TurnRewards
     metrics: TurnMetrics
     state: State
-    """Ground truth before the action."""
+    """True state before the action."""
     next_state: State
-    """Ground truth after it."""
+    """True state after the action."""
     verdict: Verdict | None = None
-    """What the judge said, once it was asked."""
+    """The judge's verdict, if judged."""
     length_cut: bool = False
-    """The response reached its token limit without an end-of-turn token."""
+    """Whether the response reached its token limit without an end-of-turn token."""
     observation_text: str = ""
-    """Text of the observation the agent answered to."""
+    """Text of the observation before the response."""
     images: list[str] = field(default_factory=list)
-    """SHA-256 of each frame shown in that observation, in order."""
+    """SHA-256 of each frame of that observation, in order."""
     policy_version: str | None = None
-    """Name of the weights that sampled it, where those of a batch may differ."""
+    """Name of the weights that sampled it, if a batch has several."""
     summary: bool = False
-    """It sums up the turns before it instead of playing (`context: compact`): the environment has
-    not seen it, and its state is that of the next turn."""
+    """Whether it is a summary of earlier turns (`context: compact`) instead of a response to the
+    environment. Its state is that of the next turn."""
 
 
 @dataclass(slots=True)
 class TokenRow:
-    """One context: the exact ids the policy saw and sampled.
+    """One context: the exact ids that the policy read and sampled.
 
-    A trajectory has a row per distinct context (`vagen.rollout.contexts`). Each of its turns is
-    sampled in exactly one of them; later rows repeat it as given. A last row without any sampled
-    token shows the state that a truncated trajectory stopped in.
+    A trajectory has a row per distinct context (`vagen.rollout.contexts`). Each turn is sampled in
+    exactly one row; later rows repeat it as given. A last row without sampled tokens shows the
+    final state of a truncated trajectory.
     """
 
     trajectory_id: str
     row_index: int
-    """Place among the trajectory's rows."""
+    """Index among the trajectory's rows."""
     input_ids: NDArray[np.int32]  # [T]
     loss_mask: NDArray[np.bool_]  # [T] True on tokens sampled in this row
     turn_index: NDArray[np.int16]  # [T] turn of each token, observation included; CONTEXT before
@@ -242,9 +241,9 @@ class TokenRow:
     images: list[str]
     """SHA-256 of each image block of `input_ids`, in order."""
     columns: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    """What later steps add, each [T]: `old_logprobs`, `ref_logprobs`, `values`, `rewards`,
-    `advantages`, `returns`. A value at position t belongs to token t (`values[t]` is the value
-    *before* token t)."""
+    """Columns of later steps, each [T]: `old_logprobs`, `ref_logprobs`, `values`, `rewards`,
+    `advantages`, `returns`. Entry t belongs to token t (`values[t]` is the value *before* token t).
+    """
 
 
 @dataclass(slots=True)
@@ -253,7 +252,7 @@ class Trajectory:
 
     trajectory_id: str
     group_id: str
-    """Trajectories of one level in one iteration share it."""
+    """Id shared by trajectories of one level in one iteration."""
     config_id: str
     env_name: str
     env_config_digest: str
@@ -264,21 +263,21 @@ class Trajectory:
     success: bool
     status: Status
     score: float
-    """Sum of the environment's rewards (env and format parts)."""
+    """Sum of environment rewards (env and format parts)."""
     turns: list[Turn]
     rows: list[TokenRow]
     error: str | None = None
-    """The environment's message if `status` is `env_error`."""
+    """The environment's error message if `status` is `env_error`."""
     bootstrap_value: float | None = None
-    """Critic's value of the state a truncated trajectory stopped in; set by the advantage step."""
+    """Critic's value of a truncated trajectory's final state; set by the advantage step."""
     kept: bool | None = None
-    """Whether the rollout filter kept it for learning; None where no filter has run. Set by the
-    advantage step, which adds no columns to the rows of those that were dropped."""
+    """Whether the rollout filter kept it for learning; None before the filter. Set by the advantage
+    step, which adds no columns to the rows of dropped trajectories."""
     baseline_score: float | None = None
     """Score of a greedy episode on the same level, the baseline of `remax`; set by the rollout."""
 
     @property
     def frames(self) -> set[str]:
-        """SHA-256 of every frame that it shows."""
+        """SHA-256 of all its frames."""
         rows = {digest for row in self.rows for digest in row.images}
         return rows | {digest for turn in self.turns for digest in turn.images}

@@ -1,4 +1,4 @@
-"""How good a judge is, as numbers: generated statements against the simulators' truth."""
+"""Measures the quality of a judge on generated statements with known truth."""
 
 from typing import Any
 
@@ -20,10 +20,10 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "Sokoban": ({"dim_room": [7, 7], "num_boxes": 2},),
 }
-"""Options that are calibrated beside the defaults in each notation, by environment name."""
+"""Further options to calibrate in each notation, by environment name."""
 
 
 def writer_of(env_name: str) -> type[Writer] | None:
-    """What writes statements about an environment; None if it does not say what texts claim."""
+    """The writer of statements about an environment; None if it declares no claims."""
     env = get_environment(env_name).load()
     return claim_writer(env_name, env, VARIANTS.get(env_name, ())) if env.claims else None

@@ -1,4 +1,4 @@
-"""Statements about any environment that says what its state texts can claim."""
+"""Statements about any environment that declares the claims of its state texts."""
 
 import json
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ TEMPLATES = 3
 
 
 class ClaimWriter(Writer):
-    """The phrases of the claims in any order, joint and case, JSON, or the prompt's notation."""
+    """Writes claims in any order, conjunction and case, as JSON, or in the prompt's notation."""
 
     env: ClassVar[type[AgentEnv]]
 
     def __init__(self, env_config: EnvConfig) -> None:
-        """Creates a writer; the first levels for validation give the templates."""
+        """Creates a writer; templates come from the first validation levels."""
         super().__init__(env_config)
         self.kinds = self.env.claims_of(env_config)
         self.thing = self.env.claims[0].claim_name()
@@ -35,11 +35,11 @@ class ClaimWriter(Writer):
         return self.env.truth(state, self.env_config)
 
     def plain(self, state: State) -> str:
-        """In the phrases of the claims."""
+        """A description in the phrases of the claims."""
         return write_claims(self._truth(state))
 
     def true(self, rng: Random, state: State) -> Text:
-        """In sentences of some form, as JSON, or as the prompt's example writes it."""
+        """A description in sentences of some form, as JSON, or in the notation of the prompt."""
         claims = self._truth(state)
         rng.shuffle(claims)
         form = rng.choices(("sentences", "json", "prompt"), (2, 1, 1))[0]
@@ -52,17 +52,17 @@ class ClaimWriter(Writer):
         return Text(rng.choice((text, text.capitalize(), text.upper(), f"{text}.")), "sentences")
 
     def differs(self, text: Text, state: State, other: State) -> bool:
-        """By what is claimed, beyond what the environment tolerates."""
+        """Whether claims differ beyond the environment's tolerance."""
         claims = self._truth(other), self._truth(state)
         return self.env.score_claims(*claims, self.env_config) < 1.0
 
     def opposes(self, state: State, other: State) -> bool:
-        """The first thing that is spoken of is said to be otherwise throughout."""
+        """Whether the states differ in every claim about the first subject."""
         one, two = (self._truth(each) for each in (state, other))
         return not any(type(claim) is type(one[0]) and claim in two for claim in one)
 
     def partial(self, rng: Random, state: State) -> Text | None:
-        """A claim altered or left out; None where the only one cannot be altered."""
+        """A description with a claim altered or missing; None if neither is possible."""
         claims, wording = self._incomplete(rng, state)
         return Text(write_claims(claims), wording) if claims else None
 
@@ -75,12 +75,12 @@ class ClaimWriter(Writer):
         return [*claims[:place], *claims[place + 1 :]], "left out"
 
     def vague(self, rng: Random, state: State) -> Text:
-        """Names what could be described."""
+        """Names objects without describing them."""
         text = f"there is a {rng.choice(self.kinds).claim_name()}"
         return Text(text, text)
 
     def attacks(self, state: State, other: State) -> dict[str, str]:
-        """Two states at once, every claim there is, and JSON that holds more than claims."""
+        """Descriptions of two states at once, all possible claims, JSON with further content."""
         claims, others = self._truth(state), self._truth(other)
         every = {
             f"list/every {kind.claim_name()}": write_claims(found)
@@ -102,16 +102,16 @@ def claim_writer(
     """The writer of an environment.
 
     Args:
-        env_name: Its name.
-        env: Its class.
-        variants: Options that are calibrated beside the defaults in each notation.
+        env_name: Name of the environment.
+        env: Class of the environment.
+        variants: Further options to calibrate in each notation.
     """
     notations = [
         {"prompt_format": f"grounding_worldmodeling_{notation}"}
         for notation in env.config_class.notations
         if notation != "natural"
     ]
-    # A simulator's pictures are slow, and nothing here looks at them.
+    # A simulator's pictures are slow and not needed here.
     shown = {"render_mode": "text"} if env.needs_process else {}
     configs = tuple(shown | each for each in ({}, *notations, *variants))
     own = {"env_name": env_name, "env": env, "env_configs": configs}
@@ -127,7 +127,7 @@ def _fields(claim: Claim) -> str:
 
 
 def _every(kind: type[Claim]) -> list[Claim]:
-    """The claims of a kind whose slots are all choices."""
+    """All claims of a kind whose slots are all choices."""
     options = {name: _choices(field.annotation) for name, field in kind.model_fields.items()}
     if not options or not all(options.values()):
         return []
@@ -141,7 +141,7 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
 
 
 def _altered(claim: Claim, rng: Random) -> Claim | None:
-    """The claim with a wrong value in one of its slots that has a choice or is a number."""
+    """The claim with a wrong value in one of its choice or number slots."""
     changes: list[dict[str, Any]] = []
     for name, field in type(claim).model_fields.items():
         value = getattr(claim, name)

@@ -1,7 +1,7 @@
-"""Texts in sentence frames that no reader was tuned on: how a fluent model may say what is so.
+"""Texts in sentence frames that readers were not tuned on, like those of a fluent model.
 
-Frames are data (`tests/data/judge/frames.yaml`), in two halves: readers and prompts
-may be tuned on `train`, and every judge is measured on `held_out`.
+Frames are data (`tests/data/judge/frames.yaml`) in two halves: readers and prompts may be tuned on
+`train`; judges are measured on `held_out`.
 """
 
 from collections import Counter
@@ -27,10 +27,10 @@ Half = Literal["train", "held_out"]
 ClaimSection = Literal["observation", "prediction"]
 COMMA = ", "
 JOINTS = (". ", "; ", "\n- ", COMMA)
-"""Between the clauses of a text."""
+"""Separators between the clauses of a text."""
 OPENED, CLOSED, FILLED, KNOWN = 0.6, 0.2, 0.3, 0.5
-"""Shares of the texts that have an opening, a closing, a clause without claims, and, of held-out
-texts, words of the training half."""
+"""Shares of texts with an opening, a closing, a clause without claims, and, for held-out texts,
+words of the training half."""
 
 
 class _Data(BaseModel):
@@ -38,25 +38,25 @@ class _Data(BaseModel):
 
 
 class Halves(_Data):
-    """Frames of one kind."""
+    """Frames of one kind in both halves."""
 
     train: tuple[str, ...]
     held_out: tuple[str, ...]
 
     def of(self, half: Half) -> tuple[str, ...]:
-        """Those of a half."""
+        """The frames of one half."""
         return getattr(self, half)
 
 
 class Hack(Halves):
-    """Frames in which a right text says nothing about the state."""
+    """Frames that turn a correct text into one that says nothing about the state."""
 
     section: Literal["observation", "prediction"] | None = None
-    """Where they say nothing; None: in both."""
+    """The section where they do so; None for both."""
 
 
 class Words(_Data):
-    """What is written for the values of some fields, which are joined by spaces."""
+    """Words for the values of some fields, joined by spaces."""
 
     of: tuple[str, ...]
     train: dict[str, tuple[str, ...]]
@@ -67,15 +67,15 @@ class EnvironmentFrames(_Data):
     """Frames of one environment."""
 
     words: dict[str, Words]
-    """By the name that they have in frames."""
+    """Words by their name in frames."""
     fillers: Halves
-    """Clauses that claim nothing."""
+    """Clauses without claims."""
     claims: dict[str, Halves]
-    """By a claim's name, by `2 ` and its name for two equal ones, or by a whole phrase."""
+    """Frames by a claim's name, by `2 ` and the name for two equal claims, or by a whole phrase."""
 
 
 class Frames(_Data):
-    """What stands in a file of frames."""
+    """Content of a file of frames."""
 
     openings: dict[Literal["observation", "prediction"], Halves]
     closings: Halves
@@ -84,10 +84,10 @@ class Frames(_Data):
 
 
 def load_frames(path: Path) -> Frames:
-    """The frames of a file.
+    """Reads a file of frames.
 
     Raises:
-        ConfigError: There is no such file, or it is of another form.
+        ConfigError: There is no such file, or its format is wrong.
     """
     try:
         return Frames.model_validate(yaml.safe_load(path.read_text()))
@@ -102,10 +102,10 @@ def load_frames(path: Path) -> Frames:
 
 
 def frame_writer(env_name: str, frames: Frames, half: Half = "held_out") -> "type[FrameWriter]":
-    """What writes texts about an environment in the frames of one half.
+    """A writer of texts about an environment in the frames of one half.
 
     Raises:
-        ConfigError: There are none for it.
+        ConfigError: There are no frames for the environment.
     """
     env = get_environment(env_name).load()
     own = frames.environments.get(env_name)
@@ -120,7 +120,7 @@ def frame_writer(env_name: str, frames: Frames, half: Half = "held_out") -> "typ
 
 
 class FrameWriter(ClaimWriter):
-    """Right and wrong texts in frames, and frames that take a right text back."""
+    """Correct and wrong texts in frames, and correct texts in frames that retract them."""
 
     frames: ClassVar[Frames]
     own: ClassVar[EnvironmentFrames]
@@ -138,16 +138,16 @@ class FrameWriter(ClaimWriter):
             raise ConfigError(f"there are no frames for {self.env_name}'s claim `{missing[0]}`")
 
     def true(self, rng: Random, state: State) -> Text:
-        """In frames and words of the half; of the held-out one some words are known."""
+        """A description in frames and words of the half; held-out texts have some known words."""
         return self._text(rng, self._truth(state))
 
     def partial(self, rng: Random, state: State) -> Text | None:
-        """A claim altered or left out; None where the only one cannot be altered."""
+        """A description with a claim altered or missing; None if neither is possible."""
         claims, _ = self._incomplete(rng, state)
         return self._text(rng, claims) if claims else None
 
     def adversarial(self, rng: Random, number: int, state: State, other: State) -> Text:
-        """A right text in a frame for which it says nothing about the state."""
+        """A correct text in a frame that makes it say nothing about the state."""
         hacks = [
             (f"{kind}/{n:02d}", frame, hack.section)
             for kind, hack in self.frames.hacks.items()
@@ -165,7 +165,7 @@ class FrameWriter(ClaimWriter):
         return Text(text, f"{'known' if known else 'new'} words", section)
 
     def _in_a_sentence(self, rng: Random, section: str, state: State) -> str:
-        """A right text, in the controlled language or in frames."""
+        """A correct text, in the controlled language or in frames."""
         if rng.random() < 0.5:
             return self.plain(state)
         said = self._clauses(rng, self._truth(state), section, known=rng.random() < KNOWN)
@@ -221,7 +221,7 @@ class FrameWriter(ClaimWriter):
         return found
 
     def _words(self, rng: Random, claim: Claim, *, known: bool) -> dict[str, str]:
-        """What is written for the fields of a claim."""
+        """Words for the fields of a claim."""
         values = {name: str(value) for name, value in claim.model_dump().items()}
         half: Half = "train" if known else "held_out"
         written = dict(values)

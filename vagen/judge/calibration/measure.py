@@ -1,4 +1,4 @@
-"""Measures a judge on statements of known worth."""
+"""Measures a judge on statements of known truth."""
 
 import asyncio
 import time
@@ -16,12 +16,12 @@ from vagen.judge.calibration.samples import Sample
 from vagen.judge.calibration.writer import TextKind
 
 CLEAR = (TextKind.TRUE, TextKind.FALSE, TextKind.PARTIAL)
-"""Kinds that have one right answer to whether they are right and complete."""
+"""Kinds of statements that are clearly correct and complete or clearly not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A statement with its verdict."""
+    """A statement and its verdict."""
 
     sample: Sample
     score: float | None
@@ -31,12 +31,12 @@ class Judged:
 
     @property
     def accepted(self) -> bool:
-        """Whether the judge takes it for right and complete."""
+        """Whether the judge accepts it as correct and complete."""
         return self.score is not None and self.score >= THRESHOLD
 
     @property
     def is_mistake(self) -> bool:
-        """Whether the judge and the truth disagree."""
+        """Whether the judge is wrong about it."""
         return (
             self.score is not None
             and self.sample.kind is not TextKind.TEMPLATE
@@ -45,48 +45,48 @@ class Judged:
 
 
 THRESHOLD = 0.99
-"""Score from which on a judge is said to accept a statement."""
+"""Minimum score of an accepted statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Quality of a judge on one environment."""
+    """Quality of a judge in one environment."""
 
     env_name: str
     statements: int
     absent: int
-    """Statements without a verdict; they count in nothing else."""
+    """Number of statements without a verdict, which no other metric includes."""
     precision: float | None
-    """Part of the accepted statements that are right and complete; of any kind but templates, which
-    are right by chance. None if none is accepted."""
+    """Share of accepted statements that are correct and complete, over all kinds but templates,
+    which may be correct by chance. None if none is accepted."""
     recall: float
-    """Part of the right and complete statements that are accepted."""
+    """Share of correct and complete statements that are accepted."""
     unread: float
-    """Part of the right and complete statements that are not understood."""
+    """Share of correct and complete statements that are not understood."""
     kappa: float | None
-    """Cohen's kappa of acceptance against the truth, on true, false and partial statements."""
+    """Cohen's kappa of acceptance and truth over true, false and partial statements."""
     chance: float
-    """Mean score of a right description of one state against another: what a guess earns."""
+    """Mean score of correct descriptions of other states, the value of a guess."""
     mean_scores: dict[str, float]
-    """By kind."""
+    """Mean score by kind."""
     information: dict[str, float]
     """Mean information score by kind."""
     refused: float
-    """Part of the adversarial statements that are flagged."""
+    """Share of adversarial statements that are flagged."""
     paid: float
-    """Part of the adversarial statements that earn anything."""
+    """Share of adversarial statements with a score above 0."""
     worst_attack: tuple[str, float]
     """The adversarial pattern with the largest mean score."""
     attack_patterns: int
     recall_by_wording: dict[str, float]
     flags: dict[str, int]
-    """How often each refusal was given."""
+    """Number of rejections by flag."""
     cost: dict[str, float]
-    """`seconds` and, of a judge that counts them, its `calls` and tokens."""
+    """`seconds` and, if the judge counts them, `calls` and tokens."""
     judged: list[Judged] = field(default_factory=list, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """What is written to `calibration.json`: everything but the statements."""
+        """Content of `calibration.json`: everything but the statements."""
         return {name: getattr(self, name) for name in self.__slots__ if name != "judged"}
 
 
@@ -98,7 +98,7 @@ def measure(
     information_texts: int = 500,
     information_states: int = 12,
 ) -> Calibration:
-    """As `measure_async` without an event loop; one judge may serve all configurations."""
+    """Synchronous `measure_async`; one judge may serve all configurations."""
     if not isinstance(judges, Sequence):
         judges = [judges] * (1 + max((sample.scene.variant for sample in samples), default=0))
     return asyncio.run(
@@ -121,16 +121,16 @@ async def measure_async(
     information_states: int = 12,
     usage: Callable[[], Mapping[str, float]] = dict,
 ) -> Calibration:
-    """Has every statement judged and compares the verdicts with the truth.
+    """Judges every statement and compares the verdicts with the truth.
 
     Args:
-        judges: Any judges, one for each configuration of the environment.
+        judges: One judge per configuration of the environment.
         env_name: Environment of the statements.
         samples: Statements of all kinds.
-        information_texts: Of how many true, vague and template texts each the information score is
-            measured; 0 leaves it out, since every one takes `information_states` further verdicts.
-        information_states: States of other episodes that a text is compared with.
-        usage: What the judges have spent so far, such as calls and tokens.
+        information_texts: Number of true, vague and template texts to measure the information score
+            on, each with `information_states` further verdicts; 0 disables it.
+        information_states: Number of states of other episodes to compare a text with.
+        usage: Returns the judges' usage so far, such as calls and tokens.
     """
     before = dict(usage())
     start = time.perf_counter()
@@ -151,7 +151,7 @@ async def measure_async(
 async def _score(
     judges: Sequence[Judge], env_name: str, sample: Sample, state: Any
 ) -> tuple[float | None, tuple[str, ...]]:
-    """A prediction is judged against the state as the next one; what is not understood earns 0."""
+    """Scores a text, a prediction as if the state were the next one; 0 if not understood."""
     observed = sample.section == "observation"
     verdict = await judges[sample.scene.variant].score(
         env_name=env_name,
@@ -168,7 +168,7 @@ async def _score(
 async def _informed(
     judges: Sequence[Judge], env_name: str, judged: list[Judged], texts: int, states: int
 ) -> list[Judged]:
-    """Adds information scores to the first `texts` of each kind that has them."""
+    """Adds information scores to the first `texts` statements of each applicable kind."""
     rng, done = Random("information"), Counter[TextKind]()
     scenes = [each.sample.scene for each in judged]
     result: list[Judged] = []
@@ -200,7 +200,7 @@ async def _informed(
 async def _chance(
     judges: Sequence[Judge], env_name: str, samples: Sequence[Sample], count: int
 ) -> float:
-    """Mean score of right descriptions against states of other episodes of the same variant."""
+    """Mean score of correct descriptions of states in other episodes of the same variant."""
     rng = Random("chance")
     true = [sample for sample in samples if sample.kind is TextKind.TRUE][: max(count, 200)]
     scores: list[float] = []

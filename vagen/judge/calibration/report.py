@@ -1,4 +1,4 @@
-"""The report of a calibration: numbers, and disagreements as pictures and text."""
+"""The report of a calibration: metrics, and disagreements as pictures and text."""
 
 import base64
 import html
@@ -12,7 +12,7 @@ from vagen.judge.calibration.measure import Calibration, Judged
 from vagen.judge.calibration.writer import TextKind
 
 _MOST_SHOWN = 24
-"""Disagreements of an environment that are shown."""
+"""Number of disagreements to show per environment."""
 _COLUMNS = (
     ("statements", "{:.0f}"),
     ("absent", "{:.0f}"),
@@ -38,7 +38,7 @@ pre { white-space: pre-wrap; background: #f5f5f5; padding: .5rem; }
 def write_report(folder: Path, title: str, found: Mapping[str, Calibration]) -> tuple[Path, Path]:
     """Writes `calibration.md` and `calibration.html`; returns their paths.
 
-    Pictures of disagreements are in `pictures/`, and in the HTML itself.
+    Pictures of disagreements are in `pictures/`, and embedded in the HTML.
     """
     markdown, page = [f"# {title}", ""], [f"<h1>{html.escape(title)}</h1>"]
     markdown += _markdown_table(found)
@@ -75,7 +75,7 @@ def write_report(folder: Path, title: str, found: Mapping[str, Calibration]) -> 
 
 
 def disagreements(judged: Sequence[Judged]) -> list[Judged]:
-    """Mistakes to look at: of every kind and wording some, paid lies before unpaid truths."""
+    """A sample of mistakes of every kind and wording; accepted false statements come first."""
     mistakes = [each for each in judged if each.is_mistake]
     seen: dict[tuple[TextKind, str], int] = {}
     ranked: list[tuple[int, bool, Judged]] = []

@@ -1,4 +1,4 @@
-"""Calibrates the judge that a configuration asks for, and checks what was found against a run's."""
+"""Calibrates a configured judge, and compares a run's judge with a stored calibration."""
 
 import asyncio
 import hashlib
@@ -23,38 +23,38 @@ from vagen.judge.rules import rules_for
 from vagen.judge.scoring import judge_of
 
 RULES_VERSION = 3
-"""Raised by every change of what rules read and pay: a calibration of others does not count."""
+"""Version of the rules' reading and scoring; other calibrations are invalid."""
 FILE = "calibration.json"
 _LLM_INFORMATION = 50
-"""Texts of a kind whose information score is measured where a language model is asked: every one
-takes twelve further verdicts."""
+"""Texts per kind for the information score with a language model; each takes twelve further
+verdicts."""
 
 
 class NoWriterError(ConfigError):
-    """An environment that no statements can be written for."""
+    """There is no writer of statements for an environment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One environment in all configurations that are calibrated."""
+    """One environment in all configurations to calibrate."""
 
     name: str
     """Key in the result: the environment's id in the experiment, or its name."""
     env_name: str
     env_configs: tuple[dict[str, Any], ...]
     writer: type[Writer]
-    """What writes its statements."""
+    """Writer of its statements."""
 
 
 def subjects_of(experiment: ExperimentConfig, frames: Frames | None = None) -> list[Subject]:
-    """The environments of an experiment, as it configures them.
+    """The environments of an experiment with its options.
 
     Args:
-        experiment: With resolved environments.
-        frames: Frames of the statements; None writes them in the environments' own language.
+        experiment: The experiment with resolved environments.
+        frames: Frames of the statements; None for the environments' own language.
 
     Raises:
-        ConfigError: One of them has no statements to be measured with.
+        ConfigError: There is no writer for one of them.
     """
     return [
         Subject(
@@ -68,7 +68,7 @@ def subjects_of(experiment: ExperimentConfig, frames: Frames | None = None) -> l
 
 
 def subject_named(env_name: str, frames: Frames | None = None) -> Subject:
-    """An environment in the variants that its writer names; as `subjects_of`."""
+    """An environment in its writer's variants; see `subjects_of`."""
     writer = _writer(env_name, frames)
     return Subject(env_name, env_name, writer.env_configs, writer)
 
@@ -84,14 +84,14 @@ def calibrate(
     """Measures a judge on generated statements about states of each environment.
 
     Args:
-        judge: `judge` section of an experiment.
-        subjects: What to measure it on.
-        statements: How many statements for each of them.
-        seed: Decides states and texts.
-        cache: Folder for what a language model has answered; None keeps nothing.
+        judge: An experiment's `judge` section.
+        subjects: Environments to measure it on.
+        statements: Number of statements per environment.
+        seed: Seed of states and texts.
+        cache: Folder of the cache of answers; None disables it.
 
     Raises:
-        EndpointError: The key of an endpoint is not in the environment.
+        EndpointError: The environment variable of an endpoint's key is not set.
         ConfigError: The judge cannot judge one of the environments.
     """
     for subject in subjects:
@@ -142,9 +142,9 @@ def _usage(client: LLMBackend) -> dict[str, float]:
 
 
 def judge_digest(judge: JudgeConfig) -> str:
-    """SHA-256 of what decides a judge's verdicts; hexadecimal.
+    """SHA-256 of the configuration that determines a judge's verdicts; hexadecimal.
 
-    Where the endpoint is, how fast it may be asked and what the verdicts are worth does not.
+    Excludes the endpoint's address, its rate limits and the weights of verdicts.
     """
     content: dict[str, Any] = {
         "type": judge.type,
@@ -173,7 +173,7 @@ def write_json(
     seed: int,
     texts: str | None = None,
 ) -> Path:
-    """Writes `calibration.json`; returns its path. `texts` names the frames of its statements."""
+    """Writes `calibration.json`; returns its path. `texts` names the frames of the statements."""
     content = {
         "judge_digest": judge_digest(judge),
         "judge": {"type": judge.type, "model": None if judge.type == "rule" else judge.llm.model},
@@ -187,10 +187,10 @@ def write_json(
 
 
 def shortcomings(experiment: ExperimentConfig) -> list[str]:
-    """Why the calibration that an experiment names does not speak for its judge; empty if it does.
+    """Reasons why the experiment's calibration does not cover its judge; empty if it does.
 
     Raises:
-        ConfigError: There is no such file, or it is none of a calibration.
+        ConfigError: There is no such file, or it is not a calibration.
     """
     judge = experiment.judge
     gate = judge.calibration
@@ -238,7 +238,7 @@ class _Measured(BaseModel):
 
 
 class _Stored(BaseModel):
-    """What the gate reads of `calibration.json`."""
+    """The part of `calibration.json` that the gate reads."""
 
     judge_digest: str
     judge: dict[str, str | None]

@@ -1,4 +1,4 @@
-"""The statements of a calibration: texts of every kind about states of real episodes."""
+"""Statements of a calibration: texts of every kind about states of real episodes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ SHARES = {
     TextKind.TEMPLATE: 0.05,
     TextKind.ADVERSARIAL: 0.15,
 }
-"""Parts of a calibration's statements."""
+"""Shares of the kinds of statements."""
 _TRIES = 100
-"""States looked at for one that a statement is false of."""
+"""Number of states to try in order to find one that makes a statement false."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One statement with what it is worth."""
+    """A statement with its truth."""
 
     kind: TextKind
     text: str
     wording: str
     scene: Scene
     section: str
-    """`observation` or `prediction`, of which the state is the next one."""
+    """`observation`, or `prediction` about a next state."""
 
 
 def sample_statements(
@@ -39,10 +39,10 @@ def sample_statements(
     """Statements about states of an environment, of all kinds, in random order.
 
     Args:
-        writer_class: Of the environment.
+        writer_class: Writer of the environment.
         env_configs: Variants of the environment.
-        count: How many statements.
-        seed: Decides states and texts.
+        count: Number of statements.
+        seed: Seed of states and texts.
     """
     rng = Random(f"statements {seed}")
     name = writer_class.env_name

@@ -1,4 +1,4 @@
-"""What a calibration needs of an environment: states, and texts of known worth about them."""
+"""Writes texts of known truth about states of an environment, for calibrations."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,46 +16,46 @@ from vagen.envs.config import EnvConfig
 from vagen.judge.calibration.attacks import attacks
 
 SHARE_KEPT = 0.4
-"""Part of an episode's states that become scenes."""
+"""Share of an episode's states that become scenes."""
 
 
 class TextKind(StrEnum):
-    """What a text is worth."""
+    """Truth of a text."""
 
     TRUE = "true"
-    """Right and complete: a good judge gives it the full score."""
+    """Correct and complete: deserves the full score."""
     FALSE = "false"
     """A complete description of another state."""
     PARTIAL = "partial"
-    """Right but for one thing, or with something left out that has to be described."""
+    """Correct except for one mistake or omission."""
     VAGUE = "vague"
     """Says nothing specific."""
     TEMPLATE = "template"
-    """The same text whatever the state."""
+    """The same text for every state."""
     ADVERSARIAL = "adversarial"
-    """Tries to be paid without committing itself."""
+    """Tries to get a score without describing the state."""
 
 
 class Text(NamedTuple):
-    """A text and how it was made."""
+    """A text and its properties."""
 
     text: str
     wording: str
-    """Notation and manner, e.g. `sentences/compass`; results are broken down by it."""
+    """Notation and style, e.g. `sentences/compass`; results are grouped by it."""
     section: str | None = None
-    """Where it stands; None: in either section."""
+    """The section it belongs in; None for either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A state that an episode comes through, and how to come there again."""
+    """A state of an episode, and how to reproduce it."""
 
     variant: int
-    """Index of the environment's configuration among those that are calibrated."""
+    """Index of the environment's configuration."""
     env_config: dict[str, Any]
     seed: int
     turns: int
-    """Expert turns from the start."""
+    """Number of expert turns from the start."""
     state: State = field(repr=False)
 
     def picture(self, env_name: str) -> NDArray[np.uint8] | None:
@@ -72,55 +72,55 @@ class Scene:
 
 
 class Writer(ABC):
-    """Writes texts of known worth about the states of one environment.
+    """Writes texts of known truth about states of one environment.
 
-    It shares no code with the judge's reader, so that both do not misunderstand the same way.
+    Shares no code with the judge's reader, so that the two do not have the same bugs.
     """
 
     env_name: ClassVar[str]
     env_configs: ClassVar[tuple[dict[str, Any], ...]] = ({},)
-    """Variants of the environment that a calibration without an experiment goes over."""
+    """Variants of the environment for a calibration without an experiment."""
     thing: str
-    """Noun of an object that has to be described."""
+    """Noun of an object that must be described."""
     templates: tuple[str, ...]
     """Specific texts that do not depend on the state."""
 
     def __init__(self, env_config: EnvConfig) -> None:
-        """Creates a writer for an environment as it is configured."""
+        """Creates a writer for an environment with these options."""
         self.env_config = env_config
 
     @abstractmethod
     def plain(self, state: State) -> str:
-        """A right and complete description in sentences, in the words of the prompt."""
+        """A correct and complete description in sentences, in the words of the prompt."""
 
     @abstractmethod
     def true(self, rng: Random, state: State) -> Text:
-        """A right and complete description in any notation and wording."""
+        """A correct and complete description in any notation and wording."""
 
     @abstractmethod
     def differs(self, text: Text, state: State, other: State) -> bool:
-        """Whether a text that is true of `other` is false of `state`, in the terms it is put in."""
+        """Whether a true text about `other` is false about `state`, at the text's precision."""
 
     @abstractmethod
     def partial(self, rng: Random, state: State) -> Text | None:
-        """A description with one mistake or one omission; None where there is none."""
+        """A description with one mistake or omission; None if there is none."""
 
     @abstractmethod
     def vague(self, rng: Random, state: State) -> Text:
-        """A description that says nothing specific."""
+        """An unspecific description."""
 
     def opposes(self, state: State, other: State) -> bool:
-        """Whether plain descriptions of the two states cannot both be right of one."""
+        """Whether plain descriptions of the two states contradict each other."""
         return self.differs(Text("", "sentences"), state, other)
 
     def adversarial(self, rng: Random, number: int, state: State, other: State) -> Text:
-        """Attack number `number`, counted round, on a state.
+        """Attack `number`, modulo the number of attacks, on a state.
 
         Args:
-            rng: Decides the words, if anything is left to decide.
+            rng: Chooses words.
             number: From 0.
-            state: That is described.
-            other: One whose description contradicts that (`opposes`).
+            state: The described state.
+            other: A state whose description contradicts it (`opposes`).
         """
         del rng
         texts = attacks(self.plain(state), self.plain(other), self.thing)
@@ -129,7 +129,7 @@ class Writer(ABC):
         return Text(texts[wording], wording)
 
     def attacks(self, state: State, other: State) -> dict[str, str]:
-        """Attacks of this environment's own, by `kind/name`."""
+        """Environment-specific attacks, by `kind/name`."""
         del state, other
         return {}
 
@@ -141,9 +141,9 @@ def sample_scenes(
 
     Args:
         env_name: A registered environment.
-        env_configs: Its variants, evenly represented.
-        count: How many states.
-        seed: Decides the levels; the states are those of the training split.
+        env_configs: Its variants, in equal numbers.
+        count: Number of states.
+        seed: Seed of the levels, which are of the training split.
     """
     rng = Random(f"scenes {seed}")
     scenes: list[Scene] = []
@@ -164,7 +164,7 @@ def sample_scenes(
 
 
 def _episode(env: AgentEnv, seed: int, rng: Random) -> list[tuple[int, State]]:
-    """Some states of one episode, with the number of turns before them."""
+    """Some states of one episode, with their number of turns from the start."""
     _, info = env.reset(seed=seed)
     found, turns, over = [], 0, False
     while not over:

@@ -1,4 +1,4 @@
-"""Reading a model's answer: strictly by its schema, wherever in the text the JSON stands."""
+"""Parses a model's answer: JSON of a strict schema anywhere in the text."""
 
 import json
 import re
@@ -15,32 +15,32 @@ AnswerT = TypeVar("AnswerT", bound=BaseModel)
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _OPENING = re.compile(r"[{\[]")
 _MOST_CHARACTERS = 65_536
-"""Characters of an answer that are read; servers that ignore `max_tokens` may send anything."""
+"""Number of characters of an answer that are parsed; some servers ignore `max_tokens`."""
 
 
 def read_verification(content: str) -> Verification:
-    """A verifier's answer.
+    """Parses a verifier's answer.
 
     Raises:
-        NoAnswerError: There is none in it, or there are two that differ.
+        NoAnswerError: There is no answer, or two different ones.
     """
     return _the_answer(content, Verification, lambda found: found.verdict)
 
 
 def read_claims(kind: type[BaseModel], content: str) -> BaseModel:
-    """An extractor's answer of the form `kind` (`claims_answer`).
+    """Parses an extractor's answer of type `kind` (`claims_answer`).
 
     Raises:
-        NoAnswerError: There is none in it, or there are two that differ.
+        NoAnswerError: There is no answer, or two different ones.
     """
     return _the_answer(content, kind, lambda found: found)
 
 
 def _the_answer(content: str, kind: type[AnswerT], essence: Any) -> AnswerT:
-    """The one answer that the text holds.
+    """The only answer in a text.
 
-    A model that was not held to the schema puts thoughts, sentences or code fences around it. Two
-    answers that differ are none: one of them may have been quoted from what was judged.
+    A model without schema enforcement adds thoughts, sentences or code fences. Two different
+    answers are rejected: one may be a quotation of the judged text.
     """
     found = []
     for value in _json_values(_THOUGHT.sub("", content[:_MOST_CHARACTERS])):

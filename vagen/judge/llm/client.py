@@ -1,4 +1,4 @@
-"""Asking a language model behind an OpenAI-compatible endpoint for an answer of a given form."""
+"""Requests answers in a given format from an OpenAI-compatible endpoint."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from vagen.envs.claims import Claim
 ParsedT = TypeVar("ParsedT")
 
 _CHARACTERS_PER_TOKEN = 3
-"""A careful guess, for the limit of tokens."""
+"""A careful estimate, for the limit of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked in one request."""
+    """Content of one request."""
 
     system: str
     user: str
@@ -28,50 +28,50 @@ class Question:
     schema: dict[str, Any]
     """JSON schema of the answer."""
     section: str = ""
-    """Of an extraction: `observation` or `prediction`."""
+    """For an extraction: `observation` or `prediction`."""
     statement: str = ""
-    """Of an extraction: the text."""
+    """For an extraction: the text."""
     kinds: tuple[type[Claim], ...] = ()
-    """Of an extraction: the claims that there are."""
+    """For an extraction: possible claims."""
 
 
 class LLMBackend(Protocol):
-    """Whoever is asked."""
+    """A language model that answers questions."""
 
     @property
     def usage(self) -> Usage:
-        """What it has spent."""
+        """Usage so far."""
         ...
 
     @property
     def name(self) -> str:
-        """Who answers: of another name, answers may be others."""
+        """Name of the model; other models may answer differently."""
         ...
 
     @property
     def breaks(self) -> int:
-        """How often asking was given up for a while."""
+        """How often requests were suspended."""
         ...
 
     async def ask(self, question: Question, read: Callable[[str], ParsedT]) -> ParsedT:
-        """The answer that `read` makes of the text; raises `NoAnswerError` where there is none."""
+        """The answer as parsed by `read`; raises `NoAnswerError` if there is none."""
         ...
 
     async def close(self) -> None:
-        """Ends it."""
+        """Closes the connections."""
         ...
 
 
 class ChatClient:
-    """One endpoint with its limits. Belongs to the event loop that first asks."""
+    """Client of one endpoint with its limits; belongs to the first event loop that uses it."""
 
     def __init__(self, config: LLMJudgeConfig, *, share: int = 1, key: str = "judge.llm") -> None:
-        """Prepares a client; nothing is sent yet.
+        """Prepares a client without sending anything.
 
         Args:
             config: Endpoint and limits.
-            share: Processes that share the limits; this one takes its part of them.
-            key: Where the section stands, for messages.
+            share: Number of processes that share the limits equally.
+            key: Dotted key of the section, for messages.
 
         Raises:
             EndpointError: The environment variable of the key is not set.
@@ -84,7 +84,7 @@ class ChatClient:
 
     @property
     def usage(self) -> Usage:
-        """What it has spent."""
+        """Usage so far."""
         return self._client.usage
 
     @property
@@ -94,7 +94,7 @@ class ChatClient:
 
     @property
     def name(self) -> str:
-        """The model's."""
+        """Name of the model."""
         return self.config.model or ""
 
     @property
@@ -107,11 +107,11 @@ class ChatClient:
 
         Args:
             question: What to ask.
-            read: Makes the answer of the model's text; raises `NoAnswerError` if it cannot.
+            read: Parses the model's text; raises `NoAnswerError` if it cannot.
 
         Raises:
-            NoAnswerError: There is none, with the reason.
-            EndpointError: The endpoint refuses the key, or does not know the model.
+            NoAnswerError: There is no answer; the message has the reason.
+            EndpointError: The endpoint rejects the key, or does not know the model.
         """
 
         async def attempt() -> ParsedT:
@@ -126,7 +126,7 @@ class ChatClient:
         await self._endpoint.close()
 
     async def _send(self, question: Question) -> str:
-        """One answer's text; a server that refuses the JSON schema is asked without."""
+        """The text of one answer; retries without JSON schema if the server rejects it."""
         asked_for_schema = self._json_schema
         response = await self._post(question, json_schema=asked_for_schema)
         if asked_for_schema and response.status_code in (400, 422, 501):

@@ -1,8 +1,8 @@
-"""The judge that is a language model: it extracts claims, or verifies whole statements.
+"""A language model as judge, which extracts claims or verifies whole statements.
 
-Of environments with claims it lists what a text claims, without being told the truth, and the rules
-compare: the score is the rule judge's. Elsewhere it is told the truth and says whether the text
-agrees.
+In environments with claims it lists the claims of a text without knowing the truth, and rules
+compare them: the score is the rule judge's. Otherwise it gets the truth and decides whether the
+text agrees.
 """
 
 import asyncio
@@ -43,17 +43,17 @@ class SectionVerdict:
     score: float | None
     flags: tuple[str, ...] = field(default=())
     absent: str = ""
-    """Why there is no score, if one was asked for."""
+    """Reason for a missing score."""
     decided_by: str = ""
     reading: Reading[Any] | None = None
-    """What the text was read as, where it was read."""
+    """The reading of the text, if any."""
 
 
 class LLMJudge:
-    """Scores state descriptions by a language model, which never sees what the gate refuses.
+    """Scores state descriptions with a language model, except for texts that the gate rejects.
 
-    Equal questions are asked once: while one is under way others wait for its answer, and answers
-    are kept in the cache. What could not be had is absent, with the reason, and is not kept.
+    Equal questions are asked once: concurrent ones wait for the same answer, and answers are
+    cached. A missing answer gives an absent score with the reason, and is not cached.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class LLMJudge:
         """Creates a judge.
 
         Args:
-            client: Who is asked.
-            rules: Rules by environment name, for what is true in a state.
-            prompts: System prompt by environment: text copied from it is refused.
-            cache: Answers that were had before; None keeps none.
-            max_tokens: Most words and marks of a text.
+            client: The language model.
+            rules: Rules by environment name, which know the truth of a state.
+            prompts: System prompts by environment, to reject copied text.
+            cache: Cache of answers; None disables it.
+            max_tokens: Maximum words and marks of a text.
         """
         self.client = client
         self._rules = rules
@@ -90,7 +90,7 @@ class LLMJudge:
         state: State,
         next_state: State,
     ) -> Verdict:
-        """`observation` against `state`, `prediction` against `next_state`."""
+        """Scores `observation` against `state` and `prediction` against `next_state`."""
         return await score_sections(
             self.score_section,
             lambda found: self.is_copied(env_name, found, state, next_state),
@@ -102,13 +102,13 @@ class LLMJudge:
     async def score_section(
         self, section: str, env_name: str, text: str, state: State
     ) -> SectionVerdict:
-        """Scores one text, the gate first.
+        """Scores one text after the gate.
 
         Args:
             section: `observation` or `prediction`.
             env_name: Environment of the state.
             text: What the agent wrote.
-            state: The state that it speaks of.
+            state: The described state.
         """
         flags = self.gate(env_name, text)
         if flags:
@@ -116,7 +116,7 @@ class LLMJudge:
         return await self.ask(section, env_name, text, state)
 
     def gate(self, env_name: str, text: str) -> tuple[str, ...]:
-        """Why a text is refused before anything is asked."""
+        """The gate's reasons to reject a text."""
         rules = self._rules.get(env_name)
         return text_flags(
             text,
@@ -126,7 +126,7 @@ class LLMJudge:
         )
 
     async def ask(self, section: str, env_name: str, text: str, state: State) -> SectionVerdict:
-        """As `score_section`, of a text that the gate lets pass."""
+        """`score_section` for a text that passed the gate."""
         rules = self._rules.get(env_name)
         text = normalized(text)
         tense = "current" if section == SECTIONS[0] else "next"
@@ -140,9 +140,9 @@ class LLMJudge:
     def is_copied(
         self, env_name: str, verdict: SectionVerdict, state: State, next_state: State
     ) -> bool:
-        """Whether a prediction that repeats the observation's words is wrong for that alone.
+        """Whether a prediction with the observation's words is wrong because of that.
 
-        It is wrong if what it speaks of has changed. If the text was not read, it is wrong if
+        It is wrong if what it describes has changed. If the text was not read, it is wrong if
         anything has changed that the truth depends on.
         """
         rules = self._rules.get(env_name)
@@ -187,7 +187,7 @@ class LLMJudge:
         kind: type[AnswerT],
         read: Callable[[str], AnswerT],
     ) -> tuple[AnswerT, str]:
-        """The answer to a question, and whether it came from the cache or the model."""
+        """The answer to a question, and its source: cache or model."""
         if (kept := self._kept(key, kind)) is not None:
             return kept, "cache"
         if (task := self._under_way.get(key)) is not None:
@@ -198,7 +198,7 @@ class LLMJudge:
         return await asyncio.shield(task), "llm"
 
     def _kept(self, key: str, kind: type[AnswerT]) -> AnswerT | None:
-        """The answer in the cache; what is there and is none is dropped."""
+        """The cached answer; deletes an invalid one."""
         value = self._cache.get(key) if self._cache is not None else None
         if self._cache is None or value is None:
             return None
@@ -215,7 +215,7 @@ class LLMJudge:
         return answer
 
     def _who(self) -> dict[str, Any]:
-        """What an answer depends on beside the question."""
+        """Parts of the cache key besides the question."""
         return {"prompt": PROMPT_VERSION, "model": self.client.name}
 
 
@@ -227,14 +227,14 @@ async def score_sections(
     texts: tuple[str | None, str | None],
     states: tuple[State, State],
 ) -> Verdict:
-    """One turn's verdict from those of its sections, both at once.
+    """One turn's verdict from its sections, scored concurrently.
 
     Args:
-        score: Scores one text: section, environment, text, state.
-        is_copied: Whether a prediction with the observation's words is wrong for that alone.
-        env_name: Environment of the turn.
+        score: Scores one text, given section, environment, text and state.
+        is_copied: Whether a prediction with the observation's words is wrong.
+        env_name: The turn's environment.
         texts: Observation and prediction.
-        states: Before and after the action.
+        states: States before and after the action.
     """
     given = [
         (section, text, state)

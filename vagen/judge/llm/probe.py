@@ -1,4 +1,4 @@
-"""One question to an endpoint, to see that it answers as a judge must."""
+"""Asks an endpoint one question to check that it can serve as a judge."""
 
 import asyncio
 import time
@@ -15,11 +15,11 @@ _TEXT, _TRUTH = "the door is left", '{"door": "left"}'
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How an endpoint answered."""
+    """Result of a probe."""
 
     seconds: float
     problem: str = ""
-    """Why there was no answer; empty if there was."""
+    """Error message; empty if there was an answer."""
 
 
 async def probe(
@@ -29,12 +29,12 @@ async def probe(
 
     Args:
         config: The endpoint.
-        key: Where the section stands, for messages.
-        seconds: For all attempts that `config` allows; None makes one attempt.
+        key: Dotted key of the section, for messages.
+        seconds: Timeout for all attempts of `config`; None makes one attempt.
 
     Raises:
-        EndpointError: The endpoint refuses the key or does not know the model, or there is no
-            key.
+        EndpointError: The endpoint rejects the key or does not know the model, or the key is
+            missing.
     """
     start = time.monotonic()
     once = config if seconds is not None else config.model_copy(update={"retries": 0})

@@ -1,9 +1,8 @@
-"""What the language model is asked, and what it may answer. Versioned: see `PROMPT_VERSION`.
+"""Prompts for the language model, and the format of its answers. Versioned: `PROMPT_VERSION`.
 
-The user message is one JSON document and nothing else; the instructions are in the system message.
-Whatever the text under judgement holds, it stays the value of one field: quotes and line ends are
-escaped by JSON, and so are the characters that chat templates, tags and mark-up are made of. No
-answer is read but what the schema allows.
+The user message is one JSON document; the instructions are in the system message. The judged text
+can only be the value of one field: JSON escapes quotes and line ends, and the special characters of
+chat templates, tags and mark-up are escaped too. Answers must match the schema.
 """
 
 import json
@@ -17,22 +16,22 @@ from vagen.envs.claims import Claim
 from vagen.judge.llm.client import Question
 
 PROMPT_VERSION = 2
-"""Raised by every change of what is asked: answers to other prompts are not these."""
+"""Version of the prompts; answers to other versions are not reused."""
 
 _ESCAPED = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>{}[]|`&#"}
 
 
 class Role(StrEnum):
-    """What is asked about which text."""
+    """Task of a request."""
 
     CURRENT_VERIFIER = "current_verifier"
-    """Whether what the agent says it sees is true."""
+    """Whether the agent's description of the observation is true."""
     NEXT_VERIFIER = "next_verifier"
-    """Whether what the agent predicts came true."""
+    """Whether the agent's prediction came true."""
     CURRENT_EXTRACTOR = "current_extractor"
-    """What the agent claims to see."""
+    """Claims of the agent's description."""
     NEXT_EXTRACTOR = "next_extractor"
-    """What the agent claims to come."""
+    """Claims of the agent's prediction."""
 
 
 def _close(schema: dict[str, Any]) -> None:
@@ -64,7 +63,7 @@ class Verification(_Answer):
 
 @cache
 def claims_answer(kinds: tuple[type[Claim], ...]) -> type[BaseModel]:
-    """Form of the answer to `claims_extractor`: `claims`, each with the words that it rests on."""
+    """Answer of `claims_extractor`: `claims`, each with the words that it is based on."""
     make: Any = create_model
     options: list[Any] = []
     for kind in kinds:
@@ -115,12 +114,12 @@ _CLAIMS = (
 
 
 def verifier(role: Role, text: str, truth: str) -> Question:
-    """Asks whether `text` is true.
+    """A question whether `text` is true.
 
     Args:
         role: One of the verifiers.
-        text: Normalised text under judgement.
-        truth: True description of the state it speaks of.
+        text: The judged text, normalised.
+        truth: Description of the true state.
     """
     system = _VERIFIER.format(tense=_tense(role), treatment=_TREATMENT)
     user = _document(truth=truth, statement=text)
@@ -128,12 +127,12 @@ def verifier(role: Role, text: str, truth: str) -> Question:
 
 
 def claims_extractor(role: Role, text: str, kinds: tuple[type[Claim], ...]) -> Question:
-    """Asks which claims `text` makes; the truth is not told.
+    """A question about the claims of `text`, without the truth.
 
     Args:
         role: One of the extractors.
-        text: Normalised text under judgement.
-        kinds: Claims that there are in the environment.
+        text: The judged text, normalised.
+        kinds: The environment's claims.
     """
     forms = "\n".join(f"- `{kind.claim_name()}`: {kind.phrase}{_told(kind)}" for kind in kinds)
     system = _CLAIMS.format(tense=_tense(role), treatment=_TREATMENT, forms=forms)
@@ -143,7 +142,7 @@ def claims_extractor(role: Role, text: str, kinds: tuple[type[Claim], ...]) -> Q
 
 
 def _told(kind: type[Claim]) -> str:
-    """What the slots of a claim can take, where that is a choice or described, and its hint."""
+    """The possible values of a claim's slots, if choices or described, and its hint."""
     told = []
     for name, field in kind.model_fields.items():
         options = get_args(field.annotation)
@@ -159,7 +158,7 @@ def _tense(role: Role) -> str:
 
 
 def _document(**fields: str) -> str:
-    """JSON in which nothing of a field's text can be taken for anything but text."""
+    """JSON that escapes anything in a field's text that could be more than text."""
     body = {name: json.dumps(text, ensure_ascii=False) for name, text in fields.items()}
     inner = ", ".join(f'"{name}": {text.translate(_ESCAPED)}' for name, text in body.items())
     return f"{{{inner}}}"

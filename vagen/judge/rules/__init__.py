@@ -1,4 +1,4 @@
-"""Rules by environment: what a rule judge, a cascade and a calibration know of its states."""
+"""Rules by environment, for rule judges, cascades and calibrations."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ __all__ = ["Reading", "Rules", "rules_for"]
 
 
 def rules_for(env_name: str, env_config: EnvConfig | None = None) -> Rules[Any, Any] | None:
-    """The rules of an environment as configured; None if it does not say what its texts claim.
+    """The rules of an environment with its options; None if it declares no claims.
 
     Args:
         env_name: Name of the environment.
-        env_config: Its options; None stands for the defaults.
+        env_config: Its options; None for the defaults.
     """
     env = get_environment(env_name).load()
     return ClaimRules(env, env_config) if env.claims else None

@@ -1,4 +1,4 @@
-"""What the rules of an environment are: how a text is read, and how it compares with the truth."""
+"""The interface of an environment's rules: parse a text, and compare it with the truth."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -13,67 +13,67 @@ ContentT = TypeVar("ContentT")
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[ContentT]):
-    """What a text was read as. It depends on the text alone, so it is read once and kept."""
+    """Result of parsing a text. Depends on the text only, so it can be cached."""
 
     content: ContentT
-    """Whatever the environment's rules make of a text."""
+    """Environment-specific content of a text."""
     flags: tuple[str, ...] = field(default=())
-    """Why the text is worth no score whatever the truth, e.g. `no_entity`, `contradiction`."""
+    """Reasons for score 0 whatever the truth, e.g. `no_entity`, `contradiction`."""
     understood: bool = True
-    """Every word and mark that could bear on the meaning was used. A text that is not understood
-    claims nothing for a judge of rules alone; a cascade hands it to the next judge."""
+    """Whether every meaningful word and mark was used. Otherwise the text has no score from rules
+    alone, and a cascade passes it to the next judge."""
 
 
 class Rules(ABC, Generic[ContentT, TruthT]):
-    """Reads the state texts of one environment and scores them against its states.
+    """Parses state texts of one environment and scores them against its states.
 
-    Instances are immutable: `read` depends on the text alone, `truth` on the state alone, so that
-    both can be kept, and `score` is what is paid per statement.
+    Instances are immutable: `read` depends only on the text and `truth` only on the state, so both
+    can be cached, and `score` is the cost per statement.
     """
 
     env_name: str
     vocabulary: frozenset[str]
-    """Lower-case words of state descriptions. A run of them in a prompt is no text of its own, so
-    that it is no copying to write them; texts that differ in one of them are no near duplicates."""
+    """Lower-case words of state descriptions. Using them is not copying from the prompt, and texts
+    that differ in one of them are not near duplicates."""
 
     @classmethod
     def from_config(cls, env_config: EnvConfig | None) -> "Rules[Any, Any]":
-        """The rules for an environment as it is configured; None stands for its defaults."""
+        """The rules of an environment with these options; None for the defaults."""
         del env_config
         return cls()
 
     @abstractmethod
     def read(self, text: str) -> Reading[ContentT]:
-        """What `text` claims; never raises, whatever the text is."""
+        """Parses the claims of `text`; never raises."""
 
     @abstractmethod
     def truth(self, state: State) -> TruthT:
-        """What a right description of `state` would claim."""
+        """The claims of a correct description of `state`."""
 
     @abstractmethod
     def score(self, content: ContentT, truth: TruthT) -> tuple[float, tuple[str, ...]]:
-        """How well a reading without flags matches the truth.
+        """Scores a reading without flags against the truth.
 
         Returns:
-            A score in [0, 1], and why it is 0 where the truth shows that the text is worth none
-            (e.g. two places of an object of which there is only one).
+            A score in [0, 1], and reasons for a score of 0 that depend on the truth (e.g. two
+            places of an object that exists once).
         """
 
     def recall(self, content: ContentT, truth: TruthT) -> float:
-        """How much of the truth a text claims, whatever else it claims, in [0, 1].
+        """Share of the truth that a text claims, ignoring wrong claims, in [0, 1].
 
-        What a judge without a gate pays for (`judge.gate`); by default the same as `score`.
+        The score of a judge without a gate (`judge.gate`); by default the same as `score`.
         """
         return self.score(content, truth)[0]
 
     @abstractmethod
     def has_changed(self, content: ContentT, before: TruthT, after: TruthT) -> bool:
-        """Whether what a reading speaks of became different, at the precision it speaks with."""
+        """Whether something that a reading describes has changed, at its precision."""
 
     @abstractmethod
     def describe(self, state: State) -> str:
-        """The truth in words, for a judge that is a language model."""
+        """The truth in words, for a language model as judge."""
 
     @abstractmethod
     def canonical(self, state: State) -> str:
-        """What the truth depends on, as a text that is equal for equal truths: a cache key."""
+        """A cache key of the truth: equal for equal truths."""

@@ -1,4 +1,4 @@
-"""Rules of an environment that says what its state texts can claim (`AgentEnv.claims`)."""
+"""Rules of an environment that declares the claims of its state texts (`AgentEnv.claims`)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +13,10 @@ MOST_MENTIONS = 3
 
 
 class ClaimRules(Rules[Claims, Claims]):
-    """Reads a text as its environment does, and scores what it claims."""
+    """Parses texts with the environment's reader, and scores their claims."""
 
     def __init__(self, env: type[AgentEnv], config: EnvConfig | None = None) -> None:
-        """Makes the rules of an environment as it is configured; None stands for its defaults."""
+        """Creates the rules of an environment with these options; None for the defaults."""
         self.env, self.config = env, config or env.config_class()
         self.kinds = {kind.claim_name(): kind for kind in env.claims_of(self.config)}
         self.env_name = env.env_name
@@ -29,7 +29,7 @@ class ClaimRules(Rules[Claims, Claims]):
         return Reading((), understood=False) if found is None else self.reading_of(found)
 
     def reading_of(self, found: Sequence[Claim]) -> Reading[Claims]:
-        """What these claims are worth whatever the truth is."""
+        """A reading of these claims, with flags that do not depend on the truth."""
         flags = []
         if not found:
             flags.append("no_entity")
@@ -43,7 +43,7 @@ class ClaimRules(Rules[Claims, Claims]):
         return Reading(claims, tuple(flags))
 
     def quoted(self, given: Sequence[dict[str, Any]], text: str) -> list[Claim]:
-        """The claims that a language model found, those whose quote stands in the text."""
+        """A language model's claims whose quotes occur in the text."""
         found = []
         for fields in given:
             quote = " ".join(fields["quote"].lower().split())
@@ -54,18 +54,18 @@ class ClaimRules(Rules[Claims, Claims]):
         return found
 
     def truth(self, state: State) -> Claims:
-        """What a complete description claims."""
+        """The claims of a complete description."""
         return tuple(self.env.truth(state, self.config))
 
     def score(self, content: Claims, truth: Claims) -> tuple[float, tuple[str, ...]]:
-        """The environment's own; a list of far more than there is is worth nothing."""
+        """The environment's score; 0 for a list of far more claims than the truth has."""
         kinds, facts = list(map(type, content)), list(map(type, truth))
         if any(kinds.count(kind) > kind.most(facts.count(kind)) for kind in set(kinds)):
             return 0.0, ("listing",)
         return self.env.score_claims(content, truth, self.config), ()
 
     def recall(self, content: Claims, truth: Claims) -> float:
-        """The part of the truth's slots that some claim about the same has right."""
+        """Share of the truth's slots that some claim about the same subject has right."""
         slots = [
             any(getattr(claim, slot) == getattr(fact, slot) for claim in about)
             for fact in truth
@@ -76,7 +76,7 @@ class ClaimRules(Rules[Claims, Claims]):
         return sum(slots) / len(slots) if slots else 0.0
 
     def has_changed(self, content: Claims, before: Claims, after: Claims) -> bool:
-        """Whether something became different of what a text speaks of."""
+        """Whether something that a text describes has changed."""
         topics = {claim.topic() for claim in content}
         then, now = ([c for c in claims if c.topic() in topics] for claims in (before, after))
         for fact in then:
@@ -91,5 +91,5 @@ class ClaimRules(Rules[Claims, Claims]):
         return write_claims(self.truth(state))
 
     def canonical(self, state: State) -> str:
-        """The same: what no claim speaks of changes no verdict."""
+        """The same: other parts of the state do not affect verdicts."""
         return self.describe(state)
