@@ -1,4 +1,4 @@
-"""Directories on disk: whole or absent, checked by digest, kept in stores by URI."""
+"""Atomic directories on disk, verified by digest and kept in stores by URI."""
 
 from vagen.storage.commit import commit_directory, publish_manifest, remove_all_stale, reuse_file
 from vagen.storage.errors import CorruptArtifact, StorageError, StoreAway, storage_errors

@@ -1,4 +1,4 @@
-"""What an S3 store can do without: remains of writers that died, and runs that are too old."""
+"""Finds garbage in an S3 store: remains of dead writers, and expired runs."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -10,36 +10,36 @@ from vagen.storage.manifest import MANIFEST
 from vagen.storage.s3 import DATA, LOCK, S3Store, data_id
 
 RUN = "config/experiment.yaml"
-"""What a folder of the store has that is a run's."""
+"""Folders that identify a run in the store."""
 
 
 @dataclass(slots=True)
 class Removal:
-    """Something to remove, and why."""
+    """Objects to remove, and why."""
 
     what: str
-    """Key or name below the store."""
+    """Key or name in the store."""
     why: str
     newest: datetime
-    """Time of its last change, by the server's clock."""
+    """Last modification by the server's clock."""
     size: int = 0
-    """Bytes, where they are known."""
+    """Bytes, if known."""
     objects: list[str] = field(default_factory=list)
-    """Names below the store; manifests come first, so that nothing looks whole that is not."""
+    """Names in the store; manifests come first, so that remains do not look complete."""
     upload: dict[str, Any] | None = None
-    """An upload in parts."""
+    """A multipart upload to abort."""
 
 
 def find_garbage(store: S3Store, older_than: timedelta, expire: timedelta | None) -> list[Removal]:
-    """What `remove` may take away.
+    """Lists what `remove` may delete.
 
-    That is: files of no manifest, locks and unfinished uploads that nobody has added to for the
-    time of `older_than`; and with `expire`, whole runs in which nothing changed for that time.
+    These are files without a manifest, locks and unfinished uploads that have not changed for
+    `older_than`; and with `expire`, whole runs that have not changed for that time.
 
     Args:
-        store: The store, looked at as a whole.
-        older_than: Younger remains may be of a writer at work.
-        expire: Age of runs to remove; None removes none.
+        store: The whole store.
+        older_than: Minimum age of remains, as younger ones may belong to a running writer.
+        expire: Age of runs to remove; None keeps all.
 
     Raises:
         StorageError: The store cannot be read.
@@ -61,7 +61,7 @@ def find_garbage(store: S3Store, older_than: timedelta, expire: timedelta | None
 
 
 def remove(store: S3Store, removal: Removal) -> None:
-    """Removes it.
+    """Removes objects or aborts an upload.
 
     Raises:
         StorageError: The store cannot be written.
@@ -75,7 +75,7 @@ def remove(store: S3Store, removal: Removal) -> None:
 
 
 def _remains(store: S3Store, entries: dict[str, dict[str, Any]]) -> Iterator[Removal]:
-    """Files by the folder that a manifest would name, where none does; and locks."""
+    """Files without a manifest, by folder; and locks."""
     folders: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for name in entries:
         for kind in (DATA, LOCK):
@@ -98,7 +98,7 @@ def _remains(store: S3Store, entries: dict[str, dict[str, Any]]) -> Iterator[Rem
 
 
 def _runs(entries: dict[str, dict[str, Any]], before: datetime) -> dict[str, Removal]:
-    """Runs in which nothing changed since a time, by the prefix of their objects."""
+    """Runs that have not changed since a time, by the prefix of their objects."""
     found = {}
     for root in [name.removesuffix(RUN) for name in entries if name.endswith(f"/{RUN}")]:
         names = [name for name in entries if name.startswith(root)]

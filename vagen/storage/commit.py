@@ -1,8 +1,8 @@
-"""Directories that appear whole or not at all.
+"""Directories that appear atomically.
 
-A step writes into a hidden folder beside its destination; when it is done the folder gets a
-manifest, is flushed to the disk and renamed. Whatever kills the process before the rename leaves
-the destination as it was, and the next attempt removes the remains.
+A step writes into a hidden folder next to its destination. Then the folder gets a manifest, is
+flushed to disk and renamed. If the process is killed before the rename, the destination is
+unchanged, and the next attempt removes the remains.
 """
 
 import fcntl
@@ -32,22 +32,22 @@ def commit_directory(
     replace: bool = False,
     known: Mapping[str, FileEntry] | None = None,
 ) -> Iterator[Path]:
-    """Yields a folder to write into; it becomes `final` when the block ends without an error.
+    """Yields a folder that becomes `final` if the block ends without an error.
 
     Args:
-        final: where the directory shall appear; its parents are made.
-        kind: what it holds, e.g. `rollout`.
-        schema_version: version of the layout of its files.
-        payload: goes into the manifest, JSON-able. It is read when the block ends, so the block
-            may fill the mapping that was passed.
-        replace: put the new directory in the place of an existing one.
-        known: digests that were taken as files were written; the others are taken when the block
-            ends. Like the payload it is read then.
+        final: Path of the directory; parents are created.
+        kind: Kind of its content, e.g. `rollout`.
+        schema_version: Version of its file layout.
+        payload: JSON-serialisable part of the manifest, read when the block ends, so the block may
+            fill the mapping.
+        replace: Whether to replace an existing directory.
+        known: Digests computed while files were written, read when the block ends; others are
+            computed then.
 
     Raises:
-        StorageError: if `final` exists and `replace` is not set, or if the folder cannot be
-            written (full disk, read-only, a file in the way): says which folder and what to do.
-        Superseded: if a newer attempt took over the work; see `vagen.storage.writer`.
+        StorageError: `final` exists without `replace`, or the folder cannot be written (full disk,
+            read-only, a file in the way); the message says which folder and what to do.
+        Superseded: A newer attempt took over the work; see `vagen.storage.writer`.
     """
     final = Path(final).absolute()
     _check_destination(final, replace)
@@ -66,9 +66,9 @@ def commit_directory(
 
 @contextmanager
 def partial_directory(final: Path) -> Iterator[Path]:
-    """Yields a hidden folder beside `final`, locked by this process and removed at the end.
+    """Yields a hidden folder next to `final`, locked by this process and removed at the end.
 
-    Errors of the disk inside the block become `StorageError`.
+    Disk errors inside the block become `StorageError`.
     """
     with storage_errors(final.parent):
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -102,14 +102,13 @@ def publish(partial: Path, final: Path, *, replace: bool = False) -> None:
 
 
 def publish_manifest(final: Path, content: bytes) -> None:
-    """Makes `final` a folder that holds a manifest alone, in the place of what was there.
+    """Replaces `final` by a folder with only a manifest.
 
-    It says what was committed; the files that it names are elsewhere. See
-    `vagen.storage.materialize`.
+    It describes committed files that are elsewhere; see `vagen.storage.materialize`.
 
     Raises:
-        StorageError: if the folder cannot be written.
-        CorruptArtifact: if the content is no manifest.
+        StorageError: The folder cannot be written.
+        CorruptArtifact: The content is not a manifest.
     """
     parse_manifest(content, str(final / MANIFEST))
     with partial_directory(final) as partial:
@@ -118,16 +117,16 @@ def publish_manifest(final: Path, content: bytes) -> None:
 
 
 def remove_stale(final: Path) -> list[Path]:
-    """Removes what dead attempts to write `final` left; a live attempt holds a lock and is kept.
+    """Removes remains of dead attempts to write `final`; live attempts hold a lock.
 
     Returns:
-        The folders that were removed.
+        The removed folders.
     """
     return _remove_unlocked(final.parent, f"{glob.escape(_prefix(final))}*")
 
 
 def remove_all_stale(parent: Path) -> list[Path]:
-    """As `remove_stale`, of every folder that was to be in `parent`."""
+    """`remove_stale` for all folders in `parent`."""
     return _remove_unlocked(parent, ".*.partial-*")
 
 
@@ -144,9 +143,9 @@ def _remove_unlocked(parent: Path, pattern: str) -> list[Path]:
 
 
 def reuse_file(source: Path, target: Path) -> None:
-    """Makes `target` the same file as `source`: a hard link where possible, otherwise a copy.
+    """Makes `target` a hard link to `source` if possible, otherwise a copy.
 
-    Files of committed directories never change, so sharing their bytes is safe.
+    Sharing is safe, since files of committed directories never change.
     """
     try:
         os.link(source, target)
@@ -163,7 +162,7 @@ def _check_destination(final: Path, replace: bool) -> None:
 
 
 def _replace(partial: Path, final: Path) -> None:
-    """Two renames; a kill between them leaves no `final`, which reads as a step not yet done."""
+    """Renames twice; a kill in between leaves no `final`, which looks like an unfinished step."""
     aside = _beside(final)
     final.rename(aside)
     partial.rename(final)
@@ -181,7 +180,7 @@ def _prefix(final: Path) -> str:
 
 
 def _lock(directory: Path) -> int | None:
-    """Takes the directory's lock, which dies with the process; None if it is not to be had."""
+    """Locks the directory until the process ends; None if it is locked."""
     try:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:

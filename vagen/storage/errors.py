@@ -1,4 +1,4 @@
-"""Errors of storage, worded for the person who has to act on them."""
+"""Storage errors, with messages for users."""
 
 import errno
 from collections.abc import Iterator
@@ -18,26 +18,26 @@ _ADVICE = {
     errno.EIO: "the disk reports an input/output error: check the device",
 }
 _ANYWHERE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-"""Conditions of the disk: they concern the folder even if the error names no path in it."""
+"""Errors of the disk, which concern the folder even if they name no path in it."""
 
 
 class StorageError(ValueError):
-    """A folder that cannot be read or written: says which folder, why, and what to do."""
+    """A folder that cannot be read or written; the message says which, why, and what to do."""
 
 
 class StoreAway(StorageError):
-    """A store that does not answer, or cannot now: the same request may succeed later."""
+    """A store that does not respond or is temporarily failing; a retry may succeed."""
 
 
 class CorruptArtifact(StorageError):
-    """A file that is not what its manifest says: names the file and both digests."""
+    """A file that differs from its manifest; the message has its name and both digests."""
 
 
 @contextmanager
 def storage_errors(folder: Path) -> Iterator[None]:
-    """Turns the operating system's errors about `folder` into `StorageError`.
+    """Converts `OSError` about `folder` to `StorageError`.
 
-    Errors about other paths pass unchanged, so that a caller's own `OSError` keeps its meaning.
+    Passes errors about other paths unchanged.
     """
     try:
         yield

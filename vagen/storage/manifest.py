@@ -1,4 +1,4 @@
-"""The manifest of a committed directory: what is in it, and the digests to check it by."""
+"""The manifest of a committed directory: its files and their digests."""
 
 import errno
 import hashlib
@@ -16,11 +16,11 @@ from vagen.storage.errors import CorruptArtifact, StorageError, storage_errors
 MANIFEST = "manifest.json"
 T = TypeVar("T")
 THREADS = 8
-"""Files that are written, read or hashed side by side; none of it holds the interpreter's lock."""
+"""Number of threads for writing, reading and hashing files, which release the GIL."""
 _SETTLED_NS = 10**9
-"""A file that changed no later than this ago may change again within the same clock tick."""
+"""A file modified more recently may change again within the same clock tick."""
 _known_digests: dict[tuple[int, ...], str] = {}
-"""By device, inode, size and times of a file, which are others once anything is written to it."""
+"""Digests by device, inode, size and times of a file, which change when it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,43 +34,43 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a committed directory holds."""
+    """Content of a committed directory."""
 
     kind: str
     schema_version: int
     created: str
     """UTC, ISO 8601; not part of the digest."""
     payload: dict[str, Any] = field(default_factory=dict)
-    """What the writer had to say, JSON-able."""
+    """JSON-serialisable data of the writer."""
     files: dict[str, FileEntry] = field(default_factory=dict)
-    """By path relative to the directory, with forward slashes."""
+    """Files by path relative to the directory, with forward slashes."""
 
     @property
     def digest(self) -> str:
-        """SHA-256 of everything but `created`: equal content has an equal digest."""
+        """SHA-256 of everything but `created`; equal for equal content."""
         return directory_digest(self)
 
     def part(self, folder: str) -> dict[str, FileEntry]:
-        """The files in a folder of the directory, or the file of that name; all if it is empty."""
+        """Files in a subfolder, or the file of that name; all for an empty name."""
         start = f"{folder}/" if folder else ""
         return {n: entry for n, entry in self.files.items() if n == folder or n.startswith(start)}
 
     def to_json(self) -> str:
-        """The text of `manifest.json`; it ends with the digest of the rest."""
+        """Text of `manifest.json`, which ends with the digest of the rest."""
         return json.dumps({**_body(self), "created": self.created, "digest": self.digest}, indent=2)
 
 
 def directory_digest(manifest: Manifest) -> str:
     """SHA-256 of a manifest's kind, schema version, payload and file digests.
 
-    The time of creation is left out: two runs that wrote the same have the same digest.
+    The creation time is excluded, so equal content has an equal digest.
     """
     text = json.dumps(_body(manifest), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, hexadecimal; a process reads a file once while it is unchanged."""
+    """SHA-256 of a file, hexadecimal; cached in the process while the file is unchanged."""
     with path.open("rb") as file:
         stat = os.fstat(file.fileno())
         times = stat.st_mtime_ns, stat.st_ctime_ns
@@ -94,11 +94,11 @@ def scan_files(
     """Entries of every file below `directory` except its manifest, sorted by path.
 
     Args:
-        directory: Is looked through; several files are read at a time.
-        known: Entries of files by name that need not be read.
+        directory: The directory, whose files are read in parallel.
+        known: Known entries by name; these files are not read.
 
     Raises:
-        StorageError: if something below is neither a file nor a folder (a link, a socket).
+        StorageError: An entry is neither a file nor a folder (a link, a socket).
     """
     names = []
     for path in sorted(directory.rglob("*")):
@@ -116,17 +116,17 @@ def scan_files(
 def write_files(
     directory: Path, writers: Mapping[str, Callable[[Path], None]]
 ) -> dict[str, FileEntry]:
-    """Writes files side by side; each is hashed as soon as it is written, from the page cache.
+    """Writes files in parallel; each is hashed right after writing, from the page cache.
 
     Args:
-        directory: They get in; exists.
-        writers: By name in it, what writes a file, or a folder of files, at the path it is given.
+        directory: An existing folder.
+        writers: Functions by name that write a file or folder at the given path.
 
     Returns:
-        Entries of all files, as `commit_directory` takes them.
+        Entries of all files, for `commit_directory`.
 
     Raises:
-        OSError: A file could not be written; the others are, all the same.
+        OSError: A file could not be written; all others are.
     """
 
     def write(name: str) -> dict[str, FileEntry]:
@@ -134,7 +134,7 @@ def write_files(
         try:
             writers[name](path)
         except Exception as error:
-            # Libraries that write files by themselves (safetensors, Arrow) say it in text alone.
+            # Libraries with native writers (safetensors, Arrow) report it only in the message.
             if isinstance(error, OSError) or os.strerror(errno.ENOSPC) not in str(error):
                 raise
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
@@ -149,11 +149,11 @@ def write_files(
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Reads `manifest.json` and checks it against its own digest, not the files against it.
+    """Reads `manifest.json` and checks its own digest, but not the files.
 
     Raises:
-        StorageError: if there is no such folder or it was never committed.
-        CorruptArtifact: if the manifest was changed or cut.
+        StorageError: The folder does not exist or was never committed.
+        CorruptArtifact: The manifest was changed or truncated.
     """
     path = Path(directory) / MANIFEST
     if not path.is_file():
@@ -167,14 +167,14 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def parse_manifest(content: bytes, name: str) -> Manifest:
-    """A manifest from its bytes, checked against its own digest.
+    """Parses a manifest and checks its own digest.
 
     Args:
-        content: Of `manifest.json`.
-        name: Where it is from, for messages.
+        content: Bytes of `manifest.json`.
+        name: Its source, for messages.
 
     Raises:
-        CorruptArtifact: if it was changed or cut.
+        CorruptArtifact: It was changed or truncated.
     """
     try:
         data = json.loads(content)
@@ -204,15 +204,15 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
 def verify_directory(directory: Path, part: str = "") -> Manifest:
     """Checks every file of a committed directory against the manifest.
 
-    Files that the manifest does not name are ignored.
+    Files that are not in the manifest are ignored.
 
     Args:
-        directory: the committed directory.
-        part: a folder or file in it: only that is checked.
+        directory: The committed directory.
+        part: A folder or file in it, to check only that.
 
     Raises:
-        StorageError: if the folder does not exist or was never committed.
-        CorruptArtifact: if a file is missing or differs; names it and both digests.
+        StorageError: The folder does not exist or was never committed.
+        CorruptArtifact: A file is missing or differs; the message has both digests.
     """
     directory = Path(directory)
     manifest = read_manifest(directory)
@@ -226,7 +226,7 @@ def verify_directory(directory: Path, part: str = "") -> Manifest:
 
 
 def check_present(directory: Path, manifest: Manifest, names: Iterable[str]) -> None:
-    """Looks whether files of a directory are there.
+    """Checks that files of a directory exist.
 
     Raises:
         CorruptArtifact: One is missing.
@@ -240,7 +240,7 @@ def check_present(directory: Path, manifest: Manifest, names: Iterable[str]) -> 
 
 
 def check_digest(path: Path, entry: FileEntry, found: str) -> None:
-    """Compares what was found of a file with what its manifest says.
+    """Compares the entry of a file with its manifest.
 
     Raises:
         CorruptArtifact: They differ.
@@ -265,7 +265,7 @@ def _body(manifest: Manifest) -> dict[str, Any]:
 
 
 def _in_threads(function: Callable[[str], T], names: Iterable[str]) -> list[T]:
-    """Results in order; the first error in order is raised once all have ended."""
+    """Results in order; raises the first error in order after all have ended."""
     with ThreadPoolExecutor(THREADS) as pool:
         return list(pool.map(function, names))
 

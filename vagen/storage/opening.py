@@ -1,4 +1,4 @@
-"""Which store a URI means."""
+"""Opens a store by URI."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +17,10 @@ def open_store(uri: str | Path, options: "S3Config | None" = None) -> Store:
 
     Args:
         uri: Where the store is.
-        options: How an S3 server is reached; others need none.
+        options: Options of an S3 server; unused otherwise.
 
     Raises:
-        StorageError: if there is no store for the URI's scheme, or the URI makes no sense.
+        StorageError: There is no store for the URI's scheme, or the URI is invalid.
     """
     text = str(uri)
     scheme, separator, _ = text.partition("://")
@@ -44,7 +44,7 @@ def _open_local(uri: str, options: "S3Config | None") -> Store:
 
 
 def _open_s3(uri: str, options: "S3Config | None") -> Store:
-    # Loaded where it is used: boto3 takes long, and most steps need none.
+    # Imported on use: boto3 loads slowly, and most steps do not need it.
     from vagen.storage.s3 import S3Store
 
     return S3Store(uri, options)
@@ -54,4 +54,4 @@ SCHEMES: dict[str, Callable[[str, "S3Config | None"], Store]] = {
     "file": _open_local,
     "s3": _open_s3,
 }
-"""Stores by URI scheme."""
+"""Functions that open a store, by URI scheme."""

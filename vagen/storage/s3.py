@@ -1,15 +1,14 @@
-"""A store in a bucket of an S3 server: AWS's, or any other that speaks its language.
+"""A store in a bucket of AWS S3 or a compatible server.
 
-Of a committed directory under the key `runs/a/levels` there are
+A committed directory with the key `runs/a/levels` consists of
 
     runs/a/levels/manifest.json                 the directory's own, byte by byte
     runs/a/levels/.data/4f1d…/levels.json       its files, below the SHA-256 of manifest.json
 
-The files are put first and the manifest last: it is what makes the directory exist, for everyone at
-once and as a whole, because a reader goes by the manifest that it got. A writer that dies leaves
-files that no manifest names; who puts the same directory again goes on with them, and
-`vagen.storage.collect` removes the rest. Writers of one key take turns for the moment in which the
-manifest changes (`vagen.storage.s3_lock`).
+Files are uploaded first and the manifest last. The manifest makes the directory exist atomically,
+since readers go by the manifest that they got. A writer that dies leaves files without a manifest;
+another upload of the same directory reuses them, and `vagen.storage.collect` removes the rest.
+Writers of one key take turns only while the manifest changes (`vagen.storage.s3_lock`).
 """
 
 import hashlib
@@ -41,7 +40,7 @@ DATA, LOCK = ".data", ".lock"
 _MISSING = ("NoSuchKey", "404")
 _CHANGED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409", *_MISSING)
 _READS = 3
-"""Times that a directory is read which changes meanwhile."""
+"""Number of attempts to read a directory that changes meanwhile."""
 
 
 class S3Store:
@@ -49,10 +48,10 @@ class S3Store:
 
     Args:
         uri: `s3://bucket` or `s3://bucket/prefix`.
-        options: How to reach the server.
+        options: Options of the server.
 
     Raises:
-        StorageError: The URI or the options make no sense. The server is not asked yet.
+        StorageError: The URI or the options are invalid. There is no request yet.
     """
 
     def __init__(self, uri: str, options: S3Config | None = None) -> None:
@@ -62,7 +61,7 @@ class S3Store:
         self.client: Any = make_client(self.options)
         self._transfer = Transfer(self.client, self.bucket, self.options)
         self._conditional = True
-        """Whether the server knows conditional writes, until it says no."""
+        """Whether the server supports conditional writes; assumed until it rejects one."""
 
     def put_directory(
         self,
@@ -104,7 +103,7 @@ class S3Store:
                         publish(partial, target)
                     return target
                 except CorruptArtifact:
-                    # It may have been replaced while it was read.
+                    # It may have been replaced during the download.
                     if (newer := self.manifest(key)) == content:
                         raise
                     content = newer
@@ -157,9 +156,9 @@ class S3Store:
         return found[0] if found else None
 
     def objects(self, start: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-        """Objects whose name below the store begins with `start`: that name, and what is listed.
+        """Objects whose name in the store starts with `start`: that name, and the listed entry.
 
-        This is `Size` in bytes, `LastModified`, and `Key`, the name in the bucket.
+        The entry has `Size` in bytes, `LastModified`, and `Key`, the name in the bucket.
         """
         whole = self._name(start)
         skip = len(whole) - len(start)
@@ -172,7 +171,7 @@ class S3Store:
                     yield entry["Key"][skip:], entry
 
     def uploads(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Every upload in parts that was begun and not ended: name below the store, and entry."""
+        """All unfinished multipart uploads: name in the store, and entry."""
         start = self._name("")
         with s3_errors(self.uri):
             pages = self.client.get_paginator("list_multipart_uploads").paginate(
@@ -183,7 +182,7 @@ class S3Store:
                     yield entry["Key"].removeprefix(start), entry
 
     def delete_objects(self, names: Sequence[str]) -> None:
-        """Removes objects by their names below the store."""
+        """Removes objects by their names in the store."""
         with s3_errors(self.uri):
             in_parallel(
                 lambda name: self._delete_object(self._name(name)),
@@ -192,7 +191,7 @@ class S3Store:
             )
 
     def abort_upload(self, entry: dict[str, Any]) -> None:
-        """Ends an upload of `uploads` and frees its parts."""
+        """Aborts an upload of `uploads` and frees its parts."""
         with s3_errors(self.uri):
             try:
                 self.client.abort_multipart_upload(
@@ -203,10 +202,10 @@ class S3Store:
                     raise
 
     def _settled(self, key: str, content: bytes, manifest: Manifest, replace: bool) -> bool:
-        """Whether `key` holds the directory already.
+        """Whether `key` already has the directory.
 
         Raises:
-            StorageError: It holds another, and that is not to be replaced.
+            StorageError: It has another, which must not be replaced.
         """
         found = self._current(key)
         if found is None:
@@ -227,10 +226,10 @@ class S3Store:
         replace: bool,
         guard: Callable[[], None] | None,
     ) -> bool:
-        """Makes the files that are there a directory, in the place of another if need be.
+        """Makes the uploaded files a directory, which may replace another.
 
         Returns:
-            Whether that is done; otherwise somebody was faster, and all has to be looked at again.
+            False if another writer was faster, and everything must be checked again.
         """
         content = (source / MANIFEST).read_bytes()
         folder = self._data_folder(key, content)
@@ -258,10 +257,10 @@ class S3Store:
         return hold(self.client, self.bucket, self._name(f"{key}/{LOCK}/"), self._transfer.put)
 
     def _put_manifest(self, key: str, content: bytes, tag: str | None) -> bool:
-        """Writes it, if what is there still has the ETag `tag` (None: if nothing is there).
+        """Writes the manifest if the existing one has the ETag `tag` (None: if there is none).
 
         Returns:
-            Whether it was written. Servers that know no conditional writes always do.
+            Whether it was written; always True on servers without conditional writes.
         """
         name = self._name(f"{key}/{MANIFEST}")
         if self._conditional:
@@ -279,7 +278,7 @@ class S3Store:
         return True
 
     def _fetch(self, key: str, content: bytes, folder: Path, part: str) -> None:
-        """Fills a folder with the files of a manifest, and checks them."""
+        """Downloads the files of a manifest into a folder and verifies them."""
         uri = f"{self.uri}/{key}"
         manifest = parse_manifest(content, f"{uri}/{MANIFEST}")
         (folder / MANIFEST).write_bytes(content)
@@ -295,7 +294,7 @@ class S3Store:
             self.options.max_concurrency,
         )
         wrong = {name: files[name] for name, ok in zip(files, right, strict=True) if not ok}
-        # What a connection damaged is right the second time, what the server holds is not.
+        # Retry once: this repairs transfer errors, but not wrong content on the server.
         self._download(wrong)
         for name in wrong:
             if not _matches(folder, manifest, inner := name[len(start) :]):
@@ -346,7 +345,7 @@ class S3Store:
         return {entry["Key"]: entry["Size"] for _, entry in below}
 
     def _expect(self, source: Path, manifest: Manifest, folder: str) -> None:
-        """Refuses to commit what the server lost meanwhile."""
+        """Raises an error if the server has lost files in the meantime."""
         present = self._sizes(folder)
         for name, entry in manifest.files.items():
             if present.get(f"{folder}{name}") != entry.size:
@@ -367,7 +366,7 @@ class S3Store:
 
 
 def data_id(content: bytes) -> str:
-    """Name of the folder that holds the files of a manifest."""
+    """Name of the data folder of a manifest."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 

@@ -1,4 +1,4 @@
-"""The way to an S3 server: a client, and its errors in words."""
+"""Creates S3 clients, and translates their errors."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ from vagen.storage.errors import StorageError, StoreAway
 
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60
 """Seconds."""
-# Says at every client where its keys and its address come from, in the log of every step.
+# Otherwise every client logs the source of its keys and address.
 logging.getLogger("botocore").setLevel(logging.WARNING)
 _KEYS = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the profile, or the pod's role)"
 _ADDRESS = "check infra.s3.endpoint_url (AWS_ENDPOINT_URL_S3), and that it can be reached from here"
@@ -56,10 +56,10 @@ R = TypeVar("R")
 
 
 def make_client(options: S3Config) -> Any:
-    """A boto3 client; threads may share it.
+    """A thread-safe boto3 client.
 
     Raises:
-        StorageError: The options or the profile do not fit.
+        StorageError: The options or the profile are invalid.
     """
     config = Config(
         retries={"mode": "standard", "total_max_attempts": options.retries},
@@ -68,8 +68,9 @@ def make_client(options: S3Config) -> Any:
         connect_timeout=_CONNECT_TIMEOUT,
         read_timeout=_READ_TIMEOUT,
         tcp_keepalive=True,
-        # Checksums of newer kinds, sent unasked, are refused by many servers that are not AWS. Our
-        # own are the parts' MD5 on the way in and the manifest's SHA-256 on the way out.
+        # Many servers other than AWS reject newer checksums. We check MD5 of uploaded parts and
+        # SHA-256 of
+        # downloaded files.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
@@ -85,18 +86,18 @@ def make_client(options: S3Config) -> Any:
 
 
 def _region(options: S3Config, session: Session) -> str:
-    """Other tools than boto3 read AWS_REGION, and it is what clusters set."""
+    """The region; also from AWS_REGION, which clusters set and boto3 ignores."""
     return options.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
 
 
 @contextmanager
 def s3_errors(where: str) -> Iterator[None]:
-    """Turns what boto3 raises into `StorageError`: one line, with what would be right.
+    """Converts errors of boto3 to a one-line `StorageError` with advice.
 
-    A server that does not answer, or answers with its own failure (5xx), is a `StoreAway`.
+    A server that does not respond, or fails itself (5xx), raises `StoreAway`.
 
     Args:
-        where: What was to be read or written, e.g. `s3://bucket/runs`.
+        where: The accessed object, e.g. `s3://bucket/runs`.
     """
     try:
         yield
@@ -119,7 +120,7 @@ def s3_errors(where: str) -> Iterator[None]:
     except (BotoCoreError, Boto3Error) as error:
         raise StorageError(f"cannot use {where}: {_line(error)}") from error
     except ValueError as error:
-        # boto3's own, of an endpoint that is no URL.
+        # boto3 raises it for an endpoint that is not a URL.
         if type(error) is not ValueError:
             raise
         raise StorageError(f"cannot use {where}: {_line(error)}; {_ADDRESS}") from error
@@ -131,12 +132,12 @@ def _status(error: ClientError) -> int:
 
 
 def code_of(error: ClientError) -> str:
-    """The server's name of an error, e.g. `NoSuchKey`."""
+    """S3's error code, e.g. `NoSuchKey`."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def in_parallel(function: Callable[[T], R], items: Sequence[T], workers: int) -> list[R]:
-    """Results of `function` in order; the first error ends the rest before they begin."""
+    """Results of `function` in order; the first error cancels pending calls."""
     with ThreadPoolExecutor(max_workers=workers) as pool:
         futures = [pool.submit(function, item) for item in items]
         try:

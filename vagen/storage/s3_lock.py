@@ -1,13 +1,12 @@
-"""A lock on a key of an S3 store, made of objects alone.
+"""A lock on a key of an S3 store, made of plain objects.
 
-Who wants it writes an object of its own beside the key's, then lists them all: of two who do so at
-the same time at least one sees the other, and who sees another withdraws and tries again later. So
-two never hold it together where a listing shows what was written before it (AWS, Ceph, MinIO; Swift
-while its containers keep up). Neither conditional writes nor clocks that agree are needed: ages are
-the server's own.
+A writer creates its own object next to the key's, then lists them all. Of two concurrent writers at
+least one sees the other; a writer that sees another withdraws and retries. So two never hold the
+lock together if a listing shows earlier writes (AWS, Ceph, MinIO; Swift while its containers keep
+up). This needs neither conditional writes nor synchronised clocks: ages are by the server's clock.
 
-A holder that dies leaves its object. After `LEASE` seconds others take no notice of it, so a holder
-must not act on the lock later than half of that after it began: see `HeldLock.fresh`.
+A dead holder leaves its object, which others ignore after `LEASE` seconds. So a holder must not act
+on the lock later than half of that after it started: see `HeldLock.fresh`.
 """
 
 import random
@@ -32,11 +31,11 @@ class HeldLock:
     """A lock that is held."""
 
     since: float
-    """`time.monotonic()` before it was asked for."""
+    """`time.monotonic()` before the lock was requested."""
 
     @property
     def fresh(self) -> bool:
-        """Whether its holder may still act on it."""
+        """Whether the holder may still act on the lock."""
         return time.monotonic() - self.since < LEASE / 2
 
 
@@ -44,16 +43,16 @@ class HeldLock:
 def hold(
     client: Any, bucket: str, folder: str, put: Callable[[str, bytes], None]
 ) -> Iterator[HeldLock]:
-    """Holds the lock whose objects are below `folder` (a prefix that ends with `/`).
+    """Holds the lock whose objects have the prefix `folder` (which ends with `/`).
 
     Args:
-        client: Of boto3.
+        client: A boto3 client.
         bucket: Name of the bucket.
-        folder: The lock's own prefix.
+        folder: Prefix of the lock.
         put: Writes an object.
 
     Raises:
-        StorageError: Others kept it for too long.
+        StorageError: Others held it for too long.
     """
     deadline = time.monotonic() + _PATIENCE
     pause = 0.05
@@ -77,7 +76,7 @@ def hold(
 
 
 def _alone(client: Any, bucket: str, folder: str, own: str) -> bool:
-    """Whether nobody else's object is there; what the dead left is removed."""
+    """Whether there is no other live object; removes objects of dead holders."""
     answer = client.list_objects_v2(Bucket=bucket, Prefix=folder)
     now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
     names = set()

@@ -1,12 +1,11 @@
-"""Files to an S3 server and back: in parts, side by side, and taken up where they stopped.
+"""Uploads to an S3 server and downloads, in parts, in parallel and resumable.
 
-A file is read once on its way there. As it is read, in order, its SHA-256 is taken, while the parts
-before are being sent; what is not what the manifest says never becomes an object: a small file is
-not sent, an upload in parts is abandoned in place of being completed. Each part travels with its
-MD5, against which the server checks what arrived (and with a signed SHA-256 of its own where the
-endpoint has no TLS: botocore's rule). What comes back is checked against the manifest by
-`vagen.storage.s3`. S3's own checksum headers are left alone: servers that are not AWS refuse them,
-or pass over them without a word.
+An upload reads a file once, in order, and computes its SHA-256 while earlier parts are being sent.
+Content that differs from the manifest never becomes an object: a small file is not sent, a
+multipart upload is aborted. Each part is sent with its MD5, which the server checks (and with a
+signed SHA-256 if the endpoint has no TLS, as botocore requires). `vagen.storage.s3` checks
+downloads against the manifest. S3's own checksum headers are not used: servers other than AWS
+reject or ignore them.
 """
 
 import base64
@@ -31,16 +30,16 @@ _MIB = 1 << 20
 _MOST_PARTS = 10_000
 _LONGEST_PAUSE = 20.0
 _UPLOADS = 3
-"""Times that an upload is begun which others end meanwhile."""
+"""Number of times to restart an upload that others end."""
 
 
 class Transfer:
     """Uploads and downloads of one bucket.
 
     Args:
-        client: Of boto3.
+        client: A boto3 client.
         bucket: Name of the bucket.
-        options: Part size, requests side by side, attempts.
+        options: Part size, parallel requests, attempts.
     """
 
     def __init__(self, client: Any, bucket: str, options: S3Config) -> None:
@@ -51,18 +50,17 @@ class Transfer:
     def upload(
         self, files: Mapping[str, tuple[Path, FileEntry]], present: Mapping[str, int]
     ) -> None:
-        """Puts files under object names, and checks them against their manifest as they are read.
+        """Uploads files under object names, and checks them against their manifest.
 
-        An object that is there with the file's size is not sent again, nor is a part that the
-        server has from an upload that was interrupted. So names must belong to their content: under
-        one name only one content is ever put.
+        Existing objects of the same size, and parts from interrupted uploads, are not sent again.
+        So a name must always have the same content.
 
         Args:
-            files: By object name: the local file, and what its manifest says of it.
-            present: Size in bytes of the objects that are there.
+            files: Local file and manifest entry, by object name.
+            present: Size in bytes of existing objects.
 
         Raises:
-            CorruptArtifact: A file is not what its manifest says.
+            CorruptArtifact: A file differs from its manifest.
         """
         due = [name for name, (_, entry) in files.items() if present.get(name) != entry.size]
         limit = self._options.part_size_mib * _MIB
@@ -75,14 +73,14 @@ class Transfer:
                 self._upload_in_parts(name, *files[name])
 
     def download(self, files: Mapping[str, tuple[Path, int]]) -> None:
-        """Gets objects into local files.
+        """Downloads objects to local files.
 
         Args:
-            files: By object name: the file, whose folder exists, and its size in bytes.
+            files: File, whose folder exists, and size in bytes, by object name.
 
         Raises:
             SizeMismatch: An object has another size.
-            ClientError: An object is missing (`NoSuchKey`), and whatever else the server refuses.
+            ClientError: An object is missing (`NoSuchKey`), or another error of the server.
         """
         length = self._options.part_size_mib * _MIB
         ranges = []
@@ -106,9 +104,9 @@ class Transfer:
         )
 
     def get(self, name: str, **what: str) -> tuple[bytes, dict[str, Any]]:
-        """Content of an object, or of the `Range` of it, and the server's answer.
+        """Content of an object, or of a `Range` of it, and the server's response.
 
-        botocore repeats requests; a connection that breaks amid the content is ours to repeat.
+        botocore retries requests; this retries connections that break during the content.
         """
         for attempt in range(self._options.retries):
             answer = self._client.get_object(Bucket=self._bucket, Key=name, **what)
@@ -144,7 +142,7 @@ class Transfer:
                 self._attempt_in_parts(name, path, entry)
                 return
             except ClientError as error:
-                # Another writer of this very file may have completed or abandoned it.
+                # Another writer of the same file may have completed or aborted it.
                 if code_of(error) not in ("NoSuchUpload", "InvalidPart"):
                     raise
                 if self._size(name) == entry.size:
@@ -191,12 +189,12 @@ class Transfer:
         )
 
     def _part_length(self, size: int) -> int:
-        """Bytes of a part: as configured, or whole MiB such that there are not too many."""
+        """Bytes of a part: as configured, or more MiB if there would be too many."""
         fewest = -(-size // _MOST_PARTS)
         return max(self._options.part_size_mib, -(-fewest // _MIB)) * _MIB
 
     def _unfinished(self, name: str) -> str | None:
-        """The newest upload of an object that was begun and not ended."""
+        """The newest unfinished upload of an object."""
         pages = self._client.get_paginator("list_multipart_uploads").paginate(
             Bucket=self._bucket, Prefix=name
         )
@@ -209,9 +207,9 @@ class Transfer:
         return max(found)[1] if found else None
 
     def _parts(self, name: str, upload: str) -> dict[int, tuple[int, str]]:
-        """Size and MD5 by number of the parts that the server has.
+        """Size and MD5 of the uploaded parts, by number.
 
-        An encrypted part's ETag is not its MD5: it never equals, and the part is sent again.
+        The ETag of an encrypted part is not its MD5, so the part is sent again.
         """
         pages = self._client.get_paginator("list_parts").paginate(
             Bucket=self._bucket, Key=name, UploadId=upload
@@ -232,11 +230,11 @@ class Transfer:
 
 
 class SizeMismatch(Exception):
-    """An object has not the size that its manifest says; the argument is its name."""
+    """An object's size differs from the manifest's; the argument is its name."""
 
 
 class _Source:
-    """A file that threads read part by part, in order, and its digest so far."""
+    """A file that threads read part by part, in order, with its running digest."""
 
     def __init__(self, path: Path, length: int) -> None:
         self._file = path.open("rb")
@@ -246,7 +244,7 @@ class _Source:
         self._lock = threading.Lock()
 
     def next(self) -> tuple[int, bytes]:
-        """Number of the next part, from 1, and its content."""
+        """Number, from 1, and content of the next part."""
         with self._lock:
             content = self._file.read(self._length)
             self._sha256.update(content)
@@ -254,7 +252,7 @@ class _Source:
             return self._number, content
 
     def sha256(self) -> str:
-        """Of all that was read and whatever the file has beyond that."""
+        """SHA-256 of the whole file, including unread parts."""
         self._sha256.update(self._file.read())
         return self._sha256.hexdigest()
 

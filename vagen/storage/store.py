@@ -1,4 +1,4 @@
-"""Stores: where committed directories are kept, by key."""
+"""Stores that keep committed directories by key."""
 
 import shutil
 import tempfile
@@ -15,12 +15,12 @@ from vagen.storage.manifest import MANIFEST, verify_directory
 class Store(Protocol):
     """Keeps committed directories under keys such as `runs/a/iterations/0000/rollout`.
 
-    A directory is in the store whole or not at all, and is checked against its manifest on its
-    way in and out. Beside them it keeps loose files, which have no manifest and may change.
+    Directories appear atomically and are checked against their manifest on the way in and out. A
+    store also keeps loose files, which have no manifest and may change.
     """
 
     uri: str
-    """Where it is; what is under a key has the URI `<uri>/<key>`."""
+    """URI of the store; a key has the URI `<uri>/<key>`."""
 
     def put_directory(
         self,
@@ -33,41 +33,41 @@ class Store(Protocol):
         """Copies the committed directory `source` to `key`; returns its URI.
 
         Args:
-            source: the directory.
-            key: where it shall be.
-            replace: put it in the place of what is there.
-            guard: called last, right before the directory appears; if it raises, it does not.
+            source: The directory.
+            key: Its key.
+            replace: Whether to replace an existing directory.
+            guard: Called right before the directory appears; it does not if this raises.
 
         Raises:
-            CorruptArtifact: if `source` does not match its manifest.
-            StorageError: if the key is taken, or the store cannot be written.
+            CorruptArtifact: `source` does not match its manifest.
+            StorageError: The key is taken, or the store cannot be written.
         """
         ...
 
     def fetch_directory(self, key: str, target: Path, part: str = "") -> Path:
-        """Copies `key` to the local folder `target`, which appears whole; returns `target`.
+        """Copies `key` atomically to the local folder `target`; returns `target`.
 
         Args:
-            key: what to copy.
-            target: does not exist.
-            part: a folder in it: what is not in that is left out, but for the manifest.
+            key: The key.
+            target: A new folder.
+            part: A folder in it, to copy only that and the manifest.
 
         Raises:
-            CorruptArtifact: if what arrived does not match its manifest.
-            StorageError: if there is no such key, or `target` exists.
+            CorruptArtifact: The copy does not match its manifest.
+            StorageError: There is no such key, or `target` exists.
         """
         ...
 
     def manifest(self, key: str) -> bytes:
-        """The bytes of `manifest.json` of what is stored under `key`.
+        """The bytes of `manifest.json` under `key`.
 
         Raises:
-            StorageError: if there is no such key.
+            StorageError: There is no such key.
         """
         ...
 
     def exists(self, key: str) -> bool:
-        """Whether a whole directory is stored under `key`."""
+        """Whether `key` has a complete directory."""
         ...
 
     def list(self, prefix: str = "") -> list[str]:
@@ -75,25 +75,25 @@ class Store(Protocol):
         ...
 
     def delete(self, key: str, *, guard: Callable[[], None] | None = None) -> None:
-        """Removes `key`; it vanishes at once. A missing key is no error.
+        """Removes `key` atomically, if it exists.
 
         Args:
-            key: what to remove.
-            guard: called last; if it raises, nothing is removed.
+            key: The key.
+            guard: Called last; if it raises, nothing is removed.
         """
         ...
 
     def write_file(self, name: str, content: bytes) -> None:
-        """Writes a loose file, e.g. `runs/a/events.jsonl`, whole and in the place of an older."""
+        """Writes or replaces a loose file atomically, e.g. `runs/a/events.jsonl`."""
         ...
 
     def read_file(self, name: str) -> bytes | None:
-        """Content of a loose file; None if there is none."""
+        """Content of a loose file; None if it does not exist."""
         ...
 
 
 class LocalStore:
-    """A store in a folder of this machine or of a mounted volume."""
+    """A store in a local folder or a mounted volume."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root).absolute()
@@ -171,7 +171,7 @@ class LocalStore:
 
 
 def check_key(key: str) -> str:
-    """The key, if it is one.
+    """Returns a valid key.
 
     Raises:
         StorageError: It is empty or absolute, or a part of it is `.`, `..`, hidden or empty.
@@ -186,22 +186,22 @@ def check_key(key: str) -> str:
 
 
 def nothing_there(store: str, key: str) -> StorageError:
-    """The error of a key that is not in the store."""
+    """The error for a key that is not in the store."""
     return StorageError(f"the store {store} has no {key!r}: see `list()` for its keys")
 
 
 def materialize(store: Store, key: str, folder: Path, part: str = "") -> None:
-    """Fills a folder that holds a manifest alone: puts the whole directory in its place.
+    """Replaces a folder that has only a manifest by the complete directory.
 
     Args:
-        store: Has the directory.
-        key: Where it is there.
-        folder: With the directory's manifest.
-        part: A folder in it, if no more is needed.
+        store: A store with the directory.
+        key: Its key.
+        folder: The folder with the manifest.
+        part: A folder in it, to fetch only that.
 
     Raises:
-        StorageError: if the store has no such key, or by now another directory under it.
-        CorruptArtifact: if what arrived does not match its manifest.
+        StorageError: The store has no such key, or now has another directory under it.
+        CorruptArtifact: The copy does not match its manifest.
     """
     wanted = (folder / MANIFEST).read_bytes()
     with partial_directory(folder) as partial:
@@ -222,7 +222,7 @@ def _copy_whole(
     guard: Callable[[], None] | None = None,
     part: str = "",
 ) -> Path:
-    """Copies a committed directory or a part of it, as it is, verified and atomically."""
+    """Copies a committed directory or a part of it, verified and atomically."""
     manifest = verify_directory(source, part)
     target = target.absolute()
     if target.exists() and not replace:

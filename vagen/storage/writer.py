@@ -1,23 +1,22 @@
-"""One writer at a time: what protects a run's folder, and its copy in a store, from a second one.
+"""Ensures a single writer of a run's folder, and of its copy in a store.
 
-A process that works on a run is an *attempt* at it, and `attempt.json` names the newest attempt: in
-the run's folder, and beside the run in its store.
+A process that works on a run is an *attempt*. `attempt.json` names the newest attempt, in the run's
+folder and next to the run in its store.
 
-- **On a disk** an attempt holds a lock on that file as long as it lives; the system lets go of it
-  when the process dies, however it dies. A second process is refused, and told who is at work
-  (`sole_writer`). The lock is `flock` on a file that is open for writing, which NFS and other
-  shared file systems pass on to all nodes. Such a lock can be lost, with the connection of a node
-  that lives on. So whatever is committed below the folder (`vagen.storage.commit`) takes the lock
-  once more and checks that the file still names its attempt (`assert_ownership`).
-- **In a store** nobody holds a lock: the newest attempt is right. A stage begins by writing its
-  attempt's name and taking over what older attempts have put there; before anything of it appears,
-  and before anything is deleted, the name must still be its own (`check_newest`). Two writers of
-  one key are kept apart by conditional writes, or by `vagen.storage.s3_lock` where a server has
-  none.
-- **Evaluations beside a training** (`measure`, `vagen eval`) write one folder that nobody else
-  writes, and claim nothing.
+- **On a disk** an attempt locks that file; the system releases the lock when the process ends in
+any way. A second process is rejected with a message that names the first (`sole_writer`). The lock
+is `flock` on a file open for writing, which NFS and other shared file systems pass on to all nodes.
+A node may lose it with its connection and still run. So every commit below the folder
+(`vagen.storage.commit`) takes the lock again and checks that the file still names its attempt
+(`assert_ownership`).
+- **In a store** there is no lock: the newest attempt wins. A stage starts by writing its attempt's
+name and taking over the results of older attempts. Before anything of it appears or is deleted, the
+name must still be its own (`check_newest`). Two writers of one key are separated by conditional
+writes, or by `vagen.storage.s3_lock` if the server has none.
+- **Evaluations during a training** (`measure`, `vagen eval`) write a folder of their own and need
+no attempt.
 
-The older attempt gets `Superseded`; nothing that the newer one wrote is changed.
+The older attempt gets `Superseded`; results of the newer one do not change.
 """
 
 import fcntl
@@ -37,20 +36,20 @@ from vagen.storage.errors import StorageError, storage_errors
 
 ATTEMPT = "attempt.json"
 PATIENCE = 10.0
-"""Seconds to wait for a writer that may have been killed a moment ago."""
+"""Seconds to wait for a writer that may just have been killed."""
 
 
 class InUse(StorageError):
-    """Another process works on the folder."""
+    """Another process is working on the folder."""
 
 
 class Superseded(StorageError):
-    """This attempt's work was taken over by a newer one."""
+    """A newer attempt took over this attempt's work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A process at work.
+    """A process that works on a run.
 
     >>> Attempt.parse(b'{"name": "5f0c", "host": "node-1", "pid": 7, "since": "2026-11-22"}').pid
     7
@@ -68,7 +67,7 @@ class Attempt:
 
     @staticmethod
     def parse(content: str | bytes | None) -> "Attempt | None":
-        """The attempt that a file names; None if there is no file, or its writer died over it."""
+        """The attempt in a file; None if the file is missing or incomplete."""
         try:
             return Attempt(**json.loads(content or b""))
         except (ValueError, TypeError):
@@ -79,19 +78,19 @@ class Attempt:
 
 
 _held: dict[Path, tuple[Attempt, TextIO]] = {}
-"""Folders that this process writes, each with its locked file."""
+"""Folders that this process writes, with their locked files."""
 
 
 @contextmanager
 def sole_writer(folder: Path, *, patience: float | None = None) -> Iterator[Attempt]:
-    """Makes this process the newest attempt at what is in `folder`, and keeps others out.
+    """Makes this process the newest attempt at a folder, and locks others out.
 
     Args:
-        folder: Exists.
-        patience: Seconds to wait for another process that holds it; None is `PATIENCE`.
+        folder: An existing folder.
+        patience: Seconds to wait for another process that holds it; None for `PATIENCE`.
 
     Raises:
-        InUse: Another process works on it.
+        InUse: Another process is working on it.
         StorageError: The folder cannot be written.
     """
     folder = Path(folder).absolute()
@@ -121,10 +120,10 @@ def sole_writer(folder: Path, *, patience: float | None = None) -> Iterator[Atte
 
 @contextmanager
 def assert_ownership(path: Path) -> Iterator[None]:
-    """Nobody takes over while the block puts `path` in its place.
+    """Prevents takeovers while the block moves `path` into place.
 
     Raises:
-        Superseded: Somebody has, since this process became the writer of a folder above `path`.
+        Superseded: A newer attempt has taken over a folder above `path`.
     """
     path = Path(path).absolute()
     folder = next((parent for parent in path.parents if parent in _held), None)
@@ -137,7 +136,7 @@ def assert_ownership(path: Path) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process is at work on a folder: one on this machine, or on any that shares it."""
+    """Whether a process on any machine is working on a folder."""
     try:
         with (Path(folder) / ATTEMPT).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -149,15 +148,15 @@ def is_held(folder: Path) -> bool:
 
 
 def check_newest(content: bytes | None, attempt: Attempt | None, what: str) -> None:
-    """Refuses to write to a store that another attempt writes now.
+    """Rejects writing to a store that another attempt writes.
 
     Args:
-        content: Of the store's `attempt.json`.
-        attempt: This process's.
-        what: Is to be written.
+        content: The store's `attempt.json`.
+        attempt: This process's attempt.
+        what: The object to write, for messages.
 
     Raises:
-        Superseded: It is another one.
+        Superseded: The newest attempt is another one.
     """
     newest = Attempt.parse(content)
     if newest is None or newest != attempt:
@@ -165,7 +164,7 @@ def check_newest(content: bytes | None, attempt: Attempt | None, what: str) -> N
 
 
 def _lock(file: TextIO) -> bool:
-    """Whether this process has the lock; taking it again while it is held changes nothing."""
+    """Takes the lock if possible; idempotent."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

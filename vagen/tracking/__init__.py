@@ -1,6 +1,6 @@
 """MLflow: runs, metrics, files, and the model registry.
 
-Importing this room does not import MLflow; its functions do.
+Importing this package does not import MLflow; its functions do.
 """
 
 from vagen.tracking.provenance import git_commit, package_versions

@@ -1,5 +1,5 @@
-"""A tracker beside the training, which waits neither for MLflow to load, nor for a database to be
-made, nor for a server to answer.
+"""A tracker in the background of a training, which does not wait for MLflow's import, the creation
+of a database, or a server's replies.
 """
 
 import logging
@@ -19,19 +19,19 @@ from vagen.tracking.tracker import Tracker
 
 P = ParamSpec("P")
 LOOK_SECONDS = 1.0
-"""How often a fork looks whether the process that it records for is still there."""
+"""Seconds between checks of a fork whether its parent process is alive."""
 
 _LOG = logging.getLogger("vagen.tracking")
 
 
 class BackgroundTracker:
-    """A `Tracker` in a fork of this process, which records what it is told, in that order.
+    """Runs a `Tracker` in a fork of this process, which executes calls in order.
 
-    Beside torch only Linux forks safely: elsewhere it is in a thread.
+    With torch, forks are safe on Linux only; on other systems it runs in a thread.
     """
 
     def __init__(self, opens: Callable[[], Tracker]):
-        """Returns at once; `opens` makes the tracker, over there."""
+        """Returns at once; `opens` creates the tracker in the fork."""
         self._pipe, there = multiprocessing.Pipe()
         self._found: tuple[str, str] | Exception | None = None
         if sys.platform == "linux":
@@ -39,16 +39,16 @@ class BackgroundTracker:
             arguments = opens, there, self._pipe, os.getpid()
             self._worker = fork.Process(target=_forked, args=arguments, daemon=True)
             self._worker.start()
-            there.close()  # the fork's end, which this process would hold open
+            there.close()  # close the fork's end in this process
         else:
             self._worker = threading.Thread(target=_serve, args=(opens, there), daemon=True)
             self._worker.start()
 
     def ready(self) -> tuple[str, str]:
-        """MLflow's address and the run's name there, once the tracker is open.
+        """Waits until the tracker is open; returns MLflow's address and the run's name.
 
         Raises:
-            TrackingError: MLflow, or a tracker beside it, cannot be used.
+            TrackingError: MLflow, or an additional tracker, cannot be used.
             StorageError: A folder cannot be written.
         """
         found = self._found
@@ -65,10 +65,10 @@ class BackgroundTracker:
     def tell(
         self, method: Callable[Concatenate[Tracker, P], None], *args: P.args, **options: P.kwargs
     ) -> None:
-        """Has a method of the tracker called; what goes wrong over there is a line of the log.
+        """Calls a method of the tracker; its errors are logged in the fork.
 
         Raises:
-            TrackingError, StorageError: It is known by now that the tracker could not be opened.
+            TrackingError, StorageError: The tracker could not be opened.
         """
         if self._found is not None or self._pipe.poll():
             self.ready()
@@ -79,12 +79,12 @@ class BackgroundTracker:
 
     @property
     def lost(self) -> bool:
-        """Whether nobody listens any more; `ready` or `tell` has said so if nobody ever did."""
+        """Whether the fork has ended; if it never started, `ready` or `tell` raises the error."""
         failed = isinstance(self._found, Exception)
         return failed or (self._found is not None and not self._worker.is_alive())
 
     def close(self) -> None:
-        """Returns when everything is recorded."""
+        """Waits until everything is recorded."""
         if self._found is None:
             try:
                 self.ready()
@@ -105,10 +105,10 @@ def _forked(opens: Callable[[], Tracker], pipe: Connection, theirs: Connection, 
 def _serve(
     opens: Callable[[], Tracker], pipe: Connection, needed: Callable[[], bool] = lambda: True
 ) -> None:
-    """Opens the tracker and does what comes through the pipe, until that is None.
+    """Opens the tracker and executes calls from the pipe until None arrives.
 
-    A process that was killed is not served to the end: this fork has its lock on the run's folder,
-    and who goes on with the run records what is missing.
+    Stops early if the parent was killed: the fork holds the lock on the run's folder, and the
+    process that resumes the run records what is missing.
     """
     try:
         tracker = opens()
@@ -121,14 +121,14 @@ def _serve(
         method, args, options = told
         try:
             method(tracker, *args, **options)
-        except Exception as error:  # of a server, a disk or a library: never a training's end
+        except Exception as error:  # must not end the training
             _LOG.warning("%s is left out: %s: %s", method.__name__, type(error).__name__, error)
     for beside in tracker.beside:
         beside.finish(failed=False)
 
 
 def _received(pipe: Connection, needed: Callable[[], bool]) -> Any:
-    """What the pipe says next; None if nobody is there to say anything."""
+    """The next call from the pipe; None if the parent is gone."""
     try:
         while not pipe.poll(LOOK_SECONDS):
             if not needed():

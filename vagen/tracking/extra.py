@@ -1,7 +1,7 @@
-"""Trackers beside MLflow: the same series in TensorBoard's files or in Weights & Biases.
+"""Additional trackers: the same metrics in TensorBoard files or in Weights & Biases.
 
-MLflow stays the record and the registry. What a tracker here cannot take does not stop a training:
-it is told in the next process, which compares what is committed with what was told.
+MLflow remains the record and the registry. An error of a tracker here does not stop a training. The
+next process sends what is missing, by comparing committed metrics with sent ones.
 """
 
 import json
@@ -16,44 +16,44 @@ from vagen.storage import storage_errors
 from vagen.tracking.server import TrackingError
 
 TENSORBOARD = "tensorboard"
-"""Folder of a run with event files."""
+"""Folder for event files in a run."""
 WANDB_TOLD = "wandb_logged.jsonl"
-"""File of a run: the W&B run's id, and the steps that it has been told."""
+"""File of a run with the W&B run's id and the steps that were sent."""
 
 _LOG = logging.getLogger("vagen.tracking")
 
 
 class Sink(Protocol):
-    """What a tracker has to be able to do."""
+    """The interface of an additional tracker."""
 
     def config(self, tree: Mapping[str, Any]) -> None:
-        """Shows a run's configuration."""
+        """Records a run's configuration."""
         ...
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Adds a value to each series; of a step and a name it is called once."""
+        """Adds a value to each series; called once per step and name."""
         ...
 
     def close(self, exit_code: int) -> None:
-        """Ends the process's part; 0 is success."""
+        """Ends this process's part; 0 is success."""
         ...
 
 
 class ExtraTracker:
-    """A sink that is told each step of each metric once, in whatever process, and never fails."""
+    """Sends each metric of each step to a sink once, over all processes; never raises."""
 
     def __init__(self, sink: Sink, told: Path) -> None:
-        """Goes on after what the file `told` says."""
+        """Continues after the steps in the file `told`."""
         self._sink: Sink | None = sink
         self._told = told
         self._steps = {(name, line["step"]) for line in _lines(told) for name in line["names"]}
 
     def log_config(self, tree: Mapping[str, Any]) -> None:
-        """Shows the configuration, once."""
+        """Sends the configuration once."""
         self._tell(["config"], -1, lambda sink: sink.config(tree))
 
     def log_metrics(self, metrics: Mapping[str, float | None], step: int) -> None:
-        """Adds what was not told of this step; None is absent."""
+        """Sends the metrics of a step that were not sent before; skips None."""
         fresh = {
             name: float(value)
             for name, value in metrics.items()
@@ -63,7 +63,7 @@ class ExtraTracker:
             self._tell(list(fresh), step, lambda sink: sink.metrics(fresh, step))
 
     def finish(self, *, failed: bool) -> None:
-        """Ends this process's part; a later process may go on."""
+        """Ends this process's part; a later process may continue."""
         if self._sink is not None:
             self._attempt(lambda sink: sink.close(int(failed)))
             self._sink = None
@@ -80,7 +80,7 @@ class ExtraTracker:
             return False
         try:
             tell(self._sink)
-        except Exception as error:  # of a library, a disk or a network: never a training's end
+        except Exception as error:  # must not end the training
             what = f"{type(error).__name__}: {error}"
             _LOG.warning("%s is told no more by this process: %s", type(self._sink).__name__, what)
             self._sink = None
@@ -92,19 +92,19 @@ class TensorBoard:
     """Event files in the run's folder: `tensorboard --logdir outputs`."""
 
     def __init__(self, folder: Path) -> None:
-        """Writes files of its own to the folder."""
+        """Creates new files in the folder."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(folder))
 
     def config(self, tree: Mapping[str, Any]) -> None:
-        """A text."""
+        """Writes the configuration as text."""
         indented = "\n".join(f"    {line}" for line in json.dumps(tree, indent=2).splitlines())
         self._writer.add_text("config", indented)
         self._writer.flush()
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """A scalar each, on the disk when this returns."""
+        """Writes a scalar per metric to the disk."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
@@ -115,13 +115,13 @@ class TensorBoard:
 
 
 class Wandb:
-    """A W&B run: key, server and mode (`offline`) come from W&B's own variables and files."""
+    """A W&B run; key, server and mode (`offline`) come from W&B's environment and files."""
 
     def __init__(self, run_id: str, *, project: str, name: str, folder: Path) -> None:
-        """Begins the run, or goes on with it.
+        """Starts or resumes the run.
 
         Raises:
-            TrackingError: W&B refuses.
+            TrackingError: W&B rejects it.
         """
         import wandb
 
@@ -140,37 +140,37 @@ class Wandb:
                 f"W&B cannot start a run: {error}; log in by `wandb login` or WANDB_API_KEY, or "
                 "set WANDB_MODE=offline and send it later by `wandb sync`"
             ) from error
-        # Steps of W&B's own only grow; an evaluation may be told after a later iteration.
+        # W&B's steps must increase, but an evaluation may be sent after a later iteration.
         self._run.define_metric("iteration", hidden=True)
         self._run.define_metric("*", step_metric="iteration")
 
     def config(self, tree: Mapping[str, Any]) -> None:
-        """The run's configuration."""
+        """Sets the run's configuration."""
         self._run.config.update(dict(tree), allow_val_change=True)
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """A row."""
+        """Logs a row."""
         self._run.log({**values, "iteration": step})
 
     def close(self, exit_code: int) -> None:
-        """Sends what is left."""
+        """Sends what remains."""
         self._run.finish(exit_code=exit_code)
 
 
 def open_beside(name: str, *, run_dir: Path, run_name: str, project: str) -> ExtraTracker:
-    """The tracker of a name, going on where an earlier process left it.
+    """An additional tracker by name, which continues from an earlier process.
 
     Args:
         name: `tensorboard` or `wandb`.
         run_dir: The run's folder.
-        run_name: What W&B calls the run.
+        run_name: Name of the run in W&B.
         project: W&B's project.
 
     Raises:
-        TrackingError: It is not installed, or refuses.
+        TrackingError: It is not installed, or rejects the run.
         StorageError: The run's folder cannot be written.
     """
-    if find_spec(name) is None:  # here, on another machine than the one that checked it
+    if find_spec(name) is None:  # may be another machine than the one that checked it
         raise TrackingError(
             f"infra.trackers names {name}, which is not installed: pip install 'vagen[{name}]'"
         )
@@ -187,7 +187,7 @@ def open_beside(name: str, *, run_dir: Path, run_name: str, project: str) -> Ext
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file; a last one cut short by a kill is left out."""
+    """The lines of a file, without a last line truncated by a kill."""
     lines = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:

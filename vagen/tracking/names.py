@@ -1,4 +1,4 @@
-"""Names and values as MLflow accepts them."""
+"""Converts names and values to those that MLflow accepts."""
 
 import hashlib
 import json
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_NAME = 250
-"""Characters of a parameter's or metric's name."""
+"""Maximum length of a parameter's or metric's name."""
 MAX_VALUE = 6_000
-"""Characters of a parameter's value."""
+"""Maximum length of a parameter's value."""
 
 _ILLEGAL = re.compile(r"[^/\w.\- ]")
 
 
 def legal_name(name: str) -> str:
-    """The nearest name MLflow takes: letters, digits, `_ - . /` and spaces, no parent folders."""
+    """The nearest legal name: letters, digits, `_ - . /` and spaces, without parent folders."""
     text = _ILLEGAL.sub("_", name).strip("/ ")
     text = re.sub(r"^\.\.+|(^|/)\.+(?=/|$)", r"\1_", text)
     text = posixpath.normpath(text or "_")
@@ -26,7 +26,7 @@ def legal_name(name: str) -> str:
 
 
 def legal_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` under legal names; two names that would become one are told apart by a digest."""
+    """`values` with legal names; adds a digest where two names would be equal."""
     legal: dict[str, Any] = {}
     for name, value in values.items():
         key = legal_name(name)

@@ -1,4 +1,4 @@
-"""Which code made a run: commit and package versions."""
+"""Provenance of a run: git commit and package versions."""
 
 import platform
 import subprocess
@@ -19,7 +19,7 @@ PACKAGES = (
 
 
 def package_versions() -> dict[str, str]:
-    """Version by package name, for those installed, and of Python."""
+    """Versions of Python and of relevant installed packages."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -30,10 +30,10 @@ def package_versions() -> dict[str, str]:
 
 
 def git_commit() -> tuple[str, bool] | None:
-    """Commit of the checkout this package runs from and whether files differ from it.
+    """Commit of this package's checkout, and whether files differ from it.
 
     Returns:
-        None where the package is not run from its own git checkout.
+        None if the package does not run from its git checkout.
     """
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():

@@ -1,4 +1,4 @@
-"""A registered model as MLflow runs it: prompt and pictures in, response out.
+"""A registered model as an MLflow pyfunc model: prompt and pictures in, response out.
 
 MLflow executes this file when it loads a model version, so it needs the `vagen` package.
 """
@@ -16,7 +16,7 @@ DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 
 
 class VagenModel(PythonModel):
-    """Answers one user message per row with the model directory stored as artifact `model`."""
+    """Responds to one user message per row with the model directory stored as artifact `model`."""
 
     def load_context(self, context: Any) -> None:
         """Loads weights, tokenizer and image processor."""
@@ -30,14 +30,14 @@ class VagenModel(PythonModel):
         """Responses, one per row.
 
         Args:
-            context: MLflow's, unused.
-            model_input: a row has `prompt`, the user's text with `<image>` once per picture, and
-                optionally `images`, a list of base64 PNG, and `system_prompt`. Where one row has
-                `images` all have, an empty list for none.
+            context: MLflow's context, unused.
+            model_input: A row has `prompt`, the user's text with `<image>` once per picture, and
+                optionally `images`, a list of base64 PNG, and `system_prompt`. If one row has
+                `images`, all need it, with an empty list for none.
             params: `max_new_tokens`, `temperature` (0 is greedy), `seed`.
         """
         rows: list[dict[Any, Any]] = model_input.to_dict("records")
-        # A thread of its own: a notebook or server that calls this runs an event loop already.
+        # In a separate thread, since the calling notebook or server may run an event loop already.
         with ThreadPoolExecutor(max_workers=1) as thread:
             return thread.submit(asyncio.run, self._answer(rows, params or {})).result()
 
@@ -73,7 +73,7 @@ class VagenModel(PythonModel):
 
 
 def _given(row: dict[str, Any], name: str, default: Any) -> Any:
-    """A row's value; a table says NaN where a row has none."""
+    """A row's value; tables contain NaN for missing ones."""
     value = row.get(name)
     return default if value is None or isinstance(value, float) else value
 

@@ -1,9 +1,9 @@
-"""Registering a trained model, and moving the alias only to a better one.
+"""Registers a trained model, and moves the alias only to a better one.
 
-A version is loaded back from the registry and must answer before any alias is set. The alias moves
-only if paired comparisons over the same held-out levels say that the new version is better than the
-policy its training began with and than the alias's present holder; the results per level are stored
-with each version.
+A version is loaded back from the registry and must respond before any alias is set. The alias moves
+only if paired comparisons on the same held-out levels show that the new version is better than the
+initial policy of its training and than the alias's current holder. Each version stores its results
+per level.
 """
 
 import base64
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ALIAS = "champion"
 ANSWER_TOKENS = 16
-"""Length at which answers end when a version is tested: that they come is what counts."""
+"""Maximum length of test responses, whose content does not matter."""
 PYFUNC_MODEL = Path(__file__).parent / "pyfunc_model.py"
 
 _RESULTS = "levels.json"
@@ -39,28 +39,28 @@ _REQUIRED = ("vagen", "torch", "transformers", "numpy")
 
 
 class RegistrationError(TrackingError):
-    """A model that cannot be registered, or that does not answer once it is."""
+    """A model that cannot be registered, or that does not respond afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What became of a model."""
+    """Result of a registration."""
 
     name: str
     version: str
     model_uri: str
     """`models:/<name>/<version>`."""
     alias: str | None
-    """The alias if this version holds it now."""
+    """The alias if this version now holds it."""
     reason: str
-    """Why it was given the alias or not."""
+    """Why it got the alias or not."""
     gain: PairedGain | None
-    """Of the last comparison, with the alias's holder or the policy that training began with."""
+    """Gain in the last comparison, with the alias's holder or the initial policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A message the registered model has to answer."""
+    """A test message for the registered model."""
 
     prompt: str
     """User text, `<image>` once per picture."""
@@ -69,7 +69,7 @@ class Example:
     system_prompt: str = ""
 
     def row(self) -> dict[str, Any]:
-        """As the registered model takes it."""
+        """The row for the registered model."""
         return {
             "prompt": self.prompt,
             "images": [base64.b64encode(png).decode() for png in self.images],
@@ -94,26 +94,26 @@ def register_model(
 ) -> Registration:
     """Registers a model directory as a new version, tests it and compares it with the best.
 
-    Repeating the call for the same run and the same files takes up the version made before.
+    A repeated call for the same run and files reuses the existing version.
 
     Args:
-        model_dir: an ordinary model directory.
-        name: of the registered model.
-        run_id: MLflow run that made it.
+        model_dir: An ordinary model directory.
+        name: Name of the registered model.
+        run_id: MLflow run of the training.
         uri: MLflow server or database.
-        results: success (0 to 1) by held-out level.
-        examples: what the model is asked before it may have the alias.
-        before: the same of the policy that training began with, which it has to be better than.
-        metrics: summary numbers, recorded as tags of the version.
-        seed: of the comparison's bootstrap.
-        alias: moved to this version if it is better.
-        step: training iterations behind the model.
-        code: file that makes the pyfunc model.
+        results: Success (0 to 1) by held-out level.
+        examples: Test messages.
+        before: Results of the initial policy, which the model must exceed.
+        metrics: Summary metrics, stored as tags of the version.
+        seed: Seed of the bootstrap.
+        alias: Alias to move if this version is better.
+        step: Training iterations of the model.
+        code: File that defines the pyfunc model.
 
     Raises:
-        RegistrationError: if the folder is no model, or the registered version cannot be loaded or
-            does not answer; the alias is then where it was.
-        TrackingError: if MLflow cannot be reached.
+        RegistrationError: The folder is not a model, or the registered version cannot be loaded or
+            does not respond; the alias then stays.
+        TrackingError: MLflow cannot be reached.
     """
     if not (Path(model_dir) / "config.json").is_file():
         raise RegistrationError(f"{model_dir} is not a model directory: it has no config.json")
@@ -155,7 +155,7 @@ def _log(
     from mlflow.models import Model
 
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # asks for an input example
+        warnings.simplefilter("ignore", UserWarning)  # about a missing input example
         levels = Path(folder) / _RESULTS
         levels.write_text(json.dumps(dict(sorted(results.items()))))
         Model.log(
@@ -229,7 +229,7 @@ def _create(
 
 
 def _existing(client: "MlflowClient", name: str, run_id: str, digest: str) -> "ModelVersion | None":
-    """The version an interrupted registration of the same files made."""
+    """The version that an interrupted registration of the same files created."""
     for version in client.search_model_versions(f"name = '{name}'"):
         tags = version.tags
         if (version.run_id, tags.get(_DIGEST_TAG)) == (run_id, digest) and (
@@ -246,7 +246,7 @@ def _models(client: "MlflowClient", name: str) -> Iterable[Any]:
 def _answers(
     mlflow: Any, client: "MlflowClient", version: "ModelVersion", examples: Sequence[Example]
 ) -> None:
-    """Loads the version as any user would and asks it; whatever goes wrong in there is the news."""
+    """Loads the version as a user would and sends it the examples; reports any error."""
     where = f"models:/{version.name}/{version.version}"
     try:
         model = mlflow.pyfunc.load_model(where)
@@ -254,7 +254,7 @@ def _answers(
         responses = model.predict(rows, params={"max_new_tokens": ANSWER_TOKENS})
         if len(responses) != len(examples) or not all(isinstance(r, str) for r in responses):
             raise TypeError(f"{len(examples)} messages were answered with {responses!r}")
-    except Exception as error:  # code and weights out of the registry may fail in any way
+    except Exception as error:  # any failure of registered code or weights
         client.set_model_version_tag(version.name, version.version, _LOADABLE_TAG, "false")
         raise RegistrationError(
             f"the registered model {where} does not answer, so no alias was set: "
@@ -272,7 +272,7 @@ def _compare(
     seed: int,
     alias: str,
 ) -> Registration:
-    """Gives the version the alias if it has earned it."""
+    """Moves the alias to the version if it is better."""
     name, number = version.name, str(version.version)
     gain: PairedGain | None = None
     better, reason = True, f"no version held the alias {alias!r}"

@@ -1,4 +1,4 @@
-"""Reaching an MLflow server or database: where it is, whether it answers, and without its noise."""
+"""Connects to an MLflow server or database, checks it, and silences its messages."""
 
 import fcntl
 import logging
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 CONNECT_TIMEOUT = 5.0
-"""Seconds to wait for a server to take a connection."""
+"""Connection timeout in seconds."""
 
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # Its queue waits two seconds for each few episodes of an evaluation.
+    # Its queue delays every few episodes of an evaluation by two seconds.
     "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
 }
-"""What MLflow is told unless the user's environment says otherwise."""
+"""MLflow's environment variables, unless the user sets them."""
 _VARIABLE = "MLFLOW_TRACKING_URI"
 _PORTS = {
     "http": 80,
@@ -45,16 +45,16 @@ _PORTS = {
 
 
 class TrackingError(ValueError):
-    """MLflow cannot be used as configured: says which address and what to do."""
+    """MLflow cannot be used as configured; the message says which address and what to do."""
 
 
 def default_uri(output_dir: Path) -> str:
-    """The SQLite database that is used where no server is configured."""
+    """The SQLite database for runs without a configured server."""
     return f"sqlite:///{Path(output_dir).absolute() / 'mlflow.db'}"
 
 
 def import_mlflow() -> Any:
-    """The `mlflow` module, told to be quiet and to send nothing home."""
+    """The `mlflow` module with telemetry and messages disabled."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import mlflow
@@ -66,14 +66,14 @@ def import_mlflow() -> Any:
 
 
 def open_client(uri: str, *, option: str = "infra.mlflow_tracking_uri") -> "MlflowClient":
-    """A client of the server or database at `uri`, which has answered once.
+    """A client of the server or database at `uri`, after a successful request.
 
     Args:
-        uri: Its address.
-        option: What the user gave it with.
+        uri: Address of the server or database.
+        option: Name of the user's option, for messages.
 
     Raises:
-        TrackingError: if it cannot be reached, or what answers is no MLflow.
+        TrackingError: It cannot be reached, or is not MLflow.
     """
     _probe(uri, option)
     mlflow = import_mlflow()
@@ -91,7 +91,7 @@ def open_client(uri: str, *, option: str = "infra.mlflow_tracking_uri") -> "Mlfl
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """What MLflow's client raises when a server, database or artifact store fails."""
+    """Exceptions of MLflow's client for failures of server, database or artifact store."""
     from mlflow.exceptions import MlflowException
     from requests.exceptions import RequestException
     from sqlalchemy.exc import SQLAlchemyError
@@ -101,8 +101,8 @@ def errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def _alone(uri: str) -> Iterator[None]:
-    """Holds a lock file beside an SQLite database: MLflow makes its tables at the first use, and
-    two runs that start together would make them twice.
+    """Holds a lock file next to an SQLite database: MLflow creates its tables on first use, which
+    must not happen in two runs at once.
     """
     scheme, _, path = uri.partition(":///")
     folder = Path(path).parent
@@ -117,8 +117,8 @@ def _alone(uri: str) -> Iterator[None]:
 
 @contextmanager
 def _without_disk() -> Iterator[None]:
-    """SQLite's connections that begin in the block do not wait in it for the disk to have written:
-    seconds, where MLflow makes its tables, in as many transactions as it has had versions.
+    """Disables waiting for the disk in new SQLite connections of the block. It takes seconds when
+    MLflow creates its tables, which needs one transaction per version of the schema.
     """
     from sqlalchemy import Engine, event
 
@@ -140,8 +140,8 @@ def _without_disk() -> Iterator[None]:
 
 @contextmanager
 def mlflow_at(uri: str) -> Iterator[Any]:
-    """The `mlflow` module with its process-wide addresses set to `uri`, restored afterwards, the
-    environment variable that MLflow sets with them included.
+    """The `mlflow` module with its global addresses and their environment variable set to `uri`;
+    restored afterwards.
     """
     mlflow = import_mlflow()
     before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
@@ -159,7 +159,7 @@ def mlflow_at(uri: str) -> Iterator[Any]:
 
 
 def _probe(uri: str, option: str) -> None:
-    """Fails at once where MLflow's own client would retry for minutes."""
+    """Fails at once where MLflow's client would retry for minutes."""
     scheme, separator, _ = uri.partition("://")
     dialect = scheme.partition("+")[0]
     if not separator or dialect not in {*_PORTS, "sqlite"}:

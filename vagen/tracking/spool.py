@@ -1,4 +1,4 @@
-"""Records that a server could not take yet, kept on disk until it can."""
+"""A queue on disk of records that the server has not accepted yet."""
 
 import json
 import os
@@ -8,13 +8,13 @@ from typing import Any
 
 Record = dict[str, Any]
 PENDING = "tracking_pending.jsonl"
-"""File of a run's folder that holds the queue."""
+"""File of the queue in a run's folder."""
 
 
 class Spool:
-    """A queue of JSON records in a file; it survives the process.
+    """A queue of JSON records in a file, which survives the process.
 
-    Where even the file cannot be written, the queue lives on in memory.
+    If the file cannot be written, the queue stays in memory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,11 +31,11 @@ class Spool:
             file.write(json.dumps(record) + "\n")
 
     def pop(self) -> None:
-        """Drops the first record; `save` makes that last."""
+        """Removes the first record; `save` makes that permanent."""
         self.records.pop(0)
 
     def save(self) -> None:
-        """Makes the file hold what is left; an empty queue has no file."""
+        """Writes the remaining records to the file, or deletes it if there are none."""
         if not self.records:
             self.path.unlink(missing_ok=True)
             return
@@ -46,7 +46,7 @@ class Spool:
 
 
 def _read(path: Path) -> list[Record]:
-    """The records of a file; a last line cut short by a kill is left out."""
+    """The records of a file, without a last line truncated by a kill."""
     if not path.exists():
         return []
     records = []

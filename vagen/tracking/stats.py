@@ -1,4 +1,4 @@
-"""How sure a success rate and a difference of two are."""
+"""Confidence intervals of success rates and of their differences."""
 
 import math
 from collections.abc import Sequence
@@ -13,35 +13,35 @@ _Z95 = 1.959963984540054
 _Z80 = 0.8416212335729143
 _CHUNK = 1_000
 _LEAST_LEVELS = 6
-"""Fewer differences, all of one sign, are not unlikely enough: 2 (1/2)^5 is .06."""
+"""With fewer differences, all of one sign, p is too large: 2 (1/2)^5 is .06."""
 
 
 class PairedGain(NamedTuple):
-    """Mean difference over the same levels and its interval."""
+    """Mean difference on the same levels and its interval."""
 
     gain: float
     ci95: Interval
 
 
 class GainOfSeeds(NamedTuple):
-    """Mean difference of trainings with the same seeds, and how sure it is of another seed."""
+    """Mean difference of trainings with the same seeds, and its uncertainty over seeds."""
 
     gain: float
     ci95: Interval | None
-    """Of the mean over seeds; None of a single one."""
+    """Interval of the mean over seeds; None for one seed."""
     t: float | None
-    """Student's, of a mean of 0; None of a single seed or of equal differences."""
+    """Student's t for a mean of 0; None for one seed or equal differences."""
 
 
 def binomial_ci95(successes: int, count: int) -> Interval:
     """Wilson's 95 % interval of a success rate.
 
     Args:
-        successes: number of successes.
-        count: number of independent trials, at least 1.
+        successes: Number of successes.
+        count: Number of independent trials, at least 1.
 
     Raises:
-        ValueError: if `successes` is not within 0 and `count`.
+        ValueError: `successes` is not within 0 and `count`.
 
     Source: E. B. Wilson, JASA 22 (1927), 209–212.
     """
@@ -58,11 +58,11 @@ def binomial_ci95(successes: int, count: int) -> Interval:
 def success_ci95(rates: Sequence[float]) -> Interval:
     """95 % interval of the mean success over levels.
 
-    Wilson's where each level was won or lost; where some were tried several times, attempts at one
-    level are no independent trials, and levels are drawn with replacement (`paired_bootstrap`).
+    Wilson's if each level succeeded or failed. If some levels have several attempts, which are not
+    independent, it resamples levels (`paired_bootstrap`).
 
     Args:
-        rates: success per level, shape [N].
+        rates: Success per level, shape [N].
     """
     if all(rate in (0, 1) for rate in rates):
         return binomial_ci95(int(sum(rates)), len(rates))
@@ -70,16 +70,16 @@ def success_ci95(rates: Sequence[float]) -> Interval:
 
 
 def pass_at_k(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str, float]]:
-    """What several attempts at each level tell, for k = 1, 2, 4 … `most`; empty for one attempt.
+    """Success over several attempts, for k = 1, 2, 4 … `most`; empty for one attempt.
 
-    `pass_at`: share of levels that at least one of k attempts wins; `pass_all`: that all of k win
-    (pass^k). Both are unbiased: means over every choice of k from a level's n attempts with c wins,
-    `1 - C(n-c, k) / C(n, k)` and `C(c, k) / C(n, k)`. Levels with fewer attempts than k are left
-    out.
+    `pass_at`: share of levels where at least one of k attempts succeeds; `pass_all`: where all k do
+    (pass^k). Both are unbiased: means over all choices of k from a level's n attempts with c
+    successes, `1 - C(n-c, k) / C(n, k)` and `C(c, k) / C(n, k)`. Levels with fewer than k attempts
+    are left out.
 
     Args:
-        levels: outcome of each attempt, by level.
-        most: the largest k.
+        levels: Outcomes of the attempts, by level.
+        most: The largest k.
 
     Source: M. Chen et al., arXiv 2107.03374 (pass@k); S. Yao et al., arXiv 2406.12045 (pass^k).
     """
@@ -93,11 +93,11 @@ def pass_at_k(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str
 
 
 def attempts_ci95(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str, Interval]]:
-    """The 95 % intervals over levels of what `pass_at_k` finds, called `pass_at_ci95`, ...
+    """95 % intervals over levels of `pass_at_k`, named `pass_at_ci95`, ...
 
     Args:
-        levels: outcome of each attempt, by level.
-        most: the largest k.
+        levels: Outcomes of the attempts, by level.
+        most: The largest k.
     """
     if most == 1:
         return {}
@@ -111,7 +111,7 @@ def attempts_ci95(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict
 def _rates_of_attempts(
     levels: Sequence[Sequence[bool]], most: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Per level, by name and k: the share of its choices of k that win somewhere, or everywhere."""
+    """Per level, by name and k: share of choices of k attempts with any success, or with all."""
     found: dict[str, dict[str, list[float]]] = {"pass_at": {}, "pass_all": {}}
     for k in sorted({*(2**i for i in range(most.bit_length())), most}):
         tried = [(len(wins), sum(wins)) for wins in levels if len(wins) >= k]
@@ -124,19 +124,19 @@ def _rates_of_attempts(
 def levels_needed(
     baseline: Sequence[float] | ArrayLike, candidate: Sequence[float] | ArrayLike
 ) -> int | None:
-    """Levels that would tell this difference from none: at 5 %, in four of five measurements.
+    """Number of levels to detect this difference at the 5 % level with a power of 80 %.
 
     `((z_.975 + z_.8) s / gain)²`, with the standard deviation `s` of the paired differences.
 
     Args:
-        baseline: result per level, shape [N].
-        candidate: result per level, in the same order, shape [N].
+        baseline: Result per level, shape [N].
+        candidate: Result per level, in the same order, shape [N].
 
     Returns:
-        None where nothing is known: of one level, of no difference at all.
+        None if unknown: for one level or no difference.
 
     Raises:
-        ValueError: as for `paired_bootstrap`.
+        ValueError: See `paired_bootstrap`.
 
     Source: J. Cohen, Statistical Power Analysis for the Behavioral Sciences (1988), chapter 2.
     """
@@ -153,17 +153,17 @@ def paired_seeds(
 ) -> GainOfSeeds:
     """Mean of `candidate - baseline` over seeds, with Student's 95 % interval.
 
-    A seed is one observation, however many levels it was measured on: what a method does differs
-    more from seed to seed than a test's levels tell.
+    A seed is one observation for any number of levels, since methods vary more over seeds than test
+    levels show.
 
     Args:
-        baseline: result per seed, shape [S].
-        candidate: result per seed, in the same order, shape [S].
+        baseline: Result per seed, shape [S].
+        candidate: Result per seed, in the same order, shape [S].
 
     Raises:
-        ValueError: as for `paired_bootstrap`.
+        ValueError: See `paired_bootstrap`.
     """
-    from scipy.special import stdtrit  # slow to load, for every step
+    from scipy.special import stdtrit  # slow to import
 
     difference = _paired(baseline, candidate)
     gain, count = float(difference.mean()), difference.size
@@ -183,20 +183,20 @@ def paired_bootstrap(
 ) -> PairedGain:
     """Mean of `candidate - baseline` over the same levels, with its 95 % percentile interval.
 
-    Levels are drawn with replacement, both results of a level together, so that what is hard for
-    both does not blur the difference.
+    Resamples levels with both results together, so that difficulty common to both does not widen
+    the interval.
 
     Args:
-        baseline: result per level, e.g. success as 0 or 1, shape [N].
-        candidate: result per level, in the same order, shape [N].
-        seed: of the draws.
-        resamples: number of bootstrap samples.
+        baseline: Result per level, e.g. success as 0 or 1, shape [N].
+        candidate: Result per level, in the same order, shape [N].
+        seed: Seed of the bootstrap.
+        resamples: Number of bootstrap samples.
 
     Returns:
         `(gain, (low, high))`.
 
     Raises:
-        ValueError: if the two have different lengths, are empty or hold NaN or infinity.
+        ValueError: The two have different lengths, are empty or contain NaN or infinity.
 
     Source: B. Efron, R. Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
     """

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 OF_EACH = 2
-"""Episodes that succeeded, and as many that did not."""
+"""Number of successful episodes, and of failed ones."""
 
 
 def log_traces(client: "MlflowClient", uri: str, run_id: str, folder: Path, name: str) -> None:
-    """Records a few episodes with a run: what was shown, answered and earned.
+    """Records a few episodes with a run: observations, responses and rewards.
 
     Args:
-        client: Of the server.
-        uri: Its address.
+        client: Client of the server.
+        uri: Address of the server.
         run_id: The run.
         folder: A committed evaluation.
-        name: What it is called.
+        name: Name of the evaluation.
     """
     trajectories = TrajectoryBatch.load(folder).trajectories
     experiment = client.get_run(run_id).info.experiment_id

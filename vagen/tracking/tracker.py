@@ -1,8 +1,8 @@
 """One MLflow run per pipeline run.
 
-What was measured must never be the reason that training stops: a record that the server cannot
-take now is kept in a file beside the run and delivered later. Only `Tracker.start` and
-`Tracker.attach` fail, before anything has been computed.
+Failures of tracking must not stop a training: a record that the server does not accept is stored in
+a file of the run and sent later. Only `Tracker.start` and `Tracker.attach` fail, before any
+computation.
 """
 
 import json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 RETRY_SECONDS = 30.0
-"""Time after a failure in which records are kept without asking the server again."""
+"""Seconds after a failure during which records are stored without a new attempt."""
 
 _LOG = logging.getLogger("vagen.tracking")
 _RUN_DIR = "vagen.run_dir"
@@ -39,7 +39,7 @@ _EXPERIMENT_TAGS = {
     "share of held-out levels that are solved, at step 0 by the policy that training began with; "
     "docs/metrics.md says what each metric means.",
 }
-"""A page for training, whose list of runs shows success first."""
+"""Tag for the training page, whose list of runs shows success first."""
 _PERMANENT = {
     "INVALID_PARAMETER_VALUE",
     "BAD_REQUEST",
@@ -60,13 +60,13 @@ class Tracker:
         self.run_id = run_id
         self.run_dir = run_dir
         self.beside: list[ExtraTracker] = []
-        """Further trackers, which are told the same."""
+        """Additional trackers with the same metrics."""
         self._client = client
         self._spool = Spool(run_dir / PENDING)
         self._steps: dict[str, set[int]] = {}
-        """Steps by metric that are recorded already; filled as metrics are met."""
+        """Recorded steps by metric; filled on first use of a metric."""
         self._unread: set[str] = set()
-        """Metrics an earlier process has written, whose steps are not in `_steps` yet."""
+        """Metrics of an earlier process whose steps are not in `_steps` yet."""
         self._retry_at = 0.0
         self._refusals: set[str] = set()
         self._machine: Any = None
@@ -87,19 +87,19 @@ class Tracker:
     ) -> "Tracker":
         """Opens a new MLflow run, tagged with commit, package versions and the run's folder.
 
-        A run that the environment names (`MLFLOW_RUN_ID`, as pipelines do) becomes its parent.
+        A run in the environment (`MLFLOW_RUN_ID`, set by pipelines) becomes its parent.
 
         Args:
-            experiment: name of the MLflow experiment; made if it does not exist.
-            run_name: name of the run, e.g. that of its folder.
-            run_dir: the run's folder.
-            output_dir: holds the default database `mlflow.db` and its files `mlartifacts`.
-            uri: any MLflow server or database; None takes the default database.
-            tags: further tags.
+            experiment: Name of the MLflow experiment, created if missing.
+            run_name: Name of the run, e.g. that of its folder.
+            run_dir: The run's folder.
+            output_dir: Folder of the default database `mlflow.db` and its files `mlartifacts`.
+            uri: Any MLflow server or database; None for the default database.
+            tags: Further tags.
 
         Raises:
-            TrackingError: if the server cannot be reached or the experiment was deleted.
-            StorageError: if the folder of the default database cannot be made.
+            TrackingError: The server cannot be reached or the experiment was deleted.
+            StorageError: The folder of the default database cannot be created.
         """
         uri = uri or default_uri(output_dir)
         client = open_client(uri)
@@ -123,10 +123,10 @@ class Tracker:
     def attach(
         cls, *, run_id: str, run_dir: Path, output_dir: Path, uri: str | None = None
     ) -> "Tracker":
-        """Goes on with a run that an earlier process started.
+        """Continues a run of an earlier process.
 
         Raises:
-            TrackingError: if the server cannot be reached or has no such run.
+            TrackingError: The server cannot be reached or has no such run.
         """
         uri = uri or default_uri(output_dir)
         client = open_client(uri)
@@ -146,10 +146,10 @@ class Tracker:
 
     @staticmethod
     def folder_of(run_id: str, *, output_dir: Path, uri: str | None = None) -> Path | None:
-        """The folder whose training a run records; None if there is no such run.
+        """The folder of a run's training; None if there is no such run.
 
         Raises:
-            TrackingError: if the server cannot be reached.
+            TrackingError: The server cannot be reached.
         """
         client = open_client(uri or default_uri(output_dir))
         try:
@@ -158,7 +158,7 @@ class Tracker:
             return None
 
     def describe(self, text: str) -> None:
-        """Sets what MLflow's page of the run begins with."""
+        """Sets the description on MLflow's page of the run."""
         self._record({"op": "tag", "tag": "mlflow.note.content", "text": text})
 
     def log_config(self, config: BaseModel | Mapping[str, Any]) -> None:
@@ -167,10 +167,10 @@ class Tracker:
         self._record({"op": "params", "params": legal_names(flatten(tree))})
 
     def log_metrics(self, metrics: Mapping[str, float | None], step: int) -> None:
-        """Records the metrics of one step in one call; None is absent and left out.
+        """Records the metrics of one step in one call; skips None.
 
-        A metric that has a value for `step` keeps it, so that a step repeated after a resume does
-        not show twice.
+        A metric keeps an existing value of `step`, so that a step repeated after a resume does not
+        appear twice.
         """
         for tracker in self.beside:
             tracker.log_metrics(metrics, step)
@@ -187,14 +187,14 @@ class Tracker:
         self._record({"op": "metrics", "metrics": values, "step": step, "time": now})
 
     def log_artifact(self, path: Path, folder: str | None = None) -> None:
-        """Stores a file, or a folder with all that is in it, with the run."""
+        """Stores a file or a folder with its content in the run."""
         path = Path(path).absolute()
         if not path.exists():
             raise TrackingError(f"there is no {path} to store with the MLflow run")
         self._record({"op": "artifact", "path": str(path), "folder": folder})
 
     def log_dataset(self, name: str, *, digest: str, source: Mapping[str, Any], rows: int) -> None:
-        """Records what was played: levels that are the same have the same digest."""
+        """Records the levels as a dataset; equal levels have equal digests."""
         about = {"name": name, "digest": digest, "source": dict(source), "rows": rows}
         self._record({"op": "dataset", **about})
 
@@ -203,7 +203,7 @@ class Tracker:
         self._record({"op": "traces", "path": str(Path(folder).absolute()), "name": name})
 
     def watch_machine(self) -> None:
-        """Records processor, memory, disk, network and GPUs every ten seconds until `finish`."""
+        """Records CPU, memory, disk, network and GPUs every ten seconds until `finish`."""
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
         logging.getLogger("mlflow.system_metrics").setLevel(logging.ERROR)
@@ -213,7 +213,7 @@ class Tracker:
         self._machine.start()
 
     def flush(self) -> bool:
-        """Tries to deliver everything kept back; True if nothing is left."""
+        """Tries to send all stored records; True if none is left."""
         while self._spool:
             try:
                 self._apply(self._spool.records[0])
@@ -230,7 +230,7 @@ class Tracker:
         return True
 
     def finish(self, status: EndStatus = "FINISHED") -> None:
-        """Delivers what was kept back and closes the run. It may be attached to again."""
+        """Sends stored records and closes the run, which can be attached again."""
         for tracker in self.beside:
             tracker.finish(failed=status == "FAILED")
         self._retry_at = 0.0
@@ -242,7 +242,7 @@ class Tracker:
             _LOG.warning("MLflow records that could not be delivered are in %s", self._spool.path)
 
     def _record(self, record: Record) -> None:
-        """Applies a record, or keeps it if earlier ones wait or the server fails."""
+        """Applies a record, or stores it if earlier ones wait or the server fails."""
         if self._spool and (time.monotonic() < self._retry_at or not self.flush()):
             self._spool.append(record)
             return
@@ -304,7 +304,7 @@ class Tracker:
                 self._client.set_terminated(self.run_id, status=record["status"])
 
     def _not_recorded(self, metrics: Mapping[str, float], step: int) -> dict[str, float]:
-        """Leaves out what an earlier process recorded for this step."""
+        """Removes metrics that an earlier process recorded for this step."""
         fresh = {}
         for name, value in metrics.items():
             if name in self._unread:
@@ -345,7 +345,7 @@ def _experiment_id(client: "MlflowClient", name: str, uri: str, output_dir: Path
 
 
 def _is_permanent(error: Exception) -> bool:
-    """Whether sending the same record again cannot help."""
+    """Whether retrying the same record is useless."""
     if isinstance(error, FileNotFoundError):
         return True
     return getattr(error, "error_code", None) in _PERMANENT
