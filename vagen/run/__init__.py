@@ -1,1 +1,1 @@
-"""A run: its folder, the copy of it in a store, and who may write it."""
+"""A run: its folder, its copy in a store, and the right to write it."""

@@ -1,7 +1,7 @@
-"""A training made longer than it was begun, also while it runs.
+"""Extends a training, even while it runs.
 
-What it began with stays in `config/experiment.yaml`, and its digest the run's. Each extension is a
-line of `config/extensions.jsonl`; a process at work looks there before every iteration.
+The original experiment stays in `config/experiment.yaml`, and its digest the run's. Each extension
+is a line of `config/extensions.jsonl`, which a running process reads before every iteration.
 """
 
 import json
@@ -15,10 +15,10 @@ OPTION = "trainer.total_training_steps"
 
 
 def extend(run: Run, steps: int) -> None:
-    """Makes a training `steps` iterations long, also one that is finished or running.
+    """Extends a training, even a finished or running one, to `steps` iterations.
 
     Raises:
-        ConfigError: It is that long already, or it cannot be made longer.
+        ConfigError: It already has as many, or cannot be extended.
         StorageError: The folder cannot be written.
     """
     now, stop = run.read_length(), run.stop

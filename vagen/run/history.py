@@ -1,4 +1,4 @@
-"""What the iterations of a run have measured, in order."""
+"""Metrics of a run's iterations, in order."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ _SECONDS = "timing_s/"
 
 
 def iteration_metrics(path: Path, count: int) -> list[dict[str, float]]:
-    """Metrics of a run's first iterations, with its `iteration`, and what events say of it: the
-    steps' seconds, and how fast the engine was.
+    """Metrics of a run's first iterations, with `iteration`, seconds of the steps and speed of the
+    engine.
 
     Args:
         path: The run's folder.
-        count: Iterations; they are finished.
+        count: Number of iterations, all finished.
     """
     told = _told(path)
     return [
@@ -29,13 +29,13 @@ def iteration_metrics(path: Path, count: int) -> list[dict[str, float]]:
 
 
 def step_timings(path: Path, iteration: int) -> dict[str, float]:
-    """How long the steps of an iteration took, as metrics."""
+    """Seconds of the steps of an iteration, as metrics."""
     found = _told(path).get(iteration, {})
     return {name: value for name, value in found.items() if name.startswith(_SECONDS)}
 
 
 def _told(path: Path) -> dict[int, dict[str, float]]:
-    """What events say, by iteration."""
+    """Metrics in the events, by iteration."""
     told: dict[int, dict[str, float]] = {}
     for event in progress.read_events(path / layout.EVENTS):
         if event["event"] == "stage_finished" and event["iteration"] is not None:

@@ -1,4 +1,4 @@
-"""How long a training is: as its experiment says, or longer since (`vagen.run.extension`)."""
+"""Length of a training, including extensions (`vagen.run.extension`)."""
 
 import json
 from pathlib import Path
@@ -8,20 +8,20 @@ from vagen.run import layout
 
 
 def extensions(path: Path) -> list[dict[str, int]]:
-    """The extensions of the run in a folder, oldest first.
+    """Extensions of a run, oldest first.
 
     Returns:
-        Each with the number of iterations before (`from`) and with it (`to`), and with how many
-        were `done` when it was asked for.
+        Dictionaries with the number of iterations before (`from`) and after (`to`), and of those
+            that were `done` at the time.
     """
     file = path / layout.EXTENSIONS
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def lengthened(began: ExperimentConfig, path: Path) -> ExperimentConfig:
-    """The experiment that a run began with, at the length that it has now.
+    """The run's initial experiment with its current length.
 
-    A schedule that was to last the whole training ends where it would have ended.
+    A schedule over the whole training keeps its original end.
     """
     found = extensions(path)
     if not found:

@@ -1,15 +1,15 @@
-"""A run in a store: everything that is committed in its folder is there as well, under its name.
+"""The copy of a run in a store, with every committed folder under the same name.
 
-Every stage begins by making its process the run's newest attempt in the store, and ends by putting
-there what it committed, in the order in which it is needed: a checkpoint before the update that
-names it. So a run can be taken up wherever the store can be reached: manifests of all that is
-committed come first, contents when a stage asks for them. Such a *shell*, a folder that holds its
-manifest alone, says that a step is done, and what it had to say of itself.
+Every stage starts by making its process the run's newest attempt in the store. It ends by uploading
+what it committed, in order of dependency: a checkpoint before the update that refers to it. So a
+run can be resumed wherever the store is reachable: first come the manifests of all committed
+folders, then contents on demand. A folder with only a manifest, a *shell*, shows that a step is
+done, with its results.
 
-Who writes is decided in the store too, by `attempt.json` beside the run's folders: before anything
-of a stage appears, and while no other can write the same, it must still name this process's
-attempt (`vagen.storage.writer`). A process that finds another's there when its next stage begins
-takes over what that one did, and moves what it has itself and the store has not to `superseded/`.
+The store also decides who writes, by `attempt.json` next to the run's folders: it must name this
+process's attempt before anything of a stage appears (`vagen.storage.writer`). A process that finds
+another attempt at its next stage takes over the other's results, and moves its own folders that are
+not in the store to `superseded/`.
 """
 
 import shutil
@@ -47,10 +47,10 @@ from vagen.tracking.spool import PENDING
 CONFIG = (layout.EXPERIMENT.as_posix(), layout.INFRA.as_posix())
 
 _ATTEMPTS = ".attempts"
-"""File of a run's folder: the attempts that were made in it, one per line."""
+"""File of a run's folder with its attempts, one per line."""
 _EXTENSIONS = layout.EXTENSIONS.as_posix()
 _GROWING = (layout.EVENTS, layout.LOG, layout.JUDGE_ANSWERS, _EXTENSIONS)
-"""Files of lines."""
+"""Files made of lines."""
 _FILES = (*_GROWING, WANDB_TOLD, layout.SUMMARY, layout.CURVES.as_posix())
 _TRACKING_FILES = (layout.MLFLOW_RUN, PENDING)
 _ORDER = (
@@ -62,16 +62,16 @@ _ORDER = (
     layout.REGISTRATION,
 )
 _LINEAGE = (layout.ITERATIONS, layout.CHECKPOINTS)
-"""What one attempt must not have of another."""
+"""Folders that different attempts must not mix."""
 _WORKERS = 8
 
 
 class Mirror:
-    """The copy of one run in a store.
+    """One run's copy in a store.
 
     Args:
         path: The run's folder.
-        infra: Its `store` is where the copy is; not asked before something is to be done.
+        infra: Its `store` has the copy; opened on first use.
     """
 
     def __init__(self, path: Path, infra: InfraConfig) -> None:
@@ -81,11 +81,11 @@ class Mirror:
         self._root = infra.store.rstrip("/")
         self._attempt: Attempt | None = None
         self._there: dict[str, bytes] = {}
-        """Manifests that the store has, by place in the run."""
+        """Manifests in the store, by folder of the run."""
         self._others: set[str] = set()
-        """Places that another thread puts there."""
+        """Folders that another thread uploads."""
         self._sent: dict[str, tuple[int, int] | None] = {}
-        """Size and time of loose files as they were sent; None of one that is gone."""
+        """Size and time of loose files at their last upload; None if deleted."""
 
     @cached_property
     def _store(self) -> Store:
@@ -97,7 +97,7 @@ class Mirror:
         return f"{self._root}/{self._path.name}"
 
     def uri_of(self, place: str) -> str:
-        """The URI of the run's folder or of one in it; others stay as they are."""
+        """The URI of a folder of the run; other paths do not change."""
         path = Path(place)
         if not path.is_relative_to(self._path):
             return place
@@ -105,7 +105,7 @@ class Mirror:
         return self.uri if inner == "." else f"{self.uri}/{inner}"
 
     def create(self) -> None:
-        """Puts the configuration of a new run into the store.
+        """Uploads the configuration of a new run.
 
         Raises:
             ConfigError: The store has a run of this name.
@@ -116,7 +116,7 @@ class Mirror:
                 f"{self.uri} exists: choose another --name, or continue it with "
                 f"`vagen resume {self.uri}`"
             )
-        # What tells a run comes last.
+        # The file that identifies a run comes last.
         for name in reversed(CONFIG):
             self._store.write_file(self._key(name), (self._path / name).read_bytes())
 
@@ -126,10 +126,10 @@ class Mirror:
         return self._attempt is not None and Attempt.parse(self._newest()) == self._attempt
 
     def begin(self) -> bool:
-        """Makes this process the newest attempt, with all that older ones have put there.
+        """Makes this process the newest attempt, and takes over results of older ones.
 
         Returns:
-            Whether an iteration's folder or a checkpoint is another attempt's now.
+            Whether an iteration's folder or a checkpoint now comes from another attempt.
 
         Raises:
             StorageError: The store cannot be used.
@@ -147,11 +147,11 @@ class Mirror:
         return changed
 
     def pull(self) -> None:
-        """Brings the manifests of all that the store has; where it is newer, it is right."""
+        """Downloads the store's manifests; newer ones replace local ones."""
         self._pull(self._is_ours())
 
     def find(self, folder: Path | None) -> None:
-        """Brings the manifest of one folder, if the store has it and this folder has not."""
+        """Downloads the manifest of one folder if it is only in the store."""
         if folder is None or (folder / MANIFEST).exists():
             return
         key = self._key(folder.relative_to(self._path).as_posix())
@@ -159,12 +159,12 @@ class Mirror:
             publish_manifest(folder, self._store.manifest(key))
 
     def push(self) -> None:
-        """Puts there what is committed here and is not there, then deletes what was pruned here.
+        """Uploads committed folders that are not in the store, then deletes locally pruned ones
+        there.
 
         Raises:
             Superseded: A newer attempt took over.
-            StorageError: The store cannot be used. What was committed stays; the next stage, also
-                of another process in this folder, puts it there.
+            StorageError: The store cannot be used. The next stage in this folder uploads the rest.
         """
         for place in self._committed():
             if place not in self._others:
@@ -177,13 +177,13 @@ class Mirror:
 
     @contextmanager
     def put_after(self, folder: Path) -> Iterator[None]:
-        """Puts a folder there at the end of the block, in the thread that ends it.
+        """Uploads a folder at the end of the block, in the block's thread.
 
-        Until then `push` leaves it alone, so that no other thread waits for it.
+        `push` skips it until then, so that no other thread waits for it.
 
         Raises:
             Superseded: A newer attempt took over.
-            StorageError: The store cannot be used; a later `push` puts the folder there.
+            StorageError: The store cannot be used; a later `push` uploads the folder.
         """
         place = folder.relative_to(self._path).as_posix()
         self._others.add(place)
@@ -194,11 +194,11 @@ class Mirror:
             self._others.discard(place)
 
     def push_evaluation(self, folder: Path) -> None:
-        """Puts an evaluation there, which no other attempt writes, without being the newest one."""
+        """Uploads an evaluation without becoming the newest attempt; no other attempt writes it."""
         self._put(folder.relative_to(self._path).as_posix(), guard=None)
 
     def push_files(self) -> None:
-        """Puts the loose files there that changed: events, logs, summary.
+        """Uploads loose files that changed: events, logs, summary.
 
         Raises:
             Superseded: A newer attempt took over.
@@ -215,15 +215,15 @@ class Mirror:
             self._sent[name] = stamp
 
     def fetch(self, folder: Path, part: str = "") -> Path:
-        """The folder, with its contents if the store has them and only its manifest is here.
+        """Returns a folder after downloading missing contents.
 
         Args:
-            folder: Of the run; others are returned as they are.
-            part: A folder in it, if no more is needed.
+            folder: A folder of the run; others are returned unchanged.
+            part: A folder in it, to fetch only that.
 
         Raises:
-            StorageError: They cannot be had.
-            CorruptArtifact: They are not what the manifest says.
+            StorageError: The contents are not available.
+            CorruptArtifact: They differ from the manifest.
         """
         if folder.is_relative_to(self._path) and (folder / MANIFEST).exists():
             manifest = read_manifest(folder)
@@ -235,10 +235,10 @@ class Mirror:
         return folder
 
     def _pull(self, ours: bool) -> bool:
-        """Like `pull`; what is here is right if the newest attempt is `ours`.
+        """Like `pull`, but keeps local folders if the newest attempt is `ours`.
 
         Returns:
-            Whether an iteration's folder or a checkpoint is another than before.
+            Whether an iteration's folder or a checkpoint was replaced.
         """
         start = len(self._path.name) + 1
         keys = self._store.list(self._path.name)
@@ -265,14 +265,14 @@ class Mirror:
         content = (self._path / place / MANIFEST).read_bytes()
         if self._there.get(place) == content:
             return
-        # The newest attempt is right, whatever an older one left.
+        # The newest attempt may replace results of older ones.
         self._store.put_directory(
             self._path / place, self._key(place), replace=guard is not None, guard=guard
         )
         self._there[place] = content
 
     def _committed(self) -> list[str]:
-        """Places of all committed folders, in the order in which later ones need earlier ones."""
+        """All committed folders, in order of dependency."""
         found = [
             path.parent.relative_to(self._path)
             for pattern in ("*", "checkpoints/*", "iterations/*/*", "evaluations/*")
@@ -286,7 +286,7 @@ class Mirror:
         return [place.as_posix() for place in sorted(known, key=_rank)]
 
     def _is_ours(self) -> bool:
-        """Whether the newest attempt was made in this folder, or none was made yet."""
+        """Whether the newest attempt is of this folder, or there is none."""
         newest = Attempt.parse(self._newest())
         path = self._path / _ATTEMPTS
         return newest is None or (path.exists() and newest.name in path.read_text().split())
@@ -298,7 +298,7 @@ class Mirror:
         check_newest(self._newest(), self._attempt, self.uri)
 
     def _keep_superseded(self, places: set[str]) -> bool:
-        """Moves the folders of a training that went on without them to `superseded/`."""
+        """Moves folders of a superseded training to `superseded/`."""
         mine = sorted(place for place in places if place.startswith(_LINEAGE))
         kept = self._path / layout.SUPERSEDED / uuid.uuid4().hex[:8]
         for place in mine:
@@ -320,14 +320,14 @@ class Mirror:
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
             if name in _GROWING and path.exists():
-                # This process has begun to report already.
+                # This process has already written events.
                 path.write_bytes(content + _lines_beside(path.read_bytes(), content))
             else:
                 path.write_bytes(content)
                 self._sent[name] = self._stamp(name)
 
     def _files(self) -> tuple[str, ...]:
-        """Loose files; the default MLflow database stays where it is, and what refers to it too."""
+        """Loose files, without the default MLflow database and references to it."""
         return _FILES + (_TRACKING_FILES if self._infra.mlflow_tracking_uri else ())
 
     def _stamp(self, name: str) -> tuple[int, int] | None:
@@ -342,16 +342,16 @@ class Mirror:
 
 
 def restore(uri: str) -> Path:
-    """A folder for a run that is in a store: its configuration, if it is not here already.
+    """Creates a folder for a run in a store, with its configuration, if there is none yet.
 
-    The store is reached as the environment says (`AWS_ENDPOINT_URL_S3`, ...), because the run's own
-    options are in it.
+    The store's options come from the environment (`AWS_ENDPOINT_URL_S3`, ...), since the run's own
+    are in the store.
 
     Args:
         uri: `<store>/<name of the run>`.
 
     Raises:
-        ConfigError: There is no such run, or another has its place here.
+        ConfigError: There is no such run, or the folder has another.
         StorageError: The store cannot be used.
     """
     root, name = split_uri(uri)
@@ -383,13 +383,13 @@ def restore(uri: str) -> Path:
 
 
 def _lines_beside(content: bytes, other: bytes) -> bytes:
-    """The lines of a file that another does not have."""
+    """Lines of a file that another one lacks."""
     known = set(other.splitlines())
     return b"".join(line for line in content.splitlines(True) if line.rstrip(b"\n") not in known)
 
 
 def _rank(place: Path) -> tuple[Any, ...]:
-    """Orders places: an iteration's checkpoint, if it is there, comes right before its update."""
+    """Sort key of folders: an iteration's checkpoint, if any, comes right before its update."""
     first, *rest = place.parts
     stages = (*layout.ITERATION_STAGES[:-1], "checkpoint", layout.ITERATION_STAGES[-1])
     if first == layout.CHECKPOINTS:

@@ -1,4 +1,4 @@
-"""Batches of old iterations that nothing needs any more."""
+"""Deletes batches of old iterations."""
 
 import shutil
 from collections.abc import Iterable
@@ -8,40 +8,39 @@ from vagen.run import layout
 from vagen.storage import MANIFEST
 
 BATCHES = layout.ITERATION_STAGES[:-1]
-"""Steps of an iteration that hold its episodes; what it measured is in its update."""
+"""Steps of an iteration that store its episodes; its metrics are in its update."""
 
 
 def prunable(finished: int, saved: Iterable[int], keep: int, *, best: int | None = None) -> range:
-    """Iterations whose batches can go.
+    """Iterations whose batches are not needed.
 
-    Those since the oldest checkpoint but the best one stay: its updates may have to be done again.
+    Updates since the oldest checkpoint (without the best one) may have to be repeated and are kept.
 
     Args:
-        finished: Iterations that are.
-        saved: Those with a checkpoint.
-        keep: Newest iterations whose batches stay.
-        best: The best one, if it is known: nothing is learnt again from its checkpoint unless it is
-            the only one.
+        finished: Number of finished iterations.
+        saved: Iterations with a checkpoint.
+        keep: Number of latest iterations to keep.
+        best: The best iteration, if known; training resumes from its checkpoint only if there is no
+            other.
 
-    >>> prunable(9, [6, 8], keep=2)
-    range(0, 7)
+    >>> prunable(9, [6, 8], keep=2) range(0, 7)
     """
     saved = set(saved)
     return range(max(0, min(finished - keep, min(saved - {best} or saved, default=-1) + 1)))
 
 
 def is_pruned(update: Path) -> bool:
-    """Whether an iteration with this folder of its update is finished, and its batches are gone."""
+    """Whether the iteration of this update is finished and its batches are deleted."""
     return (update / MANIFEST).exists() and not any(
         update.with_name(stage).exists() for stage in BATCHES
     )
 
 
 def prune_batches(path: Path, numbers: Iterable[int], *, dry_run: bool = False) -> int:
-    """Deletes the batches of some iterations of a run, unless it is a `dry_run`.
+    """Deletes batches of some iterations, unless `dry_run` is set.
 
     Returns:
-        Bytes that they take.
+        Size of the batches in bytes.
     """
     folders = [path / layout.iteration(number) / stage for number in numbers for stage in BATCHES]
     freed = _used(folders)
@@ -51,12 +50,12 @@ def prune_batches(path: Path, numbers: Iterable[int], *, dry_run: bool = False) 
 
 
 def remove_folder(folder: Path) -> None:
-    """Deletes a folder, if it is there, such that what is left of it never looks whole."""
+    """Deletes a folder, if it exists, such that remains never look complete."""
     (folder / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=not folder.exists())
 
 
 def _used(folders: Iterable[Path]) -> int:
-    """Bytes in folders; a file that several of them share counts once."""
+    """Bytes in folders; counts shared files once."""
     stats = [path.stat() for folder in folders for path in folder.rglob("*") if path.is_file()]
     return sum({stat.st_ino: stat.st_size for stat in stats}.values())

@@ -1,4 +1,4 @@
-"""What is committed in a run's folders, checked before it is believed."""
+"""Reads and verifies committed folders of a run."""
 
 import json
 from contextlib import suppress
@@ -17,12 +17,12 @@ from vagen.storage import (
 
 
 def committed(folder: Path) -> Manifest | None:
-    """The folder's manifest if it is there whole."""
+    """The folder's manifest if the folder is committed."""
     return read_manifest(folder) if (folder / MANIFEST).exists() else None
 
 
 def read_results(folder: Path) -> dict[str, Any]:
-    """What an evaluation found: success with its interval, and success per level.
+    """Results of an evaluation: success with its interval, and success per level.
 
     Raises:
         CorruptArtifact: The file was changed.
@@ -32,7 +32,7 @@ def read_results(folder: Path) -> dict[str, Any]:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """What a step returns: where its folder is, its digest, its metrics."""
+    """Result of a step: URI and digest of its folder, and metrics."""
     manifest = read_manifest(folder)
     return {
         "uri": str(folder),
@@ -42,15 +42,15 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 def check_folder(folder: Path, part: str = "", *, in_store: bool = False) -> None:
-    """Checks a folder of a run, unless it is not committed.
+    """Verifies a folder of a run if it is committed.
 
     Args:
-        folder: Of the run.
-        part: A folder or file in it, if no more is needed.
-        in_store: A store has a copy.
+        folder: A folder of the run.
+        part: A folder or file in it, to verify only that.
+        in_store: Whether a store has a copy.
 
     Raises:
-        CorruptArtifact: A file was changed after it was committed; says what to do.
+        CorruptArtifact: A file was changed after the commit; the message says what to do.
     """
     if committed(folder) is None:
         return

@@ -1,4 +1,4 @@
-"""A run: one folder with its configuration and everything its steps wrote."""
+"""A run: one folder with its configuration and the results of its steps."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where and why a training ended early.
+    """The reason and iteration of an early stop.
 
     >>> Stop(iteration=41, reason="validation success was below 0.2 3 times in a row").iteration
     41
@@ -44,17 +44,17 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class NextRollout:
-    """The next iteration's episodes, being played while the networks learn (`one_step_off`)."""
+    """The next iteration's episodes, played while the networks learn (`one_step_off`)."""
 
     iteration: int
     episodes: Future[Any]
-    """A `vagen.stages.rollout.PlayedEpisodes` to come."""
+    """A future `vagen.stages.rollout.PlayedEpisodes`."""
 
 
 @dataclass(eq=False)
 class Run:
-    """Configuration and folders of one run (see `vagen.run.layout`), and what a process at work
-    keeps between its steps.
+    """Configuration and folders of one run (see `vagen.run.layout`), and state that its process
+    keeps between steps.
     """
 
     path: Path
@@ -64,13 +64,13 @@ class Run:
     """Networks in memory; None until a step needs them (`vagen.stages.weights`)."""
     next_rollout: NextRollout | None = field(default=None, repr=False)
     checkpoint_to_come: Future[None] | None = field(default=None, repr=False)
-    """The checkpoint that is being written (`vagen.stages.checkpoints`)."""
+    """A checkpoint that is being written (`vagen.stages.checkpoints`)."""
     tracker: "BackgroundTracker | None" = field(default=None, repr=False)
-    """The open MLflow run; None until a step reports to it (`vagen.stages.tracking`)."""
+    """The open MLflow run; None until a step uses it (`vagen.stages.tracking`)."""
     drawn: tuple[Any, ...] = field(default=(), repr=False)
-    """What the learning curves show that this process has drawn (`vagen.stages.finalize`)."""
+    """State of the last drawn learning curves (`vagen.stages.finalize`)."""
     mirror: Mirror | None = field(init=False, repr=False)
-    """The copy of the run in `infra.store`; None if there is no store."""
+    """The run's copy in `infra.store`; None without a store."""
 
     def __post_init__(self) -> None:
         self._began = self.experiment
@@ -81,9 +81,9 @@ class Run:
     def create(
         cls, experiment: ExperimentConfig, infra: InfraConfig, name: str | None = None
     ) -> "Run":
-        """Makes the folder `<output_dir>/<name>-<time>` with the configuration; `latest` names it.
+        """Creates the folder `<output_dir>/<name>-<time>` with the configuration; links `latest`.
 
-        With `infra.store` the configuration is in the store afterwards.
+        Uploads the configuration to `infra.store`.
 
         Raises:
             StorageError: The output folder or the store cannot be written.
@@ -115,10 +115,10 @@ class Run:
 
     @classmethod
     def open(cls, path: Path | str) -> "Run":
-        """Opens a run by its folder, or by its URI in a store, for which a folder is made.
+        """Opens a run by its folder, or by its URI in a store, which creates a folder.
 
         Raises:
-            ConfigError: There is no run, or its configuration is not readable.
+            ConfigError: There is no run, or its configuration cannot be read.
             StorageError: The store cannot be used.
         """
         path = restore(path) if isinstance(path, str) and is_uri(path) else Path(path).absolute()
@@ -126,22 +126,21 @@ class Run:
             raise ConfigError(f"{path} is no run: it has no {layout.EXPERIMENT}")
         infra = load_infra(str(path / layout.INFRA), [])
         if path.parent != infra.runs_folder and not (infra.store and os.environ.get(SCRATCH)):
-            # It was moved, or its relative folder is that of another one.
+            # The folder may have been moved, or be relative to another working directory.
             infra = infra.model_copy(update={"output_dir": str(path.parent)})
-        # It was checked when the run was made, and a pipeline's step has no use for torch.
+        # It was checked when the run was created, and the check would import torch.
         return cls(path, load_experiment(str(path / layout.EXPERIMENT), check=False), infra)
 
     @contextmanager
     def session(self) -> Iterator[None]:
         """Makes this process the run's only writer, and reports its progress.
 
-        At the end `release_resources` frees what the process holds for the run, once the checkpoint
-        that is being written is complete.
+        At the end waits for the checkpoint and calls `release_resources`.
 
         Raises:
-            InUse: Another process works on the run.
-            CorruptArtifact: The experiment is not what the run began with.
-            StorageError: The checkpoint could not be written, and nothing went wrong before.
+            InUse: Another process is working on the run.
+            CorruptArtifact: The experiment is not the run's initial one.
+            StorageError: The checkpoint could not be written, and there was no earlier error.
         """
         self.check_config()
         with sole_writer(self.path), progress.reporting(self.events), self.release_resources():
@@ -156,12 +155,12 @@ class Run:
             finally:
                 try:
                     self.await_checkpoint()
-                except Exception as error:  # of what has gone wrong, the first is raised
+                except Exception as error:  # the first error is raised
                     progress.note(str(error))
 
     @contextmanager
     def release_resources(self) -> Iterator[None]:
-        """Ends the processes that compute and record for this one, once all is recorded."""
+        """Ends helper processes and the tracker, once everything is recorded."""
         try:
             yield
         finally:
@@ -171,13 +170,13 @@ class Run:
             self.engine = self.next_rollout = self.tracker = None
 
     def await_checkpoint(self, *, wait: bool = True) -> None:
-        """Returns when no checkpoint is being written any more.
+        """Waits until no checkpoint is being written.
 
         Args:
-            wait: False only looks whether it is done.
+            wait: False checks without waiting.
 
         Raises:
-            Exception: It could not be written; this is told once.
+            Exception: It could not be written; raised once.
         """
         future = self.checkpoint_to_come
         if future is not None and (wait or future.done()):
@@ -186,7 +185,7 @@ class Run:
 
     @property
     def events(self) -> Path:
-        """File of what ran when."""
+        """File of the run's events."""
         return self.path / layout.EVENTS
 
     @property
@@ -196,16 +195,16 @@ class Run:
 
     @property
     def uri(self) -> str:
-        """What names the run for another process: its URI in the store, or else its folder."""
+        """The run's name for other processes: its URI in the store, or its folder."""
         return self.mirror.uri if self.mirror is not None else str(self.path)
 
     @property
     def config_digest(self) -> str:
-        """SHA-256 of the resolved experiment that the run began with."""
+        """SHA-256 of the run's initial resolved experiment."""
         return config_digest(self._began if extensions(self.path) else self.experiment)
 
     def read_length(self) -> int:
-        """The training's iterations, which may have become more (`vagen.run.extension`)."""
+        """The training's number of iterations, with extensions (`vagen.run.extension`)."""
         before, self.experiment = self.experiment, lengthened(self._began, self.path)
         total = self.experiment.trainer.total_training_steps
         if total > before.trainer.total_training_steps:
@@ -214,10 +213,10 @@ class Run:
         return total
 
     def check_config(self) -> None:
-        """Refuses an experiment that is not what the run's levels were drawn for.
+        """Checks that the experiment is the one that the run's levels were drawn for.
 
         Raises:
-            CorruptArtifact: Its file was changed since.
+            CorruptArtifact: Its file was changed.
         """
         levels = committed(self.levels)
         began = levels.payload.get("config_digest") if levels is not None else None
@@ -246,7 +245,7 @@ class Run:
     def folder(
         self, stage: str, *, iteration: int | None = None, name: str = "", **_: Any
     ) -> Path | None:
-        """Folder that a stage commits; None for `finalize`, which commits none."""
+        """Folder of a stage; None for `finalize`, which has none."""
         if stage in layout.ITERATION_STAGES:
             assert iteration is not None
             return self.step(iteration, stage)
@@ -261,10 +260,10 @@ class Run:
     def finished(
         self, stage: str, *, iteration: int | None = None, name: str = "", **_: Any
     ) -> dict[str, Any] | None:
-        """The result of a stage that is committed; None if it is still to be done.
+        """The result of a committed stage; None if it is not done.
 
-        A pipeline has all its iterations from the start. Those after the one that ended the
-        training early pass on what that one's update left.
+        A pipeline has all iterations from the start. Those after an early stop return the result of
+        the last update.
         """
         folder = self.folder(stage, iteration=iteration, name=name)
         if folder is not None and self.is_current(folder):
@@ -279,7 +278,7 @@ class Run:
         return self.located({**result(self.step(stop.iteration, "update")), "metrics": {}})
 
     def is_current(self, folder: Path) -> bool:
-        """Whether a folder is committed, and not of an end that an extension has overtaken."""
+        """Whether a folder is committed and not from before an extension."""
         manifest = committed(folder)
         if manifest is None or folder not in (self.evaluation(layout.FINAL), self.registration):
             return manifest is not None
@@ -289,17 +288,17 @@ class Run:
         return measured is None or measured == self.final_iteration + 1
 
     def located(self, produced: dict[str, Any]) -> dict[str, Any]:
-        """A stage's result with the URI that others find it by: in the store, if there is one."""
+        """A stage's result with the URI for other processes: in the store, if there is one."""
         if self.mirror is None:
             return produced
         return {**produced, "uri": self.mirror.uri_of(produced["uri"])}
 
     def step(self, iteration: int, name: str) -> Path:
-        """Folder of a step of an iteration."""
+        """Folder of an iteration's step."""
         return self.path / layout.iteration(iteration) / name
 
     def checkpoint(self, iteration: int) -> Path:
-        """Weights and optimizer after an iteration's update."""
+        """Folder of the weights and optimizer after an iteration's update."""
         return self.path / layout.checkpoint(iteration)
 
     def evaluation(self, name: str) -> Path:
@@ -308,7 +307,7 @@ class Run:
 
     @property
     def finished_iterations(self) -> int:
-        """How many iterations have a committed update, from the first without a gap."""
+        """Number of iterations with a committed update, from the first without a gap."""
         iteration = 0
         while (self.step(iteration, "update") / MANIFEST).exists():
             iteration += 1
@@ -316,7 +315,7 @@ class Run:
 
     @property
     def stop(self) -> Stop | None:
-        """Where the training ended early, as its last update says; None if it did not."""
+        """The early stop of the training; None if there was none."""
         last = self.finished_iterations - 1
         if last < 0:
             return None
@@ -325,12 +324,12 @@ class Run:
 
     @property
     def last_iteration(self) -> int:
-        """Number of the last iteration: of the one that ended the training early, if one did."""
+        """Index of the last iteration, also after an early stop."""
         stop = self.stop
         return stop.iteration if stop else self.experiment.trainer.total_training_steps - 1
 
     def validations(self) -> dict[int, float]:
-        """Success on the validation levels by iteration, of those that were validated, in order."""
+        """Success on the validation levels by iteration, in order."""
         folders = {
             number: self.evaluation(layout.validation(number + 1))
             for number in range(self.finished_iterations)
@@ -343,9 +342,9 @@ class Run:
 
     @property
     def best_iteration(self) -> int | None:
-        """Number of the iteration with the best validation.
+        """Index of the iteration with the best validation.
 
-        None if `trainer.select` does not ask for it, or nothing was validated yet.
+        None if `trainer.select` does not use it, or there is no validation yet.
         """
         if self.experiment.trainer.select == "last" or not (found := self.validations()):
             return None
@@ -353,20 +352,20 @@ class Run:
 
     @property
     def final_iteration(self) -> int:
-        """Number of the iteration whose policy is what the training ends with."""
+        """Index of the iteration whose policy is the result of the training."""
         best = self.best_iteration
         return self.last_iteration if best is None else best
 
     def fetch(self, folder: Path, part: str = "") -> Path:
-        """The committed folder with its contents, checked; they may still be in the store only.
+        """The committed folder with verified contents, downloaded from the store if needed.
 
         Args:
-            folder: Of the run; one that is not committed is returned as it is.
-            part: A folder in it, or a file, if no more is needed.
+            folder: A folder of the run; returned unchanged if not committed.
+            part: A folder or file in it, to fetch only that.
 
         Raises:
-            StorageError: They cannot be had.
-            CorruptArtifact: A file was changed after it was committed; says what to do.
+            StorageError: The contents are not available.
+            CorruptArtifact: A file was changed after the commit; the message says what to do.
         """
         if self.mirror is not None:
             self.mirror.fetch(folder, part)
@@ -378,7 +377,7 @@ class Run:
         return iteration_metrics(self.path, self.finished_iterations)
 
     def initial_model(self) -> str:
-        """Path or hub id of the policy that reinforcement learning starts from.
+        """Path or hub id of the initial policy of reinforcement learning.
 
         Raises:
             StorageError: The warm start is not committed.
@@ -387,9 +386,9 @@ class Run:
         return manifest.payload["model_path"] or str(self.warm_start / layout.POLICY)
 
     def newest_policy(self) -> str:
-        """Model directory that the training ended with; of a training that has not, the newest.
+        """Model directory of the training's result, or of the newest policy if it is not finished.
 
-        Before the first checkpoint it is what the warm start made or was given.
+        Before the first checkpoint this is the result of the warm start.
 
         Raises:
             ConfigError: There is neither yet.
@@ -405,7 +404,7 @@ class Run:
 
 
 def _point_latest(path: Path) -> None:
-    """Makes `latest` beside a run's folder a link to it."""
+    """Links `latest` next to a run's folder to it."""
     partial = path.parent / f".{layout.LATEST}-{path.name}"
     partial.unlink(missing_ok=True)
     partial.symlink_to(path.name, target_is_directory=True)

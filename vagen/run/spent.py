@@ -1,4 +1,4 @@
-"""What a run has taken so far: time at work, GPU-hours and their cost."""
+"""Resources that a run has used: working time, GPU-hours and cost."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,26 +7,25 @@ from vagen import progress
 from vagen.run.run import Run
 
 ENGINE_STARTED = "engine_started"
-"""Event: from here to the end of its process, an engine holds `gpus` GPUs."""
+"""Event: from now to the end of its process, an engine holds `gpus` GPUs."""
 
 
 def working_seconds(events: Sequence[dict[str, Any]]) -> float:
-    """Time that a run was at work: each process from its start to the last that it reported.
+    """Working time of a run: of each process from its start to its last event.
 
-    What lies between the end of one process and the start of the next is not counted; nor is what
-    a killed process did after its last event.
+    Excludes the time between processes, and what a killed process did after its last event.
 
     Args:
-        events: Of the run, oldest first.
+        events: Events of the run, oldest first.
     """
     return sum(seconds for seconds, _ in _spans(events))
 
 
 def step_seconds(events: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Seconds that each kind of step took, all its times together.
+    """Total seconds of each kind of step.
 
     Args:
-        events: Of the run, oldest first.
+        events: Events of the run, oldest first.
     """
     seconds: dict[str, float] = {}
     for event in events:
@@ -36,21 +35,21 @@ def step_seconds(events: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def gpu_hours(events: Sequence[dict[str, Any]]) -> float:
-    """GPU-hours that a run has held: all GPUs of an engine from its start to its process's last
-    event, whether they were busy or waited for the next step.
+    """GPU-hours of a run: all GPUs of an engine from its start to its process's last
+    event, busy or idle.
 
     >>> gpu_hours([{"time": 0, "event": "engine_started", "gpus": 8},
     ...            {"time": 1800, "event": "stage_finished"}])
     4.0
 
     Args:
-        events: Of the run, oldest first.
+        events: Events of the run, oldest first.
     """
     return sum(seconds * gpus for seconds, gpus in _spans(events)) / 3600
 
 
 def spent(run: Run) -> dict[str, float]:
-    """`run/gpu_hours` and, if the infra has a price, `run/cost`; empty for a run without GPUs."""
+    """`run/gpu_hours` and, if the infra has a price, `run/cost`; empty without GPUs."""
     hours = gpu_hours(progress.read_events(run.events))
     if not hours:
         return {}
@@ -59,7 +58,7 @@ def spent(run: Run) -> dict[str, float]:
 
 
 def _spans(events: Sequence[dict[str, Any]]) -> Iterator[tuple[float, int]]:
-    """Seconds from one event of a process to its next, and the GPUs held meanwhile."""
+    """Seconds between consecutive events of a process, and the GPUs held in between."""
     previous, gpus = None, 0
     for event in events:
         if event["event"] == "process_started":

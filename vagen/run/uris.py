@@ -1,13 +1,13 @@
 """Names of runs: a folder, or a URI in a store.
 
-Loaded by every step of a pipeline, so it imports nothing heavy.
+Every step of a pipeline loads it, so it imports nothing heavy.
 """
 
 from pathlib import Path
 
 
 def is_uri(run: str | Path) -> bool:
-    """Whether a run is named by its URI in a store, and not by its folder."""
+    """Whether the name of a run is a URI in a store."""
     return isinstance(run, str) and "://" in run
 
 
