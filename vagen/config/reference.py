@@ -28,7 +28,7 @@ Every option of an experiment and of its infra. Set one in a file or on the comm
 An experiment is a YAML file under `experiments/`; `infra` says where it runs. Values come from the
 defaults below, the preset, the file and the command line; the last one that sets an option wins. An
 unknown key, a wrong type or an impossible combination is an error. Its message names the key, the
-place that set it and a valid value.
+place that set it and a valid value. An optional value is `null` by default.
 
 `make docs` generates this page from the code.
 """
@@ -110,20 +110,30 @@ def _entries(
     for name, field in fields.items():
         key = ".".join((*prefix, name))
         meaning = " ".join((field.description or "").split())
-        lines.append(f"- `{key}` ({_type(field)}; {_default(name, field, values)}): {meaning}")
+        lines.append(f"- `{key}` ({_type(field)}{_default(name, field, values)}): {meaning}")
     return "\n".join(lines)
 
 
 def _type(field: FieldInfo) -> str:
-    limits = []
+    low, high = "", ""
     for item in field.metadata:
-        for attribute, sign in (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤")):
-            bound = getattr(item, attribute, None)
-            if bound is not None:
-                limits.append(f"{sign} {bound:g}")
+        for attribute, name in (("ge", "≥"), ("gt", ">")):
+            if (bound := getattr(item, attribute, None)) is not None:
+                low = f"{name} {bound:.7g}"
+        for attribute, name in (("le", "]"), ("lt", ")")):
+            if (bound := getattr(item, attribute, None)) is not None:
+                high = f"{bound:.7g}{name}"
     text, *null = _annotation(field.annotation).rsplit(" or null", 1)
-    text = " ".join((text, ", ".join(limits))).strip()
-    return f"{text} or null" if null else text
+    if high:
+        sign, bound = low.split()
+        text = f"{text} in {'[' if sign == '≥' else '('}{bound}, {high}"
+    elif low == "> 0":
+        text = f"positive {text}"
+    elif low:
+        text = f"{text} {low}"
+    if not null:
+        return text
+    return f"{text}, optional" if field.default is None else f"{text} or null"
 
 
 def _annotation(annotation: Any) -> str:
@@ -150,9 +160,9 @@ def _annotation(annotation: Any) -> str:
 
 def _default(name: str, field: FieldInfo, values: BaseModel | None) -> str:
     if field.is_required():
-        return "required"
+        return "; required"
     value = getattr(values, name) if values else field.get_default(call_default_factory=True)
-    return f"default `{json.dumps(value)}`"
+    return "" if value is None and field.default is None else f"; default `{json.dumps(value)}`"
 
 
 def _presets() -> str:
