@@ -1,6 +1,5 @@
-"""The steps of a training: one function each over a run's folder.
+"""The steps of a training, each a function on a run's folder.
 
-A step finds what the step before wrote, does its work, commits a folder of its own whole, and
-returns `uri`, `sha256` and `metrics`. `vagen.stages.execute` runs one: a step whose folder is
-committed is not done again.
+A step reads the previous step's folder, commits its own folder atomically, and returns `uri`,
+`sha256` and `metrics`. `vagen.stages.execute` runs a step unless its folder is already committed.
 """

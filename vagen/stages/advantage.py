@@ -41,20 +41,20 @@ from vagen.stages.weights import engine_at, updates_before, version_learning
 from vagen.storage import CorruptArtifact, read_manifest
 
 COMPARED = 16
-"""Rows whose log-probabilities are computed only to compare them with the rollout's."""
+"""Maximum number of rows computed only to compare rollout and trainer."""
 
 
 class EnginesDisagree(ValueError):
-    """The rollout engine and the trainer do not compute the same probabilities."""
+    """Rollout engine and trainer compute different probabilities."""
 
 
 def advantage(
     run: Run, iteration: int, source: Path | None = None, out: Path | None = None
 ) -> dict[str, Any]:
-    """Adds every column the update needs to a judged batch and commits it.
+    """Adds all columns for the update to a judged batch and commits it.
 
     Raises:
-        EnginesDisagree: Rollout and trainer are two policies, as the first iteration shows.
+        EnginesDisagree: Rollout and trainer disagree in the first iteration.
     """
     source = source or run.step(iteration, "judge")
     folder = out or run.step(iteration, "advantage")
@@ -75,10 +75,10 @@ def advantage(
 
 
 def _check_tokens(played: Path, judged: Path) -> None:
-    """A judge scores what was played and adds nothing to it.
+    """Checks that the judged batch has the tokens of the rollout.
 
     Raises:
-        CorruptArtifact: The judged batch has other tokens or frames than the rollout.
+        CorruptArtifact: Tokens or frames differ.
     """
     if committed(played) is None:
         return
@@ -94,10 +94,10 @@ def _check_tokens(played: Path, judged: Path) -> None:
 def watch_agreement(
     config: AgreementConfig, iteration: int, metrics: Mapping[str, float]
 ) -> dict[str, float]:
-    """Stops a run that begins with two policies; later ones sound the alarm. Returns its metric.
+    """Stops a run if rollout and trainer disagree; later only warns. Returns a metric.
 
     Raises:
-        EnginesDisagree: In the first iteration.
+        EnginesDisagree: They disagree in the first iteration.
     """
     problem = disagreement(config, metrics)
     if problem is not None and config.enable:
@@ -121,16 +121,16 @@ def add_columns(
 ) -> dict[str, float]:
     """Computes all columns of all rows in place; returns metrics.
 
-    What rollout and trainer agree in is measured first, and given to `watch`, which may stop here
-    and returns metrics of its own.
+    First measures the agreement of rollout and trainer and passes it to `watch`, which may raise
+    and returns further metrics.
 
-    In training the filter goes first: to what it drops no column is added, and normalisation,
-    groups, whitening and metrics see the others only. Evaluation episodes are neither filtered nor
-    normalised, each level is played once.
+    In training the filter comes next: dropped trajectories get no columns and do not count in
+    normalisation, groups, whitening and metrics. Evaluation episodes are neither filtered nor
+    normalised, as each level is played once.
 
-    Rows without a sampled token (of episodes that failed in the environment, or of the state that a
-    truncated episode stopped in) get zeros, their values excepted. They are padding to the
-    estimator, so that they count in no mean, no group and no whitening.
+    Rows without a sampled token (of episodes that failed in the environment, or of the final state
+    of a truncated episode) get zeros, except for values. The estimator treats them as padding, so
+    that they do not count in means, groups and whitening.
     """
     chosen, scale = select_trajectories(config, trajectories) if training else ({}, 1.0)
     trajectories = [trajectory for trajectory in trajectories if trajectory.kept is not False]
@@ -212,7 +212,7 @@ def add_columns(
 def _logprobs(
     engine: Engine, rows: Sequence[TokenRow], images: dict[str, bytes], *, reference: bool = False
 ) -> list[NDArray[np.float32]]:
-    """Log-probabilities [T] per row; rows without a sampled token are never learnt from: zeros."""
+    """Log-probabilities [T] per row; zeros in rows without a sampled token."""
     out = [np.zeros(len(row.input_ids), np.float32) for row in rows]
     learnt = [i for i, row in enumerate(rows) if row.loss_mask.any()]
     found = engine.logprobs([rows[i] for i in learnt], images, reference=reference)
@@ -222,7 +222,7 @@ def _logprobs(
 
 
 def _fresh(rows: Sequence[TokenRow], owners: Sequence[Trajectory]) -> list[NDArray[np.bool_]]:
-    """Tokens [T] per row that the newest weights sampled: all, but in partial rollouts."""
+    """Tokens [T] per row sampled by the newest weights: all, except in partial rollouts."""
     versions = {turn.policy_version for owner in owners for turn in owner.turns}
     newest = max((updates_before(version) for version in versions if version), default=0)
     masks = []
@@ -243,7 +243,7 @@ def _old_logprobs(
     images: dict[str, bytes],
     fresh: Sequence[NDArray[np.bool_]],
 ) -> tuple[list[NDArray[np.float32]], dict[str, float]]:
-    """Log-probabilities [T] per row before the update, and how far rollout and trainer agree."""
+    """Log-probabilities [T] per row before the update, and agreement metrics."""
     policy, actor = config.actor_rollout_ref, config.actor_rollout_ref.actor
     reuse = actor.use_rollout_log_probs
     if reuse is None:
@@ -263,7 +263,7 @@ def _agreement(
     fresh: Sequence[NDArray[np.bool_]],
     logprobs: Sequence[NDArray[np.float32]],
 ) -> dict[str, float]:
-    """How far the rollout's log-probabilities of fresh tokens are the trainer's."""
+    """Agreement of rollout and trainer on log-probabilities of fresh tokens."""
     trainer = [array[mask] for mask, array in zip(fresh, logprobs, strict=True)]
     rollout = [row.rollout_logprobs[mask] for mask, row in zip(fresh, rows, strict=True)]
     if not any(map(len, rollout)):
@@ -274,7 +274,7 @@ def _agreement(
 def _action_mask(
     config: ExperimentConfig, engine: Engine, rows: Sequence[TokenRow]
 ) -> Tensor | None:
-    """Tokens that the policy loss reads; None with the loss mask, which says so itself."""
+    """Tokens of the policy loss; None if it uses the loss mask."""
     if config.rollout_manager.use_loss_mask:
         return None
     return _pad([engine.action_mask(row) for row in rows]).bool()
@@ -287,11 +287,11 @@ def _critic_mask(
     turn_index: Tensor,
     ends: Tensor,
 ) -> Tensor:
-    """Tokens the critic learns on; never a row's first, which no state precedes.
+    """Tokens that the critic learns on, without a row's first, which has no preceding state.
 
-    Turn ends go before sampled tokens, and these before all attended ones, as in VAGEN. With `gae`,
-    a loss mask and lambda below 1 advantages rest on values at observations, which the critic does
-    not learn: `masked_gae` is the one that fits.
+    Prefers turn ends, then sampled tokens, then all attended ones, like VAGEN. With `gae`, a loss
+    mask and lambda below 1, advantages depend on values at observations, which the critic does not
+    learn; use `masked_gae` instead.
     """
     target = estimator_of(config).value_mask
     if target == "attention" and config.rollout_manager.use_loss_mask:
@@ -313,12 +313,12 @@ def _bootstrap(
     after: NDArray[np.float32],
     mask: Tensor,
 ) -> Tensor:
-    """[B] value of what would have followed each row's trajectory; 0 unless it was only cut short.
+    """[B] bootstrap value of each row's trajectory; 0 unless it was truncated.
 
-    It is the value after the last token of its last row, which ends with the state it stopped in.
-    No critic knows that value if the next observation did not fit the row, or if it learns at the
-    ends of turns. Then it is the value at the last token that the critic does learn on, as if the
-    state after the cut were worth as much as the one before it.
+    It is the value after the last token of its last row, which ends with the final state. That
+    value is unknown if the next observation did not fit into the row, or if the critic learns at
+    turn ends. Then it is the value at the last token that the critic learns on, as if the state had
+    the same value as the previous one.
     """
     found = torch.zeros(len(owners), dtype=torch.float64)
     if not config.algorithm.truncation_bootstrap:
@@ -342,9 +342,9 @@ def _bootstrap(
 
 
 def _baselines(owners: Sequence[Trajectory]) -> Tensor:
-    """Score of the greedy episode on each row's level, for the estimator that subtracts it.
+    """Score of the greedy episode on each row's level, for `remax`.
 
-    0 where there is none: it failed, or this is an evaluation.
+    0 without one: it failed, or this is an evaluation.
     """
     return torch.tensor([owner.baseline_score or 0.0 for owner in owners], dtype=torch.float64)
 
@@ -352,10 +352,10 @@ def _baselines(owners: Sequence[Trajectory]) -> Tensor:
 def _row_rewards(
     rows: Sequence[TokenRow], turn_rewards: Mapping[str, Sequence[float]]
 ) -> list[list[float]]:
-    """Reward of each turn that has sampled tokens in the row.
+    """Reward of each turn with sampled tokens in the row.
 
-    What a turn without sampled tokens earned goes to the last one before it that has some, or to
-    the first.
+    The reward of a turn without sampled tokens goes to the last earlier turn with some, or to the
+    first.
     """
     turns_of: dict[str, list[int]] = {}
     sampled = [np.unique(row.turn_index[row.loss_mask]).tolist() for row in rows]

@@ -1,7 +1,7 @@
-"""What a reward pays for: returns of policies that are right, wrong, blind, or in no hurry to win.
+"""Audits rewards: returns of correct, wrong, blind and stalling policies.
 
-An expert should earn most. Where one that puts off its victory, that tells the truth and loses, or
-that says the same whatever it sees earns more, training will find it.
+The expert should have the highest return. If a policy that delays success, that describes
+truthfully but loses, or that always writes the same has a higher one, training will find it.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from vagen.stages.selection import turn_rewards
 
 LEVELS = 16
 MOST_ACTIONS = 6
-"""Actions that are tried in place of the expert's, those it plays most."""
+"""Number of frequent expert actions to try as alternatives."""
 TOLERANCE = 0.01
-"""By how much of the expert's return another may exceed it."""
+"""Share of the expert's return by which other policies may exceed it."""
 NAMES = {
     "expert": "plays best and tells the truth",
     "stalling expert": "wins where the expert does, as late as it can",
@@ -37,12 +37,12 @@ NAMES = {
     "blind plan": "answers of the expert's in one order, whatever it sees",
 }
 BLIND = 0.15
-"""Share of levels that a plan which looks at nothing may win before one should say so."""
+"""Success of a blind plan above which there is a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """What a policy earns, means over levels."""
+    """Mean returns of a policy over levels."""
 
     policy: str
     success: float
@@ -50,7 +50,7 @@ class AuditRow:
     total: float
     """Sum of an episode's rewards."""
     discounted: float
-    """The same discounted between turns, as training sees it."""
+    """Sum of rewards discounted between turns, as in training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Audit:
 
     @property
     def problems(self) -> list[str]:
-        """Which policies earn more than the expert."""
+        """Policies with a higher return than the expert."""
         expert = self.rows[0]
         most = expert.discounted + TOLERANCE * abs(expert.discounted)
         return [
@@ -74,7 +74,7 @@ class Audit:
 
     @property
     def notes(self) -> list[str]:
-        """What a policy wins that does not look."""
+        """Success of policies that ignore observations."""
         return [
             f"{self.config_id}: the {row.policy} wins {row.success:.2f} of the levels: what is "
             "shown is not needed for those"
@@ -90,13 +90,13 @@ def audit(
     levels: int = LEVELS,
     on_row: Callable[[str, AuditRow], None] = lambda *_: None,
 ) -> Iterator[Audit]:
-    """Plays every environment of an experiment that has an expert; yields what policies earn.
+    """Audits every environment of an experiment that has an expert.
 
     Args:
-        config: Whose rewards are paid; of its judges only rules are asked.
+        config: The experiment; only rule judges are used.
         places: Where environments run.
-        levels: Training levels that each policy plays.
-        on_row: Called with the environment's id and each policy's row as soon as it has played.
+        levels: Number of training levels for each policy.
+        on_row: Called with the environment's id and each finished policy's row.
     """
     judge = config.judge.model_copy(update={"type": "rule"})
     config = config.model_copy(update={"judge": judge})
@@ -110,7 +110,7 @@ def audit(
 
 
 class PolicyAudit:
-    """One environment, and what its expert has shown."""
+    """Plays policies in one environment, with knowledge from its expert."""
 
     def __init__(
         self, config: ExperimentConfig, config_id: str, places: Environments, levels: int
@@ -119,7 +119,7 @@ class PolicyAudit:
         self.spec = config.envs[config_id]
         self.options = parse_env_config(self.spec.env_name, self.spec.env_config)
         self.max_turns = config.rollout_manager.max_turns
-        # Another instance is played ahead, to see where an action leads.
+        # A second instance is played ahead, to see the effect of an action.
         self.env, self.probe = (
             places.open(self.spec.env_name, self.spec.env_config) for _ in range(2)
         )
@@ -140,7 +140,7 @@ class PolicyAudit:
         ]
 
     def rows(self) -> Iterator[AuditRow]:
-        """Each policy on each level."""
+        """Plays all policies; yields their results."""
         try:
             said = [turn.response_text for t in self.expert for turn in t.turns]
             rng = Random(f"audit {self.config_id}")
@@ -160,7 +160,7 @@ class PolicyAudit:
             self.probe.close()
 
     def play(self, policy: Callable[[int], Respond]) -> list[Trajectory]:
-        """An episode on each level, judged; the policy is told the level's seed."""
+        """Plays and judges an episode on each level; the policy gets the level's seed."""
         episodes = self._episodes(policy, self.seeds)
         asyncio.run(self.scorer.score_all(episodes))
         return episodes
@@ -195,7 +195,7 @@ class PolicyAudit:
         )
 
     def _blind_plan(self, said: Sequence[str]) -> list[str]:
-        """Responses that win most often, found turn by turn on levels of their own."""
+        """Responses with the highest success, found turn by turn on separate levels."""
         seeds = range(len(self.seeds), 2 * len(self.seeds))
         answers = {self.parser.parse(text).answer: text for text in said}
         texts = [answers[action] for action in self.actions]
@@ -209,7 +209,7 @@ class PolicyAudit:
         return plan
 
     def _follow(self, plan: list[str]) -> Callable[[int], Respond]:
-        """One response after the other, the last one again and again."""
+        """Plays responses in order, and repeats the last."""
         return lambda _: lambda _, turns: plan[min(len(turns), len(plan) - 1)]
 
     def _staller(self, seed: int) -> Respond:
@@ -235,20 +235,20 @@ class PolicyAudit:
         return respond
 
     def _options(self, seed: int, turns: list[Turn]) -> Iterator[tuple[str, bool, bool]]:
-        """A response with true texts for each action, whether the episode is over then, and won."""
+        """For each action: a response with true texts, whether it ends the episode, its success."""
         for action in self.actions:
             self._go(seed, turns)
             response = self.probe.expert_response()
             here = self.parser.parse(response)
             *_, terminated, truncated, info = self.probe.step(self._write(action, here, here))
             over = terminated or truncated
-            if action != here.answer:  # else it knows no more of what comes than the expert
+            if action != here.answer:  # otherwise its outcome is the expert's
                 there = here if over else self.parser.parse(self.probe.expert_response())
                 response = self._write(action, here, there)
             yield response, over, info["success"]
 
     def _wins(self, seed: int, turns: list[Turn], response: str) -> bool:
-        """Whether the expert still wins in time after a response."""
+        """Whether the expert can still succeed in time after a response."""
         self._go(seed, turns)
         for _ in range(len(turns), self.max_turns):
             *_, terminated, truncated, info = self.probe.step(response)
@@ -258,7 +258,7 @@ class PolicyAudit:
         return False
 
     def _go(self, seed: int, turns: list[Turn]) -> None:
-        """Puts the other instance where these turns have led."""
+        """Brings the second instance to the state after these turns."""
         self.probe.reset(seed=seed)
         for turn in turns:
             self.probe.step(turn.response_text)

@@ -1,4 +1,4 @@
-"""Blind scores: what the best text that never changes earns from the judge of an environment."""
+"""Blind scores: the judge's score of the best constant text in an environment."""
 
 from collections.abc import Sequence
 
@@ -11,21 +11,21 @@ from vagen.rollout.types import SectionScores
 from vagen.service import Environments
 
 LEVELS = 64
-"""Levels whose states and texts are compared."""
+"""Number of levels whose states and texts are compared."""
 
 
 def blind_scores(
     config: ExperimentConfig, config_id: str, seeds: Sequence[int], places: Environments
 ) -> SectionScores:
-    """Scores of the best constant observation and prediction, among what an expert says.
+    """Scores of the best constant observation and prediction among the expert's texts.
 
-    Each text is compared by rules with every state that the expert meets. Nothing is scored where
-    there is no expert, or the environment has no rules.
+    Rules compare each text with every state of the expert's episodes. Empty without an expert or
+    without rules.
 
     Args:
-        config: Whose rewards are paid.
+        config: The experiment.
         config_id: The environment.
-        seeds: Training levels; the first `LEVELS` are played.
+        seeds: Seeds of training levels; the first `LEVELS` are played.
         places: Where environments run.
     """
     spec = config.envs[config_id]

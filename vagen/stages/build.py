@@ -1,4 +1,4 @@
-"""Environment build: the levels of every split, disjoint by level hash, recorded."""
+"""Builds the levels of every split, disjoint by level hash."""
 
 import json
 from dataclasses import replace
@@ -16,9 +16,9 @@ from vagen.storage import commit_directory
 
 
 def build(run: Run) -> dict[str, Any]:
-    """Draws distinct levels per split and proves that no level is in two of them.
+    """Draws distinct levels per split and checks that no level is in two of them.
 
-    What would stop the training later is checked first.
+    Also checks early for errors that would stop the training later.
 
     Raises:
         TrackingError, JudgeUnavailable, EndpointError: See `vagen.stages.checks`.

@@ -1,11 +1,10 @@
-"""Checkpoints: a copy in host memory, written while the next episodes are played.
+"""Asynchronous checkpoints: copied to host memory, written while the next episodes are played.
 
-An update is committed as soon as what it saves is copied; its checkpoint follows when all is
-written, hashed, and (of a run in a store) put there. A process that dies between the two leaves an
-update whose weights were not saved, which `vagen.stages.weights.engine_at` has again by repeating
-updates from the last checkpoint: at any time at least one is whole. What cannot be had like that is
-committed before its update: the weights that a training ends with, and those that were rolled back
-to.
+An update is committed once its state is copied; its checkpoint follows when everything is written,
+hashed, and uploaded to a store if there is one. A process that dies in between leaves an update
+without saved weights, which `vagen.stages.weights.engine_at` recomputes by repeating updates from
+the last checkpoint; at least one checkpoint is always complete. Weights that cannot be recomputed
+are committed before their update: the final ones, and those of a rollback.
 """
 
 import time
@@ -20,12 +19,12 @@ from vagen.storage import FileEntry, StorageError, StoreAway, Superseded, commit
 
 
 def begin_checkpoint(run: Run, engine: Engine, iteration: int) -> None:
-    """Copies what the engine holds, and has it committed meanwhile: `run.await_checkpoint`.
+    """Copies the engine's state and commits it in the background: `run.await_checkpoint`.
 
     Args:
-        run: The run; no other checkpoint of it is being written.
-        engine: May learn or play at once.
-        iteration: Its update left these weights.
+        run: The run, without another pending checkpoint.
+        engine: May learn or play right after the call.
+        iteration: The iteration whose update produced the weights.
 
     Raises:
         StorageError: The folder cannot be written.

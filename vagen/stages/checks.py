@@ -1,4 +1,4 @@
-"""What is checked before a run computes: what could not be recorded or judged fails at once."""
+"""Checks before a run, so that problems with tracking or judges fail at once."""
 
 import asyncio
 
@@ -18,12 +18,12 @@ _PROBE_SECONDS = 60.0
 
 
 def check_machine(experiment: ExperimentConfig, infra: InfraConfig) -> None:
-    """Looks at what a run needs of this machine, before anything is made.
+    """Checks what a run needs on this machine, before anything is created.
 
     Raises:
-        ConfigError: The device is not there.
-        ModelError: The model cannot be had.
-        TrackingError: MLflow's server does not answer.
+        ConfigError: The device does not exist.
+        ModelError: The model is not available.
+        TrackingError: MLflow's server does not respond.
     """
     device_of(infra)
     check_model(experiment.actor_rollout_ref.model.path)
@@ -33,11 +33,11 @@ def check_machine(experiment: ExperimentConfig, infra: InfraConfig) -> None:
 
 
 def check_start(run: Run) -> None:
-    """Opens MLflow, looks at the judge's calibration and at what the rewards pay for.
+    """Opens MLflow, and checks the judge's calibration and the rewards.
 
     Raises:
         TrackingError: MLflow cannot be reached.
-        ConfigError: The judge is not as good as its calibration has to be, or stalling pays.
+        ConfigError: The judge's calibration is insufficient, or rewards favour stalling.
     """
     tracker_of(run).ready()
     _check_calibration(run)
@@ -49,10 +49,10 @@ def check_start(run: Run) -> None:
 
 
 def check_endpoints(run: Run) -> None:
-    """Asks the judge's language models something, from where they will be asked.
+    """Sends the judge's language models a test request from the process that will use them.
 
     Raises:
-        JudgeUnavailable, EndpointError: One does not answer.
+        JudgeUnavailable, EndpointError: A model does not answer.
     """
     for key, llm in run.experiment.judge.endpoints().items():
         found = asyncio.run(probe(llm, key, seconds=_PROBE_SECONDS))

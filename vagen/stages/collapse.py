@@ -1,7 +1,7 @@
-"""Template collapse of a policy, measured on the first turns of a batch it played.
+"""Measures template collapse of a policy on the first turns of a batch.
 
-Every response is scored under every prompt by the policy that sampled it, so that a measurement
-costs N^2 rows of one turn. It reads weights and draws nothing: training goes on as without it.
+The policy scores every response under every prompt, which costs N^2 rows of one turn. This changes
+neither weights nor random states.
 
 Shape legend: N first turns, T tokens of a row.
 """
@@ -21,7 +21,7 @@ from vagen.rollout.types import CONTEXT, TokenRow, Trajectory
 
 @dataclass(frozen=True, slots=True)
 class FirstTurn:
-    """A prompt and the response that was sampled for it."""
+    """A prompt and a response sampled for it."""
 
     prompt_ids: NDArray[np.int32]  # [P] all before the first sampled token
     response_ids: NDArray[np.int32]  # [Z] sampled tokens of turn 0
@@ -30,7 +30,7 @@ class FirstTurn:
 
 
 def is_due(config: ExperimentConfig, iteration: int) -> bool:
-    """Whether an iteration is one of those that are measured."""
+    """Whether to measure in an iteration."""
     frequency = config.trainer.template_collapse_freq
     return frequency > 0 and iteration % frequency == 0
 
@@ -41,14 +41,14 @@ def measure(
     """Measures of `vagen.learning.template_collapse` and `collapse/samples`, the number N.
 
     Args:
-        config: Says how many first turns at most.
-        engine: Holds the policy that played the trajectories.
-        trajectories: Of one batch.
+        config: Has the maximum number of first turns.
+        engine: Has the policy of the trajectories.
+        trajectories: Trajectories of one batch.
         images: PNG bytes by SHA-256.
 
     Returns:
         `collapse/mutual_information`, `collapse/retrieval_accuracy`, `collapse/entropy`,
-        `collapse/conditional_entropy`; nothing if fewer than two levels have a first turn.
+        `collapse/conditional_entropy`; empty with fewer than two levels.
     """
     turns = first_turns(trajectories, config.trainer.template_collapse_samples)
     if len(turns) < 2:
@@ -64,9 +64,9 @@ def measure(
 
 
 def first_turns(trajectories: Sequence[Trajectory], most: int) -> list[FirstTurn]:
-    """First turns of at most `most` levels, one each, in the batch's order.
+    """First turns of at most `most` levels, one per level, in the batch's order.
 
-    Trajectories of one level have one prompt, which would be a wrong one for each other's answers.
+    Trajectories of one level have the same prompt and are not wrong prompts for each other.
     """
     found: dict[str, FirstTurn] = {}
     for trajectory in trajectories:
@@ -101,7 +101,7 @@ def cross_logprobs(
 
 
 def _row(prompt: FirstTurn, response: FirstTurn) -> TokenRow:
-    """A response behind a prompt, as if it had been sampled there."""
+    """A row with the response as if sampled after the prompt."""
     before, after = len(prompt.prompt_ids), len(response.response_ids)
     return TokenRow(
         trajectory_id="cross",

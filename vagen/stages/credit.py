@@ -1,4 +1,4 @@
-"""Adaptive credit and state comparison: from trajectories to what their estimators read.
+"""Prepares estimator arguments for adaptive credit and state comparison.
 
 Shape legend: B rows, T tokens of the longest row, K turns of a trajectory.
 """
@@ -20,7 +20,7 @@ from vagen.rollout.types import Trajectory
 def credit_arguments(
     credit: Credit | None, owners: Sequence[Trajectory]
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Lambdas or discounts of the turns of each row's trajectory, from earlier batches.
+    """Lambdas or discounts per turn of each row's trajectory, from earlier batches.
 
     Returns:
         `turn_lams` [K] or `turn_gammas` [B, K] for `estimate_advantages`, and metrics.
@@ -51,9 +51,9 @@ def credit_arguments(
 def update_credit(
     config: ExperimentConfig, credit: Credit | None, trajectories: Sequence[Trajectory]
 ) -> None:
-    """Takes a batch with all columns into the running statistics.
+    """Adds a batch with all columns to the running statistics.
 
-    Trajectories without advantages, of failed environments or dropped by the filter, are left out.
+    Skips trajectories without advantages: of failed environments, or dropped by the filter.
     """
     if credit is None:
         return
@@ -79,10 +79,10 @@ def potentials(trajectory: Trajectory) -> list[float]:
 
 
 def anchor_ids(owners: Sequence[Trajectory], turn_index: Tensor) -> Tensor:
-    """Numbers true states: [B, T] int64, on each token the state before its turn, -1 before turns.
+    """Ids of true states: [B, T] int64, on each token the state before its turn, -1 before turns.
 
     Args:
-        owners: trajectory of each row.
+        owners: Trajectory of each row.
         turn_index: [B, T] int64, turn of each token, -1 at padding and in the first prompt.
     """
     numbers: dict[str, int] = {}
@@ -92,7 +92,7 @@ def anchor_ids(owners: Sequence[Trajectory], turn_index: Tensor) -> Tensor:
             numbers.setdefault(_canonical([turn.state, turn.summary]), len(numbers))
             for turn in owner.turns
         ]
-        # The observation after the last turn belongs to none.
+        # The observation after the last turn belongs to no turn.
         table = torch.tensor([*ids, -1, -1], dtype=torch.int64)
         anchors[row] = table[turn_index[row].clamp(max=len(ids))]
     return anchors
@@ -116,7 +116,7 @@ def _turns(trajectory: Trajectory) -> tuple[list[float], list[float]]:
 
 
 def _to_go(rewards: Sequence[float], gamma: float) -> list[float]:
-    """Discounted rewards from each turn on, as seen: what the critic made of a cut is left out."""
+    """Discounted rewards from each turn on, without bootstrap values."""
     returns, carry = [], 0.0
     for reward in reversed(rewards):
         carry = reward + gamma * carry

@@ -1,19 +1,19 @@
-"""Training levels drawn by what is to be learnt from them (`data.curriculum`).
+"""Draws training levels by how much can be learnt from them (`data.curriculum`).
 
-A level weighs `p (1 - p)`, the variance of success: nothing is learnt from what always or never
-succeeds (learnability: Rutherford et al., "No Regrets", arXiv 2408.15099, eq. 4; Tzannetos et al.,
-"Proximal Curriculum", arXiv 2304.12877). A level is hardly ever played twice, so p is that of its
-bucket, the part of its environment's levels that are about as hard:
+A level has the weight `p (1 - p)`, the variance of success: levels that always or never succeed
+teach nothing (learnability: Rutherford et al., "No Regrets", arXiv 2408.15099, eq. 4; Tzannetos et
+al., "Proximal Curriculum", arXiv 2304.12877). Since levels are rarely repeated, p is estimated for
+buckets of levels of similar difficulty in one environment:
 
     p = (s + 1) / (n + 2),   s = sum_i d^i successes_i,   n = sum_i d^i episodes_i
 
-over the episodes of i + 1 iterations ago, d the discount. Where nothing was played p is 1/2: what
-is unknown is tried. Of N levels the l-th is drawn with
+over the episodes of i + 1 iterations ago, with discount d. For unplayed buckets p is 1/2. Of N
+levels the l-th is drawn with probability
 
     w_l = (1 - u) p_l (1 - p_l) / sum_m p_m (1 - p_m) + u / N,   u the uniform share,
 
-one after the other and none twice in an iteration (while there are others). The draws are a
-function of the run's seed, the iteration and what the rollout before has committed.
+without replacement in an iteration (while others remain). The draws depend only on the run's seed,
+the iteration and the committed statistics of the previous rollout.
 """
 
 import json
@@ -33,22 +33,22 @@ from vagen.run.run import Run
 from vagen.stages.levels import LevelSet, load_levels
 
 BucketCounts = Mapping[str, tuple[float, float]]
-"""Discounted successes and episodes of each bucket that was played."""
+"""Discounted successes and episodes by bucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curriculum:
-    """What an iteration draws its levels by."""
+    """The level distribution of an iteration."""
 
     config: CurriculumConfig
     levels: Sequence[LevelSet]
     seen: BucketCounts
-    """As of the iteration's beginning."""
+    """Statistics at the start of the iteration."""
     seed: int
-    """Of the iteration's draws."""
+    """Seed of the iteration's draws."""
 
     def order(self) -> NDArray[np.int64] | None:
-        """Indices of all training levels as they are drawn; None: drawn evenly."""
+        """Indices of all training levels in the order drawn; None for a uniform distribution."""
         if not self.config.enable:
             return None
         buckets = buckets_of(self.config, self.levels)
@@ -57,10 +57,10 @@ class Curriculum:
     def count(
         self, trajectories: Sequence[Trajectory]
     ) -> tuple[BucketCounts | None, dict[str, float]]:
-        """What the next iteration goes by, and metrics; None and none if levels are drawn evenly.
+        """Statistics for the next iteration, and metrics; None and empty without a curriculum.
 
         Args:
-            trajectories: All that were played; those that failed in their environment do not count.
+            trajectories: All played trajectories; failed environments do not count.
         """
         valid = [t for t in trajectories if t.status is not Status.ENV_ERROR]
         if not self.config.enable:
@@ -82,7 +82,7 @@ class Curriculum:
 
 
 def curriculum_of(run: Run, iteration: int) -> Curriculum:
-    """The curriculum as the rollout before left it."""
+    """The curriculum after the previous rollout."""
     config = run.experiment.data.curriculum
     seen = {}
     if config.enable and iteration:
@@ -93,10 +93,10 @@ def curriculum_of(run: Run, iteration: int) -> Curriculum:
 
 
 def buckets_of(config: CurriculumConfig, levels: Sequence[LevelSet]) -> dict[tuple[str, int], str]:
-    """Name of each training level's bucket: `<config id>/<number>`, the easiest is 0.
+    """Bucket of each training level: `<config id>/<number>`, where 0 is the easiest.
 
-    Levels sorted by difficulty are cut into parts of equal size; those that are equally hard go
-    where the first of them is, so that a part may be empty.
+    Levels sorted by difficulty are cut into parts of equal size. Equally difficult ones join the
+    first of them, so a bucket may be empty.
     """
     buckets = {}
     for level_set in levels:
@@ -111,7 +111,7 @@ def buckets_of(config: CurriculumConfig, levels: Sequence[LevelSet]) -> dict[tup
 def draw_weights(
     config: CurriculumConfig, buckets: Sequence[str], seen: BucketCounts
 ) -> NDArray[np.float64]:
-    """Weight of each level, [N], of the buckets that they are in; they sum to 1."""
+    """Probability [N] of each level from its bucket; sums to 1."""
     rates = np.array([_rate(*seen.get(name, (0.0, 0.0))) for name in buckets])
     learnable = rates * (1 - rates)
     even = config.uniform_share
@@ -119,10 +119,10 @@ def draw_weights(
 
 
 def weighted_order(weights: NDArray[np.float64], seed: int) -> NDArray[np.int64]:
-    """Indices drawn one after the other without replacement, each by its share of what is left.
+    """Indices drawn without replacement, each in proportion to its weight among the rest.
 
-    That is the order in which clocks ring whose rates are the weights (Efraimidis and Spirakis
-    2006, algorithm A).
+    Sorts by exponential random times with the weights as rates (Efraimidis and Spirakis 2006,
+    algorithm A).
     """
     rng = np.random.Generator(np.random.Philox(key=seed))
     return np.argsort(rng.standard_exponential(len(weights)) / weights, kind="stable")
@@ -131,13 +131,13 @@ def weighted_order(weights: NDArray[np.float64], seed: int) -> NDArray[np.int64]
 def count_successes(
     config: CurriculumConfig, seen: BucketCounts, buckets: Sequence[str], successes: Sequence[bool]
 ) -> BucketCounts:
-    """`seen` an iteration later.
+    """The statistics after one more iteration.
 
     Args:
-        config: With the discount.
-        seen: Before.
-        buckets: Of each episode.
-        successes: Of each episode.
+        config: Has the discount.
+        seen: Previous statistics.
+        buckets: Bucket of each episode.
+        successes: Success of each episode.
     """
     played = Counter(buckets)
     won = Counter(name for name, success in zip(buckets, successes, strict=True) if success)
@@ -149,5 +149,5 @@ def count_successes(
 
 
 def _rate(successes: float, episodes: float) -> float:
-    """Mean of the posterior from an even prior."""
+    """Posterior mean with a uniform prior."""
     return (successes + 1) / (episodes + 2)

@@ -1,4 +1,4 @@
-"""Episodes of a run: which levels, which seeds."""
+"""Selects levels and seeds of a run's episodes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,14 +18,14 @@ def training_specs(
     iteration: int,
     order: NDArray[np.int64] | None = None,
 ) -> list[EpisodeSpec]:
-    """The episodes that an iteration begins: a function of the seed, the iteration and the order.
+    """The initial episodes of an iteration, from the seed, the iteration and the order.
 
     Args:
         config: The experiment.
-        levels: Of the mixture.
-        iteration: Number of the iteration.
-        order: In which a curriculum has it draw all training levels of the mixture; None passes
-            through them in a new order each epoch.
+        levels: Level sets of the mixture.
+        iteration: Index of the iteration.
+        order: A curriculum's order of all training levels of the mixture; None uses a new
+            random order each epoch.
     """
     pool = _training_levels(levels)
     first = _begun(config, iteration)
@@ -41,7 +41,7 @@ def training_specs(
 
 
 def _begun(config: ExperimentConfig, iteration: int) -> int:
-    """Groups begun before an iteration, never more than the training learns from."""
+    """Number of groups before an iteration, at most as many as training uses."""
     size = config.data.train_batch_size
     ahead = (config.rollout_manager.over_sampling_batch_size or size) - size
     left = size * (config.trainer.total_training_steps - iteration)
@@ -56,15 +56,15 @@ def refill_specs(
     count: int,
     order: NDArray[np.int64] | None = None,
 ) -> list[EpisodeSpec]:
-    """Episodes of further groups: the training levels in an order of the iteration's own.
+    """Episodes of further groups, in an iteration-specific order of the training levels.
 
     Args:
         config: With `algorithm.filter_groups`.
-        levels: Of the mixture.
-        iteration: Number of the iteration.
-        begun: Groups that the iteration has played.
-        count: Further groups.
-        order: As for `training_specs`; its draws go on.
+        levels: Level sets of the mixture.
+        iteration: Index of the iteration.
+        begun: Number of groups already played in the iteration.
+        count: Number of further groups.
+        order: See `training_specs`; continues after its levels.
     """
     pool = _training_levels(levels)
     first = begun
@@ -102,7 +102,7 @@ def _group(
 
 
 def greedy_specs(specs: Sequence[EpisodeSpec]) -> list[EpisodeSpec]:
-    """One episode per level of an iteration, to be played greedily as a baseline."""
+    """One episode per level of an iteration, for greedy play as a baseline."""
     first = {spec.group_id: spec for spec in reversed(specs)}
     return [
         replace(first[group], trajectory_id=f"{group}-greedy")
@@ -118,7 +118,7 @@ def evaluation_specs(
     *,
     attempts: int = 1,
 ) -> list[EpisodeSpec]:
-    """Episodes of each level of a split; sampling seeds depend on the level, not on the policy."""
+    """Episodes of each level of a split; sampling seeds depend only on the level."""
     return [
         EpisodeSpec(
             trajectory_id="-".join([split, level_set.config_id, str(ref.seed), *again]),

@@ -1,4 +1,4 @@
-"""How a step is executed: found committed, or done, reported, and put into the run's store."""
+"""Executes a step: reuses a committed result, or runs, reports and uploads it."""
 
 import errno
 import os
@@ -29,41 +29,41 @@ RERUNNABLE = ("judge", "advantage", "update")
 
 
 class StageError(ValueError):
-    """A stage cannot go on, and the user can put it right."""
+    """A stage cannot continue, for a reason that the user can fix."""
 
 
 class StageFailed(RuntimeError):
-    """A stage broke; the text names the error, the cause has the traceback."""
+    """A stage failed; the message has the error, the cause the traceback."""
 
 
 def stage_named(name: str) -> Stage:
     """The function of a step.
 
-    Each has a module of its own, which is loaded when it is asked for: a step that runs in a
-    process of its own needs no other, and most load torch.
+    Its module is imported on use: a process that runs one step does not need the others, and most
+    import torch.
 
     Args:
-        name: Of `layout.STAGES`.
+        name: One of `layout.STAGES`.
     """
     return getattr(import_module(f"vagen.stages.{name}"), name)
 
 
 def execute(run: Run, stage: Stage, **arguments: Any) -> dict[str, Any]:
-    """Executes one stage of a run, unless its folder is committed: that is its result then.
+    """Executes one stage of a run, or returns its committed result.
 
-    Of a run in a store, what the stage committed has been put there.
+    Uploads the stage's commits if the run has a store.
 
     Args:
         run: The run.
         stage: See `stage_named`.
-        arguments: Of the stage: `iteration`, or `name` and `split`.
+        arguments: Arguments of the stage: `iteration`, or `name` and `split`.
 
     Returns:
-        `uri`, which is one in the store if there is one, `sha256` and `metrics`.
+        `uri` (in the store, if there is one), `sha256` and `metrics`.
 
     Raises:
-        ValueError: The user can put it right.
-        StageFailed: The stage broke.
+        ValueError: An error that the user can fix.
+        StageFailed: The stage failed.
     """
     name = stage.__name__
     about = {"iteration": arguments.get("iteration"), "label": arguments.get("name", "")}
@@ -74,7 +74,7 @@ def execute(run: Run, stage: Stage, **arguments: Any) -> dict[str, Any]:
                 run.await_checkpoint(wait=False)
     except StorageError as error:
         if stage is finalize and not isinstance(error, Superseded):
-            finalize(run, **arguments)  # tracking is closed all the same
+            finalize(run, **arguments)  # to close tracking
         raise
     if (done := run.finished(name, **arguments)) is not None:
         return done
@@ -92,7 +92,7 @@ def execute(run: Run, stage: Stage, **arguments: Any) -> dict[str, Any]:
             log_iteration(run, number, step_timings(run.path, number))
     finally:
         if run.mirror is not None:
-            with suppress(StorageError):  # of what has gone wrong, the first is told
+            with suppress(StorageError):  # the first error is raised
                 run.mirror.push_files()
     return run.located(produced)
 
@@ -111,22 +111,22 @@ def closing(run: Run) -> Iterator[None]:
         except StorageError as problem:
             progress.note(str(problem))
         except Exception:
-            traceback.print_exc()  # what ended the training is told, not what followed from it
+            traceback.print_exc()  # the first error is raised
         raise
     execute(run, finalize)
 
 
 def rerun_stage(stage: str, run_dir: Path, batch_dir: Path, out_dir: Path) -> dict[str, Any]:
-    """Runs one stage again from a stored batch, apart from the run that made it.
+    """Repeats one stage from a stored batch, outside its run.
 
     Args:
         stage: `judge`, `advantage` or `update`.
         run_dir: The run whose configuration and policy are used.
-        batch_dir: What the stage reads.
-        out_dir: Folder of its result; must not exist.
+        batch_dir: Input of the stage.
+        out_dir: New folder for its result.
 
     Raises:
-        ConfigError: The stage does not start from a stored batch.
+        ConfigError: The stage does not use a stored batch.
     """
     if stage not in RERUNNABLE:
         raise ConfigError(
@@ -139,7 +139,7 @@ def rerun_stage(stage: str, run_dir: Path, batch_dir: Path, out_dir: Path) -> di
 
 
 def _profiled(run: Run, name: str, iteration: int | None) -> AbstractContextManager[None]:
-    """Records the step if it is of the iteration that `infra.profile_iteration` names."""
+    """Records a trace of the step in the iteration `infra.profile_iteration`."""
     wanted = iteration is not None and iteration == run.infra.profile_iteration
     if run.engine is None or not wanted or name not in COMPUTING:
         return nullcontext()
@@ -147,24 +147,24 @@ def _profiled(run: Run, name: str, iteration: int | None) -> AbstractContextMana
 
 
 def _performance(run: Run) -> dict[str, float]:
-    """How fast the engine was in this step."""
+    """Speed of the engine in this step."""
     return {} if run.engine is None else run.engine.performance.take()
 
 
 def _take_over(run: Run, stage: Stage) -> None:
-    """Makes this process the newest attempt at a run in a store, with all that is there."""
+    """Makes this process the newest attempt at a run in a store, with the store's results."""
     if run.mirror is None:
         return
     if stage.__name__ == "measure":
         run.mirror.pull()
         return
     if not run.mirror.is_current:
-        with suppress(Exception):  # what was to be saved is not this process's any more
+        with suppress(Exception):  # another attempt owns the pending commits
             run.await_checkpoint()
     if run.mirror.begin():
         run.next_rollout = None
         if run.engine is not None:
-            # Its weights may bear the name of what another attempt has learnt since.
+            # The other attempt may have trained different weights of this name.
             run.engine.version = None
 
 
@@ -179,7 +179,7 @@ def _put_into_store(run: Run, stage: Stage, folder: Path) -> None:
 
 @contextmanager
 def _explained(run: Run, stage: str, arguments: dict[str, Any]) -> Iterator[None]:
-    """Says which stage failed, and what a user can do about it."""
+    """Adds the failed stage to an error, and advice for users."""
     iteration = arguments.get("iteration")
     what = stage if iteration is None else f"{stage} of iterations/{iteration:04d}"
     try:
@@ -193,7 +193,7 @@ def _explained(run: Run, stage: str, arguments: dict[str, Any]) -> Iterator[None
         raise
     except Exception as error:
         if os.strerror(errno.ENOSPC) in str(error):
-            # Libraries that write files by themselves (safetensors, Arrow) say it in text alone.
+            # Libraries with native writers (safetensors, Arrow) report it only in the message.
             raise StageError(
                 f"{what} failed: the disk of {run.path} is full; free some space, then "
                 "`vagen resume`: what was finished before is intact"

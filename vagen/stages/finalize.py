@@ -1,4 +1,4 @@
-"""Finalize: writes the summary and the curves of a run and closes its MLflow run."""
+"""Writes the summary and the curves of a run and closes its MLflow run."""
 
 import json
 from pathlib import Path
@@ -17,21 +17,21 @@ from vagen.tracking import Tracker, paired_bootstrap
 from vagen.tracking.tracker import EndStatus
 
 CANCELLED = "CANCELLED"
-"""Kubeflow's word for a pipeline that somebody has stopped."""
+"""Kubeflow's state of a cancelled pipeline."""
 
 
 def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
     """Writes `summary.json` and the learning curves, and closes the MLflow run.
 
-    A run is finished when its model is registered, whatever a pipeline has to say of itself.
+    A run is finished when its model is registered, whatever the pipeline's state.
 
     Args:
         run: The run.
-        state: How the pipeline ended, in Kubeflow's words.
-        message: Why, if it failed.
+        state: Final state of the pipeline, in Kubeflow's terms.
+        message: Error message of a failed pipeline.
 
     Raises:
-        CorruptArtifact: An evaluation was changed since; the MLflow run is closed all the same.
+        CorruptArtifact: An evaluation was changed; the MLflow run is still closed.
     """
     finished = run.is_current(run.registration)
     status: EndStatus = "FINISHED" if finished else "KILLED" if state == CANCELLED else "FAILED"
@@ -58,7 +58,7 @@ def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
 
 
 def summarize(run: Run) -> dict[str, Any] | None:
-    """Writes `summary.json` once both evaluations are there; returns its content."""
+    """Writes `summary.json` if both evaluations exist; returns its content."""
     before, after = run.evaluation(layout.WARM_START), run.evaluation(layout.FINAL)
     if committed(before) is None or not run.is_current(after):
         return None
@@ -102,7 +102,7 @@ def _part(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def _seconds(run: Run) -> dict[str, float]:
-    """Seconds per step, and in total."""
+    """Seconds per step and in total."""
     events = progress.read_events(run.events)
     return {
         **{stage: round(value, 1) for stage, value in step_seconds(events).items()},

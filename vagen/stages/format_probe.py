@@ -1,7 +1,7 @@
-"""The format probe: whether the policy answers in the layout at all, before much is spent on it.
+"""The format probe: checks before training whether the policy's responses have the required layout.
 
-A layout that the policy never keeps is never rewarded, and reinforcement learning has nothing to
-start from: a tag that the model reserves, a prompt that it does not follow, answers that are cut.
+Without such responses there is no reward to learn from. Causes are a tag that is a special token of
+the model, a prompt that the model does not follow, or truncated responses.
 """
 
 from dataclasses import replace
@@ -16,15 +16,15 @@ from vagen.stages.levels import LevelSet
 
 DEFAULT_ANSWERS = 20
 SHOWN = 400
-"""Most characters of an answer in the error."""
+"""Maximum number of characters of a response in the error."""
 
 
 class FormatNotKept(ValueError):
-    """Too few answers have the layout that the prompt asks for; shows two that have not."""
+    """Too few responses have the required layout; the message has two examples."""
 
 
 def answers_probed(config: ExperimentConfig) -> int:
-    """First answers that are looked at in each environment; 0 if there is no probe."""
+    """Number of first responses to check per environment; 0 disables the probe."""
     asked = config.trainer.format_probe
     if asked is None:
         return 0 if config.actor_rollout_ref.model.path in TINY_MODELS else DEFAULT_ANSWERS
@@ -32,13 +32,13 @@ def answers_probed(config: ExperimentConfig) -> int:
 
 
 def probe_format(config: ExperimentConfig, engine: Engine, levels: list[LevelSet]) -> None:
-    """Plays the first turns of a few training levels as in training; says how many keep to it.
+    """Plays the first turns of a few training levels and checks their layout.
 
-    Levels and seeds are those of an evaluation of the training split, which no other step makes, so
-    that a training is the same to the last bit with a probe and without.
+    Levels and seeds are those of an evaluation of the training split, which no other step uses, so
+    the probe does not change a training.
 
     Raises:
-        FormatNotKept: In an environment fewer do than `trainer.format_probe_min`.
+        FormatNotKept: The share in an environment is below `trainer.format_probe_min`.
     """
     specs = [
         replace(spec, max_turns=1)

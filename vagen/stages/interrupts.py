@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM end a training, also where a library loses the exception.
+"""Makes Ctrl-C and SIGTERM end a training even if a library swallows the exception.
 
-Python raises `KeyboardInterrupt` at whatever it just executes. Inside a library's bare `except:`,
-as there are around imports, it is swallowed or turned into another error: nothing ends then, or
-the run is closed as failed. What was asked is therefore remembered until the run is closed.
+Python raises `KeyboardInterrupt` in the code that is running. A bare `except:` of a library, as
+around imports, swallows it or converts it to another error; then the training goes on, or the run
+fails. So the signal is remembered until the run is closed.
 """
 
 import signal
@@ -16,16 +16,16 @@ _asked: int | None = None
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C. Python ends itself by the signal, whatever its exit code was to be, once a plain
-    `KeyboardInterrupt` has left code that was compiled from a string, as dataclasses are.
+    """Ctrl-C. Unlike a plain `KeyboardInterrupt`, it does not make Python override the exit code
+    after passing through code compiled from a string, such as dataclasses.
     """
 
 
 @contextmanager
 def handle_interrupts() -> Iterator[None]:
-    """Ctrl-C raises `Interrupted`, SIGTERM `SystemExit`, and `check` does so again.
+    """Makes Ctrl-C raise `Interrupted` and SIGTERM `SystemExit`, and `check` repeat it.
 
-    Signals are the main thread's: in another one nothing is changed.
+    Does nothing outside the main thread, which alone gets signals.
     """
     global _asked
     if threading.current_thread() is not threading.main_thread():
@@ -41,7 +41,7 @@ def handle_interrupts() -> Iterator[None]:
 
 
 def check() -> None:
-    """Raises what a signal asked for if it has been lost on the way.
+    """Raises the exception of a signal again if it was swallowed.
 
     Raises:
         Interrupted: After Ctrl-C.

@@ -1,4 +1,4 @@
-"""Judge: scores what the agent says it sees and predicts, turn by turn."""
+"""Judges the agent's descriptions and predictions, turn by turn."""
 
 import asyncio
 from collections import Counter
@@ -32,11 +32,10 @@ def judge(
 ) -> dict[str, Any]:
     """Scores a rollout batch and commits it with verdicts and judge rewards.
 
-    What a language model has answered is kept as it comes: the step that is repeated after a fault
-    asks for the rest only.
+    Answers of a language model are stored at once, so that a repeated step requests only the rest.
 
     Raises:
-        JudgeUnavailable: More verdicts are absent than `judge.max_absent` allows.
+        JudgeUnavailable: The share of absent verdicts exceeds `judge.max_absent`.
     """
     source = source or run.step(iteration, "rollout")
     folder = out or run.step(iteration, "judge")
@@ -58,14 +57,14 @@ def judge(
 
 
 def _blind(run: Run) -> dict[str, SectionScores]:
-    """Scores that earn nothing, by environment id."""
+    """Chance-level scores by environment id."""
     if not run.experiment.judge.above_chance:
         return {}
     return {each.config_id: each.blind for each in load_levels(run)}
 
 
 def _watch(run: Run, iteration: int, metrics: dict[str, float]) -> dict[str, float]:
-    """Sounds the alarm on a judge that is satisfied while success falls; returns its metrics."""
+    """Warns if judge scores rise while success falls; returns metrics."""
     if not run.experiment.judge.use_state_reward:
         return {}
     alarm = watch(run.experiment.judge.alarm, [*run.iteration_metrics()[:iteration], metrics])
@@ -89,21 +88,20 @@ def score(
 ) -> dict[str, float]:
     """Sets `verdict` and judge rewards of every turn in place; returns metrics.
 
-    Only turns that earned the format reward are judged, and each only once: an engine may have
-    judged an episode while others were still played. A missing score stays missing: the reward part
-    is None, and it is counted.
+    Judges only turns with a format reward, once each: an engine may already have judged episodes
+    during play. A missing score gives a reward part of None and is counted.
 
     Args:
         config: The experiment.
         trajectories: A batch.
-        cache: Folder for what language models have answered; None keeps nothing.
-        iteration: Number of the iteration, whose rewards follow `judge.schedule`; None is an
-            evaluation, whose rewards have the full weights.
-        journal: Keeps what is answered in the run's store as well.
-        blind: Scores that earn nothing in training, by environment id.
+        cache: Folder of the cache of answers; None disables it.
+        iteration: Index of the iteration, for `judge.schedule`; None for an evaluation with full
+            weights.
+        journal: Stores answers in the run's store as well.
+        blind: Chance-level scores in training, by environment id.
 
     Raises:
-        JudgeUnavailable: More verdicts are absent than `judge.max_absent` allows.
+        JudgeUnavailable: The share of absent verdicts exceeds `judge.max_absent`.
     """
     if not config.judge.use_state_reward:
         return {}
@@ -177,7 +175,7 @@ def _metrics(judged: list[Turn], trajectories: list[Trajectory]) -> dict[str, fl
 
 
 def _agreement(verdicts: list[Verdict]) -> dict[str, float]:
-    """Cohen's kappa of the two judges over the sections that both have scored."""
+    """Cohen's kappa of the two judges on sections that both scored."""
     pairs = [
         (first >= RIGHT, second >= RIGHT)
         for verdict in verdicts
@@ -193,17 +191,17 @@ def _agreement(verdicts: list[Verdict]) -> dict[str, float]:
 
 
 def _absent(judged: list[Turn]) -> Counter[str]:
-    """Scores that were asked for and could not be had, by `<section>:<reason>`."""
+    """Number of missing scores by `<section>:<reason>`."""
     return Counter(place for turn in judged if turn.verdict for place in turn.verdict.absent)
 
 
 def _asked(judged: list[Turn]) -> int:
-    """Verdicts that were to be had."""
+    """Number of requested scores."""
     return sum(getattr(turn.parsed, part) is not None for turn in judged for part in SECTIONS)
 
 
 def _check_absent(config: ExperimentConfig, judged: list[Turn]) -> None:
-    """Says what is absent; refuses more than `judge.max_absent`."""
+    """Warns of missing scores; raises if they exceed `judge.max_absent`."""
     absent = _absent(judged)
     if not absent:
         return

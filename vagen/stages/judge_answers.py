@@ -1,8 +1,8 @@
-"""What the judge's language model has answered in the step under way, kept in the run's store.
+"""Stores answers of the judge's language model during a step in the run's store.
 
-The cache is on the disk of a step's pod, which goes with the pod. The answers of a step that is
-not committed yet are in the run's folder as well, as lines of a file that the store has a copy of:
-the next attempt at the step, wherever it is made, does not pay for them again.
+The cache is on the disk of a step's pod and is deleted with it. Answers of an uncommitted step are
+also in a file of the run's folder, which is copied to the store. So the next attempt at the step,
+on any node, does not pay for them again.
 """
 
 import json
@@ -16,11 +16,11 @@ from vagen.run import layout
 from vagen.run.mirror import Mirror
 
 _EVERY = 20.0
-"""Seconds between two copies."""
+"""Seconds between copies."""
 
 
 class AnswerJournal:
-    """The answers of one step of a run that is in a store."""
+    """Answers of one step of a run in a store."""
 
     def __init__(self, run_dir: Path, mirror: Mirror) -> None:
         self._path = run_dir / layout.JUDGE_ANSWERS
@@ -29,29 +29,29 @@ class AnswerJournal:
         self._saved = time.monotonic()
 
     def attach(self, cache: AnswerCache) -> None:
-        """Gives the cache what an attempt before this one was answered, and notes what comes."""
+        """Adds earlier attempts' answers to the cache, and records new ones."""
         if self._path.exists():
             for line in self._path.read_text().splitlines():
-                # A line that was cut by a crash is an answer less.
+                # A crash may have truncated the last line.
                 with suppress(json.JSONDecodeError, ValueError, TypeError):
                     key, value = json.loads(line)
                     cache.put(key, value)
         cache.on_put = self._note
 
     def save_if_due(self) -> None:
-        """Copies what came since the last time, now and then.
+        """Uploads new answers if `INTERVAL` has passed.
 
         Raises:
-            StorageError: The store cannot be used, or a newer attempt took the run over.
+            StorageError: The store cannot be used, or a newer attempt took over.
         """
         if self._lines and time.monotonic() - self._saved > _EVERY:
             self.save()
 
     def save(self) -> None:
-        """Copies what came since the last time.
+        """Uploads new answers.
 
         Raises:
-            StorageError: As `save_if_due`.
+            StorageError: See `save_if_due`.
         """
         with self._path.open("a") as file:
             file.writelines(self._lines)
@@ -60,7 +60,7 @@ class AnswerJournal:
         self._saved = time.monotonic()
 
     def clear(self) -> None:
-        """The step is committed: its verdicts are in the batch."""
+        """Deletes the answers of a committed step, whose verdicts are in the batch."""
         self._path.unlink(missing_ok=True)
 
     def _note(self, key: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What an update does to the weights: from a batch with advantages to the next policy."""
+"""Updates the weights from a batch with advantages."""
 
 from collections.abc import Sequence
 
@@ -14,11 +14,11 @@ from vagen.run.run import Run
 from vagen.stages.credit import update_credit
 
 KL_ROWS = 32
-"""Rows of the batch on which the change of log-probabilities is measured after an update."""
+"""Number of rows on which to measure the change of log-probabilities by an update."""
 
 
 def learn(run: Run, engine: Engine, batch: TrajectoryBatch, iteration: int) -> dict[str, float]:
-    """Changes the engine's weights; returns the update's metrics."""
+    """Updates the engine's weights; returns metrics."""
     kept = [trajectory for trajectory in batch.trajectories if trajectory.kept is not False]
     rows = [row for trajectory in kept for row in trajectory.rows if row.loss_mask.any()]
     config = run.experiment
@@ -45,7 +45,7 @@ def learn(run: Run, engine: Engine, batch: TrajectoryBatch, iteration: int) -> d
 def _update_kl(engine: Engine, rows: Sequence[TokenRow], images: Images) -> float:
     """Mean of old minus new log-probabilities of the sampled tokens, nats per token.
 
-    `actor/ppo_kl` is taken while the update goes on: of a single optimizer step it is 0.
+    `actor/ppo_kl` is measured during the update and is 0 for a single optimizer step.
     """
     new = engine.logprobs(rows, images)
     changes = [

@@ -1,4 +1,4 @@
-"""Levels of a run: which there are, drawn apart for training, validation and test."""
+"""Levels of a run, disjoint between training, validation and test."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ class LevelSet:
     env_config_digest: str
     splits: dict[str, list[LevelRef]]
     blind: SectionScores = NOTHING
-    """What the best text that never changes scores; empty without `judge.above_chance`."""
+    """Scores of the best constant text; empty without `judge.above_chance`."""
 
     def to_json(self) -> dict[str, object]:
-        """What the `build` step records of it."""
+        """The record in the `build` step."""
         return {
             "env_name": self.spec.env_name,
             "env_config_digest": self.env_config_digest,
@@ -46,12 +46,12 @@ def draw_levels(
 
     Args:
         config: The experiment.
-        counts: Levels of each split; None takes the configured number.
-        at_most: Takes no more than so many of that number.
+        counts: Number of levels per split; None for the configured number.
+        at_most: Upper limit of that number.
 
     Raises:
         LevelError: A split has fewer distinct levels than asked for.
-        ConfigError: More are wanted than the experiment has.
+        ConfigError: More levels are requested than the experiment has.
     """
     for config_id, spec in config.envs.items():
         for split, count in counts.items():
@@ -81,10 +81,10 @@ def draw_levels(
 
 
 def assert_disjoint(config_id: str, splits: Mapping[str, Sequence[LevelRef]]) -> None:
-    """Refuses splits that share a level.
+    """Checks that splits share no level.
 
     Raises:
-        ConfigError: They do; names the level.
+        ConfigError: They do; the message names the level.
     """
     owner: dict[str, str] = {}
     for split, refs in splits.items():
@@ -98,7 +98,7 @@ def assert_disjoint(config_id: str, splits: Mapping[str, Sequence[LevelRef]]) ->
 
 
 def load_levels(run: Run) -> list[LevelSet]:
-    """The levels that `build` committed, verified.
+    """The verified levels of the `build` step.
 
     Raises:
         CorruptArtifact: The folder was changed.

@@ -1,4 +1,4 @@
-"""Measure: a run's newest policy on held-out levels, while the training may be going on."""
+"""Evaluates a run's newest policy on held-out levels, even during training."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from vagen.stages.tracking import log_evaluation
 
 
 def measure(run: Run, name: str, split: str, count: int = 0) -> dict[str, Any]:
-    """Evaluates the newest policy, with networks of this process, whatever engine trains.
+    """Evaluates the newest policy with the local engine in this process.
 
     Args:
         run: The run.
-        name: Name of the evaluation, which no other process makes.
+        name: Unique name of the evaluation.
         split: `val` or `test`.
-        count: Levels per environment; 0 takes all.
+        count: Levels per environment; 0 for all.
 
     Raises:
         ConfigError: The run has no policy yet.

@@ -1,4 +1,4 @@
-"""Pages of a run: the overview, any batch of episodes, one level over the training."""
+"""HTML pages of a run: the overview, any batch of episodes, one level over the training."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,20 +19,20 @@ from vagen.stages.finalize import write_run_curves
 from vagen.storage import MANIFEST
 
 LEVELS_SHOWN = 48
-"""Levels of a page with a slider: those that were gained or lost first."""
+"""Maximum number of levels on a page with a slider; changed ones come first."""
 
 
 def write_pages(run: Run, *, refresh: int | None = None) -> Path:
-    """Writes the learning curves and the run's page; returns that one.
+    """Writes the learning curves and the run's page; returns the page's path.
 
-    It can be written at any time, also while another process trains.
+    Can run at any time, even during a training.
 
     Args:
         run: The run.
-        refresh: Seconds until a browser loads the page again; None never.
+        refresh: Seconds between reloads in a browser; None for never.
 
     Raises:
-        CorruptArtifact: What an evaluation found was changed since.
+        CorruptArtifact: Results of an evaluation were changed.
     """
     results = _results(run)
     (run.path / layout.OVERVIEW).parent.mkdir(exist_ok=True)
@@ -71,15 +71,15 @@ def write_pages(run: Run, *, refresh: int | None = None) -> Path:
 
 
 def write_batch_page(folder: Path, path: Path, *, run: Run | None = None) -> Path:
-    """Writes the page of any committed batch of episodes: of a rollout, a judge, an advantage.
+    """Writes the page of a committed batch of episodes from any stage.
 
     Args:
         folder: The batch.
         path: The file to write.
-        run: Whose batch it is; without it tokens are shown as numbers.
+        run: The batch's run; without it tokens are shown as numbers.
 
     Raises:
-        StorageError: There is no such batch, or it was changed.
+        StorageError: The batch does not exist, or was changed.
     """
     if run is not None:
         run.fetch(folder)
@@ -96,7 +96,7 @@ def write_batch_page(folder: Path, path: Path, *, run: Run | None = None) -> Pat
 
 
 def _results(run: Run) -> dict[str, dict[str, Any]]:
-    """What the run's own evaluations found, in the order of the training."""
+    """Results of the run's evaluations, in order of the training."""
     names = sorted(path.name for path in (run.path / layout.EVALUATIONS).glob("[!.]*"))
     validated = [name for name in names if layout.validated_iteration(name) is not None]
     return {
@@ -111,7 +111,7 @@ def _of(split: str, results: dict[str, dict[str, Any]]) -> dict[str, dict[str, A
 
 
 def _flips(run: Run, split: str, results: dict[str, dict[str, Any]]) -> Flips | None:
-    """Levels gained and lost from the first evaluation of a split to the last; None of a single
+    """Levels gained and lost between the first and last evaluation of a split; None if there is
     one.
     """
     if len(results) < 2:
@@ -135,7 +135,7 @@ def _flips(run: Run, split: str, results: dict[str, dict[str, Any]]) -> Flips | 
 def _write_levels(
     run: Run, split: str, names: Sequence[str], hashes: Sequence[str], path: Path
 ) -> None:
-    """Writes the page that shows the same levels played by each policy, unless it is there."""
+    """Writes the page of levels played by each policy, if missing."""
     folders = [run.evaluation(name) for name in names]
     newest = max((folder / MANIFEST).stat().st_mtime for folder in folders)
     if path.exists() and path.stat().st_mtime > newest:
@@ -168,7 +168,7 @@ def _write_levels(
 
 
 def _difficulties(run: Run, results: dict[str, dict[str, Any]]) -> Sequence[ByDifficulty]:
-    """Success on the test levels by the first number of their difficulty."""
+    """Success on the test levels by the first component of their difficulty."""
     tested = {name: found["by_level"] for name, found in _of("test", results).items()}
     tables = []
     for env_id, spec in run.experiment.envs.items() if tested else ():
@@ -203,7 +203,7 @@ _MEANINGS = {
 
 
 def _tokenizer(run: Run | None) -> Any | None:
-    """The tokenizer that the run's policy began with, if it is here."""
+    """The tokenizer of the run's initial policy, if available locally."""
     if run is None or committed(run.warm_start) is None:
         return None
     from vagen.models import load_processor

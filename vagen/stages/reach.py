@@ -1,4 +1,4 @@
-"""Whether the episodes of an experiment can succeed, and its experts do, found by playing some."""
+"""Checks by playing whether success is possible, and whether experts achieve it."""
 
 import math
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from vagen.service import Environments
 
 EPISODES = 8
 COMPARED = 32
-"""Levels that an expert plays as it is and as it could be."""
+"""Number of levels to compare two action limits of an expert on."""
 
 
 def out_of_reach(config: ExperimentConfig, places: Environments) -> Iterator[str]:
-    """Says of each environment in which success seems to be out of reach why.
+    """Yields a message for each environment where success seems impossible.
 
-    An expert that wins none of some levels within the turns that there are, though it puts as many
-    actions into each as it may; without an expert, a sum of rewards that the actions cannot earn.
+    The expert fails on all of some levels within the turn limit, with as many actions per turn as
+    allowed; without an expert, the required sum of rewards exceeds what actions can earn.
 
     Args:
         config: The experiment.
@@ -53,9 +53,9 @@ def out_of_reach(config: ExperimentConfig, places: Environments) -> Iterator[str
 
 
 def weak_experts(config: ExperimentConfig, places: Environments) -> Iterator[str]:
-    """Says of each expert that wins fewer levels than with as many actions a turn as it may take.
+    """Yields a message for each expert that would win more levels with more actions per turn.
 
-    The warm start learns from it, and the reference score and the judge's audit are its own.
+    The expert is the source of the warm start, the reference score and the judge's audit.
     """
     for config_id, spec in config.envs.items():
         options = parse_env_config(spec.env_name, spec.env_config)
@@ -81,7 +81,7 @@ def weak_experts(config: ExperimentConfig, places: Environments) -> Iterator[str
 def _played(
     config: ExperimentConfig, config_id: str, places: Environments, *, per_turn: int, episodes: int
 ) -> list[Trajectory]:
-    """Episodes of the expert, with that many actions a turn."""
+    """Episodes of the expert with this many actions per turn."""
     spec = config.envs[config_id]
     options = parse_env_config(spec.env_name, spec.env_config)
     env = places.open(
@@ -94,14 +94,14 @@ def _played(
 
 
 def _too_few(options: GymnasiumConfig, actions: int, played: list[Trajectory]) -> Iterator[str]:
-    """What of a rule for success that many actions cannot bring about."""
+    """Reasons why a success rule cannot be met with this many actions."""
     wanted = least(options.success)
     scale = options.reward_values["reward"]
     if (steps := wanted.get("steps", 0)) > actions:
         yield f"`{options.success}` takes {steps:g} actions, and an episode has {actions} at most"
     if "return" in wanted and scale > 0 and not any(episode.success for episode in played):
         found = (turn.rewards.env / scale / _count(turn) for e in played for turn in e.turns)
-        paid = max(found, default=math.inf)  # none was played where all failed
+        paid = max(found, default=math.inf)  # infinite if all failed
         if paid * actions < wanted["return"]:
             yield (
                 f"`{options.success}` is asked for, and an episode has {actions} actions at most, "

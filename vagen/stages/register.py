@@ -1,4 +1,4 @@
-"""Registration: the trained model becomes a version of a registered model, if it answers."""
+"""Registers the trained model as a version of a registered model, if it responds."""
 
 import json
 from pathlib import Path
@@ -17,10 +17,10 @@ from vagen.tracking import Example, register_model
 
 
 def register(run: Run) -> dict[str, Any]:
-    """Registers the final policy; the alias moves only to a better one.
+    """Registers the final policy; moves the alias only to a better one.
 
     Raises:
-        RegistrationError: The registered version cannot be loaded back or does not answer.
+        RegistrationError: The registered version cannot be loaded or does not respond.
     """
     checkpoint = run.checkpoint(run.final_iteration)
     run.fetch(checkpoint, layout.POLICY)

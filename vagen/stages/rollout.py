@@ -1,4 +1,4 @@
-"""Rollout: the policy plays one batch of episodes."""
+"""Plays one batch of episodes with the policy."""
 
 import json
 from collections import defaultdict
@@ -44,16 +44,16 @@ class PlayedEpisodes:
     images: Images
     metrics: dict[str, float]
     carried: Sequence[EpisodeSpec] = ()
-    """What the next iteration carries on (`rollout_manager.over_sampling_batch_size`)."""
+    """Episodes to continue in the next iteration (`rollout_manager.over_sampling_batch_size`)."""
     seen: BucketCounts | None = None
-    """What the next iteration draws its levels by (`data.curriculum`)."""
+    """Level statistics for the next iteration (`data.curriculum`)."""
 
 
 def rollout(run: Run, iteration: int) -> dict[str, Any]:
     """Plays the iteration's episodes and commits the batch.
 
-    The policy that plays is the one that the update starts from, or with
-    `rollout_manager.one_step_off` the one before: then `start_rollout` may have begun already.
+    The policy is the one that the update starts from, or, with `rollout_manager.one_step_off`, the
+    previous one: then `start_rollout` may already be running.
     """
     folder = run.step(iteration, "rollout")
     version = version_played(run, iteration)
@@ -87,9 +87,9 @@ def rollout(run: Run, iteration: int) -> dict[str, Any]:
 
 
 def start_rollout(run: Run, iteration: int) -> None:
-    """Begins to play an iteration's episodes while the iteration before is learnt from.
+    """Starts to play an iteration's episodes during the previous iteration's update.
 
-    Nothing happens where there is no such iteration, or where that update is done already.
+    Does nothing if there is no such iteration, or the update is already done.
     """
     total = run.experiment.trainer.total_training_steps
     if iteration < total and iteration - 1 == run.finished_iterations:
@@ -103,14 +103,14 @@ def play_iteration(
 ) -> PlayedEpisodes:
     """Plays an iteration's episodes.
 
-    Groups that are all alike are replaced by others (`algorithm.filter_groups`); metrics are of all
-    that was played. For `remax` each level is played once more, greedily, for its score alone.
+    Groups without variation are replaced by others (`algorithm.filter_groups`); metrics include
+    them. For `remax` each level is also played greedily, only for its score.
 
     Args:
         run: The run.
-        play: Of the engine.
-        iteration: Number of the iteration.
-        on_finish: Called with each trajectory, the greedy ones excepted, when it ends.
+        play: `play` of the engine.
+        iteration: Index of the iteration.
+        on_finish: Called with each finished trajectory, except for greedy ones.
     """
     config = run.experiment
     curriculum = curriculum_of(run, iteration)
@@ -138,7 +138,7 @@ def play_iteration(
 def _play_groups(
     run: Run, play: Play, iteration: int, curriculum: Curriculum, on_finish: OnFinish | None
 ) -> tuple[list[EpisodeSpec], dict[str, list[Trajectory]], Images]:
-    """Plays until enough groups vary, or as often as `algorithm.filter_groups` allows."""
+    """Plays until enough groups vary, within the limit of `algorithm.filter_groups`."""
     config = run.experiment
     options, size = config.algorithm.filter_groups, config.data.train_batch_size
     order, missing = curriculum.order(), size
@@ -165,9 +165,9 @@ def _play_groups(
 def _play_partly(
     run: Run, play: Play, iteration: int, curriculum: Curriculum, on_finish: OnFinish | None
 ) -> PlayedEpisodes:
-    """Plays until a batch of whole groups is finished; what else was begun is carried on.
+    """Plays until a batch of whole groups is finished; the other episodes are carried over.
 
-    Of more finished groups the oldest are the batch.
+    If more groups are finished, the oldest form the batch.
     """
     config, version = run.experiment, version_played(run, iteration)
     size = config.data.train_batch_size
@@ -197,7 +197,7 @@ def _play_partly(
 
 
 def _carried(run: Run, iteration: int) -> list[EpisodeSpec]:
-    """What the iteration before left to be carried on."""
+    """Episodes to continue from the previous iteration."""
     if iteration == 0:
         return []
     folder = run.fetch(run.step(iteration - 1, "rollout"))
@@ -205,7 +205,7 @@ def _carried(run: Run, iteration: int) -> list[EpisodeSpec]:
 
 
 def _staleness(trajectories: Sequence[Trajectory], iteration: int) -> dict[str, float]:
-    """Updates between the weights that sampled a token and those that learn from it."""
+    """Number of updates between the weights that sampled a token and those that learn from it."""
     lags = [
         iteration - updates_before(t.turns[k].policy_version)
         for t in trajectories
@@ -221,7 +221,7 @@ def _staleness(trajectories: Sequence[Trajectory], iteration: int) -> dict[str, 
 
 
 def _varies(group: Sequence[Trajectory], metric: str) -> bool:
-    """Whether trajectories of a level differ; those that failed in their environment are none."""
+    """Whether trajectories of a level differ, without failed ones."""
     values = [float(getattr(t, metric)) for t in group if t.status is not Status.ENV_ERROR]
     return bool(values) and max(values) - min(values) > ZERO
 
@@ -233,7 +233,7 @@ def _play_watched(run: Run, engine: Engine, iteration: int) -> PlayedEpisodes:
             run,
             engine.play,
             iteration,
-            # More may be finished: of groups that are dropped, or carried on.
+            # More may finish: groups that are dropped or carried over.
             on_finish=lambda t: advance(int(wins.count < wanted), success=wins.add(t)),
         )
 
@@ -241,10 +241,10 @@ def _play_watched(run: Run, engine: Engine, iteration: int) -> PlayedEpisodes:
 def set_baselines(
     config: ExperimentConfig, trajectories: Sequence[Trajectory], greedy: Sequence[Trajectory]
 ) -> dict[str, float]:
-    """Gives each trajectory what the greedy episode on its level earned; returns metrics.
+    """Sets each trajectory's baseline to the score of its level's greedy episode; returns metrics.
 
-    The greedy episodes themselves go no further. One that failed in its environment leaves the
-    baseline of its level None, which `remax` reads as 0: any constant is unbiased.
+    Greedy episodes are not stored. If one failed in its environment, its level's baseline is None,
+    which `remax` treats as 0: any constant is unbiased.
     """
     played = [t for t in greedy if t.status is not Status.ENV_ERROR]
     scores = {t.group_id: sum(turn_rewards(config, t)) for t in played}
@@ -257,9 +257,9 @@ def set_baselines(
 
 
 def episode_metrics(trajectories: Sequence[Trajectory], prefix: str) -> dict[str, float]:
-    """Means over episodes and turns; per environment too where there are several.
+    """Means over episodes and turns, also per environment if there are several.
 
-    Episodes that an environment's failure ended are counted and left out of every mean.
+    Episodes of failed environments are counted and left out of all means.
     """
     metrics = _metrics_of(trajectories)
     by_config: dict[str, list[Trajectory]] = defaultdict(list)
@@ -274,15 +274,15 @@ def episode_metrics(trajectories: Sequence[Trajectory], prefix: str) -> dict[str
 
 
 def check_images(batch: TrajectoryBatch, processor: Processor, folder: Path) -> None:
-    """The blocks of image tokens in every row must be those of its frames.
+    """Checks that the blocks of image tokens in every row match its frames.
 
     Args:
-        batch: About to be written to `folder`.
-        processor: Of the model that reads it.
-        folder: An offending trajectory is saved beside it, as a batch of its own.
+        batch: The batch, before it is written to `folder`.
+        processor: Processor of the model.
+        folder: An invalid trajectory is saved next to it, as a separate batch.
 
     Raises:
-        BatchError: They differ; names the trajectory and where it was saved.
+        BatchError: They differ; the message names the trajectory and its file.
     """
     if not processor.has_vision:
         return
@@ -306,19 +306,19 @@ def check_images(batch: TrajectoryBatch, processor: Processor, folder: Path) -> 
 
 
 def _spread(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """How much the trajectories of one level differ in score."""
+    """Variation of scores between trajectories of one level."""
     valid = [t for t in trajectories if t.status is not Status.ENV_ERROR]
     variance = group_variance([t.score for t in valid], [t.group_id for t in valid])
     return {} if variance is None else {REWARD_VARIANCE: variance}
 
 
 def _tokens(played: PlayedEpisodes) -> float:
-    """Sampled tokens of all episodes."""
+    """Number of sampled tokens of all episodes."""
     return float(sum(int(row.loss_mask.sum()) for t in played.trajectories for row in t.rows))
 
 
 class _Wins:
-    """Share of successes so far."""
+    """Running share of successes."""
 
     def __init__(self) -> None:
         self.count = self.won = 0

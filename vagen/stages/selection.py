@@ -1,4 +1,4 @@
-"""Which trajectories of a batch are learnt from, and what each of their turns earned."""
+"""Selects trajectories for learning, and computes rewards of their turns."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,15 +23,15 @@ def select_trajectories(
 ) -> tuple[dict[str, float], float]:
     """Sets `kept` by `algorithm.rollout_filter` and `algorithm.overlong.mask_truncated`.
 
-    Episodes that are too long are dropped first: they are in no group.
+    Episodes that are too long are dropped first and belong to no group.
 
-    Groups are compared by the scores that training sums: rewards of all turns and parts, before
-    normalisation and KL. Episodes that failed in their environment are in no group and stay None.
+    Groups are compared by the scores of training: sums of rewards over turns and parts, before
+    normalisation and KL. Episodes of failed environments belong to no group and stay None.
 
     Returns:
-        Metrics, and the factor of all advantages. `rollout/reward_std` is the mean over groups of
-        the standard deviation of scores, `rollout/zero_std_groups` the share of groups without one;
-        both are over groups of two and more, and missing if there are none.
+        Metrics, and a factor on all advantages. `rollout/reward_std` is the mean over groups of
+            the standard deviation of scores, `rollout/zero_std_groups` the share of groups without
+            variation. Both are over groups of at least two, and missing if there are none.
         `rollout/filter_kept` is the share of trajectories kept.
     """
     options = config.algorithm.rollout_filter
@@ -66,9 +66,9 @@ def turn_rewards_by_trajectory(
 ) -> dict[str, list[float]]:
     """Reward of each turn by trajectory id.
 
-    In training less what length and memory cost, and normalised by
-    `algorithm.reward_normalization`. The statistics are over the trajectories given, each once;
-    episodes that failed in their environment count nowhere and keep what they earned.
+    In training, minus costs of length and memory, and normalised by
+    `algorithm.reward_normalization` over the given trajectories. Episodes of failed environments
+    do not count and keep their rewards.
     """
     if not training:
         return {t.trajectory_id: turn_rewards(config, t) for t in trajectories}
@@ -91,7 +91,7 @@ _PEERS: dict[str, Callable[[Trajectory], str]] = {
     "environment": lambda trajectory: trajectory.config_id,
     "batch": lambda _: "",
 }
-"""Equal for trajectories whose scores are normalised together."""
+"""Keys of trajectories whose scores are normalised together."""
 
 
 def _played(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
@@ -99,13 +99,13 @@ def _played(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
 
 
 def _overlong(trajectory: Trajectory) -> bool:
-    """Whether an answer was cut off, or tokens ran out."""
+    """Whether a response was truncated, or the token limit was reached."""
     cut = any(turn.length_cut for turn in trajectory.turns)
     return cut or trajectory.status is Status.TRUNCATED_TOKENS
 
 
 def turn_rewards(config: ExperimentConfig, trajectory: Trajectory) -> list[float]:
-    """What each turn earned, K floats; a summary earns nothing and is no turn of the budget."""
+    """Rewards of each turn, K floats; a summary has 0 and does not count in the budget."""
     turns, budget = trajectory.turns, config.rollout_manager.turn_reward_budget
     if budget is not None:
         budget *= len(turns) / max(sum(not turn.summary for turn in turns), 1)
@@ -113,7 +113,7 @@ def turn_rewards(config: ExperimentConfig, trajectory: Trajectory) -> list[float
 
 
 def _training_rewards(config: ExperimentConfig, trajectory: Trajectory) -> list[float]:
-    """What each turn earned, less what its length and the observation that it keeps cost."""
+    """Rewards of each turn, minus costs of its length and of observations that it keeps."""
     earned = np.array(turn_rewards(config, trajectory), np.float64)
     kept = [turn.parsed.memory != "drop" for turn in trajectory.turns]
     earned -= config.rollout_manager.keep_cost * np.array(kept)

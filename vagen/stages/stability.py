@@ -1,7 +1,7 @@
-"""The guard at work in a run: what it remembers between iterations, and going back.
+"""The guard of a run: its state between iterations, and rollbacks.
 
-Its memory is in the manifest of each update, so that a run that was killed goes on with the same
-numbers; the weights to go back to are a checkpoint that is kept for it.
+Its state is in the manifest of each update, so that a resumed run continues with the same numbers.
+The weights for a rollback are in a checkpoint that is kept.
 """
 
 from typing import Any
@@ -36,42 +36,42 @@ class Watch:
 
     @property
     def may_learn(self) -> bool:
-        """Whether the batch may be learnt from: not that of a collapsed policy."""
+        """Whether to learn from the batch; False if the policy has collapsed."""
         return self._verdict.ok or not self._acts
 
     @property
     def must_roll_back(self) -> bool:
-        """Whether what this iteration has come to must not stay."""
+        """Whether to undo this iteration."""
         return self._acts and not self._verdict.ok
 
     @property
     def good(self) -> str:
-        """Version of the weights to keep for going back; empty if that is never done."""
+        """Version of the weights for a rollback; empty without rollbacks."""
         return self._guard.state.good if self._acts else ""
 
     def see_update(self, metrics: MetricValues) -> None:
-        """Judges an update that was made; one from a collapsed policy is bad anyway."""
+        """Judges an update; one from a collapsed policy is always bad."""
         if self._verdict.ok:
             self._update = dict(metrics)
             self._verdict = self._guard.judge_update(metrics)
 
     def roll_back(self) -> Engine:
-        """Restores the last good weights, optimizers and counters, with smaller learning rates.
+        """Restores the last good weights, optimizers and counters, and lowers learning rates.
 
         Returns:
-            The engine that holds them.
+            The engine with them.
 
         Raises:
-            TrainingUnstable: That was one time too many.
+            TrainingUnstable: There were too many rollbacks.
         """
         run, guard, iteration = self._run, self._guard, self._iteration
         self._record()
         target = guard.roll_back(self._verdict)
-        if run.engine is not None:  # whatever its name: it is read from the disk again
+        if run.engine is not None:  # forces a reload from the disk
             run.engine.version = None
         engine = engine_at(run, target)
         engine.lr_scale = guard.state.lr_scale
-        # They are about to be committed under this name as well.
+        # They will be committed under this name as well.
         guard.state.good = version_after(iteration)
         dropped = self._update is None
         self._rollback = {"to": target, "reason": self._verdict.reason, "batch_dropped": dropped}
@@ -86,7 +86,7 @@ class Watch:
         return engine
 
     def metrics(self) -> dict[str, float]:
-        """What the guard did, as metrics; closes the iteration."""
+        """Metrics of the guard; ends the iteration."""
         if self._rollback is None:
             self._record()
         return {
@@ -97,7 +97,7 @@ class Watch:
         }
 
     def payload(self) -> dict[str, Any]:
-        """What the update's manifest has to say of it."""
+        """The guard's part of the update's manifest."""
         content: dict[str, Any] = {"guard": self._guard.state.to_dict()}
         if not self._verdict.ok:
             content["condemned"] = self._verdict.reason
@@ -111,7 +111,7 @@ class Watch:
 
 
 def _state_before(run: Run, iteration: int) -> GuardState:
-    """What the guard knew after the iteration before."""
+    """The guard's state after the previous iteration."""
     if iteration == 0:
         return GuardState(good=layout.WARM_START)
     return GuardState(**read_manifest(run.step(iteration - 1, "update")).payload["guard"])

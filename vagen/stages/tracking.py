@@ -1,4 +1,4 @@
-"""What the stages tell MLflow, and the trackers beside it: one run there per pipeline run."""
+"""Sends metrics of the stages to MLflow and additional trackers; one MLflow run per run."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -15,13 +15,13 @@ from vagen.tracking.extra import open_beside
 
 
 def tracker_of(run: Run) -> BackgroundTracker:
-    """The run's tracker, in a process of its own: started at first use, attached to afterwards.
+    """The run's tracker in the background: started on first use, attached to afterwards.
 
-    A copy of a run, and one that was moved away from its database, is recorded anew, with all that
-    is committed in it.
+    A copy of a run, or one that was moved away from its database, is recorded anew with everything
+    that is committed.
 
     Raises:
-        TrackingError: MLflow cannot be reached, as far as that is seen at once.
+        TrackingError: MLflow cannot be reached, as far as this is known at once.
     """
     if run.tracker is None or run.tracker.lost:
         file = run.path / layout.MLFLOW_RUN
@@ -65,7 +65,7 @@ def _open(run: Run, known: str) -> Tracker:
 
 
 def _open_beside(run: Run, tracker: Tracker) -> None:
-    """Opens the trackers of `infra.trackers`; they catch up with what is committed."""
+    """Opens the trackers of `infra.trackers` and sends committed metrics."""
     tracker.beside = [
         open_beside(
             name,
@@ -82,13 +82,13 @@ def _open_beside(run: Run, tracker: Tracker) -> None:
 
 
 def _is_ours(run: Run, run_id: str) -> bool:
-    """Whether what a run's folder says to be its MLflow run is, and not one of another folder."""
+    """Whether the MLflow run in a run's folder belongs to it, and not to another folder."""
     uri = run.infra.mlflow_tracking_uri
     if uri is not None and run.mirror is not None:
         return True
     folder = Tracker.folder_of(run_id, output_dir=Path(run.infra.output_dir), uri=uri)
     if folder is None:
-        return uri is not None  # a server that is wrong is told
+        return uri is not None  # report an error of a server
     another = folder / layout.MLFLOW_RUN
     if folder == run.path or not another.is_file() or another.read_text().strip() != run_id:
         return True
@@ -97,13 +97,13 @@ def _is_ours(run: Run, run_id: str) -> bool:
 
 
 def _name(run: Run) -> str:
-    """What tells the run from others of its experiment comes first: lists cut long names."""
+    """The run's name; its distinguishing part comes first, since lists truncate names."""
     experiment = run.experiment
     return f"{experiment.preset or 'no preset'}, seed {experiment.seed}: {run.name}"
 
 
 def _about(run: Run) -> str:
-    """What MLflow's page of the run begins with."""
+    """Description for MLflow's page of the run."""
     experiment = run.experiment
     envs = ", ".join(sorted({spec.env_name for spec in experiment.envs.values()}))
     where = str(run.path) if run.mirror is None else run.mirror.uri
@@ -130,13 +130,13 @@ def log_evaluation(run: Run, name: str) -> None:
 
 
 def log_all(run: Run) -> None:
-    """Records what is committed and was not told: a process was killed in between."""
+    """Records committed results that are missing because a process was killed."""
     for metrics, step in _recorded(run):
         tracker_of(run).tell(Tracker.log_metrics, metrics, step=step)
 
 
 def _recorded(run: Run) -> Iterator[tuple[dict[str, float], int]]:
-    """Metrics of everything that is committed, each with its step."""
+    """All committed metrics with their steps."""
     count = run.finished_iterations
     names = (layout.WARM_START, *map(layout.validation, range(1, count + 1)), layout.FINAL)
     for row in run.iteration_metrics():
@@ -147,7 +147,7 @@ def _recorded(run: Run) -> Iterator[tuple[dict[str, float], int]]:
 
 
 def _step_of(run: Run, name: str) -> int:
-    """The step at which an evaluation stands: how many iterations its policy has learnt."""
+    """Step of an evaluation: the number of iterations of its policy."""
     if name == layout.WARM_START:
         return 0
     iteration = layout.validated_iteration(name)

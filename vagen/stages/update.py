@@ -1,4 +1,4 @@
-"""PPO update: actor and critic learn from a batch with advantages."""
+"""PPO update: trains actor and critic on a batch with advantages."""
 
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,12 @@ from vagen.storage import commit_directory, read_manifest
 def update(
     run: Run, iteration: int, source: Path | None = None, out: Path | None = None
 ) -> dict[str, Any]:
-    """Updates the policy, begins a checkpoint where one is due, commits the step with its metrics.
+    """Updates the policy, starts a checkpoint if due, and commits the step with metrics.
 
-    The checkpoint is written while what comes next is done (`vagen.stages.checkpoints`). One that
-    the update cannot do without is there first: the last, and that of weights that were rolled
-    back to. What the guard condemns is undone before anything is committed: the checkpoint then
-    holds the last good weights. With `out` (a single step run again) the checkpoint goes there, the
-    run is left as it is and nothing is undone.
+    The checkpoint is written in the background (`vagen.stages.checkpoints`), except if the update
+    depends on it: the last one, and one after a rollback, are written first. Rejected updates are
+    undone before the commit: the checkpoint then has the last good weights. With `out` (repeating a
+    single step) the checkpoint goes there, the run does not change and nothing is undone.
 
     Raises:
         TrainingUnstable: The guard undid more updates than `trainer.guard.max_rollbacks`.
@@ -54,7 +53,7 @@ def update(
     for name in ("rollout", "judge", "advantage"):
         history |= read_manifest(run.step(iteration, name)).payload["metrics"]
     watch = Watch(run, iteration, history)
-    good = watch.good  # what this update needs if it is killed and made again
+    good = watch.good  # needed to repeat this update after a kill
     metrics = {}
     if watch.may_learn:
         metrics = learn(run, engine, batch, iteration)
@@ -94,13 +93,13 @@ def update(
 
 
 def _before(run: Run, iteration: int) -> list[dict[str, float]]:
-    """Metrics of the iterations before this one, as far back as signs are looked for."""
+    """Metrics of earlier iterations, as many as warnings need."""
     numbers = range(max(iteration - PATIENCE, 0), iteration)
     return [read_manifest(run.step(n, "update")).payload["history"] for n in numbers]
 
 
 def _stop_reason(run: Run, iteration: int, history: dict[str, float]) -> str | None:
-    """Why the training should end with this iteration; None if it should not, or ends anyway."""
+    """The reason to stop training after this iteration; None if there is none or it is the last."""
     rules = run.experiment.trainer.early_stop
     if iteration + 1 == run.experiment.trainer.total_training_steps:
         return None

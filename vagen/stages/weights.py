@@ -1,4 +1,4 @@
-"""Which weights a step needs, and the engine that holds them between steps."""
+"""Manages the engine and its weights between steps."""
 
 from vagen import progress
 from vagen.config import ExperimentConfig, InfraConfig
@@ -15,39 +15,39 @@ from vagen.storage import MANIFEST, StorageError, read_manifest, remove_all_stal
 
 
 def version_before(iteration: int) -> str:
-    """Name of the policy that an iteration begins with."""
+    """Version of the policy at the start of an iteration."""
     return layout.WARM_START if iteration == 0 else version_after(iteration - 1)
 
 
 def version_played(run: Run, iteration: int) -> str:
-    """Name of the policy that plays an iteration: one update behind if the experiment says so."""
+    """Version of the policy that plays an iteration: one update behind with `one_step_off`."""
     behind = run.experiment.rollout_manager.one_step_off and iteration > 0
     return version_before(iteration - behind)
 
 
 def version_learning(run: Run, batch: TrajectoryBatch) -> str:
-    """Name of the policy that a batch is learnt by: the one that played it, or its successor."""
+    """Version of the policy that learns from a batch: the one that played it, or its successor."""
     behind = run.experiment.rollout_manager.one_step_off
     return version_before(batch.iteration) if behind else batch.policy_version
 
 
 def version_after(iteration: int) -> str:
-    """Name of the policy that an iteration's update leaves."""
+    """Version of the policy after an iteration's update."""
     return f"iteration-{iteration:04d}"
 
 
 def iteration_of(version: str) -> int:
-    """The iteration whose update left a policy; the inverse of `version_after`."""
+    """The iteration whose update produced a version; inverse of `version_after`."""
     return int(version.rpartition("-")[2])
 
 
 def updates_before(version: str) -> int:
-    """Updates that have made a policy."""
+    """Number of updates before a version."""
     return 0 if version == layout.WARM_START else iteration_of(version) + 1
 
 
 def saved_iterations(run: Run) -> list[int]:
-    """Iterations whose weights are committed, in order; their contents may be in the store."""
+    """Iterations with committed weights, in order; contents may be in the store."""
     found = (run.path / layout.CHECKPOINTS).glob(f"[0-9]*/{MANIFEST}")
     return sorted(int(path.parent.name) for path in found)
 
@@ -55,17 +55,17 @@ def saved_iterations(run: Run) -> list[int]:
 def engine_at(run: Run, version: str) -> Engine:
     """The engine with the weights of `version`: the resident one, or loaded from the run's folder.
 
-    Weights that were not saved (`infra.save_freq`) are had again by repeating the updates since
-    those that were: their batches are kept.
+    Weights that were not saved (`infra.save_freq`) are recomputed by repeating updates since the
+    last saved ones, whose batches are kept.
 
     Args:
-        run: The run; keeps the engine.
+        run: The run, which keeps the engine.
         version: `warm_start` or `iteration-0007`.
 
     Raises:
-        StorageError: The iteration's update is not committed, or what it needs is not there; or the
-            checkpoint that was being written could not be.
-        CorruptArtifact: A file of theirs was changed.
+        StorageError: The iteration's update is not committed, its inputs are missing, or a pending
+            checkpoint could not be written.
+        CorruptArtifact: A file was changed.
     """
     if run.engine is not None and run.engine.version == version:
         return run.engine
@@ -79,7 +79,7 @@ def engine_at(run: Run, version: str) -> Engine:
 
 
 def _repeat(run: Run, engine: Engine, iteration: int) -> None:
-    """Does once more what a committed update has done to the weights."""
+    """Repeats a committed update on the weights."""
     if "rollback" in read_manifest(run.step(iteration, "update")).payload:
         raise StorageError(
             f"{run.checkpoint(iteration)} is gone, and what it held was rolled back to, not learnt"
@@ -97,7 +97,7 @@ def _repeat(run: Run, engine: Engine, iteration: int) -> None:
 
 
 def _load(run: Run, version: str) -> Engine:
-    """The engine with weights that were saved."""
+    """The engine with saved weights."""
     if run.engine is None or version == layout.WARM_START:
         if run.engine is not None:
             run.engine.close()
@@ -116,11 +116,11 @@ def _load(run: Run, version: str) -> Engine:
 def make_engine(
     experiment: ExperimentConfig, infra: InfraConfig, model_path: str, *, version: str
 ) -> Engine:
-    """The engine that `infra.engine` asks for, with the model at `model_path`.
+    """The engine of `infra.engine`, with the model at `model_path`.
 
     Raises:
         ModelError: The model cannot be loaded.
-        ConfigError: The engine cannot run this, or is not installed.
+        ConfigError: The engine does not support this, or is not installed.
     """
     configure_torch(infra)
     if infra.engine == "verl":
@@ -143,7 +143,7 @@ def make_engine(
 
 
 def _tell_machine(run: Run) -> None:
-    """Records what numbers depend on; says where that is not what the run had before."""
+    """Records the hardware and software that affect numbers; warns if they changed in the run."""
     import torch
 
     cpu = device_of(run.infra).type == "cpu"
@@ -164,10 +164,10 @@ def _tell_machine(run: Run) -> None:
 
 
 def configure_torch(infra: InfraConfig) -> None:
-    """Threads and determinism of this process; on a CPU torch's kernels are deterministic.
+    """Sets threads and determinism of this process; on a CPU, torch's kernels are deterministic.
 
-    The local engine computes on a CPU with one thread per process: numbers depend on how many
-    threads there are.
+    On a CPU the local engine uses one thread per process, since results depend on the number of
+    threads.
     """
     import torch
 
@@ -180,7 +180,7 @@ def configure_torch(infra: InfraConfig) -> None:
 
 
 def helpers_of(infra: InfraConfig) -> int:
-    """Processes that compute beside the local engine's own: one per further core."""
+    """Number of helper processes of the local engine: one per further core."""
     from vagen.engines.local.helpers import possible_helpers
 
     if device_of(infra).type != "cpu":
@@ -189,10 +189,10 @@ def helpers_of(infra: InfraConfig) -> int:
 
 
 def device_of(infra: InfraConfig):
-    """The device that `infra.device` asks for.
+    """The device of `infra.device`.
 
     Raises:
-        ConfigError: It is not there.
+        ConfigError: It does not exist.
     """
     import torch
 
@@ -207,21 +207,19 @@ def device_of(infra: InfraConfig):
 
 
 def gpus_of(infra: InfraConfig) -> int:
-    """GPUs that an engine holds; 0 on a CPU."""
+    """Number of GPUs of an engine; 0 on a CPU."""
     if device_of(infra).type == "cpu":
         return 0
     return gpus(infra) if infra.engine == "verl" else 1
 
 
 def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:
-    """Deletes the checkpoints that are needed no more once that of an iteration is written, and
-    what a killed process left of one.
+    """Deletes unneeded checkpoints, and remains of a killed process, after a new checkpoint.
 
     Args:
         run: The run.
-        iteration: Whose checkpoint comes next, or is there; it counts among those that are kept.
-        base: The version that the guard would go back to: what that is had from stays, too. Empty
-            if it never does.
+        iteration: Iteration of the new or next checkpoint, which counts among the kept ones.
+        base: Version for rollbacks, whose source is kept too; empty without rollbacks.
     """
     saved = [number for number in saved_iterations(run) if number < iteration]
     kept = {*saved[1 - layout.KEEP_CHECKPOINTS :], run.best_iteration}
@@ -234,7 +232,7 @@ def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:
 
 
 def prune_iterations(run: Run) -> None:
-    """Deletes the batches of iterations that are older than `trainer.keep_iterations` allows."""
+    """Deletes batches of iterations older than `trainer.keep_iterations`."""
     keep = run.experiment.trainer.keep_iterations
     if keep is not None:
         saved, best = saved_iterations(run), run.best_iteration
