@@ -8,6 +8,9 @@ export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 PIP_FLAGS ?=
+# A build of torch as uv calls it: auto, cpu, cu128, ...
+TORCH ?= auto
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
@@ -48,12 +51,15 @@ help: ## Show this list
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# uv takes a third of pip's time; where it does not know the way (an index of pip's own
-# configuration), pip does. $(call install,venv,what)
+# uv takes a third of pip's time, and takes torch's build for this machine: for CPUs where it sees no
+# GPU. Without PyTorch's index torch comes from the usual one; where uv does not know the way (an
+# index of pip's own configuration), pip does. $(call install,venv,what)
 COMMA := ,
-install = @echo '$(1): installs $(2)'; { $(1)/bin/python -m pip install --quiet $(PIP_FLAGS) uv \
-	&& $(1)/bin/uv pip install --quiet --python $(1)/bin/python $(PIP_FLAGS) $(2); } \
-	|| $(1)/bin/python -m pip install --quiet $(PIP_FLAGS) $(2)
+install = @echo '$(1): installs $(2)'; \
+	echo 'torch: the build for this machine (TORCH=$(TORCH)); another: make TORCH=cu128 or TORCH=cpu'; \
+	$(1)/bin/python -m pip install --quiet $(PIP_FLAGS) uv && uv="$(1)/bin/uv pip install --quiet \
+	--python $(1)/bin/python $(PIP_FLAGS)" && { $$uv --torch-backend=$(TORCH) $(2) 2>/dev/null \
+	|| $$uv $(2); } || $(1)/bin/python -m pip install --quiet $(PIP_FLAGS) $(2)
 
 $(READY): pyproject.toml constraints/laptop.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
@@ -96,7 +102,7 @@ $(FOREIGN_READY): $(READY) constraints/foreign.txt
 	$(FOREIGN_VENV)/bin/python -m pip install --quiet --no-deps $(PIP_FLAGS) -r constraints/foreign.txt
 	@touch $@
 
-venv: $(READY) ## Create .venv, without verl (PIP_FLAGS="--extra-index-url ..." for another torch)
+venv: $(READY) ## Create .venv, without verl (TORCH=cpu or cu128 for another torch)
 
 run: $(READY) ## Train: EXPERIMENT names a file under experiments/, ARGS are dotted overrides
 	@$(BIN)/vagen run $(EXPERIMENT) $(ARGS)

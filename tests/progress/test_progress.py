@@ -1,12 +1,15 @@
 import os
 import pty
 import threading
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vagen import progress
 from vagen.progress.display import Timing, clock, headline, success_of
+from vagen.progress.picture import half_blocks
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +123,45 @@ def test_a_terminal_shows_the_bars_and_keeps_its_cursor(tmp_path: Path):
     assert "iteration 2/2 (0001)  success 0.375" in text
     assert "evaluate warm_start" in text
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l")
+
+
+def test_a_terminal_shows_pictures_and_a_log_their_texts(tmp_path: Path):
+    frame = np.zeros((40, 40, 3), np.uint8)
+    frame[:20] = 255, 0, 0
+    picture = half_blocks(frame, columns=4)
+    assert picture.plain == "▀▀▀▀\n▀▀▀▀\n"
+    assert [str(span.style) for span in picture.spans[::4]] == [
+        "rgb(255,0,0) on rgb(255,0,0)",
+        "rgb(0,0,0) on rgb(0,0,0)",
+    ]
+
+    def run(terminal: int) -> None:
+        progress.configure(tmp_path / "events.jsonl", terminal=terminal)
+        progress.note("a level", frame)
+        progress.close()
+
+    text = drawn(run)
+    assert "▀" in text and "a level" in text
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        run(file.fileno())
+    assert log.read_text().count("\n") == 1 and "a level" in log.read_text()
+
+
+def test_a_long_step_is_estimated_in_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        progress.configure(terminal=file.fileno())
+        with progress.step("warm_start"), progress.bar("expert batches", 10) as advance:
+            for _ in range(10):
+                now += 40.0
+                advance(loss=0.5)
+        progress.close()
+    lines = log.read_text().splitlines()
+    assert lines[0] == "[1:20] expert batches 2/10  loss 0.5  (about 5:20 left of this step)"
+    assert len(lines) == 5 and "warm_start: 400.0 s" in lines[-1]
 
 
 def test_a_terminal_counts_on_where_an_earlier_attempt_stopped(tmp_path: Path):

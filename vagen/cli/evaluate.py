@@ -39,8 +39,8 @@ def evaluate(options: Namespace) -> None:
         model = options.model
         if model in named_files("experiments"):
             raise UsageError(
-                f"{model} is an experiment, not a model or a run: `vagen eval {model} --model expert` "
-                "plays its levels with the expert, `--model` takes any model"
+                f"{model} is an experiment, not a model or a run; to play its levels: "
+                f"vagen eval {model} --model expert (or any model)"
             )
         check_model(model)
     else:

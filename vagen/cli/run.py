@@ -151,6 +151,8 @@ def summary_table(summary: dict[str, Any], run_dir: Path) -> Any:
 
 def _train(run: Run, *, as_pipeline: bool) -> None:
     with interrupts.handle_interrupts(), print_resume_hint(run):
+        if _was_stopped_in_warm_start(run):
+            print(f"{run.name} was stopped in its warm start, which begins again", file=sys.stderr)
         if as_pipeline:
             from pipelines.local import run_pipeline
 
@@ -164,6 +166,15 @@ def _train(run: Run, *, as_pipeline: bool) -> None:
 
     write_pages(run)
     show_summary(run.path)
+
+
+def _was_stopped_in_warm_start(run: Run) -> bool:
+    """Whether a warm start has begun and is not committed."""
+    began = any(
+        event["event"] == "stage_started" and event["stage"] == "warm_start"
+        for event in progress.read_events(run.events)
+    )
+    return began and not run.is_current(run.warm_start)
 
 
 def _check_seeds(options: Namespace) -> None:
@@ -183,7 +194,8 @@ def print_resume_hint(run: Run) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
-        print(f"stopped; to continue: {command('resume', run.path)}", file=sys.stderr)
+        lost = " in the warm start, which will begin again" * _was_stopped_in_warm_start(run)
+        print(f"stopped{lost}; to continue: {command('resume', run.path)}", file=sys.stderr)
         raise SystemExit(
             INTERRUPTED if isinstance(stop, KeyboardInterrupt) else stop.code
         ) from None

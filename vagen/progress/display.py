@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from vagen.metrics import all_metrics, find
+from vagen.progress.picture import Picture
 
 Advance = Callable[..., None]
 """`advance(n=1, **fields)`: n more units are done; fields (such as `success=0.4`) are shown."""
@@ -16,6 +17,8 @@ Advance = Callable[..., None]
 _SHORT_NAMES = tuple(metric.short for metric in all_metrics() if metric.short)
 _SHOWN_OTHERWISE = 3
 """Metrics shown of a step that has none of those."""
+_SECONDS_BETWEEN_LINES = 60.0
+"""Of a long step, in a log."""
 _ESTIMATE_WINDOW = 5
 """Iterations whose mean duration predicts the rest."""
 
@@ -59,8 +62,8 @@ class Display(Protocol):
         """The bar is done."""
         ...
 
-    def note(self, text: str) -> None:
-        """A line for the reader."""
+    def note(self, text: str, picture: Picture | None = None) -> None:
+        """A line for the reader, below a picture where there is a terminal."""
         ...
 
     def close(self) -> None:
@@ -191,13 +194,26 @@ class LineDisplay:
         self._write(f"[{clock(self._timing.elapsed())}] {what}{tail}")
 
     def open_bar(self, description: str, total: int) -> Advance:
-        """Nothing is drawn."""
-        return lambda n=1, **fields: None
+        """Writes a line a minute, with an estimate of the rest."""
+        began = written = time.monotonic()
+        done = 0
+
+        def advance(n: int = 1, **fields: Any) -> None:
+            nonlocal done, written
+            done += n
+            now = time.monotonic()
+            if now - written >= _SECONDS_BETWEEN_LINES and done < total:
+                written = now
+                left = clock((now - began) * (total - done) / done)
+                what = "  ".join([f"{description} {done}/{total}", *headline(fields)])
+                self.note(f"{what}  (about {left} left of this step)")
+
+        return advance
 
     def close_bar(self) -> None:
         """Nothing was drawn."""
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, picture: Picture | None = None) -> None:
         """Writes the text."""
         self._write(f"[{clock(self._timing.elapsed())}] {text}")
 

@@ -12,6 +12,7 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 from rich.table import Column
 from rich.text import Text
@@ -24,6 +25,7 @@ from vagen.progress.display import (
     clock,
     headline,
 )
+from vagen.progress.picture import Picture, half_blocks
 
 _USUAL_WIDTH = 100
 _NAME_WIDTH = 26
@@ -36,6 +38,16 @@ class _Count(MofNCompleteColumn):
     def render(self, task: Task) -> Text:
         """The count of a task."""
         return Text("") if task.total is None else super().render(task)
+
+
+class _Left(TimeRemainingColumn):
+    """The rest of the running step; that of the training is estimated by `Timing`."""
+
+    def render(self, task: Task) -> Text:
+        """The estimate of a task with a length."""
+        if task.id == 0 or task.time_remaining is None:
+            return Text("")
+        return Text(f"-{clock(task.time_remaining)}")
 
 
 class LiveDisplay:
@@ -59,11 +71,15 @@ class LiveDisplay:
             BarColumn(bar_width=None),
             _Count(),
             TimeElapsedColumn(),
+            _Left(),
             TextColumn("{task.fields[shown]}", markup=False),
             console=self._console,
             expand=True,
             refresh_per_second=4,
             transient=True,
+            # What libraries print goes where `output_to` sends it.
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
         self._whole = self._progress.add_task("run", total=None, shown="")
         self._step: TaskID | None = None
@@ -101,7 +117,8 @@ class LiveDisplay:
         elif step.name == "update":
             self._progress.update(self._whole, completed=step.iteration + 1)
             number = f"{step.iteration + 1}/{self._timing.iterations or '?'} ({step.iteration:04d})"
-            self._print("  ".join([f"iteration {number}", *headline(self._metrics)]))
+            line = "  ".join([f"iteration {number}", *headline(self._metrics)])
+            self._console.print(Text(line), no_wrap=True, overflow="ellipsis")
         self._drop_step()
         self._refresh_whole()
 
@@ -121,8 +138,10 @@ class LiveDisplay:
         """Removes the bar; the step's end follows."""
         self._drop_step()
 
-    def note(self, text: str) -> None:
-        """Prints a line above the bars."""
+    def note(self, text: str, picture: Picture | None = None) -> None:
+        """Prints a line above the bars, and above it the picture."""
+        if picture is not None:
+            self._console.print(half_blocks(picture), end="")
         self._print(text)
 
     def close(self) -> None:

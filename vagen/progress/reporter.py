@@ -18,6 +18,7 @@ from typing import Any
 from vagen.config.addresses import redact
 from vagen.progress.display import Advance, Display, LineDisplay, StepRecord, Terminal
 from vagen.progress.live import LiveDisplay
+from vagen.progress.picture import Picture
 from vagen.storage import StorageError, storage_errors
 
 Observer = Callable[[str, dict[str, Any]], None]
@@ -226,11 +227,11 @@ def measured(performance: dict[str, float]) -> None:
         record.performance |= performance
 
 
-def note(text: str) -> None:
-    """Prints one line above the display and records it as a `note` event."""
+def note(text: str, picture: Picture | None = None) -> None:
+    """Prints one line, on a terminal below a picture, and records it as a `note` event."""
     reporter = current()
     reporter.event("note", text=text)
-    reporter.display.note(text)
+    reporter.display.note(text, picture)
 
 
 def event(name: str, **fields: Any) -> None:

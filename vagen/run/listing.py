@@ -1,5 +1,6 @@
-"""The runs in a folder, and how each stands, as far as its own files tell."""
+"""Lists the runs in a folder and their status, from their files alone."""
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,35 +24,35 @@ RunState = Literal["training", "finished", "failed", "interrupted"]
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """How a run stands."""
+    """Status of a run."""
 
     name: str
     path: str
     state: RunState
-    """`training`: a process is at work; `interrupted`: none is, and `vagen resume` goes on."""
+    """`training`: a process is working; `interrupted`: none is, and `vagen resume` continues."""
     iteration: int
-    """Iterations that are done."""
+    """Number of finished iterations."""
     iterations: int
-    """Iterations that it is to have."""
+    """Planned number of iterations."""
     start: float | None
     """Success on the held-out levels before the first iteration."""
     newest: float | None
-    """The newest success that is known."""
+    """The latest known success."""
     newest_of: str
-    """Where: `final`, `iteration-0010` (a validation), or `train` (the last rollout)."""
+    """Source of `newest`: `final`, `iteration-0010` (a validation), or `train` (last rollout)."""
     seconds: float
-    """At work, all its processes together."""
+    """Working time of all its processes."""
     experiment: str
     preset: str | None
     seed: int
     began: str
     """UTC, ISO 8601."""
     message: str
-    """Why it failed; empty unless it did."""
+    """Error message of a failed run; otherwise empty."""
 
 
 def list_runs(folder: Path) -> list[RunStatus]:
-    """The runs in a folder, the newest first; what is no run, or cannot be read, is left out.
+    """The runs in a folder, newest first; skips everything else and unreadable runs.
 
     >>> list_runs(Path("outputs"))[0].state
     'training'
@@ -65,11 +66,11 @@ def list_runs(folder: Path) -> list[RunStatus]:
 
 
 def status_of(path: Path) -> RunStatus:
-    """How the run in a folder stands.
+    """Status of the run in a folder.
 
     Raises:
         ConfigError: Its experiment cannot be read.
-        StorageError: A manifest of it cannot be read.
+        StorageError: One of its manifests cannot be read.
     """
     experiment = read_yaml(path / layout.EXPERIMENT).tree
     events = read_events(path / layout.EVENTS)
@@ -80,6 +81,7 @@ def status_of(path: Path) -> RunStatus:
     done = len(updates) - 1
     longer = extensions(path)
     state, message = _state(path, events, extended=bool(longer))
+    running = time.time() - events[-1]["time"] if state == "training" and events else 0.0
     newest, newest_of = _newest(path, done)
     return RunStatus(
         name=path.name,
@@ -90,7 +92,7 @@ def status_of(path: Path) -> RunStatus:
         start=_success(path, layout.WARM_START),
         newest=newest,
         newest_of=newest_of,
-        seconds=round(working_seconds(events), 1),
+        seconds=round(working_seconds(events) + running, 1),
         experiment=experiment["name"],
         preset=experiment.get("preset"),
         seed=experiment["seed"],
@@ -105,7 +107,7 @@ def _state(path: Path, events: list[dict[str, Any]], *, extended: bool) -> tuple
     if _is_finished(path, extended=extended):
         return "finished", ""
     for event in reversed(events):
-        if event["event"] == "process_started":  # it was killed: it said no more
+        if event["event"] == "process_started":  # it was killed without a further event
             break
         if event["event"] == "run_ended" and event["status"] == "FAILED":
             return "failed", event["message"]
@@ -113,7 +115,7 @@ def _state(path: Path, events: list[dict[str, Any]], *, extended: bool) -> tuple
 
 
 def _is_finished(path: Path, *, extended: bool) -> bool:
-    """Whether it is registered; of a run that was made longer, at the length that it has now."""
+    """Whether it is registered with its current length."""
     if not extended:
         return committed(path / layout.REGISTRATION) is not None
     run = Run.open(path)

@@ -1,6 +1,7 @@
-"""Evaluation: every held-out level once, with a report of every episode."""
+"""Evaluates a policy on every held-out level once, with a report of every episode."""
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from vagen.engines.base import Engine
 from vagen.judge.scoring import cache_folder
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import SCHEMA_VERSION, TrajectoryBatch
-from vagen.rollout.types import Status
+from vagen.rollout.types import Status, Trajectory
 from vagen.run import layout
 from vagen.run.reading import read_results, result
 from vagen.run.run import Run
@@ -33,11 +34,13 @@ from vagen.stages.weights import engine_at, make_engine, version_after
 from vagen.storage import commit_directory
 from vagen.tracking import attempts_ci95, pass_at_k, success_ci95
 
+_EXAMPLE_CHARACTERS = 400
+
 
 def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
-    """Plays a split's levels with the policy that `name` stands for and commits the results.
+    """Plays a split's levels with the policy of `name` and commits the results.
 
-    The first evaluation of a run begins with the format probe.
+    The first evaluation of a run starts with the format probe.
 
     Args:
         run: The run.
@@ -45,7 +48,7 @@ def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
         split: `val` or `test`.
 
     Raises:
-        FormatNotKept: The policy that the training would begin with does not keep to the layout.
+        FormatNotKept: The initial policy does not use the layout.
     """
     folder = run.evaluation(name)
     engine, levels = engine_at(run, _version(run, name)), load_levels(run)
@@ -83,9 +86,9 @@ def play_levels(
     replace: bool = False,
     back: str = "",
 ) -> dict[str, float]:
-    """Plays levels, judges and estimates advantages, and commits batch, results and report.
+    """Plays and judges levels, estimates advantages, and commits batch, results and report.
 
-    `facts`, `more`, `replace` and `back` are those of `commit_episodes`.
+    For `facts`, `more`, `replace` and `back` see `commit_episodes`.
     """
     assert engine.version is not None
     sampling = config.actor_rollout_ref.rollout.val_kwargs
@@ -107,6 +110,7 @@ def play_levels(
         iteration=engine.updates,
         metrics=metrics,
     )
+    _show_example(name, trajectories[0], images)
     check_images(batch, engine.processor, folder)
     add_columns(config, engine, trajectories, images, training=False)
     commit_episodes(
@@ -124,6 +128,20 @@ def play_levels(
         back=back,
     )
     return metrics
+
+
+def _show_example(name: str, trajectory: Trajectory, images: Mapping[str, bytes]) -> None:
+    """Shows how the first level was played: its first frame and the answer to it."""
+    outcome = "solved" if trajectory.success else "not solved"
+    if not trajectory.turns:
+        return
+    turn = trajectory.turns[0]
+    answer = textwrap.shorten(turn.response_text, _EXAMPLE_CHARACTERS, placeholder=" …")
+    picture = images[turn.images[0]] if turn.images else None
+    progress.note(
+        f"{name}, first level: {outcome} in {len(trajectory.turns)} turns; first answer: {answer}",
+        picture,
+    )
 
 
 def commit_episodes(
@@ -145,17 +163,17 @@ def commit_episodes(
 
     Args:
         config: The experiment.
-        batch: The episodes; one that failed in its environment is in no rate.
-        folder: Where to.
-        name: What was evaluated.
-        split: Of the levels.
-        levels: How many there were to play.
-        attempts: Episodes on each.
-        tokenizer: Gives the text of token ids.
-        facts: What the report's head shows as well.
+        batch: The episodes; those that failed in their environment do not count in rates.
+        folder: Output folder.
+        name: Name of the evaluation.
+        split: Split of the levels.
+        levels: Number of levels.
+        attempts: Episodes per level.
+        tokenizer: Converts token ids to text.
+        facts: Additional facts for the report's header.
         more: Further results.
-        replace: Takes the place of what is in the folder.
-        back: What the report's head links to.
+        replace: Whether to replace an existing folder.
+        back: Link target of the report's header.
     """
     several = len(config.envs) > 1
     tried: dict[str, list[bool]] = {}
@@ -211,11 +229,11 @@ def evaluate_model(
         experiment: Environments, budgets and sampling.
         infra: Device and threads.
         split: `val` or `test`.
-        count: Levels per environment; None takes all.
+        count: Levels per environment; None for all.
         out_dir: Folder of the evaluation.
-        name: What the report calls it; None is the split.
+        name: Name in the report; None for the split.
         more: Further results.
-        replace: Takes the place of what is in the folder, which must be new otherwise.
+        replace: Whether to replace an existing folder.
 
     Returns:
         `uri`, `sha256`, `metrics`, `results`.
@@ -241,7 +259,7 @@ def evaluate_model(
 
 
 def _blind_facts(levels: Sequence[LevelSet]) -> dict[str, str]:
-    """What a text that never changes would score, where `build` measured it."""
+    """Scores of the best constant text, if `build` measured them."""
     return {
         f"{each.config_id}: a constant {section} scores": f"{chance:.2f}"
         for each in levels
@@ -251,7 +269,7 @@ def _blind_facts(levels: Sequence[LevelSet]) -> dict[str, str]:
 
 
 def _version(run: Run, name: str) -> str:
-    """The policy an evaluation's name stands for."""
+    """The policy of an evaluation's name."""
     if name == layout.WARM_START:
         return layout.WARM_START
     if name == layout.FINAL:

@@ -5,6 +5,7 @@ asks for it, the policy then learns from expert episodes of training levels only
 """
 
 import tempfile
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -80,6 +81,7 @@ def warm_start(run: Run) -> dict[str, Any]:
         with commit_directory(run.warm_start, kind="warm_start", payload=payload) as folder:
             if config.warm_start.steps:
                 experts = _ExpertEpisodes(config, levels, language_model, run.infra.environments)
+                _show_expert(levels[0], run.infra.environments)
                 with progress.bar("expert batches", config.warm_start.steps) as advance:
                     losses = learn_from_experts(
                         language_model,
@@ -92,6 +94,16 @@ def warm_start(run: Run) -> dict[str, Any]:
                 payload["metrics"]["warm_start/loss"] = float(np.mean(losses[-WINDOW:]))
             language_model.save(folder / "policy")
     return result(run.warm_start)
+
+
+def _show_expert(level_set: LevelSet, environments: EnvironmentsConfig | None) -> None:
+    """Shows a training level and the answer that the warm start teaches there."""
+    env = environments_of(environments).open(level_set.spec.env_name, level_set.spec.env_config)
+    observation, _ = env.reset(seed=level_set.splits["train"][0].seed)
+    answer = textwrap.shorten(env.expert_response(), 400, placeholder=" …")
+    env.close()
+    picture = observation["images"][0] if observation["images"] else None
+    progress.note(f"a training level, and the expert's answer: {answer}", picture)
 
 
 def check_adapters(config: ExperimentConfig, language_model: "LanguageModel") -> None:
