@@ -1,6 +1,7 @@
-"""Hooks of mkdocs: what in the pages leads out of `docs/` is shown as what it is, a file's path."""
+"""Hooks of mkdocs: links out of `docs/` become paths; pages are published as Markdown, too."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +27,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return link[1] if link[1].strip("`") == name else f"{link[1]} (`{name}`)"
 
     return _LINK.sub(path, markdown)
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Copies the Markdown of every page to the site, where `llms.txt` links to it."""
+    docs, site = Path(config["docs_dir"]), Path(config["site_dir"])
+    for page in docs.rglob("*.md"):
+        shutil.copyfile(page, site / page.relative_to(docs))
