@@ -1,4 +1,4 @@
-"""Endpoints on the network: how they are asked, how often, and what is done when they fail."""
+"""Clients of network endpoints: requests, rate limits and failures."""
 
 from vagen.clients.client import DEADLINE, Client, Usage
 from vagen.clients.errors import EndpointError, NoAnswerError, Reason

@@ -1,7 +1,8 @@
-"""Chat completions: a conversation in, a reply and its tokens out, from any OpenAI-compatible API.
+"""Chat completions: sends a conversation, returns a reply and its tokens, with any
+OpenAI-compatible API.
 
-The reply of a model is its own whatever it is: empty, a refusal, a tool call. A response that is no
-chat completion at all is the endpoint's failure, and is asked for again.
+Every reply of a model counts as its own, even if it is empty, a refusal or a tool call. A response
+that is not a chat completion is the endpoint's failure and is retried.
 """
 
 import json
@@ -14,30 +15,30 @@ from vagen.clients.errors import NoAnswerError, Reason
 from vagen.clients.http import HttpEndpoint, short_words
 
 CHARACTERS_PER_TOKEN = 3
-"""A careful guess, for limits of tokens."""
+"""A careful estimate, for token limits."""
 TOKENS_PER_IMAGE = 1500
-"""The same of an image, whose data URL says nothing of it."""
+"""Estimated tokens of an image, whose data URL does not show its size."""
 
 Body = dict[str, Any]
-"""A request: `model`, `messages` and options, as OpenAI's chat completions have them."""
+"""A request: `model`, `messages` and options of OpenAI's chat completions."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of a request as the endpoint reports them.
+    """Tokens of a request, as reported by the endpoint.
 
     Example:
-        `Tokens(input=900, output=60) + Tokens(input=100)` is `Tokens(input=1000, output=60)`.
+        `TokenUsage(input=9, output=6) + TokenUsage(input=1)` is `TokenUsage(input=10, output=6)`.
     """
 
     input: int = 0
     output: int = 0
     cached: int = 0
-    """Of `input`, those that were read from the endpoint's cache."""
+    """Tokens of `input` that were read from the endpoint's cache."""
     image: int = 0
-    """Of `input`, those of images."""
+    """Tokens of `input` that are images."""
     reasoning: int = 0
-    """Of `output`, those that were not shown."""
+    """Hidden tokens of `output`."""
 
     def __add__(self, other: "TokenUsage") -> "TokenUsage":
         pairs = zip(astuple(self), astuple(other), strict=True)
@@ -45,12 +46,12 @@ class TokenUsage:
 
     @property
     def total(self) -> int:
-        """In and out."""
+        """Sum of input and output."""
         return self.input + self.output
 
     @classmethod
     def of_usage(cls, usage: Any) -> "TokenUsage":
-        """Those of a response's `usage`; what it does not tell, or not as a count, is 0."""
+        """Parses a response's `usage`; missing or invalid counts are 0."""
         told = _mapping(usage)
 
         def part(section: str, name: str) -> int:
@@ -78,20 +79,20 @@ def _count(found: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """What a model answered."""
+    """A model's reply."""
 
     text: str
-    """Empty where there is none; of a refusal its words."""
+    """The text; empty if there is none; for a refusal its text."""
     finish: str
-    """`stop`, `length`, `content_filter`, `tool_calls`, ... as the endpoint says."""
+    """`stop`, `length`, `content_filter`, `tool_calls`, ... as reported by the endpoint."""
     tokens: TokenUsage = TokenUsage()
     form: str = "text"
     """`text`, `empty`, `refusal` or `tool_call`."""
     reasoning: str = ""
-    """What the model thought, where the endpoint tells it apart; no part of the answer."""
+    """Reasoning, if the endpoint separates it; not part of the text."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able form."""
+        """JSON-serialisable form."""
         return asdict(self)
 
     @classmethod
@@ -110,13 +111,13 @@ class Chat(Protocol):
         """The model's reply.
 
         Raises:
-            NoAnswerError: There is none, which is no fault of the model.
-            EndpointError: The endpoint refuses the key, or does not know the model.
+            NoAnswerError: There is no reply, and the model is not the cause.
+            EndpointError: The endpoint rejects the key, or does not know the model.
         """
         ...
 
     async def probe(self) -> None:
-        """Raises NoAnswerError if nothing answers at its address."""
+        """Raises NoAnswerError if its address does not respond."""
         ...
 
     async def close(self) -> None:
@@ -126,7 +127,7 @@ class Chat(Protocol):
 
 @dataclass(slots=True)
 class OpenAIChat:
-    """Any server with OpenAI's chat completions."""
+    """Client of any server with OpenAI's chat completions."""
 
     client: Client
     endpoint: HttpEndpoint
@@ -160,11 +161,11 @@ def read_completion(completion: Any, secret: str | None = None) -> ChatReply:
     """The reply in a chat completion.
 
     Args:
-        completion: What came.
-        secret: The key, which no message has.
+        completion: The response.
+        secret: The key, which is removed from messages.
 
     Raises:
-        NoAnswerError: It is none.
+        NoAnswerError: It is not a chat completion.
     """
     try:
         choice = completion["choices"][0]
@@ -192,7 +193,7 @@ def read_completion(completion: Any, secret: str | None = None) -> ChatReply:
 
 
 def tokens_of(body: Body) -> float:
-    """A careful guess of what a request takes at most, before it is sent."""
+    """A careful estimate of a request's maximum tokens."""
     characters = images = 0
     for message in body["messages"]:
         content: str | Sequence[Mapping[str, Any]] = message["content"]

@@ -1,8 +1,7 @@
-"""Asking an endpoint, whatever it does.
+"""Retries requests to an endpoint within limits.
 
-A request that fails in a way that may pass is repeated with growing, jittered pauses; what the
-endpoint asks for by `Retry-After` goes before them and holds all requests. Nothing exceeds the
-limits set, nothing outlives the deadline.
+Transient failures are retried with growing, jittered pauses; a `Retry-After` of the endpoint takes
+precedence and pauses all requests. Rate limits and the deadline always hold.
 """
 
 import asyncio
@@ -23,35 +22,35 @@ ParsedT = TypeVar("ParsedT")
 ResponseT = TypeVar("ResponseT")
 
 DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
-"""When what is being asked must be answered, on the event loop's clock."""
+"""Deadline of the current request, on the event loop's clock."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """What a client has spent."""
+    """Usage of a client."""
 
     requests: int = 0
-    """Requests sent, failed ones included."""
+    """Number of requests sent, including failed ones."""
     answers: int = 0
-    """Requests that gave an answer of the right form."""
+    """Number of requests with a valid answer."""
     seconds: float = 0.0
-    """From sending to the response, of all requests that had one."""
+    """Total time from sending to the response."""
     responses: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     failures: Counter[str] = field(default_factory=Counter)
-    """Requests that gave none, by reason."""
+    """Number of failed requests, by reason."""
 
 
 class Client:
-    """The limits of one endpoint. Belongs to the event loop that first asks."""
+    """Limits of one endpoint. Belongs to the first event loop that uses it."""
 
     def __init__(self, config: ClientConfig, *, share: int = 1) -> None:
         """Prepares a client.
 
         Args:
             config: Limits.
-            share: Processes that share the limits; this one takes its part of them.
+            share: Number of processes that share the limits equally.
         """
         self.config = config
         self.usage = Usage()
@@ -64,15 +63,15 @@ class Client:
         self._quiet_until = 0.0
 
     async def ask(self, attempt: Callable[[], Awaitable[ParsedT]], *, tokens: float) -> ParsedT:
-        """Asks until there is an answer.
+        """Retries until there is an answer.
 
         Args:
-            attempt: Asks once, by `send`; raises `NoAnswerError` if there is no answer.
-            tokens: Of the prompt and the longest answer, about.
+            attempt: Makes one request with `send`; raises `NoAnswerError` if it fails.
+            tokens: Estimated tokens of the prompt and the longest answer.
 
         Raises:
-            NoAnswerError: There is none, with the reason.
-            EndpointError: The endpoint refuses the key, or does not know the model.
+            NoAnswerError: There is no answer; has the reason.
+            EndpointError: The endpoint rejects the key, or does not know the model.
         """
         deadline = DEADLINE.get()
         try:
@@ -90,7 +89,7 @@ class Client:
         raise AssertionError("the last attempt returns or raises")
 
     async def send(self, request: Callable[[], Awaitable[ResponseT]]) -> ResponseT:
-        """Sends one request when the rate allows, and waits for it as long as it may take."""
+        """Sends one request when the rate limit allows, and waits for it within the timeout."""
         await self._rate.take()
         self.usage.requests += 1
         sent = time.monotonic()

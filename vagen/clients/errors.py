@@ -1,4 +1,4 @@
-"""How a request to an endpoint can fail."""
+"""Errors of requests to an endpoint."""
 
 from enum import StrEnum
 
@@ -9,21 +9,21 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     """The endpoint did not answer in time."""
     UNREACHABLE = "unreachable"
-    """No connection, or one that broke."""
+    """There is no connection, or it broke."""
     RATE_LIMITED = "rate_limited"
-    """The endpoint had too many requests."""
+    """The endpoint's rate limit was exceeded."""
     SERVER_ERROR = "server_error"
     """The endpoint failed."""
     REJECTED = "rejected"
-    """The endpoint would not take this request."""
+    """The endpoint rejected this request."""
     INVALID = "invalid"
-    """The answer was not of the form asked for."""
+    """The answer has the wrong format."""
     CUT = "cut"
     """The answer ended at its token limit."""
     DEADLINE = "deadline"
-    """The time for it was over."""
+    """The deadline has passed."""
     BREAKER = "breaker"
-    """Nothing is sent while the endpoint fails, and that is longer than there is time."""
+    """The circuit breaker is open beyond the deadline."""
 
 
 RETRIED = frozenset(
@@ -36,13 +36,13 @@ RETRIED = frozenset(
         Reason.CUT,
     }
 )
-"""Failures after which the request is sent again."""
+"""Failures after which a request is retried."""
 OUTAGES = frozenset({Reason.TIMEOUT, Reason.UNREACHABLE, Reason.SERVER_ERROR})
-"""Failures of the endpoint rather than of the request: they count towards the breaker."""
+"""Failures of the endpoint, which count for the circuit breaker."""
 
 
 class NoAnswerError(Exception):
-    """There is no answer, for a reason that is no mistake of the user."""
+    """There is no answer, and the user is not the cause."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class NoAnswerError(Exception):
         *,
         holds_all: bool = False,
     ) -> None:
-        """Creates it.
+        """Creates the error.
 
         Args:
-            reason: Why.
-            detail: What was seen, without any secret.
-            retry_after: Seconds that the endpoint asks to wait.
-            holds_all: Whether that is asked of all requests, not of this one alone.
+            reason: The reason.
+            detail: Details, without secrets.
+            retry_after: Seconds to wait, as requested by the endpoint.
+            holds_all: Whether the pause applies to all requests.
         """
         super().__init__(f"{reason}: {detail}" if detail else str(reason))
         self.reason = reason
@@ -67,4 +67,4 @@ class NoAnswerError(Exception):
 
 
 class EndpointError(ValueError):
-    """The endpoint cannot be used as configured: says what is wrong and what would be right."""
+    """The endpoint cannot be used as configured; the message says why, and what would be right."""

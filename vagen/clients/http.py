@@ -1,4 +1,4 @@
-"""JSON over HTTP: what its failures mean, and the key, which stands nowhere but in the requests."""
+"""JSON over HTTP: classifies failures, and keeps the key out of messages."""
 
 import email.utils
 import math
@@ -15,9 +15,9 @@ from vagen.clients.client import Client
 from vagen.clients.errors import EndpointError, NoAnswerError, Reason
 
 _LONGEST_WAIT = 600.0
-"""Seconds that an endpoint can make us wait by `Retry-After`."""
+"""Maximum accepted `Retry-After` in seconds."""
 _MOST_DETAIL = 200
-"""Characters of an endpoint's own words that are passed on."""
+"""Maximum characters of an endpoint's message to pass on."""
 _SPENT = (
     "insufficient_quota",
     "insufficient_credit",
@@ -26,7 +26,7 @@ _SPENT = (
     "exceeded your current quota",
     "credit balance is too low",
 )
-"""What errors are called, or say, where the key is right and nothing is left to pay with."""
+"""Error codes or messages for a valid key without credit."""
 _STATUS = {
     "insufficient_quota": 402,
     "invalid_api_key": 401,
@@ -39,19 +39,19 @@ _STATUS = {
     "overloaded_error": 503,
     "server_error": 500,
 }
-"""The status that an error should have had, by its code or type."""
+"""The correct status of an error by its code or type."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigLocation:
-    """Where an endpoint stands in the configuration, for messages."""
+    """Configuration keys of an endpoint, for messages."""
 
     base_url: str
     model: str
     section: str
     """Such as `judge.llm`, which has the key `api_key_env`."""
     api_key_env: str | None
-    """Environment variable that holds the key; None sends none."""
+    """Environment variable of the key; None for no key."""
 
     def read_secret(self) -> str | None:
         """The key.
@@ -70,12 +70,12 @@ class ConfigLocation:
         return secret
 
     def failure(self, status: int, words: str, retry_after: str | None) -> Exception:
-        """What an answer with another status than 200 means.
+        """The error for a response with a status other than 200.
 
         Args:
-            status: Of the response.
-            words: The endpoint's own, without the key.
-            retry_after: The header.
+            status: Status of the response.
+            words: The endpoint's message, without the key.
+            retry_after: The header `Retry-After`.
         """
         detail = f"{status} {words}"
         if status == 402 or (status in (400, 403, 429) and any(word in words for word in _SPENT)):
@@ -104,7 +104,7 @@ class ConfigLocation:
 
 @dataclass(slots=True)
 class HttpEndpoint:
-    """Posts JSON to one endpoint, within the limits of its client."""
+    """Posts JSON to one endpoint within its client's limits."""
 
     client: Client
     place: ConfigLocation
@@ -116,10 +116,10 @@ class HttpEndpoint:
         self.secret = self.place.read_secret()
 
     async def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        """The response, whatever its status.
+        """The response with any status.
 
         Raises:
-            NoAnswerError: There is none.
+            NoAnswerError: There is no response.
         """
         try:
             return await self.client.send(lambda: self._connection().post(path, json=body))
@@ -130,10 +130,10 @@ class HttpEndpoint:
             raise NoAnswerError(Reason.UNREACHABLE, where) from None
 
     async def probe(self) -> None:
-        """Sees whether anything answers at the address, whatever it answers.
+        """Checks that the address responds in any way.
 
         Raises:
-            NoAnswerError: Nothing does.
+            NoAnswerError: It does not respond.
         """
 
         async def attempt() -> None:
@@ -146,10 +146,10 @@ class HttpEndpoint:
         await self.client.ask(attempt, tokens=0)
 
     def check(self, response: httpx.Response) -> None:
-        """Refuses a response that is none, or an error that calls itself a success.
+        """Raises an error for a failed response, or an error with a success status.
 
         Raises:
-            NoAnswerError, EndpointError: By its status, or the one that its error tells.
+            NoAnswerError, EndpointError: Depends on the status, or the one in the error.
         """
         status, error = response.status_code, _error_in(response)
         if status == 200 and not error:
@@ -184,7 +184,7 @@ class HttpEndpoint:
 
 
 def _error_in(response: httpx.Response) -> dict[str, Any]:
-    """The error that a response tells; empty if it tells none."""
+    """The error in a response; empty if there is none."""
     try:
         body = response.json()
     except ValueError:
@@ -196,7 +196,7 @@ def _error_in(response: httpx.Response) -> dict[str, Any]:
 
 
 def short_words(text: str, secret: str | None) -> str:
-    """What an endpoint says of its failure, on one line, without the key."""
+    """An endpoint's error message on one line, without the key."""
     text = " ".join(text[: 4 * _MOST_DETAIL].split())
     if secret:
         text = text.replace(secret, "***")
@@ -204,7 +204,7 @@ def short_words(text: str, secret: str | None) -> str:
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """Seconds of a `Retry-After` header, which is a number or a date."""
+    """Seconds of a `Retry-After` header with a number or a date."""
     if retry_after is None:
         return None
     seconds = None

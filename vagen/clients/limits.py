@@ -1,4 +1,4 @@
-"""How fast an endpoint may be asked: a rate limit, and a breaker for when it fails."""
+"""A rate limit, and a circuit breaker for failing endpoints."""
 
 import asyncio
 import time
@@ -8,16 +8,16 @@ from contextlib import asynccontextmanager
 from vagen.clients.errors import OUTAGES, NoAnswerError
 
 _BURST = 1.0
-"""Seconds of a rate that may be spent at once after a pause."""
+"""Burst after a pause: units of this many seconds."""
 _LONGEST_BREAK = 12
-"""The longest break is this many times the first."""
+"""Longest cool-down as a multiple of the first."""
 
 
 class RateLimit:
-    """So many units a second, first come first served; after a pause at most a second's at once."""
+    """Limits units per second, first come first served; bursts have one second's units."""
 
     def __init__(self, per_second: float | None) -> None:
-        """None is no limit."""
+        """None disables the limit."""
         self._rate = per_second
         self._next = 0.0
 
@@ -33,19 +33,19 @@ class RateLimit:
 
 
 class CircuitBreaker:
-    """Stops all requests while an endpoint fails; then one goes first, and the others if it works.
+    """Stops all requests while an endpoint fails.
 
-    Closed, requests pass. After so many failures in a row it opens, and requests wait for the
-    cool-down. Then one passes and the others wait for how it ends: a success closes the breaker,
-    a failure opens it for twice as long.
+    When closed, requests pass. It opens after a number of consecutive failures, and requests wait
+    for the cool-down. Then one request passes while the others wait for its result: success closes
+    the breaker, failure opens it for twice as long.
     """
 
     def __init__(self, *, failures: int, cooldown: float) -> None:
         """Creates a closed breaker.
 
         Args:
-            failures: In a row, of all requests together, that open it.
-            cooldown: Seconds that it stays open at first.
+            failures: Number of consecutive failures, over all requests, that open it.
+            cooldown: Initial cool-down in seconds.
         """
         self._most = failures
         self._cooldown = cooldown
@@ -55,7 +55,7 @@ class CircuitBreaker:
         self._probing = False
         self._probed = asyncio.Event()
         self.openings = 0
-        """How often it has opened."""
+        """Number of times it has opened."""
 
     @property
     def is_open(self) -> bool:
@@ -63,12 +63,12 @@ class CircuitBreaker:
         return self._breaks > 0
 
     def seconds_left(self) -> float:
-        """Seconds before any request may be sent."""
+        """Seconds until a request may be sent."""
         return max(0.0, self._until - time.monotonic()) if self._breaks else 0.0
 
     @asynccontextmanager
     async def request(self) -> AsyncIterator[None]:
-        """Waits until a request may be sent; how the block ends is how the request ended."""
+        """Waits until a request may be sent; the block's result counts as the request's."""
         is_probe = await self._enter()
         try:
             yield
@@ -83,7 +83,7 @@ class CircuitBreaker:
                 self._probed.set()
 
     async def _enter(self) -> bool:
-        """Waits; returns whether this request is the one that goes first after a break."""
+        """Waits; returns whether this is the first request after a cool-down."""
         while self._breaks:
             if (left := self.seconds_left()) > 0:
                 await asyncio.sleep(left)

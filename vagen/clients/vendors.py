@@ -1,4 +1,4 @@
-"""Vendors' own APIs, through LiteLLM (`pip install "vagen[litellm]"`)."""
+"""Vendors' APIs through LiteLLM (`pip install "vagen[litellm]"`)."""
 
 import os
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from vagen.clients.http import ConfigLocation, short_words
 
 
 def litellm() -> Any:
-    """The library, which asks nobody for prices when it is imported.
+    """Imports the library without its download of prices.
 
     Raises:
         EndpointError: It is not installed.
@@ -30,7 +30,7 @@ def litellm() -> Any:
 
 @dataclass(slots=True)
 class LiteLLMChat:
-    """A model that LiteLLM knows how to ask, by its name there: `anthropic/MODEL`."""
+    """Client of a LiteLLM model, by its name there: `anthropic/MODEL`."""
 
     client: Client
     place: ConfigLocation
@@ -51,14 +51,14 @@ class LiteLLMChat:
                 found = await self.client.send(lambda: self._request(body))
             except NoAnswerError:
                 raise
-            except Exception as error:  # every vendor fails in its own way
+            except Exception as error:  # any failure of a vendor's library
                 raise self._failure(error) from None
             return read_completion(found.model_dump(), self.secret)
 
         return await self.client.ask(attempt, tokens=tokens_of(body))
 
     async def probe(self) -> None:
-        """A vendor's address is LiteLLM's to know: the first request shows whether it is there."""
+        """Does nothing: only LiteLLM knows a vendor's address."""
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -67,7 +67,7 @@ class LiteLLMChat:
     def _request(self, body: Body) -> Any:
         return self._library.acompletion(
             **body,
-            # Without one LiteLLM takes the vendor's, and sends it to whatever address this is.
+            # Without a key, LiteLLM would send the vendor's to any address.
             api_key=self.secret or (None if self.base_url is None else "none"),
             api_base=self.base_url,
             timeout=self.client.config.timeout,
@@ -78,7 +78,7 @@ class LiteLLMChat:
         )
 
     def _failure(self, error: Exception) -> Exception:
-        """What a failure of the library means."""
+        """The error for a failure of the library."""
         words = short_words(f"{type(error).__name__}: {error}", self.secret)
         kinds = self._library.exceptions
         if isinstance(error, kinds.Timeout):

@@ -1,4 +1,4 @@
-"""Ray on Kubernetes: a run's RayCluster, through KubeRay's operator."""
+"""A run's RayCluster on Kubernetes, through KubeRay's operator."""
 
 from vagen.cluster.clusters import (
     await_raycluster,

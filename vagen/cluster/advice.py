@@ -1,4 +1,4 @@
-"""Conditions, pod states and events in plain words, with what to do about them."""
+"""Explains conditions, pod states and events in plain words, with advice."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -23,23 +23,23 @@ _NOT_CREATED = ("FailedToCreateHeadPod", "FailedToCreateWorkerPod")
 
 _PRESSURE = re.compile(r"node\.kubernetes\.io/(disk|memory|pid)-pressure")
 NOTICE_SECONDS = 15.0
-"""What KubeRay may take to notice a new RayCluster."""
+"""Seconds that KubeRay may take to notice a new RayCluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be."""
+    """A problem of a cluster."""
 
     text: str
-    """What it is, and what to do."""
+    """Description and advice."""
     final: bool = False
-    """It does not heal by waiting."""
+    """Whether waiting does not help."""
 
 
 def explain_cluster(
     cluster: Object, pods: Iterable[Object], events: Iterable[Object]
 ) -> list[Finding]:
-    """Why a RayCluster is not ready; empty if nothing speaks against waiting."""
+    """Why a RayCluster is not ready; empty if waiting may help."""
     events = list(events)
     pods = list(pods)
     found = [*_kueue(cluster, events), *_refused(cluster, events)]
@@ -56,7 +56,7 @@ def explain_cluster(
 
 
 def explain_pod(pod: Object, events: Iterable[Object] = ()) -> list[Finding]:
-    """Why a pod does not run."""
+    """Why a pod is not running."""
     name = pod["metadata"]["name"]
     status = pod.get("status", {})
     found = [*_unscheduled(name, status), *_ended(name, status)]
@@ -71,7 +71,7 @@ def explain_pod(pod: Object, events: Iterable[Object] = ()) -> list[Finding]:
 
 
 def explain_refusal(message: str) -> Finding:
-    """What it means that the API server refuses a pod to KubeRay, or a RayCluster to a run."""
+    """Explains why the API server rejected a pod of KubeRay, or a RayCluster."""
     message = message.strip().replace("\n", ": ")
     quota = _QUOTA.search(message)
     if quota:
@@ -98,7 +98,7 @@ def explain_refusal(message: str) -> Finding:
 
 
 def event_time(event: Object) -> str:
-    """When an event was last seen."""
+    """Time of an event's last occurrence."""
     return (
         event.get("lastTimestamp")
         or event.get("eventTime")
@@ -108,7 +108,7 @@ def event_time(event: Object) -> str:
 
 
 def _kueue(cluster: Object, events: list[Object]) -> Iterator[Finding]:
-    """Kueue keeps a RayCluster suspended until its quota has room for all of it."""
+    """Reports that Kueue suspends a RayCluster until its quota has room for all of it."""
     queue = cluster["metadata"].get("labels", {}).get(QUEUE)
     if not queue or not cluster.get("spec", {}).get("suspend"):
         return
@@ -134,7 +134,7 @@ def _kueue(cluster: Object, events: list[Object]) -> Iterator[Finding]:
 
 
 def _refused(cluster: Object, events: list[Object]) -> Iterator[Finding]:
-    """What KubeRay could not do: its condition as long as it lasts, and its verdicts."""
+    """Reports KubeRay's failures: its current condition, and permanent errors."""
     for condition in cluster.get("status", {}).get("conditions", []):
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             yield explain_refusal(condition["message"])
@@ -186,7 +186,7 @@ def _unscheduled(name: str, status: Object) -> Iterator[Finding]:
 
 
 def _ended(name: str, status: Object) -> Iterator[Finding]:
-    """Pods that were ended from outside."""
+    """Reports pods that were ended from outside."""
     if status.get("phase") != "Failed":
         return
     reason, message = status.get("reason", ""), status.get("message", "").strip()
@@ -200,7 +200,7 @@ def _ended(name: str, status: Object) -> Iterator[Finding]:
 
 
 def _container(pod: str, status: Object) -> Iterator[Finding]:
-    """A container that waits, or that has ended and is started again."""
+    """Reports a container that waits, or that has ended and is restarted."""
     name = f"{pod}/{status['name']}"
     waiting = status.get("state", {}).get("waiting", {})
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
@@ -266,7 +266,7 @@ def _not_mounted(name: str, events: list[Object]) -> Iterator[Finding]:
 
 
 def _age(cluster: Object) -> float:
-    """Seconds since an object was made."""
+    """Age of an object in seconds."""
     made = parse_time(cluster["metadata"]["creationTimestamp"])
     return (datetime.now(UTC) - made).total_seconds()
 

@@ -1,4 +1,4 @@
-"""A run's RayCluster: made once, awaited until it is whole, taken down."""
+"""Creates, awaits and deletes a run's RayCluster."""
 
 import time
 from collections.abc import Callable
@@ -18,26 +18,27 @@ from vagen.cluster.names import (
 from vagen.cluster.watching import follow
 
 Report = Callable[[str], Any]
-"""Takes a line for the one who waits."""
+"""Prints a line for the user."""
 
 
 def ensure_raycluster(
     kube: Kube, manifest: Object, *, deadline: float = 900.0, report: Report | None = None
 ) -> Object:
-    """The run's RayCluster: the one that exists, or a new one.
+    """Gets or creates the run's RayCluster.
 
-    One that is being deleted is waited for, and so are the pods of one that was deleted: they
-    would hold the devices, and what they still do must not meet the new cluster's. A quota that is
-    used up is waited for too. Its lease is the caller's to renew.
+    Waits for a cluster that is being deleted and for the pods of a deleted one, which would hold
+    devices and disturb the new cluster. Also waits for an exhausted quota. The caller must renew
+    the lease.
 
     Args:
         kube: The API server.
-        manifest: From `render_raycluster`.
+        manifest: Result of `render_raycluster`.
         deadline: Seconds for all of this.
-        report: Is told that a quota is used up.
+        report: Called if a quota is exhausted.
 
     Raises:
-        ClusterError: The name is another run's, the existing one differs, or the deadline.
+        ClusterError: The name belongs to another run, the existing one differs, or the deadline
+            passed.
     """
     name = manifest["metadata"]["name"]
     end = time.monotonic() + deadline
@@ -55,7 +56,7 @@ def ensure_raycluster(
                     time.sleep(kube.pace.longest_pause)
                 elif error.status != 409:
                     raise
-                continue  # or made in between: by another launcher, or by our own lost request
+                continue  # it may exist now, from another launcher or a lost request
         _check_same(found, manifest)
         return found
 
@@ -67,13 +68,13 @@ def await_raycluster(
 
     Args:
         kube: The API server.
-        name: The RayCluster's.
-        pending_deadline: Seconds from now; time in Kueue's queue counts.
-        report: Is told what keeps the cluster from being ready, whenever that changes.
+        name: Name of the RayCluster.
+        pending_deadline: Timeout in seconds, including time in Kueue's queue.
+        report: Called with the reason for waiting whenever it changes.
 
     Raises:
-        ClusterError: It is gone, something final is wrong with it, or the deadline has passed;
-            with what to do.
+        ClusterError: It is gone, has a permanent problem, or the deadline has passed; the message
+            says what to do.
     """
     end = time.monotonic() + pending_deadline
     final_since: dict[str, float] = {}
@@ -88,7 +89,7 @@ def await_raycluster(
         if is_ready(cluster):
             return cluster
         now = time.monotonic()
-        # Status changes come in bursts; pods and events are asked for between them.
+        # Status changes come in bursts; query pods and events at most once a second.
         if now - looked < min(1.0, kube.pace.window) and now < end:
             continue
         looked = now
@@ -105,10 +106,10 @@ def await_raycluster(
 
 
 def renew_lease(kube: Kube, name: str, minutes: float) -> None:
-    """Has `gc` keep a RayCluster for `minutes` from now; nothing happens if there is none.
+    """Extends the lease of a RayCluster, if it exists, to `minutes` from now.
 
     Raises:
-        ApiError: The API server refuses it, or does not answer.
+        ApiError: The API server rejects it, or does not respond.
     """
     if find_raycluster(kube, name):
         until = {LEASE_UNTIL: lease_end(minutes)}
@@ -116,7 +117,7 @@ def renew_lease(kube: Kube, name: str, minutes: float) -> None:
 
 
 def find_raycluster(kube: Kube, name: str) -> Object | None:
-    """A RayCluster that is there and not being deleted."""
+    """A RayCluster that exists and is not being deleted."""
     found = kube.get(RAYCLUSTERS, name)
     return None if found is None or found["metadata"].get("deletionTimestamp") else found
 
@@ -125,7 +126,7 @@ def is_ready(cluster: Object) -> bool:
     """Whether the head and all desired workers are ready now.
 
     KubeRay leaves `status.state` at `ready` when pods fail later (`calculateStatus`,
-    raycluster_controller.go, v1.6), so that the counts and the head's condition decide, too.
+    raycluster_controller.go, v1.6), so this also checks the counts and the head's condition.
     """
     status = cluster.get("status", {})
     if cluster.get("spec", {}).get("suspend") or status.get("state") != "ready":
@@ -139,37 +140,37 @@ def is_ready(cluster: Object) -> bool:
 
 
 def desired_workers(cluster: Object) -> int:
-    """Worker pods that a RayCluster asks for."""
+    """Number of worker pods that a RayCluster requests."""
     groups = cluster["spec"].get("workerGroupSpecs") or []
     return sum(group.get("replicas", 0) * group.get("numOfHosts", 1) for group in groups)
 
 
 def diagnose(kube: Kube, cluster: Object) -> list[Finding]:
-    """What keeps a RayCluster from being ready, from its pods and events."""
+    """Reasons why a RayCluster is not ready, from its pods and events."""
     pods = cluster_pods(kube, cluster["metadata"]["name"])
     findings = explain_cluster(cluster, pods, kube.list(EVENTS).items)
     return [_with_log(kube, finding, pods) for finding in findings]
 
 
 def cluster_pods(kube: Kube, name: str, node_type: str = "") -> list[Object]:
-    """Pods of a RayCluster, or only its `head` or its `worker`s."""
+    """Pods of a RayCluster, or only its `head` or `worker`s."""
     selector = f"{RAY_CLUSTER}={name}" + (f",ray.io/node-type={node_type}" if node_type else "")
     return kube.list(PODS, selector).items
 
 
 def delete_raycluster(kube: Kube, name: str, *, wait: float = 300.0) -> bool:
-    """Deletes a RayCluster, its pods first.
+    """Deletes a RayCluster after its pods.
 
     Args:
         kube: The API server.
-        name: The RayCluster's.
-        wait: Seconds until it must be gone; 0 does not wait.
+        name: Name of the RayCluster.
+        wait: Timeout in seconds; 0 does not wait.
 
     Returns:
-        False if there was none.
+        False if it did not exist.
 
     Raises:
-        ClusterError: It is still there after `wait`: says what holds it.
+        ClusterError: It still exists after `wait`; the message says why.
     """
     found = kube.delete(RAYCLUSTERS, name, foreground=True)
     if wait > 0:
@@ -178,13 +179,13 @@ def delete_raycluster(kube: Kube, name: str, *, wait: float = 300.0) -> bool:
 
 
 def clusters_of(kube: Kube, run: str) -> list[str]:
-    """Names of the RayClusters that bear a run's label."""
+    """Names of the RayClusters with a run's label."""
     items = kube.list(RAYCLUSTERS, f"{RUN}={label_value(run)}").items
     return [item["metadata"]["name"] for item in items]
 
 
 def delete_run(kube: Kube, run: str, *, wait: float = 300.0) -> list[str]:
-    """Deletes all RayClusters that bear a run's label, whatever state they are in.
+    """Deletes all RayClusters with a run's label in any state.
 
     Args:
         kube: The API server.
@@ -192,9 +193,9 @@ def delete_run(kube: Kube, run: str, *, wait: float = 300.0) -> list[str]:
         wait: See `delete_raycluster`.
 
     Returns:
-        Names of those that were there.
+        Names of the deleted clusters.
     """
-    # All are told to go before one is waited for.
+    # Starts all deletions before waiting.
     found = [name for name in clusters_of(kube, run) if delete_raycluster(kube, name, wait=0)]
     if wait > 0:
         for name in found:
@@ -207,12 +208,12 @@ def await_gone(kube: Kube, name: str, seconds: float, *, or_made: bool = False) 
 
     Args:
         kube: The API server.
-        name: The RayCluster's.
-        seconds: For how long at most.
-        or_made: It is enough that there is one that is not being deleted: somebody has made it.
+        name: Name of the RayCluster.
+        seconds: Timeout.
+        or_made: Also stops if there is a new one that is not being deleted.
 
     Raises:
-        ClusterError: They are not, in time.
+        ClusterError: They are not gone in time.
     """
 
     def gone() -> bool:
@@ -236,7 +237,7 @@ def await_gone(kube: Kube, name: str, seconds: float, *, or_made: bool = False) 
 
 
 def _check_same(found: Object, manifest: Object) -> None:
-    """Refuses a RayCluster of another run, or one that is not what the run asks for now."""
+    """Rejects a RayCluster of another run, or one that differs from the manifest."""
     name = manifest["metadata"]["name"]
     theirs = found["metadata"].get("labels", {}).get(RUN)
     if theirs != manifest["metadata"]["labels"][RUN]:
@@ -253,7 +254,7 @@ def _check_same(found: Object, manifest: Object) -> None:
 
 
 def _shape(cluster: Object) -> str:
-    """What must not change while a run uses a cluster."""
+    """The part of a RayCluster that must not change while a run uses it."""
     spec = cluster["spec"]
     groups = [("head", 1, spec["headGroupSpec"])] + [
         (group["groupName"], group.get("replicas", 0), group)
@@ -268,7 +269,7 @@ def _shape(cluster: Object) -> str:
 
 
 def _with_log(kube: Kube, finding: Finding, pods: list[Object]) -> Finding:
-    """A finding about a container that ends again and again, with the end of its last log."""
+    """Adds the end of the last log to a finding about a container that keeps failing."""
     if "ends again and again" not in finding.text:
         return finding
     pod, _, container = finding.text.partition(" ")[0].partition("/")

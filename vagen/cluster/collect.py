@@ -1,4 +1,4 @@
-"""Collecting what runs have left behind: the backstop to the pipeline's exit handler."""
+"""Deletes RayClusters that runs have left behind, in case a pipeline's exit handler did not."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,19 +8,19 @@ from vagen.cluster.kube import RAYCLUSTERS, Kube, Object
 from vagen.cluster.names import LEASE_UNTIL, LEASED, RUN_NAME, parse_time
 
 TRIES = 5
-"""How often an object is looked at again that changes while it is to be deleted."""
+"""Number of retries for an object that changes before its deletion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Something that `gc` looked at and has a word on."""
+    """An object that `gc` reports."""
 
     kind: str
     name: str
     run: str
     why: str
     removed: bool
-    """Deletion has been asked for; in a dry run, would be."""
+    """Whether deletion was requested, or would be in a dry run."""
 
     def __str__(self) -> str:
         verb = "removed" if self.removed else "kept"
@@ -28,14 +28,14 @@ class Leftover:
 
 
 def gc(kube: Kube, *, dry_run: bool = False, now: datetime | None = None) -> list[Leftover]:
-    """Deletes RayClusters whose lease is over.
+    """Deletes RayClusters whose lease has expired.
 
-    What somebody changes in the meantime is looked at again: a launcher may have renewed it.
+    Rechecks clusters that change in the meantime, e.g. by a renewed lease.
 
     Args:
         kube: The API server.
-        dry_run: Delete nothing.
-        now: Instead of the present, for tests.
+        dry_run: Whether to delete nothing.
+        now: Replaces the current time in tests.
     """
     now = now or datetime.now(UTC)
     items = kube.list(RAYCLUSTERS, f"{LEASED}=true").items
@@ -43,7 +43,7 @@ def gc(kube: Kube, *, dry_run: bool = False, now: datetime | None = None) -> lis
 
 
 def _collect(kube: Kube, item: Object, now: datetime, dry_run: bool) -> Leftover | None:
-    """Deletes a cluster as it was when it was found to be overdue, and only that."""
+    """Deletes an expired cluster if it has not changed since it was read."""
     name = item["metadata"]["name"]
     run = item["metadata"].get("annotations", {}).get(RUN_NAME, "")
     found: Object | None = item

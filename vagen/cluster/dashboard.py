@@ -1,4 +1,4 @@
-"""Where the head of a RayCluster takes jobs, and the token that it asks for."""
+"""Address and token for jobs on the head of a RayCluster."""
 
 import base64
 import re
@@ -26,14 +26,14 @@ class Dashboard:
 
     url: str
     token: str = field(repr=False)
-    """Sent as `Authorization: Bearer …`; who has it may run code in the cluster."""
+    """Sent as `Authorization: Bearer …`; its holder may run code in the cluster."""
 
 
 def find_dashboard(kube: Kube, cluster: Object) -> Dashboard:
-    """The dashboard of a ready RayCluster, as pods of the Kubernetes cluster reach it.
+    """The dashboard of a ready RayCluster, for pods of the Kubernetes cluster.
 
     Raises:
-        ClusterError: The token cannot be had.
+        ClusterError: The token is not available.
     """
     status = cluster.get("status", {})
     host = status.get("head", {}).get("serviceIP", "")
@@ -44,15 +44,15 @@ def find_dashboard(kube: Kube, cluster: Object) -> Dashboard:
 
 @contextmanager
 def forwarded_dashboard(kube: Kube, cluster: Object, context: str | None) -> Iterator[Dashboard]:
-    """The dashboard of a RayCluster, as a machine outside reaches it: by `kubectl port-forward`.
+    """The dashboard of a RayCluster for machines outside, through `kubectl port-forward`.
 
     Args:
         kube: The API server.
         cluster: The RayCluster.
-        context: Of the kubeconfig, instead of the current one.
+        context: Context of the kubeconfig; None for the current one.
 
     Raises:
-        ClusterError: There is no head, no `kubectl`, or it is refused.
+        ClusterError: There is no head, no `kubectl`, or it is rejected.
     """
     name = cluster["metadata"]["name"]
     heads = cluster_pods(kube, name, "head")
@@ -78,7 +78,7 @@ def forwarded_dashboard(kube: Kube, cluster: Object, context: str | None) -> Ite
 
 
 def read_token(kube: Kube, cluster: Object) -> str:
-    """The token of a RayCluster, from the secret that its `authOptions` name.
+    """The token of a RayCluster, from the secret in its `authOptions`.
 
     Raises:
         ClusterError: There is no such secret, or no token in it.

@@ -14,19 +14,19 @@ RECENT_EVENTS = 12
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """A RayCluster in short."""
+    """Summary of a RayCluster."""
 
     name: str
     state: str
     """`ready`, `suspended`, `deleting`, `starting`."""
     workers: str
-    """`2/4`: ready and desired."""
+    """Ready and desired workers, e.g. `2/4`."""
     lease_until: str
 
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """A pod in short."""
+    """Summary of a pod."""
 
     name: str
     role: str
@@ -38,29 +38,29 @@ class PodState:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What a run has on Kubernetes."""
+    """Objects of a run on Kubernetes."""
 
     run: str
     namespace: str
     clusters: list[ClusterState] = field(default_factory=list)
     pods: list[PodState] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
-    """What is not as it should be, with what to do."""
+    """Problems, with advice."""
     events: list[str] = field(default_factory=list)
-    """The latest, oldest first."""
+    """Latest events, oldest first."""
 
     @property
     def exists(self) -> bool:
-        """Whether there is anything of the run."""
+        """Whether the run has any objects."""
         return bool(self.clusters or self.pods)
 
     def text(self, now: datetime | None = None) -> str:
-        """For people."""
+        """Text for users."""
         return "\n".join(_text(self, now or datetime.now(UTC)))
 
 
 def describe_run(kube: Kube, run: str) -> RunState:
-    """Asks for everything that bears a run's label."""
+    """Queries all objects with a run's label."""
     selector = f"{RUN}={label_value(run)}"
     clusters = kube.list(RAYCLUSTERS, selector).items
     pods = kube.list(PODS, selector).items

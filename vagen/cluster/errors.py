@@ -1,16 +1,16 @@
-"""Errors of the cluster side: what is wrong, where, and what would be right."""
+"""Errors of the cluster: what is wrong, where, and what would be right."""
 
 
 class ClusterError(ValueError):
-    """Something on the Kubernetes side that the user or the platform's people can put right."""
+    """A Kubernetes problem that the user or the cluster's administrators can fix."""
 
 
 class ApiError(ClusterError):
-    """An answer of the API server that is no success.
+    """An error response of the API server.
 
     Attributes:
-        status: HTTP status; 0 if there was no answer within the time given to retries.
-        reason: Kubernetes' own reason (`AlreadyExists`, `Expired`, ...), or empty.
+        status: HTTP status; 0 if there was no response despite retries.
+        reason: Kubernetes' reason (`AlreadyExists`, `Expired`, ...), or empty.
     """
 
     def __init__(self, message: str, status: int = 0, reason: str = "") -> None:
@@ -20,5 +20,5 @@ class ApiError(ClusterError):
 
     @property
     def over_quota(self) -> bool:
-        """Whether a quota of the namespace is used up: it is room that is missing."""
+        """Whether a quota of the namespace is exhausted."""
         return self.status == 403 and "exceeded quota" in str(self)

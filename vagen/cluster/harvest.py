@@ -1,4 +1,4 @@
-"""Saving what is lost with a RayCluster: logs of its pods, and what Kubernetes says of it."""
+"""Saves information that is lost with a RayCluster: logs of its pods, and states."""
 
 import json
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from vagen.cluster.kube import PODS, RAYCLUSTERS, Kube, Object
 from vagen.cluster.names import RUN, label_value
 
 LOG_LIMIT = 64 << 20
-"""Bytes taken of one container's log: its end."""
+"""Maximum bytes from the end of a container's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """What was saved, and what could not be."""
+    """Saved files, and failures."""
 
     files: list[Path]
     missing: list[str]
@@ -25,13 +25,13 @@ class Harvest:
 def harvest_logs(kube: Kube, run: str, target: Path) -> Harvest:
     """Writes a run's logs and states into a folder: `<pod>/<container>.log`, `status.txt`, ...
 
-    Logs of head and workers; `.previous.log` is that of a container before it was
-    started anew. What cannot be read is named, and does not keep the rest from being saved.
+    `.previous.log` is the log of a container before its restart. Unreadable logs are reported and
+    do not stop the others.
 
     Args:
         kube: The API server.
         run: Name of the run.
-        target: A folder; made if it is missing.
+        target: A folder, created if missing.
     """
     target.mkdir(parents=True, exist_ok=True)
     selector = f"{RUN}={label_value(run)}"
@@ -58,7 +58,7 @@ def harvest_logs(kube: Kube, run: str, target: Path) -> Harvest:
 
 
 def _containers(pod: Object) -> Iterator[tuple[str, bool]]:
-    """Containers of a pod that have begun, each with whether it is its previous life."""
+    """Started containers of a pod, and whether to get the log before its restart."""
     status = pod.get("status", {})
     for container in [
         *status.get("initContainerStatuses", []),

@@ -1,7 +1,7 @@
-"""The API server: a connection, plain dictionaries in and out, transient faults retried.
+"""Client of the API server with plain dictionaries and retries of transient errors.
 
-The official client brings configuration, credentials and TLS; requests go to the paths of the API
-with dictionaries, so that core objects and KubeRay's are used alike and nothing is lost in models.
+The official client provides configuration, credentials and TLS. Requests use API paths and
+dictionaries, so that core objects and KubeRay's are treated alike and no fields are lost.
 """
 
 import json
@@ -23,7 +23,7 @@ from vagen.cluster.errors import ApiError, ClusterError
 from vagen.cluster.refusals import explain
 
 Object = dict[str, Any]
-"""A Kubernetes object, as in its JSON."""
+"""A Kubernetes object as JSON."""
 
 TRANSIENT = frozenset({429, 500, 502, 503, 504})
 PAGE = 250
@@ -34,7 +34,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object, as the API's paths name it."""
+    """A kind of object, as in API paths."""
 
     group: str
     version: str
@@ -47,7 +47,7 @@ class Resource:
 
     @property
     def full_name(self) -> str:
-        """As `kubectl` names it: `rayclusters.ray.io`."""
+        """Name as in `kubectl`: `rayclusters.ray.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
@@ -60,23 +60,23 @@ SECRETS = Resource("", "v1", "secrets")
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How patient the client is; seconds."""
+    """Timeouts of the client in seconds."""
 
     timeout: float = 15.0
-    """For an answer to one request."""
+    """Timeout of a request."""
     retry: float = 90.0
-    """For transient faults of one request: throttling, 5xx, lost connections."""
+    """Retry time for transient errors of a request: throttling, 5xx, lost connections."""
     first_pause: float = 0.25
     longest_pause: float = 10.0
     window: float = 10.0
-    """Length of one watch; what an event does not tell is looked at between two."""
+    """Length of a watch; state without events is polled in between."""
     grace: float = 120.0
-    """How long a fault that looks final may heal by itself before it counts."""
+    """Time that an apparently permanent problem may take to resolve itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The objects of a list, and the version of the whole to watch from."""
+    """Objects of a list, and the resource version to watch from."""
 
     items: list[Object]
     resource_version: str
@@ -84,14 +84,14 @@ class Listing:
 
 @dataclass(eq=False)
 class Kube:
-    """An API server and the namespace that is worked in."""
+    """An API server with a namespace."""
 
     api: client.ApiClient
     namespace: str
     pace: Pace = field(default_factory=Pace)
 
     def get(self, resource: Resource, name: str) -> Object | None:
-        """An object, or None if there is none of this name."""
+        """An object; None if it does not exist."""
         try:
             return self._json("GET", resource, name)
         except ApiError as error:
@@ -100,7 +100,7 @@ class Kube:
             raise
 
     def list(self, resource: Resource, selector: str = "", field_selector: str = "") -> Listing:
-        """All objects that match, page by page; begins anew if a page's token has expired."""
+        """All matching objects, page by page; restarts if a page's token has expired."""
         query = {"limit": str(PAGE), "labelSelector": selector, "fieldSelector": field_selector}
         items: list[Object] = []
         token = ""
@@ -118,11 +118,11 @@ class Kube:
                 return Listing(items, page["metadata"]["resourceVersion"])
 
     def create(self, resource: Resource, body: Object) -> Object:
-        """Creates an object; a field that the server does not know is an error.
+        """Creates an object; unknown fields are errors.
 
         Raises:
-            ApiError: With status 409 if the name is taken. That may also be the answer to the
-                second try of a request whose first was carried out but not answered.
+            ApiError: With status 409 if the name exists, possibly from an earlier try of the same
+                request without response.
         """
         return self._json("POST", resource, query={"fieldValidation": "Strict"}, body=body)
 
@@ -139,17 +139,17 @@ class Kube:
         uid: str | None = None,
         resource_version: str | None = None,
     ) -> bool:
-        """Asks for an object's deletion; False if it is gone already.
+        """Requests an object's deletion; False if it does not exist.
 
         Args:
-            resource: Its kind.
-            name: Its name.
-            foreground: It goes after what it owns, not before.
-            uid: Only if it is still this one.
-            resource_version: Only if nobody has changed it since.
+            resource: Kind of the object.
+            name: Name of the object.
+            foreground: Whether to delete its dependents first.
+            uid: Required UID.
+            resource_version: Required resource version.
 
         Raises:
-            ApiError: With status 409 if it is another one, or has changed.
+            ApiError: With status 409 if a required value differs.
         """
         preconditions = {
             key: value
@@ -172,7 +172,7 @@ class Kube:
         return True
 
     def metadata(self, resource: Resource, name: str) -> Object | None:
-        """An object's name, labels and so on without its content, or None: for secrets."""
+        """Metadata of an object without its content, e.g. of a secret; None if it is missing."""
         try:
             response = self.request("GET", self.path(resource, name), accept=METADATA_ONLY)
         except ApiError as error:
@@ -182,7 +182,7 @@ class Kube:
         return json.loads(response.data)["metadata"]
 
     def may(self, verb: str, resource: Resource, subresource: str = "") -> bool:
-        """Whether these credentials allow a verb in this namespace, as the server says itself."""
+        """Whether the credentials allow a verb in this namespace, according to the server."""
         attributes = {
             "namespace": self.namespace,
             "verb": verb,
@@ -199,7 +199,7 @@ class Kube:
         return bool(json.loads(self.request("POST", path, body=body).data)["status"]["allowed"])
 
     def log(self, pod: str, container: str, **query: str) -> str:
-        """A container's log; empty if it has not begun, or the pod is gone."""
+        """A container's log; empty if it has not started, or the pod is gone."""
         try:
             response = self.request(
                 "GET", self.path(PODS, pod) + "/log", {"container": container, **query}
@@ -211,7 +211,7 @@ class Kube:
         return response.data.decode(errors="replace")
 
     def path(self, resource: Resource, name: str = "") -> str:
-        """Path of a kind, or of one object, in this namespace."""
+        """API path of a kind, or of one object, in this namespace."""
         path = f"{resource.root}/namespaces/{quote(self.namespace)}/{resource.plural}"
         return f"{path}/{quote(name)}" if name else path
 
@@ -223,10 +223,10 @@ class Kube:
         body: Object | None = None,
         accept: str = "application/json",
     ) -> urllib3.BaseHTTPResponse:
-        """One request, tried again while the fault is transient and `pace.retry` has not passed.
+        """One request, with retries of transient errors for `pace.retry` seconds.
 
         Raises:
-            ApiError: With what was refused and why, or that there is no answer.
+            ApiError: The request was rejected, or there is no response.
         """
         end = time.monotonic() + self.pace.retry
         pauses = _pauses(self.pace)
@@ -256,10 +256,10 @@ class Kube:
 
     @contextmanager
     def stream(self, path: str, query: Mapping[str, str], read_timeout: float) -> Iterator[Any]:
-        """An answer that goes on: a watch. Not retried.
+        """A streaming response of a watch, without retries.
 
         Raises:
-            ApiError: The server refuses.
+            ApiError: The server rejects it.
             urllib3.exceptions.HTTPError: The connection broke.
         """
         response = self._send("GET", path, query, None, stream=True, read_timeout=read_timeout)
@@ -300,7 +300,7 @@ class Kube:
         if body is not None:
             patch = method == "PATCH"
             headers["Content-Type"] = f"application/{'merge-patch+' if patch else ''}json"
-        # Reads a rotated service account token anew.
+        # Reloads a rotated service account token.
         self.api.update_params_for_auth(headers, [], ["BearerToken"])
         query = {key: value for key, value in query.items() if value}
         return self.api.rest_client.pool_manager.request(
@@ -320,11 +320,11 @@ def connect(namespace: str | None = None, context: str | None = None) -> Kube:
     """Connects with the pod's service account, or with the kubeconfig.
 
     Args:
-        namespace: Instead of the service account's, or of the kubeconfig's context.
-        context: Of the kubeconfig, instead of the current one; no service account is looked for.
+        namespace: Namespace; None for that of the service account or kubeconfig.
+        context: Context of the kubeconfig, instead of a service account or the current one.
 
     Raises:
-        ClusterError: There is neither.
+        ClusterError: There is neither a service account nor a kubeconfig.
     """
     settings: Any = client.Configuration()
     try:
@@ -351,7 +351,7 @@ def connect(namespace: str | None = None, context: str | None = None) -> Kube:
 
 
 def wait_until(done: Callable[[], bool], seconds: float, pause: float = 1.0) -> bool:
-    """Asks again and again whether something is done; False if it is not in time."""
+    """Polls until `done` returns True; False on timeout."""
     end = time.monotonic() + seconds
     while not done():
         if time.monotonic() >= end:
@@ -361,7 +361,7 @@ def wait_until(done: Callable[[], bool], seconds: float, pause: float = 1.0) -> 
 
 
 def _pauses(pace: Pace) -> Iterator[float]:
-    """Pauses that double, with jitter: a fleet of clients must not come back in step."""
+    """Doubling pauses with jitter, so that clients do not retry in lockstep."""
     pause = pace.first_pause
     while True:
         yield random.uniform(pause / 2, pause)

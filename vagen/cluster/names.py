@@ -1,7 +1,7 @@
-"""Names, labels and times of what a run owns on Kubernetes.
+"""Names, labels and times of a run's objects on Kubernetes.
 
-KubeRay's limit is in `ValidateRayClusterMetadata` (controllers/ray/utils/validation.go, v1.6): a
-RayCluster's name is a DNS-1035 label of at most 53 characters.
+A RayCluster's name is a DNS-1035 label of at most 53 characters: `ValidateRayClusterMetadata`
+(controllers/ray/utils/validation.go, v1.6).
 """
 
 import hashlib
@@ -9,16 +9,16 @@ import re
 from datetime import UTC, datetime, timedelta
 
 RUN = "vagen.dev/run"
-"""Label: the run that an object belongs to."""
+"""Label: the run that owns an object."""
 RUN_NAME = "vagen.dev/run-name"
-"""Annotation: the run's name as it is; a label holds neither every character nor every length."""
+"""Annotation: the run's full name, since labels limit characters and length."""
 LEASED = "vagen.dev/leased"
-"""Label `true`: `make gc` removes it once `LEASE_UNTIL` has passed."""
+"""Label `true`: `make gc` deletes the object after `LEASE_UNTIL`."""
 LEASE_UNTIL = "vagen.dev/lease-until"
-"""Annotation: RFC 3339, UTC; the run's launcher renews it."""
+"""Annotation: RFC 3339, UTC; renewed by the run's launcher."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 RAY_CLUSTER = "ray.io/cluster"
-"""Label that KubeRay gives the pods of a RayCluster: its name."""
+"""KubeRay's label of pods with the name of their RayCluster."""
 RAY_NODE_TYPE = "ray.io/node-type"
 
 CLUSTER_NAME_LIMIT = 53
@@ -32,17 +32,17 @@ def cluster_name(run: str) -> str:
 
 
 def is_dns_1035(name: str) -> bool:
-    """Whether a name begins with a letter and has lower case letters, digits and `-` only."""
+    """Whether a name starts with a letter and has only lower-case letters, digits and `-`."""
     return _DNS_1035.fullmatch(name) is not None
 
 
 def label_value(text: str) -> str:
-    """A label value that stands for a text: itself where it is one."""
+    """The text itself if it is a valid label value, otherwise a shortened form."""
     return text if _LABEL.fullmatch(text) else shortened(text, 63)
 
 
 def run_labels(run: str) -> dict[str, str]:
-    """Labels of everything that a run owns."""
+    """Labels of all objects of a run."""
     return {
         "app.kubernetes.io/part-of": "vagen",
         "app.kubernetes.io/managed-by": "vagen",
@@ -52,16 +52,16 @@ def run_labels(run: str) -> dict[str, str]:
 
 
 def lease_end(minutes: float, now: datetime | None = None) -> str:
-    """Value of `LEASE_UNTIL` for a lease that begins now."""
+    """Value of `LEASE_UNTIL` for a lease that starts now."""
     moment = (now or datetime.now(UTC)) + timedelta(minutes=minutes)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_time(text: str) -> datetime:
-    """Reads Kubernetes' times (RFC 3339, with or without fractions of a second).
+    """Parses Kubernetes' times (RFC 3339, with or without fractions of a second).
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a time.
     """
     moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     if moment.tzinfo is None:
@@ -70,7 +70,7 @@ def parse_time(text: str) -> datetime:
 
 
 def shortened(text: str, limit: int) -> str:
-    """A DNS-1035 label for a text; whatever had to be changed or cut is in a digest at its end."""
+    """A DNS-1035 label for a text, with a digest at its end if characters were changed or cut."""
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
     if plain == text and len(text) <= limit and is_dns_1035(text):
         return text

@@ -1,4 +1,4 @@
-"""What the API server's refusals mean."""
+"""Explains rejections by the API server."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _ACCOUNT = "system:serviceaccount:"
 
 
 def explain(status: int, data: bytes, method: str, path: str) -> ApiError:
-    """The error for an answer of the API server, with what would be right."""
+    """The error for a response of the API server, with advice."""
     answer = _status(data)
     reason = str(answer.get("reason", ""))
     message = str(answer.get("message") or data.decode(errors="replace").strip()[:300])
@@ -39,7 +39,7 @@ def explain(status: int, data: bytes, method: str, path: str) -> ApiError:
 
 
 def _status(data: bytes) -> dict[str, Any]:
-    """The `Status` object of an answer; proxies and unknown paths answer with other things."""
+    """The `Status` object of a response; empty for responses of proxies and unknown paths."""
     try:
         answer = json.loads(data)
     except ValueError:
@@ -49,7 +49,7 @@ def _status(data: bytes) -> dict[str, Any]:
 
 def _forbidden(message: str) -> str:
     found = _FORBIDDEN.search(message)
-    if not found:  # quotas, Pod Security and other admission speak for themselves
+    if not found:  # messages of quotas, Pod Security and other admission are clear
         return f"forbidden: {message}"
     user = found["user"]
     if user.startswith(_ACCOUNT):

@@ -1,4 +1,4 @@
-"""What is sent to KubeRay: per-run fields laid on the platform's RayCluster."""
+"""Renders a run's RayCluster from the platform's template."""
 
 import copy
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ GPU = "nvidia.com/gpu"
 
 
 def read_template(kube: Kube, name: str = TEMPLATE) -> Object:
-    """The RayCluster that the platform's people have laid down in a ConfigMap.
+    """Reads the platform's template of a RayCluster from a ConfigMap.
 
     Raises:
         ClusterError: The ConfigMap, its key or a RayCluster in it is missing.
@@ -51,22 +51,22 @@ def render_raycluster(
     labels: Mapping[str, str] | None = None,
     priority: str | None = None,
 ) -> Object:
-    """A run's RayCluster: the template with what differs per run; nothing of it is dropped.
+    """A run's RayCluster: the template with per-run fields; all others are kept.
 
     Args:
         template: The platform's RayCluster with one worker group.
-        name: Its name: see `vagen.cluster.names.cluster_name`.
-        run: Name of the run that owns it.
-        workers: Worker pods.
-        gpus_per_worker: GPUs of each, as request and limit; 0 takes the template's away.
-        lease_minutes: From now until `gc` removes it, unless the lease is renewed.
-        image: Of all Ray containers, instead of the template's.
-        queue: Kueue's local queue, which admits head and workers as a whole.
-        labels: More labels of the RayCluster and its pods, such as those of cost.
-        priority: Priority class of the pods, instead of the template's.
+        name: Its name, from `vagen.cluster.names.cluster_name`.
+        run: Name of the run.
+        workers: Number of worker pods.
+        gpus_per_worker: GPUs per worker, as request and limit; 0 removes the template's.
+        lease_minutes: Minutes from now until `gc` deletes it, unless the lease is renewed.
+        image: Image of all Ray containers; None for the template's.
+        queue: Kueue's local queue, which admits head and workers together.
+        labels: Further labels of the RayCluster and its pods, e.g. for costs.
+        priority: Priority class of the pods; None for the template's.
 
     Raises:
-        ClusterError: KubeRay would not work on the result: says why.
+        ClusterError: KubeRay would reject the result; the message says why.
     """
     manifest = copy.deepcopy(template)
     manifest["apiVersion"], manifest["kind"] = "ray.io/v1", "RayCluster"
@@ -98,7 +98,7 @@ def render_raycluster(
 def _lay_on(
     group: Object, labels: Mapping[str, str], image: str | None, priority: str | None
 ) -> None:
-    """Per-run fields of a group's pods; the Ray container is the first, as KubeRay has it."""
+    """Sets per-run fields of a group's pods; the first container is Ray's, as in KubeRay."""
     template = group.setdefault("template", {})
     metadata = template.setdefault("metadata", {})
     metadata["labels"] = {**(metadata.get("labels") or {}), **labels}

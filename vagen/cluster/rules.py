@@ -1,7 +1,7 @@
-"""KubeRay's own rules that we rely on, checked before anything is sent.
+"""Checks KubeRay's rules before anything is sent.
 
-KubeRay accepts a RayCluster that breaks them and then never works on it. The functions named are
-those of KubeRay 1.6, ray-operator/controllers/ray.
+KubeRay accepts a RayCluster that violates them but then ignores it. Functions are named as in
+KubeRay 1.6, ray-operator/controllers/ray.
 """
 
 import re
@@ -12,15 +12,15 @@ from vagen.cluster.errors import ClusterError
 from vagen.cluster.names import CLUSTER_NAME_LIMIT, is_dns_1035, label_value
 
 MIN_RAY = (2, 52, 0)
-"""Of token authentication."""
+"""First version with token authentication."""
 START_RESOURCES = ("num-cpus", "num-gpus", "memory", "resources")
 
 
 def check_raycluster(manifest: dict[str, Any]) -> None:
-    """Refuses a RayCluster that KubeRay would not work on, or that is not as our runs need it.
+    """Rejects a RayCluster that KubeRay would ignore, or that does not fit our runs.
 
     Raises:
-        ClusterError: With everything that is wrong.
+        ClusterError: Lists all errors.
     """
     faults = [*_name(manifest), *_cluster(manifest)]
     if faults:
@@ -38,7 +38,7 @@ def _name(manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def _cluster(manifest: dict[str, Any]) -> Iterator[str]:
-    """`ValidateRayClusterSpec` (utils/validation.go), a head that computes nothing, and a token."""
+    """`ValidateRayClusterSpec` (utils/validation.go), a head without tasks, and a token."""
     spec = manifest.get("spec", {})
     auth = spec.get("authOptions") or {}
     if auth.get("mode") != "token" or not auth.get("secretName"):
@@ -89,5 +89,5 @@ def _group(place: str, group: dict[str, Any]) -> Iterator[str]:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Numbers of a version such as `2.60.0`; empty if it is none."""
+    """Numbers of a version such as `2.60.0`; empty if it is not a version."""
     return tuple(map(int, text.split("."))) if re.fullmatch(r"\d+(\.\d+)*", text) else ()

@@ -1,7 +1,8 @@
-"""Watching one object: every change once, across windows, lost connections and expired versions.
+"""Watches one object: yields every change once, across windows, lost connections and expired
+versions.
 
 Source: Kubernetes API concepts, "Efficient detection of changes": a watch resumes from the last
-resource version, which bookmarks advance; 410 Gone means to list again.
+resource version, which bookmarks advance; 410 Gone requires a new list.
 """
 
 import json
@@ -15,17 +16,17 @@ from vagen.cluster.errors import ApiError
 from vagen.cluster.kube import TRANSIENT, Kube, Object, Resource
 
 SLACK = 5.0
-"""Seconds that a server may take longer to end a watch than it was told."""
+"""Extra seconds that a server may take to end a watch."""
 
 
 def follow(kube: Kube, resource: Resource, name: str) -> Iterator[Object | None]:
-    """The states of an object, None while there is none of this name.
+    """Yields states of an object, or None while it does not exist.
 
-    Yields at every change, and at least once in `pace.window`, the last state again: for what its
-    caller has to look at apart from the object. Never ends by itself.
+    Yields at every change and at least once per `pace.window`, so that the caller can check other
+    objects. Never ends by itself.
 
     Raises:
-        ApiError: The server refuses, or does not answer for `pace.retry`.
+        ApiError: The server rejects the watch, or does not respond for `pace.retry`.
     """
     version = ""
     state: Object | None = None
@@ -53,7 +54,7 @@ def follow(kube: Kube, resource: Resource, name: str) -> Iterator[Object | None]
             failed_since = failed_since or begun
             if time.monotonic() - failed_since > kube.pace.retry:
                 raise
-            # A server that drops every watch at once must not be asked without pause.
+            # Pause even if a server drops every watch at once.
             time.sleep(max(0.0, kube.pace.first_pause - (time.monotonic() - begun)))
         yield state
 
@@ -84,7 +85,7 @@ def _window(
 
 
 def _lines(response: Any) -> Iterator[bytes]:
-    """Whole lines of a stream; what a broken connection left of a line is dropped."""
+    """Whole lines of a stream, without an incomplete last one."""
     rest = b""
     for chunk in response.stream(None, decode_content=True):
         *whole, rest = (rest + chunk).split(b"\n")

@@ -1,4 +1,4 @@
-"""Trainings compared: curves, final success over seeds and levels, what they took."""
+"""Compares trainings: curves, final success over seeds and levels, costs."""
 
 from vagen.compare.comparing import compare
 from vagen.compare.reading import ComparisonError, RunSummary, read_mlflow, read_runs

@@ -1,4 +1,4 @@
-"""From runs to the page that compares them."""
+"""Compares runs and writes a page."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -28,23 +28,23 @@ def compare(
     PosixPath('comparison/index.html')
 
     Args:
-        runs: Folders of runs, names under the output folder, URIs in a store, folders that hold
-            runs; or what `read_runs` and `read_mlflow` have read.
-        by: Option, or options, whose values make a method. None takes those in which the runs
-            differ, as few as tell them apart.
+        runs: Folders of runs, names under the output folder, URIs in a store, folders that contain
+            runs; or results of `read_runs` and `read_mlflow`.
+        by: Option or options that define a method. None for the smallest set of options that
+            distinguishes the runs.
         over: Option that differs among the trainings of one method.
-        folder: Where the files go; made if it is not there, a comparison in it is replaced.
-        baseline: Method that others are compared with; None takes that of the first run.
-        price_per_hour: Of one GPU (on CPU: of the machine); None takes the runs'
+        folder: Output folder, created if missing; an existing comparison is replaced.
+        baseline: Method to compare others with; None for that of the first run.
+        price_per_hour: Price of one GPU (on CPU: of the machine); None for the runs'
             `infra.gpu_hour_price`.
         title: Heading of the page.
 
     Returns:
-        The page.
+        Path of the page.
 
     Raises:
-        ComparisonError: There is no run, no such option or method, two runs are the same training,
-            or they were measured on different levels.
+        ComparisonError: There are no runs, no such option or method, two runs are the same
+            training, or they were evaluated on different levels.
         StorageError: A store cannot be used, or a run's results were changed.
     """
     read = [one for one in runs if isinstance(one, RunSummary)]
@@ -73,7 +73,7 @@ def compare(
 def _notes(
     groups: Sequence[Group], found: Sequence[GroupResult], over: str, levels: int, in_all: int
 ) -> Iterator[str]:
-    """What a reader must know of the figures."""
+    """Caveats about the figures."""
     if levels < in_all:
         yield (f"{levels} of {in_all} held-out levels are common to all runs; only these count.")
     for label, keys in unequal_within(groups, over).items():

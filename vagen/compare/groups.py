@@ -1,4 +1,4 @@
-"""Which runs are seeds of the same method, and in what methods differ."""
+"""Groups runs by method, with one run per seed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,29 +7,29 @@ from vagen.compare.reading import ComparisonError, RunSummary
 from vagen.config.errors import unknown_name
 
 _NO_METHOD = ("name", "infra.", "trainer.project_name")
-"""What runs may differ in without being another method."""
+"""Options that do not define a method."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Runs of one method, in order of their seeds."""
+    """Runs of one method, sorted by seed."""
 
     label: str
     runs: tuple[RunSummary, ...]
     seeds: tuple[str, ...]
-    """The value of each run's key of replication."""
+    """The value of each run's replication key."""
 
 
 def group(runs: Sequence[RunSummary], by: Sequence[str], over: str) -> list[Group]:
-    """Groups in the order of their first run.
+    """Groups runs, in the order of each group's first run.
 
     Args:
         runs: All runs.
-        by: Keys whose values name a group; without any, all runs are one.
-        over: Key that tells a group's runs apart.
+        by: Keys whose values define a group; if empty, all runs are one group.
+        over: Key that differs within a group.
 
     Raises:
-        ComparisonError: There is no such key, or two runs of a group have the same seed.
+        ComparisonError: A key does not exist, or two runs of a group have the same seed.
     """
     known = {key for run in runs for key in run.options}
     for key in (*by, over):
@@ -42,7 +42,7 @@ def group(runs: Sequence[RunSummary], by: Sequence[str], over: str) -> list[Grou
 
 
 def keys_of_methods(runs: Sequence[RunSummary], over: str) -> list[str]:
-    """The fewest keys, `preset` before others, that tell apart what any option tells apart."""
+    """Smallest set of options that distinguishes the methods; prefers `preset`."""
     differing = [key for key in differences(runs) if key != over and not key.startswith(_NO_METHOD)]
     differing.sort(key=lambda key: key != "preset")
     whole, chosen = _parts(runs, differing), []
@@ -53,14 +53,14 @@ def keys_of_methods(runs: Sequence[RunSummary], over: str) -> list[str]:
 
 
 def differences(runs: Iterable[RunSummary]) -> list[str]:
-    """Keys whose values are not the same in all runs, in the order of the configuration."""
+    """Keys whose values differ between runs, in the order of the configuration."""
     runs = list(runs)
     keys = dict.fromkeys(key for run in runs for key in run.options)
     return [key for key in keys if len({run.options.get(key) for run in runs}) > 1]
 
 
 def unequal_within(groups: Sequence[Group], over: str) -> dict[str, list[str]]:
-    """Options of the method that differ among the runs of a group, by its label."""
+    """Options other than `over` that differ within a group, by its label."""
     found = {one.label: [key for key in differences(one.runs) if key != over] for one in groups}
     return {
         label: kept
@@ -94,7 +94,7 @@ def _label(run: RunSummary, by: Sequence[str]) -> str:
 
 
 def _value(run: RunSummary, key: str) -> str:
-    """The option of a key, or the options below it."""
+    """Value of a key, or of all options below it."""
     below = {
         k.removeprefix(f"{key}."): v for k, v in run.options.items() if k.startswith(f"{key}.")
     }
@@ -103,12 +103,12 @@ def _value(run: RunSummary, key: str) -> str:
 
 
 def _short(key: str, keys: Sequence[str]) -> str:
-    """The last words of a key, as many as no other of the keys ends with."""
+    """The shortest suffix of a key that is unique among the keys."""
     words, others = key.split("."), [f".{other}" for other in keys if other != key]
     ends = [".".join(words[first:]) for first in range(len(words) - 1, 0, -1)]
     return next((end for end in ends if not any(o.endswith(f".{end}") for o in others)), key)
 
 
 def _parts(runs: Sequence[RunSummary], keys: Sequence[str]) -> int:
-    """How many groups keys make."""
+    """Number of groups that the keys define."""
     return len({tuple(run.options.get(key) for key in keys) for run in runs})

@@ -1,4 +1,4 @@
-"""A comparison as files: one page, its curves, and the table of a paper."""
+"""Writes a comparison as a page with curves, and as a LaTeX table."""
 
 import base64
 import json
@@ -21,12 +21,12 @@ from vagen.tracking.stats import Interval
 
 PAGE, FIGURES = "index.html", "comparison.json"
 _SMOOTHED = 20
-"""Iterations from which curves are smoothed."""
+"""Minimum number of iterations for smoothed curves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is shown."""
+    """Content of a comparison."""
 
     title: str
     groups: Sequence[Group]
@@ -34,7 +34,7 @@ class Comparison:
     over: str
     baseline: str
     levels: int
-    """Held-out levels that all measured runs have in common."""
+    """Number of held-out levels that all evaluated runs have in common."""
     results: Sequence[GroupResult]
     costs: Sequence[Cost]
     notes: Sequence[str]
@@ -44,7 +44,7 @@ def write_comparison(found: Comparison, folder: Path) -> Path:
     """Writes `index.html`, `table.{csv,md,tex}`, `comparison.json` and the curves as PNG.
 
     Returns:
-        The page.
+        Path of the page.
     """
     rows = [_success_row(one, cost) for one, cost in zip(found.results, found.costs, strict=True)]
     title = "final success"

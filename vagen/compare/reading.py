@@ -1,4 +1,4 @@
-"""What a comparison reads of a run: from its folder, its store, or MLflow."""
+"""Reads runs for a comparison from their folders, stores, or MLflow."""
 
 import json
 import tempfile
@@ -29,50 +29,50 @@ if TYPE_CHECKING:
 
 VALIDATION = "val/success"
 CURVES = (SUCCESS, VALIDATION, "train/score")
-"""Metrics that are compared over the iterations."""
+"""Metrics that are compared over iterations."""
 
 
 class ComparisonError(ValueError):
-    """Runs cannot be compared: says which, and what would be right."""
+    """Runs that cannot be compared; the message says which, and what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A run as a comparison sees it."""
+    """Data of one run for a comparison."""
 
     name: str
     source: str
-    """Where it was read."""
+    """Where it was read from."""
     options: dict[str, str]
-    """Its configuration as text by dotted key; that of the infra begins with `infra.`."""
+    """Its configuration as text by dotted key; keys of the infra start with `infra.`."""
     history: list[dict[str, float]]
     """Rows with `iteration` and metrics of `CURVES`."""
     by_level: dict[str, float]
-    """Success of the final policy per held-out level, by the hash of its content, after
-    `<id of the environment>/` if there are several; empty until it is measured."""
+    """Success of the final policy per held-out level, by content hash, with prefix `<environment
+    id>/` if there are several environments; empty if not evaluated."""
     seconds: dict[str, float]
-    """By step."""
+    """Seconds by step."""
     hours: float
-    """At work."""
+    """Working time."""
     gpu_hours: float
-    """0 of a run on CPU."""
+    """0 for a run on CPU."""
     gpu_hour_price: float | None
 
     @property
     def device_hours(self) -> float:
-        """GPU-hours; on CPU the hours at work, of its one device."""
+        """GPU-hours; on a CPU the working time."""
         return self.gpu_hours or self.hours
 
 
 def read_runs(places: Iterable[str | Path]) -> list[RunSummary]:
-    """The runs at these places, each once.
+    """Reads the runs at these places, each once.
 
     Args:
-        places: Folders of runs, their names under the output folder, their URIs in a store; or a
-            folder, or a store's URI, that holds runs.
+        places: Folders of runs, names under the output folder, URIs in a store, or a folder or
+            store URI that contains runs.
 
     Raises:
-        ComparisonError: There is no run at one of them.
+        ComparisonError: One of them has no run.
         StorageError: A store cannot be used, or a run's results were changed.
     """
     found: dict[str, RunSummary] = {}
@@ -85,14 +85,14 @@ def read_runs(places: Iterable[str | Path]) -> list[RunSummary]:
 
 
 def read_mlflow(address: str) -> list[RunSummary]:
-    """The runs of an MLflow experiment that are trainings.
+    """Reads the trainings of an MLflow experiment.
 
     Args:
         address: `EXPERIMENT`, in the database of the output folder, or `EXPERIMENT@TRACKING_URI`.
 
     Raises:
         TrackingError: MLflow cannot be reached, or has no such experiment.
-        ComparisonError: There is no training in it.
+        ComparisonError: It has no training.
     """
     name, _, uri = address.partition("@")
     uri = uri or default_uri(Path(InfraConfig().output_dir))
@@ -181,7 +181,7 @@ def _drawn(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
 
 
 def _options(folder: Path) -> dict[str, str]:
-    """The configuration in a run's folder, every default filled in, at its length now."""
+    """The run's current configuration with all defaults."""
     experiment = lengthened(load_experiment(str(folder / layout.EXPERIMENT), check=False), folder)
     infra = load_infra(str(folder / layout.INFRA))
     tree = {**experiment.model_dump(mode="json"), "infra": infra.model_dump(mode="json")}
@@ -206,7 +206,7 @@ def _is_training(run: Any) -> bool:
 
 
 def _read_tracked(client: "MlflowClient", run: Any) -> RunSummary:
-    """A training as MLflow has it: its configuration, metrics and results as files of the run."""
+    """Reads a training from MLflow: configuration, metrics and results as files of the run."""
     identity, name = run.info.run_id, run.data.tags.get("vagen.run", run.info.run_name)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -236,7 +236,7 @@ def _read_tracked(client: "MlflowClient", run: Any) -> RunSummary:
 
 
 def _tracked_history(client: "MlflowClient", run: str) -> list[dict[str, float]]:
-    """An evaluation after n iterations is at step n there, an iteration's own metrics at n - 1."""
+    """Metrics by iteration; MLflow has validations after n iterations at step n, others at n-1."""
     return [
         {"iteration": point.step - (name == VALIDATION), name: point.value}
         for name in CURVES
@@ -245,7 +245,7 @@ def _tracked_history(client: "MlflowClient", run: str) -> list[dict[str, float]]
 
 
 def _read_json(client: "MlflowClient", run: str, file: Path, folder: Path) -> dict[str, Any]:
-    """A file of the run; {} if it has none yet."""
+    """A JSON file of the run; {} if it does not exist yet."""
     beside = {one.path for one in client.list_artifacts(run, _folder_of(file))}
     if file.as_posix() not in beside:
         return {}

@@ -1,4 +1,4 @@
-"""What groups of runs have reached, and what it took."""
+"""Results of groups of runs: success, comparisons and costs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,52 +22,52 @@ from vagen.tracking.stats import Interval, paired_bootstrap, success_ci95
 @final
 @dataclass(frozen=True, slots=True)
 class Against:
-    """A group against the baseline."""
+    """Comparison of a group with the baseline."""
 
     gain: IntervalEstimate
     """Difference of success, paired by seed and level."""
     pairs: int
-    """Seeds that both have."""
+    """Number of common seeds."""
     probability: IntervalEstimate
-    """That a training of this group does better than one of the baseline."""
+    """Probability that a training of this group is better than one of the baseline."""
     over_levels: Interval | None
-    """Of the gain, where there is one pair of seeds alone: these two policies on other levels."""
+    """Interval of the gain for a single pair of seeds: the same two policies on other levels."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """A group's final success; None where no run is measured."""
+    """A group's final success; values are None if no run was evaluated."""
 
     label: str
     seeds: int
-    """Those that are measured."""
+    """Number of evaluated runs."""
     success: IntervalEstimate | None = None
     iqm: IntervalEstimate | None = None
     against: Against | None = None
-    """None of the baseline itself."""
+    """None for the baseline itself."""
     over_levels: Interval | None = None
-    """Of the success of a single seed: this policy on other levels."""
+    """Interval of the success of a single seed: the same policy on other levels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a group's runs took, mean over runs."""
+    """Costs of a group's runs, mean over runs."""
 
     label: str
     hours: float
     device_hours: float
     device: str
     cost: float | None
-    """Of all its runs together."""
+    """Total over all runs."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """By step."""
+    """Seconds by step."""
 
 
 def common_levels(runs: Sequence[RunSummary]) -> tuple[list[str], int]:
-    """Levels that every measured run has played, and how many there are in all.
+    """Levels that every evaluated run has played, and the total number of levels.
 
     Raises:
-        ComparisonError: They have none in common.
+        ComparisonError: They have no level in common.
     """
     measured = [run for run in runs if run.by_level]
     if not measured:
@@ -85,17 +85,17 @@ def common_levels(runs: Sequence[RunSummary]) -> tuple[list[str], int]:
 
 
 def results(groups: Sequence[Group], levels: Sequence[str], baseline: str) -> list[GroupResult]:
-    """The final success of every group, and each against the baseline."""
+    """The final success of every group, and its comparison with the baseline."""
     first = _measured(next(one for one in groups if one.label == baseline))
     return [_result(one, first, levels, one.label == baseline) for one in groups]
 
 
 def costs(groups: Sequence[Group], price: float | None) -> list[Cost]:
-    """What every group took.
+    """Costs of every group.
 
     Args:
         groups: The groups.
-        price: Of an hour of one device; None takes what each run's infra says.
+        price: Price of an hour of one device; None for the price in each run's infra.
     """
     return [_cost(one, price) for one in groups]
 
@@ -139,7 +139,7 @@ def _against(
 
 
 def _measured(group: Group) -> dict[str, RunSummary]:
-    """Runs by seed whose final policy was measured."""
+    """Evaluated runs by seed."""
     return {seed: run for seed, run in zip(group.seeds, group.runs, strict=True) if run.by_level}
 
 

@@ -1,11 +1,11 @@
-"""What several seeds tell of a method: a seed is one observation, however many levels it played.
+"""Statistics over seeds: a seed is one observation, on any number of levels.
 
 Shapes: S seeds, L levels, E environments. Sources: A. B. Owen, "The pigeonhole bootstrap", Annals
 of Applied Statistics 1 (2007); A. C. Cameron, J. B. Gelbach, D. L. Miller, "Robust inference with
 multiway clustering", JBES 29 (2011); W. G. Howe, JASA 69 (1974), 789-794; G. Y. Zou, A. Donner,
 Statistics in Medicine 27 (2008), 1693-1702; R. Agarwal et al., "Deep reinforcement learning at the
-edge of the statistical precipice", NeurIPS 2021. The last one's `rliable` is not used: it cannot be
-imported beside pandas 3, and ignores the random state it is given, so no page could be made again.
+edge of the statistical precipice", NeurIPS 2021. `rliable` of the last one is not used, since it
+cannot be imported with pandas 3 and ignores its random state, so results would not be reproducible.
 """
 
 import math
@@ -23,21 +23,21 @@ _RESAMPLES = 5_000
 @final
 @dataclass(frozen=True, slots=True)
 class IntervalEstimate:
-    """A figure and its 95 % interval over seeds; None where seeds do not tell one."""
+    """A figure and its 95 % interval over seeds; None if seeds do not determine one."""
 
     value: float
     ci95: Interval | None
 
 
 def mean_over_seeds(scores: ArrayLike) -> IntervalEstimate:
-    """Mean of results that every seed has on the same levels, for other seeds and other levels.
+    """Mean of results of all seeds on the same levels, with an interval over seeds and levels.
 
-    The bootstrap that draws seeds has the variance of the seeds' means over their number, the one
-    that draws levels that of the levels' means over theirs; of a mean neither needs draws. Both
-    count the noise of single results, so it is taken off once (Cameron, Gelbach, Miller). Three
-    seeds have too few percentiles (the range of three holds the truth three times in four), so
-    that each part is weighed with its own Student's quantile, and the two are added as squares
-    (Howe 1974; Zou and Donner 2008).
+    The variance of a bootstrap over seeds is the variance of the seeds' means divided by their
+    number, and likewise for levels; a mean needs no resampling. Both include the noise of single
+    results, which is subtracted once (Cameron, Gelbach, Miller). Percentiles of three seeds are too
+    few (their range contains the truth three times in four). So each part is multiplied by its own
+    Student quantile, and the two are added as squares (Howe 1974; Zou and Donner 2008).
+
 
     >>> mean_over_seeds([[1, 0], [1, 1], [1, 0]]).value
     0.6666666666666666
@@ -46,12 +46,12 @@ def mean_over_seeds(scores: ArrayLike) -> IntervalEstimate:
         scores: A result, or a paired difference, per seed and level, shape [S, L].
 
     Returns:
-        The mean; its interval is None of a single seed, and where all results are the same.
+        The mean; its interval is None for a single seed or if all results are equal.
 
     Raises:
-        ValueError: There is no result, or one is not finite.
+        ValueError: There are no results, or one is not finite.
     """
-    from scipy.special import stdtrit  # slow to load
+    from scipy.special import stdtrit  # slow to import
 
     scores_SL = _finite(scores, 2)
     seeds, levels = scores_SL.shape
@@ -71,11 +71,11 @@ def iqm(scores: ArrayLike) -> IntervalEstimate:
     """Interquartile mean over seeds and environments, with `rliable`'s stratified bootstrap.
 
     Args:
-        scores: Mean result per seed and environment, shape [S, E]; seeds are drawn anew for each
-            environment.
+        scores: Mean result per seed and environment, shape [S, E]; seeds are resampled separately
+            for each environment.
 
     Raises:
-        ValueError: As for `mean_over_seeds`.
+        ValueError: See `mean_over_seeds`.
     """
     from scipy.stats import trim_mean
 
@@ -90,17 +90,17 @@ def iqm(scores: ArrayLike) -> IntervalEstimate:
 
 
 def probability_of_improvement(baseline: ArrayLike, candidate: ArrayLike) -> IntervalEstimate:
-    """How likely a training of `candidate` does better than one of `baseline`, a tie counting half.
+    """Probability that a training of `candidate` beats one of `baseline`; a tie counts half.
 
-    Mean over environments of Mann and Whitney's U over the number of pairs, with `rliable`'s
+    Mean over environments of the Mann-Whitney U divided by the number of pairs, with `rliable`'s
     stratified bootstrap.
 
     Args:
         baseline: Mean result per seed and environment, shape [S, E].
-        candidate: The same of the other, with as many environments; seeds need not be the same.
+        candidate: Likewise, with the same environments; seeds may differ.
 
     Raises:
-        ValueError: As for `mean_over_seeds`.
+        ValueError: See `mean_over_seeds`.
     """
     before, after = _finite(baseline, 2), _finite(candidate, 2)
     wins_abE = (after[:, None] > before[None]) + 0.5 * (after[:, None] == before[None])
@@ -111,7 +111,7 @@ def probability_of_improvement(baseline: ArrayLike, candidate: ArrayLike) -> Int
     environments = before.shape[1]
 
     def shares(seeds: int) -> NDArray[np.float64]:
-        """How often each seed is drawn, as a share: shape [resamples, E, S]."""
+        """Share of each seed in the resamples, shape [resamples, E, S]."""
         even = np.full(seeds, 1 / seeds)
         return rng.multinomial(seeds, even, (_RESAMPLES, environments)) / seeds
 
@@ -120,7 +120,7 @@ def probability_of_improvement(baseline: ArrayLike, candidate: ArrayLike) -> Int
 
 
 def _squared_error(values: NDArray[np.float64]) -> float:
-    """Square of a mean's standard error."""
+    """Squared standard error of a mean."""
     return float(values.var(ddof=1)) / values.size
 
 
@@ -130,7 +130,7 @@ def _around(mean: float, squared_half: float) -> IntervalEstimate:
 
 
 def _percentiles(draws: NDArray[np.float64]) -> Interval | None:
-    """None where all draws are the same: few seeds cannot be as sure as that."""
+    """Percentile interval; None if all resamples are equal, as for too few seeds."""
     low, high = np.quantile(draws, [0.025, 0.975])
     return None if low == high else (float(low), float(high))
 

@@ -1,4 +1,4 @@
-"""Any model on any environment: hosted models, runs and scripts, on the same levels and prompts."""
+"""Evaluates hosted models, runs and scripts in any environment, on the same levels and prompts."""
 
 from vagen.evaluation.evaluate import OPTIONS, PAGE, Evaluated, evaluate, load_evaluation
 from vagen.evaluation.record import record

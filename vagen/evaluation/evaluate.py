@@ -1,8 +1,7 @@
-"""`vagen eval`: every model on every environment, one row each, and the table of them all.
+"""`vagen eval`: plays every model in every environment and writes a table with a row each.
 
-The folder says what is evaluated (`evaluation.yaml`) and keeps what was answered
-(`journal.jsonl`). Evaluating it again goes on: rows that are complete stay, the others are played
-again, with the answers that are in the journal.
+The folder has the options (`evaluation.yaml`) and all answers (`journal.jsonl`). A repeated
+evaluation continues: complete rows stay; others are replayed with the answers in the journal.
 """
 
 import asyncio
@@ -38,39 +37,39 @@ from vagen.storage import StorageError
 OPTIONS, JOURNAL, ROWS = "evaluation.yaml", "journal.jsonl", "rows"
 TABLE, PAGE = "table.json", "index.html"
 _ENDPOINT = "endpoint."
-"""What keys of the matrix begin with that say how hosted models are asked."""
+"""Prefixes of matrix keys that are options of endpoints."""
 
 ModelPath = Callable[[str], str]
-"""Directory or hub id of a run or model that is named by a specification."""
+"""Returns the directory or hub id of a run or model with this specification."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What an evaluation found."""
+    """Results of an evaluation."""
 
     folder: Path
     tables: dict[str, list[dict[str, str]]]
-    """Lines as text by column, best first, by environment."""
+    """Table rows as text by column, best first, by environment."""
     rows: list[EvaluationRow]
     lines: list[Line]
     stopped: str = ""
-    """What left episodes unplayed, e.g. `max_cost = 1`; empty if nothing did."""
+    """The limit that left episodes unplayed, e.g. `max_cost = 1`; otherwise empty."""
 
     @property
     def failed(self) -> int:
-        """Episodes that are no model's failure, and do not count."""
+        """Number of episodes that failed for other reasons than the model, and do not count."""
         return sum(line.failed for line in self.lines)
 
 
 def load_evaluation(source: Path | Document | dict[str, Any], overrides: Sequence[str] = ()) -> Any:
-    """The options of an evaluation.
+    """Reads the options of an evaluation.
 
     Args:
-        source: A YAML file, what `parse_yaml` made of a text, or a tree of options.
+        source: A YAML file, a result of `parse_yaml`, or a tree of options.
         overrides: Dotted assignments, e.g. `endpoint.concurrency=8`.
 
     Raises:
-        ConfigError: With one line per mistake.
+        ConfigError: An option is invalid; the message has one line per error.
     """
     layers = Layers({})
     if isinstance(source, Path | Document):
@@ -90,19 +89,19 @@ def evaluate(
     *,
     rerun_failed: bool = False,
 ) -> Evaluated:
-    """Plays what is not played yet, and writes the tables and the page.
+    """Plays missing episodes, and writes the tables and the page.
 
     Args:
-        options: What is evaluated.
-        infra: Where models with weights and environments run.
-        folder: Of the evaluation; one that is there goes on.
-        model_path: Finds models that are neither hosted nor scripts.
-        rerun_failed: Plays rows again in which an endpoint failed, and asks for that again.
+        options: Options of the evaluation.
+        infra: Infrastructure of models with weights and of environments.
+        folder: Folder of the evaluation, which continues if it exists.
+        model_path: Resolves models that are neither hosted nor scripts.
+        rerun_failed: Whether to retry requests of rows in which an endpoint failed.
 
     Raises:
-        ConfigError: A model, an environment or a price cannot be used; nothing is asked then.
-        EndpointError: An endpoint refuses its key, or does not know its model.
-        JournalError: Another process evaluates in this folder.
+        ConfigError: A model, an environment or a price is invalid; nothing is requested then.
+        EndpointError: An endpoint rejects its key, or does not know its model.
+        JournalError: Another process is using this folder.
     """
     prices = load_prices(options.prices)
     rows = check_rows(options, model_path, folder)
@@ -117,7 +116,7 @@ def evaluate(
             budget.add(tokens, prices.price(model))
         stage = EvaluationContext(options, infra, journal, prices, budget)
         _probe(stage, rows, rerun_failed)
-        # Hosted models last: what fails here fails before anything is paid for.
+        # Hosted models last, so that other errors occur before any costs.
         for row in sorted(rows, key=lambda row: row.hosted is not None):
             if not _is_played(stage, row, rerun_failed):
                 progress.note(f"{row.environment}: {row.entry.label}")
@@ -130,10 +129,10 @@ def evaluate(
 def check_rows(
     options: EvaluationConfig, model_path: ModelPath, folder: Path = Path()
 ) -> list[EvaluationRow]:
-    """The rows; no key of an endpoint is needed for it.
+    """The rows of the evaluation; does not need keys of endpoints.
 
     Raises:
-        ConfigError: A model, an environment or the baseline cannot be used.
+        ConfigError: A model, an environment or the baseline is invalid.
     """
     rows = list(_rows(options, folder, model_path))
     labels = [entry.label for entry in options.models]
@@ -143,20 +142,20 @@ def check_rows(
 
 
 def load_environment(entry: EvaluationEnvironment, *, check: bool = False) -> ExperimentConfig:
-    """The experiment that an entry names; of a run its own.
+    """The experiment of an entry; for a run its own.
 
     Args:
-        entry: Names it.
-        check: Whether a model could be trained so; to play, only environments must be right.
+        entry: Entry with the name of an experiment.
+        check: Whether to check the experiment for training, and not only its environments.
     """
     return load_experiment(experiment_file(entry), entry.overrides, check=check)
 
 
 def experiment_file(entry: EvaluationEnvironment) -> Document:
-    """What is in the experiment's file, unchecked.
+    """Content of the experiment's file, unchecked.
 
     Raises:
-        ConfigError: There is none of that name, or it is no YAML.
+        ConfigError: The file does not exist, or is not YAML.
     """
     named = entry.experiment
     if isinstance(named, dict):
@@ -170,10 +169,10 @@ def experiment_file(entry: EvaluationEnvironment) -> Document:
 def _rows(
     options: EvaluationConfig, folder: Path, model_path: ModelPath
 ) -> Iterator[EvaluationRow]:
-    """Every model on every environment.
+    """All rows: every model in every environment.
 
     Raises:
-        ConfigError: Two rows have the same name, or there are none.
+        ConfigError: Two rows have the same name, or there are no rows.
     """
     if not options.models or not options.environments:
         raise ConfigError("an evaluation needs `environments` and `models`, at least one of each")
@@ -210,9 +209,7 @@ def _rows(
 def _expanded(
     options: EvaluationConfig,
 ) -> Iterator[tuple[str, str, EvaluationEnvironment, dict[str, Any]]]:
-    """The environments, and their names with every combination of the matrix, and its options of
-    endpoints.
-    """
+    """Environments by name, with every combination of the matrix and its options of endpoints."""
     for name, entry in options.environments.items():
         ids = [*load_environment(entry).envs] if any("*" in key for key in options.matrix) else []
         for values in itertools.product(*options.matrix.values()):
@@ -240,10 +237,10 @@ def _expanded(
 
 
 def _check(options: EvaluationConfig, prices: Prices, rows: Sequence[EvaluationRow]) -> None:
-    """Refuses what would fail later, when others were paid for.
+    """Checks early for errors that would occur after other rows have been paid for.
 
     Raises:
-        ConfigError, EndpointError: Says what would be right.
+        ConfigError, EndpointError: The message says what would be right.
     """
     for entry in options.models:
         own = endpoint_options(options.endpoint, entry.endpoint, entry.label)
@@ -264,9 +261,7 @@ def _check(options: EvaluationConfig, prices: Prices, rows: Sequence[EvaluationR
 
 
 def _probe(stage: EvaluationContext, rows: Sequence[EvaluationRow], rerun_failed: bool) -> None:
-    """Finds hosted models that never answered and at whose address nothing does, before anybody
-    plays.
-    """
+    """Finds hosted models without any answer in the journal whose address does not respond."""
     options = stage.options
     for entry in {row.entry.label: row.entry for row in rows if row.hosted}.values():
         unplayed = [row for row in rows if row.entry.label == entry.label]
@@ -283,7 +278,7 @@ def _probe(stage: EvaluationContext, rows: Sequence[EvaluationRow], rerun_failed
 
 
 def _is_played(stage: EvaluationContext, row: EvaluationRow, rerun_failed: bool) -> bool:
-    """Whether a row is there, complete, and shows what is asked for now."""
+    """Whether a row is complete and matches the current options."""
     try:
         results = read_results(row.folder)
     except StorageError:

@@ -17,7 +17,7 @@ _LATEX = str.maketrans(
 
 
 def as_csv(tables: Mapping[str, Sequence[CellTexts]], first: str = "environment") -> str:
-    """All tables in one, whose first column says which it is."""
+    """All tables as one, with the environment in the first column."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     columns = _columns(row for rows in tables.values() for row in rows)
@@ -28,7 +28,7 @@ def as_csv(tables: Mapping[str, Sequence[CellTexts]], first: str = "environment"
 
 
 def as_markdown(tables: Mapping[str, Sequence[CellTexts]]) -> str:
-    """A table per environment, without columns that are empty."""
+    """A table per environment, without empty columns."""
     parts = []
     for environment, rows in tables.items():
         columns = _filled(rows)
@@ -45,7 +45,7 @@ def as_markdown(tables: Mapping[str, Sequence[CellTexts]]) -> str:
 
 
 def as_latex(tables: Mapping[str, Sequence[CellTexts]]) -> str:
-    """A `tabular` per environment, without columns that are empty; needs `booktabs`."""
+    """A `tabular` per environment, without empty columns; needs `booktabs`."""
     parts = []
     for environment, rows in tables.items():
         columns = _filled(rows)

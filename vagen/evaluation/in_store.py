@@ -1,8 +1,8 @@
-"""An evaluation by several processes, each with the rows of one model; what they share is a store.
+"""An evaluation by several processes, one per model, which share a store.
 
-Under the evaluation's URI lie, as in its folder, `rows/ENVIRONMENT/MODEL`, the answers as
-`journals/MODEL.jsonl`, and `evaluation.yaml`. A process that takes over from a killed one finds
-all answers but those of the last seconds.
+Its URI has, like a local folder, `rows/ENVIRONMENT/MODEL` and `evaluation.yaml`, and the answers as
+`journals/MODEL.jsonl`. A process that replaces a killed one finds all answers but those of the last
+seconds.
 """
 
 import json
@@ -39,29 +39,29 @@ from vagen.storage import Store, StoreAway, open_store
 from vagen.tracking import TrackingError
 
 SECONDS = 15.0
-"""How often answers are copied into the store."""
+"""Seconds between uploads of answers."""
 _TABLE = "-table"
-"""The process that has all rows: it asks for what budgets had left unplayed. No model's folder has
-such a name."""
+"""Journal of the process with all rows, which plays episodes that budgets left out. Not a model's
+folder name."""
 
 
 def evaluate_in_store(evaluation: str, infra: str, uri: str, model: str) -> Evaluated:
-    """Plays one model on every environment; or, when all have played, makes the table of them.
+    """Plays one model in every environment, or makes the table when all have played.
 
     Args:
         evaluation: The options, YAML. Each hosted model gets an equal share of its budgets.
-        infra: Where this happens, YAML.
-        uri: Of the evaluation, `file://` or `s3://`. What is there, or in this machine's folder
-            since the store was away, is not made again.
-        model: What the row is called; empty makes the table, and records it in MLflow.
+        infra: The infrastructure, YAML.
+        uri: URI of the evaluation, `file://` or `s3://`. Existing results there, or in this
+            machine's folder if the store was unavailable, are reused.
+        model: Name of the row; empty makes the table and records it in MLflow.
 
     Returns:
-        What was found, in a folder of this machine.
+        The results, in a local folder.
 
     Raises:
-        ConfigError, EndpointError: As `evaluate`; also a model with weights.
+        ConfigError, EndpointError: See `evaluate`; also for a model with weights.
         StorageError: The store cannot be used.
-        StoreAway: It does not answer; calling it again goes on.
+        StoreAway: It does not respond; a repeated call continues.
     """
     options = load_evaluation(parse_yaml(evaluation, "evaluation"))
     where = load_infra(parse_yaml(infra, "infra"))
@@ -83,17 +83,17 @@ def evaluate_in_store(evaluation: str, infra: str, uri: str, model: str) -> Eval
 
 
 def fetch_evaluation(uri: str, infra: InfraConfig, folder: Path) -> bool:
-    """Copies what a store has of an evaluation into a folder, which is then one of this machine.
+    """Downloads an evaluation from a store to a folder.
 
     Returns:
-        Whether there is one whose table was made.
+        Whether the store has an evaluation with a table.
     """
     place, name = split_uri(uri)
     store = open_store(place, infra.s3)
     content = store.read_file(f"{name}/{OPTIONS}")
     if content is None:
         return False
-    if not (folder / OPTIONS).exists():  # what an interruption has left is completed
+    if not (folder / OPTIONS).exists():  # otherwise complete an interrupted download
         options = load_evaluation(parse_yaml(content.decode(), uri))
         _fetch(store, name, folder, options.models)
         (folder / OPTIONS).write_bytes(content)
@@ -101,14 +101,14 @@ def fetch_evaluation(uri: str, infra: InfraConfig, folder: Path) -> bool:
 
 
 def for_pods(options: EvaluationConfig, secrets: Sequence[str]) -> EvaluationConfig:
-    """The options for another machine: what files of this one say is in them.
+    """The options for another machine, with the content of local files.
 
     Args:
-        options: What is evaluated.
-        secrets: Environment variables that tasks get from Secrets.
+        options: Options of the evaluation.
+        secrets: Environment variables of tasks from Secrets.
 
     Raises:
-        ConfigError: The other machine could not evaluate it; says what would be right.
+        ConfigError: Another machine could not run it; the message says what would be right.
     """
     for row in check_rows(options, _weights):
         entry = row.entry
@@ -138,7 +138,7 @@ def _weights(spec: str) -> str:
 
 
 def _alone(options: EvaluationConfig, label: str) -> EvaluationConfig:
-    """One model's part of an evaluation."""
+    """One model's part of the options."""
     entries = [entry for entry in options.models if entry.label == label]
     if not entries:
         raise ConfigError(f"the evaluation has no model {label!r}")
@@ -154,7 +154,7 @@ def _alone(options: EvaluationConfig, label: str) -> EvaluationConfig:
 def _record(
     store: Store, name: str, evaluated: Evaluated, options: EvaluationConfig, infra: InfraConfig
 ) -> None:
-    """Records what was found in MLflow; which runs it has there is in the store."""
+    """Records results in MLflow; the store keeps the ids of the MLflow runs."""
     place, key = evaluated.folder / FOLDER, f"{name}/{FOLDER}.json"
     for path, content in json.loads(store.read_file(key) or b"{}").items():
         (place / path).parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ def _record(
 
 
 def _fetch(store: Store, name: str, folder: Path, models: Sequence[ModelEntry]) -> None:
-    """Adds rows and answers of some models; the answers of all of them are one journal."""
+    """Downloads rows and answers of some models, and merges the answers into one journal."""
     places = [slug(entry.label) for entry in models]
     folder.mkdir(parents=True, exist_ok=True)
     for key in store.list(f"{name}/{ROWS}"):
@@ -188,7 +188,7 @@ def _fetch(store: Store, name: str, folder: Path, models: Sequence[ModelEntry]) 
 
 @contextmanager
 def _kept(store: Store, name: str, journal: Path) -> Iterator[None]:
-    """Copies a journal, which only grows, into a store: now and then, and at the end."""
+    """Uploads a growing journal to a store at intervals and at the end."""
     ended, sent = threading.Event(), 0
 
     def send() -> None:

@@ -1,9 +1,8 @@
-"""What hosted models have answered, line by line: nothing that is in it is asked for again.
+"""Journal of hosted models' answers, which are never requested again.
 
-A line is one answer, or one failure of the endpoint, under the environment, the episode (level and
-attempt), the turn, the model and the digest of the request. An evaluation that goes on plays its
-episodes again from the start: environments are deterministic, so that each request is found here
-until the one at which it stopped.
+Each line is an answer, or a failure of the endpoint, with the environment, the episode (level and
+attempt), the turn, the model and the digest of the request. A resumed evaluation replays its
+episodes: environments are deterministic, so every earlier request is found here.
 """
 
 import fcntl
@@ -21,41 +20,41 @@ from vagen.clients.chat import Body, ChatReply, TokenUsage
 
 
 class JournalError(ValueError):
-    """A journal that cannot be used: says where, and what would be right."""
+    """A journal that cannot be used; the message says where, and what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Which request it is."""
+    """Identifies a request."""
 
     environment: str
-    """Its name in the evaluation."""
+    """Name of the environment in the evaluation."""
     episode: str
-    """Level and attempt: the trajectory's id."""
+    """Level and attempt: the id of the trajectory."""
     turn: int
     model: str
-    """The specification."""
+    """The model's specification."""
     prompt: str
     """SHA-256 of the request."""
 
 
 def prompt_digest(body: Body) -> str:
-    """SHA-256 of all that is asked, images and sampling included."""
+    """SHA-256 of the whole request, with images and sampling options."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 class Journal:
-    """An append-only file of one evaluation, which one process at a time writes."""
+    """An append-only file of one evaluation, with one writing process."""
 
     def __init__(self, path: Path, *, retry_failures: bool = False) -> None:
-        """Opens it and reads what is there; a line that a kill has cut is taken off.
+        """Opens and reads the file; removes a last line truncated by a kill.
 
         Args:
-            path: The file; made if it is not there.
-            retry_failures: Forgets the failures in it, so that they are asked for again.
+            path: The file, created if missing.
+            retry_failures: Whether to drop failures, so that they are retried.
 
         Raises:
-            JournalError: Another process writes it, or a line is none.
+            JournalError: Another process writes it, or a line is invalid.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
@@ -79,16 +78,16 @@ class Journal:
                 self._keep(key, ChatReply.from_dict(entry["reply"]))
 
     def get(self, key: Key) -> ChatReply | str | None:
-        """The answer to a request, or how it failed; None if it was never asked."""
+        """The answer to a request, or its failure; None if there was no such request."""
         return self._found.get(astuple(key))
 
     def put(self, key: Key, reply: ChatReply, seconds: float) -> None:
-        """Keeps an answer."""
+        """Stores an answer."""
         self._keep(key, reply)
         self._write(key, seconds, reply=reply.to_dict())
 
     def put_failure(self, key: Key, failure: str, seconds: float) -> None:
-        """Keeps that there is none."""
+        """Stores a failure."""
         self._found[astuple(key)] = failure
         self._write(key, seconds, failure=failure)
 

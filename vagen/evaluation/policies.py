@@ -1,4 +1,4 @@
-"""Who plays, beside models with weights here: hosted models, and policies that are scripts."""
+"""Policies besides models with local weights: hosted models and scripts."""
 
 import time
 from collections import Counter
@@ -18,17 +18,17 @@ from vagen.rollout.types import Generation, Sampling, Trajectory
 from vagen.service import Environments
 
 LEVELS = 32
-"""Training levels on which the answers of `random` and `blind` are found."""
+"""Number of training levels for the answers of `random` and `blind`."""
 CANDIDATES = 12
-"""Answers that `blind` chooses from, those that the expert gives most."""
+"""Number of frequent expert answers that `blind` chooses from."""
 
 
 class EndpointFailure(Exception):
-    """The endpoint had no answer: its episode is not the model's failure, and is not counted."""
+    """The endpoint had no answer; the episode does not count as the model's failure."""
 
 
 class HostedPolicy:
-    """A hosted model; what it has answered before is read from the journal."""
+    """A hosted model; reuses answers in the journal."""
 
     def __init__(
         self,
@@ -41,38 +41,38 @@ class HostedPolicy:
         budget: Budget,
         price: Price | None,
     ) -> None:
-        """Prepares it; nothing is asked yet.
+        """Prepares it without requests.
 
         Args:
             environment: Name in the evaluation.
             spec: The model's specification.
-            chat: Asks it.
-            make_body: Makes a request of messages and sampling.
-            journal: Of the evaluation.
-            budget: What is left of it.
-            price: Of the model; None if it is not known.
+            chat: Client of the model.
+            make_body: Creates a request from messages and sampling options.
+            journal: Journal of the evaluation.
+            budget: Remaining budget.
+            price: Price of the model; None if unknown.
         """
         self.transcript = Transcript()
         self.forms: Counter[str] = Counter()
-        """Answers by form (`ChatReply.form`)."""
+        """Number of answers by form (`ChatReply.form`)."""
         self.reasoned = 0
-        """Answers of which the endpoint told reasoning apart."""
+        """Number of answers with separate reasoning."""
         self.tokens = TokenUsage()
-        """Of all answers, those from the journal included."""
+        """Tokens of all answers, including those from the journal."""
         self._environment, self._spec = environment, spec
         self._chat, self._make_body = chat, make_body
         self._journal, self._budget, self._price = journal, budget, price
         self._turns: Counter[str] = Counter()
         self._scale: float | None = None
-        """Tokens of prompts as a share of what was guessed, the largest so far."""
+        """Largest ratio of actual to estimated prompt tokens so far."""
 
     async def generate(
         self, *, request_id: str, prompt_ids: list[int], images: list[Any], sampling: Sampling
     ) -> Generation:
-        """See `Policy`; ids are those of a `Transcript`, log-probabilities are 0.
+        """See `Policy`; ids are of a `Transcript`, log-probabilities are 0.
 
         Raises:
-            EndpointFailure: There is no answer.
+            EndpointFailure: The endpoint has no answer.
             BudgetSpent: There must be none any more.
         """
         body = self._make_body(self.transcript.messages(prompt_ids, images), sampling)
@@ -95,7 +95,7 @@ class HostedPolicy:
         return Generation(ids, [0.0] * len(ids), "length" if cut else "stop")
 
     def release(self, request_id: str) -> None:
-        """Nothing is kept for a row."""
+        """Does nothing."""
 
     def _learn(self, body: Body, reply: ChatReply) -> None:
         if reply.tokens.input:
@@ -123,7 +123,7 @@ class HostedPolicy:
 
 
 _MARGIN = 1.2
-"""By how much a prompt may have more tokens than those before it made expect."""
+"""Margin for prompts with a larger ratio of actual to estimated tokens."""
 
 
 def _prompt_tokens(body: Body) -> float:
@@ -135,14 +135,14 @@ def _longest(body: Body) -> int:
 
 
 class ScriptedPolicy:
-    """Gives answers that are written beforehand, each drawn by the turn's seed."""
+    """Returns fixed answers, each drawn with the turn's seed."""
 
     def __init__(self, answers: Mapping[str, Sequence[str]], config_of: Mapping[str, str]) -> None:
-        """Prepares it.
+        """Prepares the policy.
 
         Args:
-            answers: What may be said, by environment id.
-            config_of: Environment id of each trajectory.
+            answers: Possible answers by environment id.
+            config_of: Returns the environment id of a trajectory.
         """
         self.transcript = Transcript()
         self._answers, self._config_of = answers, config_of
@@ -150,28 +150,28 @@ class ScriptedPolicy:
     async def generate(
         self, *, request_id: str, prompt_ids: list[int], images: list[Any], sampling: Sampling
     ) -> Generation:
-        """See `Policy`; ids are those of a `Transcript`, log-probabilities are 0."""
+        """See `Policy`; ids are of a `Transcript`, log-probabilities are 0."""
         episode, _, _ = request_id.rpartition("/")
         said = Random(sampling.seed).choice(self._answers[self._config_of[episode]])
         ids = [*self.transcript.ids(said), self.transcript.eos_id]
         return Generation(ids, [0.0] * len(ids), "stop")
 
     def release(self, request_id: str) -> None:
-        """Nothing is kept for a row."""
+        """Does nothing."""
 
 
 def scripted_answers(
     config: ExperimentConfig, places: Environments, *, blind: bool
 ) -> dict[str, list[str]]:
-    """What `random` may say in each environment, or what `blind` always says.
+    """Answers of `random`, or the constant answer of `blind`, by environment.
 
-    Both are found on training levels: `random` draws from all that the expert says there; `blind`
-    is the one of its most frequent answers that wins most of them, and of equals earns most.
+    Both come from training levels: `random` draws from all answers of the expert; `blind` is the
+    one of its most frequent answers with the highest success, then the highest reward.
 
     Args:
         config: The experiment.
         places: Where environments run.
-        blind: Which of the two.
+        blind: Whether to return the answer of `blind`.
 
     Raises:
         ConfigError: An environment has no expert.
@@ -206,10 +206,10 @@ def scripted_answers(
 
 
 def check_expert(env_name: str) -> None:
-    """Refuses an environment without an expert.
+    """Checks that an environment has an expert.
 
     Raises:
-        ConfigError: It has none.
+        ConfigError: It has no expert.
     """
     from vagen.config.base import ConfigError
 

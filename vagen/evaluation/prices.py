@@ -1,4 +1,4 @@
-"""What tokens cost, and the stop before it is too much."""
+"""Prices of tokens, and a limit of costs."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,25 +15,25 @@ from vagen.config.layers import from_one_place
 from vagen.config.yaml_io import Document, read_yaml
 
 _UNIT = 1_000_000
-"""Tokens that a price is for."""
+"""Number of tokens per price."""
 _VENDORS = {"openai": ("openai", "openai-responses"), "together_ai": ("together",)}
-"""What LiteLLM's vendors are called in specifications, where it is not the same."""
+"""Vendor names of LiteLLM where they differ from specifications."""
 
 
 class Price(Section):
-    """Of one model, per million tokens."""
+    """Prices of one model, per million tokens."""
 
     input: float = Field(ge=0.0)
-    """Tokens of prompts, those of images included."""
+    """Prompt tokens, including images."""
     output: float = Field(ge=0.0)
-    """Tokens of answers, those of hidden reasoning included."""
+    """Output tokens, including hidden reasoning."""
     cached_input: float | None = Field(default=None, ge=0.0)
-    """Tokens of prompts that came from the endpoint's cache; null is `input`."""
+    """Prompt tokens from the endpoint's cache; null is `input`."""
     image: float | None = Field(default=None, ge=0.0)
-    """Tokens of images, where the endpoint tells them apart; null is `input`."""
+    """Image tokens, where the endpoint reports them; null is `input`."""
 
     def of(self, tokens: TokenUsage) -> float:
-        """What tokens cost."""
+        """Cost of tokens."""
         cached = self.input if self.cached_input is None else self.cached_input
         image = self.input if self.image is None else self.image
         text = max(tokens.input - tokens.cached - tokens.image, 0)
@@ -47,25 +47,25 @@ class Price(Section):
 
 
 class Prices(Section):
-    """A file of prices, which its owner keeps."""
+    """A file of prices."""
 
     version: str
-    """Of the prices, e.g. the day on which they were looked up; tables say it."""
+    """Version of the prices, e.g. their date; shown in tables."""
     currency: str = "USD"
-    """Its sign."""
+    """Currency symbol or code."""
     models: dict[str, Price]
-    """By specification (`openai:gpt-x`), with or without the address after `@`."""
+    """Prices by specification (`openai:gpt-x`), with or without the address after `@`."""
 
     def price(self, model: str) -> Price | None:
-        """Of a model, by its specification; None if the file has none."""
+        """Price of a specification; None if the file has none."""
         return self.models.get(model) or self.models.get(model.partition("@http")[0])
 
 
 def load_prices(source: str | dict[str, Any] | None) -> Prices:
-    """The price file, or what would be in it; without one there are no prices.
+    """Reads the price file or its content; empty for None.
 
     Raises:
-        ConfigError: It cannot be used; names the line.
+        ConfigError: It is invalid; the message names the line.
     """
     if source is None:
         return Prices(version="none", models={})
@@ -76,10 +76,10 @@ def load_prices(source: str | dict[str, Any] | None) -> Prices:
 
 
 def prices_file(path: str) -> Document:
-    """What is in it, unchecked.
+    """Content of the price file, unchecked.
 
     Raises:
-        ConfigError: It is not there, or no YAML.
+        ConfigError: It does not exist, or is not YAML.
     """
     if not Path(path).is_file():
         raise ConfigError(f"there is no price file {path}")
@@ -87,7 +87,7 @@ def prices_file(path: str) -> Document:
 
 
 def _prices_of_litellm() -> Prices:
-    """What LiteLLM knows: its `anthropic/x` is `anthropic:x` here, and `litellm:anthropic/x`."""
+    """LiteLLM's prices; its `anthropic/x` is `anthropic:x` here, and `litellm:anthropic/x`."""
     import importlib.metadata
 
     from vagen.clients.vendors import litellm
@@ -112,12 +112,12 @@ def _prices_of_litellm() -> Prices:
 
 
 class BudgetExceeded(Exception):
-    """The next request might cost more than there is left; nothing is wrong."""
+    """The next request might exceed the budget."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """What an evaluation may cost, all its rows together."""
+    """The budget of an evaluation, shared by all rows."""
 
     max_cost: float | None = None
     max_tokens: int | None = None
@@ -128,17 +128,17 @@ class Budget:
     _next: int = 0
 
     async def reserve(self, most: Callable[[], TokenUsage], price: Price | None) -> int:
-        """Sets aside what a request may take; waits where those under way leave too little.
+        """Reserves the cost of a request; waits while pending requests reserve too much.
 
         Args:
-            most: Tells what it may take at most, as far as is known at the time.
-            price: Of the model.
+            most: Returns the request's maximum usage as currently estimated.
+            price: Price of the model.
 
         Returns:
-            What `settle` is called with.
+            Argument for `settle`.
 
         Raises:
-            BudgetSpent: There is not so much left.
+            BudgetSpent: The budget is too small.
         """
         while True:
             tokens = most()
@@ -156,7 +156,7 @@ class Budget:
         return self._next
 
     def settle(self, reservation: int) -> None:
-        """The request is over, and what it took was added."""
+        """Releases the reservation of a finished request, after `add`."""
         del self._reserved[reservation]
         waiting, self._waiting = self._waiting, []
         for future in waiting:
@@ -169,6 +169,6 @@ class Budget:
         )
 
     def add(self, tokens: TokenUsage, price: Price | None) -> None:
-        """Adds what was taken."""
+        """Adds actual usage."""
         self.cost += price.of(tokens) if price else 0.0
         self.tokens += tokens.total

@@ -1,4 +1,4 @@
-"""An evaluation in MLflow: a run for each row, all of them below one run with the table."""
+"""Records an evaluation in MLflow: a child run per row, and a parent run with the table."""
 
 import hashlib
 from dataclasses import asdict
@@ -15,18 +15,18 @@ from vagen.storage import read_manifest
 from vagen.tracking import Tracker
 
 FOLDER = "mlflow"
-"""Of the evaluation: which MLflow runs it has, by row and digest, and what they still lack."""
+"""File of the evaluation with its MLflow runs by row and digest, and what they lack."""
 DONE = "done"
 
 
 def record(evaluated: Evaluated, options: EvaluationConfig, infra: InfraConfig) -> None:
-    """Records what was found, among the trainings of the same project.
+    """Records results next to the trainings of the same project.
 
-    A row that is recorded is left alone; one that was played anew becomes another run. Its levels
-    are the run's data set: rows whose data sets have the same digest played the same levels.
+    Skips recorded rows; a replayed row becomes a new run. Its levels are the run's data set: rows
+    with equal digests of data sets played the same levels.
 
     Raises:
-        TrackingError: MLflow cannot be reached; calling it again goes on.
+        TrackingError: MLflow cannot be reached; a repeated call continues.
     """
     place = evaluated.folder / FOLDER
     project = evaluated.rows[0].config.trainer.project_name
@@ -87,7 +87,7 @@ def _open(
     about: str,
     parent: str | None = None,
 ) -> Tracker:
-    """The MLflow run that a folder stands for."""
+    """The MLflow run of a folder."""
     output_dir, uri = Path(infra.output_dir), infra.mlflow_tracking_uri
     file = place / layout.MLFLOW_RUN
     if file.exists():

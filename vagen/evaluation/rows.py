@@ -1,4 +1,4 @@
-"""One row: one model's episodes on the levels of one experiment, judged and committed."""
+"""Plays one row: one model's episodes on the levels of one experiment, judged and committed."""
 
 import asyncio
 import hashlib
@@ -51,23 +51,23 @@ class PlayedRow:
     trajectories: list[Trajectory] = field(default_factory=list)
     images: dict[str, bytes] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    """Episodes that the endpoint failed in, by id, with the reason."""
+    """Episodes in which the endpoint failed, by id, with the reason."""
     unplayed: list[str] = field(default_factory=list)
-    """Episodes that the budget left no room for, by id."""
+    """Ids of episodes that did not fit into the budget."""
     forms: dict[str, int] = field(default_factory=dict)
-    """Answers of a hosted model that were no plain text, by form."""
+    """Number of answers other than plain text of a hosted model, by form."""
     tokens: TokenUsage | None = None
-    """Of all answers of a hosted model."""
+    """Tokens of all answers of a hosted model."""
     advice: str = ""
-    """Why so few answers of a hosted model have the layout, and what helps; empty if they have."""
+    """Why few answers of a hosted model have the layout, and what helps; empty if most have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRow:
-    """What is to be played."""
+    """One model in one environment."""
 
     environment: str
-    """Its name in the evaluation."""
+    """Name of the environment in the evaluation."""
     config: ExperimentConfig
     entry: ModelEntry
     folder: Path
@@ -76,13 +76,13 @@ class EvaluationRow:
 
     @property
     def hosted(self) -> Hosted | None:
-        """The hosted model, if it is one."""
+        """The hosted model; None for other models."""
         return None if self.entry.model in SCRIPTED else parse_spec(self.entry.model)
 
 
 @dataclass(slots=True)
 class EvaluationContext:
-    """What the rows of an evaluation share."""
+    """Shared state of an evaluation's rows."""
 
     options: EvaluationConfig
     infra: InfraConfig
@@ -90,13 +90,13 @@ class EvaluationContext:
     prices: Prices
     budget: Budget
     unreachable: dict[str, str] = field(default_factory=dict)
-    """Hosted models at whose address nothing answers, with the reason."""
+    """Hosted models whose address does not respond, with the reason."""
 
     def play(self, row: EvaluationRow) -> None:
-        """Plays a row and commits it, in the place of what was there.
+        """Plays a row and commits it, replacing an earlier result.
 
         Raises:
-            EndpointError: The endpoint refuses the key, or does not know the model.
+            EndpointError: The endpoint rejects the key, or does not know the model.
         """
         split, count, attempts = self.options.levels, self.options.count, self.options.attempts
         config = judged(row.config, attempts)
@@ -125,8 +125,8 @@ class EvaluationContext:
         self._commit(row, config, played, len(specs) // attempts, facts)
 
     def digest(self, row: EvaluationRow) -> str:
-        """Of all that decides what a row shows: while it is the same, the row need not be played
-        again.
+        """Digest of everything that determines a row's result; a row with the same digest is
+        reused.
         """
         options = endpoint_options(self.options.endpoint, row.entry.endpoint, row.entry.label)
         decides = {
@@ -246,7 +246,7 @@ class EvaluationContext:
         trajectories = played.trajectories
         metrics = episode_metrics(trajectories, split)
         metrics |= score(config, trajectories, cache=cache_folder(self.infra))
-        metrics.pop(f"{split}/response_length", None)  # of characters
+        metrics.pop(f"{split}/response_length", None)  # in characters
         batch = TrajectoryBatch(
             trajectories=trajectories,
             images=played.images,
@@ -280,12 +280,12 @@ class EvaluationContext:
 def layout_advice(
     config: ExperimentConfig, trajectories: Sequence[Trajectory], reasoned: int
 ) -> str:
-    """Why most answers lack the tags of their reasoning, and what helps; empty if they have them.
+    """Why most answers lack the reasoning tags, and what helps; empty if they have them.
 
     Args:
         config: The experiment.
         trajectories: The episodes of a hosted model.
-        reasoned: Answers of which the endpoint told reasoning apart.
+        reasoned: Number of answers with separate reasoning.
     """
     for config_id, spec in config.envs.items():
         options = parse_env_config(spec.env_name, spec.env_config)
@@ -313,7 +313,7 @@ def layout_advice(
 
 
 async def unreachable(chat: Chat) -> str:
-    """Why nothing answers at the address of a hosted model; empty if something does."""
+    """Why the address of a hosted model does not respond; empty if it does."""
     try:
         await chat.probe()
     except NoAnswerError as error:
@@ -324,7 +324,7 @@ async def unreachable(chat: Chat) -> str:
 
 
 def judged(config: ExperimentConfig, attempts: int) -> ExperimentConfig:
-    """The experiment with so many attempts at a level, whose texts are judged in every turn."""
+    """The experiment with this number of attempts per level, and every turn judged."""
     rollout = config.actor_rollout_ref.rollout
     val = rollout.val_kwargs.model_copy(update={"n": attempts})
     rollout = rollout.model_copy(update={"val_kwargs": val})

@@ -1,7 +1,7 @@
-"""What `--model` means: which policy plays.
+"""Specifications of policies for `--model`.
 
-`expert`, `random`, `blind`; `VENDOR:MODEL` or `VENDOR:MODEL@ADDRESS` is a hosted model; anything
-else is a run, a model's directory or a hub id.
+`expert`, `random`, `blind`; `VENDOR:MODEL` or `VENDOR:MODEL@ADDRESS` for a hosted model; otherwise
+a run, a model directory or a hub id.
 """
 
 import re
@@ -24,17 +24,17 @@ SCRIPTED = {
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """Who hosts models."""
+    """A host of models."""
 
     prefix: str | None
-    """What LiteLLM puts before the model's name; None is a plain OpenAI-compatible endpoint."""
+    """LiteLLM's prefix of model names; None for a plain OpenAI-compatible endpoint."""
     api_key_env: str | None
     address: str | None = None
-    """Where it is if no address is given; None leaves that to LiteLLM."""
+    """Default address; None leaves it to LiteLLM."""
     limit_name: str = "max_tokens"
-    """How it calls the most tokens of an answer."""
+    """Parameter name of the token limit."""
     per_customer: bool = False
-    """Whether it has an address for each customer: one that is given is still the vendor's."""
+    """Whether each customer has an address, so that a given one still belongs to the vendor."""
 
 
 VENDORS = {
@@ -59,34 +59,35 @@ class Hosted:
 
     vendor: Vendor
     model: str
-    """Its name there."""
+    """The vendor's name of the model."""
     address: str | None
 
     @property
     def elsewhere(self) -> bool:
-        """Whether its address is somebody else's than the vendor's."""
+        """Whether its address does not belong to the vendor."""
         vendor = self.vendor
         return not vendor.per_customer and self.address not in (None, vendor.address)
 
     @property
     def limit_name(self) -> str:
-        """How the endpoint calls the most tokens of an answer; a server of one's own as ever."""
+        """The endpoint's parameter name of the token limit; `max_tokens` for other servers."""
         return "max_tokens" if self.elsewhere else self.vendor.limit_name
 
     @property
     def name(self) -> str:
-        """What a request calls the model."""
+        """Name of the model in requests."""
         return f"{self.vendor.prefix or ''}{self.model}"
 
     def key_variable(self, options: EndpointConfig) -> str | None:
-        """Environment variable of its key; a vendor's goes to no address of somebody else."""
+        """Environment variable of its key; a vendor's key is not sent to other addresses."""
         return options.api_key_env or (None if self.elsewhere else self.vendor.api_key_env)
 
     def chat(self, options: EndpointConfig, spec: str) -> Chat:
-        """What asks it.
+        """A client of the model.
 
         Raises:
-            EndpointError: Its key is not in the environment, or its library is not installed.
+            EndpointError: Its key's environment variable is not set, or its library is not
+                installed.
         """
         where = self.address or f"the vendor of {spec}"
         place = ConfigLocation(where, self.model, "eval.endpoint", self.key_variable(options))
@@ -97,10 +98,10 @@ class Hosted:
 
 
 def parse_spec(spec: str) -> Hosted | None:
-    """The hosted model that a specification means; None if it means none.
+    """The hosted model of a specification; None for other policies.
 
     Raises:
-        ConfigError: It looks like one, and the vendor is unknown or the model has no name.
+        ConfigError: The vendor is unknown or the model has no name.
     """
     found = _HOSTED.match(spec)
     if found is None:
@@ -117,7 +118,7 @@ def parse_spec(spec: str) -> Hosted | None:
 
 
 def endpoint_options(common: EndpointConfig, own: dict[str, Any], label: str) -> EndpointConfig:
-    """The options of one model: its own over those of all."""
+    """The options of one model: its own override the common ones."""
     from vagen.config.errors import validate
 
     place = f"models: endpoint of {label}"

@@ -1,4 +1,4 @@
-"""What the rows of an evaluation say: success and how sure it is, costs, world model."""
+"""The table of an evaluation: success with uncertainty, costs, world-model scores."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,76 +18,75 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Mean difference of success from the baseline's, over the levels that both have played."""
+    """Mean difference of success from the baseline's, on the levels that both have played."""
 
     gain: float
     ci95: Interval
     levels: int
     levels_needed: int | None
-    """Levels that would tell the two apart, if they differ as much as they seem to."""
+    """Number of levels to detect the observed difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One model on one environment. What is not known is None."""
+    """One model in one environment. Unknown values are None."""
 
     environment: str
     model: str
-    """What the row is called."""
+    """Name of the row."""
     spec: str
     levels: int
     episodes: int
-    """Those that count."""
+    """Number of episodes that count."""
     success: float | None
-    """Mean over levels of the share of attempts that succeeded."""
+    """Mean over levels of the success rate of attempts."""
     ci95: Interval | None
     pass_at: dict[str, float]
     pass_at_ci95: dict[str, Interval]
     pass_all: dict[str, float]
     pass_all_ci95: dict[str, Interval]
     against: Gain | None
-    """None of the baseline itself."""
+    """Gain over the baseline; None for the baseline itself."""
     turns: float | None
     format_correct: float | None
-    """Share of turns."""
+    """Share of turns in the right layout."""
     invalid: float | None
-    """Share of turns whose actions could not be read."""
+    """Share of turns with actions that could not be parsed."""
     observation: float | None
-    """Mean score of what the agent said it sees, of the turns in the right format."""
+    """Mean score of the agent's descriptions, over turns in the right layout."""
     prediction: float | None
-    """The same of what it predicted."""
+    """Mean score of the agent's predictions, likewise."""
     tokens: TokenUsage | None
-    """Of all requests, those of failed episodes included; None of a model that is not hosted."""
+    """Tokens of all requests, including failed episodes; None for a model that is not hosted."""
     cost: float | None
     cost_per_solved: float | None
     failed: int
-    """Episodes that are no fault of the model: endpoint or environment failed. They do not count.
-    """
+    """Number of episodes that failed for other reasons than the model; they do not count."""
     unplayed: int
-    """Episodes that the budget left no room for."""
+    """Number of episodes that did not fit into the budget."""
     forms: dict[str, int] = field(default_factory=dict)
-    """Answers that were no plain text, by form."""
+    """Number of answers other than plain text, by form."""
     remark: str = ""
-    """Why episodes failed, and why answers have no layout; empty if neither is so."""
+    """Why episodes failed or answers lack the layout; otherwise empty."""
     report: str = ""
-    """Its episodes as a page, beside the table."""
+    """Path of the page with its episodes, relative to the table."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able form."""
+        """JSON-serialisable form."""
         return asdict(self)
 
 
 def read_line(
     folder: Path, environment: str, label: str, prices: Prices, baseline: Mapping[str, float] | None
 ) -> Line:
-    """The line of a committed row.
+    """Table line of a committed row.
 
     Args:
-        folder: Of the row.
-        environment: Its name in the evaluation.
-        label: What the row is called.
-        prices: Of hosted models.
-        baseline: Success by level of the row it is compared with; None compares with none.
+        folder: Folder of the row.
+        environment: Name of the environment in the evaluation.
+        label: Name of the row.
+        prices: Prices of hosted models.
+        baseline: Success by level of the baseline; None for no comparison.
     """
     results, payload = read_results(folder), read_manifest(folder).payload
     metrics, split, by_level = payload["metrics"], results["split"], results["by_level"]
@@ -133,7 +132,7 @@ def read_line(
 
 
 def gain_over(baseline: Mapping[str, float], candidate: Mapping[str, float]) -> Gain | None:
-    """The difference over the levels that both have; None if there are none."""
+    """The difference on common levels; None if there are none."""
     both = sorted(baseline.keys() & candidate.keys())
     if not both:
         return None
@@ -163,7 +162,7 @@ COLUMNS: tuple[str, ...] = (
 
 
 def cells(line: Line, attempts: int, currency: str) -> dict[str, str]:
-    """A line as text, by column; what is not known is empty."""
+    """A line as text by column; empty for unknown values."""
     against = line.against
     found = dict(
         zip(
@@ -197,17 +196,17 @@ def cells(line: Line, attempts: int, currency: str) -> dict[str, str]:
 
 
 def ranked(lines: Sequence[Line]) -> list[Line]:
-    """Best first."""
+    """Lines sorted by success, best first."""
     return sorted(lines, key=lambda line: (-(line.success or 0.0), line.model))
 
 
 def number(value: float | None, form: str = ".3f", unit: str = "") -> str:
-    """A number as a cell's text; empty if it is not known."""
+    """A number as text; empty if unknown."""
     return "" if value is None else f"{value:{form}}{unit}"
 
 
 def interval(found: Interval | None) -> str:
-    """An interval as a cell's text; empty if there is none."""
+    """An interval as text; empty if there is none."""
     return "" if found is None else f"[{found[0]:.3f}, {found[1]:.3f}]"
 
 

@@ -1,8 +1,8 @@
-"""A conversation with a hosted model, as the episode runner builds it: ids that read as messages.
+"""A conversation with a hosted model as ids that can be converted back to messages.
 
-A hosted model has no tokenizer here. Its transcript has an id per character and one for each mark
-(the header of a message, its end, an image), so that the same runner, contexts and limits of turns
-serve it, and what was built turn by turn is read back as messages.
+A hosted model has no local tokenizer. Its transcript has an id per character and per mark (header
+of a message, its end, an image), so that the same runner, contexts and turn limits work, and the
+result of several turns can be converted to messages.
 """
 
 import base64
@@ -26,15 +26,15 @@ _ROLES = ("system", "user", "assistant")
 _END, _IMAGE = "<|end|>", "<|image|>"
 _MARKS = [*(f"<|{role}|>" for role in _ROLES), _END, _IMAGE]
 _FIRST = 0x110000
-"""The first integer that is no character."""
+"""First id that is not a character."""
 _IDS = {mark: _FIRST + i for i, mark in enumerate(_MARKS)}
 _SPLIT = re.compile("(" + "|".join(map(re.escape, _MARKS)) + ")")
 LIMITLESS = 1 << 40
-"""Characters of a transcript: hosted models have limits of their own, in tokens of their own."""
+"""Character limit of a transcript; hosted models have their own limits in tokens."""
 
 
 class _Tokenizer:
-    """What `ChatRenderer` and the viewer ask of a tokenizer."""
+    """The tokenizer interface that `ChatRenderer` and the viewer use."""
 
     all_special_tokens = _MARKS
 
@@ -57,7 +57,7 @@ class _Tokenizer:
         tokenize: bool = False,
         add_generation_prompt: bool,
     ) -> str:
-        """Messages between their marks."""
+        """Concatenates messages with marks."""
         parts = []
         for message in messages:
             content = message["content"]
@@ -69,7 +69,7 @@ class _Tokenizer:
 
 @dataclass(slots=True)
 class Transcript:
-    """Stands where a model's processor would (`ChatProcessor`)."""
+    """Replaces a model's processor (`ChatProcessor`)."""
 
     tokenizer: Any = field(default_factory=_Tokenizer)
     image_token_id: int | None = _IDS[_IMAGE]
@@ -77,7 +77,7 @@ class Transcript:
     eos_id: int = _IDS[_END]
 
     def image_grid(self, size: tuple[int, int]) -> tuple[int, int, int]:
-        """One place, whatever its size."""
+        """One token for any size."""
         return (1, 1, 1)
 
     def image_length(self, grid: Any) -> int:
@@ -85,19 +85,20 @@ class Transcript:
         return 1
 
     def fitted(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The frame itself: an endpoint scales it as its model needs it."""
+        """The frame itself, since an endpoint scales it."""
         return frame
 
     def ids(self, answer: str) -> list[int]:
-        """Ids of an answer, which is text whatever it looks like."""
+        """Ids of an answer as plain text."""
         return [*map(ord, answer)]
 
     def messages(self, ids: Sequence[int], images: Sequence[Any]) -> list[dict[str, Any]]:
-        """The messages of a prompt that ends with the header of the answer.
+        """Converts a prompt that ends with the header of the answer to messages.
 
         Returns:
             `role` and `content`: text, or parts of type `text` and `image`, whose `image` is the
-            next of `images`.
+            next
+                of `images`.
         """
         frames, found = iter(images), list[dict[str, Any]]()
         parts: list[dict[str, Any]] = []
@@ -127,7 +128,7 @@ def _content(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
 
 
 def without_token_limits(config: ExperimentConfig) -> ExperimentConfig:
-    """The experiment for transcripts: turns are limited, and the tokens of each answer."""
+    """The experiment for transcripts, without token limits other than that of each answer."""
     limits = {"max_prompt_length": LIMITLESS, "max_trajectory_length": LIMITLESS}
     return config.model_copy(update={"data": config.data.model_copy(update=limits)})
 
@@ -138,13 +139,13 @@ def request_body(
     messages: Sequence[dict[str, Any]],
     sampling: Sampling,
 ) -> Body:
-    """The request for the next answer.
+    """Creates the request for the next answer.
 
     Args:
-        options: The endpoint's.
-        hosted: Who is asked.
-        messages: As `Transcript.messages` gives them.
-        sampling: The experiment's.
+        options: Options of the endpoint.
+        hosted: The model.
+        messages: Result of `Transcript.messages`.
+        sampling: Sampling options of the experiment.
     """
     temperature = sampling.temperature if options.temperature is None else options.temperature
     body: Body = {

@@ -1,1 +1,1 @@
-"""How a pipeline's step reaches its stage: in its own process, or in the run's Ray cluster."""
+"""Runs stages for pipeline steps, in the step's process or in the run's Ray cluster."""

@@ -1,7 +1,7 @@
-"""A run's resident actor: one detached process of the Ray cluster that holds the run's engine.
+"""A run's resident actor: a detached process in the Ray cluster that holds the run's engine.
 
-It outlives the jobs that ask it. If a job dies, its stage is finished all the same, and the next
-job finds it committed. The actor performs one stage at a time, so two attempts never overlap.
+It outlives the jobs that call it. If a job dies, its stage is still finished, and the next job
+finds it committed. The actor runs one stage at a time, so two attempts never overlap.
 """
 
 import os
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 NAMESPACE = "vagen"
 CHUNK = 1 << 20
-"""Bytes of its output that are copied at once."""
+"""Maximum bytes of output per copy."""
 
 
 class ResidentActor:
-    """The actor's code: the run is opened for the first stage, and held until the process ends."""
+    """The actor: opens the run for the first stage, and keeps it until the process ends."""
 
     def __init__(self, run: str) -> None:
         self._uri = run
@@ -36,17 +36,17 @@ class ResidentActor:
         self._held = ExitStack()
 
     def output(self) -> tuple[str, str, int]:
-        """Where this process prints: id of its node, file there, and its size now in bytes."""
+        """Location of this process's output: id of its node, file, and current size in bytes."""
         path = os.readlink("/proc/self/fd/2")
         return ray.get_runtime_context().get_node_id(), path, Path(path).stat().st_size
 
     def read(self, path: str, position: int) -> bytes:
-        """As `read_lines`, of what this process prints."""
+        """`read_lines` for this process's output."""
         return read_lines(path, position)
 
     def perform(self, stage: str, arguments: dict[str, Any]) -> StepOutcome:
-        """Performs a stage; every failure is an answer too."""
-        # Loads torch, which only this process needs, and not the job that asks it.
+        """Runs a stage; returns failures as outcomes too."""
+        # Imports torch, which the calling job does not need.
         from vagen.launch.here import perform
 
         try:
@@ -59,7 +59,7 @@ class ResidentActor:
 
     def _opened(self) -> "Run":
         if self._run is None:
-            # As with torch: the job that asks loads neither environments nor their libraries.
+            # Imports environments and their libraries, which the calling job does not need.
             from vagen.run.run import Run
 
             run = Run.open(self._uri)
@@ -78,11 +78,11 @@ def read_lines(path: str, position: int) -> bytes:
 
 
 def attach(run: str, environment: dict[str, str]) -> Any:
-    """The resident actor of a run; started if there is none.
+    """Gets or starts the resident actor of a run.
 
     Args:
-        run: URI of the run; the actor's name.
-        environment: Variables of its process and of those that it starts.
+        run: URI of the run, which is the actor's name.
+        environment: Environment variables of its process and its children.
     """
     return (
         ray.remote(ResidentActor)
@@ -92,7 +92,7 @@ def attach(run: str, environment: dict[str, str]) -> Any:
             lifetime="detached",
             get_if_exists=True,
             num_cpus=1,
-            # Restarted by Ray, it would begin anew with nobody knowing; the next job does that.
+            # The next job starts a new one; Ray would restart it unnoticed, without state.
             max_restarts=0,
             runtime_env={"env_vars": environment},
         )
@@ -101,7 +101,7 @@ def attach(run: str, environment: dict[str, str]) -> Any:
 
 
 def kind_of(error: BaseException) -> FailureKind:
-    """Whose fault an error is: of a stage's own error, its cause decides."""
+    """Kind of an error, which decides on retries; for an error of a stage, of its cause."""
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)

@@ -1,4 +1,4 @@
-"""A run's Ray cluster on Kubernetes: made, awaited and kept, its logs saved, deleted."""
+"""A run's Ray cluster on Kubernetes: creates, awaits and keeps it, saves logs, deletes it."""
 
 import tempfile
 import threading
@@ -18,21 +18,21 @@ from vagen.stages.interrupts import Interrupted, handle_interrupts
 from vagen.storage import commit_directory
 
 ENDING_MINUTES = 10.0
-"""What is left of a lease when the pod that renews it is told to end."""
+"""Minutes that remain of a lease when its pod is stopped."""
 
 
 def bring_up(run: str, infra: InfraConfig) -> Dashboard:
-    """Makes the run's Ray cluster if it has none, and waits until all of it is ready.
+    """Creates the run's Ray cluster if it has none, and waits until it is ready.
 
     Args:
         run: URI of the run.
-        infra: Of the run.
+        infra: The run's infra.
 
     Returns:
-        Where its head takes jobs.
+        The dashboard for jobs of its head.
 
     Raises:
-        ClusterError: It cannot be had: says why, and what to do.
+        ClusterError: It does not become ready; the message says why, and what to do.
     """
     config, name = kubernetes_of(infra), run_name(run)
     kube = cluster.connect(config.namespace)
@@ -58,20 +58,20 @@ def bring_up(run: str, infra: InfraConfig) -> Dashboard:
 
 
 def say(text: str) -> None:
-    """Tells whoever reads the step's log."""
+    """Prints a line to the step's log."""
     print(text, flush=True)
 
 
 @contextmanager
 def lease(run: str, infra: InfraConfig) -> Iterator[None]:
-    """Keeps `make gc` from removing the run's Ray cluster for as long as the block takes.
+    """Renews the lease of the run's Ray cluster during the block, so that `gc` keeps it.
 
-    If this process is told to end, the lease ends soon: the pod that takes its place renews it, and
-    of a pipeline that was terminated nothing else is executed, not even its exit handler.
+    If this process is stopped, the lease ends soon: a replacement pod renews it, while a terminated
+    pipeline executes nothing else, not even its exit handler.
 
     Args:
         run: URI of the run.
-        infra: Of the run.
+        infra: The run's infra.
     """
     config, name = kubernetes_of(infra), cluster.cluster_name(run_name(run))
     over = threading.Event()
@@ -100,10 +100,10 @@ def lease(run: str, infra: InfraConfig) -> Iterator[None]:
 
 
 def ready_dashboard(run: str, namespace: str) -> Dashboard | None:
-    """Where the head of the run's Ray cluster takes jobs; None if there is none, or it is not well.
+    """The dashboard of the run's Ray cluster; None if there is none, or it is not ready.
 
     Raises:
-        ClusterError: The token cannot be had.
+        ClusterError: The token is not available.
     """
     kube = cluster.connect(namespace)
     found = cluster.find_raycluster(kube, cluster.cluster_name(run_name(run)))
@@ -113,17 +113,17 @@ def ready_dashboard(run: str, namespace: str) -> Dashboard | None:
 
 
 def has_cluster(run: str, namespace: str) -> bool:
-    """Whether a Ray cluster bears the run's label."""
+    """Whether a Ray cluster has the run's label."""
     return bool(cluster.clusters_of(cluster.connect(namespace), run_name(run)))
 
 
 def delete_clusters(run: str, namespace: str) -> list[str]:
-    """Deletes the Ray clusters that bear the run's label; returns their names."""
+    """Deletes the Ray clusters with the run's label; returns their names."""
     return cluster.delete_run(cluster.connect(namespace), run_name(run))
 
 
 def save_pod_logs(run: str, namespace: str) -> None:
-    """Puts the logs of the Ray cluster's pods into the run's store; says which cannot be had."""
+    """Saves the logs of the Ray cluster's pods in the run's store; prints which are missing."""
     kube = cluster.connect(namespace)
     with tempfile.TemporaryDirectory() as folder:
         logs = Path(folder) / LOGS
@@ -134,6 +134,6 @@ def save_pod_logs(run: str, namespace: str) -> None:
 
 
 def kubernetes_of(infra: InfraConfig) -> KubernetesConfig:
-    """The infra's Kubernetes section, which a run with a Ray cluster of its own has."""
+    """The infra's Kubernetes section; must exist for a run with a separate Ray cluster."""
     assert infra.kubernetes is not None
     return infra.kubernetes

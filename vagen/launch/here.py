@@ -1,4 +1,4 @@
-"""Stages of a run by name, in this process."""
+"""Runs stages of a run by name in this process."""
 
 from typing import Any
 
@@ -9,25 +9,25 @@ from vagen.run.run import Run
 from vagen.stages.execute import execute, stage_named
 
 TRAIN = "train"
-"""A stretch of whole iterations, `start` to before `stop`."""
+"""Pseudo stage: whole iterations from `start` to before `stop`."""
 BESIDE = "measure"
-"""A stage beside a training that may be going on: it writes one folder that nobody else writes."""
+"""Stage that may run during a training, since no other process writes its folder."""
 
 
 def run_here(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
-    """Executes one stage of a run and lets everything go again.
+    """Executes one stage of a run and then frees all resources.
 
     Args:
         run: The run: its folder, or its URI in a store.
-        stage: Of `STAGES`, or `TRAIN`.
-        arguments: Of the stage.
+        stage: One of `STAGES`, or `TRAIN`.
+        arguments: Arguments of the stage.
 
     Returns:
         `uri`, `sha256`, `metrics`.
 
     Raises:
-        ValueError: The user can put it right.
-        StageFailed: The stage broke.
+        ValueError: An error that the user can fix.
+        StageFailed: The stage failed.
     """
     opened = Run.open(run)
     with opened.release_resources() if stage == BESIDE else opened.session():
@@ -35,7 +35,7 @@ def run_here(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
 
 
 def perform(run: Run, stage: str, **arguments: Any) -> dict[str, Any]:
-    """Executes one stage of a run that this process works on; see `run_here`."""
+    """Executes one stage of a run that this process has opened; see `run_here`."""
     if stage == TRAIN:
         from vagen.train import iterate
 

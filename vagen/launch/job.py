@@ -2,9 +2,8 @@
 
     python -m vagen.launch.job s3://bucket/runs/lake-1 rollout iteration=3
 
-It has the run's resident actor perform the stage (`vagen.launch.actor`), prints what the actor
-prints meanwhile, and says last what came of it (`vagen.launch.protocol`). The job is stopped by
-SIGTERM, and the stage with it: the actor is ended.
+It calls the run's resident actor (`vagen.launch.actor`), prints the actor's output, and finally
+the outcome (`vagen.launch.protocol`). SIGTERM stops the job and the stage, by ending the actor.
 """
 
 import logging
@@ -23,9 +22,9 @@ from vagen.launch.logs import RAY_LOGS, write_ray_logs
 from vagen.launch.protocol import CPU, EXIT_CODES, StepOutcome, format_verdict, parse_command
 
 PAUSE = 2.0
-"""Seconds between two looks at what the actor has printed."""
+"""Seconds between polls of the actor's output."""
 MESSAGE = 1000
-"""Characters of what Ray says of a lost actor."""
+"""Maximum characters of Ray's message about a lost actor."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -48,10 +47,10 @@ def _perform(run: str, stage: str, arguments: dict[str, Any]) -> StepOutcome:
 
 
 def _ask(run: str, stage: str, arguments: dict[str, Any]) -> StepOutcome:
-    """Has the actor perform a stage, and prints what it prints.
+    """Calls the actor for a stage, and prints its output.
 
-    While it is at work, a task reads its output; once it is done, the actor itself does, because
-    the first task of a job takes a second to start.
+    During the stage a task reads the output, afterwards the actor itself, because the first task of
+    a job takes a second to start.
     """
     variables = variables_of(cpu=bool(arguments.pop(CPU, 0)))
     actor = attach(run, variables)
@@ -84,7 +83,7 @@ def _ask(run: str, stage: str, arguments: dict[str, Any]) -> StepOutcome:
         copy(beside)
         raise
     if verdict.get("kind", "user") != "user":
-        ray.kill(actor)  # what it holds may not be whole any more: the next attempt starts another
+        ray.kill(actor)  # its state may be broken: the next attempt starts another
     return verdict
 
 

@@ -1,4 +1,4 @@
-"""The two ends of a pipeline's run: made with what it needs, and closed."""
+"""The first and the last step of a pipeline's run: creates and closes it."""
 
 from vagen.config import ExperimentConfig, config_digest
 from vagen.config.base import ConfigError
@@ -13,16 +13,16 @@ from vagen.storage import open_store
 
 
 def begin(run: str, *, experiment: str, infra: str) -> None:
-    """Makes the run if it is not there, and opens its MLflow run.
+    """Creates the run if it does not exist, and opens its MLflow run.
 
     Args:
         run: The run: its folder, which exists, or its URI in a store.
-        experiment: Text of the experiment file; empty if the run is there.
-        infra: Text of the infra file; empty if the run is there.
+        experiment: Text of the experiment file; empty if the run exists.
+        infra: Text of the infra file; empty if the run exists.
 
     Raises:
-        ConfigError: There is no such run and nothing to make it from, or it is another one.
-        TrackingError: What cannot be recorded fails before anything is computed.
+        ConfigError: The run does not exist and has no files, or it is a different one.
+        TrackingError: MLflow cannot be used.
     """
     found = await_store(lambda: _found(run))
     if found is None:
@@ -36,13 +36,13 @@ def begin(run: str, *, experiment: str, infra: str) -> None:
 
 
 def release(run: str, *, after: str) -> None:
-    """Lets the run's Ray cluster go after its final evaluation, if it has one.
+    """Deletes the run's Ray cluster, if any, after its final evaluation.
 
-    What follows needs no GPUs, and on a small cluster its pod finds no room before.
+    Later steps need no GPUs, and on a small cluster their pods would not fit.
 
     Args:
         run: The run: its folder, or its URI in a store.
-        after: Name of the evaluation that is done.
+        after: Name of the finished evaluation.
     """
     if after != layout.FINAL:
         return
@@ -51,14 +51,14 @@ def release(run: str, *, after: str) -> None:
 
 
 def end(run: str, *, namespace: str, state: str, message: str) -> None:
-    """Lets the run's Ray cluster go, with its logs in the store, and finalizes the run.
+    """Deletes the run's Ray cluster, with logs in the store, and finalizes the run.
 
     Args:
         run: The run: its folder, or its URI in a store.
-        namespace: Where its Ray cluster is, which goes even if the store does not answer; empty if
-            it has none.
-        state: How the pipeline ended, in Kubeflow's words.
-        message: Why, if it failed.
+        namespace: Namespace of its Ray cluster, which is deleted even if the store does not
+            respond; empty if it has none.
+        state: Final state of the pipeline, in Kubeflow's terms.
+        message: Error message of a failed pipeline.
     """
     try:
         if namespace:
@@ -71,14 +71,14 @@ def end(run: str, *, namespace: str, state: str, message: str) -> None:
 
 
 def _tear_down(run: str, namespace: str) -> None:
-    # Loads Ray, which the local engine's steps do without.
+    # Imports Ray, which steps of the local engine do not need.
     from vagen.launch.on_cluster import tear_down
 
     tear_down(run, namespace)
 
 
 def _found(run: str) -> Run | None:
-    """The run, if it is there."""
+    """The run if it exists."""
     if is_uri(run):
         root, name = split_uri(run)
         if open_store(root).read_file(f"{name}/{layout.EXPERIMENT.as_posix()}") is None:
@@ -96,7 +96,7 @@ def _open_tracking(run: Run) -> None:
 
 
 def _made(run: str, experiment: str, infra: str) -> Run:
-    """A new run from the texts of its files."""
+    """Creates a run from the texts of its files."""
     if not experiment:
         raise ConfigError(f"there is no run {run}, and no experiment to make it from")
     where = load_infra(parse_yaml(infra, "infra"))

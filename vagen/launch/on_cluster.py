@@ -1,4 +1,4 @@
-"""A run's stages on its Ray cluster, as a pipeline's step has them performed.
+"""Runs stages on a run's Ray cluster, for steps of a pipeline.
 
 result = run_on_cluster("s3://vagen/runs/lake-1", infra, "update", {"iteration": 7})
 """
@@ -27,7 +27,7 @@ from vagen.run.uris import split_uri
 from vagen.storage import MANIFEST, open_store, parse_manifest
 
 LOGS_SECONDS = 300.0
-"""What saving Ray's logs may take: the cluster costs money meanwhile."""
+"""Timeout for saving Ray's logs, since the idle cluster costs money."""
 
 
 def run_on_cluster(
@@ -38,23 +38,23 @@ def run_on_cluster(
     *,
     patience: Patience = PATIENCE,
 ) -> dict[str, Any]:
-    """Has a stage performed in the run's Ray cluster, and prints what it prints meanwhile.
+    """Runs a stage in the run's Ray cluster, and prints its output.
 
     Args:
         run: URI of the run.
-        infra: Of the run.
+        infra: The run's infra.
         stage: A stage, or `train` with `start` and `stop`.
-        kwargs: Arguments of the stage: numbers and words.
-        patience: How long to wait for what.
+        kwargs: Arguments of the stage: numbers and strings.
+        patience: Timeouts.
 
     Returns:
-        `uri`, `sha256` and `metrics` of what the stage committed; the store has it.
+        `uri`, `sha256` and `metrics` of the stage's commit, which is in the store.
 
     Raises:
-        JobRefused: The stage refused what the user gave it.
-        ClusterError: The cluster cannot be had.
-        JobFailed: The stage broke, took too long, or the infrastructure failed again and again.
-        StoreAway: The run's store does not answer.
+        JobRefused: The stage rejected the user's input.
+        ClusterError: The cluster does not become ready.
+        JobFailed: The stage failed, timed out, or the infrastructure kept failing.
+        StoreAway: The run's store does not respond.
     """
     config = kubernetes_of(infra)
     arguments = kwargs | ({CPU: 1} if infra.device == "cpu" else {})
@@ -81,13 +81,13 @@ def run_on_cluster(
 
 
 def tear_down(run: str, namespace: str) -> None:
-    """Deletes the run's Ray clusters; their logs are in the store first, as far as can be had.
+    """Deletes the run's Ray clusters, after saving available logs in the store.
 
-    Neither the run's folder nor its store is needed to find them.
+    Finds them without the run's folder or store.
 
     Args:
         run: URI of the run.
-        namespace: Where its Ray clusters are.
+        namespace: Namespace of its Ray clusters.
 
     Raises:
         ClusterError: A cluster cannot be deleted.
@@ -100,17 +100,17 @@ def tear_down(run: str, namespace: str) -> None:
 
 
 def save_logs(run: str, namespace: str) -> None:
-    """Puts what Ray and its pods wrote into the run's store; says what cannot be had."""
+    """Saves logs of Ray and its pods in the run's store; prints what is missing."""
     for save in (_save_ray_logs, save_pod_logs):
         try:
             save(run, namespace)
-        # The store, the cluster or Ray: none of them may keep the other logs from being saved.
+        # A failure of the store, the cluster or Ray must not prevent saving the other logs.
         except (ValueError, RuntimeError, OSError) as error:
             say(f"logs of {run} are not saved: {error}")
 
 
 def _brought_up(run: str, infra: InfraConfig) -> Dashboard:
-    """As `bring_up`; an API server that is away counts as lost infrastructure."""
+    """Like `bring_up`; an unreachable API server counts as lost infrastructure."""
     try:
         return bring_up(run, infra)
     except ApiError as error:
@@ -120,7 +120,7 @@ def _brought_up(run: str, infra: InfraConfig) -> Dashboard:
 
 
 def _check_committed(run: str, result: dict[str, Any]) -> None:
-    """What a job says counts only if the store has it."""
+    """Checks that the store has a job's result."""
     root, name = split_uri(run)
     inner = str(result["uri"]).removeprefix(run).strip("/")
     manifest = open_store(root).read_file(f"{name}/{inner}/{MANIFEST}")

@@ -1,10 +1,10 @@
-"""What the launcher and a stage's job say to each other.
+"""Protocol between the launcher and a stage's job.
 
-The launcher's part is the job's command line:
+The launcher sends the job's command line:
 
     python -m vagen.launch.job s3://bucket/runs/lake-1 rollout iteration=3
 
-The job's part is its verdict, one line of JSON at the end of its log:
+The job returns its outcome, one line of JSON at the end of its log:
 
     vagen-verdict: {"result": {"uri": "s3://…/0003/update", "sha256": "…", "metrics": {…}}}
     vagen-verdict: {"kind": "user", "message": "level 17 cannot be solved: choose another seed"}
@@ -18,12 +18,12 @@ from vagen.launch.errors import JobFailed, JobRefused, Lost
 from vagen.storage import StoreAway
 
 CPU = "cpu"
-"""Argument `cpu=1`: the run computes without GPUs; not handed on to the stage."""
+"""Argument `cpu=1`: the run computes without GPUs; not passed to the stage."""
 _NUMBERS = ("iteration", "start", "stop", CPU)
 PREFIX = "vagen-verdict: "
 FailureKind = Literal["user", "internal", "infrastructure", "store"]
 EXIT_CODES: dict[FailureKind, int] = {"internal": 1, "user": 2, "infrastructure": 3, "store": 4}
-"""Exit code of a job by whose fault it is; 0 is success. A job that is killed has none of these."""
+"""Exit code of a job by kind of failure; 0 is success. A killed job has none of these."""
 ERRORS: dict[FailureKind, type[Exception]] = {
     "internal": JobFailed,
     "user": JobRefused,
@@ -36,11 +36,11 @@ class StepOutcome(TypedDict, total=False):
     """Either `result`, or `kind` and `message`."""
 
     result: dict[str, Any]
-    """What the stage returned: `uri`, `sha256`, `metrics`."""
+    """The stage's result: `uri`, `sha256`, `metrics`."""
     kind: FailureKind
-    """Whose fault it is."""
+    """Kind of failure."""
     message: str
-    """What went wrong and what would be right, for the user."""
+    """Error message for the user, with what would be right."""
 
 
 def format_command(run: str, stage: str, arguments: Mapping[str, Any]) -> list[str]:
@@ -50,7 +50,7 @@ def format_command(run: str, stage: str, arguments: Mapping[str, Any]) -> list[s
 
 
 def parse_command(words: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
-    """Run, stage and arguments from what follows `vagen.launch.job` on its command line."""
+    """Parses run, stage and arguments from the words after `vagen.launch.job`."""
     run, stage, *pairs = words
     arguments: dict[str, Any] = {}
     for pair in pairs:
@@ -60,12 +60,12 @@ def parse_command(words: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
 
 
 def format_verdict(verdict: StepOutcome) -> str:
-    """The line that says it."""
+    """The outcome as a line of the log."""
     return PREFIX + json.dumps(verdict)
 
 
 def parse_verdict(line: str) -> StepOutcome | None:
-    """The verdict in a line; None if the line is another, or was cut."""
+    """The outcome in a line; None for other or truncated lines."""
     if not line.startswith(PREFIX):
         return None
     try:

@@ -1,7 +1,7 @@
-"""A stage as a Ray job: submitted or found, followed to its end, judged.
+"""Runs a stage as a Ray job: submits or finds it, follows its log and returns its result.
 
-Every attempt at a stage has a fixed submission id, so that a step's pod that is started again finds
-the job of the pod before it and goes on following that.
+Every attempt at a stage has a fixed submission id, so that a restarted pod of a step finds the job
+of its predecessor and follows it.
 """
 
 import asyncio
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
 
 ID_LIMIT = 100
-"""Characters of a submission id: the name of a log file on the head has it."""
+"""Maximum characters of a submission id, which is part of a log file's name on the head."""
 _TAIL_LINES = 15
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long the launcher waits for what; seconds."""
+    """Timeouts and pauses of the launcher in seconds."""
 
     answer: float = 15.0
-    """For an answer to one request."""
+    """Timeout of a request."""
     look: float = 1.0
-    """Between two looks at a job's state: its log goes on for seconds after its end."""
+    """Between polls of a job's state; the log continues for seconds after its end."""
     reconnect: float = 1.0
-    """Before a request is made again that was not answered, or a connection that broke."""
+    """Pause before a failed request or broken connection is retried."""
     unreachable: float = 120.0
-    """Until a head that does not answer counts as lost."""
+    """Time after which an unresponsive head counts as lost."""
     stop: float = 60.0
-    """For a job that was stopped to end."""
+    """Timeout for a stopped job to end."""
     backoff: float = 5.0
-    """Before the second attempt; doubles with every further one."""
+    """Pause before the second attempt; doubles with every further one."""
     longest_backoff: float = 120.0
 
 
@@ -50,15 +50,15 @@ PATIENCE = Patience()
 
 
 class StageJob:
-    """One stage of a run as a job; remembers what of its logs has been printed.
+    """One stage of a run as a job; tracks the printed part of its logs.
 
     Args:
         run: URI of the run.
         stage: A stage, `train` or `ray-logs`.
-        arguments: Of the job.
-        seconds: The job is stopped after this time.
-        patience: See there.
-        say: Takes each line of the log, once.
+        arguments: Arguments of the job.
+        seconds: Time limit of the job.
+        patience: Timeouts.
+        say: Prints a line of the log.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class StageJob:
         self._logs: dict[str, Log] = {}
 
     def perform(self, dashboard: Dashboard) -> dict[str, Any]:
-        """Submits the job, or attaches to the one that has not ended; returns its result.
+        """Submits the job, or attaches to a running one; returns its result.
 
         Raises:
-            JobRefused: The stage refused what the user gave it.
-            JobFailed: The stage broke, or the job was stopped.
-            Lost: Another attempt may help.
+            JobRefused: The stage rejected the user's input.
+            JobFailed: The stage failed, or the job was stopped.
+            Lost: A retry may help.
         """
         jobs = RayJobs(dashboard, self._patience)
         job = self._submitted(jobs)
@@ -94,25 +94,25 @@ class StageJob:
         return _outcome(job, details, log)
 
     def _submitted(self, jobs: "RayJobs") -> str:
-        """The newest attempt, or the next one if that has ended.
+        """The newest attempt if it is running, otherwise a new one.
 
-        One that has succeeded is asked again, too: what it committed is found, not made anew.
+        Also after a success: the new attempt finds the committed result.
         """
         attempts = jobs.attempts(self._task)
         number, newest = attempts[-1] if attempts else (0, None)
         if newest is not None and not newest.status.is_terminal():
             return str(newest.submission_id)
         job = f"{self._task}-{number + 1}"
-        self._logs.pop(job, None)  # of a head before this one
+        self._logs.pop(job, None)  # of an earlier head
         jobs.submit(job, self._entrypoint)
         return job
 
 
 class RayJobs:
-    """Ray's job API of one cluster: asked again and again while the head does not answer.
+    """Ray's job API of one cluster, with retries while the head does not respond.
 
-    Every method raises `Lost` if it does not for `Patience.unreachable`, and `ClusterError` if it
-    refuses the token.
+    Every method raises `Lost` after `Patience.unreachable` without response, and `ClusterError` if
+    the token is rejected.
     """
 
     def __init__(self, dashboard: Dashboard, patience: Patience) -> None:
@@ -122,7 +122,7 @@ class RayJobs:
         self.client = self._call(lambda: _client(dashboard, patience.answer))
 
     def attempts(self, task: str) -> "list[tuple[int, JobDetails]]":
-        """The attempts at a task on this head with their numbers, oldest first."""
+        """The attempts at a task on this head and their numbers, oldest first."""
         prefix = f"{task}-"
         found = [
             (int(number), job)
@@ -132,7 +132,7 @@ class RayJobs:
         return sorted(found, key=lambda one: one[0])
 
     def find(self, job: str) -> "JobDetails | None":
-        """A job by its submission id; None if this head does not know it."""
+        """A job by its submission id; None if this head does not have it."""
 
         def ask() -> "JobDetails | None":
             try:
@@ -145,13 +145,13 @@ class RayJobs:
         return self._call(ask)
 
     def newest(self) -> "JobDetails | None":
-        """The job that was submitted last."""
+        """The last submitted job."""
         jobs = [job for job in self._call(self.client.list_jobs) if job.submission_id]
         return max(jobs, key=lambda job: job.start_time or 0, default=None)
 
     def submit(self, job: str, entrypoint: str) -> None:
-        """Submits a job, if there is none of this id: from another launcher, or from a request of
-        our own that was carried out and not answered.
+        """Submits a job unless its id exists: from another launcher, or an earlier request without
+        response.
         """
         end = time.monotonic() + self._patience.unreachable
         while self.find(job) is None:
@@ -163,11 +163,11 @@ class RayJobs:
                 time.sleep(self._patience.reconnect)
 
     def stop(self, job: str) -> None:
-        """Asks a job to end."""
+        """Asks Ray to stop a job."""
         self._call(lambda: self.client.stop_job(job))
 
     def read_log(self, job: str) -> str:
-        """All that a job has printed."""
+        """The whole log of a job."""
         return self._call(lambda: self.client.get_job_logs(job))
 
     def _call(self, request: Callable[[], Any]) -> Any:
@@ -191,29 +191,29 @@ class RayJobs:
                 "the Ray cluster refuses the token: its secret was changed after the cluster was "
                 "made; delete the cluster (`vagen cluster delete`) and run the step again"
             ) from error
-        # What the client raises for every other answer than it expects, and for none.
+        # Ray's client raises these for unexpected responses and for none.
         except (OSError, RuntimeError) as error:
             raise Lost(f"Ray's head does not answer as it should: {error}") from error
 
 
 @dataclass
 class Log:
-    """What has been printed of a job's log."""
+    """The printed part of a job's log."""
 
     say: Callable[[str], Any]
-    """Takes a whole line."""
+    """Prints a whole line."""
     characters: int = 0
-    """That were taken from its beginning."""
+    """Number of characters already processed."""
     verdict: StepOutcome | None = None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     _rest: str = ""
 
     def take(self, text: str, position: int) -> None:
-        """Takes a part of the log; what was there before is not said again.
+        """Processes a part of the log and prints new lines.
 
         Args:
-            text: The part.
-            position: Characters before it.
+            text: A part of the log.
+            position: Number of characters before it.
         """
         text = text[max(0, self.characters - position) :]
         self.characters += len(text)
@@ -227,18 +227,18 @@ class Log:
 
 
 class Follower:
-    """Follows one job to its end, across broken connections."""
+    """Follows a job until its end, across broken connections."""
 
     def __init__(self, jobs: RayJobs, job: str, log: Log, patience: Patience) -> None:
         self._jobs, self._job, self._log = jobs, job, log
         self._patience = patience
 
     async def follow(self, seconds: float) -> "JobDetails":
-        """Prints the log while it grows; returns what Ray says of the job in the end.
+        """Prints the log while it grows; returns Ray's final details of the job.
 
         Raises:
-            Lost: The head is gone, was started anew, or does not answer.
-            JobFailed: The job took longer than `seconds`, and was stopped.
+            Lost: The head is gone, was restarted, or does not respond.
+            JobFailed: The job exceeded `seconds` and was stopped.
         """
         deadline = time.monotonic() + seconds
         copying = asyncio.create_task(self._copy())
@@ -258,7 +258,7 @@ class Follower:
                         "infra.kubernetes.step_hours, or find out why it is slow"
                     )
                 if copying.done():
-                    copying.result()  # raises what no broken connection is
+                    copying.result()  # raises errors other than broken connections
                     await asyncio.sleep(self._patience.reconnect)
                     copying = asyncio.create_task(self._copy())
         finally:
@@ -267,7 +267,7 @@ class Follower:
                 await copying
 
     async def _copy(self) -> None:
-        """Takes the log from its beginning until the connection ends, well or not."""
+        """Reads the log from its start until the connection ends."""
         import aiohttp
 
         position = 0
@@ -277,7 +277,7 @@ class Follower:
                 position += len(part)
 
     def _stop(self) -> None:
-        """Stops the job, and waits until it has ended."""
+        """Stops the job and waits for its end."""
         self._jobs.stop(self._job)
         end = time.monotonic() + self._patience.stop
         while time.monotonic() < end:
@@ -288,7 +288,7 @@ class Follower:
 
 
 def task_name(run: str, stage: str, arguments: dict[str, Any]) -> str:
-    """Name of a stage's jobs without the number of the attempt, the same whoever asks."""
+    """Name of a stage's jobs without the attempt's number; the same for every launcher."""
     number = arguments.get("iteration", arguments.get("start"))
     parts = [run_name(run), stage, arguments.get("name")]
     parts += [] if number is None else [f"{number:04d}"]
@@ -299,7 +299,7 @@ def _client(dashboard: Dashboard, seconds: float) -> "JobSubmissionClient":
     from ray.job_submission import JobSubmissionClient
 
     class Client(JobSubmissionClient):
-        """Ray's client waits for an answer for ever."""
+        """Ray's client has no timeout."""
 
         def _do_request(self, method: str, endpoint: str, **kwargs: Any) -> Any:
             return super()._do_request(method, endpoint, timeout=seconds, **kwargs)
@@ -308,7 +308,7 @@ def _client(dashboard: Dashboard, seconds: float) -> "JobSubmissionClient":
 
 
 def _outcome(job: str, details: Any, log: Log) -> dict[str, Any]:
-    """The result of a job that has ended, or its error."""
+    """The result of a finished job, or its error."""
     verdict = log.verdict or {}
     if details.status == "SUCCEEDED" and "result" in verdict:
         return verdict["result"]

@@ -1,4 +1,4 @@
-"""What the steps of a pipeline call. Loaded by each of them, so it imports nothing heavy."""
+"""Functions for the steps of a pipeline. Every step imports this, so it imports nothing heavy."""
 
 import atexit
 import gc
@@ -21,14 +21,14 @@ from vagen.storage import StoreAway
 
 T = TypeVar("T")
 
-# A process that ends collects all that it has loaded, which takes a step a second.
+# Otherwise a garbage collection at exit takes a step a second.
 atexit.register(gc.freeze)
 
 
 def _say_error(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """What a person can put right is said by the error itself; the trace would hide it."""
+    """Prints errors that a user can fix without a traceback, which would hide the message."""
     if isinstance(error, ValueError | JobFailed) and kind.__module__.startswith("vagen."):
         print(error, file=sys.stderr)
     else:
@@ -38,26 +38,26 @@ def _say_error(
 sys.excepthook = _say_error
 
 STORE_AWAY_SECONDS = 1800.0
-"""How long a step waits for a store that does not answer."""
+"""Seconds that a step waits for an unresponsive store."""
 OWN_POD = frozenset({"build", "register", "measure", "finalize", "evaluate_model"})
-"""Stages and steps that need no Ray cluster: on Kubernetes the step's own pod executes them."""
+"""Stages and steps that run in their own pod on Kubernetes, without a Ray cluster."""
 
 
 def run_stage(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
-    """Has a stage executed: on Kubernetes with `infra.engine=verl` by the run's Ray cluster.
+    """Executes a stage: on Kubernetes with `infra.engine=verl` in the run's Ray cluster.
 
     Args:
         run: The run: its folder, or its URI in a store.
-        stage: Name of the stage, or `train` for a stretch of iterations.
-        arguments: Of the stage, JSON-able.
+        stage: Name of the stage, or `train` for several iterations.
+        arguments: JSON-serialisable arguments of the stage.
 
     Returns:
-        `uri`, `sha256` and `metrics` of what the stage committed.
+        `uri`, `sha256` and `metrics` of the stage's commit.
 
     Raises:
-        ValueError: The user can put it right.
-        RuntimeError: The stage broke, or the cluster did.
-        StoreAway: The run's store has not answered for half an hour.
+        ValueError: An error that the user can fix.
+        RuntimeError: The stage or the cluster failed.
+        StoreAway: The run's store has not responded for half an hour.
     """
     return await_store(lambda: _run_stage(run, stage, arguments))
 
@@ -77,16 +77,16 @@ def _run_stage(run: str, stage: str, arguments: dict[str, Any]) -> dict[str, Any
 
 
 def validate(run: str, iteration: int) -> None:
-    """Has the validation levels played with the policy of an iteration, if that is due after it."""
+    """Plays the validation levels with an iteration's policy if that is due."""
     if await_store(lambda: Run.open(run)).experiment.trainer.validates_after(iteration):
         run_stage(run, "evaluate", name=layout.validation(iteration + 1), split="val")
 
 
 def await_store(action: Callable[[], T]) -> T:
-    """What an action returns; it is tried again while the run's store does not answer.
+    """The result of an action, retried while the run's store does not respond.
 
     Raises:
-        StoreAway: The store has not answered for half an hour.
+        StoreAway: The store has not responded for half an hour.
     """
     end, pause = time.monotonic() + STORE_AWAY_SECONDS, 5.0
     while True:
@@ -101,7 +101,7 @@ def await_store(action: Callable[[], T]) -> T:
 
 
 def _finished(run: Run, stage: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """The result of a stage that is committed: neither torch nor a Ray cluster is needed then."""
+    """The result of a committed stage, which needs neither torch nor a Ray cluster."""
     if stage == "train":
         stage, arguments = "update", {"iteration": arguments["stop"] - 1}
     if run.mirror is not None:
@@ -110,15 +110,15 @@ def _finished(run: Run, stage: str, arguments: dict[str, Any]) -> dict[str, Any]
 
 
 def _check_order(run: Run, stage: str, arguments: dict[str, Any]) -> None:
-    """Kubeflow begins every item of its loop, also after one has failed: those are refused, and
-    hold no Ray cluster until the run is closed.
+    """Rejects iterations after a failed one: Kubeflow starts every item of its loop, and these must
+    not hold a Ray cluster until the run is closed.
     """
     iteration = arguments.get("iteration" if stage == "rollout" else "start", 0)
     before = {"iteration": iteration - 1}
     if not iteration or stage not in ("rollout", "train") or _finished(run, "update", before):
         return
     if run.mirror is not None:
-        run.mirror.pull()  # an iteration before may have ended the training
+        run.mirror.pull()  # an earlier iteration may have ended the training
     if run.finished("update", **before) is None:
         if run.mirror is not None and run.infra.ray_namespace:
             from vagen.launch.on_cluster import tear_down
@@ -131,7 +131,7 @@ def _check_order(run: Run, stage: str, arguments: dict[str, Any]) -> None:
 
 
 def finite(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics that are finite numbers: the only ones a pipeline backend stores."""
+    """Finite metrics, the only ones that a pipeline backend stores."""
     return {
         name: float(value)
         for name, value in metrics.items()
@@ -140,14 +140,14 @@ def finite(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def hand_on(result: Mapping[str, Any], artifact: Any, metrics: Any) -> None:
-    """Tells Kubeflow what a stage committed: where it is, its digest, its metrics.
+    """Reports a stage's result to Kubeflow: URI, digest and metrics.
 
     The artifact itself is a pointer: batches and checkpoints stay in the run.
 
     Args:
-        result: Of `run_stage`.
-        artifact: An output artifact of the step.
-        metrics: Its metrics artifact.
+        result: Result of `run_stage`.
+        artifact: Output artifact of the step.
+        metrics: Metrics artifact of the step.
     """
     pointer = {"location": result["uri"], "sha256": result["sha256"]}
     artifact.metadata.update(pointer)
@@ -156,7 +156,7 @@ def hand_on(result: Mapping[str, Any], artifact: Any, metrics: Any) -> None:
 
 
 def save_report(run: str, evaluation: str, path: str) -> None:
-    """Copies the report of an evaluation, one HTML file, to where Kubeflow shows it from."""
+    """Copies the report of an evaluation, one HTML file, to the path that Kubeflow displays."""
     opened = Run.open(run)
     if opened.mirror is not None:
         opened.mirror.pull()
@@ -166,10 +166,10 @@ def save_report(run: str, evaluation: str, path: str) -> None:
 def evaluate_model(
     evaluation: str, infra: str, uri: str, model: str, path: str
 ) -> dict[str, float]:
-    """Evaluates a model, or makes the table of all; see `vagen.evaluation.in_store`.
+    """Evaluates a model, or creates the table of all; see `vagen.evaluation.in_store`.
 
     Returns:
-        Success of each row that is known.
+        Success of each row with a result.
     """
     from vagen.evaluation import PAGE
     from vagen.evaluation.in_store import evaluate_in_store

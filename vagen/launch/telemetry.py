@@ -1,4 +1,4 @@
-"""What a run on a Ray cluster tells Prometheus, beside Ray's own metrics.
+"""Prometheus metrics of a run on a Ray cluster, besides Ray's own metrics.
 
 Ray exports them at the port `metrics` of the actor's node, named `ray_vagen_...`.
 """
@@ -38,7 +38,7 @@ class Telemetry:
         self._iteration = Gauge("vagen_iteration", "Latest iteration at work.", ("run",))
 
     def __call__(self, event: str, fields: dict[str, Any]) -> None:
-        """Takes an event of `vagen.progress`."""
+        """Handles an event of `vagen.progress`."""
         if event == "stage_started" and fields["iteration"] is not None:
             self._iteration.set(fields["iteration"], self._run)
         if event != "stage_finished":

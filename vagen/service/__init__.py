@@ -1,4 +1,4 @@
-"""Where environments run: in the process that plays, in worker processes, or behind HTTP."""
+"""Runs environments in this process, in worker processes, or behind HTTP."""
 
 from vagen.service.base import EnvironmentLost, EnvironmentRaised, HereEnv, LocalEnv
 from vagen.service.placement import Environments, environments_of

@@ -1,4 +1,4 @@
-"""`python -m vagen.service`: serves environments over HTTP until it is told to end."""
+"""`python -m vagen.service`: serves environments over HTTP."""
 
 import socket
 import sys
@@ -15,7 +15,7 @@ from vagen.service.tokens import TokenError
 
 
 class DrainingServer(uvicorn.Server):
-    """Ends in two steps: no new sessions, and when those that are open are closed, the end."""
+    """Stops in two steps: rejects new sessions, then ends when open sessions are closed."""
 
     def __init__(self, config: uvicorn.Config, service: Service):
         super().__init__(config)
@@ -23,7 +23,7 @@ class DrainingServer(uvicorn.Server):
         self._deadline: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal begins to drain, the second ends at once."""
+        """Drains after the first signal, ends at once after the second."""
         if self._service.draining:
             super().handle_exit(sig, frame)
             return
@@ -31,7 +31,7 @@ class DrainingServer(uvicorn.Server):
         self._deadline = time.monotonic() + self._service.settings.drain_seconds
 
     async def on_tick(self, counter: int) -> bool:
-        """Ends when the last session is closed, or time is up."""
+        """Ends when the last session is closed, or after the time limit."""
         if self._deadline is not None and (
             not len(self._service.sessions) or time.monotonic() > self._deadline
         ):
@@ -61,7 +61,7 @@ def serve(settings: ServiceSettings) -> None:
 
 
 def main() -> int:
-    """Reads the settings and serves; 2 if they cannot be served."""
+    """Reads the settings and serves; exit code 2 for invalid settings."""
     try:
         settings = read_settings()
         if settings.tokens_file is None and not settings.open and not settings.is_loopback:

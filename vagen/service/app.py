@@ -1,4 +1,4 @@
-"""The HTTP interface of environments: typed, in batches, for several clients."""
+"""The HTTP interface of environments: typed and batched, for several clients."""
 
 import asyncio
 import time
@@ -34,10 +34,10 @@ _refusals: dict[int | str, dict[str, Any]] = {
 
 
 class Service:
-    """What the application's routes share."""
+    """Shared state of the application's routes."""
 
     def __init__(self, settings: ServiceSettings):
-        """Prepares; nothing is spawned yet.
+        """Prepares the service without spawning workers.
 
         Raises:
             TokenError: The file of tokens cannot be used.
@@ -49,7 +49,7 @@ class Service:
         self.sessions = Sessions(settings, self.backend, self.metrics)
         self.draining = False
         self.started = False
-        # Adapters import what a client names: served only if they are asked for.
+        # Adapters import code that a client names, so they are served only if configured.
         self.served = settings.environments or tuple(ENVIRONMENTS)
         self.metrics.pending.set_function(lambda: self.sessions.pending)
 
@@ -72,10 +72,10 @@ class Service:
             await self.sessions.sweep()
 
     def admit(self, operation: str, count: int) -> None:
-        """Lets a request of so many sessions in.
+        """Admits a request for this number of sessions.
 
         Raises:
-            HTTPException: It is too large, or there is too much to do already.
+            HTTPException: The request is too large, or the service is too busy.
         """
         if count > self.settings.max_batch:
             self.metrics.refused.labels("batch").inc()
@@ -94,13 +94,12 @@ class Service:
     async def batch(
         self, operation: str, calls: Sequence[tuple[str, Callable[[], Awaitable[ReplyContent]]]]
     ) -> Response:
-        """Carries out a request's calls side by side; answers in their order."""
+        """Executes a request's calls concurrently; results are in order."""
         self.admit(operation, len(calls))
         begun = time.perf_counter()
         results = await asyncio.gather(*(_answered(key, call) for key, call in calls))
         self.metrics.requests.labels(operation).observe(time.perf_counter() - begun)
-        # Answers are dictionaries of what JSON knows: building the models again would cost more
-        # than all the rest.
+        # Results are plain JSON types: building pydantic models again would dominate the cost.
         return Response(orjson.dumps({"results": results}), media_type="application/json")
 
 
@@ -162,7 +161,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/sessions", response_model=m.CreateResponse, responses=_refusals)
     async def create(request: m.CreateRequest, client: str = caller) -> Response:
-        """Opens sessions; one that is open already stays as it is."""
+        """Opens sessions; does not change open ones."""
 
         async def one(order: m.SessionOrder) -> ReplyContent:
             if order.env_name not in service.served:
@@ -178,7 +177,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/sessions/reset", response_model=m.ResetResponse, responses=_refusals)
     async def reset(request: m.ResetRequest, client: str = caller) -> Response:
-        """Begins episodes."""
+        """Starts episodes."""
         return await service.batch(
             "reset",
             [
@@ -194,7 +193,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/sessions/step", response_model=m.StepResponse, responses=_refusals)
     async def step(request: m.StepRequest, client: str = caller) -> Response:
-        """Carries out responses of the model."""
+        """Steps sessions with responses of the model."""
         return await service.batch(
             "step",
             [
@@ -210,7 +209,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/sessions/expert", response_model=m.ExpertResponse, responses=_refusals)
     async def expert(request: m.SessionsRequest, client: str = caller) -> Response:
-        """Optimal responses to what sessions show."""
+        """Optimal responses for the current observations."""
         return await service.batch(
             "expert",
             [(key, lambda key=key: sessions.expert(client, key)) for key in request.sessions],
@@ -218,7 +217,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/sessions/summary", response_model=m.ExpertResponse, responses=_refusals)
     async def summary(request: m.SessionsRequest, client: str = caller) -> Response:
-        """What the expert would remember of what sessions have shown."""
+        """The expert's summaries of what sessions have shown."""
         return await service.batch(
             "summary",
             [
@@ -229,7 +228,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/sessions/close", response_model=m.CloseResponse, responses=_refusals)
     async def close(request: m.SessionsRequest, client: str = caller) -> Response:
-        """Closes sessions; one that is not open is no mistake."""
+        """Closes sessions; ignores closed ones."""
 
         async def one(key: str) -> ReplyContent:
             await sessions.close(client, key)
@@ -241,12 +240,12 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/sessions", responses={401: _refusals[401]})
     async def list_sessions(client: str = caller) -> m.SessionList:
-        """The client's sessions: what it may take up again after a loss of connection."""
+        """The client's sessions, which it may continue after a lost connection."""
         return m.SessionList(sessions=sessions.of(client))
 
     @app.get("/v1/environments", responses={401: _refusals[401]})
     async def list_environments(client: str = caller) -> m.EnvironmentList:
-        """What is served, and the options of each."""
+        """Served environments, and the options of each."""
         return m.EnvironmentList(
             environments=[
                 m.EnvironmentInfo(
@@ -260,7 +259,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
 def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/healthz")
     async def healthz() -> m.Health:
-        """Whether the process answers."""
+        """Liveness of the process."""
         return m.Health(status="draining" if service.draining else "ok")
 
     @app.get("/readyz", responses={503: {"model": m.Health, "description": "Not ready."}})
@@ -281,7 +280,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
 
 async def _refuse_invalid(_: Request, error: Exception) -> Response:
-    """What is wrong with a request, without repeating it: it may hold what JSON cannot."""
+    """Describes an invalid request without repeating its content, which JSON may not allow."""
     assert isinstance(error, RequestValidationError)
     lines = [
         f"{'.'.join(str(part) for part in mistake['loc'])}: {mistake['msg']}"

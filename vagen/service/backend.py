@@ -1,4 +1,4 @@
-"""Where the service's environments live: worker processes, or the serving process itself."""
+"""Runs the service's environments in worker processes, or in the serving process."""
 
 import itertools
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from vagen.service.wire import WireReply
 
 
 class NotServed(ValueError):
-    """An option that the service does not take from a client."""
+    """An option that clients may not set."""
 
 
 class InlineEnv:
@@ -38,14 +38,14 @@ class InlineEnv:
 
 
 class Backend:
-    """Makes the service's environments, whose frames come as PNG."""
+    """Creates the service's environments, with frames as PNG."""
 
     def __init__(self, settings: ServiceSettings, on_replace: Callable[[], None]):
-        """Prepares; `start` spawns the workers.
+        """Prepares the backend; `start` spawns the workers.
 
         Args:
-            settings: Of the service.
-            on_replace: Called whenever a worker process has died.
+            settings: Settings of the service.
+            on_replace: Called for every dead worker process.
         """
         self._settings = settings
         self._host = Host()
@@ -62,11 +62,11 @@ class Backend:
         )
 
     async def start(self) -> None:
-        """Spawns workers and loads what is to be loaded before the first session.
+        """Spawns workers and warms up environments before the first session.
 
         Raises:
-            EnvironmentRaised: An environment of `warm_up` cannot be made.
-            EnvironmentLost: Workers die over it.
+            EnvironmentRaised: An environment of `warm_up` cannot be created.
+            EnvironmentLost: Workers die while creating it.
         """
         if not self._inline:
             await self._pools.start()
@@ -80,13 +80,13 @@ class Backend:
         return self._inline or self._pools.ready
 
     async def open(self, env_name: str, env_config: dict[str, Any], split: str) -> Handle:
-        """Makes an environment.
+        """Creates an environment.
 
         Raises:
-            pydantic.ValidationError: An option is wrong.
-            NotServed: An option is for the machine's own user.
-            EnvironmentRaised: It cannot be made.
-            EnvironmentLost: Its process died over it.
+            pydantic.ValidationError: An option is invalid.
+            NotServed: An option is reserved for local users.
+            EnvironmentRaised: It cannot be created.
+            EnvironmentLost: Its process died while creating it.
         """
         config = parse_env_config(env_name, env_config)
         for option, reason in config.not_served():
@@ -105,7 +105,7 @@ class Backend:
 
 
 def _answered(host: Host, call: Call) -> WireReply:
-    """The host's answer as a worker process would give it."""
+    """The host's answer, as from a worker process."""
     content, frames = host.answer_json(call)
     reply = WireReply(orjson.loads(content), frames)
     if "error" in reply.content:

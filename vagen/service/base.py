@@ -1,4 +1,4 @@
-"""An environment of this process as a runner awaits it, and how one that runs elsewhere fails."""
+"""A local environment for runners, and the errors of remote environments."""
 
 import asyncio
 import warnings
@@ -14,25 +14,25 @@ EnvStep = tuple[Observation, float, bool, bool, dict[str, Any]]
 
 
 class EnvironmentLost(RuntimeError):
-    """The environment is gone: its process died, its session expired, its service is away."""
+    """The environment is gone: process dead, session expired, or service unreachable."""
 
 
 class EnvironmentRaised(RuntimeError):
-    """What an environment raised where it runs; reads `KeyError: 'player'`."""
+    """An error of an environment, where it runs; reads `KeyError: 'player'`."""
 
     @classmethod
     def of(cls, error: Exception) -> "EnvironmentRaised":
-        """The same failure, whether it was raised here or elsewhere."""
+        """The same error for local and remote environments."""
         if isinstance(error, EnvironmentRaised):
             return error
         return cls(f"{type(error).__name__}: {error}")
 
 
 class HereEnv:
-    """An `AgentEnv` of this process, for code that does not await.
+    """A local `AgentEnv` for synchronous code.
 
-    What it answers is checked and plain. Whatever it raises is `EnvironmentRaised`, as it would be
-    elsewhere, but for a mistake in its options.
+    Results are checked and plain. Errors are `EnvironmentRaised`, as for remote environments,
+    except for invalid options.
     """
 
     def __init__(self, env: AgentEnv):
@@ -61,16 +61,16 @@ class HereEnv:
         return self._call(self._env.expert_summary)
 
     def close(self) -> None:
-        """Lets it go; never fails."""
+        """Closes the environment; never fails."""
         try:
             self._env.close()
-        except Exception as error:  # an environment may fail in any way, and is needed no more
+        except Exception as error:  # any failure of an environment
             warnings.warn(f"{type(self._env).__name__}.close() raises {error!r}", stacklevel=2)
 
     def _call(self, method: Callable[[], ResultT]) -> ResultT:
         try:
             return method()
-        except Exception as error:  # an environment may fail in any way
+        except Exception as error:  # any failure of an environment
             ours = type(error).__module__.startswith("vagen.")
             if ours and isinstance(error, ValueError) and not isinstance(error, AnswerError):
                 raise
@@ -78,9 +78,9 @@ class HereEnv:
 
 
 class LocalEnv:
-    """A `HereEnv` with its calls awaited; each is over when it returns.
+    """A `HereEnv` with asynchronous methods, which complete without yielding.
 
-    Those of an environment that `waits` are made in a thread.
+    Environments with `waits` are called in a thread.
     """
 
     def __init__(self, env: AgentEnv):
@@ -110,7 +110,7 @@ class LocalEnv:
         return await self._call(self._env.expert_summary)
 
     async def close(self) -> None:
-        """Lets it go; never fails."""
+        """Closes the environment; never fails."""
         await self._call(self._env.close)
         if self._thread is not None:
             self._thread.shutdown(wait=False)

@@ -1,4 +1,4 @@
-"""Bodies of requests: from known clients only, bounded in bytes and seconds, each and together."""
+"""Reads request bodies of known clients, with limits on bytes and seconds."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,24 +13,24 @@ _BODIES = ("POST", "PUT", "PATCH", "DELETE")
 
 
 class Intake:
-    """ASGI middleware: a request reaches the application whole, or is answered here.
+    """ASGI middleware: passes complete requests to the application, and rejects others.
 
-    Nothing is read of a request whose sender is unknown.
+    Reads nothing from unknown clients.
     """
 
     def __init__(self, app: Any, settings: ServiceSettings, is_known: Callable[[str | None], bool]):
-        """Prepares.
+        """Prepares the middleware.
 
         Args:
-            app: Served.
-            settings: With the limits.
-            is_known: Whether the `Authorization` header is a client's.
+            app: The application.
+            settings: Settings with the limits.
+            is_known: Whether an `Authorization` header belongs to a client.
         """
         self._app = app
         self._settings = settings
         self._is_known = is_known
         self._arriving = 0
-        """Bytes of all requests that have not arrived whole."""
+        """Bytes of all incomplete requests."""
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Serves one request."""
@@ -40,7 +40,7 @@ class Intake:
         headers = dict(scope["headers"])
         sender = headers.get(b"authorization")
         if not self._is_known(None if sender is None else sender.decode("latin-1")):
-            # The application says so; it is given no body, and what arrives is thrown away.
+            # The application rejects it; it gets no body, and received data are discarded.
             await self._app(scope, _whole(b"", receive), send)
             return
         announced = headers.get(b"content-length", b"0")
@@ -58,7 +58,7 @@ class Intake:
             await self._refuse(send, status)
 
     async def _read(self, receive: Any, parts: list[bytes]) -> int | None:
-        """Reads a body; returns 200, the status to refuse it with, or None if its sender left."""
+        """Reads a body; returns 200, the status of a rejection, or None if the sender has gone."""
         settings = self._settings
         size = 0
         try:
@@ -98,7 +98,7 @@ class Intake:
 
 
 def _whole(body: bytes, receive: Any) -> Any:
-    """What receives a body that is there already, and then whatever else comes."""
+    """A `receive` function that returns a complete body, and then further messages."""
     pending = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Any:

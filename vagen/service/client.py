@@ -1,8 +1,8 @@
-"""The client of the environment service: sessions that outlive lost connections.
+"""Client of the environment service, whose sessions survive lost connections.
 
-Calls made while requests are under way go together in the next one. A request that fails or is
-turned away is repeated: opening and closing a session changes nothing the second time, and resets
-and steps carry a sequence number by which the service knows what it has done already.
+Calls made during a request are sent together in the next one. Failed or rejected requests are
+repeated: opening and closing a session are idempotent, and resets and steps have a sequence number
+by which the service recognises repetitions.
 """
 
 import asyncio
@@ -48,13 +48,13 @@ _Call = tuple[orjson.Fragment, "asyncio.Future[dict[str, Any]]"]
 
 
 class ServiceClient:
-    """Opens sessions at a service, at each of its addresses in turn. Belongs to one event loop."""
+    """Opens sessions on all addresses of a service in turn. Belongs to one event loop."""
 
     def __init__(self, config: EnvironmentsConfig):
-        """Prepares; nothing is connected yet.
+        """Prepares the client without connecting.
 
         Args:
-            config: With `url`.
+            config: Configuration with `url`.
         """
         assert config.url is not None
         self._config = config
@@ -68,8 +68,8 @@ class ServiceClient:
         """Opens a session.
 
         Raises:
-            EnvironmentRaised: The environment cannot be made.
-            EnvironmentLost: The service is away or refuses the client.
+            EnvironmentRaised: The environment cannot be created.
+            EnvironmentLost: The service is unreachable or rejects the client.
         """
         await self._look_up()
         address = min(self._current, key=lambda address: len(address.sessions))
@@ -86,24 +86,24 @@ class ServiceClient:
         return SessionEnv(address, key, created["system_prompt"])
 
     async def environments(self) -> list[str]:
-        """Names of what is served.
+        """Names of the served environments.
 
         Raises:
-            EnvironmentLost: The service is away or refuses the client.
+            EnvironmentLost: The service is unreachable or rejects the client.
         """
         await self._look_up()
         answer = await self._current[0].get("/v1/environments")
         return [entry["env_name"] for entry in answer["environments"]]
 
     async def close(self) -> None:
-        """Closes the sessions that are open, if the service is there, and the connections."""
+        """Closes connections and, if the service is reachable, open sessions."""
         for address in self._addresses.values():
             await address.close()
         if self._http is not None:
             await self._http.close()
 
     async def _look_up(self) -> None:
-        """Finds the service's addresses; those of a headless Kubernetes service are its pods'."""
+        """Finds the service's addresses; a headless Kubernetes service has those of its pods."""
         now = time.monotonic()
         if now - self._looked_up < _LOOK_UP_SECONDS and self._current:
             return
@@ -147,18 +147,18 @@ class SessionEnv:
         return WireReply(answer, [base64.b64decode(image) for image in images])
 
     async def close(self) -> None:
-        """See `Handle`; a service that is away closes the session when it is idle."""
+        """See `Handle`; an unreachable service closes the session when it is idle."""
         if self._key in self._address.sessions:
             self._address.sessions.discard(self._key)
             self._address.post("close", self._key)
 
 
 class _Address:
-    """One server: calls wait here until a request takes them along."""
+    """One server: queues calls for the next request."""
 
     def __init__(self, url: str, http: aiohttp.ClientSession, config: EnvironmentsConfig):
         self.sessions: set[str] = set()
-        """Keys of those that are open."""
+        """Keys of open sessions."""
         self._url = url
         self._http = http
         self._config = config
@@ -169,18 +169,18 @@ class _Address:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, operation: str, order: Any) -> dict[str, Any]:
-        """A session's answer.
+        """The reply to a session's call.
 
         Raises:
             EnvironmentRaised: The environment failed.
-            EnvironmentLost: The session is gone, or the service is away.
+            EnvironmentLost: The session is gone, or the service is unreachable.
         """
         for turn in itertools.count():
             answer = await self.post(operation, order)
             error = answer.get("error")
             if not error:
                 return answer
-            if error["kind"] == "full":  # sessions are freed as episodes end
+            if error["kind"] == "full":  # other sessions will end
                 await asyncio.sleep(_pause(turn))
             elif error["kind"] in ("environment", "invalid"):
                 raise EnvironmentRaised(error["message"])
@@ -189,10 +189,10 @@ class _Address:
         raise AssertionError
 
     def post(self, operation: str, order: Any) -> "asyncio.Future[dict[str, Any]]":
-        """Puts a call among those of the next request; its answer comes as the service gave it.
+        """Queues a call for the next request; returns a future of the service's reply.
 
         Raises:
-            EnvironmentRaised: JSON cannot hold the call, such as a very large number.
+            EnvironmentRaised: The call cannot be JSON, e.g. because of a very large number.
         """
         try:
             content = orjson.Fragment(orjson.dumps(order))
@@ -204,11 +204,11 @@ class _Address:
         return answer
 
     async def get(self, path: str) -> dict[str, Any]:
-        """The answer to a GET request; raises `EnvironmentLost`."""
+        """The reply to a GET request; raises `EnvironmentLost`."""
         return await self._request("GET", path, b"")
 
     async def close(self) -> None:
-        """Closes all sessions and waits until what is left is sent; repeats nothing any more."""
+        """Closes all sessions and waits until everything is sent; stops retrying."""
         self._patience = 0.0
         for key in self.sessions:
             self.post("close", key)
@@ -222,7 +222,7 @@ class _Address:
             asyncio.get_running_loop().call_soon(self._take)
 
     def _take(self) -> None:
-        """Starts requests for what waits, as many as may be under way."""
+        """Starts requests for queued calls, up to the limit."""
         self._due = False
         for operation, waiting in self._waiting.items():
             while waiting and self._under_way < self._config.requests:
@@ -247,10 +247,10 @@ class _Address:
                 waiter.set_result(answer)
 
     async def _request(self, method: str, path: str, body: bytes) -> dict[str, Any]:
-        """The answer to a request, repeated while the service is away or busy.
+        """The reply to a request, retried while the service is unreachable or busy.
 
         Raises:
-            EnvironmentLost: It stays so, or the service refuses.
+            EnvironmentLost: Retries fail, or the service rejects the request.
         """
         begun = time.monotonic()
         for turn in itertools.count():
@@ -277,10 +277,10 @@ class _Address:
 
 
 def served(config: EnvironmentsConfig) -> list[str]:
-    """Names of the environments that a service has; for code that does not await.
+    """Names of the environments of a service, for synchronous code.
 
     Raises:
-        EnvironmentLost: It is away or refuses the client.
+        EnvironmentLost: It is unreachable or rejects the client.
     """
 
     async def ask() -> list[str]:
@@ -294,7 +294,7 @@ def served(config: EnvironmentsConfig) -> list[str]:
 
 
 async def _addresses_of(url: str) -> list[str]:
-    """The URL by each address of its host, or as it is where there is one, or a certificate."""
+    """URLs with each address of the host; the URL itself for one address, or with a certificate."""
     parts = urlsplit(url)
     if parts.scheme != "http" or parts.hostname is None:
         return [url]
@@ -302,7 +302,7 @@ async def _addresses_of(url: str) -> list[str]:
     try:
         found = await loop.getaddrinfo(parts.hostname, parts.port or 80, type=1)
     except OSError:
-        return [url]  # connecting will tell what is wrong, and try again
+        return [url]  # connecting will raise an error and retry
     hosts = sorted({str(entry[4][0]) for entry in found if entry[0].name == "AF_INET"})
     if len(hosts) < 2:
         return [url]
@@ -310,7 +310,7 @@ async def _addresses_of(url: str) -> list[str]:
 
 
 def _pause(turn: int) -> float:
-    """Seconds before the next attempt: growing, and not the same for all who wait."""
+    """Seconds before the next attempt: increasing, with jitter."""
     return min(_FIRST_PAUSE * 2 ** min(turn, 10), _LONGEST_PAUSE) * random.uniform(0.5, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Connections of the service: a bound on what may arrive before a request has begun."""
+"""Limits on connections of the service before a request is complete."""
 
 import asyncio
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEADER_BYTES = 64 << 10
-"""Most bytes of a request's line and headers."""
+"""Maximum bytes of a request's line and headers."""
 HEADER_SECONDS = 10.0
-"""How long they may take, from the connection or the first byte on."""
+"""Time limit for them, from the connection or the first byte."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """HTTP as uvicorn speaks it; a connection that does not come to its request is closed."""
+    """uvicorn's HTTP protocol, which closes connections without a timely request."""
 
     _waiting: asyncio.TimerHandle | None = None
     _bytes = 0

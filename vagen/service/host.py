@@ -1,4 +1,4 @@
-"""Environments by number, and the calls that they answer: what a worker process does."""
+"""Environments by number, and their calls: the content of a worker process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +12,11 @@ from vagen.service.base import EnvironmentRaised
 from vagen.service.wire import Blob, Encoding, WireReply, show
 
 Call = dict[str, Any]
-"""`{"op": ..., "env": number, ...}`, JSON-able."""
+"""`{"op": ..., "env": number, ...}`, JSON-serialisable."""
 
 
 class Host:
-    """Holds environments and answers calls, one after the other."""
+    """Holds environments and executes calls, one after the other."""
 
     def __init__(self) -> None:
         self._envs: dict[int, tuple[AgentEnv, Encoding]] = {}
@@ -31,22 +31,22 @@ class Host:
         }
 
     def __len__(self) -> int:
-        """Environments that are open."""
+        """Number of open environments."""
         return len(self._envs)
 
     def answer(self, call: Call) -> WireReply:
-        """Does what a call asks for; a failure of the environment becomes `{"error": ...}`.
+        """Executes a call; a failure of the environment becomes `{"error": ...}`.
 
-        `fault` is whether that is no mistake of the caller's (those are `ValueError`s).
+        `fault` is False for errors of the caller (`ValueError`).
         """
         try:
             return self._ops[call["op"]](call)
-        except Exception as error:  # an environment may fail in any way; the others go on
+        except Exception as error:  # any failure of an environment
             fault = not isinstance(error, ValueError)
             return WireReply({"error": str(EnvironmentRaised.of(error)), "fault": fault})
 
     def answer_json(self, call: Call) -> tuple[bytes, list[Blob]]:
-        """`answer` with its content as JSON; says so if the environment told what JSON cannot."""
+        """`answer` with content as JSON; returns an error if the content cannot be JSON."""
         reply = self.answer(call)
         try:
             return orjson.dumps(reply.content), list(reply.frames)
@@ -55,7 +55,7 @@ class Host:
             return orjson.dumps({"error": text}), []
 
     def _warm_up(self, call: Call) -> WireReply:
-        """Loads the simulator and draws a frame, so that no episode waits for it."""
+        """Loads the simulator and draws a frame, so that no episode has to wait for it."""
         env = make(call["env_name"], call["env_config"], call["split"])
         env.reset(seed=0)
         env.close()
@@ -64,7 +64,7 @@ class Host:
     def _create(self, call: Call) -> WireReply:
         """`{env, env_name, env_config, split, encoding}` → `{system_prompt}`.
 
-        The number is the caller's choice.
+        The caller chooses the number.
         """
         env = make(call["env_name"], call["env_config"], call["split"])
         self._envs[call["env"]] = (env, call["encoding"])
@@ -102,7 +102,7 @@ class Host:
         return WireReply({"response": self._envs[call["env"]][0].expert_summary()})
 
     def _close(self, call: Call) -> WireReply:
-        """`{env}` → `{}`; an unknown number is no mistake."""
+        """`{env}` → `{}`; ignores unknown numbers."""
         if (held := self._envs.pop(call["env"], None)) is not None:
             held[0].close()
         return WireReply({})

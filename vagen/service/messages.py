@@ -1,4 +1,4 @@
-"""Requests and answers of the HTTP interface, as OpenAPI shows them."""
+"""Requests and replies of the HTTP interface, as in its OpenAPI schema."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,16 +7,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 from vagen.service.wire import whole_text
 
 SessionKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{16,64}$")]
-"""Chosen by the client, at random: anyone who has it and the token may use the session."""
+"""Random key chosen by the client: whoever has it and the token may use the session."""
 Sequence = Annotated[int, Field(ge=1, le=2**53 - 1)]
 ErrorKind = Literal["invalid", "environment", "lost", "unknown", "conflict", "full"]
-"""`invalid`: no such environment or option; `environment`: it raised; `lost`: its process died;
-`unknown`: no such session of this client, or no longer; `conflict`: the sequence number is neither
-the last one nor the next; `full`: no session is free, try again later."""
+"""`invalid`: no such environment or option; `environment`: an error of the environment; `lost`: its
+process died; `unknown`: the client has no such session; `conflict`: the sequence number is neither
+the last nor the next; `full`: no session is free, retry later."""
 
 
 class Message(BaseModel):
-    """A part of a request; unknown keys are refused."""
+    """A part of a request; unknown keys are rejected."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
@@ -25,35 +25,35 @@ class SessionOrder(Message):
     """A session to open."""
 
     session: SessionKey
-    """Key of the new session; opening one that is open again changes nothing."""
+    """Key of the new session; opening an open one changes nothing."""
     env_name: Annotated[str, Field(min_length=1, max_length=200)]
     """Name of the environment."""
     env_config: dict[str, JsonValue] = {}
     """Its options."""
     split: Literal["train", "val", "test"] = "train"
-    """Which levels it draws from."""
+    """Split of its levels."""
 
 
 class ResetOrder(Message):
-    """An episode to begin."""
+    """An episode to start."""
 
     session: SessionKey
     sequence: Sequence
-    """1 for the session's first reset or step, then one more each time. The last one may be
-    repeated: it is answered again and not carried out twice."""
+    """1 for the session's first reset or step, then increasing by 1. The last one may be repeated:
+    it gets the same reply and is not executed again."""
     seed: Annotated[int, Field(ge=0, le=2**53 - 1)]
     """The seed of the level."""
     options: dict[str, JsonValue] | None = None
 
 
 class StepOrder(Message):
-    """A response to carry out."""
+    """A response to step with."""
 
     session: SessionKey
     sequence: Sequence
     """See `ResetOrder`."""
     response: Annotated[str, AfterValidator(whole_text)]
-    """What the model wrote."""
+    """The model's response."""
 
 
 class CreateRequest(Message):
@@ -63,13 +63,13 @@ class CreateRequest(Message):
 
 
 class ResetRequest(Message):
-    """Episodes to begin."""
+    """Episodes to start."""
 
     resets: Annotated[list[ResetOrder], Field(min_length=1)]
 
 
 class StepRequest(Message):
-    """Responses to carry out, each in a session of its own."""
+    """Responses to step with, each in a different session."""
 
     steps: Annotated[list[StepOrder], Field(min_length=1)]
 
@@ -81,36 +81,36 @@ class SessionsRequest(Message):
 
 
 class Failure(BaseModel):
-    """Why a session gave no answer."""
+    """Why a session did not reply."""
 
     kind: ErrorKind
     message: str
 
 
 class SessionReply(BaseModel):
-    """What a session answered, or why not."""
+    """A session's reply, or its failure."""
 
     session: str
     error: Failure | None = None
 
 
 class ObservationMessage(BaseModel):
-    """What the agent is shown."""
+    """An observation."""
 
     text: str
-    """Holds `<image>` once per image."""
+    """Text with `<image>` once per image."""
     images: list[str]
     """PNG in base64."""
 
 
 class Created(SessionReply):
-    """A session that is open."""
+    """An open session."""
 
     system_prompt: str | None = None
 
 
 class ResetAnswer(SessionReply):
-    """The beginning of an episode."""
+    """The start of an episode."""
 
     observation: ObservationMessage | None = None
     info: dict[str, Any] | None = None
@@ -129,7 +129,7 @@ class StepAnswer(SessionReply):
 
 
 class ExpertAnswer(SessionReply):
-    """An optimal response, or the expert's summary."""
+    """An expert's response or summary."""
 
     response: str | None = None
 
@@ -159,18 +159,18 @@ class ExpertResponse(BaseModel):
 
 
 class CloseResponse(BaseModel):
-    """In the order of the request; a session that was not open is no mistake."""
+    """In the order of the request; closed sessions are no error."""
 
     results: list[SessionReply]
 
 
 class SessionState(BaseModel):
-    """A session that is open."""
+    """An open session."""
 
     session: str
     env_name: str
     sequence: int
-    """Number of the last reset or step; 0 before the first."""
+    """Sequence number of the last reset or step; 0 before the first."""
     idle_seconds: float
 
 
@@ -181,7 +181,7 @@ class SessionList(BaseModel):
 
 
 class EnvironmentInfo(BaseModel):
-    """An environment that is served."""
+    """A served environment."""
 
     env_name: str
     options: dict[str, Any]
@@ -189,18 +189,18 @@ class EnvironmentInfo(BaseModel):
 
 
 class EnvironmentList(BaseModel):
-    """What is served."""
+    """Served environments."""
 
     environments: list[EnvironmentInfo]
 
 
 class Health(BaseModel):
-    """Whether the service takes sessions."""
+    """Whether the service accepts sessions."""
 
     status: Literal["ok", "starting", "draining"]
 
 
 class Problem(BaseModel):
-    """Why a request was refused."""
+    """Why a request was rejected."""
 
     detail: str

@@ -1,4 +1,4 @@
-"""What the service tells Prometheus."""
+"""Prometheus metrics of the service."""
 
 from prometheus_client import (
     CollectorRegistry,
@@ -13,7 +13,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class ServiceMetrics:
-    """Counters of one service, in a registry of their own."""
+    """Counters of one service, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

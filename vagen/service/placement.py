@@ -1,4 +1,4 @@
-"""Where environments run: one option decides it, and those who play notice no difference."""
+"""Decides where environments run; players see no difference."""
 
 import asyncio
 import atexit
@@ -17,17 +17,17 @@ MOST_WORKERS = 8
 
 
 class Environments:
-    """Makes environments where the infra wants them, from any thread and event loop.
+    """Creates environments where the infra configures them, from any thread and event loop.
 
-    Worker processes and connections are made when they are first needed and kept until `close`.
+    Starts worker processes and connections on first use and keeps them until `close`.
     """
 
     def __init__(self, config: EnvironmentsConfig, *, num_processes: int = 1):
-        """Prepares; nothing is spawned or connected yet.
+        """Prepares without processes or connections.
 
         Args:
             config: `infra.environments`.
-            num_processes: Processes on this machine that use the same configuration.
+            num_processes: Number of processes on this machine with the same configuration.
         """
         self.config = config
         self._sharers = num_processes
@@ -36,11 +36,11 @@ class Environments:
         self._client: Any = None
 
     async def make(self, env_name: str, env_config: Any, split: str = "train") -> AsyncEnv:
-        """An environment for code that awaits.
+        """An environment for asynchronous code.
 
         Raises:
-            EnvironmentRaised: It cannot be made, elsewhere; here whatever is wrong is raised.
-            EnvironmentLost: Its process or service is not there.
+            EnvironmentRaised: It cannot be created remotely; local errors are raised as they are.
+            EnvironmentLost: Its process or service is gone.
         """
         if self._is_local(env_name):
             made = partial(make, env_name, env_config, split)
@@ -51,7 +51,7 @@ class Environments:
         return RemoteEnv(thread, await asyncio.wrap_future(opening))
 
     def open(self, env_name: str, env_config: Any, split: str = "train") -> HereEnv | SyncEnv:
-        """An environment for code that does not await; raises as `make` does."""
+        """An environment for synchronous code; errors as of `make`."""
         if self._is_local(env_name):
             return HereEnv(make(env_name, env_config, split))
         thread = self._running()
@@ -59,7 +59,7 @@ class Environments:
         return SyncEnv(RemoteEnv(thread, handle), thread)
 
     def close(self) -> None:
-        """Ends workers and connections; environments still open are lost."""
+        """Ends workers and connections; open environments are lost."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -108,7 +108,7 @@ _made: dict[tuple[int, str, int], Environments] = {}
 def environments_of(
     config: EnvironmentsConfig | None = None, *, num_processes: int = 1
 ) -> Environments:
-    """The environments of a configuration (None: the default), one per process and kept to its end.
+    """The `Environments` of a configuration (None: the default), cached in this process.
 
     Args:
         config: `infra.environments`.

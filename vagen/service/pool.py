@@ -1,4 +1,4 @@
-"""A pool of worker processes: every environment lives in one of them until it is closed."""
+"""A pool of worker processes that run environments."""
 
 import asyncio
 import os
@@ -14,16 +14,16 @@ from vagen.service.process import WorkerProcess
 from vagen.service.wire import Encoding, WireReply
 
 HOPELESS = 5
-"""Deaths of worker processes, one after the other, after which making an environment fails."""
+"""Number of consecutive deaths of workers after which creating an environment fails."""
 SPOILT = 2
-"""Failures after which a worker gets no environments any more: what failed may fail again."""
+"""Number of failures after which a worker gets no new environments."""
 _WATCH_SECONDS = 1.0
 _STARTING_SECONDS = 120.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
 
 def core_count() -> int:
-    """Cores that this process may use: the machine's, or its control group's share if less."""
+    """Cores available to this process: the machine's, or its control group's share if lower."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota, period = "max", "1"
     with suppress(OSError):
@@ -34,7 +34,7 @@ def core_count() -> int:
 
 
 class PooledEnv:
-    """An environment in a worker process, by the calls that `Host` answers."""
+    """An environment in a worker process, with the calls of `Host`."""
 
     def __init__(self, worker: WorkerProcess, number: int, system_prompt: str):
         self.system_prompt = system_prompt
@@ -43,18 +43,18 @@ class PooledEnv:
         self._open = True
 
     async def ask(self, op: str, **fields: Any) -> WireReply:
-        """The environment's answer; see `WorkerProcess.ask`."""
+        """The environment's reply; see `WorkerProcess.ask`."""
         return await self._worker.ask(op, env=self._number, **fields)
 
     async def close(self) -> None:
-        """Lets it go; never fails."""
+        """Closes the environment; never fails."""
         if self._open:
             self._open = False
             self._worker.drop(self._number)
 
 
 class WorkerPool:
-    """Spawns workers, spreads environments over them and replaces those that die.
+    """Spawns workers, distributes environments over them and replaces dead ones.
 
     Belongs to one event loop.
     """
@@ -68,14 +68,14 @@ class WorkerPool:
         memory_mib: int = 0,
         on_replace: Callable[[], None] = lambda: None,
     ):
-        """Prepares a pool; the first environment, or `start`, spawns it.
+        """Prepares a pool; the first environment, or `start`, spawns workers.
 
         Args:
-            workers: Processes.
-            answer_seconds: A worker that leaves a call unanswered for so long is killed.
-            call_seconds: A call that takes longer fails, and nothing else; 0: no bound.
-            memory_mib: Memory of a worker, MiB; 0: no bound.
-            on_replace: Called whenever a worker has died or is to be replaced.
+            workers: Number of processes.
+            answer_seconds: Seconds after which a worker with an unanswered call is killed.
+            call_seconds: Seconds after which a call fails alone; 0 for no limit.
+            memory_mib: Memory limit of a worker in MiB; 0 for none.
+            on_replace: Called when a worker has died or must be replaced.
         """
         self._size = workers
         self._answer_seconds = answer_seconds
@@ -85,13 +85,13 @@ class WorkerPool:
         self._fresh: set[WorkerProcess] = set()
         """Workers that load simulators before they take environments."""
         self._retired: list[WorkerProcess] = []
-        """Workers that failed too often; they end with their last environment."""
+        """Workers that failed too often and end with their last environment."""
         self._may_retire, self._pause = 0.0, _FIRST_PAUSE
         self._deaths = 0
         self._last_cause = ""
         self._warm: dict[str, tuple[asyncio.Task[None], dict[str, Any]]] = {}
         self._cold: set[str] = set()
-        """Environments whose first order could not be made: they are warmed up no more."""
+        """Environments that failed to be created in a warm-up and are no longer warmed up."""
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._starting: asyncio.Task[None] | None = None
@@ -99,17 +99,17 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers that live."""
+        """Process ids of living workers."""
         living = [*self._workers, *self._retired]
         return [worker.pid for worker in living if worker.pid is not None]
 
     @property
     def ready(self) -> bool:
-        """Whether every worker lives."""
+        """Whether all workers are alive."""
         return len(self._workers) == self._size
 
     async def start(self) -> None:
-        """Spawns the workers, unless that was done."""
+        """Spawns the workers once."""
         if self._starting is None:
             self._starting = self._later(self._start())
         await asyncio.shield(self._starting)
@@ -117,13 +117,13 @@ class WorkerPool:
     async def open(
         self, env_name: str, env_config: dict[str, Any], split: str, *, encoding: Encoding = "raw"
     ) -> PooledEnv:
-        """Makes an environment in the worker that has the fewest.
+        """Creates an environment in the worker with the fewest.
 
-        The first environment of a kind is made in every worker at once, to load its simulator.
+        The first environment of a kind is created in all workers, to load its simulator.
 
         Raises:
-            EnvironmentRaised: The environment cannot be made.
-            EnvironmentLost: The worker died over it, or one worker after the other dies.
+            EnvironmentRaised: The environment cannot be created.
+            EnvironmentLost: The worker died while creating it, or workers keep dying.
         """
         await self.start()
         await self._warm_up(env_name, env_config, split)
@@ -135,7 +135,7 @@ class WorkerPool:
         return PooledEnv(worker, number, system_prompt)
 
     async def close(self) -> None:
-        """Ends all workers and waits until they are gone."""
+        """Ends all workers and waits for them."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -166,7 +166,7 @@ class WorkerPool:
             self._changed.set()
 
     async def _warm_up(self, env_name: str, env_config: dict[str, Any], split: str) -> None:
-        """Has every worker load an environment's simulator, once per kind of environment."""
+        """Loads an environment's simulator in all workers, once per kind of environment."""
         if env_name not in self._warm:
             example = {"env_name": env_name, "env_config": env_config, "split": split}
             task = self._later(self._warm_all(env_name, example))
@@ -194,7 +194,7 @@ class WorkerPool:
             await self._changed.wait()
 
     def _retire(self) -> None:
-        """Another worker takes the place of one that failed twice, which keeps what it has."""
+        """Replaces a worker that failed twice; its environments stay."""
         for worker in [each for each in self._workers if each.faults >= SPOILT]:
             if time.monotonic() < self._may_retire:
                 return
@@ -206,7 +206,7 @@ class WorkerPool:
             self._later(self._replace(0))
 
     def _died(self, worker: WorkerProcess) -> None:
-        """A worker is gone: its environments are lost, and another one takes its place."""
+        """Replaces a dead worker, whose environments are lost."""
         if worker in self._retired:
             self._retired.remove(worker)
             return
@@ -251,9 +251,9 @@ class WorkerPool:
 
 
 class WorkerPools:
-    """A pool of workers for each simulator, made when it is first asked for, and one for the rest.
+    """A pool of workers per simulator, created on first use, and one for other environments.
 
-    The graphics of two simulators in one process crash it.
+    A process crashes with the graphics of two simulators.
     """
 
     def __init__(self, workers: int, **options: Any):
@@ -263,12 +263,12 @@ class WorkerPools:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of all workers that live."""
+        """Process ids of all living workers."""
         return [pid for pool in self._pools.values() for pid in pool.pids]
 
     @property
     def ready(self) -> bool:
-        """Whether every worker lives."""
+        """Whether all workers are alive."""
         return all(pool.ready for pool in self._pools.values())
 
     async def start(self) -> None:
@@ -278,19 +278,19 @@ class WorkerPools:
     async def open(
         self, env_name: str, env_config: dict[str, Any], split: str, *, encoding: Encoding = "raw"
     ) -> PooledEnv:
-        """Makes an environment; see `WorkerPool.open`."""
+        """Creates an environment; see `WorkerPool.open`."""
         kind = env_name if get_environment(env_name).load().needs_process else ""
         if kind not in self._pools:
             self._pools[kind] = self._make()
         return await self._pools[kind].open(env_name, env_config, split, encoding=encoding)
 
     async def close(self) -> None:
-        """Ends all workers and waits until they are gone."""
+        """Ends all workers and waits for them."""
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
 
 async def _try(worker: WorkerProcess, example: dict[str, Any]) -> bool:
-    """Warms a worker up; what is wrong with the environment shows when it is made in earnest."""
+    """Warms up a worker; ignores errors, which creating the environment will raise again."""
     try:
         await worker.ask("warm_up", **example)
     except (EnvironmentRaised, EnvironmentLost):

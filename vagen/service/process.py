@@ -1,4 +1,4 @@
-"""A worker process, as the process that starts it and asks it sees it."""
+"""The parent's view of a worker process."""
 
 import asyncio
 import itertools
@@ -21,13 +21,13 @@ _WORKER = "vagen.service.worker"
 _BUFFER = 1 << 22
 _LOOK_SECONDS = 0.01
 _ENDING_SECONDS = 5.0
-"""How long a process may take to end once its stream is closed."""
+"""Seconds that a process may take to end after its stream is closed."""
 
 
 class WorkerProcess:
-    """A process that holds environments and answers calls in the order they were asked.
+    """A process that runs environments and executes calls in order.
 
-    Calls asked while others are under way, or together, travel as one message.
+    Calls made together, or while others are pending, are sent as one message.
     """
 
     def __init__(
@@ -36,19 +36,19 @@ class WorkerProcess:
         """Prepares a worker; `start` spawns it.
 
         Args:
-            on_death: Called once when it is gone, unless it was closed.
-            seconds: A call that takes longer fails; 0: no bound.
-            memory_mib: Memory it may take, MiB; 0: no bound.
+            on_death: Called once if it dies.
+            seconds: Seconds after which a call fails; 0 for no limit.
+            memory_mib: Memory limit in MiB; 0 for none.
         """
         self.faults = 0
-        """Calls that failed, and not by a mistake of who asked."""
+        """Number of failed calls, without errors of the caller."""
         self._limits = [f"{seconds:g}", str(memory_mib)]
         self.environments = 0
-        """Environments that live in it."""
+        """Number of its environments."""
         self.has_answered = False
-        """Whether it has come up: the first answer waits for what is imported."""
+        """Whether it has started; the first reply waits for imports."""
         self.cause = ""
-        """Why it is gone; empty while it lives."""
+        """Why it is gone; empty while it is alive."""
         self._on_death = on_death
         self._calls = itertools.count()
         self._environments = itertools.count()
@@ -59,14 +59,14 @@ class WorkerProcess:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Spawns the process; it reads calls as soon as it has imported what it needs.
+        """Spawns the process, which reads calls after its imports.
 
         Raises:
-            OSError: No process can be made.
+            OSError: The process cannot be created.
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            # Nothing of this process is shared but the socket, and the places modules come from.
+            # It inherits only the socket and the paths of modules from this process.
             environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             environment.setdefault("OMP_NUM_THREADS", "1")
             self._process = subprocess.Popen(
@@ -74,7 +74,7 @@ class WorkerProcess:
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                process_group=0,  # a Ctrl-C on the terminal is not for it
+                process_group=0,  # Ctrl-C on the terminal must not reach it
             )
         ours.setblocking(False)
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=_BUFFER)
@@ -86,11 +86,11 @@ class WorkerProcess:
         return None if self._process is None else self._process.pid
 
     async def ask(self, op: str, **fields: Any) -> WireReply:
-        """The answer to a call.
+        """The reply to a call.
 
         Raises:
             EnvironmentRaised: The environment failed.
-            EnvironmentLost: The process is gone, or dies before it answers.
+            EnvironmentLost: The process is gone, or dies before the reply.
         """
         if self.cause:
             raise EnvironmentLost(self.cause)
@@ -99,7 +99,7 @@ class WorkerProcess:
             self._heard = time.monotonic()
         try:
             number = self._post({"op": op, **fields})
-        except TypeError as error:  # such as a number that JSON has no room for
+        except TypeError as error:  # such as a number too large for JSON
             raise EnvironmentRaised.of(error) from None
         self._pending[number] = answer
         try:
@@ -112,18 +112,18 @@ class WorkerProcess:
         return reply
 
     async def open(self, **order: Any) -> tuple[int, str]:
-        """Makes an environment; returns its number here and its system prompt.
+        """Creates an environment; returns its number in the process and its system prompt.
 
         Raises:
-            EnvironmentRaised: It cannot be made.
-            EnvironmentLost: The process died over it.
+            EnvironmentRaised: It cannot be created.
+            EnvironmentLost: The process died while creating it.
         """
         number = next(self._environments)
         self.environments += 1
         try:
             reply = await self.ask("create", env=number, **order)
         except BaseException:
-            self.drop(number)  # also one that is made after nobody waits for it any more
+            self.drop(number)  # even if it is created after a cancellation
             raise
         return number, reply.content["system_prompt"]
 
@@ -135,15 +135,15 @@ class WorkerProcess:
 
     @property
     def silent_seconds(self) -> float:
-        """How long an answer has been waited for without a sign of life."""
+        """Seconds since the process last sent anything while a call is pending."""
         return time.monotonic() - self._heard if self._pending else 0.0
 
     def kill(self, cause: str) -> None:
-        """Ends the process at once; every answer still awaited is `EnvironmentLost`."""
+        """Kills the process; pending calls raise `EnvironmentLost`."""
         self._gone(cause)
 
     async def close(self) -> None:
-        """Ends the process and waits until it is gone."""
+        """Ends the process and waits for it."""
         self.cause = self.cause or "the environment was closed"
         process = self._process
         if process is None:
@@ -207,7 +207,7 @@ class WorkerProcess:
 async def _end(process: subprocess.Popen[bytes]) -> None:
     """Waits for a process whose stream is closed; kills it if it does not end.
 
-    Asks for it again and again: at the end of the interpreter no thread can wait.
+    Polls, since threads cannot wait during the interpreter's shutdown.
     """
     deadline = time.monotonic() + _ENDING_SECONDS
     while process.poll() is None:

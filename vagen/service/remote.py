@@ -1,4 +1,4 @@
-"""An environment that lives elsewhere, behind calls and replies."""
+"""A remote environment behind calls and replies."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ class Handle(Protocol):
     system_prompt: str
 
     async def ask(self, op: str, **fields: Any) -> WireReply:
-        """The answer of `vagen.service.host.Host` to a call.
+        """The reply of `vagen.service.host.Host` to a call.
 
         Raises:
             EnvironmentRaised: The environment failed.
@@ -30,12 +30,12 @@ class Handle(Protocol):
         ...
 
     async def close(self) -> None:
-        """Lets it go; never fails."""
+        """Closes the environment; never fails."""
         ...
 
 
 class LoopThread:
-    """An event loop in a thread of its own: connections outlive the loops of those who play."""
+    """An event loop in a separate thread, so that connections outlive the players' event loops."""
 
     def __init__(self, name: str):
         self.loop = uvloop.new_event_loop()
@@ -43,7 +43,7 @@ class LoopThread:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, ResultT]) -> "Future[ResultT]":
-        """Starts a coroutine there."""
+        """Starts a coroutine in the thread."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def stop(self) -> None:
@@ -54,10 +54,10 @@ class LoopThread:
 
 
 class RemoteEnv:
-    """An environment that lives elsewhere, with its calls awaited from any event loop.
+    """A remote environment with asynchronous methods for any event loop.
 
-    The calls go over a handle that belongs to a loop's thread. They raise `EnvironmentRaised` for
-    what the environment raised, and `EnvironmentLost` if it is gone.
+    Calls go through a handle that belongs to the thread of a loop. They raise `EnvironmentRaised`
+    for errors of the environment, and `EnvironmentLost` if it is gone.
     """
 
     def __init__(self, thread: LoopThread, handle: Handle):
@@ -65,7 +65,7 @@ class RemoteEnv:
         self._handle = handle
 
     def system_prompt(self) -> str:
-        """See `AgentEnv`; it came when the environment was made."""
+        """See `AgentEnv`; received when the environment was created."""
         return self._handle.system_prompt
 
     async def reset(
@@ -87,11 +87,11 @@ class RemoteEnv:
         return await self._ask("summary", lambda reply: reply.content["response"])
 
     async def close(self) -> None:
-        """Lets it go; never fails, also if it is gone already."""
+        """Closes the environment; never fails, even if it is gone."""
         await asyncio.wrap_future(self._thread.submit(self._handle.close()))
 
     async def _ask(self, op: str, read: Callable[[WireReply], ResultT], **fields: Any) -> ResultT:
-        """What `read` makes of the answer; frames are decoded in the handle's thread."""
+        """Parses the reply with `read`; frames are decoded in the handle's thread."""
 
         async def answer() -> ResultT:
             return read(await self._handle.ask(op, **fields))
@@ -115,11 +115,11 @@ def _stepped(reply: WireReply) -> EnvStep:
 
 
 AsyncEnv: TypeAlias = LocalEnv | RemoteEnv
-"""An environment whose calls are awaited: while one answers, others may go on."""
+"""An environment with asynchronous methods, so that others can run during a call."""
 
 
 class SyncEnv:
-    """An environment that lives elsewhere, for code that does not await: each call blocks."""
+    """A remote environment with blocking methods for synchronous code."""
 
     def __init__(self, env: RemoteEnv, thread: LoopThread):
         self._env = env

@@ -1,4 +1,4 @@
-"""Sessions: an environment each, owned by a client, closed when nobody uses it any more."""
+"""Sessions: one environment each, owned by a client, closed when idle."""
 
 import asyncio
 import base64
@@ -28,12 +28,12 @@ class _Session:
     sequence: int = 0
     operation: str = ""
     last: "asyncio.Task[ReplyContent] | None" = None
-    """The answer to the last reset or step."""
+    """The reply to the last reset or step."""
     used: float = field(default_factory=time.monotonic)
 
 
 class Failed(Exception):
-    """A session gives no answer; part of the response."""
+    """A session's failure; part of the response."""
 
     def __init__(self, kind: ErrorKind, message: str):
         super().__init__(message)
@@ -50,14 +50,14 @@ class Sessions:
         self._sessions: dict[str, _Session] = {}
         self._per_client: dict[str, int] = {}
         self.pending = 0
-        """Calls that wait for environments."""
+        """Number of calls that wait for environments."""
 
     def __len__(self) -> int:
-        """Sessions that are open."""
+        """Number of open sessions."""
         return len(self._sessions)
 
     async def create(self, client: str, order: SessionOrder) -> ReplyContent:
-        """Opens a session, unless it is open.
+        """Opens a session if it is not open.
 
         Raises:
             Failed: It cannot be opened.
@@ -92,10 +92,10 @@ class Sessions:
     async def advance(
         self, client: str, key: str, sequence: int, operation: str, **fields: Any
     ) -> ReplyContent:
-        """Resets or steps a session, or repeats the answer to its last call.
+        """Resets or steps a session, or repeats the reply to its last call.
 
         Raises:
-            Failed: There is no such session, or the number is neither the last nor the next.
+            Failed: There is no such session, or `sequence` is neither the last number nor the next.
         """
         session = self._find(client, key)
         if sequence == session.sequence + 1:
@@ -112,7 +112,7 @@ class Sessions:
         return await asyncio.shield(session.last)
 
     async def expert(self, client: str, key: str, op: str = "expert") -> ReplyContent:
-        """The expert's response, or its summary (`op="summary"`).
+        """The expert's response or summary (`op="summary"`).
 
         Raises:
             Failed: There is no such session, or no expert.
@@ -120,7 +120,7 @@ class Sessions:
         return await self._call(key, self._find(client, key), op, {})
 
     async def close(self, client: str, key: str) -> None:
-        """Closes a session; one that is not open is no mistake."""
+        """Closes a session; ignores closed ones."""
         session = self._sessions.get(key)
         if session is not None and session.client == client:
             await self._let_go(key)
@@ -140,7 +140,7 @@ class Sessions:
         ]
 
     async def sweep(self) -> None:
-        """Closes sessions that have not been used for too long."""
+        """Closes sessions that have been idle for too long."""
         oldest = time.monotonic() - self._settings.idle_seconds
         for key, session in list(self._sessions.items()):
             busy = session.last is not None and not session.last.done()
@@ -212,17 +212,17 @@ class Sessions:
         try:
             handle = await session.opening
         except (ValueError, EnvironmentRaised, EnvironmentLost):
-            return  # it was never open; its client was told
+            return  # it was never open
         await handle.close()
 
 
 def failure(key: str, kind: ErrorKind, message: str) -> ReplyContent:
-    """The answer of a session that cannot answer."""
+    """The reply of a session that failed."""
     return {"session": key, "error": {"kind": kind, "message": whole_text(message)}}
 
 
 def _mistakes(error: ValidationError | UnknownEnvironmentError | NotServed) -> str:
-    """What is wrong with an order, in one line."""
+    """What is wrong with a request, in one line."""
     if not isinstance(error, ValidationError):
         return str(error)
     return "; ".join(

@@ -1,4 +1,4 @@
-"""Options of the environment service: flags, and environment variables beside them."""
+"""Options of the environment service, from flags and environment variables."""
 
 import argparse
 import ipaddress
@@ -28,45 +28,45 @@ class ServiceSettings(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """Port to listen on; 0 takes a free one."""
     workers: NonNegativeInt | None = None
-    """Processes that environments live in; 0: the serving process, but for simulators that need
-    one of their own; default: one per core."""
+    """Number of worker processes; 0: the serving process runs environments, except for simulators
+    that need a separate one; default: one per core."""
     environments: Names = ()
-    """Names served, comma-separated; default: all that need no code of a client's choice."""
+    """Served environments, comma-separated; default: all that run no code chosen by a client."""
     warm_up: Names = ()
     """Environments whose simulators are loaded before the service is ready."""
     tokens_file: str | None = None
-    """File with a line `client:token` each; read again when it changes."""
+    """File with a line `client:token` each; reloaded when it changes."""
     open: bool = False
-    """Serve anyone who reaches the port, without tokens, also on addresses other than loopback."""
+    """Serve everyone without tokens, also on addresses other than loopback."""
     max_sessions: PositiveInt = 2048
-    """Most sessions in all."""
+    """Maximum number of sessions."""
     max_sessions_per_client: PositiveInt = 1024
-    """Most sessions of one client."""
+    """Maximum number of sessions per client."""
     max_batch: PositiveInt = 256
-    """Most sessions in one request."""
+    """Maximum number of sessions per request."""
     max_body_bytes: PositiveInt = 8 << 20
-    """Largest request."""
+    """Maximum size of a request."""
     max_pending: PositiveInt = 4096
-    """Calls that may wait for environments; a request that would exceed it is turned away."""
+    """Maximum number of waiting calls; further requests are rejected."""
     idle_seconds: PositiveFloat = 1800.0
-    """A session that is not used for so long is closed."""
+    """Idle time after which a session is closed."""
     answer_seconds: PositiveFloat = 120.0
-    """A worker process that leaves a call unanswered for so long is replaced; a call that takes
-    half of it fails alone."""
+    """Time after which a worker process with an unanswered call is replaced; a call fails alone
+    after half of it."""
     worker_memory_mib: PositiveInt = 2048
-    """Memory that a worker process may take, MiB; what needs more fails alone."""
+    """Memory limit of a worker process in MiB; calls that need more fail alone."""
     body_seconds: PositiveFloat = 20.0
-    """A request that has not arrived whole after so long is given up."""
+    """Time limit for receiving a request."""
     max_buffered_bytes: PositiveInt = 64 << 20
-    """Most bytes of requests that are still arriving, of all clients."""
+    """Maximum bytes of incomplete requests, over all clients."""
     max_connections: PositiveInt = 1024
-    """Most connections."""
+    """Maximum number of connections."""
     drain_seconds: PositiveFloat = 110.0
-    """After SIGTERM: how long sessions that are open are still served."""
+    """Time after SIGTERM during which open sessions are still served."""
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         if self.host == "localhost":
             return True
         try:
@@ -78,10 +78,10 @@ class ServiceSettings(Section):
 def read_settings(
     arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> ServiceSettings:
-    """Settings from flags, else from `VAGEN_SERVICE_<NAME>`, else the defaults.
+    """Settings from flags, then `VAGEN_SERVICE_<NAME>`, then defaults.
 
     Raises:
-        pydantic.ValidationError: A value is impossible.
+        pydantic.ValidationError: A value is invalid.
         SystemExit: A flag is unknown.
     """
     parser = argparse.ArgumentParser(

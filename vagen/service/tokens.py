@@ -1,4 +1,4 @@
-"""Who may use the service: a bearer token per client, from a file that may change."""
+"""Authorises clients of the service by bearer tokens, from a file that may change."""
 
 import hashlib
 import os
@@ -6,26 +6,26 @@ import time
 from pathlib import Path
 
 ANYONE = "anyone"
-"""Name of the client where no token is asked for."""
+"""Name of the client when there are no tokens."""
 _LOOK_SECONDS = 5.0
 _SHORTEST = 16
 
 
 class TokenError(ValueError):
-    """The file of tokens cannot be used."""
+    """The file of tokens is invalid."""
 
 
 class ClientTokens:
-    """Clients by the digest of their token; comparing digests tells nothing about a token."""
+    """Clients by the digest of their token; comparing digests does not leak a token."""
 
     def __init__(self, path: str | None):
         """Reads the file.
 
         Args:
-            path: Lines `client:token`, empty ones and those after `#` aside; None: no tokens.
+            path: File with lines `client:token`, empty lines and `#` comments; None for no tokens.
 
         Raises:
-            TokenError: There is no such file, or a line is wrong.
+            TokenError: There is no such file, or a line is invalid.
         """
         self._path = None if path is None else Path(path)
         self._clients: dict[bytes, str] = {}
@@ -35,7 +35,7 @@ class ClientTokens:
             self._read(self._path)
 
     def client(self, authorization: str | None) -> str | None:
-        """The client of an `Authorization` header, or None if it is nobody's."""
+        """The client of an `Authorization` header; None if it is unknown."""
         if self._path is None:
             return ANYONE
         if time.monotonic() - self._looked > _LOOK_SECONDS:
@@ -46,7 +46,7 @@ class ClientTokens:
         return self._clients.get(_digest(token.strip()))
 
     def _refresh(self, path: Path) -> None:
-        """Takes over a changed file; one that is wrong or away leaves things as they are."""
+        """Reloads a changed file; keeps the old tokens if it is invalid or missing."""
         try:
             self._read(path)
         except TokenError as error:

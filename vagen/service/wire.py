@@ -1,7 +1,7 @@
-"""What goes between a process that plays and the worker processes of its environments.
+"""Messages between a playing process and the worker processes of its environments.
 
-A message is a header of two lengths, a JSON object, and blobs of bytes end to end. Nothing of it
-is executed: no pickle.
+A message is a header with two lengths, a JSON object, and concatenated binary blobs. It contains
+nothing executable: no pickle.
 """
 
 import asyncio
@@ -19,45 +19,45 @@ from vagen.envs.base import Observation
 from vagen.envs.images import decode_png, png_bytes
 
 Encoding: TypeAlias = Literal["raw", "png"]
-"""How frames travel: as pixels, or compressed for those who send them on."""
+"""Encoding of frames: pixels, or compressed for forwarding."""
 Blob: TypeAlias = "bytes | memoryview"
 
 _HEADER = struct.Struct(">IQ")
 _LARGEST = 1 << 30
-"""Bytes of a message's JSON; more is a broken stream."""
+"""Maximum bytes of a message's JSON; more means a broken stream."""
 
 
 class BrokenStream(ConnectionError):
-    """What arrived is no message."""
+    """The received data are not a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class WireReply:
-    """An answer: JSON-able content, and the frames it speaks of."""
+    """A reply: JSON-serialisable content, and its frames."""
 
     content: dict[str, Any]
     frames: Sequence[Blob] = field(default_factory=list)
-    """In the encoding that was asked for, in order."""
+    """Frames in the requested encoding, in order."""
 
 
 def pack(content: dict[str, Any], blobs: Sequence[Blob] = ()) -> list[Blob]:
-    """The parts of a message, to be sent one after the other."""
+    """The parts of a message, to be sent in order."""
     body = orjson.dumps(content | {"blobs": [len(blob) for blob in blobs]})
     size = sum(len(blob) for blob in blobs)
     return [_HEADER.pack(len(body), size) + body, *blobs]
 
 
 def send(connection: socket.socket, content: dict[str, Any], blobs: Sequence[Blob] = ()) -> None:
-    """Sends a message; blocks until it is on its way."""
+    """Sends a message; blocks until it is sent."""
     for part in pack(content, blobs):
         connection.sendall(part)
 
 
 def receive(connection: socket.socket) -> dict[str, Any] | None:
-    """The next message without blobs, or None if the other side is gone.
+    """The next message without blobs; None if the connection is closed.
 
     Raises:
-        BrokenStream: It is no message.
+        BrokenStream: The data are not a message.
     """
     header = _read(connection, _HEADER.size)
     if header is None:
@@ -71,8 +71,8 @@ async def receive_from(reader: asyncio.StreamReader) -> tuple[dict[str, Any], li
     """The next message.
 
     Raises:
-        asyncio.IncompleteReadError: The other side is gone.
-        BrokenStream: It is no message.
+        asyncio.IncompleteReadError: The connection is closed.
+        BrokenStream: The data are not a message.
     """
     length, size = _lengths(await reader.readexactly(_HEADER.size))
     content = orjson.loads(await reader.readexactly(length))
@@ -85,7 +85,7 @@ async def receive_from(reader: asyncio.StreamReader) -> tuple[dict[str, Any], li
 
 
 def show(observation: Observation, encoding: Encoding) -> tuple[dict[str, Any], list[Blob]]:
-    """An observation as JSON-able content and blobs."""
+    """An observation as JSON-serialisable content and blobs."""
     frames = observation["images"]
     if encoding == "png":
         return {"text": observation["text"]}, [png_bytes(frame) for frame in frames]
@@ -95,7 +95,7 @@ def show(observation: Observation, encoding: Encoding) -> tuple[dict[str, Any], 
 
 
 def read_observation(content: dict[str, Any], frames: Sequence[Blob]) -> Observation:
-    """The observation of `show`, pixels or PNG."""
+    """Inverse of `show`, for pixels or PNG."""
     shapes = content.get("shapes")
     images: list[NDArray[np.uint8]]
     if shapes is None:
@@ -109,7 +109,7 @@ def read_observation(content: dict[str, Any], frames: Sequence[Blob]) -> Observa
 
 
 def whole_text(text: str) -> str:
-    """Text that UTF-8 can hold: half a surrogate pair becomes a replacement character."""
+    """Replaces lone surrogates, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -125,7 +125,7 @@ def _lengths(header: bytes) -> tuple[int, int]:
 
 
 def _read(connection: socket.socket, length: int) -> bytes | None:
-    """Exactly so many bytes, or None if the stream ends before."""
+    """Exactly `length` bytes; None if the stream ends before."""
     data = bytearray(length)
     view, got = memoryview(data), 0
     while got < length:

@@ -1,8 +1,7 @@
 """A worker process: `python -m vagen.service.worker <descriptor of its socket> <seconds> <MiB>`.
 
-It reads lists of calls and answers them in order, until the other side is gone. A call that takes
-longer than the seconds, or needs memory beyond the MiB (0: no bound), fails, and the others go on.
-Whatever an environment prints goes to standard error.
+Reads lists of calls and executes them in order until the connection is closed. A call that exceeds
+the seconds or the MiB (0: no limit) fails alone. Output of environments goes to standard error.
 """
 
 import os
@@ -20,15 +19,15 @@ from vagen.service.host import Host
 from vagen.service.wire import Blob, receive, send
 
 HOLD_SECONDS = 0.005
-"""Answers are sent together unless one has waited this long."""
+"""Replies are sent together unless one has waited this long."""
 
 
 def serve(connection: socket.socket, seconds: float) -> None:
-    """Answers calls until the stream ends.
+    """Executes calls until the stream ends.
 
     Args:
-        connection: Calls come and answers go here.
-        seconds: A call may take; 0: no bound.
+        connection: Socket for calls and replies.
+        seconds: Time limit of a call; 0 for none.
     """
 
     def give_up(*_: object) -> None:
@@ -54,16 +53,16 @@ def serve(connection: socket.socket, seconds: float) -> None:
 
 
 def main() -> None:
-    """Runs a worker as its arguments say."""
+    """Runs a worker with the arguments of the command line."""
     descriptor, seconds, mib = sys.argv[1:]
     if int(mib):
         most = int(mib) << 20
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes the stream
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the stream
     os.dup2(2, 1)
     with (
         socket.socket(fileno=int(descriptor)) as connection,
-        suppress(BrokenPipeError, ConnectionResetError),  # nobody waits for the answer any more
+        suppress(BrokenPipeError, ConnectionResetError),  # the parent has gone
     ):
         serve(connection, float(seconds))
 

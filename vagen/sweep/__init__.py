@@ -1,1 +1,1 @@
-"""Many trainings that differ in a few options: which, how many at a time, and which end early."""
+"""Sweeps: many trainings with different options, concurrently, with early stopping."""

@@ -1,10 +1,10 @@
-"""The sweep's folder: what it was begun with, and what came of it.
+"""The sweep's folder: its configuration and results.
 
 sweep.json       the sweep, and a digest of its experiments
 study.db         its trials (`vagen.sweep.study`)
 runs/, logs/     of the trials on this machine (`vagen.sweep.processes`)
-mlflow_run_id    the MLflow run that is the parent of theirs
-results.json     the trials with what they achieved
+mlflow_run_id    the parent MLflow run of theirs
+results.json     results of the trials
 compare/         the page that compares them
 """
 
@@ -26,19 +26,19 @@ from vagen.tracking import Tracker
 SWEEP, RESULTS = "sweep.json", "results.json"
 COMPARISON = "compare"
 LOGS = "logs"
-"""What each trial printed."""
+"""Output of each trial."""
 
 
 def open_folder(folder: Path, config: SweepConfig, digest: str) -> None:
-    """Begins a sweep in a folder, or finds it begun with the same words.
+    """Starts a sweep in a folder, or checks that it has the same sweep.
 
     Args:
-        folder: Exists.
+        folder: An existing folder.
         config: The sweep.
-        digest: Of its experiments (`vagen.sweep.schema.check_sweep`).
+        digest: Digest of its experiments (`vagen.sweep.schema.check_sweep`).
 
     Raises:
-        ConfigError: Another sweep was begun there, or it is a run's folder.
+        ConfigError: It has another sweep, or is a run's folder.
         StorageError: It cannot be written.
     """
     wanted = {"sweep": config.model_dump(mode="json"), "experiments": digest}
@@ -64,13 +64,13 @@ def open_folder(folder: Path, config: SweepConfig, digest: str) -> None:
 def parent_run(
     folder: Path, config: SweepConfig, infra: InfraConfig, example: ExperimentConfig
 ) -> Tracker:
-    """The MLflow run whose children are the trials' runs.
+    """The parent MLflow run of the trials' runs.
 
     Args:
-        folder: The sweep's.
+        folder: The sweep's folder.
         config: The sweep.
-        infra: Where MLflow is; on a cluster, which may be out of reach from here, the environment's
-            `MLFLOW_TRACKING_URI` comes first.
+        infra: Where MLflow is; `MLFLOW_TRACKING_URI` takes precedence for a cluster, whose server
+            may not be reachable from here.
         example: An experiment of the sweep.
 
     Raises:
@@ -97,26 +97,26 @@ def parent_run(
 
 
 def write_results(folder: Path, trials: Sequence[Trial]) -> Path:
-    """Writes what the trials achieved.
+    """Writes the results of the trials.
 
     Args:
-        folder: The sweep's.
-        trials: All of it.
+        folder: The sweep's folder.
+        trials: All trials.
     """
     rows = [_row(trial, folder / layout.RUNS / trial.name) for trial in trials]
     return _write(folder / RESULTS, {"trials": rows})
 
 
 def compare_trials(folder: Path, config: SweepConfig, trials: Sequence[Trial]) -> list[Path]:
-    """Compares the trials over their seeds: a page for each experiment, which has its own levels.
+    """Compares the trials over seeds, on a page per experiment with its levels.
 
     Args:
-        folder: The sweep's.
+        folder: The sweep's folder.
         config: The sweep.
-        trials: All of it; what failed is left out.
+        trials: All trials; failed ones are left out.
 
     Raises:
-        ComparisonError: The runs cannot be compared: two have the same values, for one.
+        ComparisonError: The runs cannot be compared, e.g. two have the same values.
     """
     runs: dict[str, list[Path]] = {}
     for trial in trials:
@@ -135,7 +135,7 @@ def compare_trials(folder: Path, config: SweepConfig, trials: Sequence[Trial]) -
 
 
 def _row(trial: Trial, path: Path) -> dict[str, Any]:
-    """What a trial achieved; `test` and `paired_gain` are there if it ran to its end."""
+    """Results of a trial; `test` and `paired_gain` exist if it is complete."""
     row: dict[str, Any] = {
         "number": trial.number,
         "run": trial.name,

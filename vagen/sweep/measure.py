@@ -1,4 +1,4 @@
-"""What a run has shown: validations on the way, and success at the end."""
+"""Results of a run so far: validations, and success at the end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from vagen.run.run import Run
 
 @dataclass(frozen=True, slots=True)
 class TrialMeasurement:
-    """What a run has shown.
+    """Results of a run so far.
 
-    Example: `Measured({10: 0.25, 20: 0.5}, final=0.4375, best=True).value` is 0.5.
+    Example: `TrialMeasurement({10: 0.25, 20: 0.5}, final=0.4375, best=True).value` is 0.5.
     """
 
     validations: Mapping[int, float]
@@ -20,12 +20,12 @@ class TrialMeasurement:
     final: float | None = None
     """Success on the test levels at the end; None before."""
     best: bool = False
-    """Whether the training ends with its best policy, and not with its last one."""
+    """Whether the training ends with its best policy instead of its last one."""
 
     @property
     def value(self) -> float | None:
-        """Success by which trials are compared: of the validation whose policy the training ends
-        with; without any, that on the test levels.
+        """Success for comparing trials: of the validation of the final policy; without validations,
+        on the test levels.
         """
         if not self.validations:
             return self.final
@@ -35,7 +35,7 @@ class TrialMeasurement:
 
 
 def measured(run: Run) -> TrialMeasurement:
-    """What a run has shown so far."""
+    """Results of a run so far."""
     folder = run.evaluation(layout.FINAL)
     final = (
         read_results(run.fetch(folder, layout.RESULTS))["success"] if committed(folder) else None

@@ -1,4 +1,4 @@
-"""Trials on this machine: each a process of its own, with its own run."""
+"""Runs trials as processes on this machine, with one run each."""
 
 import os
 import shutil
@@ -17,26 +17,26 @@ from vagen.sweep.queue import TrialState
 from vagen.sweep.study import Trial
 
 PATIENCE = 60.0
-"""Seconds for a training to close its run when it is told to end."""
+"""Seconds that a training may take to close its run when it is stopped."""
 _COMMAND = (sys.executable, "-m", "vagen.cli.trial")
 
 
 class TrainingProcesses:
-    """Trainings as processes of this machine.
+    """Trainings as processes on this machine.
 
-    A process has the other end of a pipe as its input: it ends, and closes its run, when the
-    sweep's process is gone, however that ended.
+    A process reads from a pipe; it closes its run and ends when the sweep's process is gone for any
+    reason.
     """
 
     pause = 1.0
 
     def __init__(self, folder: Path, infra: InfraConfig, *, jobs: int) -> None:
-        """Prepares a sweep's trainings.
+        """Prepares the trainings of a sweep.
 
         Args:
-            folder: The sweep's.
-            infra: Where they run; with `threads: null` each gets its share of the cores.
-            jobs: How many there are at a time.
+            folder: The sweep's folder.
+            infra: Infrastructure; with `threads: null` each gets an equal share of the cores.
+            jobs: Number of concurrent trainings.
         """
         self._folder = folder
         threads = infra.threads or max(1, (os.cpu_count() or 1) // jobs)
@@ -47,10 +47,10 @@ class TrainingProcesses:
         self._runs: dict[int, Run] = {}
 
     def make(self, trial: Trial, experiment: ExperimentConfig) -> str:
-        """Makes the trial's run, anew if its making was interrupted.
+        """Creates the trial's run, again if this was interrupted.
 
         Raises:
-            ValueError: It cannot be made.
+            ValueError: It cannot be created.
         """
         check_model(experiment.actor_rollout_ref.model.path)
         shutil.rmtree(self._infra.runs_folder / trial.name, ignore_errors=True)
@@ -58,19 +58,19 @@ class TrainingProcesses:
         return str(run.path)
 
     def start(self, trial: Trial) -> None:
-        """Begins the training, or goes on with it."""
+        """Starts or resumes the training."""
         with self._log(trial).open("ab") as log:
             self._processes[trial.number] = subprocess.Popen(
                 [*_COMMAND, trial.made],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # An interrupt of the terminal reaches the sweep, which tells its trainings.
+                # An interrupt of the terminal goes to the sweep only, which stops its trainings.
                 start_new_session=True,
             )
 
     def state(self, trial: Trial) -> tuple[TrialState, str]:
-        """How the process stands; why it failed is what it said last."""
+        """State of the process; for a failure also its last message."""
         code = self._processes[trial.number].poll()
         if code is None:
             return TrialState.RUNNING, ""
@@ -80,19 +80,19 @@ class TrainingProcesses:
         return TrialState.FAILED, self._reason(trial, code)
 
     def measured(self, trial: Trial) -> TrialMeasurement:
-        """What its run has shown so far."""
+        """Results of its run so far."""
         if trial.number not in self._runs:
             self._runs[trial.number] = Run.open(Path(trial.made))
         return measured(self._runs[trial.number])
 
     def end(self, trial: Trial) -> None:
-        """Ends a training as SIGTERM does, and returns when it has ended."""
+        """Ends a training by SIGTERM and waits for it."""
         process = self._processes.pop(trial.number)
         process.terminate()
         _await(process)
 
     def leave(self) -> None:
-        """Ends all that are at work; the same command goes on with them."""
+        """Ends all running trainings; the same command resumes them."""
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():

@@ -1,4 +1,4 @@
-"""The queue: so many trials at a time, until all are done, wherever they run."""
+"""The queue: runs trials concurrently until all are done."""
 
 import time
 from collections import deque
@@ -13,7 +13,7 @@ from vagen.sweep.study import Study, Trial
 
 
 class TrialState(StrEnum):
-    """How a trial's training stands."""
+    """State of a trial's training."""
 
     RUNNING = "running"
     DONE = "done"
@@ -21,29 +21,29 @@ class TrialState(StrEnum):
 
 
 class Trainings(Protocol):
-    """Where trials run: processes of this machine, or pipelines of a cluster."""
+    """Runs trials, as processes of this machine or as pipelines on a cluster."""
 
     pause: float
-    """Seconds from one look at them to the next."""
+    """Seconds between polls."""
 
     def make(self, trial: Trial, experiment: ExperimentConfig) -> str:
-        """Makes the trial's run; returns what it is known by. Called again if it was interrupted.
+        """Creates the trial's run; returns its identifier. Called again after an interruption.
 
         Raises:
-            ValueError: It cannot be made.
+            ValueError: It cannot be created.
         """
         ...
 
     def start(self, trial: Trial) -> None:
-        """Begins the training of a run that was made, or goes on with it."""
+        """Starts or resumes the training of a created run."""
         ...
 
     def state(self, trial: Trial) -> tuple[TrialState, str]:
-        """How it stands, and why it failed."""
+        """State of the training, and the reason of a failure."""
         ...
 
     def measured(self, trial: Trial) -> TrialMeasurement:
-        """What its run has shown so far."""
+        """Results of its run so far."""
         ...
 
     def end(self, trial: Trial) -> None:
@@ -51,7 +51,7 @@ class Trainings(Protocol):
         ...
 
     def leave(self) -> None:
-        """Lets go of what is at work, because this process ends."""
+        """Releases running trainings because this process ends."""
         ...
 
 
@@ -63,16 +63,16 @@ def conduct(
     jobs: int,
     say: Callable[[str], None],
 ) -> None:
-    """Runs what is left of a sweep.
+    """Runs the remaining trials of a sweep.
 
-    A trial that fails is recorded with its reason, and the others go on.
+    A failed trial is recorded with its reason; others continue.
 
     Args:
         config: The sweep.
         study: Its trials.
-        trainings: Where they run.
-        jobs: How many at a time.
-        say: Tells the user, a line at a time.
+        trainings: Runs the trials.
+        jobs: Number of concurrent trials.
+        say: Prints a line for the user.
     """
     begun = deque(study.unfinished())
     active: list[Trial] = []
@@ -105,7 +105,7 @@ def _next(begun: deque[Trial], study: Study) -> Trial | None:
 
 
 def _ended(config: SweepConfig, study: Study, trainings: Trainings, trial: Trial) -> bool:
-    """Records what is new of a trial; returns whether it has ended."""
+    """Records news of a trial; returns whether it has ended."""
     state, reason = trainings.state(trial)
     if state is TrialState.FAILED:
         study.fail(trial, reason)

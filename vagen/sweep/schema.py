@@ -1,4 +1,4 @@
-"""The sweep's file: what varies, how its values are chosen, what ends a trial early."""
+"""The sweep's file: parameters, sampler, and early stopping."""
 
 import hashlib
 import itertools
@@ -22,19 +22,19 @@ ParameterValues = Mapping[str, Scalar]
 """A value for each of the sweep's parameters."""
 
 EXPERIMENT = "experiment"
-"""The parameter that is no option: which experiment."""
+"""The parameter for the experiment's name, which is not an option."""
 _SEEDS = "write whole numbers from 0, such as 0-4 or 0,3,7"
 
 
 class Range(Section):
-    """Numbers from `low` to `high`, both included; whole ones if both are."""
+    """Numbers from `low` to `high`, inclusive; integers if both are."""
 
     low: int | float
     high: int | float
     log: bool = False
-    """Draw the logarithm evenly."""
+    """Sample uniformly in the logarithm."""
     step: int | float | None = None
-    """Draw `low`, `low + step`, ... only."""
+    """Sample only `low`, `low + step`, ..."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "Range":
@@ -50,41 +50,41 @@ class Range(Section):
 
     @property
     def whole(self) -> bool:
-        """Whether its values are whole numbers."""
+        """Whether its values are integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 
 class Asha(Section):
-    """Asynchronous successive halving: of the trials that reach a rung, only the best go on."""
+    """Asynchronous successive halving: only the best trials continue beyond a rung."""
 
     min_iterations: PositiveInt
-    """First rung: validations after so many iterations are the first to be compared."""
+    """First rung: number of iterations before the first comparison of validations."""
     reduction_factor: int = Field(default=3, ge=2)
-    """One trial in so many goes on from a rung; the next one is so many times as far."""
+    """One of this many trials continues from a rung; the next rung is this many times as far."""
 
 
 class SweepConfig(Section):
     """A sweep: one YAML file under `experiments/sweeps/`."""
 
     name: ExperimentName
-    """Name of the sweep's folder; its runs are this and a number."""
+    """Name of the sweep's folder, and prefix of its runs' names."""
     experiment: str | None = None
-    """What all trials have in common: a name under `experiments/`, or a file. null: it is one of
-    the parameters."""
+    """The experiment of all trials: a name under `experiments/`, or a file. null: `experiment` is a
+    parameter."""
     overrides: tuple[str, ...] = ()
     """Dotted assignments for all trials, e.g. `trainer.total_training_steps=20`."""
     parameters: dict[str, tuple[Scalar, ...] | Range] = Field(min_length=1)
-    """What varies, by dotted key, or `experiment`: a list of values, or `{low, high}`. Seeds may be
+    """Parameters by dotted key, or `experiment`: a list of values, or `{low, high}`. Seeds may be
     written `0-4`."""
     sampler: Literal["grid", "random", "tpe"] = "grid"
-    """`grid`: every combination once; `random`: drawn; `tpe`: drawn near what has had success
+    """`grid`: every combination once; `random`: random values; `tpe`: values near successful ones
     (Tree-structured Parzen Estimator)."""
     trials: PositiveInt | None = None
-    """How many are drawn; null for a grid, which has as many as it has."""
+    """Number of sampled trials; null for a grid."""
     seed: int = Field(default=0, ge=0)
-    """The draws, and the order of a grid, are a function of it."""
+    """Seed of the sampler and of the order of a grid."""
     asha: Asha | None = None
-    """null: every trial runs to its end."""
+    """Early stopping; null runs every trial to its end."""
 
     @field_validator("parameters", mode="before")
     @classmethod
@@ -110,12 +110,12 @@ class SweepConfig(Section):
 
     @property
     def size(self) -> int:
-        """How many trials there are."""
+        """Number of trials."""
         lists = [each for each in self.parameters.values() if isinstance(each, tuple)]
         return self.trials or math.prod(len(values) for values in lists)
 
     def points(self) -> Iterator[ParameterValues]:
-        """Every combination of a grid; of a sampler's, one for each value of a list."""
+        """Every combination of a grid; for a sampler, one point for each value of a list."""
         lists = {
             key: (each.low,) if isinstance(each, Range) else each
             for key, each in self.parameters.items()
@@ -132,7 +132,7 @@ class SweepConfig(Section):
         """The experiment of a trial.
 
         Raises:
-            ConfigError: It cannot run.
+            ConfigError: The experiment is invalid.
         """
         varied = [f"{key}={json.dumps(value)}" for key, value in point.items() if key != EXPERIMENT]
         source = point.get(EXPERIMENT) or self.experiment
@@ -144,11 +144,11 @@ def load_sweep(source: str | Path, *, name: str | None, overrides: Sequence[str]
 
     Args:
         source: A YAML file, or the name of one under `experiments/sweeps/`.
-        name: Instead of the file's.
-        overrides: Of the experiments, laid over the file's.
+        name: Replaces the file's name.
+        overrides: Overrides of the experiments, after the file's.
 
     Raises:
-        ConfigError: With one line per mistake.
+        ConfigError: An option is invalid; the message has one line per error.
     """
     document = read_yaml(find_file(source, "experiments/sweeps"))
     config = validate(
@@ -158,13 +158,13 @@ def load_sweep(source: str | Path, *, name: str | None, overrides: Sequence[str]
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
-    """The seeds that a text names.
+    """Parses a list of seeds.
 
     >>> seeds_of("0-2,7")
     (0, 1, 2, 7)
 
     Raises:
-        ConfigError: It names none, or one twice.
+        ConfigError: It has no seed, or one twice.
     """
     found: list[int] = []
     for part in str(text).split(","):
@@ -180,17 +180,17 @@ def seeds_of(text: str) -> tuple[int, ...]:
 def check_sweep(
     config: SweepConfig, check: Callable[[ExperimentConfig], None] = lambda _: None
 ) -> str:
-    """Refuses what cannot run before anything is computed.
+    """Checks all experiments before anything is computed.
 
     Args:
         config: The sweep.
-        check: What else is looked at in an experiment; raises `ConfigError`.
+        check: Further checks of an experiment; raises `ConfigError`.
 
     Returns:
-        Digest of the experiments, by which a sweep that goes on knows that they are the same.
+        Digest of the experiments, which a resumed sweep compares.
 
     Raises:
-        ConfigError: Of the first trial that cannot run; names its values.
+        ConfigError: A trial is invalid; the message names its values.
     """
     digests = []
     for point in config.points():
@@ -211,7 +211,7 @@ def described(point: ParameterValues) -> str:
 
 
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Each key with its last word, if that is no other one's.
+    """Maps each key to its last part if that is unique.
 
     >>> short_keys(["actor_rollout_ref.actor.optim.lr", "algorithm.lam"])
     {'actor_rollout_ref.actor.optim.lr': 'lr', 'algorithm.lam': 'lam'}

@@ -1,9 +1,8 @@
-"""What the trials of a sweep are, and how each ended: kept by Optuna in the sweep's folder.
+"""The trials of a sweep and their results, stored by Optuna in the sweep's folder.
 
-Optuna draws the values and says which trials end early. Its database is a file that is written
-trial by trial, so that a sweep that was killed knows at its next start what is done, what was
-begun, and what is still to be drawn. The draws of a trial follow from the sweep's seed and the
-trial's number (of `tpe` also from the results so far), not from when the process began.
+Optuna samples values and decides on early stopping. Its database is written trial by trial, so that
+a restarted sweep knows finished, running and remaining trials. The values of a trial depend on the
+sweep's seed and the trial's number (with `tpe` also on the results so far), not on time.
 """
 
 from collections.abc import Mapping
@@ -31,30 +30,30 @@ class Trial:
 
     number: int
     name: str
-    """Of its run."""
+    """Name of its run."""
     parameters: Mapping[str, Scalar]
     state: str = "running"
-    """`waiting` (to be tried again), `running`, `complete`, `pruned` (ended early) or `fail`."""
+    """`waiting` (to be retried), `running`, `complete`, `pruned` (stopped early) or `fail`."""
     value: float | None = None
-    """Success by which it was compared; None if it failed or is not finished."""
+    """Success for comparisons; None if it failed or is not finished."""
     reason: str = ""
-    """Why it failed."""
+    """Reason of a failure."""
     made: str = ""
-    """What its run is known by, once it is there."""
+    """Identifier of its run, once created."""
     validations: Mapping[int, float] = field(default_factory=dict)
-    """Success on the validation levels by finished iterations, as far as Optuna was told."""
+    """Success on the validation levels by finished iterations, as reported to Optuna."""
 
 
 class Study:
-    """The trials of a sweep, of which one process at a time asks."""
+    """The trials of a sweep, used by one process at a time."""
 
     def __init__(self, folder: Path, config: SweepConfig, *, jobs: int) -> None:
-        """Opens the study in a folder, or begins it.
+        """Opens or creates the study in a folder.
 
         Args:
-            folder: The sweep's; exists.
+            folder: The sweep's folder, which exists.
             config: The sweep.
-            jobs: Trials at a time.
+            jobs: Number of concurrent trials.
         """
         import optuna
 
@@ -78,15 +77,15 @@ class Study:
 
     @property
     def trials(self) -> list[Trial]:
-        """All that were begun, by number."""
+        """All started trials, by number."""
         return [self._read(each) for each in self._study.get_trials(deepcopy=False)]
 
     def unfinished(self) -> list[Trial]:
-        """What an earlier process has begun, by number."""
+        """Trials that an earlier process started and did not finish, by number."""
         return [self._drawn(each.number) for each in self.trials if each.state == "running"]
 
     def draw(self) -> Trial | None:
-        """Begins the next trial; None if there are enough."""
+        """Starts the next trial; None if there are enough."""
         known = self._study.get_trials(deepcopy=False)
         waiting = any(each.state.name == "WAITING" for each in known)
         again = sum(_AGAIN in each.user_attrs for each in known)
@@ -95,7 +94,7 @@ class Study:
         return self._drawn(self._study.ask().number)
 
     def retry_failed(self) -> None:
-        """Has what failed be drawn once more, with the same values, before anything else."""
+        """Queues failed trials again with the same values, before all others."""
         known = self._study.get_trials(deepcopy=False)
         again = {each.user_attrs.get(_AGAIN) for each in known}
         for each in self.trials:
@@ -103,16 +102,16 @@ class Study:
                 self._study.enqueue_trial(dict(each.parameters), user_attrs={_AGAIN: each.number})
 
     def note_made(self, trial: Trial, what: str) -> Trial:
-        """Remembers that the trial's run is there, and what it is known by."""
+        """Stores the identifier of the trial's run."""
         self._handle(trial.number).set_user_attr(_MADE, what)
         return self.read(trial.number)
 
     def report(self, trial: Trial, validations: Mapping[int, float]) -> bool:
-        """Tells what the validations have found; returns whether the trial is to end early.
+        """Reports validations; returns whether to stop the trial early.
 
         Args:
-            trial: One that is running.
-            validations: Success by finished iterations, of all so far.
+            trial: A running trial.
+            validations: Success by finished iterations so far.
         """
         known = self.read(trial.number).validations
         handle = self._handle(trial.number)
@@ -124,11 +123,11 @@ class Study:
         return False
 
     def complete(self, trial: Trial, value: float) -> None:
-        """Records that a trial ran to its end with this success."""
+        """Records the success of a complete trial."""
         self._study.tell(trial.number, value)
 
     def prune(self, trial: Trial) -> None:
-        """Records that a trial was ended early; its success is that of the last validation."""
+        """Records that a trial was stopped early; its success is that of the last validation."""
         self._study.tell(trial.number, state=self._optuna.trial.TrialState.PRUNED)
 
     def fail(self, trial: Trial, reason: str) -> None:
@@ -137,12 +136,12 @@ class Study:
         self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL)
 
     def read(self, number: int) -> Trial:
-        """A trial as it is known now."""
+        """The current state of a trial."""
         return self.trials[number]
 
     @cached_property
     def _idle(self) -> "optuna.samplers.BaseSampler":
-        """Draws nothing; a grid's own sampler cannot be told results outside Optuna's loop."""
+        """An unused sampler: a grid's own cannot process results outside Optuna's loop."""
         return self._optuna.samplers.RandomSampler(seed=0)
 
     def _sampler(self, number: int) -> "optuna.samplers.BaseSampler":
@@ -158,7 +157,7 @@ class Study:
         return samplers.TPESampler(seed=seed, constant_liar=self._jobs > 1)
 
     def _drawn(self, number: int) -> Trial:
-        """A trial with a value for each parameter; one that was drawn keeps it."""
+        """A trial with a value for each parameter; existing values stay."""
         self._study.sampler = self._sampler(number)
         try:
             handle = self._handle(number)
