@@ -4,7 +4,7 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def render() -> str:
             for key, field in own.model_fields.items()
             if key not in common or field.default != common[key].default
         }
-        parts += [f"## Options of `{name}`", _entries(changed, options, None)]
+        parts += [f"## Options of `{name}`", _entries(changed, options, None, typed=common)]
     parts += ["## Presets", _presets()]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
@@ -80,17 +80,23 @@ def _sections(
     }
     if title and prefix:
         yield f"### `{place}`"
-    if model in shown:
+    known = next((base for base in model.__mro__ if base in shown), None)
+    if known is None:
+        yield " ".join((model.__doc__ or "").split())
+    else:
+        names = [name for name in leaves if name in known.model_fields]
         leaves = {
             name: field
             for name, field in leaves.items()
-            if values is not None and getattr(values, name) != field.get_default()
+            if name not in names or (values and getattr(values, name) != field.get_default())
         }
-        other = ", with these defaults:" if leaves else "."
-        yield f"The options of `{shown[model]}`{other}"
-    else:
-        yield " ".join((model.__doc__ or "").split())
-    shown.setdefault(model, place)
+        there = next(section for section, where in shown.items() if where == shown[known])
+        same = "The options" if there is known else _names(names)
+        but = ", except:" if leaves.keys() & {*names} else ", and:" if leaves else "."
+        yield f"{same} of `{shown[known]}`{but}"
+    for base in model.__mro__:
+        if issubclass(base, BaseModel) and base.model_fields:
+            shown.setdefault(base, place)
     if leaves:
         yield _entries(leaves, prefix, values)
     for name, field in model.model_fields.items():
@@ -103,14 +109,27 @@ def _sections(
             )
 
 
+def _names(names: list[str]) -> str:
+    *first, last = (f"`{name}`" for name in names)
+    return f"{', '.join(first)} and {last}"
+
+
 def _entries(
-    fields: dict[str, FieldInfo], prefix: tuple[str, ...], values: BaseModel | None
+    fields: dict[str, FieldInfo],
+    prefix: tuple[str, ...],
+    values: BaseModel | None,
+    *,
+    typed: Mapping[str, FieldInfo] | None = None,
 ) -> str:
+    """A line for each field; without its type if `typed` has a field of that name and type."""
     lines = []
     for name, field in fields.items():
         key = ".".join((*prefix, name))
         meaning = " ".join((field.description or "").split())
-        lines.append(f"- `{key}` ({_type(field)}{_default(name, field, values)}): {meaning}")
+        about = _type(field) + _default(name, field, values)
+        if typed and name in typed and typed[name].annotation == field.annotation:
+            about = _default(name, field, values).removeprefix("; ")
+        lines.append(f"- `{key}` ({about}): {meaning}")
     return "\n".join(lines)
 
 
