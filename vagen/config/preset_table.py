@@ -24,10 +24,8 @@ HEADER = (
     "state reward",
     "levels × trajectories",
     "critic learns on",
-    "KL in reward",
-    "clip",
-    "filter",
     "prompt",
+    "differs in",
 )
 
 
@@ -51,9 +49,13 @@ def switches(name: str) -> dict[str, str]:
     learns_on = "turn ends" if config.critic.use_reward_mask else "sampled tokens"
     if algorithm.adv_estimator == "gae" and not manager.use_loss_mask:
         learns_on = "all tokens"
-    clip = f"{actor.clip_ratio_low:g}"
-    if actor.clip_ratio_high != actor.clip_ratio_low:
-        clip += f" / {actor.clip_ratio_high:g}"
+    other = []
+    if algorithm.kl_ctrl.kl_coef != type(algorithm.kl_ctrl)().kl_coef:
+        other.append(f"KL {algorithm.kl_ctrl.kl_coef:g}")
+    if (actor.clip_ratio_low, actor.clip_ratio_high) != (0.2, 0.2):
+        other.append(f"clip {actor.clip_ratio_low:g} / {actor.clip_ratio_high:g}")
+    if kept.strategy != "none":
+        other.append(f"filter {kept.strategy} {kept.value:g}")
     cells = (
         f"`{name}`",
         f"`{algorithm.adv_estimator}`",
@@ -65,10 +67,8 @@ def switches(name: str) -> dict[str, str]:
         _yes(config.judge.use_state_reward),
         f"{config.data.train_batch_size} × {manager.n_trajectory}",
         learns_on if has_critic(config) else "no critic",
-        f"{algorithm.kl_ctrl.kl_coef:g}",
-        clip,
-        "–" if kept.strategy == "none" else f"{kept.strategy} {kept.value:g}",
         f"`{config.envs['lake'].env_config['prompt_format']}`",
+        ", ".join(other) or "–",
     )
     return dict(zip(HEADER, cells, strict=True))
 
