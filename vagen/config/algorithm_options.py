@@ -25,7 +25,7 @@ class RewardNormalizationConfig(Section):
 
     method: Literal["none", "mean", "mean_std", "asym_clip"] = "none"
     """`mean` subtracts the mean score, `mean_std` also divides by the standard deviation,
-    `asym_clip` clips the result of `mean_std` to [-1, 3]."""
+    `asym_clip` also clips to [-1, 3]."""
     grouping: Literal["group", "batch", "environment"] = "group"
     """Trajectories that share a mean: those of a level, of the batch, or of an environment."""
 
@@ -51,8 +51,8 @@ class FilterGroupsConfig(Section):
     """Dynamic sampling (DAPO): groups whose trajectories are all alike are replaced."""
 
     max_num_gen_batches: PositiveInt = 1
-    """Most rounds of play per iteration; each further round plays as many new levels as groups were
-    alike. Such groups fill up what is still missing. 1 is off."""
+    """Most rounds of play per iteration; a further round plays as many new levels as groups were
+    alike. 1 is off."""
     metric: Literal["score", "success"] = "score"
     """What has to differ within a group; `score` excludes judge rewards."""
 

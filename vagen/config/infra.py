@@ -79,8 +79,8 @@ class VerlConfig(Section):
     """Recompute activations in the backward pass. `auto`: only if `vagen plan` finds too little GPU
     memory; without a plan, always."""
     fsdp_size: PositiveInt | None = None
-    """Ranks that share one copy of weights, gradients and moments (hybrid sharding); the GPUs of
-    one node is a good value with several nodes. null: all ranks."""
+    """Ranks that share one copy of weights, gradients and moments (hybrid sharding), such as the
+    GPUs of a node. null: all ranks."""
     param_offload: bool = False
     """Keep idle weights in host memory."""
     optimizer_offload: bool = False
@@ -107,8 +107,8 @@ class InfraConfig(Section):
     `output_dir` only."""
     s3: S3Config = S3Config()
     judge_cache: str | None = None
-    """Folder of cached language-model verdicts, on a local disk or its own volume; runs that name
-    it share it. null: `judge-cache` beside the runs."""
+    """Folder of cached language-model verdicts, shared by runs that name it, on a local disk or its
+    own volume; null: `judge-cache` beside the runs."""
     environments: EnvironmentsConfig = EnvironmentsConfig()
     engine: Literal["local", "verl"] = "local"
     """`local`: torch in one process. `verl`: verl on Ray, on one or more machines."""
@@ -128,15 +128,15 @@ class InfraConfig(Section):
     """Iterations between checkpoints. A killed run repeats the updates since the last one from
     stored batches, with the same numbers."""
     profile_iteration: NonNegativeInt | None = None
-    """Iteration, from 0, to record with torch's profiler on the first rank: one Chrome trace per
-    computing step, in `profiles` of the run's folder. null: none."""
+    """Iteration, from 0, that torch's profiler records on the first rank, as Chrome traces in
+    `profiles` of the run's folder."""
     gpu_hour_price: NonNegativeFloat | None = None
     """Price of a GPU-hour in any currency, for a run's cost in MLflow, summary and report; null
     reports GPU-hours only."""
     trackers: list[Literal["tensorboard", "wandb"]] = Field(default=[])
-    """Trackers that receive metrics in addition to MLflow. `tensorboard`: event files in
-    `tensorboard` of the run's folder. `wandb`: a run in the project `trainer.project_name`,
-    configured by `WANDB_API_KEY`, `WANDB_MODE` and so on."""
+    """Trackers in addition to MLflow. `tensorboard`: event files in `tensorboard` of the run's
+    folder. `wandb`: a run in the project `trainer.project_name`, configured by W&B's environment
+    variables."""
     mlflow_tracking_uri: Annotated[str, no_credentials(_MLFLOW)] | None = None
     """MLflow server; null: an SQLite file in `output_dir`. User and password come from
     `MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`."""

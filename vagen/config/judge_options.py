@@ -65,13 +65,13 @@ class ScheduleConfig(Section):
     floor: Fraction = 0.0
     """Factor of the weights after the decay."""
     max_return_share: Annotated[float, Field(gt=0.0)] | None = None
-    """Largest standard deviation of judge rewards per trajectory, as a share of that of its other
-    rewards (.1 is strict); above it the batch's judge rewards are scaled down. null is off."""
+    """Largest standard deviation of judge rewards per trajectory, as a share of that of other
+    rewards (.1 is strict); null is off."""
 
 
 class InformationConfig(Section):
     """Pays a text for what it says about its own state: its score minus its mean score against
-    states of other episodes. A text that fits every state earns nothing.
+    states of other episodes.
     """
 
     enable: bool = False
@@ -81,10 +81,8 @@ class InformationConfig(Section):
 
 
 class RepetitionConfig(Section):
-    """Charges texts that occur more often than the states they describe.
-
-    The charge is the share of near duplicates in the batch minus the share of states that the text
-    fits, if positive.
+    """Charges texts that occur more often than the states they describe: the share of near
+    duplicates in the batch minus the share of states that the text fits.
     """
 
     enable: bool = False
@@ -92,8 +90,8 @@ class RepetitionConfig(Section):
     weight: float = Field(default=0.5, ge=0.0)
     """Deduction from the score per share."""
     top_k: Annotated[int, Field(ge=0), DIGEST_EXEMPT] = 0
-    """VAGEN's own charge: among the k most frequent texts of a batch (VAGEN uses 5), one that
-    scores below .35 gets -.1. 0 is off."""
+    """VAGEN's own charge: each of the k most frequent texts of a batch that scores below .35 gets
+    -.1 (VAGEN: 5). 0 is off."""
     similarity: Fraction = 0.7
     """Least share of common words of near duplicates; numbers and directions must all agree."""
 
@@ -130,22 +128,20 @@ class JudgeConfig(Section):
     use_state_reward: bool = True
     """Pay this reward."""
     type: Literal["rule", "llm", "cascade"] = "rule"
-    """Which judge scores statements: rules, a language model, or rules first and a language model
-    for what rules cannot parse (`cascade`). The gate comes before all of them."""
+    """Judge of the statements: rules, a language model, or rules first and a language model for
+    what rules cannot parse (`cascade`)."""
     observation_weight: float = Field(default=0.5, ge=0.0)
     """beta_s: reward of a fully correct `<observation>`."""
     prediction_weight: float = Field(default=0.5, ge=0.0)
     """beta_w: reward of a fully correct `<prediction>`."""
     above_chance: Annotated[bool, DIGEST_EXEMPT] = False
-    """Pay (score - blind) / (1 - blind), at least 0, where blind is the score of the best constant
-    text, measured by `build`. Off: pay the score, as the papers do; a constant text then earns part
-    of it."""
+    """Pay (score - blind) / (1 - blind), at least 0; blind is the best constant text's score,
+    measured by `build`. Off: pay the score, as the papers do."""
     sampling_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of turns that are judged, chosen by trajectory and turn; other turns get no judge
     reward."""
     max_absent: Fraction = 0.5
-    """Largest share of missing verdicts in a batch; above it the step fails. It can be repeated,
-    and received verdicts are kept."""
+    """Largest share of missing verdicts in a batch; above it the step fails and can be repeated."""
     gate: bool = True
     """Refuse texts that hedge, contradict themselves or address the judge. Off: rules also pay for
     recall alone; use this only to study reward hacking."""

@@ -114,8 +114,8 @@ class KubernetesConfig(Section):
     queue: ObjectName | None = None
     """Kueue local queue that admits the Ray cluster; null uses none."""
     service_account: ObjectName | None = "vagen-step"
-    """Service account of the steps, which must be allowed to create Ray clusters
-    (`KFP_SERVICE_ACCOUNT` of the site's file); null: Kubeflow's runner, which is not."""
+    """Service account of the steps, which may create Ray clusters (`KFP_SERVICE_ACCOUNT` of the
+    site's file); null: Kubeflow's runner, which may not."""
     team: LabelValue | None = None
     """Label `vagen.dev/team` of the steps, the Ray cluster and its pods, for cost reports."""
     cost_center: LabelValue | None = None

@@ -52,10 +52,9 @@ class RolloutManagerConfig(Section):
     max_turns: PositiveInt = 3
     """Most model turns of an episode; an episode that reaches it is truncated."""
     context: Literal["concat", "no_concat", "window", "compact", "gate"] = "concat"
-    """What the model sees. `concat`: all turns, one row per trajectory. `no_concat`: the current
-    observation, one row per turn. `window`: the last `window_size` turns, one row per distinct
-    context. `compact`: its own summary of earlier turns plus up to `window_size` turns, one row per
-    summary. `gate`: all turns except observations that the model drops; a later row omits them."""
+    """What the model sees. `concat`: all turns. `no_concat`: the current observation. `window`: the
+    last `window_size` turns. `compact`: its own summary of earlier turns plus up to `window_size`
+    turns. `gate`: all turns except observations that it drops."""
     window_size: PositiveInt | None = None
     """`window`: turns in the prompt, including the current one. `compact`: turns between summaries.
     `gate`: fewest turns of a row. null for other contexts."""
@@ -72,7 +71,7 @@ class RolloutManagerConfig(Section):
     trajectory."""
     turn_reward_budget: Annotated[PositiveFloat | None, DIGEST_EXEMPT] = None
     """Replace the sum of an episode's format and judge rewards by this times their mean. null: the
-    sum, as in the papers; a longer episode then earns more, so delaying success can pay."""
+    sum, as in the papers, with which delaying success can pay."""
     on_stalling: Annotated[Literal["warn", "refuse"], DIGEST_EXEMPT] = "warn"
     """What `build` does where winning in the last turn earns more than in the first."""
     whole_turns: Annotated[bool, DIGEST_EXEMPT] = False
@@ -82,8 +81,8 @@ class RolloutManagerConfig(Section):
     """Play the next iteration's episodes with the old weights while the update runs. Needs `engine:
     verl` and `actor.tis_imp_ratio_cap`."""
     over_sampling_batch_size: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
-    """Partial rollouts: levels played at once. A rollout ends when `data.train_batch_size` are
-    finished and the next one continues the others. null: wait for all. Needs `engine: verl` and
+    """Partial rollouts: levels played at once; a rollout ends when `data.train_batch_size` are
+    finished, and the next one continues the others. null: wait for all. Needs `engine: verl` and
     `actor.tis_imp_ratio_cap`."""
 
 
@@ -111,13 +110,13 @@ class LoraConfig(Section):
     """
 
     lora_rank: int = Field(default=0, ge=0)
-    """Rank; 0 trains all weights. The warm start trains all weights in any case. The reference
-    policy is the model without adapters."""
+    """Rank; 0 trains all weights, as the warm start does in any case. The reference policy is the
+    model without adapters."""
     lora_alpha: PositiveInt = 16
     """The adapter's output is scaled by this over the rank."""
     target_modules: str | tuple[str, ...] = "all-linear"
-    """Linear layers with an adapter: names such as `q_proj`, or `all-linear`: all except the output
-    layer, including the vision tower."""
+    """Linear layers with an adapter: names such as `q_proj`, or `all-linear` (all except the output
+    layer, vision tower included)."""
 
 
 class ModelConfig(LoraConfig):
@@ -134,11 +133,10 @@ class PolicyLossConfig(Section):
     """Policy-gradient loss; `clip_ratio_low` and `clip_ratio_high` bound its ratio."""
 
     loss_mode: Literal["vanilla", "gspo", "gspo_turn", "cispo", "clip_cov", "kl_cov"] = "vanilla"
-    """`vanilla`: PPO, one ratio per token. `gspo`: one ratio per row, the geometric mean over its
-    tokens (clips near 3e-4 and 4e-4 are usual). `gspo_turn`: one ratio per turn. `cispo`: the
-    clipped ratio weights the gradient, so no token loses it. `clip_cov`: tokens with a high
-    covariance of log-probability and advantage get no gradient. `kl_cov`: those tokens get a KL
-    penalty and nothing is clipped."""
+    """`vanilla`: PPO, one ratio per token. `gspo`, `gspo_turn`: one ratio per row or turn, a
+    geometric mean (`gspo` usually has clips near 3e-4 and 4e-4). `cispo`: the clipped ratio weights
+    the gradient. `clip_cov`, `kl_cov`: tokens whose log-probability and advantage covary most get
+    no gradient, or a KL penalty instead of clipping."""
     clip_cov_ratio: Annotated[float, Field(gt=0.0, le=1.0), DIGEST_EXEMPT] = 0.0002
     """`clip_cov`: share of a mini-batch's tokens that get no gradient, at least one."""
     clip_cov_lb: Annotated[float, DIGEST_EXEMPT] = 1.0
@@ -155,8 +153,8 @@ class EntropyControl(Section):
     """Adjusts `entropy_coeff` to the measured entropy (Skywork-OR1)."""
 
     target: PositiveFloat | None = None
-    """Target in nats per token. An update below it raises the coefficient by `step`; an update
-    above it lowers the coefficient and has no bonus. null keeps `entropy_coeff`."""
+    """Target in nats per token: an update below it raises the coefficient by `step`, an update
+    above it lowers it and has no bonus. null keeps `entropy_coeff`."""
     step: PositiveFloat = 0.005
     """Change of the coefficient per update."""
     max_coeff: PositiveFloat = 0.1
@@ -190,9 +188,8 @@ class ActorConfig(Section):
         "trajectory-mean-token-sum",
         "trajectory-mean-token-mean",
     ] = "token-mean"
-    """How token losses are averaged: over all tokens, or per sequence (a row) or trajectory (all
-    its rows) first. The last two modes differ from the others only where a trajectory has several
-    rows."""
+    """How token losses are averaged: over all tokens, or first per sequence (a row) or trajectory
+    (all its rows)."""
     grad_clip: PositiveFloat = 1.0
     """Largest gradient norm; larger gradients are scaled down."""
     grad_norm_threshold: PositiveFloat = 1000.0
@@ -217,8 +214,8 @@ class SamplingConfig(Section):
     temperature: float = Field(default=0.7, ge=0.0)
     """0 is greedy."""
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Nucleus sampling: smallest set of tokens with this probability; 1 is off. Training needs
-    tokens from the distribution that learns (VAGEN samples with .95)."""
+    """Nucleus sampling: smallest set of tokens with this probability; 1 is off. Keep it at 1 in
+    training, because the trained distribution must be the sampled one (VAGEN: .95)."""
     top_k: int = Field(default=-1, ge=-1)
     """Most probable tokens to sample from; -1 is off."""
 
@@ -268,8 +265,8 @@ class CriticConfig(Section):
     """Passes in the iterations of `trainer.critic_warmup`; null takes `ppo_epochs`. Values are not
     clipped in these iterations."""
     center_values: bool = False
-    """Before each update, shift the value head's bias by the mean error of the values. This helps a
-    small critic, which otherwise spends its steps on the mean."""
+    """Before each update, shift the value head's bias by the mean error of the values; helps a
+    small critic."""
     cliprange_value: PositiveFloat | None = 0.5
     """Largest change of a value in an update, in units of the reward; null is off."""
     grad_clip: PositiveFloat = 1.0
@@ -296,11 +293,11 @@ class WarmStartConfig(Section):
     lr: PositiveFloat = 2e-3
     """Peak of the cosine learning-rate schedule."""
     random_moves: Annotated[Fraction, DIGEST_EXEMPT] = 0.0
-    """Share of expert turns with a random action and a true description of its effect. The policy
-    learns to see and to speak; reinforcement learning teaches what to do."""
+    """Share of expert turns with a random action and a true description of its effect, so that
+    reinforcement learning teaches what to do."""
     stop_at_loss: PositiveFloat | None = None
-    """Stop when the mean loss of the last 20 steps, in nats per token, is at most this. Seeds then
-    start reinforcement learning from similar policies."""
+    """Stop when the mean loss of the last 20 steps, in nats per token, is at most this; seeds then
+    start alike."""
 
 
 class ExperimentConfig(Section):

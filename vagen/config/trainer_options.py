@@ -63,8 +63,8 @@ class AgreementConfig(Section):
     enable: bool = True
     """Stop and raise alarms; the values are logged in any case."""
     max_ratio_error: PositiveFloat = 0.02
-    """Largest distance from 1 of the mean of pi_trainer / pi_rollout. Rounding does not move this
-    mean; tokens that only one engine rules out do."""
+    """Largest distance from 1 of the mean of pi_trainer / pi_rollout, which rounding does not
+    move."""
     min_correlation: float = Field(default=0.95, ge=-1.0, le=1.0)
     """Least correlation of the two probabilities; bfloat16 rounding leaves .99 or more."""
 
@@ -80,15 +80,15 @@ class TrainerConfig(Section):
     """Policy that is tested and registered at the end: the last, or the one with the highest
     validation success (the latest of equals)."""
     keep_iterations: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
-    """Newest iterations whose episode batches are kept, on disk and in the store. Metrics and
-    batches needed to resume are always kept. null keeps all."""
+    """Newest iterations whose episode batches are kept; what resuming needs is always kept. null
+    keeps all."""
     critic_warmup: int = Field(default=0, ge=0)
     """First iterations that train only the critic."""
     format_probe: int | None = Field(default=None, ge=0)
-    """Training levels per environment played before the run to check that first answers have the
-    layout that the prompt asks for; 0 is off. null: 20, but 0 for a tiny model."""
+    """Training levels per environment played first, to check that answers have the format that the
+    prompt asks for; 0 is off. null: 20, but 0 for a tiny model."""
     format_probe_min: Fraction = 0.1
-    """Least share of first answers with that layout; below it the run stops."""
+    """Least share of first answers with that format; below it the run stops."""
     agreement: AgreementConfig = AgreementConfig()
     guard: GuardConfig = GuardConfig()
     early_stop: EarlyStopConfig = EarlyStopConfig()
