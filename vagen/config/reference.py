@@ -186,9 +186,7 @@ def _default(name: str, field: FieldInfo, values: BaseModel | None) -> str:
 
 def _presets() -> str:
     where = "[Algorithms](algorithms.md#presets) has the values of each preset."
-    entries = (
-        f"- `{name}` (`{preset.estimator}`): {preset.summary}" for name, preset in PRESETS.items()
-    )
+    entries = (f"- `{name}`: {preset.summary}" for name, preset in PRESETS.items())
     return "\n".join((where, "", *entries))
 
 
