@@ -1,4 +1,4 @@
-"""Environments: text in, text and pictures out. Importing this registers them with Gymnasium."""
+"""Environments with text and images. Importing this package registers them with Gymnasium."""
 
 from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation, State
 from vagen.envs.check import ContractError, check_env

@@ -1,7 +1,7 @@
-"""What an environment answers, as plain values; what is of another form is refused in words.
+"""Checks results of environments and converts them to plain values.
 
-Foreign code returns numbers of numpy, flags that are none, tuples of another length. Nothing of
-that may reach a trajectory: its rewards are summed, its states are written as JSON.
+Other environments may return numpy numbers, wrong types or tuples of the wrong length. Trajectories
+need plain values, as rewards are summed and states are written as JSON.
 """
 
 import math
@@ -14,7 +14,7 @@ import numpy as np
 from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation
 
 LARGEST = float(np.finfo(np.float32).max)
-"""Rewards become float32."""
+"""Largest float32, the type of rewards."""
 REWARDS = ("env", "format")
 METRICS = ("action_is_valid", "action_is_effective")
 STEP_INFO = ("rewards", "parsed", "metrics", "success", "state")
@@ -22,19 +22,19 @@ STEP = ("observation", "reward", "terminated", "truncated", "info")
 
 
 class AnswerError(ValueError):
-    """An environment answers in a wrong form; says which class and method, and what is right."""
+    """Invalid result of an environment; the message has class and method, and what is right."""
 
 
 def unpacked(result: Any, where: str, parts: tuple[str, ...]) -> tuple[Any, ...]:
-    """A tuple of as many parts as are named, of which `info` is a dict.
+    """Checks for a tuple of the named parts, with a dict as `info`.
 
     Args:
-        result: What a method returned.
+        result: Result of a method.
         where: Class and method, such as `Maze.step()`.
-        parts: Names of what it is to return.
+        parts: Names of the tuple's parts.
 
     Raises:
-        AnswerError: It is another one.
+        AnswerError: It is something else.
     """
     wanted = f"it is to return ({', '.join(parts)})"
     if not isinstance(result, tuple) or len(result) != len(parts):
@@ -46,7 +46,7 @@ def unpacked(result: Any, where: str, parts: tuple[str, ...]) -> tuple[Any, ...]
 
 
 def flag(value: Any, what: str) -> bool:
-    """True or False, also numpy's; nothing else is read as one.
+    """Converts Python's and numpy's bools only.
 
     Raises:
         AnswerError: It is something else, such as `"False"` or .25.
@@ -58,10 +58,10 @@ def flag(value: Any, what: str) -> bool:
 
 
 def number(value: Any, what: str) -> float:
-    """A finite number that float32 can hold, from any kind of number.
+    """Converts any kind of number that is finite in float32.
 
     Raises:
-        AnswerError: It is none, several, or not finite.
+        AnswerError: It is not a single finite number.
     """
     value = _item(value)
     if not isinstance(value, str | bytes) and np.ndim(value) == 0:
@@ -75,10 +75,10 @@ def number(value: Any, what: str) -> float:
 
 
 def plain(value: Any, what: str) -> Any:
-    """A value as JSON holds it, with Python's own types.
+    """Converts a value to JSON types of Python.
 
     Raises:
-        AnswerError: JSON has no room for it.
+        AnswerError: JSON cannot represent it.
     """
     value = _item(value)
     if value is None or isinstance(value, str | int):
@@ -100,10 +100,10 @@ def plain(value: Any, what: str) -> Any:
 
 
 def begun(env: AgentEnv, result: Any) -> tuple[Observation, dict[str, Any]]:
-    """What `reset` of an `AgentEnv` returned, plain.
+    """Checks and converts the result of `AgentEnv.reset`.
 
     Raises:
-        AnswerError: It breaks the contract so that no episode can begin.
+        AnswerError: It violates the contract, so that no episode can start.
     """
     where = f"{type(env).__name__}.reset()"
     observation, info = unpacked(result, where, ("observation", "info"))
@@ -113,10 +113,10 @@ def begun(env: AgentEnv, result: Any) -> tuple[Observation, dict[str, Any]]:
 
 
 def stepped(env: AgentEnv, result: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-    """What `step` of an `AgentEnv` returned, plain.
+    """Checks and converts the result of `AgentEnv.step`.
 
     Raises:
-        AnswerError: It breaks the contract so that the turn cannot be learnt from.
+        AnswerError: It violates the contract, so that the turn is useless for training.
     """
     where = f"{type(env).__name__}.step()"
     observation, reward, terminated, truncated, info = unpacked(result, where, STEP)
@@ -141,7 +141,7 @@ def stepped(env: AgentEnv, result: Any) -> tuple[Observation, float, bool, bool,
 
 
 def kind(value: Any) -> str:
-    """A value in a message: what it is, not all that it holds."""
+    """A value in an error message: its type, and its content if short."""
     if isinstance(value, np.ndarray):
         return f"an array {value.dtype} {list(value.shape)}"
     if isinstance(value, tuple):
@@ -152,7 +152,7 @@ def kind(value: Any) -> str:
 
 
 def _item(value: Any) -> Any:
-    """The Python value of a scalar of numpy or torch, also one in an array without dimensions."""
+    """The Python value of a numpy or torch scalar, also of a 0-d array."""
     return value.item() if getattr(value, "shape", None) == () else value
 
 

@@ -1,4 +1,4 @@
-"""The contract of an environment: a Gymnasium environment that speaks text and images."""
+"""The contract of environments: Gymnasium environments with text and images."""
 
 import json
 from abc import abstractmethod
@@ -16,14 +16,14 @@ from vagen.envs.levels import Level, Split, check_split
 IMAGE_PLACEHOLDER = "<image>"
 
 State = dict[str, Any]
-"""JSON-able ground truth, such as positions on a grid; of our own environments with `env_name`."""
+"""JSON-serialisable true state, such as positions on a grid; ours have `env_name`."""
 
 
 class Observation(TypedDict):
-    """What the agent is shown."""
+    """An observation of the agent."""
 
     text: str
-    """Holds `IMAGE_PLACEHOLDER` exactly once per image, in order."""
+    """Text with `IMAGE_PLACEHOLDER` once per image, in order."""
     images: tuple[NDArray[np.uint8], ...]
     """Frames, each uint8 [height, width, 3]; empty in text mode."""
 
@@ -42,23 +42,23 @@ class AgentEnv(gymnasium.Env[Observation, str]):
       `reasoning`, `prediction`, `answer`);
     - `info["metrics"]`: `{"action_is_valid": bool, "action_is_effective": bool}`;
     - `info["success"]`: bool, the trajectory metric so far;
-    - `info["state"]`: ground truth after the step.
+    - `info["state"]`: true state after the step.
     """
 
     env_name: ClassVar[str]
     config_class: ClassVar[type[EnvConfig]]
     """Class of its options."""
     needs_process: ClassVar[bool] = False
-    """Its simulator has globals or a graphics context: instances live in processes of their own."""
+    """Whether its simulator has globals or a graphics context, so that instances need processes."""
     waits: ClassVar[bool] = False
-    """Its calls wait for something else than this processor: each is made in a thread, so that
-    nobody waits with it."""
+    """Whether calls wait for something other than the CPU; they are made in threads, so that they
+    do not block other environments."""
     has_expert: ClassVar[bool] = True
-    """Whether `expert_response` plays well. If not, there is nothing to warm-start from, and it
-    only gives some response, for checks of prompts and sizes."""
+    """Whether `expert_response` plays well. If not, there is no warm start, and it returns an
+    arbitrary response, for checks of prompts and sizes."""
 
     claims: ClassVar[tuple[type[Claim], ...]] = ()
-    """What its state texts can claim: with these and `truth` it has a judge. Empty: it has none."""
+    """Claims of its state texts; with these and `truth` it has a judge. Empty: it has none."""
 
     config: EnvConfig
 
@@ -72,9 +72,9 @@ class AgentEnv(gymnasium.Env[Observation, str]):
         """Creates the environment.
 
         Args:
-            env_config: options, as the environment's config class or as a dict for it.
-            split: which levels `reset` draws from, unless its options say otherwise.
-            render_mode: Gymnasium's own; what observations hold is `env_config["render_mode"]`.
+            env_config: Options, as the environment's config class or a dict.
+            split: Split of the levels, unless the options of `reset` set another.
+            render_mode: Gymnasium's mode; `env_config["render_mode"]` decides on observations.
         """
         if not isinstance(env_config, self.config_class):
             env_config = self.config_class.model_validate(env_config or {})
@@ -85,57 +85,54 @@ class AgentEnv(gymnasium.Env[Observation, str]):
     @classmethod
     @abstractmethod
     def sample_level(cls, config: Any, seed: int, split: Split) -> Level:
-        """The level that `reset(seed=seed)` loads in this split; cheap, without a simulator.
+        """The level of `reset(seed=seed)` in this split; fast, without a simulator.
 
         Raises:
-            LevelError: if the options have no such level.
+            LevelError: The options have no such level.
         """
 
     @classmethod
     def claims_of(cls, config: Any) -> tuple[type[Claim], ...]:
-        """Those of `claims` that texts can make as configured."""
+        """The claims that texts can make with these options."""
         return cls.claims
 
     @classmethod
     def truth(cls, state: State, config: Any) -> list[Claim]:
-        """What a complete and right description of a state claims."""
+        """The claims of a complete and correct description of a state."""
         raise NotImplementedError(f"{cls.__name__} has claims, but no truth(state, config)")
 
     @classmethod
     def read_claims(cls, text: str, config: Any) -> list[Claim] | None:
-        """The claims of a text in the words that prompts dictate; None if any part is in others."""
+        """Parses a text in the prompt's wording into claims; None if any part differs."""
         return read_claims(text, cls.claims_of(config))
 
     @classmethod
     def score_claims(cls, said: Sequence[Claim], true: Sequence[Claim], config: Any) -> float:
-        """How well claims that do not contradict each other agree with `truth`, in [0, 1]."""
+        """Agreement of consistent claims with `truth`, in [0, 1]."""
         return score_claims(said, true)
 
     @classmethod
     def difficulty(cls, level: Any) -> tuple[float, ...]:
-        """How hard a level is, larger is harder: the first number counts, the next where it ties.
+        """Difficulty of a level, larger is harder; compared lexicographically.
 
-        As long for every level of the options. An environment that cannot tell says nothing: then
-        its levels are equally hard, as far as a curriculum knows.
+        Has the same length for all levels of the options. Empty if unknown: then a curriculum
+        treats all levels as equally hard.
 
         Args:
-            level: of `sample_level`.
+            level: A result of `sample_level`.
         """
         return ()
 
     @classmethod
     def distance(cls, state: State) -> float | None:
-        """How far a state is from success, 0 there; None where success is out of reach.
-
-        An environment that cannot tell says None always.
-        """
+        """Distance of a state from success, 0 there; None if success is impossible or unknown."""
         return None
 
     @classmethod
     def potential(cls, state: State, start: State) -> float:
         """Progress from `start`, in [0, 1]: `1 - d / d_start` of the distances to success.
 
-        0 at the start, farther away than it and where success is out of reach; 1 at success.
+        It is 0 at the start, beyond it and where success is impossible, and 1 at success.
         """
         left, whole = cls.distance(state), cls.distance(start)
         if left is None or not whole:
@@ -144,19 +141,19 @@ class AgentEnv(gymnasium.Env[Observation, str]):
 
     @abstractmethod
     def system_prompt(self) -> str:
-        """Rules and response format with an example; does not depend on the level."""
+        """Rules and response format with an example; the same for all levels."""
 
     @abstractmethod
     def state(self) -> State:
-        """Ground truth now, for the judge and the report; JSON-able."""
+        """Current true state for the judge and the report; JSON-serialisable."""
 
     @abstractmethod
     def expert_response(self) -> str:
-        """A response in the configured layout: an optimal action and true state texts."""
+        """A response in the configured layout with an optimal action and true state texts."""
 
     def expert_summary(self) -> str:
-        """What a player should know who forgets all that was shown; by default the state as JSON.
+        """What a player must know after forgetting all observations; by default the state as JSON.
 
-        Warm starts with `context: compact` learn to write it.
+        The target of warm starts with `context: compact`.
         """
         return json.dumps(self.state(), separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""The contract of an environment as code: `check_env` plays one and says what it breaks."""
+"""Checks the contract of an environment: `check_env` plays it and reports violations."""
 
 import json
 import math
@@ -21,13 +21,13 @@ from vagen.envs.levels import SPLITS, LevelError
 from vagen.envs.turns import TurnEnv
 
 EPISODES, FEWEST_EPISODES = 8, 2
-"""Episodes that the expert plays, and where time is short."""
+"""Episodes of the expert, and their number when time is short."""
 THREADED, FEWEST_THREADED = 64, 4
-"""Levels that are reset in threads, and where time is short."""
+"""Levels to reset in threads, and their number when time is short."""
 LEVELS = 20
-"""Seeds whose levels are compared."""
+"""Number of seeds whose levels are compared."""
 CONTRAST = 8
-"""Of 255: where no two places of a picture differ by more, nothing can be seen in it."""
+"""Contrast, of 255, below which an image shows nothing."""
 
 
 def check_env(
@@ -37,22 +37,22 @@ def check_env(
     remark: Callable[[str], object] = lambda _: None,
     seconds: float = 60.0,
 ) -> list[str]:
-    """Plays an environment and checks that it keeps the contract of `AgentEnv`.
+    """Plays an environment and checks the contract of `AgentEnv`.
 
-    Other instances of its class are made, played and closed, with its options and with variations
-    of them (fewer steps, other rewards), in this process.
+    Creates, plays and closes further instances of its class with its options and variations of them
+    (fewer steps, other rewards) in this process.
 
     Args:
-        env: As `vagen.envs.make` gives it, or around it what `gymnasium.make` adds.
-        report: Called with a sentence for each part of the contract that is kept.
-        remark: Called with a sentence on how long it takes, and on what there is no time for.
-        seconds: It may take. Where the environment is slow, fewer and shorter episodes are played.
+        env: Result of `vagen.envs.make` or `gymnasium.make`.
+        report: Called with a sentence for each satisfied part of the contract.
+        remark: Called with sentences on the expected time and on skipped parts.
+        seconds: Time limit; slow environments get fewer and shorter episodes.
 
     Returns:
-        The parts of the contract that there was no time for.
+        The parts of the contract that were skipped for lack of time.
 
     Raises:
-        ContractError: It breaks the contract.
+        ContractError: It violates the contract.
 
     Example:
         >>> check_env(vagen.envs.make("my_env:CorridorEnv", {"length": 9}))
@@ -82,7 +82,7 @@ def _tried(check: "Callable[[_Subject], Any]", subject: "_Subject", sentence: st
             return check(subject)
     except ContractError:
         raise
-    except Exception as error:  # an environment may fail in any way
+    except Exception as error:  # any failure of an environment
         name = subject.kind.__name__
         what = error if isinstance(error, AnswerError) else f"{name} raises {_said(error)}"
         raise ContractError(f"{what} (while it was checked that {sentence})") from error
@@ -90,13 +90,13 @@ def _tried(check: "Callable[[_Subject], Any]", subject: "_Subject", sentence: st
 
 @dataclass
 class _Subject:
-    """What is checked: a class with options."""
+    """The checked class and its options."""
 
     kind: type[AgentEnv]
     config: EnvConfig
     split: str
     instances: ExitStack = field(default_factory=ExitStack)
-    """Closes what `make` made."""
+    """Closes the created instances."""
     episodes: int = EPISODES
     threaded: int = THREADED
 
@@ -108,14 +108,14 @@ class _Subject:
 
 
 def _fit(subject: _Subject, seconds: float) -> str:
-    """Plays less where the environment is slow; says how long the check will take."""
+    """Reduces checks of slow environments; returns a sentence on the expected time."""
 
     def clock(call: Callable[[], Any]) -> tuple[Any, float]:
         start = time.monotonic()
         result = call()
         return result, time.monotonic() - start
 
-    subject.make()  # what it imports is loaded by now
+    subject.make()  # completes its imports
     env, making = clock(subject.make)
     _, resetting = clock(lambda: reset(env, 0))
     steps, stepping, over = 0, 0.0, False
@@ -133,7 +133,7 @@ def _fit(subject: _Subject, seconds: float) -> str:
     if total() > seconds:
         subject.episodes = FEWEST_EPISODES
         subject.threaded = 0
-        left = (0.7 * seconds - total()) / (2 * (making + resetting))  # what follows may be slower
+        left = (0.7 * seconds - total()) / (2 * (making + resetting))  # later calls may be slower
         subject.threaded = min(max(int(left), FEWEST_THREADED), THREADED)
     if total() > seconds and not env.has_expert:  # an expert may need every step
         length = min(max(int(seconds / (20 * each)), 2), length)
@@ -313,7 +313,7 @@ def _keeps_the_limit(subject: _Subject) -> None:
 
 
 def _end_within(subject: _Subject, seed: int, responses: list[str]) -> tuple[bool, bool]:
-    """How an episode stands after responses, as many as it allows."""
+    """How an episode ends after at most this many responses."""
     env = subject.make(expert_actions_per_turn=1, max_steps=len(responses))
     return play(env, seed, responses).ends[-1]
 
@@ -418,17 +418,17 @@ CHECKS: tuple[tuple[str, Callable[[_Subject], bool | None]], ...] = (
     ("progress is 0 at the start, 1 at success", _measures_progress),
     ("resets in threads are as resets one by one", _resets_in_threads),
 )
-"""What is checked, in order; a check that has nothing to check returns False."""
+"""All checks in order; a check that does not apply returns False."""
 
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Says what an environment raised an error for."""
+    """Adds the checked action to errors of the environment."""
     try:
         yield
     except ContractError:
         raise
-    except Exception as error:  # an environment may fail in any way
+    except Exception as error:  # any failure of an environment
         raise ContractError(
             f"{what} raises {_said(error)}; whatever a model writes is to be answered by a step"
         ) from error

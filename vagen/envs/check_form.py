@@ -1,4 +1,4 @@
-"""Episodes of an environment under test: the form of everything it answers is checked."""
+"""Plays episodes of an environment under test and checks the format of all results."""
 
 import json
 import math
@@ -17,7 +17,7 @@ STEP_INFO = {"rewards", "parsed", "metrics", "success", "state"}
 
 
 class ContractError(ValueError):
-    """An environment breaks the contract of `AgentEnv`; says how, and what would be right."""
+    """An environment violates the contract of `AgentEnv`; says how, and what is right."""
 
 
 def demand(holds: bool, otherwise: str) -> None:
@@ -28,23 +28,23 @@ def demand(holds: bool, otherwise: str) -> None:
 
 @dataclass
 class FormEpisode:
-    """An episode, every answer of which has the right form."""
+    """A checked episode."""
 
     observations: list[Observation]
     infos: list[dict[str, Any]]
-    """The info of the reset, then that of each step."""
+    """The info of `reset` and of each step."""
     responses: list[str] = field(default_factory=list)
     ends: list[tuple[bool, bool]] = field(default_factory=list)
-    """Terminated and truncated, after each step."""
+    """Terminated and truncated after each step."""
 
     @property
     def success(self) -> bool:
-        """Whether it ended so."""
+        """Final success."""
         return bool(self.ends) and self.infos[-1]["success"]
 
     @property
     def states(self) -> list[State]:
-        """Ground truth after the reset and after each step."""
+        """True states after `reset` and after each step."""
         return [info["state"] for info in self.infos]
 
 
@@ -86,7 +86,7 @@ def play(env: AgentEnv, seed: int | None, responses: Sequence[str] | None = None
 
 
 def reset(env: AgentEnv, seed: int | None) -> tuple[Observation, dict[str, Any]]:
-    """`env.reset`, checked."""
+    """`env.reset` with checks."""
     result: Any = env.reset(seed=seed)
     demand(
         isinstance(result, tuple) and len(result) == 2,
@@ -101,7 +101,7 @@ def reset(env: AgentEnv, seed: int | None) -> tuple[Observation, dict[str, Any]]
 
 
 def step(env: AgentEnv, response: str) -> tuple[Observation, bool, bool, dict[str, Any]]:
-    """`env.step`, checked; without the reward, which is the sum of its parts in the info."""
+    """`env.step` with checks; without the reward, which is the sum of its parts in the info."""
     result: Any = env.step(response)
     demand(
         isinstance(result, tuple) and len(result) == 5,
@@ -168,7 +168,7 @@ def _check_keys(found: Any, wanted: set[str], what: str) -> None:
 
 
 def _check_json(value: Any, where: str) -> None:
-    """Finds what JSON does not hold as it is: tuples, numbers of numpy, keys that are no texts."""
+    """Rejects values that are not plain JSON: tuples, numpy numbers, keys other than strings."""
     if type(value) is dict:
         for key, part in value.items():
             demand(isinstance(key, str), f"{where} has the key {key!r}, which is not a text")
@@ -186,7 +186,7 @@ def _check_json(value: Any, where: str) -> None:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equality of nested results that hold arrays."""
+    """Equality of nested results with arrays."""
     if isinstance(left, FormEpisode):
         return same(vars(left), vars(right))
     if isinstance(left, np.ndarray):

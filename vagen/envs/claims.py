@@ -1,4 +1,4 @@
-"""What a state text can claim: the schema that its writer, its readers and its score share.
+"""Claims of state texts: a schema shared by their writer, readers and score.
 
 Example:
     >>> class Door(Claim):
@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 JOINT = " . "
-"""Stands between the claims of a text."""
+"""Separates the claims of a text."""
 
 MOST_CLAIMS = 40
 _SENTENCE_END = re.compile(r"(?:[;\n]|\.(?!\d))+")
@@ -33,48 +33,48 @@ _JOINT = re.compile(r",(?!\s*-?\d)\s*(?:and\s+)?|\s+and\s+")
 _LIST_MARK = re.compile(r"^\s*(?:[-*•]|\(?\d{1,2}[.)])\s+", re.MULTILINE)
 _OPENING = r"(?:i (?:can )?see (?:that )?|there is )?"
 _ARTICLE = r"(?:(?:(?:to|on|in|at)\s+)?the\s+|an?\s+)?"
-"""May stand before any word of a phrase."""
+"""Optional before any word of a phrase."""
 _GAP = rf"(?:\s+is\s+|\s*:\s*|\s+){_ARTICLE}"
 _AND = r"(?:\s+|\s*,\s*)and\s+"
 _SLOT = re.compile(r"\\\{(\w+)\\\}")
 
 
 class Claim(BaseModel):
-    """One thing that a text can say of a state; a subclass names its slots as fields.
+    """One statement about a state; a subclass declares its slots as fields.
 
-    Words that a slot can take are lower-case.
+    Words in slots are lower-case.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     phrase: ClassVar[str]
-    """How it is written, a field in braces where its value stands: `door is {side}`."""
+    """Its wording, with fields in braces: `door is {side}`."""
     subject: ClassVar[tuple[str, ...] | None] = ()
-    """Fields that say what it is about: of one subject two different claims contradict each other.
-    None: any number of them may hold at once."""
+    """Fields that identify its subject: two different claims about one subject contradict each
+    other. None: any number of claims may hold at once."""
     several: ClassVar[bool] = False
-    """Equal ones speak of different things, each of which counts: two holes on the same side."""
+    """Whether equal claims refer to different things: two holes on one side."""
     hint: ClassVar[str] = ""
-    """What a language model is told of it beside its phrase."""
+    """Explanation for a language model besides the phrase."""
     weight: ClassVar[float] = 1.0
-    """What it counts beside others."""
+    """Relative weight."""
 
     def agreement(self, true: "Claim") -> float:
-        """How right this claim is if `true` is the case, in [0, 1]; by default if they are equal.
+        """Agreement with the true claim of the same class, in [0, 1]; by default equality.
 
-        Replace it to tolerate measurements that are nearly right. `true` is of the same class.
+        Override it to tolerate inexact measurements.
         """
         return float(self == true)
 
     @classmethod
     def most(cls, count: int) -> int:
-        """Most claims of this kind that may be made where `count` are true: a list of all there can
-        be is right in any state, and worth nothing.
+        """Maximum number of claims of this kind if `count` are true: a list of all possible claims
+        would be correct in any state.
         """
         return MOST_CLAIMS
 
     def is_still(self, later: "Claim") -> bool:
-        """Whether this, which was the case, is so `later`, at the precision it is written with."""
+        """Whether this claim still holds in `later`, at its precision."""
         return str(self) == str(later)
 
     def __str__(self) -> str:
@@ -82,12 +82,12 @@ class Claim(BaseModel):
 
     @classmethod
     def claim_name(cls) -> str:
-        """What it is called in JSON."""
+        """Its name in JSON."""
         return cls.__name__.lower()
 
     @classmethod
     def claim_words(cls) -> set[str]:
-        """Lower-case words that it is written with, in JSON too."""
+        """Lower-case words of its wording, including JSON."""
         fields = cls.model_fields.values()
         words = ["claim", cls.claim_name(), _plain(cls.phrase), *cls.model_fields]
         words += [str(x) for f in fields for x in get_args(f.annotation)]
@@ -95,14 +95,14 @@ class Claim(BaseModel):
         return set(re.findall(r"[a-z]+", " ".join(words).lower()))
 
     def topic(self) -> tuple[object, ...]:
-        """What it is about: its class, and the fields of its subject."""
+        """Its class and the fields of its subject."""
         return (type(self), *(getattr(self, name) for name in self.subject or ()))
 
     @classmethod
     def from_clause(cls, clause: str) -> "Claim | None":
-        """The claim that a clause makes in the words of `phrase`; None if it is another.
+        """Parses a clause in the words of `phrase`; None for other clauses.
 
-        Articles, `to the`, `I see`, and `is`, a colon or nothing between words change no claim.
+        Ignores articles, `to the` and `I see`, and accepts `is`, a colon or nothing between words.
         """
         match = _pattern(cls).fullmatch(clause.strip().lower())
         return None if match is None else cls.from_fields(match.groupdict())
@@ -123,9 +123,9 @@ def write_claims(claims: Iterable[Claim]) -> str:
 
 
 def read_claims(text: str, kinds: Sequence[type[Claim]]) -> list[Claim] | None:
-    """The claims of a text, in its order; None if any part of it is none.
+    """Parses a text into claims, in order; None if any part is not a claim.
 
-    A text is sentences or a list, joined by commas and `and`, or JSON such as
+    A text consists of sentences or a list, joined by commas and `and`, or of JSON such as
     `[{"claim": "door", "side": "left"}]`.
     """
     if text.lstrip().startswith("["):
@@ -140,17 +140,17 @@ def read_claims(text: str, kinds: Sequence[type[Claim]]) -> list[Claim] | None:
 
 
 def load_json(text: str) -> Any:
-    """What a JSON text holds.
+    """Parses JSON.
 
     Raises:
-        ValueError: It is none, or an object has a key twice.
-        RecursionError: It is too deep.
+        ValueError: It is not JSON, or an object has a key twice.
+        RecursionError: It is nested too deeply.
     """
     return json.loads(text, object_pairs_hook=_distinct)
 
 
 def score_claims(said: Sequence[Claim], true: Sequence[Claim]) -> float:
-    """Harmonic mean of precision and recall; a claim is set against one true one at most."""
+    """Harmonic mean of precision and recall; each claim is matched with at most one true claim."""
     agreements = [
         [
             claim.agreement(fact) * claim.weight if type(claim) is type(fact) else 0.0
@@ -175,15 +175,15 @@ def best_matching(worths: Sequence[Sequence[float]]) -> float:
             break
         free.remove(column)
     else:
-        return float(sum(most))  # every row has its best: no matching is worth more
-    from scipy.optimize import linear_sum_assignment  # slow to load, for every step
+        return float(sum(most))  # every row has its maximum: this is optimal
+    from scipy.optimize import linear_sum_assignment  # slow to import
 
     matrix = np.array(worths)
     return float(matrix[linear_sum_assignment(matrix, maximize=True)].sum())
 
 
 def read_object(text: str) -> dict[str, Any] | None:
-    """A JSON object, for a notation of an environment's own; None if the text is none."""
+    """Parses a JSON object of an environment's notation; None if it is not one."""
     if not text.lstrip().startswith("{"):
         return None
     try:
@@ -262,7 +262,7 @@ def _pattern(kind: type[Claim]) -> re.Pattern[str]:
 
 
 def _forms(field: FieldInfo) -> str:
-    """How the values of a slot are written, as a regular expression."""
+    """Regular expression for the values of a slot."""
     options = get_args(field.annotation)
     if options and all(isinstance(option, str) for option in options):
         return "|".join(map(re.escape, options))

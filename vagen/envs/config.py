@@ -1,4 +1,4 @@
-"""Options that every environment shares."""
+"""Options of all environments."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,21 +13,21 @@ RewardPreset = Literal["vagen-legacy", "vagen-new"]
 
 
 EXTRA_PARTS = {"format_penalty": 0.0}
-"""Parts that no preset pays: a response without the layout earns `format_penalty` (RAGEN: -.1)."""
+"""Parts of rewards that are 0 in all presets, such as `format_penalty` (RAGEN: -.1)."""
 
 
 MOST_PIXELS = 1024
-"""Side of the largest picture that the environment service draws."""
+"""Maximum side of an image of the environment service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Mark of an option (`Annotated[type, Served()]`) that clients of the environment service may
-    not set as they like.
+    """Marks options (`Annotated[type, Served()]`) that clients of the environment service may not
+    set freely.
     """
 
     at_most: int | None = None
-    """The greatest value; None: only the default, for it names a file or a model."""
+    """Maximum value; None: only the default, since it names a file or a model."""
 
 
 class EnvConfig(Section):
@@ -35,34 +35,34 @@ class EnvConfig(Section):
 
     reward_presets: ClassVar[dict[str, dict[str, float]]] = {}
     notations: ClassVar[tuple[Notation, ...]] = ("natural", "structured")
-    """How its state texts can be written."""
+    """Possible notations of its state texts."""
 
     render_mode: Literal["vision", "text"] = "vision"
-    """Whether observations hold pictures or the state as text."""
+    """Whether observations have images or the state as text."""
     prompt_format: PromptFormat = "grounding_worldmodeling"
     """Reasoning strategy, with suffix `_structured` or `_symbolic` for its state texts."""
     prompt_detail: Literal["full", "brief"] = "full"
-    """`full`: rules, format and an example in words; `brief`: a few words, for tiny models."""
+    """`full`: rules, format and an example in sentences; `brief`: a few words, for tiny models."""
     tags: Tags = Tags()
     """Names of the tags in a response."""
     memory: Annotated[bool, DIGEST_EXEMPT] = False
-    """A response says whether the observation that it answers to stays in view: its last section
-    is `keep` or `drop`. `rollout_manager.context=gate` sets it and acts on it."""
+    """Whether the last section of a response decides on the observation before it: `keep` or
+    `drop`. Set by `rollout_manager.context=gate`, which acts on it."""
     max_actions_per_step: PositiveInt = 3
-    """Most actions in one response; a further one is invalid."""
+    """Maximum actions in one response; a further one is invalid."""
     action_sep: str = ","
-    """Stands between two actions of an answer."""
+    """Separator of the actions in an answer."""
     max_steps: PositiveInt = 100
-    """Actions after which the episode is truncated."""
+    """Number of actions after which the episode is truncated."""
     reward: RewardPreset = "vagen-legacy"
     """Reward preset."""
     reward_overrides: dict[str, float] = Field(default_factory=dict)
-    """Values that replace parts of the preset, by part name."""
+    """Values that override parts of the preset, by part name."""
     expert_actions_per_turn: PositiveInt = 1
-    """Actions in one response of the expert."""
+    """Actions per response of the expert."""
     expert_random_moves: Annotated[Fraction, DIGEST_EXEMPT] = 0.0
-    """Share of the expert's responses that play an action drawn at random, and tell as truly what
-    it leads to. `warm_start.random_moves` sets it where a policy learns from the expert."""
+    """Share of the expert's responses with a random action, whose outcome it predicts truly. Set by
+    `warm_start.random_moves` for training on the expert."""
 
     @field_validator("prompt_format")
     @classmethod
@@ -105,11 +105,11 @@ class EnvConfig(Section):
 
     @property
     def picture_side(self) -> int:
-        """Longer side of a picture in pixels; 0 where another option bounds it."""
+        """Longer side of an image in pixels; 0 if another option limits it."""
         return 0
 
     def not_served(self) -> Iterator[tuple[str, str]]:
-        """Options that the environment service refuses, each with the reason."""
+        """Options that the environment service rejects, each with the reason."""
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             for mark in (each for each in field.metadata if isinstance(each, Served)):
@@ -129,7 +129,7 @@ class EnvConfig(Section):
 
     @property
     def reward_values(self) -> dict[str, float]:
-        """The preset with the overrides applied."""
+        """The preset with overrides."""
         return {**EXTRA_PARTS, **self.reward_presets[self.reward], **self.reward_overrides}
 
 
@@ -142,5 +142,5 @@ class GridConfig(EnvConfig):
     """Side of a grid cell in pixels."""
 
     def positions(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Positions [row, column] that a state text speaks of, as a structured one holds them."""
+        """Positions [row, column] in a structured state text."""
         raise NotImplementedError

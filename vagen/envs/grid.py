@@ -1,4 +1,4 @@
-"""What the grid games share: cells, moves, pictures and descriptions of a state.
+"""Common parts of grid games: cells, moves, images and descriptions of a state.
 
 A cell is an index `row * width + column`; a set of cells is an int with bit `cell` set. Rows count
 downwards and columns rightwards, both from 0.
@@ -40,8 +40,8 @@ DIRECTIONS: dict[str, tuple[int, int]] = {
 
 
 def cells_of(cells: Cells) -> list[Cell]:
-    """The members of a cell set, ascending."""
-    if cells.bit_count() > 4:  # reading every digit is faster than finding each set one
+    """Members of a cell set, ascending."""
+    if cells.bit_count() > 4:  # scanning all digits is faster
         return [cell for cell, bit in enumerate(f"{cells:b}"[::-1]) if bit == "1"]
     members = []
     while cells:
@@ -52,7 +52,7 @@ def cells_of(cells: Cells) -> list[Cell]:
 
 
 def positions_of(cells: Cells, columns: int) -> list[Position]:
-    """The members of a cell set as [row, column], ascending."""
+    """Members of a cell set as [row, column], ascending."""
     return [[cell // columns, cell % columns] for cell in cells_of(cells)]
 
 
@@ -64,30 +64,29 @@ def nth_cell(cells: Cells, index: int) -> Cell:
 
 
 def draw_index(rng: Random, count: int) -> int:
-    """A uniform index below `count`, from `random()` alone: the same in every Python version."""
+    """A uniform index below `count`, from `random()` only: equal in every Python version."""
     return int(rng.random() * count)
 
 
 def draw_cell(rng: Random, cells: Cells) -> Cell:
-    """A uniform member of a cell set that is not empty."""
+    """A uniform member of a non-empty cell set."""
     return nth_cell(cells, draw_index(rng, cells.bit_count()))
 
 
 class GridEnv(TurnEnv):
-    """A grid game: its picture is put together from tiles, its texts say where things are.
+    """A grid game with images made of tiles and texts about positions.
 
-    A game adds to what `TurnEnv` wants its size, its tiles and symbols, and what its state texts
-    claim.
+    In addition to the methods of `TurnEnv`, a game defines its size, tiles, symbols and claims.
     """
 
     symbols: ClassVar[str]
     """One character per tile code."""
     places: ClassVar[Mapping[str, type[Place]]]
-    """What sentences claim of a thing, by its key in structured texts."""
+    """Claims of sentences, by key in structured texts."""
     spots: ClassVar[Mapping[str, type[Spot]]]
-    """What structured texts claim, by key."""
+    """Claims of structured texts, by key."""
     drawn: ClassVar[Mapping[str, Sequence[type[Spot]]]]
-    """What a grid of symbols claims, by symbol."""
+    """Claims of a grid of symbols, by symbol."""
 
     config: GridConfig
 
@@ -114,23 +113,23 @@ class GridEnv(TurnEnv):
     @staticmethod
     @abstractmethod
     def _draw_tiles(side: int) -> TileSet:
-        """Pictures of the tile codes, shared between instances."""
+        """Images of the tile codes, shared between instances."""
 
     @classmethod
     @abstractmethod
     def symbol_legend(cls) -> str:
-        """What each symbol stands for."""
+        """Meaning of each symbol."""
 
     def _frame_size(self) -> tuple[int, int]:
         rows, columns = self._grid_size()
         return rows * self.config.tile_size, columns * self.config.tile_size
 
     def _expert_keeps(self) -> bool:
-        """Nothing: each picture shows the whole state."""
+        """False: each image shows the whole state."""
         return False
 
     def picture(self) -> NDArray[np.uint8]:
-        """A picture of the state, uint8 [height, width, 3]; a new array each time."""
+        """An image of the state, uint8 [height, width, 3]; a new array each time."""
         return self._tiles.frame(self.codes_of(self._state))
 
     def text_view(self) -> str:
@@ -139,14 +138,14 @@ class GridEnv(TurnEnv):
 
     @classmethod
     def claims_of(cls, config: GridConfig) -> tuple[type[Claim], ...]:
-        """Places in sentences, else rows and columns, of the things that texts speak of."""
+        """Relative positions in sentences, otherwise rows and columns, of the described objects."""
         kinds = cls.places if config.layout.notation == "natural" else cls.spots
         spoken_of = config.positions(cls.example_state)
         return tuple(kind for key, kind in kinds.items() if key in spoken_of)
 
     @classmethod
     def truth(cls, state: State, config: GridConfig) -> list[Claim]:
-        """Where the things are that texts speak of."""
+        """Positions of the described objects."""
         positions = config.positions(state)
         if config.layout.notation != "natural":
             return spots_at(positions, cls.spots)
@@ -160,7 +159,7 @@ class GridEnv(TurnEnv):
 
     @classmethod
     def read_claims(cls, text: str, config: GridConfig) -> list[Claim] | None:
-        """The claims of a text in the notation of the prompt, in sentences or as JSON."""
+        """Parses the prompt's notation, sentences or JSON."""
         notation, found = config.layout.notation, None
         if notation == "structured" and text.lstrip().startswith("{"):
             keys = config.positions(cls.example_state)
@@ -187,7 +186,7 @@ class GridEnv(TurnEnv):
         return "\n".join([line[i : i + width - 1] for i in range(0, len(line), width)])
 
     def _state_rule(self) -> str:
-        """How the state texts are written, for the full prompt."""
+        """Description of the state texts for the full prompt."""
         notation = self.config.layout.notation
         example = self.state_text(self.example_state)
         if notation == "structured":

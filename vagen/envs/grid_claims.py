@@ -1,4 +1,4 @@
-"""What state texts of grid games claim: places from the player, or rows and columns."""
+"""Claims about grid games: positions relative to the player, or rows and columns."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -17,12 +17,12 @@ _CACHED = 4096
 class _OnGrid(Claim):
     @classmethod
     def most(cls, count: int) -> int:
-        """As many as there are; of several one more, which may be a miscount."""
+        """As many claims as objects, plus one for a miscount if there are several."""
         return count + (count > 1)
 
 
 class Place(_OnGrid):
-    """Where a thing is as seen from the player; a game's own phrases name the thing."""
+    """Position of an object relative to the player; phrases of a game name the object."""
 
     hint = (
         "where it is as seen from the player, so that the box is right where the player is left of "
@@ -33,18 +33,18 @@ class Place(_OnGrid):
     horizontal: Literal["left", "same column", "right", "unstated"]
 
     def agreement(self, true: "Place") -> float:
-        """The part of the two axes that is right."""
+        """Share of the two axes that is correct."""
         return ((self.vertical == true.vertical) + (self.horizontal == true.horizontal)) / 2
 
     @classmethod
     def seen(cls, player: Position, thing: Position) -> "Place":
-        """The claim that is true of a thing there."""
+        """The true claim about an object there."""
         rows, columns = thing[0] - player[0], thing[1] - player[1]
         return _place(cls, (rows > 0) - (rows < 0), (columns > 0) - (columns < 0))
 
 
 class Spot(_OnGrid):
-    """Row and column of a thing."""
+    """Row and column of an object."""
 
     hint = "rows count downwards and columns rightwards, both from 0"
 
@@ -52,25 +52,25 @@ class Spot(_OnGrid):
     column: int
 
     def agreement(self, true: "Spot") -> float:
-        """The part of the two axes that is right."""
+        """Share of the two axes that is correct."""
         return ((self.row == true.row) + (self.column == true.column)) / 2
 
 
 class Player(Spot):
-    """Row and column of the player, without which those of other things say nothing."""
+    """Row and column of the player, required in structured texts."""
 
     phrase = "player is at row {row} and column {column}"
 
 
 def spots_at(positions: Mapping[str, Any], kinds: Mapping[str, type[Spot]]) -> list[Claim]:
-    """The claims of a structured text.
+    """Claims of a structured text.
 
     Args:
-        positions: A position, or a list of them where there may be several, by key.
-        kinds: What a key's positions are, in order; keys that `positions` lacks are left out.
+        positions: A position, or a list of them for several objects, by key.
+        kinds: Claim classes by key, in order; missing keys are skipped.
 
     Raises:
-        TypeError, ValueError: A value is not of this form.
+        TypeError, ValueError: A value has another format.
     """
     return [
         _spot(kind, *position)
@@ -81,7 +81,7 @@ def spots_at(positions: Mapping[str, Any], kinds: Mapping[str, type[Spot]]) -> l
 
 
 def read_positions(text: str, kinds: Mapping[str, type[Spot]]) -> list[Claim] | None:
-    """The claims of a JSON object with exactly the keys of `kinds`; None if the text is none."""
+    """Parses a JSON object with exactly the keys of `kinds`; None for other texts."""
     try:
         given = load_json(text)
         return spots_at(given, kinds) if given.keys() == kinds.keys() else None
@@ -90,11 +90,11 @@ def read_positions(text: str, kinds: Mapping[str, type[Spot]]) -> list[Claim] | 
 
 
 def read_drawing(text: str, kinds: Mapping[str, Sequence[type[Spot]]]) -> list[Claim] | None:
-    """The claims of a grid of symbols, a row per line; None if the text is none.
+    """Parses a grid of symbols, a row per line; None for other texts.
 
     Args:
         text: Any text.
-        kinds: What stands on a cell, by its symbol.
+        kinds: Claim classes by symbol.
     """
     rows = [line.replace(" ", "") for line in text.strip().split("\n")]
     if len(set(map(len, rows))) > 1 or not set().union(*rows) <= kinds.keys():
@@ -114,13 +114,13 @@ def score_places(
     *,
     halves: bool = True,
 ) -> float:
-    """Mean F1 of the things, by weight of their claims; what neither text nor truth has drops out.
+    """Mean F1 over kinds of objects, weighted by claims; skips kinds that are absent in both.
 
     Args:
-        said: Without contradictions.
-        true: Places, or rows and columns with the player's.
-        required: Things that a text has to place to be worth anything.
-        halves: Whether one right axis of two counts half; else it is wrong.
+        said: Claims without contradictions.
+        true: Relative positions, or rows and columns with the player's.
+        required: Kinds that a text must locate for a score above 0.
+        halves: Whether one correct axis of two counts half instead of 0.
     """
     if isinstance(true[0], Player):
         said = _from_player(said, true[0])
@@ -142,9 +142,9 @@ def score_places(
 
 
 def _from_player(said: Sequence[Claim], player: Player) -> list[Claim]:
-    """The claims, off the grid on each axis on which the player is said to be elsewhere.
+    """Claims relative to the player, made wrong on axes where the player's own position is wrong.
 
-    Else a thing would be right that is not where it was seen from the player.
+    Otherwise an object at a wrong relative position could count as correct.
     """
     stated = next((claim for claim in said if type(claim) is Player), None)
     wrong = {

@@ -1,27 +1,27 @@
-"""The name under which environments written for VAGEN import their base class."""
+"""The module from which environments written for VAGEN import their base class."""
 
 from abc import ABC, abstractmethod
 from typing import Any
 
 
 class GymBaseEnv(ABC):
-    """An asynchronous environment; `GymImageEnv` says what its observations are."""
+    """An asynchronous environment; see `GymImageEnv` for its observations."""
 
     def __init__(self, env_config: dict[str, Any]) -> None:
-        """Keeps the configuration as `config`."""
+        """Stores the configuration as `config`."""
         self.config = env_config
 
     @abstractmethod
     async def close(self) -> None:
-        """Releases what the environment holds."""
+        """Releases resources of the environment."""
 
     @abstractmethod
     async def reset(self, seed: int) -> Any:
-        """Starts an episode; returns an observation and an info."""
+        """Starts an episode; returns observation and info."""
 
     @abstractmethod
     async def step(self, action_str: str) -> Any:
-        """Takes a response; returns observation, reward, whether it is over, and an info."""
+        """Executes a response; returns observation, reward, done, and info."""
 
     @abstractmethod
     async def system_prompt(self) -> Any:

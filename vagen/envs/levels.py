@@ -1,7 +1,7 @@
-"""Levels: content hashes, and splits that are disjoint by construction.
+"""Content hashes of levels, and splits that are disjoint by construction.
 
-A level belongs to exactly one split, decided by a hash of its content alone. Whatever seeds are
-used, no level can be in two splits.
+A hash of its content decides the split of a level. So no level can be in two splits, whatever the
+seeds.
 """
 
 import hashlib
@@ -11,15 +11,15 @@ Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 MAX_CANDIDATES = 20_000
-"""Candidates drawn for one level before its options are said to be impossible."""
+"""Number of candidates per level before its options count as impossible."""
 
 
 class LevelError(ValueError):
-    """No such level: options that nothing satisfies, an exhausted split, an unsolvable file."""
+    """There is no such level: impossible options, an exhausted split, an unsolvable file."""
 
 
 class Level(Protocol):
-    """What every environment's level offers."""
+    """The interface of every environment's level."""
 
     @property
     def level_hash(self) -> str:
@@ -33,16 +33,16 @@ def content_hash(content: str) -> str:
 
 
 def split_of(digest: str) -> Split:
-    """The split of a content hash: a tenth test, a tenth val, the rest train."""
+    """The split of a content hash: one tenth test, one tenth val, the rest train."""
     bucket = int(digest[:8], 16) % 10
     return "test" if bucket == 0 else "val" if bucket == 1 else "train"
 
 
 def check_split(split: str) -> Split:
-    """Returns `split`.
+    """Returns `split` if valid.
 
     Raises:
-        LevelError: if it is none of `SPLITS`.
+        LevelError: It is not in `SPLITS`.
     """
     for known in SPLITS:
         if split == known:

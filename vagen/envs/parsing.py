@@ -1,7 +1,7 @@
 """Response layouts and their strict parser.
 
-A response is a fixed sequence of tags. The parser accepts whitespace between tags and text inside
-the innermost ones, and nothing else: no text around the tags, no further, nested or repeated tag.
+A response is a fixed sequence of tags. Only whitespace is allowed between tags, and text inside the
+innermost ones: no text around the tags, no additional, nested or repeated tag.
 """
 
 import re
@@ -26,19 +26,19 @@ PromptFormat = Literal[
     "grounding_worldmodeling_structured",
     "grounding_worldmodeling_symbolic",
 ]
-"""Reasoning strategy, with the notation of its state texts (none: natural language)."""
+"""Reasoning strategy, with the notation of its state texts (default: natural language)."""
 
 Notation = Literal["natural", "structured", "symbolic"]
 SectionName = Literal["think", "observation", "reasoning", "prediction", "answer", "memory"]
 SECTION_NAMES: tuple[SectionName, ...] = get_args(SectionName)
 GateDecision = Literal["keep", "drop"]
-"""What becomes of the observation that a response answers to (`context: gate`)."""
+"""Decision on the observation before a response (`context: gate`)."""
 
 ActionReader = Callable[[str], str | None]
-"""Canonical form of a written action, or None if it is none; never raises on any string."""
+"""Returns the canonical form of an action, or None if invalid; never raises."""
 
 _TAG = re.compile(r"</?[A-Za-z][A-Za-z0-9_-]*(?:\s[^<>=]*=[^<>]*|\s*/?)>")
-"""A tag, also one with attributes; `row<a and b>c` is none."""
+"""A tag, optionally with attributes; `row<a and b>c` is not a tag."""
 _TAG_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _INNER: dict[str, tuple[SectionName, ...]] = {
     "grounding": ("observation", "reasoning"),
@@ -48,20 +48,20 @@ _INNER: dict[str, tuple[SectionName, ...]] = {
 
 
 class Tags(Section):
-    """Names of the tags: the one place to rename them for a tokenizer that reserves some."""
+    """Names of the tags, to be renamed for a tokenizer that reserves some."""
 
     think: str = "think"
-    """Encloses all reasoning."""
+    """All reasoning."""
     observation: str = "observation"
     """The state before the action."""
     reasoning: str = "reasoning"
-    """Why this action."""
+    """Reasons for the action."""
     prediction: str = "prediction"
     """The state after the action."""
     answer: str = "answer"
     """The actions."""
     memory: Annotated[str, DIGEST_EXEMPT] = "memory"
-    """Whether the observation stays in view."""
+    """Whether the observation stays in context."""
 
     @field_validator("*")
     @classmethod
@@ -80,19 +80,19 @@ class Tags(Section):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which sections a response has, and how its state texts are written."""
+    """Sections of a response, and the notation of its state texts."""
 
     think: bool
-    """Whether the answer is preceded by a think section."""
+    """Whether there is a think section before the answer."""
     inner: tuple[SectionName, ...]
-    """Sections inside think; empty with `think` means free text there."""
+    """Sections inside think; empty with `think` means free text."""
     notation: Notation
     memory: bool = False
-    """Whether the answer is followed by a memory section."""
+    """Whether there is a memory section after the answer."""
 
     @property
     def sections(self) -> tuple[SectionName, ...]:
-        """Sections that hold text, in order."""
+        """Sections with text, in order."""
         free: tuple[SectionName, ...] = ("think",) if self.think and not self.inner else ()
         memory: tuple[SectionName, ...] = ("memory",) if self.memory else ()
         return (*free, *self.inner, "answer", *memory)
@@ -137,7 +137,7 @@ def tags_in(layout: Layout, tags: Tags) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ParsedResponse:
-    """What a response says. If its layout is wrong, every text is None and nothing is executed.
+    """A parsed response. If its layout is wrong, all texts are None and nothing is executed.
 
     Example:
         `<think>go left</think><answer>Left</answer>` is `ParsedResponse(format_correct=True,
@@ -145,7 +145,7 @@ class ParsedResponse:
     """
 
     format_correct: bool
-    """The layout matches and every action is valid."""
+    """Whether the layout matches and every action is valid."""
     actions: tuple[str, ...] = ()
     """Canonical names of the actions before the first invalid one."""
     observation: str | None = None
@@ -154,10 +154,10 @@ class ParsedResponse:
     prediction: str | None = None
     answer: str | None = None
     memory: GateDecision | None = None
-    """None too where responses have no such section."""
+    """None also if responses have no such section."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able form, without `memory` if that is None."""
+        """JSON-serialisable form, without `memory` if that is None."""
         parts: dict[str, Any] = {
             "format_correct": self.format_correct,
             "actions": list(self.actions),
@@ -176,13 +176,13 @@ class ParsedResponse:
 
 
 def named(actions: tuple[str, ...]) -> ActionReader:
-    """Reads actions by their names, whatever their case."""
+    """Reads actions by name, ignoring case."""
     canonical = {action.casefold(): action for action in actions}
     return lambda text: canonical.get(text.casefold())
 
 
 class ResponseParser:
-    """Parses responses of one layout and one action set; never raises on any string."""
+    """Parses responses of one layout and one action set; never raises."""
 
     def __init__(
         self,
@@ -197,12 +197,12 @@ class ResponseParser:
         """Prepares a parser.
 
         Args:
-            layout: sections of a response.
-            tags: their names.
-            read_action: reads one action, spaces around it removed.
-            separator: stands between two actions.
-            max_actions: most actions of an answer.
-            markup_answer: the answer is a document with tags of its own, taken as it is.
+            layout: Sections of a response.
+            tags: Names of the tags.
+            read_action: Reads one action without surrounding spaces.
+            separator: Separator of actions.
+            max_actions: Maximum actions in an answer.
+            markup_answer: Whether the answer is a document with its own tags, kept unchanged.
         """
         self._sections = layout.sections
         self._separator = separator
@@ -216,7 +216,7 @@ class ResponseParser:
         self._holds_text = [tag in opening for tag in self._tags[:-1]]
 
     def parse(self, response: str) -> ParsedResponse:
-        """Reads `response`."""
+        """Parses `response`."""
         texts = self._section_texts(response)
         if texts is None:
             return ParsedResponse(format_correct=False)
@@ -232,7 +232,7 @@ class ResponseParser:
         )
 
     def _section_texts(self, response: str) -> dict[str, str] | None:
-        """Text of each section, or None if the layout does not match."""
+        """Text of each section; None if the layout does not match."""
         if self._answer_tags is None:
             return self._read_layout(response)
         opening, closing = self._answer_tags
@@ -252,7 +252,7 @@ class ResponseParser:
         contents: list[str] = []
         for text, holds_text in zip(between, self._holds_text, strict=True):
             text = text.strip()
-            if bool(text) != holds_text:  # a section must not be empty, a gap must be
+            if bool(text) != holds_text:  # sections must not be empty, gaps must be
                 return None
             if holds_text:
                 contents.append(text)

@@ -1,11 +1,11 @@
-"""Prompt texts that do not depend on the environment: format, action rule, observations."""
+"""Prompt texts common to all environments: format, action rule, observations."""
 
 from vagen.envs.config import EnvConfig
 from vagen.envs.parsing import SectionName, write_response
 
 
 def action_rule(config: EnvConfig) -> str:
-    """How many actions an answer may hold and what stands between them."""
+    """Rule for the number and separator of actions in an answer."""
     if config.max_actions_per_step == 1:
         return "Answer with one action."
     return (
@@ -23,13 +23,13 @@ def format_line(config: EnvConfig) -> str:
 
 
 def system_text(config: EnvConfig, *, rules: str, state_rule: str, example: str) -> str:
-    """Rules, format and example.
+    """The system prompt: rules, format and example.
 
     Args:
-        config: the environment's options.
-        rules: the game, what is seen, and the actions.
-        state_rule: how the state texts are written.
-        example: a response that keeps to all of it.
+        config: The environment's options.
+        rules: The game, the observations, and the actions.
+        state_rule: Description of the state texts.
+        example: A valid response.
     """
     tags, layout = config.tags, config.layout
     describes = [
@@ -59,18 +59,18 @@ def system_text(config: EnvConfig, *, rules: str, state_rule: str, example: str)
 
 
 class TurnPrompt:
-    """Writes the user message of a turn; says nothing of rewards."""
+    """Writes the user message of a turn, without rewards."""
 
     def __init__(self, config: EnvConfig) -> None:
         self._brief = config.prompt_detail == "brief"
         self._reminder = f"{action_rule(config)}\n{format_line(config)}"
 
     def __call__(self, shown: str, moves: tuple[str, ...] | None) -> str:
-        """The message.
+        """Writes the message.
 
         Args:
-            shown: the image placeholder, or the state as text.
-            moves: what was carried out in the turn before; None at the start.
+            shown: The image placeholder, or the state as text.
+            moves: Actions executed in the previous turn; None at the start.
         """
         if self._brief:
             return shown

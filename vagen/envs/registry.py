@@ -1,4 +1,4 @@
-"""Environments by name: creation, options, lists of levels, Gymnasium registration."""
+"""Looks up environments by name, creates them and lists levels; registers with Gymnasium."""
 
 import difflib
 import hashlib
@@ -17,22 +17,22 @@ from vagen.envs.levels import LevelError, check_split
 
 
 class UnknownEnvironmentError(ValueError):
-    """A name that no environment has."""
+    """There is no environment of this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentEntry:
-    """A registered environment, loaded when it is first used."""
+    """A registered environment, imported on first use."""
 
     name: str
     entry_point: str
     """`module:class`."""
 
     def load(self) -> type[AgentEnv]:
-        """Its class.
+        """Imports its class.
 
         Raises:
-            UnknownEnvironmentError: If an environment that is not built in cannot be imported.
+            UnknownEnvironmentError: An environment outside this package cannot be imported.
         """
         module, _, attribute = self.entry_point.partition(":")
         if self.name in ENVIRONMENTS or self.name in ADAPTERS:
@@ -63,17 +63,17 @@ ADAPTERS: dict[str, EnvironmentEntry] = {
     "Gymnasium": EnvironmentEntry("Gymnasium", "vagen.envs.adapters.gymnasium:GymnasiumEnv"),
     "GymImageEnv": EnvironmentEntry("GymImageEnv", "vagen.envs.adapters.gym_image:GymImageAdapter"),
 }
-"""Names that run somebody else's environment, which their options name."""
+"""Names for adapted environments, which the options specify."""
 
 ENTRY_POINTS = "vagen.environments"
-"""Group in which an installed package may give its environments names."""
+"""Entry point group for environments of installed packages."""
 
 
 def get_environment(env_name: str) -> EnvironmentEntry:
     """The entry of a name: of `ENVIRONMENTS`, of `ADAPTERS`, `module:Class`, or an entry point.
 
     Raises:
-        UnknownEnvironmentError: with the nearest known name.
+        UnknownEnvironmentError: The message has the nearest known name.
     """
     known = {**ENVIRONMENTS, **ADAPTERS}
     if env_name in known:
@@ -110,10 +110,10 @@ def _load_foreign(name: str, module: str, attribute: str) -> type[AgentEnv]:
 
 
 def parse_env_config(env_name: str, env_config: dict[str, Any] | EnvConfig | None) -> Any:
-    """Options of an environment as its config class, defaults filled in.
+    """Parses options into the environment's config class, with defaults.
 
     Raises:
-        pydantic.ValidationError: for an unknown key or an impossible value.
+        pydantic.ValidationError: A key is unknown or a value is invalid.
     """
     config_class = get_environment(env_name).config_class
     if isinstance(env_config, config_class):
@@ -127,14 +127,14 @@ def make(
     """Creates an environment.
 
     Args:
-        env_name: as `get_environment` takes it.
-        env_config: its options.
-        split: which levels `reset` draws from: `train`, `val` or `test`.
+        env_name: A name for `get_environment`.
+        env_config: Its options.
+        split: Split of the levels: `train`, `val` or `test`.
 
     Raises:
-        UnknownEnvironmentError: if no environment has this name.
-        pydantic.ValidationError: for an unknown option or an impossible value.
-        LevelError: for an unknown split or an unusable level file.
+        UnknownEnvironmentError: No environment has this name.
+        pydantic.ValidationError: An option is unknown or a value is invalid.
+        LevelError: The split is unknown or the level file is invalid.
     """
     return get_environment(env_name).load()(parse_env_config(env_name, env_config), split=split)
 
@@ -148,12 +148,12 @@ def env_config_digest(env_name: str, env_config: dict[str, Any] | EnvConfig | No
 
 @dataclass(frozen=True, slots=True)
 class LevelRef:
-    """A level by the seed that makes it."""
+    """A level by its seed."""
 
     seed: int
     level_hash: str
     difficulty: tuple[float, ...] = ()
-    """As the environment's `difficulty` tells it, if it was asked."""
+    """The environment's `difficulty`, if requested."""
 
 
 def distinct_levels(
@@ -164,12 +164,12 @@ def distinct_levels(
     *,
     with_difficulty: bool = False,
 ) -> list[LevelRef]:
-    """The first `count` seeds whose levels differ from one another.
+    """The first `count` seeds with distinct levels.
 
     The list for a smaller count is a prefix of the list for a larger one.
 
     Raises:
-        LevelError: if the split has fewer levels; the message says how many were found.
+        LevelError: The split has fewer levels; the message says how many.
     """
     env_class = get_environment(env_name).load()
     config = parse_env_config(env_name, env_config)

@@ -1,4 +1,4 @@
-"""Tile pictures: small shapes drawn with numpy once, and frames put together from them."""
+"""Tile images: shapes drawn with numpy once, and frames composed from them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ SAMPLES = 4
 
 
 class Canvas:
-    """One tile under construction; coordinates are x rightwards and y downwards in [0, 1]."""
+    """A tile in progress; coordinates are x rightwards and y downwards in [0, 1]."""
 
     def __init__(self, side: int, background: Colour) -> None:
         self._side = side
@@ -35,7 +35,7 @@ class Canvas:
         return (self.x >= left) & (self.x <= right) & (self.y >= top) & (self.y <= bottom)
 
     def line(self, start: tuple[float, float], end: tuple[float, float], width: float) -> Mask:
-        """A straight stroke with round ends."""
+        """A line segment with round ends."""
         (x0, y0), (x1, y1) = start, end
         dx, dy = x1 - x0, y1 - y0
         along = ((self.x - x0) * dx + (self.y - y0) * dy) / (dx * dx + dy * dy)
@@ -43,7 +43,7 @@ class Canvas:
         return (self.x - x0 - along * dx) ** 2 + (self.y - y0 - along * dy) ** 2 <= (width / 2) ** 2
 
     def triangle(self, *corners: tuple[float, float]) -> Mask:
-        """A filled triangle, corners in either order."""
+        """A filled triangle with corners in any orientation."""
         signs = []
         for (x0, y0), (x1, y1) in zip(corners, corners[1:] + corners[:1], strict=True):
             signs.append((x1 - x0) * (self.y - y0) - (y1 - y0) * (self.x - x0) >= 0)
@@ -52,7 +52,7 @@ class Canvas:
     def figure(
         self, colour: Colour, outline: Colour, *, sink: float = 0.0, within: Mask | None = None
     ) -> "Canvas":
-        """A person: round head on a bell-shaped body, `sink` lower, visible only `within`."""
+        """A person: round head on a bell-shaped body, `sink` lower, clipped to `within`."""
         seen = np.ones_like(self.x, bool) if within is None else within
         head_y, shoulder_y, foot_y = 0.29 + sink, 0.42 + sink, min(0.86 + sink, 0.98)
         for grow, paint in ((0.045, outline), (0.0, colour)):
@@ -69,7 +69,7 @@ class Canvas:
 
 
 class TileSet:
-    """Tiles by code; a frame is a look-up of codes."""
+    """Tiles by code; frames are composed by indexing."""
 
     def __init__(self, tiles: list[NDArray[np.uint8]]) -> None:
         self.tiles = np.stack(tiles)  # [codes, side, side, 3]
@@ -77,10 +77,10 @@ class TileSet:
         self.side: int = self.tiles.shape[1]
 
     def frame(self, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """A picture of the grid.
+        """An image of the grid.
 
         Args:
-            codes: tile codes, [rows, columns].
+            codes: Tile codes, [rows, columns].
 
         Returns:
             A new array, uint8 [rows * side, columns * side, 3].
@@ -88,15 +88,15 @@ class TileSet:
         rows, columns = codes.shape
         side = self.side
         picture = np.empty((rows, side, columns, side, 3), np.uint8)
-        for strip, row in zip(picture, codes, strict=True):  # the look-up copies: a row at a time
+        for strip, row in zip(picture, codes, strict=True):  # indexing copies: one row at a time
             strip.swapaxes(0, 1)[...] = self.tiles[row]
         return picture.reshape(rows * side, columns * side, 3)
 
     def codes(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The grid a picture shows: the inverse of `frame`, exact.
+        """The tile codes of an image; inverse of `frame`.
 
         Raises:
-            ValueError: if a cell of the picture is none of the tiles.
+            ValueError: A cell of the image is not a tile.
         """
         side = self.side
         rows, columns = frame.shape[0] // side, frame.shape[1] // side

@@ -1,4 +1,4 @@
-"""An environment played by written responses: prompts, parsing, rewards, limits."""
+"""Base class of environments played by text responses: prompts, parsing, rewards, limits."""
 
 from abc import abstractmethod
 from functools import cached_property
@@ -21,23 +21,23 @@ TEXT_CHARACTERS = "".join(map(chr, range(32, 127))) + "\n\t√"
 
 
 class TurnEnv(AgentEnv):
-    """Reads a response, carries out its actions, and shows what came of them.
+    """Parses a response, executes its actions, and shows the result.
 
-    An environment adds its rules (`_load_level`, `_move`, `_is_won`), its ground truth
-    (`_read_state`), its look (`picture`), its words (`state_text`, `_rules`) and its expert
+    A subclass defines its rules (`_load_level`, `_move`, `_is_won`), its true state
+    (`_read_state`), its image (`picture`), its texts (`state_text`, `_rules`) and its expert
     (`_plan`, `_after`).
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
 
     actions: ClassVar[tuple[str, ...]] = ()
-    """Names of the actions; an environment whose actions have arguments reads them itself."""
+    """Names of the actions; environments with action arguments override `_action_reader`."""
     markup_answer: ClassVar[bool] = False
-    """Whether an answer is a document with tags of its own."""
+    """Whether an answer is a document with its own tags."""
     example_state: ClassVar[State]
     """State before the example response of the system prompt."""
     example_actions: ClassVar[tuple[str, ...]]
-    """Legal actions from there; an example shows as many as an answer may hold."""
+    """Legal actions from `example_state`; an example shows as many as an answer may have."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TurnEnv(AgentEnv):
             markup_answer=self.markup_answer,
         )
         self._turn_prompt = TurnPrompt(self.config)
-        # Reads levels where they tell the size: bad ones are refused at once.
+        # May read a level file for the size, so that invalid files are rejected here.
         self._frame_shape = (*self._frame_size(), 3)
         self.action_space = spaces.Text(max_length=4096, min_length=0, charset=TEXT_CHARACTERS)
         self._running = False
@@ -69,7 +69,7 @@ class TurnEnv(AgentEnv):
 
     @cached_property
     def observation_space(self) -> Any:
-        """Text and frames. It is made when asked for: a box is four times as large as a frame."""
+        """Space of text and frames; created on demand, as a box has four times a frame's size."""
         frame = spaces.Box(0, 255, self._frame_shape, np.uint8)
         return spaces.Dict(
             {
@@ -78,7 +78,7 @@ class TurnEnv(AgentEnv):
             }
         )
 
-    # The game, given by each environment.
+    # Game logic, defined by each environment.
 
     @abstractmethod
     def _frame_size(self) -> tuple[int, int]:
@@ -86,15 +86,15 @@ class TurnEnv(AgentEnv):
 
     @abstractmethod
     def _load_level(self, level: Any, seed: int) -> None:
-        """Puts the game at the start of `level`; `seed` drives whatever chance follows."""
+        """Starts the game at `level`; `seed` determines all randomness."""
 
     def _action_reader(self) -> ActionReader:
-        """What tells the canonical form of a written action, or that it is none."""
+        """Returns the canonical form of a written action, or None."""
         return named(self.actions)
 
     @abstractmethod
     def _move(self, action: str) -> tuple[float, bool]:
-        """Carries out one action; returns its reward and whether the game is over."""
+        """Executes one action; returns its reward and whether the game is over."""
 
     @abstractmethod
     def _is_won(self) -> bool:
@@ -102,62 +102,62 @@ class TurnEnv(AgentEnv):
 
     @abstractmethod
     def _read_state(self) -> State:
-        """Ground truth, built anew."""
+        """A new copy of the true state."""
 
     @abstractmethod
     def _plan(self, count: int) -> list[str]:
-        """Up to `count` best actions from the present state; at least one."""
+        """Up to `count` optimal actions from the current state; at least one."""
 
     @abstractmethod
     def _after(self, state: State, actions: list[str]) -> State:
-        """The state that the expert's `actions` lead to if every one goes as intended.
+        """The state after the expert's `actions` if all of them succeed.
 
         Args:
-            state: the present state, or `example_state`; not to be changed.
-            actions: what `_plan` gave, or some of `actions` or `example_actions`.
+            state: The current state, or `example_state`; must not be changed.
+            actions: Result of `_plan`, or some of `actions` or `example_actions`.
         """
 
-    # How it looks, and its texts.
+    # Images and texts.
 
     @abstractmethod
     def picture(self) -> NDArray[np.uint8]:
-        """A picture of the state, uint8 [height, width, 3]; a new array each time."""
+        """An image of the state, uint8 [height, width, 3]; a new array each time."""
 
     def text_view(self) -> str:
-        """What is shown instead of a picture in text mode; by default the state text."""
+        """The observation in text mode; by default the state text."""
         return self.state_text(self._state)
 
     def _shown(self) -> tuple[str, tuple[NDArray[np.uint8], ...]]:
-        """What the agent is shown now: a text with `IMAGE_PLACEHOLDER` per frame, and the frames.
+        """The current observation: a text with `IMAGE_PLACEHOLDER` per frame, and the frames.
 
-        An environment that says more than its picture does adds it here.
+        Override it to add information to the image.
         """
         if self.config.render_mode == "vision":
             return IMAGE_PLACEHOLDER, (self.picture(),)
         return self.text_view(), ()
 
     def state_text(self, state: State) -> str:
-        """A true description of `state` in the notation of the configured `prompt_format`; by
-        default the phrases of `truth`.
+        """A true description of `state` in the configured notation; by default the phrases of
+        `truth`.
         """
         return write_claims(self.truth(state, self.config))
 
     def _state_rule(self) -> str:
-        """How the state texts are written, for the full prompt; by default an example."""
+        """Description of the state texts for the full prompt; by default an example."""
         return f"Describe a state like this: {self.state_text(self.example_state)}"
 
     @abstractmethod
     def _rules(self) -> str:
-        """The game in words, as configured."""
+        """The rules in words, for the configuration."""
 
     def _brief_rules(self) -> str:
-        """The game in at most 25 words, for a tiny model; by default `_rules`."""
+        """The rules in at most 25 words, for a tiny model; by default `_rules`."""
         return self._rules()
 
     # The contract.
 
     def system_prompt(self) -> str:
-        """Rules and response format with an example, or the rules in a few words if brief."""
+        """Rules and response format with an example, or brief rules."""
         if self.config.prompt_detail == "brief":
             return self._brief_rules()
         return system_text(
@@ -168,7 +168,7 @@ class TurnEnv(AgentEnv):
         )
 
     def example_response(self) -> str:
-        """A response in the configured layout, true of `example_state`."""
+        """A response in the configured layout that is true for `example_state`."""
         before = self.example_state
         actions = list(self.example_actions[: self.config.max_actions_per_step])
         return self._write(actions, before, self._after(before, actions))
@@ -179,11 +179,11 @@ class TurnEnv(AgentEnv):
         """Starts the level of `seed` (drawn from the instance's generator if None).
 
         Args:
-            seed: decides the level and, if the game has chance in it, every draw.
+            seed: Determines the level and all randomness.
             options: `{"split": ...}` overrides the split for this episode.
 
         Raises:
-            LevelError: if the split or the options have no level.
+            LevelError: The split or the options have no level.
         """
         super().reset(seed=seed)
         split = self.split if not options else _split_option(options, self.split)
@@ -200,10 +200,10 @@ class TurnEnv(AgentEnv):
         return self._observe(None), info
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Parses a response and carries out its moves until one ends the episode.
+        """Parses a response and executes its actions until one ends the episode.
 
         Raises:
-            ResetNeeded: if the episode is over, or none was started.
+            ResetNeeded: The episode is over, or none was started.
         """
         if not self._running:
             raise ResetNeeded("the episode is over or was never started: call reset first")
@@ -240,24 +240,24 @@ class TurnEnv(AgentEnv):
         return observation, env_reward + format_reward, terminated, truncated, info
 
     def _most_steps(self) -> int:
-        """Actions after which the episode is truncated."""
+        """Number of actions after which the episode is truncated."""
         return self.config.max_steps
 
     def state(self) -> State:
-        """Ground truth now; to be read, not changed."""
+        """Current true state; must not be changed."""
         return self._state
 
     def render(self) -> NDArray[np.uint8] | None:
-        """A picture of the state, uint8 [height, width, 3], if made with `render_mode`."""
+        """An image of the state, uint8 [height, width, 3], if created with `render_mode`."""
         return self.picture() if self.render_mode == "rgb_array" else None
 
     def expert_response(self) -> str:
-        """Plays `expert_actions_per_turn` best moves and describes the state truly.
+        """A response with `expert_actions_per_turn` optimal actions and true state texts.
 
-        A share of `expert_random_moves` plays one at random, the same whenever it is asked.
+        A share of `expert_random_moves` has a random action, the same on each call.
 
         Raises:
-            ResetNeeded: if no episode was started.
+            ResetNeeded: No episode was started.
         """
         self._check_begun()
         actions = self._random_move() or self._plan(self.config.expert_actions_per_turn)
@@ -265,21 +265,21 @@ class TurnEnv(AgentEnv):
         return self._write(actions, self._state, after, keeps=self._expert_keeps())
 
     def _random_move(self) -> list[str]:
-        """An action drawn at random in a share of `expert_random_moves` of the turns, else none."""
+        """A random action in a share of `expert_random_moves` of the turns, otherwise empty."""
         if not (share := self.config.expert_random_moves):
             return []
         chance = Random(f"{self._seed} {self._steps_taken}")
         return [self.any_action(chance)] if chance.random() < share else []
 
     def any_action(self, chance: Random) -> str:
-        """An action drawn at random; an environment whose actions have arguments draws them too."""
+        """A random action, with random arguments if actions have any."""
         return chance.choice(self.actions)
 
     def expert_summary(self) -> str:
-        """The state's text.
+        """The state text.
 
         Raises:
-            ResetNeeded: if no episode was started.
+            ResetNeeded: No episode was started.
         """
         self._check_begun()
         return self.state_text(self._state)
@@ -289,8 +289,8 @@ class TurnEnv(AgentEnv):
             raise ResetNeeded("no episode was started: call reset first")
 
     def _expert_keeps(self) -> bool:
-        """Whether the expert keeps what is shown now in view (`context: gate`): what it will need
-        and is not shown again. By default everything.
+        """Whether the expert keeps the current observation (`context: gate`), since it will be
+        needed and is not shown again. By default True.
         """
         return True
 
@@ -307,7 +307,7 @@ class TurnEnv(AgentEnv):
         return write_response(config.layout, config.tags, texts)
 
     def _reason(self, actions: list[str]) -> str:
-        """The expert's reasoning in a few words."""
+        """Brief reasoning of the expert."""
         return "move " + " ".join(actions)
 
     def _observe(self, moves: tuple[str, ...] | None) -> Observation:

@@ -1,1 +1,1 @@
-"""Environments that were written for something else: Gymnasium's, and VAGEN's `GymImageEnv`."""
+"""Adapters for other interfaces: Gymnasium's, and VAGEN's `GymImageEnv`."""

@@ -1,4 +1,4 @@
-"""Runs an environment of VAGEN's `GymImageEnv` interface: asynchronous, with its own parsing."""
+"""Runs environments of VAGEN's `GymImageEnv` interface, with their own parsing."""
 
 import asyncio
 import hashlib
@@ -27,8 +27,8 @@ SUCCESS_KEYS = ("success", "is_success", "traj_success")
 class GymImageConfig(EnvConfig):
     """Options of an environment written for `GymImageEnv`.
 
-    What the environment shows, reads and pays is its own affair: of the common options only
-    `max_steps` (responses) has a meaning.
+    The environment decides on observations, parsing and rewards. Of the common options only
+    `max_steps` (responses) applies.
     """
 
     reward_presets: ClassVar[dict[str, dict[str, float]]] = {
@@ -37,15 +37,15 @@ class GymImageConfig(EnvConfig):
     }
 
     prompt_format: PromptFormat = "free_think"
-    """Not used: the environment asks for its own format."""
+    """Not used: the environment has its own format."""
     entry_point: str
     """`module:Class`."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """The class's `env_config`."""
     example: str = "<think>look</think><answer>wait</answer>"
-    """Some response, for checks of prompts and sizes before a run."""
+    """An example response, for checks of prompts and sizes before a run."""
     timeout: PositiveFloat = 600.0
-    """Seconds that a call may take."""
+    """Timeout of a call in seconds."""
 
     @field_validator("entry_point")
     @classmethod
@@ -69,8 +69,8 @@ class GymImageConfig(EnvConfig):
 class GymImageAdapter(AgentEnv):
     """An asynchronous environment behind the synchronous contract.
 
-    Its coroutines run in an event loop of its own, in a thread of its own: objects bound to a loop
-    stay with theirs, and one that blocks holds up no other environment. It has no expert.
+    Its coroutines run in an event loop in a separate thread, so that objects stay with their loop
+    and a blocking environment does not block others. It has no expert.
     """
 
     env_name: ClassVar[str] = "GymImageEnv"
@@ -84,7 +84,7 @@ class GymImageAdapter(AgentEnv):
         """Creates the environment; the arguments are those of `AgentEnv`.
 
         Raises:
-            AdapterError: If the class cannot be imported or made, or is no such environment.
+            AdapterError: The class cannot be imported or created, or is not a `GymImageEnv`.
         """
         super().__init__(*args, **kwargs)
         self.action_space = spaces.Text(max_length=65_536, min_length=0)
@@ -92,7 +92,7 @@ class GymImageAdapter(AgentEnv):
         self._name = theirs.__name__
         try:
             self._inner = theirs(dict(self.config.kwargs))
-        except Exception as error:  # an environment may fail in any way
+        except Exception as error:  # any failure of an environment
             raise AdapterError(
                 f"{self._name}(env_config) raises {type(error).__name__}: {error}; env_config is "
                 f"the option kwargs, {self.config.kwargs}"
@@ -106,14 +106,14 @@ class GymImageAdapter(AgentEnv):
 
     @classmethod
     def sample_level(cls, config: GymImageConfig, seed: int, split: Split) -> SeedLevel:
-        """The seed that `reset(seed=seed)` hands on in this split."""
+        """The environment's seed for `reset(seed=seed)` in this split."""
         return seed_level(f"GymImageEnv {config.entry_point}", config.kwargs, seed, split)
 
     def system_prompt(self) -> str:
-        """The environment's own.
+        """The environment's system prompt.
 
         Raises:
-            AdapterError: If it holds pictures.
+            AdapterError: It contains images.
         """
         if self._prompt is None:
             shown = self._run(self._inner.system_prompt())
@@ -140,11 +140,11 @@ class GymImageAdapter(AgentEnv):
         observation = _observation(shown, where)
         self._turns, self._running = 0, True
         self._state = self._state_of(observation)
-        self.system_prompt()  # so that whoever asks for it later need not wait
+        self.system_prompt()  # cached for later calls
         return observation, {"state": self._state, "level_hash": level.level_hash}
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Hands the response over as it is."""
+        """Passes the response on unchanged."""
         if not self._running:
             raise ResetNeeded("the episode is over or was never started: call reset first")
         where, result = f"{self._name}.step()", self._run(self._inner.step(action))
@@ -158,7 +158,7 @@ class GymImageAdapter(AgentEnv):
         terminated = success or (over and not found.flag("truncated", False))
         truncated = not terminated and (over or self._turns >= self.config.max_steps)
         self._running = not (terminated or truncated)
-        # Nobody is shown the end, and many environments show nothing there.
+        # The last observation is not shown, and many environments return nothing there.
         nothing = terminated and (shown is None or shown == {})
         observation, before = _observation("" if nothing else shown, where), self._state
         self._state = self._state_of(observation)
@@ -182,7 +182,7 @@ class GymImageAdapter(AgentEnv):
         )
 
     def state(self) -> State:
-        """A digest of what is shown: nothing else is known."""
+        """A digest of the observation, since the true state is unknown."""
         return self._state
 
     def expert_response(self) -> str:
@@ -190,7 +190,7 @@ class GymImageAdapter(AgentEnv):
         return self.config.example
 
     def close(self) -> None:
-        """Closes the environment, unless a call of it hangs."""
+        """Closes the environment, unless one of its calls hangs."""
         try:
             if not self._hangs:
                 self._run(self._inner.close())
@@ -218,7 +218,7 @@ class GymImageAdapter(AgentEnv):
             return future.result(self.config.timeout)
         except TimeoutError:
             if future.done():
-                raise  # its own
+                raise  # raised by the environment
             self._hangs = True
             future.cancel()
             raise TimeoutError(
@@ -227,7 +227,7 @@ class GymImageAdapter(AgentEnv):
 
 
 class _Info:
-    """What an environment says beside what it shows."""
+    """The `info` of an environment, with checked access."""
 
     def __init__(self, found: Any, what: str) -> None:
         self._found, self._what = found, what
@@ -242,7 +242,7 @@ class _Info:
         return _Info(found, what)
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts; one text stands for itself."""
+        """A list of strings; also accepts a single one."""
         found = self._found.get(key)
         if found is None:
             return ()
@@ -282,15 +282,15 @@ def _load(entry_point: str) -> Any:
 
 
 def _observation(shown: Any, where: str) -> Observation:
-    """An observation in this project's form.
+    """Converts an observation to this project's format.
 
     Args:
-        shown: A text, or a dict of `obs_str` and `multi_modal_input`, in which pictures stand under
-            the placeholder that the text holds once for each; a single one may stand alone.
-        where: Class and method, for messages.
+        shown: A string, or a dict of `obs_str` and `multi_modal_input` with images by placeholder.
+            The text has the placeholder once per image; a single image need not be in a list.
+        where: Class and method, for error messages.
 
     Raises:
-        AnswerError: It is neither, or placeholders and pictures do not match.
+        AnswerError: It is neither, or placeholders and images do not match.
     """
     if isinstance(shown, str):
         shown = {"obs_str": shown}
@@ -324,7 +324,7 @@ def _observation(shown: Any, where: str) -> Observation:
 
 
 def _listed(found: Any) -> list[Any]:
-    """Pictures, of which a single one may stand alone."""
+    """Images as a list; also accepts a single one."""
     if found is None:
         return []
     if isinstance(found, np.ndarray):

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment with discrete actions and `rgb_array` pictures, by configuration."""
+"""Adapts Gymnasium environments with discrete actions and `rgb_array` images."""
 
 import hashlib
 import json
@@ -35,13 +35,13 @@ from vagen.envs.parsing import (
 from vagen.envs.turns import TurnEnv
 
 MOST_NUMBERS = 512
-"""Numbers of an array of an observation that states and texts hold; of a larger one states hold a
-digest, and text mode is refused."""
+"""Maximum size of an array in states and texts. States have a digest of larger ones, and text mode
+rejects them."""
 SCREEN = "SDL_VIDEODRIVER"
-"""Tells pygame where to draw."""
+"""Environment variable for pygame's video driver."""
 
 _drawing = Lock()
-"""Held while a picture is drawn: many environments draw with pygame, which has globals."""
+"""Held during rendering: many environments use pygame, which has globals."""
 _screen = Lock()
 """Held while `SCREEN` is changed."""
 
@@ -55,22 +55,21 @@ class GymnasiumConfig(EnvConfig):
     }
 
     prompt_format: PromptFormat = "free_think"
-    """`free_think` or `no_think`: nothing is known of the state that a text could say."""
+    """`free_think` or `no_think`, since there are no state texts."""
     max_actions_per_step: PositiveInt = 1
-    """Most actions in one response."""
+    """Maximum actions in one response."""
     id: str
     """Gymnasium's id, such as `CartPole-v1` or `my_module:MyEnv-v0`."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of `gymnasium.make`."""
     actions: dict[str, int] = Field(min_length=1)
-    """Word of each action -> its number in the environment."""
+    """Action names and their numbers in the environment."""
     prompt: str = Field(min_length=1)
-    """The task, what is seen and the actions, in words."""
+    """Description of the task, the observation and the actions."""
     success: str = "terminated and reward > 0"
-    """When an episode is solved, such as `terminated and reward > 0`, `return >= 200`,
-    `info.is_success`."""
+    """Success rule, such as `terminated and reward > 0`, `return >= 200`, `info.is_success`."""
     frame_size: tuple[PositiveInt, PositiveInt] | None = None
-    """Height and width that pictures are brought to, in pixels; null leaves them."""
+    """Height and width of scaled images in pixels; null does not scale."""
 
     @field_validator("prompt_format")
     @classmethod
@@ -117,7 +116,7 @@ class GymnasiumConfig(EnvConfig):
 class GymnasiumEnv(TurnEnv):
     """A Gymnasium environment whose actions have names.
 
-    It has no expert: a warm start is impossible, and `expert_response` plays at random, for checks
+    It has no expert, so a warm start is impossible. `expert_response` plays at random, for checks
     of prompts and sizes.
     """
 
@@ -132,9 +131,9 @@ class GymnasiumEnv(TurnEnv):
         """Creates the environment; the arguments are those of `TurnEnv`.
 
         Raises:
-            AdapterError: If Gymnasium cannot make it, or it has other actions, or nothing that
-                can be shown as configured.
-            AnswerError: If its `reset` or `render` gives what cannot be read.
+            AdapterError: Gymnasium cannot create it, its actions differ, or it has no observation
+                that fits the configuration.
+            AnswerError: Its `reset` or `render` returns an invalid value.
         """
         self._gym: gymnasium.Env[Any, Any] | None = None
         super().__init__(*args, **kwargs)
@@ -142,12 +141,12 @@ class GymnasiumEnv(TurnEnv):
 
     @classmethod
     def sample_level(cls, config: GymnasiumConfig, seed: int, split: Split) -> SeedLevel:
-        """The seed that `reset(seed=seed)` hands on in this split."""
+        """The environment's seed for `reset(seed=seed)` in this split."""
         return seed_level(f"Gymnasium {config.id}", config.kwargs, seed, split)
 
     @property
     def inner(self) -> gymnasium.Env[Any, Any]:
-        """The environment itself, made when it is first needed."""
+        """The adapted environment, created on first use."""
         if self._gym is None:
             draws = self.config.render_mode == "vision" or self.render_mode is not None
             self._gym, self._drawn = _make(self.config, draws)
@@ -189,7 +188,7 @@ class GymnasiumEnv(TurnEnv):
         return paid, self._facts["terminated"] or self._facts["truncated"]
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """As `TurnEnv.step`; where the environment truncates, the episode is truncated."""
+        """Like `TurnEnv.step`; also truncates when the environment does."""
         observation, reward, terminated, truncated, info = super().step(action)
         if terminated and not self._facts["terminated"]:
             terminated, truncated = False, True
@@ -221,7 +220,7 @@ class GymnasiumEnv(TurnEnv):
         return self._write([next(iter(self.config.actions))], {}, {})
 
     def picture(self) -> NDArray[np.uint8]:
-        """What the environment renders, brought to `frame_size`."""
+        """The rendered image, scaled to `frame_size`."""
         frame = _frame(self.inner)
         if self.config.frame_size is None or frame.shape[:2] == self.config.frame_size:
             return frame.copy()
@@ -230,7 +229,7 @@ class GymnasiumEnv(TurnEnv):
         return np.asarray(image).copy()
 
     def _shown(self) -> tuple[str, tuple[NDArray[np.uint8], ...]]:
-        """Beside the picture stands what of the observation is text, such as a mission."""
+        """Adds text parts of the observation, such as a mission, to the image."""
         shown, images = super()._shown()
         if not images:
             return shown.replace(IMAGE_PLACEHOLDER, "image"), ()
@@ -238,12 +237,12 @@ class GymnasiumEnv(TurnEnv):
         return "\n".join([*texts, shown]), images
 
     def text_view(self) -> str:
-        """The observation, as JSON unless it is a text, with five digits of each number."""
+        """The observation as text or JSON, with five significant digits."""
         seen = self._seen
         return seen if isinstance(seen, str) else json.dumps(_rounded(seen))
 
     def state_text(self, state: State) -> str:
-        """Nothing: no layout of this environment holds a state text."""
+        """Empty, as no layout of this environment has state texts."""
         return ""
 
     def _rules(self) -> str:
@@ -257,15 +256,15 @@ class GymnasiumEnv(TurnEnv):
 
 
 def _make(config: GymnasiumConfig, draws: bool) -> tuple[gymnasium.Env[Any, Any], tuple[int, int]]:
-    """The environment after a first reset, and height and width of its pictures if it draws.
+    """The environment after a first reset, and the size of its images if it renders.
 
-    It is tried without a screen of pygame's own making first: some draw black on that.
+    Tries first without a pygame display, on which some environments draw black images.
     """
     try:
         return _tried(config, draws)
     except (AdapterError, AnswerError):
         raise
-    except Exception as error:  # an environment may fail in any way
+    except Exception as error:  # any failure of an environment
         problem = AdapterError(
             f"Gymnasium cannot make {config.id!r}: {type(error).__name__}: {error}".rstrip(": ")
         )
@@ -289,7 +288,7 @@ def _make(config: GymnasiumConfig, draws: bool) -> tuple[gymnasium.Env[Any, Any]
 
 
 def _tried(config: GymnasiumConfig, draws: bool) -> tuple[gymnasium.Env[Any, Any], tuple[int, int]]:
-    # Its own time limit is left out: `max_steps` is the limit here.
+    # Its time limit is removed, as `max_steps` is the limit here.
     options: dict[str, Any] = {"max_episode_steps": -1, **config.kwargs}
     if draws:
         options["render_mode"] = "rgb_array"
@@ -328,9 +327,9 @@ def _frame(env: gymnasium.Env[Any, Any]) -> NDArray[np.uint8]:
 
 
 class _Kept:
-    """An observation as JSON holds it: its `value`, the `texts` in it, and what was `left_out`.
+    """A JSON-serialisable observation: its `value`, the `texts` in it, and what was `left_out`.
 
-    In the place of an array of more than `MOST_NUMBERS` is its digest, so that states differ.
+    Arrays of more than `MOST_NUMBERS` are replaced by digests, so that states differ.
     """
 
     def __init__(self, observation: Any) -> None:
@@ -359,14 +358,14 @@ class _Kept:
 
 
 def _finite(value: Any) -> Any:
-    """Numbers that JSON has no room for as words."""
+    """Replaces non-finite numbers, which JSON lacks, by words."""
     if isinstance(value, list):
         return [_finite(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _rounded(value: Any) -> Any:
-    """The same with five digits of each number."""
+    """Rounds all numbers to five significant digits."""
     if isinstance(value, dict):
         return {key: _rounded(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""Pictures of foreign environments as frames: uint8 [height, width, 3].
+"""Converts images of other environments to frames: uint8 [height, width, 3].
 
-What has one meaning is converted: grey and black-and-white, floats in [0, 1] or up to 255, whole
-numbers in [0, 255], channels first, transparency (laid on white), Pillow's modes, encoded files.
-The rest is refused: a guess would show the agent black, or noise.
+Converts unambiguous formats: grey and black-and-white, floats in [0, 1] or up to 255, integers in
+[0, 255], channels first, transparency (on white), Pillow's modes, encoded files. Rejects others,
+since a wrong guess would show black or noise.
 """
 
 import base64
@@ -18,18 +18,18 @@ from vagen.envs.answers import AnswerError, kind
 
 CHANNELS = (1, 3, 4)
 _JUST_ABOVE = 1e-3
-"""What arithmetic may add to a float that stands for white."""
+"""Tolerance for floats that represent white."""
 
 
 def frame_of(picture: Any, what: str) -> NDArray[np.uint8]:
-    """A picture as a frame that nothing else holds.
+    """Converts an image to a new frame.
 
     Args:
-        picture: An array, whatever Pillow holds or reads, base64 (also a `data:` address).
-        what: Whose picture it is, for messages.
+        picture: An array, anything that Pillow reads, or base64 (also a `data:` URL).
+        what: Source of the image, for error messages.
 
     Raises:
-        AnswerError: It is no picture, or what its numbers mean is not certain.
+        AnswerError: It is not an image, or its format is ambiguous.
     """
     if isinstance(picture, str | bytes):
         picture = _decoded(picture, what)
@@ -37,7 +37,7 @@ def frame_of(picture: Any, what: str) -> NDArray[np.uint8]:
         picture = _array_of(picture)
     try:
         array = np.asarray(picture)
-    except ValueError:  # lists of several lengths
+    except ValueError:  # ragged lists
         array = np.asarray(None)
     if array.dtype.kind not in "buif":
         raise AnswerError(f"{what} is {kind(picture)}; a picture is an array of numbers")
@@ -49,7 +49,7 @@ def frame_of(picture: Any, what: str) -> NDArray[np.uint8]:
 
 
 def _decoded(text: str | bytes, what: str) -> Image.Image:
-    """An encoded picture."""
+    """Decodes an image file."""
     try:
         if isinstance(text, str):
             data = base64.b64decode(text.partition("base64,")[2] or text, validate=True)
@@ -88,7 +88,7 @@ def _channels_last(array: NDArray[Any], what: str) -> NDArray[Any]:
 
 
 def _bytes(array: NDArray[Any], what: str) -> NDArray[np.uint8]:
-    """The array's numbers as brightnesses from 0 to 255."""
+    """The array's values scaled to 0 to 255."""
     if array.dtype == np.uint8:
         return array
     if array.dtype == bool:

@@ -1,4 +1,4 @@
-"""Levels of environments whose levels are known by their seeds alone."""
+"""Levels of environments that are defined by a seed only."""
 
 import json
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ class AdapterError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SeedLevel:
-    """What an environment makes of a seed."""
+    """A level that a seed defines."""
 
     seed: int
-    """Handed to the environment's own `reset`."""
+    """Seed for the environment's `reset`."""
     level_hash: str
 
 
 def seed_level(name: str, kwargs: dict[str, Any], seed: int, split: Split) -> SeedLevel:
-    """The seed that `reset(seed=seed)` hands on in this split.
+    """The environment's seed for `reset(seed=seed)` in this split.
 
-    The splits share no seed. Whether two seeds give the same level only the environment knows.
+    Splits share no seed, but different seeds may give the same level.
     """
     prefix = f"{name} {json.dumps(kwargs, sort_keys=True, default=str)} "
     rng = Random(seed)

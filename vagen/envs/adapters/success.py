@@ -1,9 +1,9 @@
-"""When an episode of a foreign environment counts as solved: a rule in words, not code.
+"""Success rules of adapted environments, as text without code.
 
-A rule is conditions joined by `and`: `terminated`, `truncated`, `not terminated`, a comparison such
-as `reward > 0.5`, `return >= 200`, `steps < 40` (the last reward, their sum, the actions so far) or
-`info.KEY > 0`, or `info.KEY` for True in the environment's info. A key that the info does not hold
-is not True, and no comparison with it holds.
+A rule is a conjunction of conditions with `and`: `terminated`, `truncated`, `not terminated`, a
+comparison such as `reward > 0.5`, `return >= 200`, `steps < 40` (the last reward, their sum, the
+number of actions) or `info.KEY > 0`, or `info.KEY` for True in the environment's info. A missing
+key is not True, and comparisons with it are False.
 """
 
 import operator
@@ -25,24 +25,24 @@ _COMPARISON = re.compile(rf"(reward|return|steps|{_KEY})\s*(>=|<=|==|>|<)\s*(-?\
 _FLAG = re.compile(rf"(not\s+)?(terminated|truncated|{_KEY})")
 
 Facts = Mapping[str, Any]
-"""`reward`, `return`, `steps`, `terminated`, `truncated`, and the keys of `info` as `info.KEY`."""
+"""Values of `reward`, `return`, `steps`, `terminated`, `truncated`, and of info as `info.KEY`."""
 Rule = Callable[[Facts], bool]
 
 
 def read_rule(text: str) -> Rule:
-    """The test that a rule stands for.
+    """Parses a rule into a test.
 
-    The test raises `AnswerError` where a key is no flag, or is compared and no number.
+    The test raises `AnswerError` for a key of the wrong type.
 
     Raises:
-        ValueError: If a condition cannot be read.
+        ValueError: A condition is invalid.
     """
     conditions = [_read_condition(part.strip()) for part in re.split(r"\band\b", text)]
     return lambda facts: all(condition(facts) for condition in conditions)
 
 
 def least(text: str) -> dict[str, float]:
-    """What a rule asks for at least, of `return` and `steps`.
+    """Minimum `return` and `steps` of a rule.
 
     >>> least("terminated and return >= 100")
     {'return': 100.0}

@@ -1,4 +1,4 @@
-"""Pictures of cards and of the table, drawn here."""
+"""Draws cards and the table."""
 
 import functools
 
@@ -9,14 +9,14 @@ from PIL import Image, ImageDraw, ImageFont
 from vagen.envs.blackjack.game import Card
 
 SCALE = 4
-"""Cards are drawn this much larger and reduced, for smooth edges."""
+"""Oversampling factor of cards, for smooth edges."""
 CLOTH, PAPER, EDGE = (24, 104, 62), (252, 252, 248), (60, 60, 60)
 BACK, LACE = (46, 66, 150), (176, 190, 236)
 RED, BLACK = (204, 20, 30), (16, 16, 20)
 
 
 def table(player: list[Card], dealer: list[Card | None], side: int) -> NDArray[np.uint8]:
-    """The dealer's cards above, the player's below; None is a card face down.
+    """Draws the dealer's cards above the player's; None is a card face down.
 
     Returns:
         uint8 [side, side, 3], a new array.
@@ -25,7 +25,7 @@ def table(player: list[Card], dealer: list[Card | None], side: int) -> NDArray[n
     picture[:] = CLOTH
     margin = side // 30
     for cards, is_above in ((dealer, True), (player, False)):
-        # Cards never overlap: many are drawn smaller.
+        # Cards never overlap: more cards are smaller.
         width = min(side * 30 // 100, (side - margin) // len(cards) - margin)
         height = width * 44 // 30
         top = margin if is_above else side - margin - height
@@ -37,7 +37,7 @@ def table(player: list[Card], dealer: list[Card | None], side: int) -> NDArray[n
 
 @functools.cache
 def _card(card: Card | None, final_width: int, final_height: int) -> NDArray[np.uint8]:
-    """A card, uint8 [final_height, final_width, 3]; None is one face down."""
+    """Draws a card, uint8 [final_height, final_width, 3]; None is face down."""
     height, width = final_height * SCALE, final_width * SCALE
     image = Image.new("RGB", (width, height), CLOTH)
     draw = ImageDraw.Draw(image)
@@ -68,7 +68,7 @@ def _suit(
     size: float,
     colour: tuple[int, int, int],
 ) -> None:
-    """A suit about (x, y), `size` from its centre to its edge."""
+    """Draws a suit centred at (x, y), `size` from its centre to its edge."""
 
     def disc(right: float, down: float, radius: float) -> None:
         cx, cy, r = x + right * size, y + down * size, radius * size

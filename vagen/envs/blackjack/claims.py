@@ -1,4 +1,4 @@
-"""What Blackjack's state texts claim: the sum, whether an ace is usable, the dealer's card."""
+"""Claims about Blackjack: the sum, a usable ace, the dealer's card."""
 
 import json
 from typing import Literal
@@ -9,7 +9,7 @@ from vagen.envs.claims import Claim, read_claims, read_object
 Ace = Literal["a", "no"]
 _RECORDED: dict[str, Ace] = {"usable": "a", "none": "no"}
 SUM, ACE, DEALER = 0.5, 0.1, 0.4
-"""What each fact is worth: most hands have no usable ace, so that saying so says little."""
+"""Weight of each fact: most hands have no usable ace, so that claim says little."""
 
 
 class Hand(Claim):
@@ -21,7 +21,7 @@ class Hand(Claim):
     ace: Ace
 
     def agreement(self, true: Claim) -> float:
-        """By the sum and, less, by the ace."""
+        """By the sum and, with less weight, the ace."""
         assert isinstance(true, Hand)
         right = SUM * (self.sum == true.sum) + ACE * (self.ace == true.ace)
         return right / self.weight
@@ -48,13 +48,13 @@ def truth(state: State) -> list[Claim]:
 
 
 def record(state: State) -> str:
-    """The same as JSON: `{"sum": 16, "ace": "none", "dealer_shows": "6"}`."""
+    """The claims as JSON: `{"sum": 16, "ace": "none", "dealer_shows": "6"}`."""
     ace = "usable" if state["usable_ace"] else "none"
     return json.dumps({"sum": state["sum"], "ace": ace, "dealer_shows": state["dealer_shows"]})
 
 
 def read(text: str) -> list[Claim] | None:
-    """The claims of sentences, or of `record`."""
+    """Parses sentences or `record`."""
     found = read_object(text)
     if found is None:
         return read_claims(text, CLAIMS)

@@ -23,8 +23,8 @@ class BlackjackConfig(EnvConfig):
     }
 
     prompt_format: PromptFormat = "grounding_worldmodeling"
-    """Reasoning strategy, with suffix `_structured` for its state texts."""
+    """Reasoning strategy, with suffix `_structured` for structured state texts."""
     max_actions_per_step: PositiveInt = 1
-    """Most actions in one response; the next card is seen before the next choice."""
+    """Maximum actions in one response; the next card is seen before the next choice."""
     side: int = Field(300, ge=96, le=512)
-    """Side of the picture in pixels."""
+    """Side of the image in pixels."""

@@ -29,8 +29,8 @@ LIKELY_CARD = 10
 class BlackjackEnv(TurnEnv):
     """Draw cards up to 21; then the dealer draws.
 
-    The expert plays best by the rules, which loses a little in the mean; what chance decides it
-    predicts as the most probable card.
+    The expert plays optimally, which loses slightly on average. It predicts random draws as the
+    most probable card.
     """
 
     env_name: ClassVar[str] = "Blackjack"
@@ -52,7 +52,7 @@ class BlackjackEnv(TurnEnv):
 
     @classmethod
     def sample_level(cls, config: BlackjackConfig, seed: int, split: Split) -> BlackjackLevel:
-        """The deck that `reset(seed=seed)` deals from in this split."""
+        """The deck of `reset(seed=seed)` in this split."""
         return sample_level(seed, split)
 
     @classmethod
@@ -62,7 +62,7 @@ class BlackjackEnv(TurnEnv):
 
     @classmethod
     def read_claims(cls, text: str, config: BlackjackConfig) -> list[Claim] | None:
-        """The claims of sentences or of the structured notation."""
+        """Parses sentences or the structured notation."""
         return claims.read(text)
 
     def _frame_size(self) -> tuple[int, int]:
@@ -72,7 +72,7 @@ class BlackjackEnv(TurnEnv):
         self._game = Blackjack(level)
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """As `TurnEnv.step`; a response without a valid action costs `invalid`."""
+        """Like `TurnEnv.step`; a response without a valid action costs `invalid`."""
         observation, reward, terminated, truncated, info = super().step(action)
         if not info["parsed"]["actions"]:
             info["rewards"]["env"] = self._rewards["invalid"]
@@ -112,7 +112,7 @@ class BlackjackEnv(TurnEnv):
         return [best_action(Hand.of(game.player), value_of(game.dealer[0][0]))]
 
     def _after(self, state: State, actions: list[str]) -> State:
-        # A hit draws the most probable card; the dealer's first card stays.
+        # Assumes that a hit draws the most probable card; the dealer's first card stays.
         hand = Hand(state["sum"], state["usable_ace"])
         for action in actions:
             if action == "Hit":
@@ -136,7 +136,7 @@ class BlackjackEnv(TurnEnv):
         return f"dealer : {listed(state['dealer'])}{hidden}\nyou : {listed(state['player'])}"
 
     def state_text(self, state: State) -> str:
-        """The hand's sum, whether it has a usable ace, and the card that the dealer shows."""
+        """The hand's sum, whether it has a usable ace, and the dealer's visible card."""
         if self.config.layout.notation == "structured":
             return claims.record(state)
         return super().state_text(state)

@@ -1,8 +1,8 @@
-"""Blackjack itself: cards, the dealer, and the value of the best play.
+"""The game of Blackjack: cards, the dealer, and the value of optimal play.
 
-The rules are those of Sutton and Barto (2018, example 5.1) and of Gymnasium's Blackjack: cards are
-drawn with replacement, an ace counts 11 where that does not bust, the dealer sticks on 17 or more,
-and a natural (an ace and a ten in two cards) beats any other 21.
+Rules are those of Sutton and Barto (2018, example 5.1) and of Gymnasium's Blackjack: cards are
+drawn with replacement, an ace counts 11 if that does not bust, the dealer sticks on 17 or more, and
+a natural (an ace and a ten in two cards) beats any other 21.
 """
 
 import functools
@@ -16,7 +16,7 @@ ACTIONS = ("Hit", "Stand")
 RANKS = ("A", "2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K")
 SUITS = ("spades", "hearts", "diamonds", "clubs")
 DECK_LENGTH = 40
-"""Cards of a level: no hand needs as many (21 aces, and 17 of the dealer's)."""
+"""Cards per level; no hand needs more (21 aces, and 17 of the dealer's)."""
 
 Card = tuple[str, str]
 """Rank and suit."""
@@ -25,10 +25,10 @@ Outcome = Literal["win", "natural", "draw", "loss"]
 
 @dataclass(frozen=True, slots=True)
 class BlackjackLevel:
-    """The order in which cards are drawn."""
+    """The order of the cards."""
 
     deck: tuple[Card, ...]
-    """The player's first two, the dealer's first two (the first of them is shown), the others."""
+    """The player's first two, the dealer's first two (the first is visible), the others."""
     level_hash: str
 
 
@@ -36,7 +36,7 @@ def sample_level(seed: int, split: Split) -> BlackjackLevel:
     """The deck of a seed in a split.
 
     Raises:
-        LevelError: If none of many candidates is in the split.
+        LevelError: None of many candidates is in the split.
     """
     rng = Random(seed)
     for _ in range(MAX_CANDIDATES):
@@ -49,18 +49,18 @@ def sample_level(seed: int, split: Split) -> BlackjackLevel:
 
 
 def value_of(rank: str) -> int:
-    """What a card counts, an ace 1."""
+    """Value of a card, with an ace as 1."""
     return RANKS.index(rank) + 1 if rank not in ("J", "Q", "K") else 10
 
 
 @dataclass(frozen=True, slots=True)
 class Hand:
-    """What a hand counts."""
+    """Value of a hand."""
 
     total: int
-    """With an ace as 11 if it is usable."""
+    """Total, with a usable ace as 11."""
     usable_ace: bool
-    """Whether an ace counts 11."""
+    """Whether an ace counts as 11."""
 
     @classmethod
     def of(cls, cards: list[Card]) -> "Hand":
@@ -76,9 +76,9 @@ class Hand:
         return cls(low + 10 * usable, usable)
 
     def after(self, value: int) -> "Hand":
-        """The hand with another card, an ace being 1.
+        """The hand after another card, with an ace as 1.
 
-        An ace that had to count 1 once never counts 11 again, for sums only grow.
+        An ace that counts as 1 never counts as 11 again, since sums only grow.
         """
         low = self.total - 10 * self.usable_ace + value
         return Hand.counting(low, self.usable_ace or value == 1)
@@ -88,19 +88,19 @@ class Blackjack:
     """A hand on a level."""
 
     def __init__(self, level: BlackjackLevel) -> None:
-        """Deals."""
+        """Deals the cards."""
         deck = list(level.deck)
         self.player, self.dealer, self._deck = deck[:2], deck[2:4], deck[4:]
         self.outcome: Outcome | None = None
 
     def hit(self) -> None:
-        """Another card for the player; more than 21 loses."""
+        """Draws a card for the player, who loses above 21."""
         self.player.append(self._deck.pop(0))
         if Hand.of(self.player).total > 21:
             self.outcome = "loss"
 
     def stand(self) -> None:
-        """The dealer draws and the hands are compared."""
+        """Draws the dealer's cards and compares the hands."""
         while Hand.of(self.dealer).total < 17:
             self.dealer.append(self._deck.pop(0))
         self.outcome = outcome_of(self.player, self.dealer)
@@ -112,7 +112,7 @@ def is_natural(cards: list[Card]) -> bool:
 
 
 def outcome_of(player: list[Card], dealer: list[Card]) -> Outcome:
-    """How two finished hands compare; the player's is at most 21."""
+    """Outcome of two finished hands; the player's is at most 21."""
     ours, theirs = is_natural(player), is_natural(dealer)
     if ours or theirs:
         return "draw" if ours and theirs else "natural" if ours else "loss"
@@ -122,7 +122,7 @@ def outcome_of(player: list[Card], dealer: list[Card]) -> Outcome:
     return "draw" if mine == other else "loss"
 
 
-# The best play, by dynamic programming over the player's total, a usable ace and the card shown.
+# Optimal play, by dynamic programming over the player's total, a usable ace and the visible card.
 
 DRAWS = [(value, (4 if value == 10 else 1) / 13) for value in range(1, 11)]
 """Card values and their probabilities."""
@@ -154,7 +154,7 @@ def _dealer_from(hand: Hand) -> dict[int, float]:
 
 
 def stand_value(hand: Hand, shown: int) -> float:
-    """Mean return of standing, without a natural."""
+    """Expected return of standing, without a natural."""
     value = 0.0
     for total, chance in dealer_totals(shown).items():
         if total == 0 or (total <= 21 and total > hand.total):
@@ -166,7 +166,7 @@ def stand_value(hand: Hand, shown: int) -> float:
 
 @functools.cache
 def hit_value(hand: Hand, shown: int) -> float:
-    """Mean return of a hit and best play after it."""
+    """Expected return of a hit followed by optimal play."""
     value = 0.0
     for card, chance in DRAWS:
         after = hand.after(card)
@@ -178,5 +178,5 @@ def hit_value(hand: Hand, shown: int) -> float:
 
 
 def best_action(hand: Hand, shown: int) -> str:
-    """The action with the higher mean return against the card shown (an ace is 1)."""
+    """The action with the higher expected return for the visible card (an ace is 1)."""
     return "Hit" if hit_value(hand, shown) > stand_value(hand, shown) else "Stand"

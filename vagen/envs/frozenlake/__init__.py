@@ -1,1 +1,1 @@
-"""FrozenLake: over the ice to the target, around the holes."""
+"""FrozenLake: walk over the ice to the target, around the holes."""

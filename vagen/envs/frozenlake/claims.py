@@ -1,4 +1,4 @@
-"""What state texts of FrozenLake claim."""
+"""Claims about FrozenLake."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from vagen.envs.grid_claims import Place, Player, Spot, score_places
 
 
 class Target(Place):
-    """Where the target is from the player."""
+    """Position of the target relative to the player."""
 
     phrase = "target is {vertical} and {horizontal}"
     weight = 0.7
@@ -19,12 +19,12 @@ class _Hole(Claim):
 
     @classmethod
     def most(cls, count: int) -> int:
-        """Holes are many and look alike: half of those claimed may be none."""
+        """Up to twice as many claims as holes, since holes are numerous and similar."""
         return max(2 * count, count + 2)
 
 
 class Hole(_Hole, Place):
-    """Where a hole is from the player."""
+    """Position of a hole relative to the player."""
 
     phrase = "hole is {vertical} and {horizontal}"
 

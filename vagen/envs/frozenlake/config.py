@@ -20,19 +20,19 @@ class FrozenLakeConfig(GridConfig):
     size: int = Field(4, ge=2, le=16)
     """Rows and columns of the lake."""
     p_frozen: float = Field(0.8, gt=0.0, le=1.0)
-    """Probability of a cell to be ice and not a hole."""
+    """Probability of a cell to be ice instead of a hole."""
     is_slippery: bool = False
-    """Whether a move may go sideways."""
+    """Whether moves may slip sideways."""
     success_rate: float = Field(1 / 3, ge=0.0, le=1.0)
-    """Probability of a move on slippery ice to go as intended; else to either side, evenly."""
+    """Probability of the intended move on slippery ice; otherwise to either side equally."""
     min_distance: PositiveInt = 1
-    """Least length of the shortest safe path, in moves."""
+    """Minimum length of the shortest safe path, in moves."""
     max_distance: PositiveInt | None = None
-    """Greatest length of the shortest safe path, in moves; null is no bound."""
+    """Maximum length of the shortest safe path, in moves; null for no limit."""
     state_objects: Literal["target", "near", "all"] | None = None
-    """What state texts speak of: the target, or also the holes beside the player (`near`) or every
-    hole (`all`); null takes `target` in brief prompts and `all` in full ones. A grid of symbols
-    shows every hole in any case."""
+    """Objects in state texts: the target, also the holes next to the player (`near`), or every hole
+    (`all`); null is `target` in brief prompts and `all` in full ones. A grid of symbols always
+    shows every hole."""
 
     @model_validator(mode="after")
     def _distances_in_order(self) -> "FrozenLakeConfig":
@@ -44,18 +44,18 @@ class FrozenLakeConfig(GridConfig):
 
     @property
     def picture_side(self) -> int:
-        """Side of the picture in pixels."""
+        """Side of the image in pixels."""
         return self.size * self.tile_size
 
     @property
     def described(self) -> Literal["target", "near", "all"]:
-        """What state texts speak of."""
+        """Objects in state texts."""
         if self.layout.notation == "symbolic":
             return "all"
         return self.state_objects or ("all" if self.prompt_detail == "full" else "target")
 
     def positions(self, state: State) -> dict[str, Any]:
-        """Player, target and the holes that are described."""
+        """Player, target and the described holes."""
         places = {"player": state["player"], "target": state["target"]}
         if self.described != "target":
             near = self.described == "near"
@@ -64,6 +64,6 @@ class FrozenLakeConfig(GridConfig):
 
 
 def holes_beside(state: State) -> list[Position]:
-    """Holes that one move of the player leads into."""
+    """Holes one move away from the player."""
     row, column = state["player"]
     return [[r, c] for r, c in state["holes"] if abs(r - row) + abs(c - column) == 1]

@@ -50,12 +50,12 @@ class FrozenLakeEnv(GridEnv):
 
     @classmethod
     def sample_level(cls, config: FrozenLakeConfig, seed: int, split: Split) -> FrozenLakeLevel:
-        """The level that `reset(seed=seed)` loads in this split."""
+        """The level of `reset(seed=seed)` in this split."""
         return sample_level(config, seed, split)
 
     @classmethod
     def difficulty(cls, level: FrozenLakeLevel) -> tuple[float, ...]:
-        """Moves of the shortest safe path, and holes."""
+        """Moves of the shortest safe path, and number of holes."""
         return level.distance, level.holes.bit_count()
 
     def _grid_size(self) -> tuple[int, int]:
@@ -91,14 +91,14 @@ class FrozenLakeEnv(GridEnv):
 
     @classmethod
     def distance(cls, state: State) -> float | None:
-        """Rows and columns to the target, holes between or not; None in a hole."""
+        """Rows and columns to the target, ignoring holes; None in a hole."""
         player, target = state["player"], state["target"]
         if player in state["holes"]:
             return None
         return float(abs(player[0] - target[0]) + abs(player[1] - target[1]))
 
     def _plan(self, count: int) -> list[str]:
-        # Only an episode that is over has no path.
+        # Only a finished episode has no path.
         return [ACTIONS[action] for action in self._game.best_path(count)] or [ACTIONS[0]]
 
     def _after(self, state: State, actions: list[str]) -> State:
@@ -135,7 +135,7 @@ class FrozenLakeEnv(GridEnv):
 
     @classmethod
     def symbol_legend(cls) -> str:
-        """What each symbol stands for."""
+        """Meaning of each symbol."""
         return "P player, _ ice, O hole, G target, X player in a hole, √ player on the target"
 
     def _rules(self) -> str:

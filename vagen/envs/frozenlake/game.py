@@ -1,8 +1,8 @@
-"""FrozenLake itself: levels, moves, shortest paths.
+"""The game of FrozenLake: levels, moves, shortest paths.
 
-Moves are those of Gymnasium's FrozenLake: the border holds the player back, a hole or the target
-ends the episode, and on slippery ice a move goes as intended with the success rate and otherwise
-to one of the two sides, evenly.
+Moves are those of Gymnasium's FrozenLake: the border blocks the player, a hole or the target ends
+the episode, and on slippery ice a move succeeds with the success rate and otherwise goes to one of
+the two sides equally.
 """
 
 import functools
@@ -14,7 +14,7 @@ from vagen.envs.grid import Cell, Cells, draw_index
 from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
 
 ACTIONS = ("Left", "Down", "Right", "Up")
-"""In Gymnasium's order; neighbours in it are the two sides of one another."""
+"""In Gymnasium's order, where the neighbours of an action are its two sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class FrozenLakeLevel:
 
 @functools.cache
 def neighbours(size: int) -> list[tuple[Cell, Cell, Cell, Cell]]:
-    """Where each action of `ACTIONS` leads from each cell."""
+    """Target cell of each action of `ACTIONS` from each cell."""
     table = []
     for cell in range(size * size):
         row, column = divmod(cell, size)
@@ -48,7 +48,7 @@ def neighbours(size: int) -> list[tuple[Cell, Cell, Cell, Cell]]:
 
 
 def distances_to(target: Cell, holes: Cells, size: int) -> list[int]:
-    """Safe moves from each cell to `target`; -1 where there is no way or a hole."""
+    """Safe moves from each cell to `target`; -1 for holes and unreachable cells."""
     table = neighbours(size)
     distances = [-1] * (size * size)
     distances[target] = 0
@@ -66,7 +66,7 @@ def sample_level(config: FrozenLakeConfig, seed: int, split: Split) -> FrozenLak
     """The level of a seed in a split: the first candidate that satisfies all options.
 
     Raises:
-        LevelError: if none of many candidates does.
+        LevelError: None of many candidates does.
     """
     rng = Random(seed)
     size, p_frozen = config.size, config.p_frozen
@@ -95,10 +95,10 @@ def sample_level(config: FrozenLakeConfig, seed: int, split: Split) -> FrozenLak
 
 
 class FrozenLake:
-    """A game on a level; chance, if any, comes from its seed alone."""
+    """A game on a level; randomness depends only on its seed."""
 
     def __init__(self, level: FrozenLakeLevel, *, slip: Random | None, success_rate: float) -> None:
-        """Starts `level`; `slip` None is ice that does not slip."""
+        """Starts `level`; `slip` None disables slipping."""
         self.level = level
         self.player: Cell = level.start
         self._slip = slip
@@ -106,12 +106,12 @@ class FrozenLake:
 
     @property
     def in_hole(self) -> bool:
-        """Whether the player fell in."""
+        """Whether the player is in a hole."""
         return bool(self.level.holes >> self.player & 1)
 
     @property
     def at_target(self) -> bool:
-        """Whether the player arrived."""
+        """Whether the player is at the target."""
         return self.player == self.level.target
 
     def move(self, action: int) -> None:

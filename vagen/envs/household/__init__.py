@@ -1,1 +1,1 @@
-"""Household: tasks in a home that is known by words only."""
+"""Household: tasks in a text-only home."""

@@ -1,4 +1,4 @@
-"""What Household's state texts claim: place, hand, doors, and where the task's things were seen."""
+"""Claims about Household: location, hand, doors, and seen positions of the task's objects."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ Held = Annotated[str, Field(pattern=f"^(?:{NOTHING}|{_THING})$", description="`m
 
 
 class At(Claim):
-    """Where the agent is."""
+    """The agent's location."""
 
     phrase = "i am {where}"
     where: Where
@@ -37,14 +37,14 @@ class Door(Claim):
 
 
 class Holds(Claim):
-    """What is in the agent's hand."""
+    """The object in the agent's hand."""
 
     phrase = "i hold {thing}"
     thing: Held
 
 
 class Condition(Claim):
-    """How a thing is."""
+    """Condition of an object."""
 
     phrase = "{thing} is {condition}"
     subject = None
@@ -53,7 +53,7 @@ class Condition(Claim):
 
 
 class Lies(Claim):
-    """Where a thing is; a prediction cannot know what a place holds that was not seen yet."""
+    """Location of an object; predictions cannot know contents that were not seen yet."""
 
     phrase = "{thing} is {side} {place}"
     subject = ("thing",)
@@ -63,7 +63,7 @@ class Lies(Claim):
     place: Place
 
     def agreement(self, true: Claim) -> float:
-        """By thing and place."""
+        """By object and place."""
         assert isinstance(true, Lies)
         return float((self.thing, self.place) == (true.thing, true.place))
 
@@ -72,7 +72,7 @@ CLAIMS = (At, Door, Holds, Condition, Lies)
 
 
 def truth(state: State) -> list[Claim]:
-    """Place, door, hand, and the things of the task that were seen."""
+    """Location, door, hand, and seen objects of the task."""
     here, held = state["at"], state["holding"]
     claims: list[Claim] = [At(where=f"in the {HALL}" if here == HALL else f"at {here}")]
     if here != HALL and is_openable(here):
@@ -89,7 +89,7 @@ def truth(state: State) -> list[Claim]:
 
 
 def record(state: State) -> str:
-    """The same as JSON: `{"at": "fridge 1", "fridge 1": "open", "holding": ..., "mug 1": ...}`."""
+    """Claims as JSON: `{"at": "fridge 1", "fridge 1": "open", "holding": ..., "mug 1": ...}`."""
     found: dict[str, str] = {}
     for claim in truth(state):
         match claim:
@@ -107,7 +107,7 @@ def record(state: State) -> str:
 
 
 def read(text: str) -> list[Claim] | None:
-    """The claims of sentences, or of `record`."""
+    """Parses sentences or `record`."""
     found = read_object(text)
     if found is None:
         return read_claims(text, CLAIMS)
@@ -125,7 +125,7 @@ def read(text: str) -> list[Claim] | None:
 
 
 def score(said: Sequence[Claim], true: Sequence[Claim]) -> float:
-    """As `score_claims`; nothing where a thing is both held and somewhere."""
+    """`score_claims`, but 0 if an object is both held and somewhere."""
     held = {claim.thing for claim in said if isinstance(claim, Holds)}
     if any(isinstance(claim, Lies) and claim.thing in held for claim in said):
         return 0.0

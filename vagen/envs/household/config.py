@@ -18,17 +18,17 @@ class HouseholdConfig(EnvConfig):
     }
 
     render_mode: Literal["text"] = "text"
-    """Always `text`: there are no pictures of this home."""
+    """Always `text`: there are no images of this home."""
     max_actions_per_step: PositiveInt = 1
-    """Most actions in one response."""
+    """Maximum actions in one response."""
     max_steps: PositiveInt = 50
-    """Actions after which the episode is truncated."""
+    """Number of actions after which the episode is truncated."""
     rooms: int = Field(4, ge=1, le=4)
-    """Rooms of the home, the kitchen always among them."""
+    """Number of rooms, including a kitchen."""
     objects: int = Field(20, ge=4, le=40)
-    """Things that lie about, those of the task included."""
+    """Number of objects, including those of the task."""
     tasks: tuple[TaskKind, ...] = ("put", "clean", "heat", "cool", "examine", "two")
-    """Kinds of tasks that are drawn from, each as likely."""
+    """Kinds of tasks, drawn with equal probability."""
     show_commands: bool = False
     """Whether each observation lists the commands that have an effect."""
 

@@ -21,13 +21,13 @@ from vagen.envs.parsing import ActionReader
 from vagen.envs.turns import TurnEnv
 
 PAGE = (256, 512)
-"""Height and width of the page that `render` writes, in pixels."""
+"""Size of the image from `render`, in pixels."""
 
 
 class HouseholdEnv(TurnEnv):
     """Do a task in a home: find things, heat, cool or clean them, put them somewhere.
 
-    Only what lies at the agent's own place is seen, and nothing of what is closed.
+    Only objects at the agent's location are visible, and not in closed places.
     """
 
     env_name: ClassVar[str] = "Household"
@@ -57,34 +57,34 @@ class HouseholdEnv(TurnEnv):
 
     @classmethod
     def sample_level(cls, config: HouseholdConfig, seed: int, split: Split) -> HouseholdLevel:
-        """The home that `reset(seed=seed)` loads in this split."""
+        """The home of `reset(seed=seed)` in this split."""
         return sample_level(config, seed, split)
 
     @classmethod
     def difficulty(cls, level: HouseholdLevel) -> tuple[float, ...]:
-        """Actions to success for one who knows where everything is, 60 if more."""
+        """Actions to success with full knowledge, at most 60."""
         return (remaining(World.from_state(level.state)) or 60.0,)
 
     @classmethod
     def distance(cls, state: State) -> float | None:
-        """Actions to success for one who knows where everything is."""
+        """Actions to success with full knowledge."""
         return remaining(_world_of(state))
 
     @classmethod
     def truth(cls, state: State, config: HouseholdConfig) -> list[Claim]:
-        """Place, door, hand, and the things of the task that were seen."""
+        """Location, door, hand, and seen objects of the task."""
         return claims.truth(state)
 
     @classmethod
     def read_claims(cls, text: str, config: HouseholdConfig) -> list[Claim] | None:
-        """The claims of sentences or of the structured notation."""
+        """Parses sentences or the structured notation."""
         return claims.read(text)
 
     @classmethod
     def score_claims(
         cls, said: Sequence[Claim], true: Sequence[Claim], config: HouseholdConfig
     ) -> float:
-        """Precision and recall; nothing where a thing is both held and somewhere."""
+        """Precision and recall; 0 if an object is both held and somewhere."""
         return claims.score(said, true)
 
     def _frame_size(self) -> tuple[int, int]:
@@ -121,18 +121,18 @@ class HouseholdEnv(TurnEnv):
         world = _world_of(state)
         for action in actions:
             world.do(action)
-        # What has not been seen yet stays unseen.
+        # Unseen places stay unseen.
         return {"env_name": self.env_name, **world.to_state(), "seen": state["seen"]}
 
     def picture(self) -> NDArray[np.uint8]:
-        """The text view as a page, uint8 [256, 512, 3]."""
+        """The text view as an image, uint8 [256, 512, 3]."""
         image = Image.new("RGB", (PAGE[1], PAGE[0]), "white")
         font = ImageFont.load_default(13)
         ImageDraw.Draw(image).multiline_text((8, 8), _folded(self.text_view()), "black", font)
         return np.asarray(image).copy()
 
     def text_view(self) -> str:
-        """What the last action gave, the place, what lies there, what is held, and the task."""
+        """Result of the last action, location, visible and held objects, and the task."""
         world = self._world
         answer = self._answer if self._steps_taken else self._places()
         held = world.holding or "nothing"
@@ -172,7 +172,7 @@ class HouseholdEnv(TurnEnv):
         return f"{name} ({', '.join(conditions)})" if conditions else name
 
     def state_text(self, state: State) -> str:
-        """Where the agent is, what it holds, and where it has seen the task's objects."""
+        """Location of the agent, held object, and seen positions of the task's objects."""
         if self.config.layout.notation == "structured":
             return claims.record(state)
         return super().state_text(state)

@@ -1,7 +1,6 @@
-"""The expert: does the task with what it has seen, and searches for what it has not.
+"""The expert: performs the task with seen objects, and searches for others.
 
-It knows the names of the places and which kinds of places an object is to be expected in, and
-nothing of what lies where until it has looked.
+It knows the places and where kinds of objects are likely, but not the contents of unseen places.
 """
 
 from vagen.envs.household.things import OBJECTS, PLACES, is_openable, kind_of
@@ -13,7 +12,7 @@ _VERB_OF = {"hot": "heat", "cold": "cool", "clean": "clean"}
 def plan(world: World, count: int) -> list[str]:
     """Up to `count` actions, at least one.
 
-    A plan ends with the first action that shows something new: what comes after depends on it.
+    A plan ends with the first action that reveals something, on which later actions depend.
     """
     world = world.copy()
     actions: list[str] = []
@@ -27,7 +26,7 @@ def plan(world: World, count: int) -> list[str]:
 
 
 def remaining(world: World, limit: int = 60) -> float | None:
-    """Actions to success for one who knows where everything is; None beyond the limit."""
+    """Actions to success with full knowledge; None beyond the limit."""
     world = world.copy()
     world.seen = set(world.places)
     for count in range(limit):
@@ -38,7 +37,7 @@ def remaining(world: World, limit: int = 60) -> float | None:
 
 
 def next_action(world: World) -> str:
-    """What the expert does now; `look` where nothing is left to do."""
+    """The expert's next action; `look` if there is nothing to do."""
     goal = world.goal
     if world.is_done():
         return "look"
@@ -65,7 +64,7 @@ def _deliver(world: World, held: str) -> str:
 
 
 def _put_down(world: World, held: str) -> str:
-    """Frees the hand: here if possible, else on a surface."""
+    """Empties the hand: here if possible, otherwise on a surface."""
     if world.at in world.places and not world.is_closed(world.at):
         return put_command(held, world.at)
     if world.at in world.places:
@@ -100,7 +99,7 @@ def _examine(world: World, held: str | None) -> str:
 
 
 def _search(world: World, likely: tuple[str, ...]) -> str:
-    """Looks at the likeliest place that was not looked at yet."""
+    """Visits the most likely unseen place."""
     if world.at in world.places and world.is_closed(world.at) and world.at not in world.seen:
         return f"open {world.at}"
     unseen = [place for place in world.places if place not in world.seen]

@@ -1,4 +1,4 @@
-"""Homes and tasks from seeds."""
+"""Generates homes and tasks from seeds."""
 
 import json
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, s
 
 @dataclass(frozen=True, slots=True)
 class HouseholdLevel:
-    """A home and a task that can be done in it."""
+    """A home with a feasible task."""
 
     state: dict[str, Any]
-    """As `World.to_state` gives it."""
+    """Result of `World.to_state`."""
     level_hash: str
 
 
@@ -34,7 +34,7 @@ def sample_level(config: HouseholdConfig, seed: int, split: Split) -> HouseholdL
     """The home of a seed in a split.
 
     Raises:
-        LevelError: If none of many candidates fits.
+        LevelError: None of many candidates fits.
     """
     rng = Random(seed)
     for _ in range(MAX_CANDIDATES // 10):
@@ -56,7 +56,7 @@ def _index(rng: Random, count: int) -> int:
 
 
 def _draw(rng: Random, config: HouseholdConfig) -> World | None:
-    """A home with a task, or None if the task drawn is not possible in it."""
+    """A home with a task; None if the drawn task is not possible in it."""
     rooms: dict[str, list[str]] = {room: [] for room in _some_rooms(rng, config.rooms)}
     for kind, place in PLACES.items():
         if place.room in rooms:
@@ -97,7 +97,7 @@ def _draw_goal(rng: Random, task: TaskKind, kinds: set[str]) -> Goal | None:
 
 
 def _scatter(rng: Random, count: int, goal: Goal, places: list[str]) -> dict[str, str]:
-    """Objects at places where they may be expected, those of the task among them."""
+    """Puts objects, including those of the task, at likely places."""
     kinds = {kind_of(place) for place in places}
     expected = [name for name, kind in OBJECTS.items() if kinds & set(kind.places)]
     drawn = [goal.object] * (goal.count + _index(rng, 2))

@@ -1,18 +1,18 @@
-"""What there is in a home: rooms, places and objects, and what they are good for."""
+"""Kinds of rooms, places and objects, and their uses."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceKind:
-    """A kind of place where things lie."""
+    """A kind of place for objects."""
 
     room: str
     preposition: str = "on"
-    """Things lie `in` or `on` it."""
+    """Objects are `in` or `on` it."""
     openable: bool = False
     most: int = 1
-    """Most of them in a home; there is at least one where its room is."""
+    """Maximum number in a home; at least one if its room exists."""
 
 
 PLACES: dict[str, PlaceKind] = {
@@ -37,7 +37,7 @@ PLACES: dict[str, PlaceKind] = {
 }
 ROOMS = ("kitchen", "living room", "bedroom", "bathroom")
 LAMP_PLACES = ("desk", "sidetable", "countertop")
-"""Where the lamp of a home may stand, by preference."""
+"""Possible places of a lamp, in order of preference."""
 
 HEATER, COOLER, CLEANER = "microwave", "fridge", "sink"
 LAMP = "desklamp"
@@ -48,7 +48,7 @@ class ObjectKind:
     """A kind of object."""
 
     places: tuple[str, ...]
-    """Kinds of places where it is to be expected, likely ones first; a task may ask for any."""
+    """Kinds of places where it is likely, in order; a task may require any place."""
     heatable: bool = False
     coolable: bool = False
     cleanable: bool = False
@@ -89,12 +89,12 @@ OBJECTS: dict[str, ObjectKind] = {
 
 
 def kind_of(name: str) -> str:
-    """The kind of a numbered thing: `fridge` of `fridge 1`."""
+    """The kind of a numbered object: `fridge` of `fridge 1`."""
     return name.rpartition(" ")[0]
 
 
 def preposition(place: str) -> str:
-    """`in` or `on`, as things lie at a place."""
+    """`in` or `on`, depending on the place."""
     return PLACES[kind_of(place)].preposition
 
 

@@ -1,7 +1,7 @@
-"""The home itself: where things are, what an action does, when the task is done.
+"""The home: locations of objects, effects of actions, completion of the task.
 
-Places and objects are named by kind and number, such as `fridge 1`. The agent is at one place, or
-in the hall at the start; it sees what lies at its place unless that is closed.
+Places and objects are named by kind and number, such as `fridge 1`. The agent is at one place,
+initially in the hall; it sees objects at its place unless that is closed.
 """
 
 import re
@@ -23,9 +23,9 @@ from vagen.envs.household.things import (
 
 HALL = "hall"
 CONDITIONS: dict[TaskKind, str] = {"clean": "clean", "heat": "hot", "cool": "cold"}
-"""What a task asks its object to be."""
+"""Required condition of the object, by task."""
 APPLIANCES = {"hot": HEATER, "cold": COOLER, "clean": CLEANER}
-"""Kind of place that gives a condition."""
+"""Kind of place that creates a condition."""
 _VERBS = {"heat": "hot", "cool": "cold", "clean": "clean"}
 
 _NAME = r"([a-z]+ [1-9]\d?)"
@@ -45,22 +45,22 @@ _COMMANDS = {
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is to be done."""
+    """Goal of a task."""
 
     task: TaskKind
     object: str
     """Kind of the object."""
     place: str
-    """Kind of the place it goes to; the lamp's kind for `examine`."""
+    """Kind of the destination; the lamp's kind for `examine`."""
 
     @property
     def count(self) -> int:
-        """How many objects."""
+        """Number of objects."""
         return 2 if self.task == "two" else 1
 
     @property
     def condition(self) -> str | None:
-        """What the object is to be: `hot`, `cold` or `clean`."""
+        """Required condition of the object: `hot`, `cold` or `clean`."""
         return CONDITIONS.get(self.task)
 
     def text(self) -> str:
@@ -74,7 +74,7 @@ class Goal:
 
 
 def read_command(text: str) -> str | None:
-    """The canonical form of a command of things that exist somewhere; None if it is none."""
+    """The canonical form of a command about existing things; None if it is not a command."""
     plain = " ".join(text.lower().split())
     if len(plain) > 80:
         return None
@@ -86,7 +86,7 @@ def read_command(text: str) -> str | None:
         kinds: tuple[Any, ...] = (OBJECTS, PLACES) if len(names) == 2 else (PLACES,)
         if verb == "use":
             kinds = ({LAMP},)
-        # `look` names nothing.
+        # `look` has no names.
         if all(kind_of(name) in known for name, known in zip(names, kinds, strict=False)):
             return put_command(*names) if verb == "put" else plain
         return None
@@ -100,7 +100,7 @@ def put_command(thing: str, place: str) -> str:
 
 @dataclass(slots=True)
 class World:
-    """A state of a home."""
+    """State of a home."""
 
     goal: Goal
     rooms: dict[str, list[str]]
@@ -113,13 +113,13 @@ class World:
     holding: str | None = None
     opened: set[str] = field(default_factory=set)
     conditions: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Conditions of each object that has any: `hot` or `cold`, and `clean`."""
+    """Conditions of objects: `hot` or `cold`, and `clean`; objects without any are missing."""
     lit: set[str] = field(default_factory=set)
     seen: set[str] = field(default_factory=set)
     """Places whose contents the agent has seen."""
 
     def copy(self) -> "World":
-        """A world of its own."""
+        """A deep copy."""
         return replace(
             self,
             where=dict(self.where),
@@ -135,15 +135,15 @@ class World:
         return [place for places in self.rooms.values() for place in places]
 
     def is_closed(self, place: str) -> bool:
-        """Whether a place is to be opened first."""
+        """Whether a place must be opened first."""
         return is_openable(place) and place not in self.opened
 
     def contents(self, place: str) -> list[str]:
-        """Objects at a place, closed or not."""
+        """Objects at a place, whether open or closed."""
         return sorted(name for name, where in self.where.items() if where == place)
 
     def visible(self) -> list[str]:
-        """Objects that are seen where the agent is."""
+        """Objects that are visible at the agent's location."""
         return [] if self.at == HALL or self.is_closed(self.at) else self.contents(self.at)
 
     def has(self, name: str, condition: str) -> bool:
@@ -151,7 +151,7 @@ class World:
         return condition in self.conditions.get(name, ())
 
     def is_done(self) -> bool:
-        """Whether the task is fulfilled."""
+        """Whether the task is complete."""
         goal = self.goal
         if goal.task == "examine":
             held = self.holding is not None and kind_of(self.holding) == goal.object
@@ -159,7 +159,7 @@ class World:
         return sum(map(self.is_placed, self.where)) >= goal.count
 
     def is_placed(self, name: str) -> bool:
-        """Whether an object is where and what the task asks for."""
+        """Whether an object satisfies the task."""
         goal = self.goal
         return (
             kind_of(name) == goal.object
@@ -168,7 +168,7 @@ class World:
         )
 
     def do(self, command: str) -> bool:
-        """Carries out a canonical command; returns whether it did anything."""
+        """Executes a canonical command; returns whether it had an effect."""
         verb = command.split(" ", 1)[0]
         match = _COMMANDS[verb].fullmatch(command)
         assert match is not None, command
@@ -179,7 +179,7 @@ class World:
         return done
 
     def commands(self) -> list[str]:
-        """Every command that has an effect now."""
+        """All commands with an effect now."""
         found = [f"go to {place}" for place in self.places if place != self.at]
         if self.at == HALL:
             return [*found, "look"]
@@ -262,7 +262,7 @@ class World:
         return True
 
     def to_state(self) -> dict[str, Any]:
-        """JSON-able ground truth."""
+        """JSON-serialisable true state."""
         goal = self.goal
         return {
             "goal": {"task": goal.task, "object": goal.object, "place": goal.place},
@@ -279,7 +279,7 @@ class World:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "World":
-        """The world of a ground truth."""
+        """Inverse of `to_state`."""
         return cls(
             goal=Goal(**state["goal"]),
             rooms=state["rooms"],

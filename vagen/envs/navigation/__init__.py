@@ -1,1 +1,1 @@
-"""Navigation: find a thing in furnished rooms, seen from where one stands."""
+"""Navigation: find an object in furnished rooms, in first person."""

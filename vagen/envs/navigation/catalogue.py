@@ -1,4 +1,4 @@
-"""Every type of thing that can stand in the rooms, and what one would do with it."""
+"""All types of objects in the rooms, and their uses."""
 
 from vagen.envs.navigation.furniture import MAIN, FurnitureType, Mesh, box, legs
 
@@ -269,7 +269,7 @@ _KINDS = (
 )
 
 KINDS: dict[str, FurnitureType] = {kind.name: kind for kind in _KINDS}
-"""Every type of thing by its name."""
+"""All types by name."""
 
 USES: dict[str, tuple[str, ...]] = {
     "sit": (

@@ -1,4 +1,4 @@
-"""What Navigation's state texts claim: where the target and the nearest things in view are."""
+"""Claims about Navigation: positions of the target and the nearest visible objects."""
 
 import json
 from collections import Counter
@@ -15,14 +15,14 @@ from vagen.envs.navigation.furniture import COLOURS
 from vagen.envs.navigation.truth import DIRECTIONS, MOST_OBJECTS, name_of
 
 TARGET_SEEN, TARGET_UNSEEN = 0.7, 0.3
-"""Share of the target in a score, the other things having the rest: that the target is not in view
-is true of most states of a long search, and takes no look."""
+"""Weight of the target in a score; other objects have the rest. In a long search, a target out of
+view is usual and needs no look."""
 SECTOR = 22.5
 """Half of an eighth of the circle, in degrees."""
 LEEWAY = 12.5
-"""Degrees by which a bearing may lie outside the direction that is named."""
+"""Tolerance in degrees of a bearing outside the named direction."""
 METRES, SHARE = 0.5, 0.2
-"""A distance may be wrong by so many metres, or by this share of itself if that is more."""
+"""Tolerance of a distance in metres, or as a share of it if that is larger."""
 NOT_IN_VIEW = "not in view"
 
 THOR_TYPES = (
@@ -38,7 +38,7 @@ THOR_TYPES = (
     "toaster,toilet,toilet paper,toilet paper hanger,tomato,towel,towel holder,tv stand,"
     "vacuum cleaner,vase,watch,watering can,window,wine bottle"
 )
-"""AI2-THOR's types of objects, as `words_of` spells them; others are not read."""
+"""AI2-THOR's types of objects in the spelling of `words_of`; others are not parsed."""
 
 _NAMES = rf"^(?:(?:{'|'.join(COLOURS)}) )?(?:{'|'.join([*KINDS, *THOR_TYPES.split(',')])})$"
 Name = Annotated[str, Field(pattern=_NAMES, description="a type with or without its colour")]
@@ -48,17 +48,17 @@ Direction = Literal[
 
 
 class Named(Claim):
-    """Speaks of a thing."""
+    """A claim about an object."""
 
     phrase = ""
     subject = None
     name: Name
     _beyond: tuple["Seen", ...] = ()
-    """Of a target that is the case: what else is in view and need not be described."""
+    """For the true claim about the target: other visible objects, which need not be described."""
 
     @cached_property
     def kind(self) -> str:
-        """The name without a colour."""
+        """The name without colour."""
         colour, _, rest = self.name.partition(" ")
         return rest if colour in COLOURS else self.name
 
@@ -68,24 +68,24 @@ class Named(Claim):
         return super().claim_words() | {"target", "objects"}
 
     def names(self, other: "Named") -> bool:
-        """Whether both can be about one thing: one of them may leave its colour out."""
+        """Whether both may be about the same object: either may omit its colour."""
         kind = self.kind
         return kind == other.kind and (self.name == other.name or kind in (self.name, other.name))
 
 
 class Seen(Named):
-    """Where a thing in view is, from where the agent looks."""
+    """Position of a visible object relative to the agent."""
 
     phrase = "{name} is {direction} at {distance} m"
     direction: Direction
     distance: float = Field(ge=0, le=100)
-    """Metres; of what is true to the nearest half."""
+    """Metres; true claims are rounded to the nearest half."""
     _exact: tuple[float, float] = (0.0, 0.0)
-    """Of what is true: its bearing in degrees to the right, its distance in metres."""
+    """For true claims: bearing in degrees to the right, and distance in metres."""
 
     @classmethod
     def of(cls, entry: dict[str, Any]) -> "Seen":
-        """The truth of a thing of a state, which knows more than it says."""
+        """The true claim about an object of a state."""
         distance = round(2 * entry["distance"]) / 2
         claim = cls.model_construct(
             name=name_of(entry), direction=entry["direction"], distance=distance
@@ -94,7 +94,7 @@ class Seen(Named):
         return claim
 
     def agreement(self, true: Claim) -> float:
-        """Whether it is there within the tolerances of bearing and distance."""
+        """Whether bearing and distance are within the tolerances."""
         assert isinstance(true, Seen)
         if not self.names(true):
             return 0.0
@@ -105,12 +105,12 @@ class Seen(Named):
 
 
 class Unseen(Named):
-    """That a thing is not in view."""
+    """An object is not visible."""
 
     phrase = f"{{name}} is {NOT_IN_VIEW}"
 
     def agreement(self, true: Claim) -> float:
-        """By the thing."""
+        """By the object."""
         assert isinstance(true, Unseen)
         return float(self.names(true))
 
@@ -119,12 +119,12 @@ CLAIMS = (Seen, Unseen)
 
 
 def truth(state: State, *, everything: bool) -> list[Claim]:
-    """The target first, then the nearest other things in view.
+    """The target first, then the nearest other visible objects.
 
     Args:
-        state: Of Navigation.
-        everything: Whether things beside the target are to be described. If not, the nearest one
-            is where the target is out of view: that alone could be said without looking.
+        state: A state of Navigation.
+        everything: Whether to describe other objects. If not, the nearest one is included while the
+            target is not visible, since that could be said without looking.
     """
     entry = state["target"]
     others = [Seen.of(other) for other in (*state["objects"], *state["others"])]
@@ -139,14 +139,14 @@ def truth(state: State, *, everything: bool) -> list[Claim]:
 
 
 def record(state: State, *, everything: bool) -> str:
-    """The same as JSON: `{"target": "red sofa", "direction": "ahead", ..., "objects": [...]}`."""
+    """The claims as JSON: `{"target": "red sofa", "direction": "ahead", ..., "objects": [...]}`."""
     target, *objects = [_record(claim) for claim in truth(state, everything=everything)]
     flat = {"target": target.pop("name"), **target}
     return json.dumps({**flat, "objects": objects} if everything or objects else flat)
 
 
 def read(text: str) -> list[Claim] | None:
-    """The claims of sentences, or of `record`."""
+    """Parses sentences or `record`."""
     found = read_object(text)
     if found is None:
         return read_claims(text, CLAIMS)
@@ -157,10 +157,10 @@ def read(text: str) -> list[Claim] | None:
 
 
 def score(said: Sequence[Claim], true: Sequence[Claim]) -> float:
-    """The target's share if it is right, and the F1 of the other things.
+    """The target's weight if it is correct, plus the weighted F1 of other objects.
 
-    0 for a text that speaks of a thing which is not there, or of more of a name than there are.
-    Right claims about things in view that need not be described neither help nor harm.
+    0 for a text with an object that is not there, or with more of a name than there are. Correct
+    claims about further visible objects do not count.
     """
     target, *asked = [fact for fact in true if isinstance(fact, Named)]
     things = [target, *asked, *target._beyond]
@@ -180,7 +180,7 @@ def score(said: Sequence[Claim], true: Sequence[Claim]) -> float:
 
 
 def _are_too_many(said: Sequence[Named], things: Sequence[Named]) -> bool:
-    """Whether more claims are about things of one name, or type, than there are."""
+    """Whether there are more claims about a name or type than objects."""
     names, kinds = (Counter(getattr(c, by) for c in said) for by in ("name", "kind"))
     most = Counter(thing.kind for thing in things)
     return any(
@@ -200,7 +200,7 @@ def _record(claim: Claim) -> dict[str, Any]:
 
 
 def _sentence(record: Any) -> str:
-    """What a record says; itself, which says nothing, if it is none."""
+    """The sentence of a record; an invalid record is returned unchanged."""
     match record:
         case {"name": name, "direction": "not in view", **rest} if not rest:
             return f"{name} is {NOT_IN_VIEW}"

@@ -13,9 +13,9 @@ TaskStyle = Literal[
 ]
 
 FEWEST_KINDS = 3
-"""Fewest types of things in a room: with one or two there is nothing to tell apart."""
+"""Minimum number of object types in a room."""
 SCALES = {"vagen-legacy": (0.5, 1.5), "vagen-new": (0.3, 1.0)}
-"""By reward preset: metres of a move, and metres from the target that are success."""
+"""By reward preset: metres per move, and metres from the target that count as success."""
 
 
 class NavigationConfig(EnvConfig):
@@ -27,42 +27,42 @@ class NavigationConfig(EnvConfig):
     }
 
     backend: Literal["miniworld", "ai2thor"] = "miniworld"
-    """Which simulator shows the rooms: MiniWorld with generated ones, or AI2-THOR."""
+    """The simulator: MiniWorld with generated rooms, or AI2-THOR."""
     tasks: tuple[TaskStyle, ...] = ("base",)
-    """Task styles that episodes are drawn from: `base` names the target, `common_sense` its use,
-    `visual_appearance` its look, `complex_instruction` its place among others of its kind, and in
-    `long_horizon` it is not in sight at the start."""
+    """Task styles: `base` names the target, `common_sense` its use, `visual_appearance` its look,
+    `complex_instruction` its place among similar objects; in `long_horizon` it is not visible at
+    the start."""
     max_actions_per_step: PositiveInt = 5
-    """Most actions in one response; a further one is invalid."""
+    """Maximum actions in one response; a further one is invalid."""
     max_steps: PositiveInt = 30
-    """Primitive moves after which the episode is truncated."""
+    """Number of primitive moves after which the episode is truncated."""
     kinds: Annotated[tuple[str, ...] | None, DIGEST_EXEMPT] = None
-    """Types of things that rooms are furnished with, at least three; null takes all."""
+    """Types of objects in the rooms, at least three; null for all."""
     starts: Annotated[Literal["facing", "anywhere"], DIGEST_EXEMPT] = "facing"
-    """Where episodes begin, but for `long_horizon`. `facing`: 2.51 to 3 m from the target with it
-    in view, as in VAGEN, where walking on blindly often succeeds; `anywhere`: 3.5 to 5 m from it in
-    the same room, looking any way."""
+    """Start of episodes, except for `long_horizon`. `facing`: 2.51 to 3 m from the visible target,
+    as in VAGEN, where walking ahead often succeeds; `anywhere`: 3.5 to 5 m from it in the same
+    room, with a random rotation."""
     spare_moves: Annotated[NonNegativeInt | None, DIGEST_EXEMPT] = None
-    """Primitive moves beyond those of the shortest way after which the episode is truncated; null:
-    `max_steps` alone ends it."""
+    """Primitive moves beyond the shortest path after which the episode is truncated; null: only
+    `max_steps` applies."""
     step_size: float | None = Field(None, gt=0.05, le=1.0)
-    """Metres of a move; null takes the reward preset's (.5, or .3 of `vagen-new`)."""
+    """Metres per move; null for the reward preset's (.5, or .3 of `vagen-new`)."""
     success_distance: float | None = Field(None, ge=0.5, le=2.5)
-    """Metres from the target, on the floor plan, under which the episode is a success; null takes
-    the reward preset's (1.5, or 1.0 of `vagen-new`)."""
+    """Distance from the target in metres, on the floor plan, that counts as success; null for the
+    reward preset's (1.5, or 1.0 of `vagen-new`)."""
     field_of_view: float = Field(100.0, ge=30.0, le=140.0)
-    """Angle that the square picture covers, in degrees."""
+    """Field of view of the square image, in degrees."""
     picture_size: int = Field(255, ge=32, le=1024)
-    """Side of the picture in pixels."""
+    """Side of the image in pixels."""
     state_objects: Literal["target", "all"] | None = None
-    """What state texts speak of: the target, or it and the nearest things in view; null takes
-    `target` in brief prompts and `all` in full ones."""
+    """Objects in state texts: the target, or also the nearest visible objects; null is `target` in
+    brief prompts and `all` in full ones."""
     episodes: Annotated[str | None, Served()] = None
     """AI2-THOR's episodes: path of a JSON file (see docs/environments.md)."""
     gpu: int | None = Field(None, ge=0)
-    """Device that AI2-THOR renders on; null lets it choose."""
+    """GPU on which AI2-THOR renders; null lets it choose."""
     server_timeout: float = Field(300.0, gt=0)
-    """Seconds that AI2-THOR's simulator has to answer."""
+    """Timeout of AI2-THOR's simulator in seconds."""
 
     @model_validator(mode="before")
     @classmethod
@@ -98,17 +98,17 @@ class NavigationConfig(EnvConfig):
 
     @property
     def describes_all(self) -> bool:
-        """Whether state texts speak of more than the target."""
+        """Whether state texts describe more than the target."""
         return (
             self.state_objects or ("all" if self.prompt_detail == "full" else "target")
         ) == "all"
 
     @property
     def move_metres(self) -> float:
-        """Metres of a move."""
+        """Metres per move."""
         return self.step_size or SCALES[self.reward][0]
 
     @property
     def goal_metres(self) -> float:
-        """Metres from the target under which the episode is a success."""
+        """Distance from the target in metres that counts as success."""
         return self.success_distance or SCALES[self.reward][1]

@@ -30,7 +30,7 @@ _EXAMPLE = World(
         ),
     )
 )
-"""The room of the prompt's example; its sofa is the target."""
+"""The room of the prompt's example, with a sofa as target."""
 _EXAMPLE_START = Pose(3.0, 2.0, 0)
 
 
@@ -54,19 +54,19 @@ class NavigationEnv(TurnEnv):
 
     @classmethod
     def sample_level(cls, config: NavigationConfig, seed: int, split: Split) -> Any:
-        """The level that `reset(seed=seed)` loads in this split."""
+        """The level of `reset(seed=seed)` in this split."""
         if config.backend == "ai2thor":
             return sample_episode(config, seed, split)
         return sample_level(config, seed, split)
 
     @classmethod
     def difficulty(cls, level: Any) -> tuple[float, ...]:
-        """Moves of the shortest way into reach; AI2-THOR's episodes do not say."""
+        """Moves of the shortest path into reach; empty for AI2-THOR."""
         return (level.moves,) if isinstance(level, NavigationLevel) else ()
 
     @classmethod
     def distance(cls, state: State) -> float | None:
-        """Metres on the floor plan that are missing to success, walls between or not."""
+        """Metres on the floor plan to success, ignoring walls."""
         return max(0.0, state["target"]["distance"] - state["goal_distance"])
 
     @property
@@ -76,19 +76,19 @@ class NavigationEnv(TurnEnv):
 
     @classmethod
     def truth(cls, state: State, config: NavigationConfig) -> list[Claim]:
-        """The target, and the nearest things in view."""
+        """The target, and the nearest visible objects."""
         return claims.truth(state, everything=config.describes_all)
 
     @classmethod
     def read_claims(cls, text: str, config: NavigationConfig) -> list[Claim] | None:
-        """The claims of sentences or of the structured notation."""
+        """Parses sentences or the structured notation."""
         return claims.read(text)
 
     @classmethod
     def score_claims(
         cls, said: Sequence[Claim], true: Sequence[Claim], config: NavigationConfig
     ) -> float:
-        """The target's share, and the other things'."""
+        """The weighted scores of the target and of other objects."""
         return claims.score(said, true)
 
     def close(self) -> None:
@@ -131,15 +131,15 @@ class NavigationEnv(TurnEnv):
         )
 
     def _plan(self, count: int) -> list[str]:
-        # Only an episode that is over has no way.
+        # Only a finished episode has no path.
         return self._simulator.plan(count) or [ACTIONS[0]]
 
     def _after(self, state: State, actions: list[str]) -> State:
-        # A state holds what is near, not the whole plan: only the simulator can tell.
+        # A state has nearby objects only; the simulator knows the whole plan.
         return self._state_at(self._simulator.view_after(actions))
 
     def example_response(self) -> str:
-        """A response in the configured layout, true of the room that is made for it."""
+        """A response in the configured layout that is true in the example room."""
         actions = list(self.example_actions[: self.config.max_actions_per_step])
         return self._write(actions, self.example_state, self._example_after(actions))
 
@@ -163,11 +163,11 @@ class NavigationEnv(TurnEnv):
         )
 
     def picture(self) -> NDArray[np.uint8]:
-        """What the agent sees, uint8 [side, side, 3]."""
+        """The agent's view, uint8 [side, side, 3]."""
         return self._simulator.frame()
 
     def text_view(self) -> str:
-        """What is in view, in words."""
+        """The visible objects in words."""
         return words.in_view(self._state)
 
     def _shown(self) -> tuple[str, tuple[NDArray[np.uint8], ...]]:
@@ -175,7 +175,7 @@ class NavigationEnv(TurnEnv):
         return f"{self._instruction}\n{shown}", images
 
     def state_text(self, state: State) -> str:
-        """A true description of `state`, distances to the nearest half metre."""
+        """A true description of `state`, with distances to the nearest half metre."""
         if self.config.layout.notation == "structured":
             return claims.record(state, everything=self.config.describes_all)
         return super().state_text(state)

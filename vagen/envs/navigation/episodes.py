@@ -1,6 +1,6 @@
-"""Episodes of AI2-THOR, from a JSON file.
+"""Episodes of AI2-THOR from a JSON file.
 
-The file holds `{"episodes": [...]}`. Positions are the simulator's: metres, y upwards.
+The file has `{"episodes": [...]}`. Positions are the simulator's: metres, y upwards.
 """
 
 import functools
@@ -31,20 +31,20 @@ class StartPose(Section):
     """Where an episode starts."""
 
     position: Place
-    """Where the agent's centre is, as the simulator gives it."""
+    """The agent's centre, as in the simulator."""
     rotation: Literal[0, 90, 180, 270]
     """Degrees clockwise from north."""
     horizon: Literal[-30, 0, 30, 60] = 0
-    """Degrees of the view below the horizon."""
+    """Degrees of the camera below the horizon."""
 
 
 class Target(Section):
-    """What an episode asks for."""
+    """The target of an episode."""
 
     type: str = Field(min_length=1)
     """The simulator's object type, such as `CoffeeMachine`."""
     position: Place
-    """Where it is: of the objects of its type the nearest to this point is meant."""
+    """Its position: of the objects of its type the nearest to this point is meant."""
 
 
 class Episode(Section):
@@ -53,22 +53,22 @@ class Episode(Section):
     scene: str = Field(min_length=1)
     """The simulator's name of a scene, such as `FloorPlan10`."""
     instruction: str = Field(min_length=1)
-    """What the agent is told."""
+    """Instruction for the agent."""
     target: Target
-    """What it must get near to."""
+    """The object to approach."""
     start: StartPose
-    """Where it starts."""
+    """Pose at the start."""
     task: TaskStyle = "base"
     """Style of the instruction."""
     split: Split | None = None
-    """Split that it belongs to; null lets its content's hash decide."""
+    """Its split; null lets the hash of its content decide."""
 
 
 class EpisodeFile(Section):
-    """What a file of episodes holds."""
+    """Content of a file of episodes."""
 
     episodes: tuple[Episode, ...]
-    """Every episode, of all styles and splits."""
+    """All episodes, of all styles and splits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,15 @@ class ThorLevel:
 
     @property
     def instruction(self) -> str:
-        """What the agent is told."""
+        """Instruction for the agent."""
         return self.episode.instruction
 
 
 def sample_episode(config: NavigationConfig, seed: int, split: Split) -> ThorLevel:
-    """The episode that a seed stands for: they are taken in the order of the file, around.
+    """The episode of a seed, in the order of the file, modulo their number.
 
     Raises:
-        LevelError: if the file is missing or wrong, or has no episode for the split and the tasks.
+        LevelError: The file is missing or invalid, or has no episode for the split and the tasks.
     """
     assert config.episodes is not None
     path = Path(config.episodes)
@@ -112,7 +112,7 @@ def _changed(path: Path) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _read(path: Path, changed: int) -> dict[Split, list[ThorLevel]]:
-    """The file's episodes by split; `changed` is when it was written last."""
+    """The file's episodes by split; `changed` is its modification time."""
     try:
         file = EpisodeFile.model_validate_json(path.read_bytes())
     except ValidationError as error:

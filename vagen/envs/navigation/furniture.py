@@ -1,8 +1,7 @@
-"""What things are made of: shapes, sizes, colours, and what language says of them.
+"""Object types: shapes, sizes, colours, and words.
 
-A thing is a set of upright boxes, or a mesh of MiniWorld with boxes that stand for it where it is
-asked what hides what. Boxes are in the thing's own frame, in metres: x to its right as it looks
-(its front is +z), y up from the floor.
+An object is a set of upright boxes, or a mesh of MiniWorld with boxes for computing visibility.
+Boxes are in the object's frame, in metres: x to its right (its front is +z), y up from the floor.
 """
 
 from dataclasses import dataclass
@@ -23,10 +22,10 @@ COLOURS: dict[str, Rgb] = {
     "white": (0.96, 0.96, 0.96),
     "grey": (0.48, 0.48, 0.50),
 }
-"""Names of colours and what they look like; far enough apart to be told from one another."""
+"""Colours by name, different enough to be distinguished."""
 
 MAIN = "main"
-"""The colour that a thing is named by."""
+"""The colour in the object's name."""
 
 _DETAILS: dict[str, Rgb] = {
     "dark wood": (0.28, 0.16, 0.08),
@@ -48,34 +47,34 @@ class Box:
     low: tuple[float, float, float]
     high: tuple[float, float, float]
     colour: str = MAIN
-    """`MAIN`, or a name that `rgb` knows."""
+    """`MAIN`, or a name known to `rgb`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """A mesh that MiniWorld ships."""
+    """A mesh from MiniWorld."""
 
     name: str
-    """`{colour}` is replaced by the thing's colour."""
+    """`{colour}` is replaced by the object's colour."""
     height: float
-    """Metres to which it is scaled."""
+    """Height in metres after scaling."""
 
 
 @dataclass(frozen=True, slots=True)
 class FurnitureType:
-    """A type of thing."""
+    """A type of object."""
 
     name: str
     parts: tuple[Box, ...]
     colours: tuple[str, ...]
     shape: Shape
-    """How it looks, for instructions that must not name it."""
+    """Its look, for instructions that must not name it."""
     uses: tuple[str, ...] = ()
-    """What it is for: the uses of `USES` that an instruction may call it by."""
+    """Its uses in instructions: keys of `USES`."""
     passes_for: tuple[str, ...] = ()
-    """Further uses it could serve: an instruction of such a use would be ambiguous beside it."""
+    """Further possible uses, for which an instruction would be ambiguous."""
     at_wall: bool = True
-    """Whether it stands with its back to a wall."""
+    """Whether its back is against a wall."""
     mesh: Mesh | None = None
 
     @property
@@ -88,17 +87,17 @@ class FurnitureType:
 
     @property
     def height(self) -> float:
-        """Height of the thing, in metres."""
+        """Height in metres."""
         return max(part.high[1] for part in self.parts)
 
     @property
     def radius(self) -> float:
-        """Radius of the circle that the agent cannot enter, in metres."""
+        """Radius of the circle that blocks the agent, in metres."""
         return max(self.half_size)
 
 
 def rgb(name: str, main: str) -> Rgb:
-    """The colour of a part of a thing whose own colour is `main`."""
+    """The colour of a part of an object with colour `main`."""
     name = main if name == MAIN else name
     return COLOURS.get(name) or _DETAILS[name]
 
@@ -113,7 +112,7 @@ def box(
     x: float = 0.0,
     z: float = 0.0,
 ) -> Box:
-    """A box of a width and a depth about (`x`, `z`)."""
+    """A box of a width and a depth centred at (`x`, `z`)."""
     return Box((x - width / 2, bottom, z - depth / 2), (x + width / 2, top, z + depth / 2), colour)
 
 

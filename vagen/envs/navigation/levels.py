@@ -1,4 +1,4 @@
-"""Levels of Navigation: made from seeds, without any simulator."""
+"""Generates levels of Navigation from seeds, without a simulator."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -13,24 +13,24 @@ from vagen.envs.navigation.tasks import START_DISTANCE, draw_start, draw_task
 from vagen.envs.navigation.world import Pose, World
 
 MAX_PLANS = 2_000
-"""Plans drawn for one level before its options are said to be impossible."""
+"""Number of plans per level before its options count as impossible."""
 
 MOST_MOVES = 24
-"""Moves within which a target must be reachable: of thirty actions some are turns."""
+"""Maximum moves to a target: some of the thirty actions are turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class NavigationLevel:
-    """A furnished plan, a task in it and where the agent starts."""
+    """A furnished plan with a task and a start."""
 
     plan: Plan
     style: TaskStyle
     target: int
-    """Index of the thing to go to."""
+    """Index of the target object."""
     instruction: str
     start: Pose
     moves: int
-    """Fewest that bring the agent into reach of the thing."""
+    """Minimum number of moves into reach of the object."""
     level_hash: str
 
 
@@ -38,7 +38,7 @@ def sample_level(config: NavigationConfig, seed: int, split: Split) -> Navigatio
     """The level of a seed in a split: the first candidate that satisfies all options.
 
     Raises:
-        LevelError: if none of many candidates does.
+        LevelError: None of many candidates does.
     """
     draw = Draw(seed)
     in_reach = MOST_MOVES * config.move_metres + config.goal_metres > START_DISTANCE[0]
@@ -60,7 +60,7 @@ def _candidate(config: NavigationConfig, draw: Draw, split: Split) -> Navigation
     two_rooms, kinds = style == "long_horizon", config.kinds or KINDS
     plan = draw_plan(draw, two_rooms=two_rooms, doubles=doubles, kinds=kinds)
     task = draw_task(style, draw, plan)
-    # The plan alone decides the split: no furnished room is in two of them.
+    # The plan alone decides the split, so that splits share no furnished room.
     if task is None or split_of(content_hash(_text(asdict(plan)))) != split:
         return None
     world = World(plan, config.field_of_view)

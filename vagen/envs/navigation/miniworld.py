@@ -1,8 +1,8 @@
-"""Pictures of plans by MiniWorld, rendered without a display (EGL).
+"""Renders plans with MiniWorld, without a display (EGL).
 
-MiniWorld keeps its textures, meshes and OpenGL context in module globals: one process has one
-renderer per picture size, which is given the plan that a picture is of. MiniWorld's x and z are
-east and south; its angles count counter-clockwise from east.
+MiniWorld has textures, meshes and an OpenGL context in module globals, so a process has one
+renderer per image size, which gets each plan. MiniWorld's x and z are east and south; its angles
+are counter-clockwise from east.
 """
 
 import contextlib
@@ -29,25 +29,25 @@ from vagen.envs.navigation.world import Pose, boxes_of
 
 
 class MiniWorldMissingError(RuntimeError):
-    """MiniWorld, or the libraries it draws with, cannot be loaded."""
+    """MiniWorld, or its graphics libraries, cannot be loaded."""
 
 
 class Renderer:
-    """Draws plans."""
+    """Renders plans."""
 
     def __init__(self, side: int, field_of_view: float) -> None:
         """Opens an OpenGL context and a frame buffer of `side` pixels.
 
         Raises:
-            MiniWorldMissingError: with what to install.
+            MiniWorldMissingError: The message says what to install.
         """
         world_class = _world_class()
-        # MiniWorld prints how many samples per pixel its driver has.
+        # MiniWorld prints the number of samples per pixel.
         with contextlib.redirect_stdout(io.StringIO()), _explained():
             self._world = world_class(side, field_of_view)
 
     def first_person(self, plan: Plan, pose: Pose) -> NDArray[np.uint8]:
-        """What an agent sees, uint8 [side, side, 3]."""
+        """The agent's view, uint8 [side, side, 3]."""
         self._world.show(plan)
         self._world.put_agent(pose)
         return self._world.render_obs()
@@ -55,10 +55,10 @@ class Renderer:
 
 @functools.cache
 def renderer(side: int, field_of_view: float) -> Renderer:
-    """This process's renderer of a picture size.
+    """This process's renderer for an image size.
 
     Raises:
-        MiniWorldMissingError: with what to install.
+        MiniWorldMissingError: The message says what to install.
     """
     return Renderer(side, field_of_view)
 
@@ -74,7 +74,7 @@ def _missing(error: Exception) -> MiniWorldMissingError:
 
 @contextlib.contextmanager
 def _explained():
-    """Turns what a missing driver raises into an error that says what to install."""
+    """Converts errors of a missing driver to one that says what to install."""
     import pyglet.gl
     import pyglet.window
 
@@ -85,10 +85,10 @@ def _explained():
 
 
 def _load_texture(tex_path: str) -> Any:
-    """MiniWorld's loading of a texture, two hundred times faster.
+    """A replacement of MiniWorld's texture loader, two hundred times as fast.
 
-    MiniWorld asks pyglet to turn RGB into RGBA, which pyglet does with a regular expression: up to
-    five seconds a texture. Here the picture is RGBA from the start.
+    MiniWorld makes pyglet convert RGB to RGBA with a regular expression, which takes up to five
+    seconds per texture. Here the image is RGBA from the start.
     """
     import pyglet
     from pyglet import gl
@@ -113,12 +113,12 @@ def _load_texture(tex_path: str) -> Any:
 
 @functools.cache
 def _world_class() -> Any:
-    """The class of worlds that show plans; MiniWorld is imported here and nowhere else."""
+    """The class of worlds for plans; the only place that imports MiniWorld."""
     try:
         import pyglet
 
         pyglet.options["headless"] = True
-        pyglet.options["shadow_window"] = False  # it would be opened by the import, unexplained
+        pyglet.options["shadow_window"] = False  # otherwise the import would open it and may fail
         from miniworld.entity import Entity, MeshEnt
         from miniworld.miniworld import MiniWorldEnv
         from miniworld.opengl import Texture, drawBox
@@ -130,7 +130,7 @@ def _world_class() -> Any:
     Texture.load = staticmethod(_load_texture)
 
     class Boxes(Entity):
-        """A thing of boxes, drawn at its place."""
+        """An object of boxes at its position."""
 
         def __init__(self, thing: Thing) -> None:
             super().__init__()
@@ -151,7 +151,7 @@ def _world_class() -> Any:
                 drawBox(*box)
 
     class Rooms(MiniWorldEnv):
-        """A world that shows whatever plan it is given."""
+        """A world that shows any plan."""
 
         def __init__(self, side: int, field_of_view: float) -> None:
             self._plan = Plan((), None, ())
@@ -168,7 +168,7 @@ def _world_class() -> Any:
             )
 
         def show(self, plan: Plan) -> None:
-            """Builds the plan, unless it is the one that is there."""
+            """Builds the plan unless it is the current one."""
             if plan is not self._plan:
                 self._plan = plan
                 self.reset(seed=0)
@@ -192,7 +192,7 @@ def _world_class() -> Any:
             self.place_entity(self.agent, pos=np.zeros(3), dir=0.0)
 
         def _add_rooms(self) -> None:
-            if not self._plan.rooms:  # MiniWorld builds a world as soon as it is made
+            if not self._plan.rooms:  # MiniWorld builds a world in its constructor
                 self.add_rect_room(min_x=0, max_x=1, min_z=0, max_z=1)
             rooms = [
                 self.add_rect_room(

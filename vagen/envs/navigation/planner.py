@@ -1,4 +1,4 @@
-"""Shortest ways to the target on the lattice of poses that moves and turns can reach."""
+"""Shortest paths to the target on the lattice of poses."""
 
 import heapq
 import math
@@ -17,24 +17,24 @@ COSTS = {
     "rotateright": 4,
     "rotateleft": 4,
 }
-"""What an action counts in the search for the best way: the expert takes few actions, but looks
-where it goes. One step aside is nearer than a turn and a step, two are farther."""
+"""Cost of actions in the search: few actions, but facing the direction of movement. One sidestep is
+cheaper than a turn and a step, two are more expensive."""
 
 _NONE = math.inf
 
 
 class Space(Protocol):
-    """Where an agent moves."""
+    """The space in which an agent moves."""
 
     def after(self, pose: Pose, action: str, step: float) -> Pose:
-        """The pose after an action: the same one where it is held back."""
+        """The pose after an action, unchanged if it is blocked."""
         ...
 
 
 class Planner:
-    """Best actions from any reachable pose to a target.
+    """Optimal actions from any reachable pose to a target.
 
-    Poses are level (no tilt): tilting neither helps nor hinders.
+    Poses are level, since tilting does not matter.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Planner:
         """Prepares the search.
 
         Args:
-            space: where the agent moves.
+            space: Space of the agent.
             target: x and z of the target, in metres.
-            step: metres of a move.
-            reach: metres from the target under which a pose is a success.
+            step: Metres per move.
+            reach: Distance from the target in metres that counts as success.
         """
         self._space = space
         self._target = target
@@ -59,7 +59,7 @@ class Planner:
         return planar(pose, *self._target) < self._reach
 
     def moves_needed(self, pose: Pose, most: int) -> int | None:
-        """Fewest moves (turns not counted) to a success; None if more than `most`."""
+        """Minimum number of moves (without turns) to a success; None if more than `most`."""
         start = replace(pose, rotation=0, horizon=0)
         distances = {start: 0}
         queue = deque([start])
@@ -77,7 +77,7 @@ class Planner:
         return None
 
     def plan(self, pose: Pose, count: int) -> list[str]:
-        """Up to `count` actions of a best way from a pose; none at a success or without a way."""
+        """Up to `count` optimal actions from a pose; empty at a success or without a path."""
         here = replace(pose, horizon=0)
         if here not in self._costs:
             self._costs = self._search(here)
@@ -89,8 +89,8 @@ class Planner:
         return actions
 
     def _search(self, start: Pose) -> dict[Pose, float]:
-        """Cost to go from every pose that is reachable from `start`."""
-        edges: dict[Pose, list[tuple[Pose, int]]] = {}  # by where an action leads: from where, cost
+        """Cost to success of every pose reachable from `start`."""
+        edges: dict[Pose, list[tuple[Pose, int]]] = {}  # by resulting pose: previous pose, cost
         places = self._reachable(start)
         for place, ways in places.items():
             for rotation in range(0, 360, QUARTER):
@@ -119,7 +119,7 @@ class Planner:
         return costs
 
     def _reachable(self, start: Pose) -> dict[Pose, list[Pose]]:
-        """Places that moves lead to, looking north, each with where the four directions lead."""
+        """Reachable positions, facing north, each with its neighbours in the four directions."""
         start = replace(start, rotation=0)
         north_first = sorted(BEARINGS, key=BEARINGS.__getitem__)
         places: dict[Pose, list[Pose]] = {}

@@ -1,8 +1,8 @@
-"""Floor plans: one or two furnished rooms, drawn from a random generator.
+"""Generates floor plans with one or two furnished rooms.
 
-Coordinates are metres on the floor plan, x to the east and z to the north. An angle is in degrees,
-clockwise from north, as seen from above. All of it are whole centimetres and quarter turns, so
-that a plan has one text and one hash.
+Coordinates are metres on the floor plan, x to the east and z to the north. Angles are in degrees,
+clockwise from north, seen from above. All are whole centimetres and quarter turns, so that a plan
+has one text and one hash.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from vagen.envs.navigation.catalogue import KINDS
 from vagen.envs.navigation.furniture import FurnitureType
 
 AGENT_RADIUS = 0.20
-"""Metres, of the circle that collides."""
+"""Radius of the agent's collision circle in metres."""
 CAMERA_HEIGHT = 1.5
 WALL_HEIGHT = 2.74
 DOOR_HEIGHT = 2.2
@@ -23,10 +23,10 @@ QUARTER = 90
 
 FLOORS = ("wood", "wood_planks", "floor_tiles_bw", "marble", "concrete_tiles")
 WALLS = ("drywall", "stucco", "brick_wall", "cinder_blocks", "white")
-"""Textures that MiniWorld ships."""
+"""Textures from MiniWorld."""
 
 _GAP = 0.12
-"""Least metres between the circles of two things."""
+"""Minimum distance between the circles of two objects in metres."""
 _TRIES = 40
 
 ItemT = TypeVar("ItemT")
@@ -56,14 +56,14 @@ class Door:
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A piece of furniture at its place."""
+    """A piece of furniture at its position."""
 
     kind: str
     colour: str
     x: float
     z: float
     angle: int
-    """Where its front looks, in degrees."""
+    """Direction of its front in degrees."""
     room: int
 
     @property
@@ -78,14 +78,14 @@ class Thing:
 
     @property
     def half_size(self) -> tuple[float, float]:
-        """Half of what it covers on the floor plan along x and along z, in metres."""
+        """Half of its extent on the floor plan along x and z, in metres."""
         half_x, half_z = self.spec.half_size
         return (half_z, half_x) if self.angle % 180 else (half_x, half_z)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The rooms of a level and all that stands in them."""
+    """The rooms of a level and their furniture."""
 
     rooms: tuple[Room, ...]
     door: Door | None
@@ -93,7 +93,7 @@ class Plan:
 
 
 class Draw:
-    """Random choices made of `random()` alone: the same in every Python version."""
+    """Random choices from `random()` only: equal in every Python version."""
 
     def __init__(self, seed: int) -> None:
         self._rng = Random(seed)
@@ -112,22 +112,22 @@ class Draw:
         return [left.pop(self.index(len(left))) for _ in range(len(left))]
 
     def between(self, low: float, high: float) -> float:
-        """A uniform number, in whole centimetres."""
+        """A uniform number in whole centimetres."""
         return round(low + (high - low) * self._rng.random(), 2)
 
 
 def draw_plan(draw: Draw, *, two_rooms: bool, doubles: int, kinds: Iterable[str]) -> Plan:
-    """A furnished plan.
+    """Generates a furnished plan.
 
     Args:
-        draw: the generator.
-        two_rooms: whether a door leads to a second room.
-        doubles: things of the same type that the (first) room has besides one another: 0 makes
+        draw: The random generator.
+        two_rooms: Whether there is a second room with a door.
+        doubles: Number of additional objects of an existing type in the (first) room; 0 makes
             every type in the plan unique.
-        kinds: types of things that there may be.
+        kinds: Possible types of objects.
 
     Returns:
-        The plan. Fewer things than were wanted stand in it where there was no place.
+        The plan, with fewer objects if there was no space.
     """
     rooms = [_draw_room(draw, 0.0, 0.0)]
     door = None
@@ -155,11 +155,11 @@ def _draw_room(draw: Draw, west: float, south: float) -> Room:
 
 
 def _draw_neighbour(draw: Draw, room: Room) -> tuple[Room, Door]:
-    """A second room at one of the four walls of the first, and the door between."""
+    """A second room at one of the four walls of the first, and the door between them."""
     side = draw.index(4)
     shape = _draw_room(draw, 0.0, 0.0)
     width, depth = shape.east, shape.north
-    if side % 2 == 0:  # north or south: they share a piece of wall along x
+    if side % 2 == 0:  # north or south: they share a wall along x
         west = room.west + 0.5 * (draw.index(5) - 2)
         south = room.north if side == 0 else room.south - depth
         low, high = max(west, room.west), min(west + width, room.east)
@@ -184,7 +184,7 @@ def _place(
     door: Door | None,
     things: list[Thing],
 ) -> Thing | None:
-    """A thing of a type where it stands free of all others; None if no place was found."""
+    """An object of a type at a free position; None if there is none."""
     kind, room = KINDS[name], rooms[index]
     worn = {thing.colour for thing in things if thing.kind == name}
     colour = draw.choice([colour for colour in kind.colours if colour not in worn] or kind.colours)
@@ -197,7 +197,7 @@ def _place(
 
 
 def _spot(draw: Draw, kind: FurnitureType, room: Room, angle: int) -> tuple[float, float]:
-    """A place in the room: with the back to the wall behind it, or anywhere."""
+    """A position in the room: with the back to the wall behind it, or anywhere."""
     half_x, half_z = kind.half_size
     if angle % 180:
         half_x, half_z = half_z, half_x

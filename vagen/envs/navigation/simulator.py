@@ -1,4 +1,4 @@
-"""What a back end of Navigation offers, and the one whose rooms are generated."""
+"""The interface of Navigation's simulators, and the one with generated rooms."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,27 +17,27 @@ from vagen.envs.navigation.world import Pose, World
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is true of a pose."""
+    """The true view from a pose."""
 
     pose: Pose
     sightings: list[Sighting]
-    """Everything, the target among it."""
+    """All objects, including the target."""
 
 
 class Simulator(ABC):
-    """A back end: rooms, an agent in them, and what it sees."""
+    """A simulator: rooms, an agent, and its view."""
 
     @abstractmethod
     def load(self, level: Any) -> None:
-        """Puts the agent at the start of a level of this back end."""
+        """Puts the agent at the start of a level."""
 
     @abstractmethod
     def act(self, action: str) -> None:
-        """Carries out an action of `ACTIONS`; nothing changes where the agent is held back."""
+        """Executes an action of `ACTIONS`; blocked moves change nothing."""
 
     @abstractmethod
     def view(self) -> View:
-        """What is true now."""
+        """The current view."""
 
     @abstractmethod
     def target_distance(self) -> float:
@@ -45,25 +45,25 @@ class Simulator(ABC):
 
     @abstractmethod
     def view_after(self, actions: list[str]) -> View:
-        """What would be true after `actions`; the agent stays where it is."""
+        """The view after `actions`, without moving the agent."""
 
     @abstractmethod
     def plan(self, count: int) -> list[str]:
-        """Up to `count` best actions from here; none where there is no way."""
+        """Up to `count` optimal actions from here; empty without a path."""
 
     @abstractmethod
     def frame(self) -> NDArray[np.uint8]:
-        """What the agent sees, uint8 [side, side, 3]; a new array each time."""
+        """The agent's view, uint8 [side, side, 3]; a new array each time."""
 
     def close(self) -> None:  # noqa: B027
-        """Ends the simulator, where it is a program of its own."""
+        """Ends the simulator if it is a separate program."""
 
 
 class GeneratedRooms(Simulator):
-    """Rooms made from seeds; MiniWorld shows them.
+    """Rooms generated from seeds, rendered by MiniWorld.
 
-    Moves, collisions and sight are `World`'s. MiniWorld is loaded when the first picture is asked
-    for: without pictures it is not needed.
+    `World` computes moves, collisions and visibility. MiniWorld is loaded with the first image
+    only.
     """
 
     def __init__(self, config: NavigationConfig) -> None:
@@ -87,11 +87,11 @@ class GeneratedRooms(Simulator):
         self._pose = level.start
 
     def act(self, action: str) -> None:
-        """Carries out an action."""
+        """Executes an action."""
         self._pose = self._world.after(self._pose, action, self._config.move_metres)
 
     def view(self) -> View:
-        """What is true now."""
+        """The current view."""
         return self._view_at(self._pose)
 
     def target_distance(self) -> float:
@@ -100,18 +100,18 @@ class GeneratedRooms(Simulator):
         return planar(self._pose, target.x, target.z)
 
     def view_after(self, actions: list[str]) -> View:
-        """What would be true after `actions`."""
+        """The view after `actions`."""
         pose = self._pose
         for action in actions:
             pose = self._world.after(pose, action, self._config.move_metres)
         return self._view_at(pose)
 
     def plan(self, count: int) -> list[str]:
-        """Up to `count` best actions from here."""
+        """Up to `count` optimal actions from here."""
         return self._planner.plan(self._pose, count)
 
     def frame(self) -> NDArray[np.uint8]:
-        """What the agent sees, rendered by MiniWorld."""
+        """The agent's view, rendered by MiniWorld."""
         show = renderer(self._config.picture_size, self._config.field_of_view)
         return show.first_person(self._level.plan, self._pose)
 

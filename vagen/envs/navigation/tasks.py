@@ -1,9 +1,8 @@
-"""What the agent is asked to do: a target that the instruction singles out, and a start.
+"""Tasks: a target with an unambiguous instruction, and a start.
 
-Each style gives `(target, instruction)` pairs that are right for a plan: no other thing of the
-plan answers the instruction. The start is 2.51 to 3 m from the target with the target in view,
-or 3.5 to 5 m from it, looking any way (`anywhere`); in `long_horizon` it is farther, behind a door
-and out of sight.
+Each style yields `(target, instruction)` pairs that no other object of the plan satisfies. The
+start is 2.51 to 3 m from the visible target, or 3.5 to 5 m from it with any rotation (`anywhere`);
+in `long_horizon` it is farther away, behind a door and out of view.
 """
 
 import math
@@ -18,19 +17,19 @@ from vagen.envs.navigation.world import Pose, World
 START_DISTANCE = (2.51, 3.0)
 ANY_DISTANCE = (3.5, 5.0)
 FAR_DISTANCE = (3.0, 6.5)
-"""Metres from the target at the start: of `long_horizon`; above, of `anywhere` and of the rest."""
+"""Start distances from the target in metres: `long_horizon`, `anywhere`, other styles."""
 
 CLEARLY = 0.7
-"""Metres by which a thing must be nearer (or farther) than the other one to be called so."""
+"""Minimum difference of distances in metres to call an object nearer or farther."""
 _STARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A target in a plan and what is said of it."""
+    """A target in a plan and its instruction."""
 
     target: int
-    """Index of the thing."""
+    """Index of the target object."""
     instruction: str
 
 
@@ -43,7 +42,7 @@ def draw_task(style: TaskStyle, draw: Draw, plan: Plan) -> Task | None:
 def draw_start(
     style: TaskStyle, draw: Draw, world: World, task: Task, *, anywhere: bool = False
 ) -> Pose | None:
-    """A pose to start a task from, of those in view with any rotation; None if none was found."""
+    """A start pose with the target visible for some rotation; None if there is none."""
     target = world.plan.things[task.target]
     far = style == "long_horizon"
     low, high = FAR_DISTANCE if far else ANY_DISTANCE if anywhere else START_DISTANCE
@@ -60,7 +59,7 @@ def draw_start(
         for turn in turns:
             pose = Pose(x, z, QUARTER * turn)
             if (task.target in world.in_view(pose)) != far:
-                # The turns are drawn already: the first of them looks any way.
+                # `turns` is shuffled, so its first entry is a random rotation.
                 return replace(pose, rotation=QUARTER * turns[0]) if anywhere and not far else pose
     return None
 
@@ -73,7 +72,7 @@ def _room_of(plan: Plan, x: float, z: float) -> int | None:
 
 
 def _alone(plan: Plan, *, room: int | None = None) -> list[int]:
-    """Things that are the only one of their type."""
+    """Objects that are the only one of their type."""
     kinds = [thing.kind for thing in plan.things]
     return [
         index
@@ -112,7 +111,7 @@ def _visual_appearance(draw: Draw, plan: Plan) -> list[Task]:
 
 
 def _complex_instruction(draw: Draw, plan: Plan) -> list[Task]:
-    """Asks for the thing of two of a type that is clearly nearer to (or farther from) a third."""
+    """Asks for the one of two objects of a type that is nearer to (or farther from) a third."""
     tasks = []
     alone = _alone(plan)
     for one, thing in enumerate(plan.things):

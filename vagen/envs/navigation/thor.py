@@ -1,4 +1,4 @@
-"""AI2-THOR as a back end: its scenes, its physics, its pictures."""
+"""AI2-THOR as a simulator: its scenes, physics and images."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from vagen.envs.navigation.truth import Sighting, planar
 from vagen.envs.navigation.world import BEARINGS, QUARTER, TILT, TILTS, TURNS, Pose
 
 GRID = 0.1
-"""Metres between the positions that AI2-THOR is asked about."""
+"""Grid size of AI2-THOR's reachable positions in metres."""
 
 _COMMANDS = {
     "moveahead": "MoveAhead",
@@ -33,14 +33,14 @@ _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class ThorError(RuntimeError):
-    """AI2-THOR cannot be started, or refuses what an episode needs."""
+    """AI2-THOR cannot be started, or rejects an episode."""
 
 
 def start_controller(config: NavigationConfig) -> Any:
     """Starts AI2-THOR without a display.
 
     Raises:
-        ThorError: with what is missing.
+        ThorError: The message says what is missing.
     """
     try:
         from ai2thor.controller import Controller
@@ -71,7 +71,7 @@ def start_controller(config: NavigationConfig) -> Any:
 
 
 class ThorRooms(Simulator):
-    """Episodes in AI2-THOR's scenes; the program is started with the first of them."""
+    """Episodes in AI2-THOR's scenes; the program starts with the first of them."""
 
     def __init__(self, config: NavigationConfig) -> None:
         self._config = config
@@ -85,7 +85,7 @@ class ThorRooms(Simulator):
         """Puts the agent at the start of an episode.
 
         Raises:
-            ThorError: if the simulator is missing, or the scene, the target or the start is.
+            ThorError: The simulator, the scene, the target or the start is missing.
         """
         if self._controller is None:
             self._controller = start_controller(self._config)
@@ -97,11 +97,11 @@ class ThorRooms(Simulator):
         self._target_id = self._find_target()
 
     def act(self, action: str) -> None:
-        """Carries out an action; the simulator decides what holds the agent back."""
+        """Executes an action; the simulator decides on collisions."""
         self._event = self._step(action)
 
     def view(self) -> View:
-        """What is true now, as the simulator's metadata have it."""
+        """The current view from the simulator's metadata."""
         sightings = [
             Sighting(
                 words_of(thing["objectType"]),
@@ -121,7 +121,7 @@ class ThorRooms(Simulator):
         return planar(self._pose(), target["position"]["x"], target["position"]["z"])
 
     def view_after(self, actions: list[str]) -> View:
-        """What is true after `actions`: they are carried out, and the agent is put back."""
+        """The view after `actions`, which are executed and then undone."""
         before = self._event
         agent = before.metadata["agent"]
         for action in actions:
@@ -133,7 +133,7 @@ class ThorRooms(Simulator):
         return view
 
     def plan(self, count: int) -> list[str]:
-        """Up to `count` best actions over the positions that the simulator says are reachable."""
+        """Up to `count` optimal actions over the simulator's reachable positions."""
         if self._planner is None:
             answer = self._controller.step(action="GetReachablePositions")
             self._check(answer, "GetReachablePositions")
@@ -147,7 +147,7 @@ class ThorRooms(Simulator):
         return self._planner.plan(self._pose(), count)
 
     def frame(self) -> NDArray[np.uint8]:
-        """What the agent sees."""
+        """The agent's view."""
         return np.array(self._event.frame, np.uint8)
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class ThorRooms(Simulator):
             )
 
     def _find_target(self) -> str:
-        """Id of the object of the target's type that is nearest to its position."""
+        """Id of the object of the target's type nearest to its position."""
         wanted = self._episode.target
         found = [t for t in self._things() if t["objectType"] == wanted.type]
         if not found:
@@ -200,7 +200,7 @@ class ThorRooms(Simulator):
 
 
 class ReachableGrid:
-    """Space as the list of positions that AI2-THOR says the agent can stand on."""
+    """Space as AI2-THOR's list of reachable positions."""
 
     def __init__(self, positions: list[dict[str, float]], origin: Pose) -> None:
         """Prepares the list; moves start from `origin`."""
@@ -208,7 +208,7 @@ class ReachableGrid:
         self._cells = {self._cell(place["x"], place["z"]) for place in positions}
 
     def after(self, pose: Pose, action: str, step: float) -> Pose:
-        """The pose after an action: the same one where a position on its way is not reachable."""
+        """The pose after an action, unchanged if a position on its way is not reachable."""
         if action in TURNS:
             return replace(pose, rotation=(pose.rotation + TURNS[action]) % 360)
         if action in TILTS:
@@ -232,7 +232,7 @@ def words_of(object_type: str) -> str:
 
 
 def _pose(agent: dict[str, Any]) -> Pose:
-    """The pose in an event's metadata; positions in tenths of millimetres, as states have them."""
+    """The pose in an event's metadata, with positions in tenths of millimetres, as in states."""
     position = agent["position"]
     return Pose(
         round(position["x"], 4),

@@ -1,4 +1,4 @@
-"""Where things are from the agent: distances, directions, and the state that they make up."""
+"""Computes distances and directions of objects, and the true state."""
 
 import math
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ DIRECTIONS: dict[str, int] = {
     "left": 270,
     "ahead-left": 315,
 }
-"""Names of directions, in degrees clockwise from where the agent looks."""
+"""Directions by name, in degrees clockwise from the agent's heading."""
 
 _NAMES = list(DIRECTIONS)
 MOST_OBJECTS = 5
-"""Things in view, nearest first, that a state speaks of."""
+"""Maximum number of visible objects in a state, nearest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A thing as the simulator knows it."""
+    """An object as the simulator knows it."""
 
     kind: str
     colour: str | None
@@ -42,32 +42,32 @@ def planar(pose: Pose, x: float, z: float) -> float:
 
 
 def bearing(pose: Pose, x: float, z: float) -> float:
-    """Degrees clockwise from where the agent looks to a point, in (-180, 180]."""
+    """Bearing of a point, in degrees clockwise from the agent's heading, in (-180, 180]."""
     angle = math.degrees(math.atan2(x - pose.x, z - pose.z)) - pose.rotation
     return 180.0 - (180.0 - angle) % 360.0
 
 
 def direction(degrees: float) -> str:
-    """The name of the eighth that a bearing lies in."""
+    """The name of the eighth of the circle with a bearing."""
     return _NAMES[math.floor((degrees + 22.5) % 360.0 / 45.0)]
 
 
 def name_of(entry: dict[str, Any]) -> str:
-    """How texts call a thing of a state: colour, if it has one, and type."""
+    """Name of a state's object in texts: colour, if known, and type."""
     return f"{entry['colour']} {entry['type']}" if entry["colour"] else entry["type"]
 
 
 def state_of(pose: Pose, sightings: list[Sighting], **more: Any) -> State:
-    """The ground truth of a pose.
+    """The true state of a pose.
 
     Args:
-        pose: of the agent.
-        sightings: everything, the target among it.
-        more: further entries (`goal_distance`, `instruction`).
+        pose: Pose of the agent.
+        sightings: All objects, including the target.
+        more: Further entries (`goal_distance`, `instruction`).
 
     Returns:
         `agent` (x, z in metres, rotation, horizon in degrees), `target`, `objects` (the nearest
-        five others in view, nearest first) and `others` (what else is in view). Each thing has
+        five other visible ones, nearest first) and `others` (further visible ones). Each object has
         `type`, `colour` (None if unknown), `distance` (metres on the floor plan, to the centre),
         `bearing` (degrees, positive to the right), `direction` and `visible`.
     """

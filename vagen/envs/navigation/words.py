@@ -1,4 +1,4 @@
-"""How Navigation writes views and rules."""
+"""Texts of Navigation: views and rules."""
 
 from vagen.envs.base import State
 from vagen.envs.navigation.config import NavigationConfig
@@ -7,7 +7,7 @@ from vagen.envs.navigation.world import ACTIONS, QUARTER, TILT
 
 
 def in_view(state: State) -> str:
-    """All that is in view, nearest first, for those who see no picture."""
+    """All visible objects, nearest first, for text observations."""
     entries = [*state["objects"], *state["others"]]
     if state["target"]["visible"]:
         entries.append(state["target"])
@@ -20,7 +20,7 @@ def in_view(state: State) -> str:
 
 
 def rules(config: NavigationConfig) -> str:
-    """The game in words."""
+    """The rules in words."""
     if config.render_mode == "vision":
         look = "The picture shows what you see from where you stand."
     else:
@@ -39,7 +39,7 @@ def rules(config: NavigationConfig) -> str:
 
 
 def state_rule(config: NavigationConfig, example: str) -> str:
-    """How state texts are written."""
+    """Description of the state texts."""
     wanted = "the thing that is asked for"
     if config.describes_all:
         wanted += f" and up to {MOST_OBJECTS} of the nearest other things in view"

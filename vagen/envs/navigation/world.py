@@ -1,10 +1,9 @@
-"""The space of a plan: where the agent can stand, how it moves, and what it sees from there.
+"""The space of a plan: free positions, moves, and visibility.
 
-Collisions are MiniWorld's: the agent is a circle that must not come nearer to a wall, or to the
-circle of a thing, than their radii allow. A move that would end in one, or lead through one (steps
-here are longer than MiniWorld's), is not made at all. What is seen is decided by casting a ray
-through each cell of a coarse picture: a thing is in view if some of them hit it first. No simulator
-is needed for either.
+Collisions are those of MiniWorld: the agent is a circle that must not come nearer to a wall, or to
+the circle of an object, than their radii. A move that would end in one, or pass through one (steps
+are longer than MiniWorld's), is not made. Visibility is computed with a ray through each cell of a
+coarse image: an object is visible if some rays hit it first. Neither needs a simulator.
 """
 
 import functools
@@ -39,23 +38,23 @@ ACTIONS = (
 """VAGEN's names, in its order."""
 
 BEARINGS = {"moveahead": 0, "moveright": 90, "moveback": 180, "moveleft": 270}
-"""Where a move leads, in degrees clockwise from where the agent looks."""
+"""Direction of each move, in degrees clockwise from the agent's heading."""
 TURNS = {"rotateright": QUARTER, "rotateleft": -QUARTER}
 TILT = 30
 TILTS = {"lookup": -TILT, "lookdown": TILT}
 HORIZONS = (-30, 60)
-"""Steepest looks up and down, in degrees below the horizon, as AI2-THOR has them."""
+"""Limits of tilting, in degrees below the horizon, as in AI2-THOR."""
 
 RAYS = 48
-"""Rays along each side of the picture."""
+"""Number of rays along each side of the image."""
 SEEN_RAYS = 4
-"""Rays that must hit a thing for it to be in view: about a six-hundredth of the picture."""
+"""Minimum number of rays that hit a visible object: about a six-hundredth of the image."""
 
 _STRIDE = 0.25
-"""Metres between the points of a move that must be free: no wall or thing fits between them."""
+"""Distance between checked points of a move in metres; walls and objects are wider."""
 _WALL = 0.01
 _STEP_X, _STEP_Z = (0, 1, 0, -1), (1, 0, -1, 0)
-"""Eastward and northward part of a step at 0, 90, 180 and 270 degrees."""
+"""East and north components of a step at 0, 90, 180 and 270 degrees."""
 
 
 Corner = tuple[float, float, float]
@@ -64,34 +63,34 @@ Corner = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """Where the agent stands and looks."""
+    """Position and direction of the agent."""
 
     x: float
     z: float
     rotation: int
     """Degrees clockwise from north: a multiple of 90."""
     horizon: int = 0
-    """Degrees that it looks below the horizon: a multiple of 30."""
+    """Degrees of the view below the horizon: a multiple of 30."""
 
 
 class World:
-    """A plan as space: collisions and sight."""
+    """A plan as space: collisions and visibility."""
 
     def __init__(self, plan: Plan, field_of_view: float = 100.0) -> None:
-        """Prepares a plan; `field_of_view` is the angle of the picture's side, in degrees."""
+        """Prepares a plan; `field_of_view` is the angle of the image's side, in degrees."""
         self.plan = plan
         self.field_of_view = field_of_view
         self._walls = wall_segments(plan)
         self._circles = [(thing.x, thing.z, thing.spec.radius) for thing in plan.things]
 
     def is_free(self, x: float, z: float) -> bool:
-        """Whether the agent can stand there."""
+        """Whether the agent can be there."""
         if any(math.hypot(x - a, z - b) < AGENT_RADIUS + radius for a, b, radius in self._circles):
             return False
         return all(_distance(x, z, wall) >= AGENT_RADIUS for wall in self._walls)
 
     def after(self, pose: Pose, action: str, step: float) -> Pose:
-        """The pose after an action: the same one where it is held back."""
+        """The pose after an action, unchanged if it is blocked."""
         if action in TURNS:
             return replace(pose, rotation=(pose.rotation + TURNS[action]) % 360)
         if action in TILTS:
@@ -109,7 +108,7 @@ class World:
 
     @functools.cached_property
     def _boxes(self) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-        """Low and high corners of all boxes, [boxes, 2, 3], and the thing of each (-1 a wall)."""
+        """Low and high corners of all boxes, [boxes, 2, 3], and the object of each (-1: wall)."""
         corners = [(low, high) for thing in self.plan.things for low, high, _ in boxes_of(thing)]
         owners = [i for i, thing in enumerate(self.plan.things) for _ in thing.spec.parts]
         for low, high in _door_walls(self.plan):
@@ -118,15 +117,16 @@ class World:
         return np.array(corners), np.array(owners)
 
     def hits(self, pose: Pose) -> NDArray[np.intp]:
-        """What each ray of the picture hits first.
+        """The first hit of each ray of the image.
 
         Returns:
-            Index of the thing, or -1 for a wall, floor or ceiling: [RAYS, RAYS], the top row first.
+            Index of the object, or -1 for a wall, floor or ceiling: [RAYS, RAYS], the top row
+            first.
         """
         rays, sides = _rays(pose.rotation, pose.horizon, self.field_of_view)
         boxes, owners = self._boxes
         boxes = boxes - np.array((pose.x, CAMERA_HEIGHT, pose.z))
-        # A box whose farthest corner is outside of one side of the picture is not in it.
+        # A box is outside the image if its farthest corner is outside one of the image's sides.
         farthest = np.where(sides[:, None] > 0, boxes[:, 1], boxes[:, 0])  # [sides, boxes, 3]
         inside = (np.einsum("sbx,sx->sb", farthest, sides) > 0).all(0)
         if not inside.any():
@@ -146,14 +146,14 @@ class World:
         return np.where(missed, -1, owners[first]).reshape(RAYS, RAYS)
 
     def in_view(self, pose: Pose) -> frozenset[int]:
-        """Indices of the things that are seen from a pose."""
+        """Indices of the objects that are visible from a pose."""
         hits = self.hits(pose)
         counts = np.bincount(hits[hits >= 0], minlength=len(self.plan.things))
         return frozenset(np.flatnonzero(counts >= SEEN_RAYS).tolist())
 
 
 def boxes_of(thing: Thing) -> list[tuple[Corner, Corner, str]]:
-    """The parts of a thing in the room: low corner, high corner (x, y, z) and colour of each."""
+    """The boxes of an object in the room: low corner, high corner (x, y, z) and colour of each."""
     quarter = thing.angle // QUARTER
     front_x, front_z = _STEP_X[quarter], _STEP_Z[quarter]
     boxes = []
@@ -191,7 +191,7 @@ def _with_door(
 
 
 def _door_walls(plan: Plan) -> list[tuple[Corner, Corner]]:
-    """The wall with the door as boxes: two beside it and one above."""
+    """The wall with the door as boxes: two beside the door and one above."""
     door = plan.door
     if door is None:
         return []
@@ -205,7 +205,7 @@ def _door_walls(plan: Plan) -> list[tuple[Corner, Corner]]:
 
 
 def _distance(x: float, z: float, wall: tuple[float, float, float, float]) -> float:
-    """From a point to a segment that runs along x or along z."""
+    """Distance of a point from a segment along x or z."""
     x0, z0, x1, z1 = wall
     return math.hypot(x - min(max(x, x0), x1), z - min(max(z, z0), z1))
 
@@ -214,11 +214,11 @@ def _distance(x: float, z: float, wall: tuple[float, float, float, float]) -> fl
 def _rays(
     rotation: int, horizon: int, field_of_view: float
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Directions through the cells of the picture, and its four sides.
+    """Directions through the cells of the image, and its four sides.
 
     Returns:
-        Rays (x, y, z), row by row from the top, [RAYS * RAYS, 3]; and of each side of the pyramid
-        that the picture covers a normal that points into it, [4, 3].
+        Rays (x, y, z), row by row from the top, [RAYS * RAYS, 3]; and inward normals of the
+            four sides of the view's pyramid, [4, 3].
     """
     half = math.tan(math.radians(field_of_view / 2))
     offsets = ((np.arange(RAYS) + 0.5) / RAYS * 2 - 1) * half

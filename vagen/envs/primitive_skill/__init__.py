@@ -1,1 +1,1 @@
-"""PrimitiveSkill: a robot gripper arranges things on a table by pick, place and push."""
+"""PrimitiveSkill: a robot gripper arranges objects on a table by pick, place and push."""

@@ -1,4 +1,4 @@
-"""Pictures of the table in MuJoCo: one graphics context per thread, size and task, shared."""
+"""Renders the table with MuJoCo: one graphics context per thread, size and task."""
 
 import atexit
 import threading
@@ -14,13 +14,13 @@ _local = threading.local()
 
 
 class Camera:
-    """Draws tables of one task; a graphics context belongs to the thread that made it."""
+    """Renders tables of one task; a graphics context belongs to its thread."""
 
     def __init__(self, task: Task, size: int) -> None:
         """Opens a graphics context.
 
         Raises:
-            RuntimeError: there is none to be had here; the message says what is missing.
+            RuntimeError: There is none; the message says what is missing.
         """
         self._mujoco = load_mujoco()
         try:
@@ -40,7 +40,7 @@ class Camera:
         atexit.register(self._renderer.close)
 
     def picture(self, model: Any, data: Any) -> NDArray[np.uint8]:
-        """A table of MuJoCo's `MjModel` and `MjData` as it is, uint8 [size, size, 3]."""
+        """Renders MuJoCo's `MjModel` and `MjData`, uint8 [size, size, 3]."""
         self._mujoco.mjv_updateScene(
             model, data, self._options, self._perturbation, self._camera,
             self._mujoco.mjtCatBit.mjCAT_ALL, self._renderer.scene,

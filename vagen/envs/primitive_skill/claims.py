@@ -1,4 +1,4 @@
-"""What PrimitiveSkill's state texts claim: where things are in millimetres, and what is held."""
+"""Claims about PrimitiveSkill: positions of objects in millimetres, and the held object."""
 
 import json
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ Thing = Literal[
 ]
 NOTHING = "nothing"
 WITHIN, WITHIN_HEIGHT = 7, 10
-"""Millimetres that a stated x or y, and a stated z, may be off."""
+"""Tolerance of x and y, and of z, in millimetres."""
 
 
 class At(Claim):
-    """Where the middle of a thing is, in millimetres."""
+    """Centre of an object in millimetres."""
 
     phrase = "{thing} at ({x}, {y}, {z})"
     subject = ("thing",)
@@ -26,7 +26,7 @@ class At(Claim):
     z: int
 
     def agreement(self, true: Claim) -> float:
-        """Whether it is there within the tolerance."""
+        """Whether it is within the tolerance."""
         assert isinstance(true, At)
         aside = max(abs(self.x - true.x), abs(self.y - true.y))
         is_near = aside <= WITHIN and abs(self.z - true.z) <= WITHIN_HEIGHT
@@ -38,7 +38,7 @@ class At(Claim):
 
 
 class Held(Claim):
-    """What the gripper holds."""
+    """The object in the gripper."""
 
     phrase = "{thing} held"
     thing: Thing
@@ -48,7 +48,7 @@ CLAIMS = (At, Held)
 
 
 def truth(state: State) -> list[Claim]:
-    """Every thing's place, and what is held if anything is."""
+    """Positions of all objects, and the held one, if any."""
     claims: list[Claim] = [
         At.model_validate({"thing": name, "x": x, "y": y, "z": z})
         for name, (x, y, z) in state["objects"].items()
@@ -57,12 +57,12 @@ def truth(state: State) -> list[Claim]:
 
 
 def record(state: State) -> str:
-    """The same as JSON: `{"red cube": [-70, -40, 20], ..., "held": "nothing"}`."""
+    """The claims as JSON: `{"red cube": [-70, -40, 20], ..., "held": "nothing"}`."""
     return json.dumps({**state["objects"], "held": state["held"] or NOTHING})
 
 
 def read(text: str) -> list[Claim] | None:
-    """The claims of sentences, or of `record`."""
+    """Parses sentences or `record`."""
     found = read_object(text)
     if found is None:
         return read_claims(text, CLAIMS)
@@ -75,6 +75,6 @@ def read(text: str) -> list[Claim] | None:
 
 
 def score(said: Sequence[Claim], true: Sequence[Claim]) -> float:
-    """As `score_claims`; nothing for more places than there are things."""
+    """`score_claims`, but 0 for more positions than objects."""
     count, things = (sum(isinstance(claim, At) for claim in claims) for claims in (said, true))
     return score_claims(said, true) if count <= things else 0.0

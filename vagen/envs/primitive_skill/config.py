@@ -18,23 +18,23 @@ class PrimitiveSkillConfig(EnvConfig):
     }
 
     task: Task = "AlignTwoCube"
-    """What is to be done."""
+    """The task."""
     backend: Literal["mujoco", "maniskill"] = "mujoco"
-    """The simulator: MuJoCo with a gripper on a gantry, or ManiSkill 3 with a Panda arm (an extra;
-    it has no drawer)."""
+    """The simulator: MuJoCo with a gantry gripper, or ManiSkill 3 with a Panda arm (an extra,
+    without drawer)."""
     vision_only: bool = False
-    """Whether coordinates are left out of observations that hold a picture."""
+    """Whether observations with an image omit coordinates."""
     decoys: Annotated[int, Field(ge=0, le=16), DIGEST_EXEMPT] = 0
-    """Places beside those of things in observations that hold a picture, where nothing is: which
-    ones are of things, and of which, only the picture says. 0 is VAGEN's list."""
+    """Number of empty positions listed among those of objects in observations with an image; only
+    the image shows which positions belong to which objects. 0 lists objects as in VAGEN."""
     image_size: int = Field(300, ge=64, le=1024)
-    """Side of the picture in pixels."""
+    """Side of the image in pixels."""
     max_actions_per_step: PositiveInt = 2
-    """Most primitives in one response; a further one is invalid."""
+    """Maximum primitives in one response; a further one is invalid."""
     action_sep: str = "|"
-    """Stands between two primitives of an answer."""
+    """Separator of the primitives in an answer."""
     max_steps: PositiveInt = 10
-    """Primitives after which the episode is truncated."""
+    """Number of primitives after which the episode is truncated."""
 
     @model_validator(mode="after")
     def _has_its_things(self) -> "PrimitiveSkillConfig":
@@ -47,8 +47,8 @@ class PrimitiveSkillConfig(EnvConfig):
 
     @property
     def success_includes_stages(self) -> bool:
-        """Whether a success brings what was paid up to its value, as the 2025 release scores it.
+        """Whether success raises the total reward to its value, as in the 2025 release.
 
-        Otherwise it is paid beside the stages.
+        Otherwise it is added to the reward of stages.
         """
         return self.reward == "vagen-legacy"

@@ -32,33 +32,33 @@ class SkillTable(Protocol):
     """A simulated table. All lengths are millimetres in the frame of `primitives`."""
 
     def load(self, level: SkillLevel) -> None:
-        """Puts everything where `level` has it, at rest."""
+        """Sets up `level`, at rest."""
         ...
 
     def execute(self, action: Primitive) -> None:
-        """Carries out a primitive and waits until everything is at rest."""
+        """Executes a primitive and waits until everything is at rest."""
         ...
 
     @property
     def held(self) -> str | None:
-        """What the fingers hold."""
+        """The object in the gripper."""
         ...
 
     @property
     def gripper(self) -> list[int]:
-        """Middle between the finger tips."""
+        """Midpoint between the finger tips."""
         ...
 
     def positions(self) -> dict[str, list[int]]:
-        """Middles of all things, with the drawer if there is one."""
+        """Centres of all objects, and of the drawer if there is one."""
         ...
 
     def picture(self) -> NDArray[np.uint8]:
-        """The table as it is, uint8 [size, size, 3]."""
+        """The current table, uint8 [size, size, 3]."""
         ...
 
     def close(self) -> None:
-        """Gives back what the simulator holds."""
+        """Releases the simulator."""
         ...
 
 
@@ -88,35 +88,35 @@ class PrimitiveSkillEnv(TurnEnv):
         split: str = "train",
         render_mode: Literal["rgb_array"] | None = None,
     ) -> None:
-        """Creates the environment; the simulator is made at the first reset."""
+        """Creates the environment; the simulator is created at the first reset."""
         super().__init__(env_config, split=split, render_mode=render_mode)
         self._table: SkillTable | None = None
         self._paid = 0.0
 
     @classmethod
     def sample_level(cls, config: PrimitiveSkillConfig, seed: int, split: Split) -> SkillLevel:
-        """The level that `reset(seed=seed)` loads in this split."""
+        """The level of `reset(seed=seed)` in this split."""
         return sample_level(config.task, seed, split)
 
     @classmethod
     def truth(cls, state: State, config: PrimitiveSkillConfig) -> list[Claim]:
-        """Every thing's place, and what is held if anything is."""
+        """Positions of all objects, and the held one, if any."""
         return claims.truth(state)
 
     @classmethod
     def read_claims(cls, text: str, config: PrimitiveSkillConfig) -> list[Claim] | None:
-        """The claims of sentences or of the structured notation."""
+        """Parses sentences or the structured notation."""
         return claims.read(text)
 
     @classmethod
     def score_claims(
         cls, said: Sequence[Claim], true: Sequence[Claim], config: PrimitiveSkillConfig
     ) -> float:
-        """Precision and recall; nothing for more places than there are things."""
+        """Precision and recall; 0 for more positions than objects."""
         return claims.score(said, true)
 
     def close(self) -> None:
-        """Gives back what the simulator holds."""
+        """Releases the simulator."""
         if self._table is not None:
             self._table.close()
             self._table = None
@@ -146,13 +146,13 @@ class PrimitiveSkillEnv(TurnEnv):
         assert primitive is not None and self._table is not None
         self._table.execute(primitive)
         state = self._read_state()
-        # What was paid once is not paid again when it is undone and done anew.
+        # A stage that is undone and repeated is not rewarded again.
         gain = max(self._worth(state) - self._paid, 0.0)
         self._paid += gain
         return self._rewards["step"] + gain, tasks.is_solved(state)
 
     def _worth(self, state: State) -> float:
-        """Reward for what a state has reached, whenever it was reached."""
+        """Total reward of a state, independent of the path to it."""
         stage, success = self._rewards["stage"], self._rewards["success"]
         if not tasks.is_solved(state):
             return stage * tasks.stages(state)
@@ -177,7 +177,7 @@ class PrimitiveSkillEnv(TurnEnv):
 
     @classmethod
     def distance(cls, state: State) -> float | None:
-        """Primitives that the task still takes."""
+        """Minimum number of primitives to success."""
         return tasks.primitives_left(state)
 
     def _plan(self, count: int) -> list[str]:
@@ -193,7 +193,7 @@ class PrimitiveSkillEnv(TurnEnv):
     def _reason(self, actions: list[str]) -> str:
         return " then ".join(actions)
 
-    # How it looks, and its texts.
+    # Images and texts.
 
     def picture(self) -> NDArray[np.uint8]:
         """The table from the front, uint8 [size, size, 3]."""
@@ -201,7 +201,7 @@ class PrimitiveSkillEnv(TurnEnv):
         return self._table.picture()
 
     def text_view(self) -> str:
-        """Every thing with its coordinates."""
+        """All objects with their coordinates."""
         return write_claims(claims.truth(self._state))
 
     def _shown(self) -> tuple[str, tuple[NDArray[np.uint8], ...]]:

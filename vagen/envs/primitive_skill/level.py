@@ -1,4 +1,4 @@
-"""Levels: which things lie where at the start, drawn from a seed without any simulator."""
+"""Draws levels, the initial positions of objects, from a seed without a simulator."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,24 +23,24 @@ COLOURS: dict[str, tuple[float, float, float]] = {
     "yellow": (0.95, 0.8, 0.1),
     "purple": (0.6, 0.15, 0.75),
 }
-"""Colours of cubes by name, in RGB."""
+"""RGB colours of cubes by name."""
 
 CUBES = {"AlignTwoCube": 2, "PlaceTwoCube": 2, "StackThreeCube": 3, "PutAppleInDrawer": 0}
 DECOY_APART = 45
-"""Least millimetres along x or y between a decoy and any other listed place."""
+"""Minimum distance along x or y between a decoy and other listed positions, in millimetres."""
 MOST_YAW = 15
-"""Most degrees that a cube is turned at the start."""
+"""Maximum initial rotation of a cube in degrees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A thing on the table."""
+    """An object on the table."""
 
     name: str
     x: int
     y: int
     yaw: int = 0
-    """Degrees about the vertical."""
+    """Rotation about the vertical in degrees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class SkillLevel:
 
     task: Task
     things: tuple[Thing, ...]
-    """By role, as the task names them."""
+    """Objects by role in the task."""
     order: tuple[str, ...]
-    """Names in the order in which observations list them: says nothing of the roles."""
+    """Order of names in observations, independent of the roles."""
     drawer: tuple[int, int] | None
-    """x and y of the tray's middle."""
+    """x and y of the tray's centre."""
     level_hash: str
 
 
@@ -61,7 +61,7 @@ def sample_level(task: Task, seed: int, split: Split) -> SkillLevel:
     """The level of a seed in a split.
 
     Raises:
-        LevelError: if many candidates do not fit, which a released version never does.
+        LevelError: None of many candidates fits; this never happens with released tasks.
     """
     rng = Random(f"PrimitiveSkill {task} {seed}")
     draw = _draw_apple if task == "PutAppleInDrawer" else _draw_cubes
@@ -80,10 +80,10 @@ def sample_level(task: Task, seed: int, split: Split) -> SkillLevel:
 
 
 def listed(level: SkillLevel, count: int) -> list[str | Point]:
-    """What observations list: things, among them `count` places like theirs where nothing is.
+    """Objects to list in observations, with `count` additional empty positions.
 
-    Those are where such things could be, apart from all others by more than a picture leaves in
-    doubt; where there is no room there are fewer.
+    These are possible positions of such objects, clearly separate from all others; there are fewer
+    if there is no space.
     """
     rng = Random(f"PrimitiveSkill decoys {level.level_hash}")
     taken = [(thing.x, thing.y) for thing in level.things]
@@ -103,7 +103,7 @@ def listed(level: SkillLevel, count: int) -> list[str | Point]:
 
 
 def _draw_decoy(rng: Random, level: SkillLevel) -> Point | None:
-    """A place where one of the level's things could have been; None if it could not."""
+    """A possible position of one of the level's objects; None if it does not fit."""
     drawer = level.drawer
     if drawer is None:
         spot = (_between(rng, -90, 140), _between(rng, -175, 175))
@@ -157,12 +157,12 @@ def _all_clear(places: list[tuple[int, int]]) -> bool:
 
 
 def _fits_align(places: list[tuple[int, int]]) -> bool:
-    """Both have a way to go, and straight ways to the line do not meet."""
+    """Whether both must move, and straight paths to the line do not cross."""
     return all(abs(x) >= 35 for x, _ in places) and abs(places[0][1] - places[1][1]) >= 85
 
 
 def _fits_place(places: list[tuple[int, int]]) -> bool:
-    """Neither is near a target."""
+    """Whether neither is near a target."""
     return _all_clear(places) and all(
         are_clear(place, target) and abs(place[0] - target[0]) + abs(place[1] - target[1]) > 90
         for place in places

@@ -1,8 +1,8 @@
-"""The table in ManiSkill 3: a Panda arm on SAPIEN's physics, drawn by Vulkan.
+"""The table in ManiSkill 3: a Panda arm with SAPIEN's physics, rendered by Vulkan.
 
-The same levels, frame, workspace and camera as in MuJoCo, for the tasks whose things ManiSkill has
-without a download: those with cubes. `mani_skill` is an extra, and drawing needs a Vulkan driver
-(on a CPU: Mesa's lavapipe, 24.3 or newer, named by `VK_ICD_FILENAMES`).
+Has the same levels, frame, workspace and camera as MuJoCo, for the tasks with cubes, which
+ManiSkill has without a download. `mani_skill` is an extra, and rendering needs a Vulkan driver (on
+a CPU: Mesa's lavapipe, 24.3 or newer, named by `VK_ICD_FILENAMES`).
 """
 
 import importlib
@@ -17,35 +17,35 @@ from vagen.envs.primitive_skill.primitives import CUBE, LIFT, Point, Primitive
 from vagen.envs.primitive_skill.tasks import TARGET_RADIUS, TARGETS, Task
 
 BASE = 0.615
-"""Metres from the middle of the table back to the arm's base."""
+"""Distance of the arm's base from the table's centre in metres."""
 REST: Point = (-100, 0, 220)
-"""Where the arm waits with nothing in its hand."""
+"""Rest position of the empty arm."""
 CAMERA, LOOKS_AT, FIELD_OF_VIEW = (0.66, 0.0, 0.58), (0.0, 0.0, 0.0697), math.radians(37)
 STRIDE = 20.0
-"""Millimetres from one set point to the next, at 20 Hz."""
+"""Distance between set points in millimetres, at 20 Hz."""
 NEAR = 3.0
-"""Millimetres from a set point at which it is reached."""
+"""Tolerance for reaching a set point in millimetres."""
 OPEN, CLOSED = 1.0, -1.0
 MOST_WAITING, GRIP_STEPS = 12, 8
 PARKED = 2.0
-"""Metres aside where cubes wait that a level does not have."""
+"""Offset in metres where cubes that a level does not use are kept."""
 
 
 class ManiSkillTable:
-    """One table: loads levels, carries out primitives, says where things are."""
+    """One table: loads levels, executes primitives, reports positions."""
 
     def __init__(self, task: Task, size: int) -> None:
-        """Opens a scene for pictures of `size` pixels.
+        """Opens a scene for images of `size` pixels.
 
         Raises:
-            ModuleNotFoundError: ManiSkill is not installed; the message says how to get it.
+            ModuleNotFoundError: ManiSkill is not installed; the message says how to install it.
         """
         self._env: Any = _environment(task, size)
         self._level: SkillLevel | None = None
         self._grip, self._target = OPEN, np.array(REST, float)
 
     def load(self, level: SkillLevel) -> None:
-        """Puts everything where `level` has it, at rest."""
+        """Sets up `level`, at rest."""
         sapien: Any = importlib.import_module("sapien")
         self._level = level
         self._env.reset(seed=0)
@@ -68,7 +68,7 @@ class ManiSkillTable:
         self._move(REST)
 
     def execute(self, action: Primitive) -> None:
-        """Carries out a primitive and waits until everything is at rest."""
+        """Executes a primitive and waits until everything is at rest."""
         x, y, _ = action.start
         held = self.held
         if action.kind == "pick" or (action.kind == "place" and held is not None):
@@ -91,7 +91,7 @@ class ManiSkillTable:
 
     @property
     def held(self) -> str | None:
-        """What the fingers hold."""
+        """The object in the gripper."""
         agent = self._env.unwrapped.agent
         for name in self._names():
             if bool(agent.is_grasping(self._env.unwrapped.cubes[name])[0]):
@@ -100,11 +100,11 @@ class ManiSkillTable:
 
     @property
     def gripper(self) -> list[int]:
-        """Middle between the finger tips, in mm."""
+        """Midpoint between the finger tips, in mm."""
         return [round(value) for value in self._tip().tolist()]
 
     def positions(self) -> dict[str, list[int]]:
-        """Middles of all things in mm, by role."""
+        """Centres of all objects in mm, by role."""
         cubes = self._env.unwrapped.cubes
         return {
             name: [round(1000 * value) for value in cubes[name].pose.p[0].tolist()]
@@ -112,7 +112,7 @@ class ManiSkillTable:
         }
 
     def picture(self) -> NDArray[np.uint8]:
-        """The table as it is, uint8 [size, size, 3]."""
+        """The current table, uint8 [size, size, 3]."""
         return np.ascontiguousarray(self._env.render()[0].cpu().numpy()[..., :3])
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class ManiSkillTable:
                 self._step()
 
     def _move(self, point: tuple[float, float, float]) -> None:
-        """Moves the hand on a straight line, fingers down, and waits for it to arrive."""
+        """Moves the hand in a straight line, fingers down, and waits for its arrival."""
         end = np.array(point, float)
         start, way = self._target, end - self._target
         count = max(math.ceil(float(np.linalg.norm(way)) / STRIDE), 1)
@@ -166,7 +166,7 @@ def _environment(task: Task, size: int) -> Any:
     torch: Any = importlib.import_module("torch")
 
     class TableEnv(base):
-        """The scene; its own observations and rewards are not used."""
+        """The scene; its observations and rewards are not used."""
 
         SUPPORTED_ROBOTS = ("panda",)
 
@@ -207,7 +207,7 @@ def _environment(task: Task, size: int) -> Any:
             self.table_scene.initialize(env_idx)
 
         def evaluate(self) -> dict[str, Any]:
-            """Nothing: tasks are judged by the environment's own truth."""
+            """Empty: the environment judges tasks by the true state."""
             return {}
 
         def _get_obs_extra(self, info: Any) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _environment(task: Task, size: int) -> Any:
 
 
 def _marks(task: Task) -> list[tuple[str, list[float], list[float]]]:
-    """Name, position and half sizes of what is drawn on the table."""
+    """Name, position and half sizes of marks on the table."""
     if task == "AlignTwoCube":
         return [("line", [0.0, 0.0, 0.0004], [0.003, 0.22, 0.0004])]
     if task == "PlaceTwoCube":

@@ -1,8 +1,8 @@
-"""What the gripper can do: three primitives in whole millimetres, and what each should lead to.
+"""The gripper's three primitives in whole millimetres, and their nominal effects.
 
-The frame is that of the table: x towards the camera, y to the right of the picture, z up, in
-millimetres; the table's surface is z = 0. A state is the environment's ground truth; what an
-action *should* lead to (`nominal`) follows from geometry alone, without a simulator.
+The frame is the table's: x towards the camera, y to the right of the image, z up, in millimetres;
+the table's surface is z = 0. States are the environment's true states; nominal effects follow from
+geometry without a simulator.
 """
 
 import copy
@@ -20,39 +20,39 @@ WORKSPACE: tuple[tuple[int, int], tuple[int, int], tuple[int, int]] = (
     (-200, 200),
     (10, 200),
 )
-"""Least and greatest x, y, z that the gripper is sent to; what lies outside is clipped."""
+"""Minimum and maximum x, y, z of the gripper; other values are clipped."""
 
 CUBE = 40
 """Side of a cube."""
 APPLE = 48
 """Height and width of the apple."""
 HOME: Point = (-150, 0, 225)
-"""Where the gripper waits with nothing in it: behind the workspace, out of the camera's way."""
+"""Rest position of the empty gripper: behind the workspace, out of view."""
 LIFT = 200
-"""Height at which the gripper carries."""
+"""Height at which the gripper carries objects."""
 FINGER = 9
 """Half the fingers' width along x; closed, they are about as deep along y."""
 OPENING = 38
-"""From the gripper's middle to the inner face of an open finger, along y."""
+"""From the gripper's centre to the inner face of an open finger, along y."""
 PALM_REACH = 14
-"""How far from its middle, along x, a thing can be gripped."""
+"""Maximum distance from its centre, along x, at which an object can be gripped."""
 
 DRAWER_HALF = 50
-"""From the tray's middle to its inner front, along x."""
+"""From the tray's centre to its inner front, along x."""
 DRAWER_FRONT = 62
-"""From the tray's middle to the outer face of its front, along x."""
+"""From the tray's centre to the outer face of its front, along x."""
 DRAWER_WIDTH = 70
 """Half the width of the drawer's front."""
 DRAWER_CLOSED = -110
-"""x of the tray's middle with the drawer closed."""
+"""x of the tray's centre with the drawer closed."""
 DRAWER_TRAVEL = 105
-"""How far the drawer opens."""
+"""Maximum opening of the drawer."""
 CABINET_TOP = 104
 """Height of the cabinet."""
 TRAY_FLOOR = 10
 """Height of the tray's inner floor."""
 TRAY_REST = TRAY_FLOOR + APPLE // 2
-"""Height of an apple's middle in the tray; the drawer's own z."""
+"""Height of an apple's centre in the tray; the drawer's z."""
 
 _ACTION = re.compile(r"(pick|place|push)\s*\(([^()]*)\)", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?[0-9]{1,5}")
@@ -64,7 +64,7 @@ class Primitive(NamedTuple):
     kind: PrimitiveName
     start: Point
     end: Point | None = None
-    """Where a push ends."""
+    """End of a push."""
 
     def __str__(self) -> str:
         numbers = (*self.start, *(self.end or ()))
@@ -72,9 +72,9 @@ class Primitive(NamedTuple):
 
 
 def read_primitive(text: str) -> Primitive | None:
-    """The primitive that `text` writes, clipped to the workspace; None if it is none.
+    """Parses a primitive, clipped to the workspace; None if invalid.
 
-    Coordinates are whole numbers, optionally signed; spaces and case do not matter.
+    Coordinates are integers, optionally signed; spaces and case are ignored.
     """
     match = _ACTION.fullmatch(text.strip())
     if match is None:
@@ -90,7 +90,7 @@ def read_primitive(text: str) -> Primitive | None:
 
 
 def nominal(state: State, action: Primitive) -> State:
-    """The state after `action` if all goes as geometry says; `state` is not changed."""
+    """The nominal state after `action`; does not change `state`."""
     after = copy.deepcopy(state)
     if action.kind == "pick":
         _nominal_pick(after, action.start)
@@ -105,7 +105,7 @@ def nominal(state: State, action: Primitive) -> State:
 
 
 def resting_on(state: State, name: str) -> str | None:
-    """What lies on the thing `name`; None if nothing does."""
+    """The object on top of `name`; None if there is none."""
     x, y, z = state["objects"][name]
     reach = CUBE * 3 // 4
     for other, (ox, oy, oz) in state["objects"].items():
@@ -131,7 +131,7 @@ def height_below(state: State, x: float, y: float, without: str) -> int:
 
 
 def half_height(name: str) -> int:
-    """From the middle of a thing to its bottom."""
+    """Distance from the centre of an object to its bottom."""
     return (APPLE if name == "apple" else CUBE) // 2
 
 
@@ -151,7 +151,7 @@ def _nominal_pick(state: State, point: Point) -> None:
         if name == "drawer" or abs(place[2] - z) > reach:
             continue
         if abs(place[0] - x) <= PALM_REACH and abs(place[1] - y) < OPENING - reach:
-            # The fingers close from both sides along y, which brings it to their middle.
+            # The fingers close along y, which centres the object between them.
             state["objects"][name] = [place[0], y, LIFT + place[2] - z]
             state["held"] = name
             state["gripper"] = [x, y, LIFT]
@@ -207,7 +207,7 @@ def _nominal_push(state: State, start: Point, end: Point) -> None:
 
 
 def _push_drawer(state: State, start: Point, end: Point) -> bool:
-    """Pushes the drawer in, with what lies in it; whether the push met its front."""
+    """Pushes the drawer in, with its content; returns whether the push met its front."""
     drawer = state["objects"]["drawer"]
     front = drawer[0] + DRAWER_FRONT + FINGER
     in_reach = abs(start[1] - drawer[1]) < DRAWER_WIDTH and start[2] < TRAY_FLOOR + DRAWER_WIDTH

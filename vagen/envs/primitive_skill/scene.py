@@ -1,8 +1,8 @@
-"""The scene in MuJoCo, from its XML: table, gripper, and the things of a task. Lengths are metres.
+"""The MuJoCo scene as XML: table, gripper, and the objects of a task. Lengths are metres.
 
-The gripper hangs on three slides (x, y, z) with position servos of limited force, like a gantry;
-its two fingers close along y. The drawer runs along x in a cabinet. Nothing is fixed to the
-gripper: it holds a thing by friction or not at all.
+The gripper is a gantry on three slides (x, y, z) with position servos of limited force; its two
+fingers close along y. The drawer slides along x in a cabinet. The gripper holds objects by friction
+only.
 """
 
 import ctypes
@@ -59,7 +59,7 @@ _FENCE = "".join(
     f'rgba="0 0 0 0" friction=".1 .01 .001"/>'
     for x, y in ((1, 0), (-1, 0), (0, 1), (0, -1))
 )
-"""Nobody sees it; nothing that is struck leaves the table."""
+"""Invisible walls that keep objects on the table."""
 
 _GRIPPER = f"""
 <body name="gripper" pos="0 0 0" gravcomp="1">
@@ -100,8 +100,8 @@ def scene_xml(task: Task, size: int) -> str:
     """The scene of a task, as MJCF.
 
     Args:
-        task: Decides the things: bodies `thing0`, `thing1`, ... by role, and `drawer`.
-        size: Side of the picture in pixels.
+        task: Determines the objects: bodies `thing0`, `thing1`, ... by role, and `drawer`.
+        size: Side of the image in pixels.
     """
     things = "".join(_cube(index) for index in range(CUBES[task]))
     extra = ""
@@ -114,7 +114,7 @@ def scene_xml(task: Task, size: int) -> str:
 
 
 def _marks(task: Task) -> str:
-    """What is drawn on the table: the line or the targets that the task speaks of."""
+    """Marks on the table: the line or the targets of the task."""
     if task == "AlignTwoCube":
         return (
             '<geom class="look" type="box" pos="0 0 .0004" size=".003 .22 .0004" '
@@ -138,7 +138,7 @@ def _cube(index: int) -> str:
 
 
 def _apple() -> str:
-    """An apple that is round to the eye and stands like a real one, on its flat bottom."""
+    """An apple that looks round but has a flat bottom."""
     half = APPLE / 2000
     return f"""
 <body name="thing0"><freejoint/>
@@ -153,7 +153,7 @@ def _apple() -> str:
 
 
 def _drawer() -> str:
-    """A cabinet with a drawer: body `cabinet`, whose y a level sets, and slide `drawer`."""
+    """A cabinet with a drawer: body `cabinet`, whose y depends on the level, and slide `drawer`."""
     middle = DRAWER_CLOSED / 1000
     panel, wood = 'rgba=".62 .45 .28 1"', 'rgba=".78 .6 .4 1"'
     return f"""
@@ -184,10 +184,10 @@ _DRAWER_EXTRA = (
 
 
 def load_mujoco() -> ModuleType:
-    """MuJoCo, set up to render without a display.
+    """Imports MuJoCo, set up to render without a display.
 
     Raises:
-        ModuleNotFoundError: it is not installed; the message says how to get it.
+        ModuleNotFoundError: It is not installed; the message says how to install it.
     """
     if sys.platform == "linux" and not os.environ.get("MUJOCO_GL"):
         os.environ["MUJOCO_GL"] = _graphics()
@@ -201,7 +201,7 @@ def load_mujoco() -> ModuleType:
 
 
 def _graphics() -> str:
-    """What MuJoCo can draw with here; text mode needs nothing, and MuJoCo must load without it."""
+    """MuJoCo's available graphics backend; empty if there is none, as text mode needs none."""
     for name, library in (("egl", "libEGL.so.1"), ("osmesa", "libOSMesa.so.8")):
         with suppress(OSError):
             ctypes.CDLL(library)
@@ -211,5 +211,5 @@ def _graphics() -> str:
 
 @functools.lru_cache(maxsize=16)
 def load_model(task: Task, size: int) -> Any:
-    """The compiled scene of a task, for pictures of `size` pixels; to be copied, not changed."""
+    """The compiled scene of a task, for images of `size` pixels; copy it before changes."""
     return load_mujoco().MjModel.from_xml_string(scene_xml(task, size))

@@ -1,4 +1,4 @@
-"""The table in MuJoCo: a scripted controller drives the gripper, physics does the rest."""
+"""The table in MuJoCo: a scripted controller drives the gripper in simulated physics."""
 
 import copy
 import math
@@ -25,22 +25,22 @@ from vagen.envs.primitive_skill.scene import load_model, load_mujoco
 from vagen.envs.primitive_skill.tasks import Task
 
 CARRY_SPEED, PUSH_SPEED = 0.5, 0.2
-"""Metres per second, at most."""
+"""Maximum speed in metres per second."""
 CONTROL_STEPS = 3
 """Physics steps between two set points of the controller."""
 STALLED = 0.006
-"""Metres that the gripper may lag behind its set point before it is held to be stopped."""
+"""Distance in metres behind its set point at which the gripper counts as blocked."""
 CLOSING_STEPS, OPENING_STEPS = 45, 30
 SETTLE_STEPS, MOST_SETTLE_STEPS = 12, 250
 AT_REST = 0.004
-"""Metres per second (or ten radians) below which a thing is at rest."""
+"""Speed in metres per second (or tens of radians per second) below which an object is at rest."""
 
 
 class Table:
-    """One table: loads levels, carries out primitives, says where things are."""
+    """One table: loads levels, executes primitives, reports positions."""
 
     def __init__(self, task: Task, size: int) -> None:
-        """Prepares the table of a task, for pictures of `size` pixels."""
+        """Prepares the table of a task, for images of `size` pixels."""
         self._mujoco = load_mujoco()
         self._task: Task = task
         self._size = size
@@ -54,7 +54,7 @@ class Table:
         self._held: str | None = None
 
     def load(self, level: SkillLevel) -> None:
-        """Puts everything where `level` has it, at rest."""
+        """Sets up `level`, at rest."""
         mujoco, model, data = self._mujoco, self.model, self.data
         mujoco.mj_resetData(model, data)
         self.names = tuple(thing.name for thing in level.things)
@@ -78,7 +78,7 @@ class Table:
         mujoco.mj_forward(model, data)
 
     def execute(self, action: Primitive) -> None:
-        """Carries out a primitive and waits until everything is at rest."""
+        """Executes a primitive and waits until everything is at rest."""
         if action.kind == "pick":
             self._pick(action.start)
         elif action.kind == "place":
@@ -90,16 +90,16 @@ class Table:
 
     @property
     def held(self) -> str | None:
-        """What the fingers hold."""
+        """The object in the gripper."""
         return self._held
 
     @property
     def gripper(self) -> list[int]:
-        """Middle between the finger tips, in mm."""
+        """Midpoint between the finger tips, in mm."""
         return [round(1000 * self.data.qpos[address]) for address in self._address[:3]]
 
     def positions(self) -> dict[str, list[int]]:
-        """Middles of all things in mm, by role, with the drawer if there is one."""
+        """Centres of all objects in mm, by role, and of the drawer if there is one."""
         places = {
             name: [round(1000 * value) for value in self.data.body(f"thing{index}").xpos]
             for index, name in enumerate(self.names)
@@ -110,11 +110,11 @@ class Table:
         return places
 
     def picture(self) -> NDArray[np.uint8]:
-        """The table as it is, uint8 [size, size, 3]."""
+        """The current table, uint8 [size, size, 3]."""
         return camera(self._task, self._size).picture(self.model, self.data)
 
     def close(self) -> None:
-        """Nothing is to be given back: the graphics context is the thread's."""
+        """Does nothing: the graphics context belongs to the thread."""
 
     # Primitives.
 
@@ -153,13 +153,13 @@ class Table:
         self._retreat()
 
     def _retreat(self) -> None:
-        """Leaves the things to themselves, if nothing is held."""
+        """Returns to the rest position if nothing is held."""
         if self._held is None:
             self._rise(self._above(self.gripper)[2])
             self._jump(HOME)
 
     def _above(self, point: Sequence[int]) -> Point:
-        """The nearest place above `point` from which the gripper, open, meets nothing."""
+        """The nearest position above `point` where the open gripper touches nothing."""
         x, y, z = point
         height = 0.0 if self.names != ("apple",) else CABINET_TOP
         for index in range(len(self.names)):
@@ -171,7 +171,7 @@ class Table:
     # The controller.
 
     def _jump(self, point: Point, width: int = 0) -> None:
-        """Puts the empty gripper above the things in no time: on its way it would meet nothing."""
+        """Moves the empty gripper above the objects instantly, as its way there is free."""
         self._grip(width / 1000)
         for index, value in enumerate(point):
             self.data.ctrl[index] = value / 1000
@@ -191,7 +191,7 @@ class Table:
         self._move((1000 * x, 1000 * y, height))
 
     def _move(self, point: tuple[float, float, float], speed: float = CARRY_SPEED) -> None:
-        """Moves on a straight line, at rest at both ends; stops where something stands in the way.
+        """Moves in a straight line, starting and ending at rest; stops at obstacles.
 
         The set point then stays where the gripper stopped.
         """
@@ -221,14 +221,14 @@ class Table:
         self._mujoco.mj_step(self.model, self.data, count)
 
     def _settle(self) -> None:
-        """Lets physics go on until nothing moves."""
+        """Runs physics until nothing moves."""
         for _ in range(0, MOST_SETTLE_STEPS, SETTLE_STEPS):
             self._steps(SETTLE_STEPS)
             if np.abs(self.data.qvel).max() < AT_REST:
                 return
 
     def _between_fingers(self) -> str | None:
-        """The thing that both fingers touch."""
+        """The object that both fingers touch."""
         touched: dict[int, set[int]] = {}
         geoms, bodies = self.data.contact.geom, self.model.geom_bodyid
         for one, other in geoms:

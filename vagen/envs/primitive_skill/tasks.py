@@ -1,7 +1,7 @@
-"""The four tasks: what is asked, when it is done, its stages, and how to do it.
+"""The four tasks: instructions, success, stages, and plans.
 
-Everything here reads ground truth (a state) and nothing else: the same tests serve the rewards,
-the expert, its predictions and the potential.
+All functions read only the true state, so that the rewards, the expert, its predictions and the
+potential use the same tests.
 """
 
 from collections.abc import Iterator
@@ -31,22 +31,22 @@ Task = Literal["AlignTwoCube", "PlaceTwoCube", "StackThreeCube", "PutAppleInDraw
 TASKS: tuple[Task, ...] = get_args(Task)
 
 ALIGNED = 10
-"""Most |x| of an aligned cube."""
+"""Maximum |x| of an aligned cube."""
 TARGETS: tuple[tuple[int, int], tuple[int, int]] = ((80, -100), (80, 100))
 """Left and right target of PlaceTwoCube."""
 TARGET_RADIUS = 50
 CLOSED_WITHIN = 8
-"""How far open a drawer may be and count as closed."""
+"""Maximum opening of a drawer that counts as closed."""
 CLEAR_X, CLEAR_Y = 50, 80
-"""Middles of two things are this far apart in x or in y where an open gripper must fit."""
+"""Minimum distance of two centres in x or in y for an open gripper to fit."""
 
 
 def instruction(task: Task, names: list[str]) -> str:
-    """What is asked, in words.
+    """Instruction of a task.
 
     Args:
         task: The task.
-        names: The things by role: both cubes; left and right one; bottom, middle and top; apple.
+        names: Objects by role: both cubes; left and right; bottom, middle and top; apple.
     """
     match task:
         case "AlignTwoCube":
@@ -67,7 +67,7 @@ def instruction(task: Task, names: list[str]) -> str:
 
 
 def subgoals(state: State) -> list[bool]:
-    """Which parts of the task are done, in the order in which they are usually done."""
+    """Whether each part of the task is done, in the usual order."""
     task, names, held = state["task"], state["goal"], state["held"]
     places = state["objects"]
     if task == "AlignTwoCube":
@@ -92,7 +92,7 @@ def is_solved(state: State) -> bool:
 
 
 def stages(state: State) -> int:
-    """Stages reached: one for each thing gripped that is to be moved, one for each part done."""
+    """Number of stages reached: one per gripped object that must move, one per part done."""
     done = subgoals(state)
     gripped = 0
     if state["task"] == "PutAppleInDrawer":
@@ -103,7 +103,7 @@ def stages(state: State) -> int:
 
 
 def primitives_left(state: State) -> float:
-    """Primitives that the task still takes, 0 if it is done."""
+    """Minimum number of remaining primitives, 0 if the task is done."""
     done, held = subgoals(state), state["held"]
     if state["task"] == "PutAppleInDrawer":
         return float((0 if done[0] else 1 if held == "apple" else 2) + (not done[1]))
@@ -112,12 +112,12 @@ def primitives_left(state: State) -> float:
         if not is_done:
             left += 1 if held == name else 2
     if held is not None and left == 2 * done.count(False):
-        left += 1  # what is held is to be put down first
+        left += 1  # the held object must be put down first
     return left
 
 
 def plan(state: State, count: int) -> Iterator[Primitive]:
-    """Up to `count` primitives that lead on to success, each after the nominal one before."""
+    """Up to `count` primitives towards success, each after the previous one's nominal effect."""
     for _ in range(count):
         if is_solved(state):
             return
@@ -127,7 +127,7 @@ def plan(state: State, count: int) -> Iterator[Primitive]:
 
 
 def are_clear(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether an open gripper can take the thing at `one` without touching that at `other`."""
+    """Whether an open gripper can take the object at `one` without touching that at `other`."""
     return abs(one[0] - other[0]) >= CLEAR_X or abs(one[1] - other[1]) >= CLEAR_Y
 
 
@@ -143,7 +143,7 @@ def _next(state: State) -> Primitive:
 
 
 def _movers(state: State) -> list[str]:
-    """The thing that each part of the task moves."""
+    """The object that each part of the task moves."""
     return state["goal"][1:] if state["task"] == "StackThreeCube" else state["goal"]
 
 
@@ -155,7 +155,7 @@ def _pick(state: State, name: str) -> Primitive:
 
 
 def _put(state: State, name: str) -> Primitive:
-    """Puts down what is held where it belongs, or out of the way."""
+    """Puts the held object at its destination, or out of the way."""
     spots = [spot for spot in _spots(state, name) if _is_free(state, name, spot)]
     x, y = spots[0] if spots else next(_spots(state, name))
     place, gripper = state["objects"][name], state["gripper"]
@@ -169,7 +169,7 @@ def _put(state: State, name: str) -> Primitive:
 
 
 def _spots(state: State, name: str) -> Iterator[tuple[int, int]]:
-    """Where a thing may be put, best first; the first is where it belongs."""
+    """Possible destinations of an object, best first."""
     task, names, places = state["task"], state["goal"], state["objects"]
     here = places[name]
     if task == "AlignTwoCube":
@@ -190,7 +190,7 @@ def _spots(state: State, name: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_free(state: State, name: str, spot: tuple[int, int]) -> bool:
-    """Whether the gripper can put a thing there: upon what is there, and clear of the rest."""
+    """Whether the gripper can put an object there, on top of others but clear of the rest."""
     return all(
         are_clear(spot, (x, y)) or max(abs(x - spot[0]), abs(y - spot[1])) < CUBE // 2
         for other, (x, y, _) in state["objects"].items()

@@ -1,4 +1,4 @@
-"""What state texts of Sokoban claim."""
+"""Claims about Sokoban."""
 
 from collections.abc import Sequence
 
@@ -7,14 +7,14 @@ from vagen.envs.grid_claims import Place, Player, Spot, score_places
 
 
 class Box(Place):
-    """Where a box is from the player."""
+    """Position of a box relative to the player."""
 
     phrase = "box is {vertical} and {horizontal}"
     subject, several = None, True
 
 
 class Target(Place):
-    """Where a target is from the player."""
+    """Position of a target relative to the player."""
 
     phrase = "target is {vertical} and {horizontal}"
     subject, several = None, True
@@ -48,5 +48,5 @@ DRAWN: dict[str, tuple[type[Spot], ...]] = {
 
 
 def score(said: Sequence[Claim], true: Sequence[Claim]) -> float:
-    """Half the F1 of the boxes and half that of the targets; half right is wrong."""
+    """Mean F1 of boxes and targets, without credit for one correct axis."""
     return score_places(said, true, (Box, Target, BoxAt, TargetAt), halves=False)

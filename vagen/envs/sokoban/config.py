@@ -17,20 +17,20 @@ class SokobanConfig(GridConfig):
     }
 
     dim_room: tuple[int, int] = (6, 6)
-    """Rows and columns, the border of walls included."""
+    """Rows and columns, including the border of walls."""
     num_boxes: PositiveInt = 1
-    """Boxes, and as many targets."""
+    """Number of boxes, and of targets."""
     wall_density: float = Field(0.2, ge=0.0, le=0.6)
     """Probability of a cell inside the border to be a wall."""
     min_solution_length: PositiveInt = 1
-    """Least number of moves of the best solution."""
+    """Minimum number of moves of the shortest solution."""
     max_solution_length: PositiveInt | None = None
-    """Greatest number of moves of the best solution; null is no bound."""
+    """Maximum number of moves of the shortest solution; null for no limit."""
     search_budget: Annotated[PositiveInt, Served(at_most=100_000)] = 10_000
-    """Most box arrangements examined for one level; more finds longer levels of many boxes, and
+    """Maximum box arrangements examined per level; more finds longer levels with many boxes, and
     solves harder levels of a file."""
     level_file: Annotated[str | None, Served()] = None
-    """Levels in Boxoban's text format instead of generated ones; their own size and boxes hold."""
+    """Levels in Boxoban's text format instead of generated ones; with their own size and boxes."""
 
     @field_validator("dim_room")
     @classmethod
@@ -59,7 +59,7 @@ class SokobanConfig(GridConfig):
 
     @property
     def picture_side(self) -> int:
-        """Longer side of the picture in pixels."""
+        """Longer side of the image in pixels."""
         return max(self.dim_room) * self.tile_size
 
     def positions(self, state: State) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class SokobanEnv(GridEnv):
 
     @classmethod
     def sample_level(cls, config: SokobanConfig, seed: int, split: Split) -> SokobanLevel:
-        """The level that `reset(seed=seed)` loads in this split."""
+        """The level of `reset(seed=seed)` in this split."""
         if config.level_file is None:
             return generate(config, seed, split)
         levels = open_level_file(config.level_file)
@@ -55,7 +55,7 @@ class SokobanEnv(GridEnv):
 
     @classmethod
     def difficulty(cls, level: SokobanLevel) -> tuple[float, ...]:
-        """Moves of a best solution, and boxes; of levels of a file boxes alone."""
+        """Moves of a shortest solution, and boxes; only boxes for levels of a file."""
         boxes = level.boxes.bit_count()
         return (boxes,) if level.optimal_length is None else (level.optimal_length, boxes)
 
@@ -94,7 +94,7 @@ class SokobanEnv(GridEnv):
 
     @classmethod
     def distance(cls, state: State) -> float | None:
-        """Moves of a best solution (of some solution if the search for a best one is too long).
+        """Moves of a shortest solution (of any solution if the search would be too long).
 
         None if there is none, or none was found.
         """
@@ -112,10 +112,10 @@ class SokobanEnv(GridEnv):
         return [ACTIONS[action] for action in self._best_moves()[:count]]
 
     def _best_moves(self) -> list[int]:
-        """A solution from here: of fewest moves, or any if the search budget is too small for one.
+        """A solution from here: a shortest one, or any one if the search budget is too small.
 
-        Where nothing helps any more, a walk that is possible. Every state on a solution keeps to
-        it, so that following the expert ends.
+        If success is impossible, a possible walk. All states on a solution reuse it, so that
+        following the expert terminates.
         """
         game = self._game
         here = (game.boxes, game.player)
@@ -175,12 +175,12 @@ class SokobanEnv(GridEnv):
     def score_claims(
         cls, said: Sequence[Claim], true: Sequence[Claim], config: SokobanConfig
     ) -> float:
-        """Half the F1 of the boxes and half that of the targets; half right is wrong."""
+        """Mean F1 of boxes and targets, without credit for one correct axis."""
         return score(said, true)
 
     @classmethod
     def symbol_legend(cls) -> str:
-        """What each symbol stands for."""
+        """Meaning of each symbol."""
         return "P player, _ floor, # wall, O target, X box, √ box on a target, S player on a target"
 
     def _rules(self) -> str:
@@ -255,7 +255,7 @@ SEARCH_BUDGET = 10_000
 
 @functools.lru_cache(maxsize=4096)
 def _solution_length(room: Room, boxes: Cells, player: Cell) -> float | None:
-    """Moves to the end; the states of an iteration are asked for more than once."""
+    """Moves to success, cached, since states of an iteration are queried repeatedly."""
     if boxes == room.targets:
         return 0.0
     for weight in (1, GREEDY_WEIGHT):

@@ -1,4 +1,4 @@
-"""Sokoban itself: levels and moves."""
+"""The game of Sokoban: levels and moves."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -11,12 +11,12 @@ ACTIONS = tuple(DIRECTIONS)
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Walls and targets: what stays the same. The outermost cells are walls."""
+    """Walls and targets, the constant part of a level. The outermost cells are walls."""
 
     rows: int
     columns: int
     floor: Cells
-    """Cells that are not walls, targets included; all connected."""
+    """Cells that are not walls, including targets; all connected."""
     targets: Cells
 
     @property
@@ -43,7 +43,7 @@ class SokobanLevel:
     boxes: Cells
     player: Cell
     optimal_length: int | None
-    """Moves of a best solution; None if unknown (levels of a file)."""
+    """Moves of a shortest solution; None if unknown (levels of a file)."""
     level_hash: str
 
     @classmethod
@@ -59,7 +59,7 @@ def shift(cells: Cells, offset: int) -> Cells:
 
 
 def flood(start: Cells, free: Cells, columns: int) -> Cells:
-    """Every cell of `free` that can be walked to from `start`; no free cell may be on the edge."""
+    """All cells of `free` reachable from `start`; no free cell may be on the edge."""
     reached = start
     while True:
         grown = reached | reached << 1 | reached >> 1 | reached << columns | reached >> columns
@@ -86,11 +86,11 @@ class Sokoban:
 
     @property
     def boxes_on_target(self) -> int:
-        """How many boxes are on a target."""
+        """Number of boxes on a target."""
         return (self.boxes & self.room.targets).bit_count()
 
     def move(self, action: int) -> None:
-        """Walks or pushes by an index of `ACTIONS`; nothing happens if the way is blocked."""
+        """Walks or pushes by an index of `ACTIONS`; does nothing if the way is blocked."""
         offset = self._offsets[action]
         ahead = self.player + offset
         if not self.room.floor >> ahead & 1:

@@ -1,9 +1,8 @@
-"""Levels by backward search from the solved states of a random room.
+"""Generates levels by backward search from the solved states of a random room.
 
-A state is a set of boxes and a player. Undoing a move either walks the player to a free
-neighbouring cell, or walks it backwards while it pulls the box in front of it along. Undoing moves
-in breadth-first order from every state with all boxes on targets reaches each state after the
-number of moves of its best solution.
+A state is a set of boxes and a player. Undoing a move walks the player to a free neighbouring cell,
+or walks it backwards while it pulls the box in front of it. Breadth-first search from all solved
+states reaches each state after the number of moves of its shortest solution.
 """
 
 import functools
@@ -16,11 +15,11 @@ from vagen.envs.sokoban.config import SokobanConfig
 from vagen.envs.sokoban.game import Room, SokobanLevel, flood
 
 Layer = dict[Cells, Cells]
-"""States by their boxes: the set of the player's cells."""
+"""States by boxes: the set of the player's cells."""
 
 
 def draw_room(rng: Random, config: SokobanConfig) -> Room | None:
-    """A random connected room with targets, or None if too few cells are connected."""
+    """A random connected room with targets; None if too few cells are connected."""
     rows, columns = config.dim_room
     density, draw = config.wall_density, rng.random
     floor = sum([bit for bit in _interior(rows, columns) if draw() >= density])
@@ -37,22 +36,22 @@ def draw_room(rng: Random, config: SokobanConfig) -> Room | None:
 
 @functools.cache
 def _interior(rows: int, columns: int) -> list[Cells]:
-    """Each cell that is not on the edge, as a set of its own."""
+    """Cells that are not on the edge, each as a set."""
     inside = itertools.product(range(1, rows - 1), range(1, columns - 1))
     return [1 << row * columns + column for row, column in inside]
 
 
 def backward_layers(room: Room, *, depth: int | None, budget: int) -> list[Layer]:
-    """States by the length of their best solution.
+    """States by the length of their shortest solution.
 
     Args:
-        room: walls and targets.
-        depth: longest solution of interest; None for all.
-        budget: box arrangements to examine at most. If it runs out, the last layer is incomplete;
-            the length of each state found is exact all the same.
+        room: Walls and targets.
+        depth: Maximum length of a solution; None for all.
+        budget: Maximum number of box arrangements to examine. If it is exhausted, the last layer is
+            incomplete, but lengths are still exact.
 
     Returns:
-        Element `n` holds states whose best solution takes `n` moves.
+        Element `n` has states whose shortest solution has `n` moves.
     """
     floor, columns, offsets = room.floor, room.columns, room.offsets
     unseen: Layer = {room.targets: 0}
@@ -108,7 +107,7 @@ def _pullers(free: Cells, boxes: Cells, columns: int) -> Cells:
 
 
 def draw_state(rng: Random, layer: Layer) -> tuple[Cells, Cell]:
-    """A uniform state of a layer: boxes and player."""
+    """A random state of a layer: boxes and player."""
     index = draw_index(rng, sum([players.bit_count() for players in layer.values()]))
     for boxes, players in layer.items():
         count = players.bit_count()
@@ -121,11 +120,11 @@ def draw_state(rng: Random, layer: Layer) -> tuple[Cells, Cell]:
 def generate(config: SokobanConfig, seed: int, split: Split) -> SokobanLevel:
     """The level of a seed in a split.
 
-    The room alone decides the split: no room of one split occurs in another. The length of the
-    best solution is uniform over those that the room offers within the bounds.
+    The room alone decides the split, so splits share no room. The length of the shortest solution
+    is uniform over those that the room offers within the limits.
 
     Raises:
-        LevelError: if none of many rooms offers a level.
+        LevelError: None of many rooms offers a level.
     """
     rng = Random(seed)
     least, most = config.min_solution_length, config.max_solution_length

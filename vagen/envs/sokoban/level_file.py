@@ -1,10 +1,9 @@
-"""Levels from a file of text, as Boxoban and Sokoban's players write them (xsb, sok).
+"""Reads levels from a text file in the formats of Boxoban and Sokoban's players (xsb, sok).
 
-A line with a wall that holds nothing but symbols is a row of a level: `#` wall, blank, `-` or `_`
-floor, `.` or `o` target, `$` or `b` box, `*` or `B` box on a target, `@` or `p` player, `+` or `P`
-player on a target. A number repeats what follows it, `|` ends a row (`4#|#@$.#`). Every other line,
-empty or a title, an author, a comment, a solution, stands between levels and says nothing; nor
-does a single row.
+A line with a wall and only symbols is a row of a level: `#` wall, blank, `-` or `_` floor, `.` or
+`o` target, `$` or `b` box, `*` or `B` box on a target, `@` or `p` player, `+` or `P` player on a
+target. A number repeats the next symbol, `|` ends a row (`4#|#@$.#`). Other lines (empty, title,
+author, comment, solution) separate levels and are ignored, as are single rows.
 """
 
 import functools
@@ -23,19 +22,19 @@ _ROWS = re.compile(r"[-_#@+$*.obBpP \d|()]*")
 _GROUP = re.compile(r"(\d{1,3})\(([^()\d]*)\)")
 _RUN = re.compile(r"(\d{1,3})([^()\d|])")
 _LONGEST = 10_000
-"""Most characters of a line when it is written out."""
+"""Maximum characters of an expanded line."""
 GREEDY_WEIGHT = 3
 
 
 class LevelFile:
-    """The levels of a file by split; each is checked to be solvable when it is first used."""
+    """The levels of a file by split; each is checked to be solvable on first use."""
 
     def __init__(self, path: Path) -> None:
         """Reads and checks the file.
 
         Raises:
-            LevelError: if the file cannot be read or a level in it is malformed; the message names
-                the file and the level.
+            LevelError: The file cannot be read or a level is malformed; the message names the file
+                and the level.
         """
         self.path = path
         try:
@@ -44,7 +43,7 @@ class LevelFile:
             raise LevelError(f"level file {path} cannot be read: {error}") from error
         if b"\0" in content:
             raise LevelError(f"level file {path} cannot be read: it is no text")
-        # Names of authors are in many encodings; levels are the same in all of them.
+        # Authors' names have various encodings, but levels are the same in all of them.
         blocks = _blocks(content.decode("utf-8-sig", "replace").splitlines(), f"level file {path}")
         if not blocks:
             raise LevelError(f"level file {path} holds no level")
@@ -69,11 +68,11 @@ class LevelFile:
         return len(self._levels)
 
     def level(self, seed: int, split: Split, *, budget: int) -> SokobanLevel:
-        """The level of a seed: successive seeds go round the split's levels.
+        """The level of a seed, modulo the number of the split's levels.
 
         Raises:
-            LevelError: if the split has no level, or this level has no solution or none was found
-                by expanding `budget` states.
+            LevelError: The split has no level, or this level has no solution, or none was found
+                within `budget` states.
         """
         members = self._members[split]
         if not members:
@@ -89,10 +88,10 @@ class LevelFile:
 
 
 def open_level_file(path: str) -> LevelFile:
-    """The file's levels, read once as long as the file does not change.
+    """The file's levels, cached until the file changes.
 
     Raises:
-        LevelError: if the file is missing or malformed.
+        LevelError: The file is missing or malformed.
     """
     try:
         status = os.stat(path)
@@ -107,10 +106,10 @@ def _read(path: str, modified: int, size: int) -> LevelFile:
 
 
 def _blocks(lines: list[str], where: str) -> list[tuple[int, list[str]]]:
-    """Levels as rows of `# .$*@+`, each with the number of its first line.
+    """Levels as rows of `# .$*@+`, each with its first line's number.
 
     Raises:
-        LevelError: if a row of a level holds another character.
+        LevelError: A row of a level has another character.
     """
     blocks: list[tuple[int, list[str]]] = []
     inside = False
@@ -139,7 +138,7 @@ def _blocks(lines: list[str], where: str) -> list[tuple[int, list[str]]]:
 
 
 def _rows(line: str) -> list[str]:
-    """The rows that a line holds, written out; none if it is no part of a level."""
+    """Expands a line to rows; empty if it is not part of a level."""
     in_runs = any(character.isdigit() for character in line)
     if "#" not in line or not _ROWS.fullmatch(line) or (in_runs and " " in line.strip()):
         return []
@@ -154,7 +153,7 @@ def _rows(line: str) -> list[str]:
 
 
 def _parse(block: list[str], rows: int, columns: int, where: str) -> SokobanLevel:
-    """A level on a grid of the file's common size; all but the player's room becomes walls."""
+    """A level on a grid of the file's maximum size; walls outside the player's room."""
     symbols = {(r, c): symbol for r, line in enumerate(block) for c, symbol in enumerate(line)}
     players = [cell for cell, symbol in symbols.items() if symbol in "@+"]
     boxes = {cell for cell, symbol in symbols.items() if symbol in "$*"}
@@ -177,7 +176,7 @@ def _parse(block: list[str], rows: int, columns: int, where: str) -> SokobanLeve
             todo += [(row + down, column + right) for down, right in DIRECTIONS.values()]
     if boxes - floor != targets - floor:
         raise LevelError(f"{where}: a box or target is outside the player's room")
-    boxes, targets = boxes & floor, targets & floor  # solved ones outside are ornaments
+    boxes, targets = boxes & floor, targets & floor  # solved boxes outside are decoration
 
     def cells(positions: set[tuple[int, int]]) -> Cells:
         return sum(1 << row * columns + column for row, column in positions)

@@ -8,14 +8,14 @@ from vagen.envs.sokoban.game import Room, shift
 
 
 class SearchLimitReached(Exception):
-    """The search ended before it could tell."""
+    """The search budget was exhausted."""
 
 
 @functools.lru_cache(maxsize=256)
 def push_distances(room: Room) -> list[int]:
-    """Fewest pushes that bring a lone box from each cell to some target; -1 where none does.
+    """Minimum pushes of a single box from each cell to some target; -1 if impossible.
 
-    The player is taken to get everywhere, so this is a lower bound.
+    Assumes that the player can reach every cell, so this is a lower bound.
     """
     distances = [-1] * (room.rows * room.columns)
     queue = cells_of(room.targets)
@@ -34,17 +34,17 @@ def solve(room: Room, boxes: Cells, player: Cell, *, budget: int, weight: int = 
     """Moves that put every box on a target, as indices of `ACTIONS`.
 
     Args:
-        room: walls and targets.
-        boxes: cells of the boxes, as many as targets.
-        player: cell of the player.
-        budget: states to expand at most.
-        weight: 1 gives a solution of the fewest moves; more gives some solution sooner.
+        room: Walls and targets.
+        boxes: Cells of the boxes, as many as targets.
+        player: Cell of the player.
+        budget: Maximum number of states to expand.
+        weight: 1 gives a shortest solution; more gives some solution sooner.
 
     Returns:
         The moves; empty if there is no solution or nothing to do.
 
     Raises:
-        BudgetSpent: if no solution was found within the budget.
+        SearchLimitReached: No solution was found within the budget.
     """
     distances = push_distances(room)
     dead = sum(1 << cell for cell, distance in enumerate(distances) if distance < 0)
@@ -52,7 +52,7 @@ def solve(room: Room, boxes: Cells, player: Cell, *, budget: int, weight: int = 
         return []
     start = (boxes, player)
     cost = {start: 0}
-    # Per state: the state before the last push and the cell the player pushed from.
+    # Per state: the state before the last push and the cell that the player pushed from.
     parents: dict[tuple[Cells, Cell], tuple[tuple[Cells, Cell], Cell]] = {}
     remaining = sum(distances[box] for box in cells_of(boxes))
     queue = [(weight * remaining, 0, remaining, start)]
@@ -95,7 +95,7 @@ def _neighbours(cells: Cells, columns: int) -> Cells:
 
 
 def _jammed(room: Room, boxes: Cells, pushed: Cell) -> bool:
-    """Whether the pushed box stands in a square of walls and boxes with one of them off target."""
+    """Whether the pushed box is in a square of walls and boxes with one of them off target."""
     blocked = ~room.floor | boxes
     astray = boxes & ~room.targets
     for corner in (pushed, pushed - 1, pushed - room.columns, pushed - room.columns - 1):

@@ -1,1 +1,1 @@
-"""SVG: draw a picture that is shown as one SVG document."""
+"""SVG: reproduce an image as one SVG document."""

@@ -30,18 +30,18 @@ class SVGConfig(EnvConfig):
     max_actions_per_step: PositiveInt = 1
     """Documents in one response: always 1."""
     action_sep: str = "~~"
-    """Never used, one document is one action."""
+    """Not used, since an answer has one document."""
     side: int = Field(256, ge=32, le=512)
-    """Side of the pictures in pixels."""
+    """Side of the images in pixels."""
     difficulty: tuple[int, int] = (1, 3)
-    """Least and greatest level of the targets, from 1 to 5."""
+    """Minimum and maximum level of the targets, from 1 to 5."""
     success_score: float = Field(0.9, gt=0.0, le=1.0)
-    """Score that ends an episode as solved."""
+    """Score that solves an episode."""
     scorer: Literal["embedded", "dino", "dreamsim", "weights"] = "embedded"
-    """What compares pictures: structure, colour and edges (`embedded`), a pretrained model, or the
-    parts of `score_weights`."""
+    """Image similarity: structure, colour and edges (`embedded`), a pretrained model, or the parts
+    of `score_weights`."""
     score_weights: dict[ScorePart, float] | None = None
-    """Weight of each part, for `scorer: weights`; they are divided by their sum."""
+    """Weight of each part for `scorer: weights`; normalised by their sum."""
     dino_path: Annotated[str | None, Served()] = None
     """Model directory of DINOv2."""
     dreamsim_path: Annotated[str | None, Served()] = None

@@ -1,4 +1,4 @@
-"""SVG as an environment: a picture is shown, an answer is a document that draws it."""
+"""SVG as an environment: shows an image; an answer is a document that draws it."""
 
 import hashlib
 import json
@@ -29,8 +29,8 @@ WHITE = 255
 class SVGEnv(TurnEnv):
     """Draw the target; each answer is a new drawing, scored by how alike the two pictures are.
 
-    The agent sees the target and, after its first drawing, what it drew last. An episode ends when
-    a drawing is alike enough.
+    The agent sees the target and, after its first answer, its last drawing. An episode ends when a
+    drawing is similar enough.
     """
 
     env_name: ClassVar[str] = "SVG"
@@ -53,8 +53,8 @@ class SVGEnv(TurnEnv):
         """Creates the environment; the arguments are those of `TurnEnv`.
 
         Raises:
-            ScorerError: If the directory of a configured scorer is missing.
-            ImportError: If resvg_py or scikit-image is not installed.
+            ScorerError: The directory of a configured scorer is missing.
+            ImportError: resvg_py or scikit-image is not installed.
         """
         super().__init__(*args, **kwargs)
         config = self.config
@@ -71,7 +71,7 @@ class SVGEnv(TurnEnv):
 
     @classmethod
     def sample_level(cls, config: SVGConfig, seed: int, split: Split) -> Icon:
-        """The icon that `reset(seed=seed)` shows in this split."""
+        """The icon of `reset(seed=seed)` in this split."""
         return sample_icon(config.difficulty, seed, split)
 
     @classmethod
@@ -81,7 +81,7 @@ class SVGEnv(TurnEnv):
 
     @classmethod
     def distance(cls, state: State) -> float | None:
-        """What the drawing's score lacks of 1."""
+        """1 minus the drawing's score."""
         return 1.0 - state["score"]
 
     def _frame_size(self) -> tuple[int, int]:
@@ -101,7 +101,7 @@ class SVGEnv(TurnEnv):
     def _move(self, action: str) -> tuple[float, bool]:
         try:
             drawing = self._raster.draw(action)
-        except (UnsafeSVG, RasterError):  # within the lists, but beyond the limits of drawing
+        except (UnsafeSVG, RasterError):  # allowed, but beyond the limits of rendering
             drawing = np.full((*self._frame_size(), 3), WHITE, np.uint8)
         self._drawing, self._document = drawing, action
         self._scores, self._score = self._compare(drawing)
@@ -121,7 +121,7 @@ class SVGEnv(TurnEnv):
         weights = self._weights
         mean = sum(weight * scores[part] for part, weight in weights.items())
         mean /= sum(weights.values())
-        # Rounded: the last bits differ between processors, and states are compared.
+        # Rounded, as the last bits depend on the CPU and states are compared.
         return {part: round(scores[part], 6) for part in weights}, round(mean, 6)
 
     def _is_won(self) -> bool:
@@ -148,7 +148,7 @@ class SVGEnv(TurnEnv):
 
     def _after(self, state: State, actions: list[str]) -> State:
         document = actions[-1]
-        scores, score = dict.fromkeys(self._weights, 1.0), 1.0  # of a copy
+        scores, score = dict.fromkeys(self._weights, 1.0), 1.0  # scores of a copy
         if document != state["target"]:
             scores, score = self._compare(self._raster.draw(document))
         return {
@@ -166,7 +166,7 @@ class SVGEnv(TurnEnv):
         return drawing.copy()
 
     def text_view(self) -> str:
-        """The target's source: copying it is a task for text-only models and quick tests."""
+        """The target's source, which text-only models and quick tests can copy."""
         return self._icon.document
 
     def _shown(self) -> tuple[str, tuple[NDArray[np.uint8], ...]]:
@@ -181,11 +181,11 @@ class SVGEnv(TurnEnv):
         )
 
     def _observe(self, moves: tuple[str, ...] | None) -> Observation:
-        # The document is in the response already; what it gave is shown.
+        # The document is in the response already; only its result is shown.
         return super()._observe(("your document",) if moves else moves)
 
     def state_text(self, state: State) -> str:
-        """What the target and the drawing show, by colour and shape."""
+        """Colours and shapes of the target and the drawing."""
         target = colours_and_shapes(read_document(state["target"]))
         if self.config.layout.notation == "structured":
             return json.dumps({"target": target, "drawing": state["shapes"]})
@@ -217,7 +217,7 @@ class SVGEnv(TurnEnv):
 
 
 def _checked(text: str) -> str | None:
-    """The document, if it may be drawn."""
+    """The document if it is allowed, otherwise None."""
     try:
         read_document(text)
     except UnsafeSVG:

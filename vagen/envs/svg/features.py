@@ -1,12 +1,12 @@
-"""Scores by pretrained vision transformers that load from a local directory.
+"""Scores by pretrained vision transformers from a local directory.
 
 - `DinoScorer`: cosine of DINOv2's pooled features; the directory is a Transformers model directory
-  (`config.json`, `model.safetensors`), such as a copy of `facebook/dinov2-base`.
-- `DreamSimScorer`: 1 - DreamSim's distance (Fu et al. 2023) for its single-backbone models: the
-  backbone as a Transformers model directory and, in a folder of it, DreamSim's adapter as its
-  release has it (`dinov2_vitb14_single_lora/` or `dino_vitb16_single_lora/`, each with
-  `adapter_config.json` and `adapter_model.safetensors` or `.bin`). The adapter's low-rank update of
-  the fused `qkv` projection is added to the three projections that Transformers keeps apart.
+(`config.json`, `model.safetensors`), such as a copy of `facebook/dinov2-base`.
+- `DreamSimScorer`: 1 - DreamSim's distance (Fu et al. 2023) for its single-backbone models. The
+backbone is a Transformers model directory with a subfolder of DreamSim's released adapter
+(`dinov2_vitb14_single_lora/` or `dino_vitb16_single_lora/`, each with `adapter_config.json` and
+`adapter_model.safetensors` or `.bin`). The adapter's low-rank update of the fused `qkv` projection
+is added to the three separate projections of Transformers.
 """
 
 import functools
@@ -22,39 +22,39 @@ Picture = NDArray[np.uint8]
 """uint8 [side, side, 3]."""
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of ImageNet's channels, with which both backbones were trained."""
+"""Mean and standard deviation of ImageNet's channels, used in training of both backbones."""
 PROJECTIONS = (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))
-"""Names of the three projections of a block, in the order in which `qkv` holds them."""
+"""Names of the three projections of a block, in the order of `qkv`."""
 ADAPTERS = ("dinov2_vitb14_single_lora", "dino_vitb16_single_lora")
 """Folders of DreamSim's releases for DINOv2 and for the first DINO."""
 
 
 class ScorerError(ValueError):
-    """A scorer whose files are missing or are not what they should be."""
+    """A scorer's files are missing or invalid."""
 
 
 class FeatureScorer(Protocol):
-    """Scores how alike two pictures are, in [0, 1]."""
+    """Scores the similarity of two images, in [0, 1]."""
 
     def score(self, target: Picture, picture: Picture) -> float:
-        """1 for equal pictures."""
+        """Similarity; 1 for equal images."""
         ...
 
 
 class DinoScorer:
-    """Cosine of DINOv2's pooled features, floor 0."""
+    """Cosine of DINOv2's pooled features, at least 0."""
 
     def __init__(self, folder: Path) -> None:
         """Loads the model.
 
         Raises:
-            ScorerError: If `folder` is no model directory.
+            ScorerError: `folder` is not a model directory.
         """
         self._model = _load_backbone(folder, "DINOv2", ("dinov2", "dinov2_with_registers"))
         self._embed = functools.lru_cache(maxsize=256)(self._embed_bytes)
 
     def score(self, target: Picture, picture: Picture) -> float:
-        """Cosine of the two feature vectors, floor 0."""
+        """Cosine of the two feature vectors, at least 0."""
         one, other = (self._embed(p.tobytes(), p.shape[0]) for p in (target, picture))
         return max(float(one @ other), 0.0)
 
@@ -67,13 +67,13 @@ class DinoScorer:
 
 
 class DreamSimScorer:
-    """1 - DreamSim's distance, floor 0."""
+    """1 - DreamSim's distance, at least 0."""
 
     def __init__(self, folder: Path) -> None:
         """Loads the backbone and adds DreamSim's adapter to it.
 
         Raises:
-            ScorerError: If the backbone or the adapter is missing, or they do not fit.
+            ScorerError: The backbone or the adapter is missing, or they do not match.
         """
         self._model = _load_backbone(folder, "DreamSim's backbone", ("dinov2", "vit"))
         name = ADAPTERS[0] if self._model.config.model_type == "dinov2" else ADAPTERS[1]
@@ -86,17 +86,17 @@ class DreamSimScorer:
         self._embed = functools.lru_cache(maxsize=256)(self._embed_bytes)
 
     def score(self, target: Picture, picture: Picture) -> float:
-        """Cosine of the two embeddings, floor 0."""
+        """Cosine of the two embeddings, at least 0."""
         one, other = (self._embed(p.tobytes(), p.shape[0]) for p in (target, picture))
         return max(float(one @ other), 0.0)
 
     def _embed_bytes(self, data: bytes, side: int) -> NDArray[np.float32]:
-        """The class token after the last block, centred, of length 1."""
+        """The class token after the last block, centred and normalised."""
         import torch
 
-        resizes = self._model.config.model_type == "vit"  # DINOv2 does so unasked
+        resizes = self._model.config.model_type == "vit"  # DINOv2 does this by default
         options = {"interpolate_pos_encoding": True} if resizes else {}
-        # DreamSim reads what the last block gives, before the model's final layer norm.
+        # DreamSim uses the output of the last block before the final layer norm.
         with torch.inference_mode():
             output = self._model(
                 pixel_values=_pixels(data, side, 224),
@@ -116,7 +116,7 @@ def load_scorer(kind: str, folder: str) -> FeatureScorer:
         folder: The model directory.
 
     Raises:
-        ScorerError: If the directory is missing, or holds something else.
+        ScorerError: The directory is missing or invalid.
     """
     return {"dino": DinoScorer, "dreamsim": DreamSimScorer}[kind](Path(folder))
 
@@ -143,7 +143,7 @@ def _load_backbone(folder: Path, what: str, model_types: tuple[str, ...]) -> Any
 
 
 def _pixels(data: bytes, side: int, model_side: int) -> Any:
-    """A picture as the backbone reads it, float32 [1, 3, model_side, model_side]."""
+    """An image for the backbone, float32 [1, 3, model_side, model_side]."""
     import torch
 
     image = Image.frombytes("RGB", (side, side), data)
@@ -181,7 +181,7 @@ def _merge_adapter(model: Any, folder: Path) -> None:
 
 
 def _projections(model: Any, names: tuple[str, ...]) -> list[Any]:
-    """The layers of a name, block by block; Transformers has renamed them."""
+    """Layers with one of these names, block by block; Transformers has renamed them."""
     return [module for name, module in model.named_modules() if name.rpartition(".")[2] in names]
 
 

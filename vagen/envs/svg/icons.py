@@ -1,7 +1,7 @@
-"""A generated data set of icons with rising difficulty, from seeds.
+"""Generates icons of increasing difficulty from seeds.
 
-Level 1: one shape. 2: two or three shapes side by side. 3: several overlapping shapes, outlines
-among them. 4: paths with curves, and groups that are moved and turned. 5: as 4, with gradients.
+Level 1: one shape. 2: two or three shapes side by side. 3: several overlapping shapes, some as
+outlines. 4: paths with curves, and translated and rotated groups. 5: as 4, with gradients.
 Coordinates are multiples of `GRID` on a 256 x 256 sheet, so that an answer can be exact.
 """
 
@@ -26,7 +26,7 @@ class Icon:
     """A target."""
 
     document: str
-    """SVG."""
+    """SVG source."""
     difficulty: int
     level_hash: str
 
@@ -35,12 +35,12 @@ def sample_icon(difficulty: tuple[int, int], seed: int, split: Split) -> Icon:
     """The icon of a seed in a split.
 
     Args:
-        difficulty: Least and greatest level; each is as likely.
-        seed: Decides the icon.
-        split: Decided by a hash of the document.
+        difficulty: Minimum and maximum level, drawn uniformly.
+        seed: Seed of the icon.
+        split: Split, decided by a hash of the document.
 
     Raises:
-        LevelError: If none of many candidates is in the split.
+        LevelError: None of many candidates is in the split.
     """
     rng = Random(seed)
     least, most = difficulty
@@ -93,7 +93,7 @@ def _between(rng: Random, least: int, most: int) -> int:
 
 
 def _frame(rng: Random, level: int, place: int, count: int) -> tuple[int, int, int, int]:
-    """Where a shape stands: left, top, right, bottom. Up to level 2 the frames do not overlap."""
+    """Frame of a shape: left, top, right, bottom. Up to level 2 frames do not overlap."""
     if level == 1:
         width, height = _between(rng, 80, 200), _between(rng, 80, 200)
         left, top = _between(rng, 16, 240 - width), _between(rng, 16, 240 - height)
@@ -139,7 +139,7 @@ _SIMPLE: tuple[Callable[[Random, int, int, int, int, str], str], ...] = (
 
 
 def _blob(rng: Random, left: int, top: int, right: int, bottom: int, paint: str) -> str:
-    """A closed curve through the four sides of its frame."""
+    """A closed curve that touches the four sides of its frame."""
     x, y = (left + right) // 2, (top + bottom) // 2
     bend = _between(rng, 0, (right - left) // 3)
     return (
@@ -156,7 +156,7 @@ def _arc(_: Random, left: int, top: int, right: int, bottom: int, paint: str) ->
 
 
 def _group(rng: Random, paint: str, extent: int) -> str:
-    """A cross or a star about the origin, moved and turned."""
+    """A cross or a star at the origin, translated and rotated."""
     half = max(extent // 2 // GRID * GRID, 24)
     x, y = _between(rng, half, SHEET - half), _between(rng, half, SHEET - half)
     angle = 15 * _index(rng, 6)

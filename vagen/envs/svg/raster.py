@@ -1,4 +1,4 @@
-"""Documents to pixels, in a worker process with limits of time and memory."""
+"""Renders documents in a worker process with limits on time and memory."""
 
 import atexit
 import functools
@@ -22,27 +22,27 @@ from PIL import Image
 from vagen.envs.svg.safety import safe_document
 
 LENGTH = struct.Struct(">I")
-"""Stands before each message to and from the worker."""
+"""Header of each message to and from the worker."""
 MEMORY_BYTES = 1 << 30
-"""Address space of the worker."""
+"""Address space limit of the worker."""
 CPU_SECONDS = 2
-"""CPU time that one document may take."""
+"""CPU time limit per document."""
 WALL_SECONDS = 10.0
-"""Time that one document may take, also if the worker only waits."""
+"""Wall-clock limit per document."""
 START_SECONDS = 60.0
-"""Until a worker is ready, on however busy a machine."""
+"""Start-up timeout of a worker on a busy machine."""
 KEPT_PICTURES = 256
-"""Pictures kept by content: an episode shows its target in every turn."""
+"""Number of cached images: an episode shows its target in every turn."""
 
 
 class RasterError(ValueError):
-    """A document that could not be drawn within the limits."""
+    """A document could not be rendered within the limits."""
 
 
 class Rasteriser:
-    """Draws checked documents; a worker that dies or is too slow is replaced.
+    """Renders checked documents; replaces a worker that dies or is too slow.
 
-    Safe in threads (one document at a time) and after a fork (the child starts its own worker).
+    Thread-safe (one document at a time) and fork-safe (the child starts its own worker).
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class Rasteriser:
         """Creates a rasteriser; its worker starts with the first document.
 
         Args:
-            side: Of the pictures, pixels.
-            memory_bytes: Address space of the worker.
-            cpu_seconds: CPU time of one document.
-            wall_seconds: Time of one document by the clock.
+            side: Side of the images in pixels.
+            memory_bytes: Address space limit of the worker.
+            cpu_seconds: CPU time limit per document.
+            wall_seconds: Wall-clock limit per document.
 
         Raises:
-            ImportError: If resvg_py is not installed.
+            ImportError: resvg_py is not installed.
         """
         if importlib.util.find_spec("resvg_py") is None:
             raise ImportError("the SVG environment draws with resvg: pip install resvg_py")
         self.side = side
         self.restarts = 0
-        """Workers that had to be replaced."""
+        """Number of replaced workers."""
         self._limits = (memory_bytes, cpu_seconds, wall_seconds)
         self._worker: subprocess.Popen[bytes] | None = None
         self._owner = 0
@@ -77,14 +77,14 @@ class Rasteriser:
         atexit.register(self.close)
 
     def draw(self, text: str) -> NDArray[np.uint8]:
-        """The picture of an SVG document.
+        """Renders an SVG document.
 
         Returns:
-            uint8 [side, side, 3] on white; not to be written to.
+            uint8 [side, side, 3] on white, read-only.
 
         Raises:
-            UnsafeSVG: If the document is refused.
-            RasterError: If it could not be drawn within the limits.
+            UnsafeSVG: The document is rejected.
+            RasterError: It could not be rendered within the limits.
         """
         document = safe_document(text, self.side).encode()
         digest = hashlib.sha256(document).digest()
@@ -123,7 +123,7 @@ class Rasteriser:
         return body
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._owner != os.getpid():  # after a fork the worker is the parent's
+        if self._owner != os.getpid():  # after a fork the worker belongs to the parent
             self._worker = None
         if self._worker is None or self._worker.poll() is not None:
             memory, seconds, _ = self._limits
@@ -152,7 +152,7 @@ class Rasteriser:
 
 @functools.cache
 def rasteriser(side: int) -> Rasteriser:
-    """The rasteriser that all environments of a process share."""
+    """The rasteriser shared by all environments of a process."""
     return Rasteriser(side)
 
 

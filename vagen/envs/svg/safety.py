@@ -1,11 +1,11 @@
-"""What may be drawn: an SVG document from a model is read, checked and written anew.
+"""Parses, checks and rewrites SVG documents from a model before they are rendered.
 
-Only what is on the lists below is drawn, within limits on size, depth and work. What changes no
-drawing is left out: editors' attributes and elements, metadata, properties of text. What could
-refer to something else, run, or draw what is not on the lists is refused. What is rendered is the
-checked tree written out again, never the text that came in, so that a difference between this
-parser and the renderer's has nothing to work on. Expat reads the text with document types,
-entities and processing instructions refused where they begin.
+Only elements and attributes on the lists below are rendered, within limits on size, depth and work.
+Content that does not affect the image is dropped: editors' attributes and elements, metadata, text
+properties. Content that could refer to external data, execute, or render unlisted elements is
+rejected. The renderer gets the rewritten tree instead of the original text, so that differences
+between the parsers cannot be exploited. Expat rejects document types, entities and processing
+instructions.
 """
 
 import re
@@ -18,19 +18,19 @@ SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 XLINK_NAMESPACE = "http://www.w3.org/1999/xlink"
 
 MAX_BYTES = 32_768
-"""Most bytes of a document."""
+"""Maximum bytes of a document."""
 MAX_ELEMENTS = 400
 MAX_DEPTH = 24
 MAX_ATTRIBUTES = 30
-"""Most attributes of one element."""
+"""Maximum attributes of one element."""
 MAX_NUMBERS = 6_000
-"""Most numbers in all coordinates, paths and transforms of a document."""
+"""Maximum numbers in all coordinates, paths and transforms of a document."""
 MAX_MAGNITUDE = 100_000.0
-"""Largest absolute value of a number."""
+"""Maximum absolute value of a number."""
 MAX_WORK = 1_500
-"""Elements drawn when every reference is followed."""
+"""Maximum rendered elements after following every reference."""
 MIN_DASH = 1.0
-"""Least sum of a dash pattern: a finer one makes millions of strokes."""
+"""Minimum sum of a dash pattern, since finer ones make millions of strokes."""
 
 SHAPES = ("path", "rect", "circle", "ellipse", "line", "polyline", "polygon")
 ELEMENTS = frozenset(
@@ -40,7 +40,7 @@ ELEMENTS = frozenset(
         *("linearGradient", "radialGradient", "stop", "clipPath"),
     }
 )
-"""What a document may hold."""
+"""Allowed elements."""
 
 _TEXT = ("id", "class", "color", "fill", "stroke", "stop-color", "style", "clip-path")
 _WORDS = (
@@ -56,23 +56,23 @@ _NUMBERS = (
     *("transform", "gradientTransform"),
 )
 ATTRIBUTES = frozenset({*_TEXT, *_WORDS, *_NUMBERS, "href"})
-"""What an element may carry."""
+"""Allowed attributes."""
 _MEASURED = frozenset(_NUMBERS)
 _DRAWING = re.compile(
     r"filter|mask.*|marker.*|clip|mix-blend-mode|isolation|transform-(?:origin|box)|backdrop-filter"
     r"|required.*|systemLanguage|all"
 )
-"""Attributes and properties that change a drawing and are not supported."""
+"""Attributes and properties that affect the image and are not supported."""
 _NEUTRAL = frozenset({"", "none", "normal", "auto", "inherit", "initial", "unset"})
-"""Values with which they do not."""
+"""Values with which they have no effect."""
 _LIVELY = re.compile(r"url|import|script|expression|//|[\\@<>]", re.IGNORECASE)
-"""What no value that is left out may hold."""
+"""Substrings that are never allowed in dropped values."""
 _EDITORS = re.compile(
     r"http://(?:www\.)?(?:inkscape\.org|sodipodi\.sourceforge\.net|creativecommons\.org|purl\.org/dc"
     r"|web\.resource\.org/cc|ns\.adobe\.com|www\.w3\.org/1999/02/22-rdf)"
     r"|https?://(?:www\.)?(?:bohemiancoding\.com|sketch\.com|figma\.com|serif\.com|vectornator\.io)"
 )
-"""Namespaces whose elements draw nothing."""
+"""Namespaces of elements without effect on the image."""
 _XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -94,11 +94,11 @@ _BARE_SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)(?:px)?\s*")
 
 
 _NAMING = {"id": _NAME, "class": _PAINT, "role": _PAINT, "version": _PAINT}
-"""Attributes with any other value of which nothing is drawn, so that they are left out."""
+"""Attributes whose other values disable rendering of an element, which is dropped."""
 
 
 class UnsafeSVG(ValueError):
-    """A document that is not drawn; the message says what stands against it."""
+    """A document that must not be rendered; the message has the reason."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Element:
     children: list["Element"] = field(default_factory=list)
 
     def walk(self) -> "list[Element]":
-        """The element and everything in it, in document order."""
+        """The element and its descendants, in document order."""
         found: list[Element] = []
         open_elements: list[Element] = [self]
         while open_elements:
@@ -121,10 +121,10 @@ class Element:
 
 
 def read_document(text: str) -> Element:
-    """The checked tree of an SVG document.
+    """Parses and checks an SVG document.
 
     Raises:
-        UnsafeSVG: If it is malformed, holds what is not on the lists, or is beyond a limit.
+        UnsafeSVG: It is malformed, has unlisted content, or exceeds a limit.
     """
     try:
         data = text.strip().encode()
@@ -143,17 +143,17 @@ def read_document(text: str) -> Element:
 
 
 def safe_document(text: str, side: int) -> str:
-    """`text`, checked, as a document of `side` x `side` pixels.
+    """The checked document, resized to `side` x `side` pixels.
 
     Raises:
-        UnsafeSVG: As `read_document` does.
+        UnsafeSVG: See `read_document`.
     """
     root = read_document(text)
     return _written(root, side)
 
 
 def colours_and_shapes(root: Element) -> list[list[str]]:
-    """Colour (its fill, else its outline; `gradient` for a reference) and name of each shape."""
+    """Colour (fill, otherwise outline; `gradient` for a reference) and name of each shape."""
     found: list[list[str]] = []
 
     def visit(element: Element, fill: str, stroke: str) -> None:
@@ -171,7 +171,7 @@ def colours_and_shapes(root: Element) -> list[list[str]]:
 
 
 class _Reader:
-    """Builds the tree while expat reads, and stops at the first thing that is not allowed."""
+    """Builds the tree during parsing, and stops at the first forbidden content."""
 
     def __init__(self) -> None:
         parser = expat.ParserCreate(encoding="UTF-8", namespace_separator=" ")
@@ -187,7 +187,7 @@ class _Reader:
         self._open: list[Element] = []
         self._root: Element | None = None
         self._left_out = 0
-        """Depth inside an element that is left out."""
+        """Depth inside a dropped element."""
         self._elements = 0
         self._numbers = 0
 
@@ -245,7 +245,7 @@ class _Reader:
                 self._check(element, key, part)
                 element.attributes[key] = part
             return
-        value = " ".join(value.split())  # patterns need not run over much space
+        value = " ".join(value.split())  # keeps pattern matching fast
         if name.startswith(("data-", "aria-")):
             return
         if name not in ATTRIBUTES:
@@ -294,7 +294,7 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def _declarations(style: str) -> list[tuple[str, str]]:
-    """Properties of a `style` attribute that are drawn, each as its attribute would be."""
+    """Allowed properties of a `style` attribute, as attributes."""
     found = []
     for part in style.split(";"):
         name, _, value = (" ".join(piece.split()) for piece in part.partition(":"))
@@ -307,13 +307,13 @@ def _declarations(style: str) -> list[tuple[str, str]]:
 
 
 def _changes(name: str, value: str) -> bool:
-    """Whether what is on no list must not be left out: it draws, or refers to something."""
+    """Whether unlisted content must be rejected, since it is rendered or refers to something."""
     drawn = _DRAWING.fullmatch(name) and value.lower() not in _NEUTRAL
     return bool(drawn or _LIVELY.search(name) or _LIVELY.search(value))
 
 
 def _check_work(root: Element) -> None:
-    """Refuses references in a circle, and documents whose references multiply their size."""
+    """Rejects circular references, and documents whose references multiply their size."""
     by_id = {}
     for element in root.walk():
         by_id.setdefault(element.attributes.get("id"), element)
@@ -370,7 +370,7 @@ def _written(root: Element, side: int) -> str:
 
 
 def _sheet(attributes: dict[str, str], side: int) -> str:
-    """The view box of a drawing without one: its width and height, or pixels."""
+    """The view box of a document without one: its width and height, or pixels."""
     sizes = []
     for name in ("width", "height"):
         match = _BARE_SIZE.fullmatch(attributes.get(name, ""))

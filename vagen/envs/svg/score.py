@@ -1,7 +1,7 @@
-"""How alike two pictures are: structure, colour, and edges that may be a little off.
+"""Similarity of two images: structure, colour, and edges with a tolerance.
 
-Each part is 1 for a copy and 0 for an empty sheet, whatever the target: on a picture that is mostly
-white, an empty sheet would otherwise score high everywhere.
+Each part is 1 for a copy and 0 for an empty sheet: otherwise an empty sheet would score high for
+mostly white targets.
 """
 
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ Picture = NDArray[np.uint8]
 """uint8 [side, side, 3]."""
 
 BLUR = 4.0 / 256
-"""Standard deviation of the blur before structure and colour are compared, of the side."""
+"""Standard deviation of the blur for structure and colour, relative to the side."""
 THINNED = 64
-"""Side to which pictures are thinned for it."""
+"""Side of the downsampled images."""
 EDGE_TOLERANCE = 6.0 / 256
-"""Distance, of the side, at which a misplaced edge counts exp(-1)."""
+"""Distance, relative to the side, at which a misplaced edge counts exp(-1)."""
 EDGE_STEP = 24.0
-"""Least change of a channel between neighbours that is an edge, of 255."""
+"""Minimum change of a channel between neighbours that counts as an edge, of 255."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A picture to compare with, and what comparing needs of it."""
+    """A target image with precomputed values."""
 
     picture: Picture
     blurred: NDArray[np.float32]
-    """[side, side, 3], thinned."""
+    """[side, side, 3], downsampled."""
     edges: NDArray[np.bool_]
     edge_distance: NDArray[np.float64]
-    """Pixels to the nearest edge, [side, side]."""
+    """Distance to the nearest edge in pixels, [side, side]."""
     ink: float
     """Sum of the blurred differences from white."""
     empty_structure: float
@@ -39,7 +39,7 @@ class Target:
 
     @classmethod
     def of(cls, picture: Picture) -> "Target":
-        """Prepares a target, uint8 [side, side, 3]."""
+        """Precomputes a target, uint8 [side, side, 3]."""
         blurred = _blurred(picture)
         white = np.full_like(blurred, 255.0)
         edges = _edges(picture)
@@ -54,13 +54,13 @@ class Target:
 
 
 def compare(target: Target, picture: Picture) -> dict[str, float]:
-    """Scores of a picture: `structure`, `colour` and `edges`, each in [0, 1].
+    """Scores of an image: `structure`, `colour` and `edges`, each in [0, 1].
 
-    - structure: structural similarity (Wang et al. 2004) of the blurred pictures, of what an empty
-      sheet leaves to gain;
-    - colour: shared part of the two drawings' differences from white, after the blur;
+    - structure: structural similarity (Wang et al. 2004) of the blurred images, rescaled so that an
+      empty sheet has 0;
+    - colour: shared part of the two images' differences from white, after the blur;
     - edges: harmonic mean of precision and recall of edge pixels, each counting exp(-(d/tau)^2)
-      for its distance d from the nearest edge of the other picture.
+      for its distance d from the nearest edge of the other image.
     """
     if np.array_equal(target.picture, picture):
         return {"structure": 1.0, "colour": 1.0, "edges": 1.0}
@@ -77,13 +77,13 @@ def compare(target: Target, picture: Picture) -> dict[str, float]:
 
 
 def _blurred(picture: Picture) -> NDArray[np.float32]:
-    """The picture blurred and thinned to about 64 x 64: first by means of blocks, then the rest."""
+    """Blurs and downsamples an image to about 64 x 64: first by block means."""
     from scipy.ndimage import gaussian_filter
 
     side = picture.shape[0]
     block = max(side // THINNED, 1)
     cells = side // block
-    # Slices are added: NumPy is ten times slower where it reduces over a few numbers at a time.
+    # Slices are summed: NumPy reductions over few numbers are ten times as slow.
     rows = picture[: cells * block, : cells * block].reshape(cells, block, cells * block * 3)
     parts = rows.sum(1, dtype=np.float32).reshape(cells, cells, block, 3)
     means = sum(parts[:, :, i] for i in range(block)) / np.float32(block**2)

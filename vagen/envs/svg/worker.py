@@ -1,10 +1,10 @@
-"""The process that rasterises: reads documents on stdin, writes PNGs on stdout.
+"""The rasterising process: reads documents from stdin, writes PNGs to stdout.
 
-Run as a file, with nothing of VAGEN imported: `python worker.py SIDE MEMORY_BYTES CPU_SECONDS`.
-A message is a 4-byte length (big-endian) and so many bytes; an answer is one status byte (`1` for a
-PNG, `0` for an error text) before them, and the first answer, an empty one, says that it is ready.
-Memory is limited for good, CPU time anew for each document; the kernel kills a process that exceeds
-a limit. The process can open no file any more.
+Runs as a file without importing VAGEN: `python worker.py SIDE MEMORY_BYTES CPU_SECONDS`. A message
+is a 4-byte length (big-endian) and the content. A reply starts with a status byte (`1` for a PNG,
+`0` for an error text); an empty first reply signals that the worker is ready. The memory limit is
+permanent, the CPU time limit is reset for each document; the kernel kills a process that exceeds
+one. The process cannot open files.
 """
 
 import resource
@@ -21,8 +21,8 @@ def main() -> None:
     """Serves until stdin ends."""
     side, memory, seconds = (int(argument) for argument in sys.argv[1:4])
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    render("<svg xmlns='http://www.w3.org/2000/svg'/>", side)  # loads what is loaded lazily
-    if sys.platform != "darwin":  # its kernel refuses this limit; the clock's still holds there
+    render("<svg xmlns='http://www.w3.org/2000/svg'/>", side)  # triggers lazy loading
+    if sys.platform != "darwin":  # its kernel rejects this limit; wall-clock still applies
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -41,14 +41,14 @@ def main() -> None:
 
 
 def render(document: str, side: int) -> bytes:
-    """A document as a PNG of `side` x `side` pixels on white."""
+    """Renders a document as a PNG of `side` x `side` pixels on white."""
     return resvg_py.svg_to_bytes(
         svg_string=document, width=side, height=side, background="white", skip_system_fonts=True
     )
 
 
 def answer(stream: BinaryIO, status: bytes, body: bytes) -> None:
-    """Writes an answer."""
+    """Writes a reply."""
     stream.write(status + LENGTH.pack(len(body)) + body)
     stream.flush()
 
