@@ -122,10 +122,11 @@ eval: $(READY) ## Measure a run's model, or with ARGS="--model ..." any: RUN=run
 view: $(READY) ## Open a run's page: curves, evaluations, levels, every episode (RUN=latest)
 	@$(BIN)/vagen view $(RUN) $(ARGS)
 
-ui: $(READY) ## Open MLflow on the runs in OUTPUTS: http://127.0.0.1:5000 (PORT=...)
+ui: $(READY) ## Start MLflow on the runs in OUTPUTS, and say its address (PORT=5000)
 	@test -f $(OUTPUTS)/mlflow.db || { echo "no runs in $(OUTPUTS) yet: start with make run"; exit 2; }
 	@! (exec 3<>/dev/tcp/127.0.0.1/$(PORT)) 2>/dev/null \
 		|| { echo "port $(PORT) is in use: make ui PORT=$$(( $(PORT) + 1 ))"; exit 2; }
+	@echo "http://127.0.0.1:$(PORT)/#/experiments/1/runs?viewStateShareKey=vagen"
 	@MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false MLFLOW_DISABLE_TELEMETRY=true \
 		$(BIN)/mlflow ui --backend-store-uri sqlite:///$(abspath $(OUTPUTS))/mlflow.db --port $(PORT)
 

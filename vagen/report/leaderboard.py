@@ -14,6 +14,19 @@ from markupsafe import Markup
 from vagen.report.files import write_whole
 from vagen.report.viewer import asset, csp_hash, template
 
+_INTERVALS = {"95 %": "success", "gain 95 %": "gain"}
+"""Columns whose text stands below another's value."""
+_MEANINGS = {
+    "success": "mean over levels of the share of attempts that solved them",
+    "gain": "difference of success from the model compared with, on the levels that both played",
+    "levels needed": "levels that would show this gain in four of five evaluations (95 % level)",
+    "turns": "mean answers per episode",
+    "format": "share of answers in the layout that the prompt asks for",
+    "invalid": "share of answers with an unknown action",
+    "observation": "mean score of what the agent says it sees",
+    "prediction": "mean score of what it says will happen",
+    "failed": "episodes that their endpoint or environment ended; they do not count",
+}
 _WIDTH, _HEIGHT, _MARGIN = 520.0, 240.0, 40.0
 
 
@@ -64,7 +77,14 @@ def write_leaderboard(
 def _board(name: str, entries: Sequence[LeaderboardEntry]) -> dict[str, Any]:
     columns = [*dict.fromkeys(column for entry in entries for column in entry.cells)]
     shown = [column for column in columns if any(entry.cells.get(column) for entry in entries)]
-    return {"name": name, "columns": shown, "entries": entries, "plot": _plot(entries)}
+    return {
+        "name": name,
+        "columns": [column for column in shown if column not in _INTERVALS],
+        "entries": entries,
+        "plot": _plot(entries),
+        "below": {column: text for text, column in _INTERVALS.items()},
+        "legend": {column: _MEANINGS[column] for column in shown if column in _MEANINGS},
+    }
 
 
 def _plot(entries: Sequence[LeaderboardEntry]) -> dict[str, Any] | None:

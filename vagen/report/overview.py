@@ -28,14 +28,50 @@ class EvaluationLink:
 
 
 @dataclass(frozen=True, slots=True)
+class Headline:
+    """What the training has changed, on the levels of one split."""
+
+    split: str
+    levels: int
+    before: float
+    after: float
+    gain: float
+    ci95: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a policy played a level."""
+
+    policy: str
+    solved: bool
+    frames: Sequence[bytes]
+    """PNG, in order."""
+    answer: str
+    """To the first observation."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelPicture:
+    """A level's first frame."""
+
+    level: str
+    """Hash."""
+    png: bytes
+    """Empty where the level is shown as text."""
+
+
+@dataclass(frozen=True, slots=True)
 class Flips:
-    """Levels of a split that one policy solves and another does not, by hash."""
+    """Levels of a split that one policy solves and another does not."""
 
     split: str
     before: str
     after: str
-    gained: Sequence[str]
-    lost: Sequence[str]
+    gained: Sequence[LevelPicture]
+    lost: Sequence[LevelPicture]
+    example: Sequence[Course]
+    """One level as played before and after; the first that was gained, if any was."""
     address: str
     """Page of the later evaluation."""
     page: str
@@ -70,6 +106,7 @@ def write_overview(
     title: str,
     facts: Mapping[str, str],
     curves: Path | None,
+    headline: Headline | None,
     evaluations: Sequence[EvaluationLink],
     flips: Sequence[Flips],
     difficulties: Sequence[ByDifficulty],
@@ -83,6 +120,7 @@ def write_overview(
         title: Heading.
         facts: Names and values beside it.
         curves: A PNG file; the page holds it.
+        headline: Of the newest evaluation of a split; None before there are two.
         evaluations: In order.
         flips: Per split with two evaluations.
         difficulties: Tables.
@@ -94,7 +132,8 @@ def write_overview(
     page = template("overview.html.j2").render(
         title=title,
         facts=facts,
-        curves=base64.b64encode(curves.read_bytes()).decode("ascii") if curves else "",
+        curves=_uri(curves.read_bytes()) if curves else "",
+        headline=headline,
         evaluations=evaluations,
         flips=flips,
         difficulties=difficulties,
@@ -104,9 +143,14 @@ def write_overview(
             if m is not None
         ],
         refresh=refresh,
+        uri=_uri,
         style=Markup(style),
         style_hash=csp_hash(style),
     )
     with write_whole(path) as partial:
         partial.write_text(page, encoding="utf-8", newline="\n")
     return Path(path)
+
+
+def _uri(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")

@@ -73,7 +73,7 @@ def write_report(
             ("config", batch.config_digest[:16]),
             *((name.replace("_", " "), value) for name, value in (facts or {}).items()),
         ],
-        cards=summary_cards(batch.trajectories),
+        cards=summary_cards(batch.trajectories)[1 if moments else 0 :],  # no rate of a selection
         configs=config_rows(batch.trajectories),
         style=Markup(style),
         style_hash=csp_hash(style),

@@ -50,6 +50,8 @@ def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
             tracker.tell(Tracker.log_artifact, curves)
         if summary is not None:
             tracker.tell(Tracker.log_artifact, run.path / layout.SUMMARY)
+            gain, (low, high) = summary["paired_gain"]["gain"], summary["paired_gain"]["ci95"]
+            tracker.tell(Tracker.set_tag, "vagen.gain", f"{gain:+.3f} [{low:+.3f}, {high:+.3f}]")
         tracker.tell(Tracker.finish, status)
         tracker.close()
     if problem is not None:

@@ -1,23 +1,36 @@
 """HTML pages of a run: the overview, any batch of episodes, one level over the training."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from vagen.config.checks import trajectories_per_iteration
 from vagen.envs import distinct_levels
-from vagen.report.overview import ByDifficulty, Difficulty, EvaluationLink, Flips, write_overview
+from vagen.report.frames import fit_frames
+from vagen.report.overview import (
+    ByDifficulty,
+    Course,
+    Difficulty,
+    EvaluationLink,
+    Flips,
+    Headline,
+    LevelPicture,
+    write_overview,
+)
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.types import Trajectory
 from vagen.run import layout
 from vagen.run.reading import committed, read_results
 from vagen.run.run import Run
 from vagen.stages.finalize import write_run_curves
 from vagen.storage import MANIFEST
+from vagen.tracking import paired_bootstrap
 
+_EXAMPLE_BYTES, _THUMBNAIL_BYTES = 400_000, 8_000
+"""Of an episode's frames, of a level's frame."""
 LEVELS_SHOWN = 48
 """Maximum number of levels on a page with a slider; changed ones come first."""
 
@@ -50,6 +63,7 @@ def write_pages(run: Run, *, refresh: int | None = None) -> Path:
             "episodes in each": f"{trajectories_per_iteration(experiment)}",
         },
         curves=write_run_curves(run),
+        headline=_headline(run, results),
         evaluations=[
             EvaluationLink(
                 name,
@@ -118,18 +132,66 @@ def _flips(run: Run, split: str, results: dict[str, dict[str, Any]]) -> Flips | 
         return None
     (first, before), *_, (last, after) = results.items()
     wins = [{level for level, rate in r["by_level"].items() if rate > 0} for r in (before, after)]
-    gained, lost = sorted(wins[1] - wins[0]), sorted(wins[0] - wins[1])
-    hashes = [*(level.rpartition("/")[2] for level in chain(gained, lost, before["by_level"]))]
+    hashes = [level.rpartition("/")[2] for level in before["by_level"]]
+    gained, lost = (
+        sorted(level.rpartition("/")[2] for level in levels)
+        for levels in (wins[1] - wins[0], wins[0] - wins[1])
+    )
     page = layout.OVERVIEW.with_name(f"levels-{split}.html")
-    _write_levels(run, split, [*results], list(dict.fromkeys(hashes)), run.path / page)
+    _write_levels(run, split, [*results], [*dict.fromkeys(lost + gained + hashes)], run.path / page)
+    batches = [TrajectoryBatch.load(run.fetch(run.evaluation(name))) for name in (first, last)]
+    played = [{t.level_hash: t for t in reversed(batch.trajectories)} for batch in batches]
+    example = next((h for h in gained + hashes if all(h in each for each in played)), None)
+    courses = [
+        _course(name, each[example], batch.images)
+        for name, each, batch in zip((first, last), played, batches, strict=True)
+        if example is not None
+    ]
     return Flips(
         split,
         first,
         last,
-        *([level.rpartition("/")[2] for level in levels] for levels in (gained, lost)),
+        *(
+            [LevelPicture(h, _first_frame(played[1].get(h), batches[1].images)) for h in levels]
+            for levels in (gained, lost)
+        ),
+        example=courses,
         address=f"../{layout.EVALUATIONS}/{last}/{layout.REPORT}",
         page=page.name,
     )
+
+
+def _course(policy: str, trajectory: Trajectory, images: Mapping[str, bytes]) -> Course:
+    """How a level was played."""
+    shown = [*(image for turn in trajectory.turns for image in turn.images)]
+    frames = fit_frames({digest: images[digest] for digest in shown}, _EXAMPLE_BYTES)
+    answer = trajectory.turns[0].response_text if trajectory.turns else ""
+    return Course(
+        policy, trajectory.success, [frames[digest] for digest in shown if digest in frames], answer
+    )
+
+
+def _first_frame(trajectory: Trajectory | None, images: Mapping[str, bytes]) -> bytes:
+    """The first frame of an episode, small; empty where there is none."""
+    turns = trajectory.turns if trajectory is not None else []
+    if not turns or not turns[0].images:
+        return b""
+    digest = turns[0].images[0]
+    return fit_frames({digest: images[digest]}, _THUMBNAIL_BYTES).get(digest, b"")
+
+
+def _headline(run: Run, results: dict[str, dict[str, Any]]) -> Headline | None:
+    """The gain on the split of the newest evaluation that has an earlier one."""
+    for split in ("test", "val"):
+        found = [*_of(split, results).values()]
+        if len(found) < 2:
+            continue
+        before, after = found[0], found[-1]
+        shared = sorted(before["by_level"].keys() & after["by_level"].keys())
+        rates = [[each["by_level"][level] for level in shared] for each in (before, after)]
+        gain, interval = paired_bootstrap(*rates, seed=run.experiment.seed)
+        return Headline(split, len(shared), before["success"], after["success"], gain, interval)
+    return None
 
 
 def _write_levels(
@@ -160,7 +222,8 @@ def _write_levels(
             images={digest: png for digest, png in images.items() if digest in used},
         ),
         path,
-        title=f"{run.name}: {len(shown)} {split} levels over the training",
+        title=f"{run.name}: {len(shown)} of {len(hashes)} {split} levels over the training, "
+        "lost ones first",
         tokenizer=_tokenizer(run),
         moments=names,
         back=layout.OVERVIEW.name,

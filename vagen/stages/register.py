@@ -11,7 +11,7 @@ from vagen.run import layout
 from vagen.run.reading import committed, read_results, result
 from vagen.run.run import Run
 from vagen.service import environments_of
-from vagen.stages.tracking import tracker_of
+from vagen.stages.tracking import changed_options, tracker_of
 from vagen.storage import commit_directory
 from vagen.tracking import Example, register_model
 
@@ -36,6 +36,7 @@ def register(run: Run) -> dict[str, Any]:
         results=after,
         before=before,
         examples=_examples(run),
+        tags={"vagen.changed": changed_options(run), "preset": run.experiment.preset or "none"},
         metrics={"iterations": float(run.final_iteration + 1)},
         seed=run.experiment.seed,
         step=run.last_iteration + 1,

@@ -1,17 +1,21 @@
 """Sends metrics of the stages to MLflow and additional trackers; one MLflow run per run."""
 
+import textwrap
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vagen import progress
+from vagen.config.base import ConfigError
+from vagen.config.load import load_experiment, named_files
 from vagen.run import layout
 from vagen.run.reading import committed, result
 from vagen.run.run import Run
 from vagen.tracking import Tracker
 from vagen.tracking.background import BackgroundTracker
 from vagen.tracking.extra import open_beside
+from vagen.tracking.names import flatten
 
 
 def tracker_of(run: Run) -> BackgroundTracker:
@@ -49,6 +53,7 @@ def _open(run: Run, known: str) -> Tracker:
             tags={
                 "vagen.config_digest": run.config_digest,
                 "vagen.run": run.name,
+                "vagen.changed": changed_options(run),
                 "mlflow.note.content": _about(run),
                 **({"mlflow.parentRunId": parent} if parent else {}),
             },
@@ -111,6 +116,23 @@ def _about(run: Run) -> str:
         f"{experiment.preset or 'no preset'} on {envs}, "
         f"{experiment.trainer.total_training_steps} iterations, seed {experiment.seed}. `{where}`"
     )
+
+
+def changed_options(run: Run) -> str:
+    """Options whose values differ from those of the experiment's file, as `key=value` pairs.
+
+    Empty if no file of that name is at hand.
+    """
+    file = named_files("experiments").get(run.experiment.name)
+    if file is None:
+        return ""
+    try:
+        shipped = flatten(load_experiment(file, check=False).model_dump(mode="json"))
+    except ConfigError:
+        return ""
+    given = flatten(run.experiment.model_dump(mode="json"))
+    changed = [f"{key}={value}" for key, value in given.items() if shipped.get(key) != value]
+    return textwrap.shorten(" ".join(changed), 1_000, placeholder=" …")
 
 
 def log_iteration(run: Run, iteration: int, metrics: dict[str, float]) -> None:

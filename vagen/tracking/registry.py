@@ -87,6 +87,7 @@ def register_model(
     examples: Sequence[Example],
     before: Mapping[str, float] | None = None,
     metrics: Mapping[str, float] | None = None,
+    tags: Mapping[str, str] | None = None,
     seed: int = 0,
     alias: str = ALIAS,
     step: int = 0,
@@ -105,6 +106,7 @@ def register_model(
         examples: Test messages.
         before: Results of the initial policy, which the model must exceed.
         metrics: Summary metrics, stored as tags of the version.
+        tags: Further tags of the version.
         seed: Seed of the bootstrap.
         alias: Alias to move if this version is better.
         step: Training iterations of the model.
@@ -129,7 +131,9 @@ def register_model(
                     client.get_run(run_id).info.experiment_id, name=name, source_run_id=run_id
                 ).model_id
                 _log(mlflow, model_id, Path(model_dir), run_id, results, step, code)
-                version = _create(client, name, run_id, model_id, digest, results, metrics or {})
+                version = _create(
+                    client, name, run_id, model_id, digest, results, metrics or {}, tags or {}
+                )
             _answers(mlflow, client, version, examples)
             return _compare(mlflow, client, version, results, before, seed, alias)
     except errors() as error:
@@ -206,12 +210,14 @@ def _create(
     digest: str,
     results: Mapping[str, float],
     metrics: Mapping[str, float],
+    more: Mapping[str, str],
 ) -> "ModelVersion":
     if not any(model.name == name for model in _models(client, name)):
         client.create_registered_model(name)
     low, high = success_ci95([*results.values()])
     tags = {
         **{legal_name(key): f"{value:.6g}" for key, value in metrics.items()},
+        **more,
         _DIGEST_TAG: digest,
         "success": f"{fmean(results.values()):.4f}",
         "success.ci95": f"{low:.4f} {high:.4f}",

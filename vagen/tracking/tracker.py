@@ -31,7 +31,26 @@ _LOG = logging.getLogger("vagen.tracking")
 _RUN_DIR = "vagen.run_dir"
 _PARAMS_PER_BATCH = 100
 _METRICS_PER_BATCH = 1_000
+_VIEW = {
+    "searchFilter": "",
+    "orderByKey": "attributes.start_time",
+    "orderByAsc": False,
+    "startTime": "ALL",
+    "lifecycleFilter": "Active",
+    "modelVersionFilter": "All Runs",
+    "datasetsFilter": [],
+    "selectedColumns": [
+        "attributes.`Duration`",
+        "metrics.`test/success`",
+        "tags.`vagen.gain`",
+        "params.`preset`",
+        "params.`seed`",
+        "tags.`vagen.changed`",
+    ],
+}
+"""State of MLflow's list of runs, as its `Share` button stores one."""
 _EXPERIMENT_TAGS = {
+    "mlflow.sharedViewState.vagen": json.dumps(_VIEW),
     "mlflow.experimentKind": "custom_model_development",
     "mlflow.experiment.primaryMetric.name": "test/success",
     "mlflow.experiment.primaryMetric.greaterIsBetter": "True",
@@ -157,9 +176,9 @@ class Tracker:
         except errors():
             return None
 
-    def describe(self, text: str) -> None:
-        """Sets the description on MLflow's page of the run."""
-        self._record({"op": "tag", "tag": "mlflow.note.content", "text": text})
+    def set_tag(self, name: str, text: str) -> None:
+        """Sets a tag of the run; `mlflow.note.content` is the description on its page."""
+        self._record({"op": "tag", "tag": name, "text": text})
 
     def log_config(self, config: BaseModel | Mapping[str, Any]) -> None:
         """Records a configuration as parameters with dotted names."""
