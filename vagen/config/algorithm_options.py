@@ -51,7 +51,7 @@ class FilterGroupsConfig(Section):
     """Dynamic sampling (DAPO): groups whose trajectories are all alike are replaced."""
 
     max_num_gen_batches: PositiveInt = 1
-    """Most rounds of play per iteration; a further round plays as many new levels as groups were
+    """Maximum rounds of play per iteration; a further round plays as many new levels as groups were
     alike. 1 is off."""
     metric: Literal["score", "success"] = "score"
     """What has to differ within a group; `score` excludes judge rewards."""

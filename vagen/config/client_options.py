@@ -11,7 +11,7 @@ class ClientConfig(Section):
     concurrency: PositiveInt = 32
     """Parallel requests."""
     tokens_per_minute: PositiveFloat | None = None
-    """Most tokens per minute, counting prompts and the most that each answer may have; null is no
+    """Maximum tokens per minute, counting prompts and the maximum of each answer; null is no
     limit."""
     timeout: PositiveFloat = 30.0
     """Timeout of a request, in seconds."""
@@ -20,7 +20,7 @@ class ClientConfig(Section):
     backoff: PositiveFloat = 0.5
     """Seconds before the first retry; doubled each time, with jitter."""
     max_backoff: PositiveFloat = 30.0
-    """Most seconds between two attempts; a server's `Retry-After` has priority."""
+    """Maximum seconds between two attempts; a server's `Retry-After` has priority."""
     breaker_failures: PositiveInt = 8
     """Consecutive failures after which requests pause."""
     breaker_cooldown: PositiveFloat = 5.0
@@ -28,5 +28,5 @@ class ClientConfig(Section):
 
     @property
     def request_rate(self) -> float | None:
-        """Most requests per second; None is no limit."""
+        """Maximum requests per second; None is no limit."""
         return None

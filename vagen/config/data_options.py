@@ -26,9 +26,9 @@ class DataConfig(Section):
     train_batch_size: PositiveInt = 128
     """Distinct levels per iteration; trajectories are this times `rollout_manager.n_trajectory`."""
     max_prompt_length: PositiveInt = 1024
-    """Most tokens of the system prompt and first observation; more is an error."""
+    """Maximum tokens of the system prompt and first observation; more is an error."""
     max_response_length: PositiveInt = 200
-    """Most tokens sampled in one turn."""
+    """Maximum tokens sampled in one turn."""
     max_trajectory_length: PositiveInt = 2400
-    """Most tokens of a trajectory; a turn that cannot fit truncates it."""
+    """Maximum tokens of a trajectory; a turn that cannot fit truncates it."""
     curriculum: Annotated[CurriculumConfig, DIGEST_EXEMPT] = CurriculumConfig()

@@ -33,8 +33,8 @@ class EnvironmentsConfig(Section):
     token_env: str = "VAGEN_ENV_TOKEN"
     """Environment variable with the service's token; unset: no token."""
     batch: Annotated[int, Field(ge=1, le=1024)] = 64
-    """Most sessions in one request."""
+    """Maximum sessions in one request."""
     requests: PositiveInt = 8
-    """Most parallel requests per address; further calls are batched."""
+    """Maximum parallel requests per address; further calls are batched."""
     retry_seconds: NonNegativeFloat = 120.0
     """Seconds for which a request is repeated while the service is away or busy."""

@@ -18,7 +18,7 @@ class EndpointConfig(ClientConfig):
     """Sampling temperature; null takes the experiment's
     (`actor_rollout_ref.rollout.val_kwargs`)."""
     max_tokens: PositiveInt | None = None
-    """Most tokens of an answer, including hidden reasoning; null takes
+    """Maximum tokens of an answer, including hidden reasoning; null takes
     `data.max_response_length`."""
     omit: list[str] = Field(default_factory=list)
     """Request fields to leave out because the model refuses them, such as `temperature`."""
@@ -33,7 +33,7 @@ class EndpointConfig(ClientConfig):
     timeout: PositiveFloat = 120.0
     """Timeout of a request, in seconds."""
     requests_per_minute: PositiveFloat | None = None
-    """Most requests per minute; null is no limit."""
+    """Maximum requests per minute; null is no limit."""
 
     @property
     def request_rate(self) -> float | None:
@@ -102,9 +102,9 @@ class EvaluationConfig(Section):
     """Price file (docs/evaluation.md) or its content; `litellm` takes the prices that the library
     ships."""
     max_cost: PositiveFloat | None = None
-    """Most cost of all rows together, in the price file's currency; requests stop there."""
+    """Maximum cost of all rows together, in the price file's currency; requests stop there."""
     max_tokens: PositiveInt | None = None
-    """Most tokens of all rows together, in and out; requests stop there."""
+    """Maximum tokens of all rows together, in and out; requests stop there."""
     episodes: PositiveInt = 64
     """Episodes of a hosted model played in parallel."""
     endpoint: EndpointConfig = EndpointConfig()

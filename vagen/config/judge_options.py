@@ -25,14 +25,15 @@ class LLMJudgeConfig(ClientConfig):
     temperature: float = Field(default=0.1, ge=0.0)
     """Sampling temperature; 0 is greedy."""
     max_tokens: PositiveInt = 400
-    """Most tokens of an answer."""
+    """Maximum tokens of an answer."""
     json_schema: bool = True
     """Ask the server to constrain answers to a JSON schema; a server that refuses is asked
     without."""
     requests_per_second: PositiveFloat | None = 70.0
-    """Most requests per second; null is no limit."""
+    """Maximum requests per second; null is no limit."""
     deadline: PositiveFloat = 600.0
-    """Most seconds for the statements of a batch; statements without an answer get no verdict."""
+    """Maximum seconds for the statements of a batch; statements without an answer have no
+    verdict."""
 
     @property
     def request_rate(self) -> float | None:
@@ -77,7 +78,7 @@ class InformationConfig(Section):
     enable: bool = False
     """Subtract that mean in training; needs a rule judge for every environment."""
     states: PositiveInt = 16
-    """Least number of other states per text; more are used if the batch has few texts."""
+    """Minimum number of other states per text; more are used if the batch has few texts."""
 
 
 class RepetitionConfig(Section):
@@ -93,7 +94,7 @@ class RepetitionConfig(Section):
     """VAGEN's own charge: each of the k most frequent texts of a batch that scores below .35 gets
     -.1 (VAGEN: 5). 0 is off."""
     similarity: Fraction = 0.7
-    """Least share of common words of near duplicates; numbers and directions must all agree."""
+    """Minimum share of common words of near duplicates; numbers and directions must all agree."""
 
 
 class AlarmConfig(Section):
@@ -104,20 +105,20 @@ class AlarmConfig(Section):
     window: Annotated[int, Field(ge=4)] = 20
     """Iterations in the comparison: the later half against the earlier half."""
     min_rise: float = Field(default=0.05, ge=0.0)
-    """Least rise of the mean score between the halves."""
+    """Minimum rise of the mean score between the halves."""
     min_fall: float = Field(default=0.05, ge=0.0)
-    """Least fall of success between the halves."""
+    """Minimum fall of success between the halves."""
 
 
 class CalibrationConfig(Section):
-    """Least measured quality of the judge for a run to start."""
+    """Minimum measured quality of the judge for a run to start."""
 
     path: str | None = None
     """`calibration.json` of this judge, from `vagen judge calibrate`; null requires none."""
     min_precision: Fraction = 0.98
-    """Least precision in every environment."""
+    """Minimum precision in every environment."""
     min_recall: Fraction = 0.95
-    """Least recall in every environment."""
+    """Minimum recall in every environment."""
     on_failure: Literal["refuse", "warn"] = "refuse"
     """What happens if the judge falls short."""
 

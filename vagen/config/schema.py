@@ -50,7 +50,7 @@ class RolloutManagerConfig(Section):
     """How episodes are played and turned into training rows."""
 
     max_turns: PositiveInt = 3
-    """Most model turns of an episode; an episode that reaches it is truncated."""
+    """Maximum number of model turns in an episode; an episode that reaches it is truncated."""
     context: Literal["concat", "no_concat", "window", "compact", "gate"] = "concat"
     """What the model sees. `concat`: all turns. `no_concat`: the current observation. `window`: the
     last `window_size` turns. `compact`: its own summary of earlier turns plus up to `window_size`
@@ -217,7 +217,7 @@ class SamplingConfig(Section):
     """Nucleus sampling: smallest set of tokens with this probability; 1 is off. Keep it at 1 in
     training, because the trained distribution must be the sampled one (VAGEN: .95)."""
     top_k: int = Field(default=-1, ge=-1)
-    """Most probable tokens to sample from; -1 is off."""
+    """Number of most probable tokens to sample from; -1 is off."""
 
     @property
     def is_cut(self) -> bool:

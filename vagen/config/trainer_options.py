@@ -17,7 +17,7 @@ class GuardConfig(Section):
     grad_norm_factor: PositiveFloat | None = 20.0
     """Largest gradient norm before clipping, as a multiple of its running median."""
     min_entropy: float | None = Field(default=0.01, ge=0.0)
-    """Least entropy in nats per token; below it is a collapse."""
+    """Minimum entropy in nats per token; below it is a collapse."""
     max_entropy_factor: PositiveFloat | None = 3.0
     """Largest entropy, as a multiple of its running median."""
     max_invalid_rise: Fraction | None = 0.3
@@ -25,7 +25,7 @@ class GuardConfig(Section):
     max_success_drop: Fraction | None = 0.3
     """Largest fall of training success below its running median."""
     min_reward_std_factor: Fraction | None = None
-    """Least reward deviation within groups, as a multiple of its running median; below it is a
+    """Minimum reward deviation within groups, as a multiple of its running median; below it is a
     collapse."""
     window: PositiveInt = 8
     """Good iterations in the running medians."""
@@ -35,19 +35,19 @@ class GuardConfig(Section):
     """Factor of the learning rates at every rollback; 1 keeps them, and the next iteration draws
     another batch."""
     max_rollbacks: PositiveInt = 10
-    """Most rollbacks; one more ends the training with an error."""
+    """Maximum rollbacks; one more ends the training with an error."""
 
 
 class EarlyStopConfig(Section):
     """Ends a training that makes no progress (RAGEN v2); null switches a rule off."""
 
     min_reward_variance: Fraction | None = None
-    """Least variance of scores within groups, as a share of its mean over the first ten iterations
-    (.1 is usual)."""
+    """Minimum variance of scores within groups, as a share of its mean over the first ten
+    iterations (.1 is usual)."""
     reward_variance_patience: PositiveInt = 10
     """Consecutive iterations below it."""
     min_val_success: Fraction | None = None
-    """Least success on the validation levels (.01 is usual)."""
+    """Minimum success on the validation levels (.01 is usual)."""
     val_success_patience: PositiveInt = 5
     """Consecutive validations below it."""
     empty_batches: Annotated[PositiveInt | None, DIGEST_EXEMPT] = None
@@ -66,7 +66,7 @@ class AgreementConfig(Section):
     """Largest distance from 1 of the mean of pi_trainer / pi_rollout, which rounding does not
     move."""
     min_correlation: float = Field(default=0.95, ge=-1.0, le=1.0)
-    """Least correlation of the two probabilities; bfloat16 rounding leaves .99 or more."""
+    """Minimum correlation of the two probabilities; bfloat16 rounding leaves .99 or more."""
 
 
 class TrainerConfig(Section):
@@ -88,7 +88,7 @@ class TrainerConfig(Section):
     """Training levels per environment played first, to check that answers have the format that the
     prompt asks for; 0 is off. null: 20, but 0 for a tiny model."""
     format_probe_min: Fraction = 0.1
-    """Least share of first answers with that format; below it the run stops."""
+    """Minimum share of first answers with that format; below it the run stops."""
     agreement: AgreementConfig = AgreementConfig()
     guard: GuardConfig = GuardConfig()
     early_stop: EarlyStopConfig = EarlyStopConfig()
