@@ -5,19 +5,19 @@ from pathlib import Path
 
 
 def digest() -> str:
-    """Of the steps' code, which a pipeline carries; the library that it calls is the image's."""
+    """Digest of the steps' code, which a pipeline contains; its library comes from the image."""
     files = sorted(Path(__file__).parent.glob("*/component.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def check(carried: str) -> None:
-    """Refuses a pipeline that was compiled from other steps than this image has.
+    """Rejects a pipeline that was compiled from other steps than this image has.
 
     Args:
-        carried: `digest` where the pipeline was compiled.
+        carried: `digest` at the time of compilation.
 
     Raises:
-        ValueError: Says what to do.
+        ValueError: The digests differ; the message says what to do.
     """
     if carried != digest():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The container image that components run in on a cluster; locally it is not used."""
+"""The container image of components on a cluster; not used locally."""
 
 import os
 

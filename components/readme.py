@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def _executor(name: str) -> str:
-    """Who does the work on Kubernetes with `infra.engine=verl`."""
+    """Where the work runs on Kubernetes with `infra.engine=verl`."""
     if name in ("begin", "finalize"):
         return "the step's pod, which waits for Kubernetes"
     return "the step's pod" if name in OWN_POD else "a job on the run's Ray cluster"
@@ -92,7 +92,7 @@ def _parse(doc: str) -> tuple[str, dict[str, str]]:
 
 
 def _type(name: str) -> str:
-    """`system.Dataset@0.0.1` and `NUMBER_INTEGER` as a reader would say it."""
+    """A readable form of `system.Dataset@0.0.1` and `NUMBER_INTEGER`."""
     plain = {
         "STRING": "string",
         "String": "string",

@@ -1,1 +1,1 @@
-"""The training pipeline: its definition, its compiled form, its execution on one machine."""
+"""The training pipeline: definition, compilation, local execution, and submission."""

@@ -23,7 +23,7 @@ def compile_training(path: Path, infra: InfraConfig, *, image: str | None = None
 
 @functools.lru_cache
 def _training(infra: str, image: str | None) -> str:
-    """What the file holds: the same for every trial of a sweep."""
+    """Content of the file; the same for every trial of a sweep."""
     pipeline = training_pipeline(load_infra(parse_yaml(infra, "infra")), image=image)
     with tempfile.TemporaryDirectory() as folder:
         return write(pipeline, Path(folder) / "training.yaml").read_text()
@@ -47,7 +47,7 @@ def compile_models(
 
 
 def write(pipeline: BaseComponent, path: Path) -> Path:
-    """Compiles a pipeline to a file, whose folder is made."""
+    """Compiles a pipeline to a file; creates its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     compiler.Compiler().compile(pipeline, str(path))
     return path

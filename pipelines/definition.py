@@ -1,16 +1,15 @@
-"""The training as a Kubeflow pipeline, and evaluations: of a run, of hosted models.
+"""Kubeflow pipelines for a training, and for evaluations of a run or of hosted models.
 
     begin → build → warm start → evaluate → stretch → stretch → … → evaluate → register
 
-A *stretch* is one iteration as four tasks (rollout → judge → advantage → update, which ends with a
-validation where one is due), or with `infra.mode: fused` several iterations as one `train` task.
-Which there are is a parameter of the pipeline run (`pipelines.schedule`), so that the pipeline has
-the same size for any training. Every task costs a pod of Kubeflow's beside its own, every group of
-tasks and every condition another: there are few.
+A *stretch* is one iteration with four tasks (rollout → judge → advantage → update, which ends with
+a validation if due), or with `infra.mode: fused` several iterations as one `train` task. The
+stretches are a parameter of the pipeline run (`pipelines.schedule`), so that the size of the
+pipeline does not depend on the training. Every task, group of tasks and condition costs an
+additional pod of Kubeflow's, so there are few.
 
-The order of steps is that of `vagen.train`. Steps find what the step before committed in the run
-itself; nothing travels through Kubeflow but names and metrics. The exit handler closes the run
-however it ended.
+The order of steps is that of `vagen.train`. Steps read earlier results from the run; Kubeflow
+passes only names and metrics. The exit handler closes the run in any case.
 """
 
 from collections.abc import Sequence
@@ -47,17 +46,17 @@ def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseCo
 
     Args:
         infra: `infra.kubernetes` places the steps.
-        image: Container image of all steps; None leaves that of the infra, or of the components.
+        image: Container image of all steps; None for that of the infra, or of the components.
 
     Returns:
         A pipeline with the parameters `run` (folder or URI), `stretches` (see
-        `pipelines.schedule`), `experiment` and `infra` (texts of the files; empty if the run is
-        there already).
+        `pipelines.schedule`), `experiment` and `infra` (texts of the files; empty if the run
+        exists).
     """
     step = partial(_step, infra, image)
     namespace = infra.ray_namespace
 
-    # Not named "iteration": kfp takes "-iteration-" in a name for its own loops.
+    # Not named "iteration", since kfp uses "-iteration-" in names of its own loops.
     @dsl.pipeline(name="stretches")
     def loop(run: str, stretches: list) -> None:
         """All iterations, one stretch after the other."""
@@ -92,11 +91,12 @@ def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseCo
 
 
 def evaluation_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseComponent:
-    """Builds the pipeline that measures the newest policy of a run, for once or by schedule.
+    """Builds the pipeline that evaluates the newest policy of a run, once or by schedule.
 
     Returns:
-        A pipeline with the parameters `run`, `split`, `count` (levels; 0 takes all). The evaluation
-        is named by the pipeline run, so that a step tried again goes on with the same one.
+        A pipeline with the parameters `run`, `split`, `count` (levels; 0 for all). The evaluation
+        is
+            named after the pipeline run, so that a retried step continues it.
     """
 
     @dsl.pipeline(name=EVALUATE, description="Measures the newest policy of a run.")
@@ -114,13 +114,13 @@ def models_pipeline(
     scheduled: bool = False,
     image: str | None = None,
 ) -> BaseComponent:
-    """Builds the pipeline of an evaluation: a task per model, then one that makes the table.
+    """Builds the pipeline of an evaluation: a task per model, then one for the table.
 
     Args:
         infra: `infra.kubernetes` places the tasks.
-        models: What the rows are called.
-        scheduled: Whether each pipeline run is an evaluation of its own; else the folder decides.
-        image: Container image of the tasks; None leaves that of the infra, or of the component.
+        models: Names of the rows.
+        scheduled: Whether each pipeline run is a separate evaluation; otherwise the folder decides.
+        image: Container image of the tasks; None for that of the infra, or of the component.
 
     Returns:
         A pipeline with the parameters `evaluation` and `infra` (texts of the files), and `folder`
@@ -149,7 +149,7 @@ def _step(
     where: InfraConfig, image: str | None, component: BaseComponent, /, **inputs: object
 ) -> PipelineTask:
     task = component(**inputs)
-    # A cache key knows neither the library's code nor a folder's content.
+    # A cache key includes neither the library's code nor the content of folders.
     task.set_caching_options(False)
     place(task, component.name.replace("-", "_"), where)
     return task.set_container_image(image) if image else task

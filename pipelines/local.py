@@ -1,8 +1,8 @@
-"""The pipeline on one machine, without Docker or a cluster: `vagen run --pipeline`.
+"""Runs the pipeline on one machine, without Docker or a cluster: `vagen run --pipeline`.
 
-`kfp.local` drives the definition that Kubeflow gets. Each step is a process of its own that loads
-what it needs from what is committed, so this is slower than `vagen.train` and does the same: it
-shows on a laptop what a cluster will do.
+`kfp.local` executes the definition that Kubeflow gets. Each step is a process that loads committed
+results, so this is slower than `vagen.train` but does the same: it shows on a laptop what a cluster
+will do.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from vagen.run.run import Run
 
 
 class PipelineFailed(RuntimeError):
-    """A step of the pipeline failed; what it said stands above, in kfp's own output."""
+    """A step of the pipeline failed; kfp's output has the details."""
 
 
 def run_pipeline(run: Run) -> None:
-    """Runs the pipeline of a training; what is committed in the run is not done again.
+    """Runs the pipeline of a training, without committed steps.
 
     Raises:
         PipelineFailed: A step failed.
     """
     root = run.path / "pipeline"
     with _scratch(root) as scratch, warnings.catch_warnings():
-        # Said for every task: an image without "python" in its name, a name only a cluster shows.
+        # Repeated for every task, about the image's name and a name that only clusters use.
         warnings.filterwarnings("ignore", "You may be attemping", RuntimeWarning)
         warnings.filterwarnings("ignore", "Task .* have no effect in the current local runner")
         local.init(
@@ -50,9 +50,9 @@ def run_pipeline(run: Run) -> None:
 
 @contextlib.contextmanager
 def _scratch(root: Path) -> Iterator[Path]:
-    """A folder for what kfp leaves behind: a temporary folder per task, and its workspace.
+    """A folder for kfp's temporary folders and workspace.
 
-    Meanwhile the interpreter's path is quoted, because kfp pastes it into a shell script.
+    Meanwhile the interpreter's path is quoted, because kfp inserts it into a shell script.
     """
     scratch = root / ".scratch"
     shutil.rmtree(scratch, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a step gets on Kubernetes: image, resources, nodes, environment, time, attempts."""
+"""Settings of a step on Kubernetes: image, resources, nodes, environment, timeouts, retries."""
 
 from kfp import dsl, kubernetes
 from kfp.dsl.pipeline_task import PipelineTask
@@ -8,17 +8,17 @@ from vagen.config.kubernetes import ResourcesConfig, read_toleration
 from vagen.launch.step import OWN_POD
 
 WAITS = frozenset({"begin", "finalize"})
-"""Steps that compute nothing, whatever the engine."""
+"""Steps that do not compute, whatever the engine."""
 BACKOFF_SECONDS = 30
 
 
 def place(task: PipelineTask, step: str, infra: InfraConfig) -> PipelineTask:
-    """Lays what `infra.kubernetes` says on a task; without that section the task stays as it is.
+    """Applies `infra.kubernetes` to a task, if there is that section.
 
     Args:
-        task: The task, while the pipeline is defined.
+        task: The task of a pipeline in definition.
         step: Name of its component.
-        infra: Where it runs.
+        infra: Its infrastructure.
     """
     config = infra.kubernetes
     if config is None:
@@ -26,7 +26,7 @@ def place(task: PipelineTask, step: str, infra: InfraConfig) -> PipelineTask:
     if config.image:
         task.set_container_image(config.image)
     _size(task, resources_of(step, infra))
-    # What a step needs of the run comes from the store, and goes there.
+    # A step reads and writes the run through the store.
     kubernetes.empty_dir_mount(task, "runs", infra.output_dir)
     for key, value in config.node_selector.items():
         kubernetes.add_node_selector(task, key, value)
@@ -52,9 +52,9 @@ def place(task: PipelineTask, step: str, infra: InfraConfig) -> PipelineTask:
     # Images have a version (`pipelines.submit`), and trial clusters load them onto their nodes.
     kubernetes.set_image_pull_policy(task, "IfNotPresent")
     kubernetes.set_timeout(task, round(config.step_hours * 3600))
-    # Kubeflow tries again what was lost with its pod (its default policy is `OnError`); a step that
-    # exits is not tried again there: the launcher has done that. The longest backoff is counted
-    # from the start of the first attempt, and ends a later one that is at work.
+    # Kubeflow retries steps whose pod was lost (its default policy is `OnError`), but not steps
+    # that exit, which the launcher has retried. The longest backoff counts from the start of the
+    # first attempt, and would end a running later one.
     task.set_retry(
         config.retries,
         backoff_duration=f"{BACKOFF_SECONDS}s",
@@ -65,7 +65,7 @@ def place(task: PipelineTask, step: str, infra: InfraConfig) -> PipelineTask:
 
 
 def limits(infra: InfraConfig) -> dsl.PipelineConfig:
-    """How long a pipeline run may take, and how long its Workflow object is kept."""
+    """Timeout of a pipeline run, and lifetime of its Workflow object."""
     config = infra.kubernetes
     hours = (config.deadline_hours, config.keep_hours) if config else (None, None)
     deadline, kept = (None if hour is None else round(3600 * hour) for hour in hours)
@@ -73,7 +73,7 @@ def limits(infra: InfraConfig) -> dsl.PipelineConfig:
 
 
 def resources_of(step: str, infra: InfraConfig) -> ResourcesConfig:
-    """What a step's pod requests.
+    """Resources that a step's pod requests.
 
     Raises:
         ValueError: The infra has no `kubernetes` section.
@@ -90,8 +90,8 @@ def resources_of(step: str, infra: InfraConfig) -> ResourcesConfig:
 
 
 def _size(task: PipelineTask, resources: ResourcesConfig) -> None:
-    """Memory is limited to what is requested, cores to one at least: a step's first seconds load
-    its libraries, and a quarter of a core takes four times as long for it.
+    """Limits memory to the request, and cores to at least one: a step first imports its libraries,
+    which takes four times as long on a quarter of a core.
     """
     task.set_cpu_request(resources.cpu)
     task.set_cpu_limit("1" if cores(resources.cpu) < 1 else resources.cpu)
@@ -105,5 +105,5 @@ def _size(task: PipelineTask, resources: ResourcesConfig) -> None:
 
 
 def cores(quantity: str) -> float:
-    """Cores of a quantity as Kubernetes writes it: `250m` is .25."""
+    """Number of cores of a Kubernetes quantity: `250m` is .25."""
     return float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)

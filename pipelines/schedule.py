@@ -1,4 +1,4 @@
-"""Which iterations of a training are one item of the pipeline's loop."""
+"""Divides a training's iterations into items of the pipeline's loop."""
 
 import itertools
 from typing import TypedDict
@@ -6,7 +6,7 @@ from typing import TypedDict
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 
 MOST = 60
-"""Stretches of a pipeline run: Kubernetes keeps the state of all their tasks in one object."""
+"""Maximum stretches of a pipeline run: Kubernetes stores the state of all tasks in one object."""
 
 
 class IterationRange(TypedDict):
@@ -24,7 +24,7 @@ class IterationRange(TypedDict):
 def stretches(experiment: ExperimentConfig, infra: InfraConfig) -> list[IterationRange]:
     """The stretches of a training, in order.
 
-    `infra.mode: staged` makes every iteration a stretch of its own; `fused` joins
+    `infra.mode: staged` makes every iteration a stretch; `fused` joins
     `infra.iterations_per_task` of them, or all.
     """
     total = experiment.trainer.total_training_steps
@@ -34,10 +34,10 @@ def stretches(experiment: ExperimentConfig, infra: InfraConfig) -> list[Iteratio
 
 
 def check_length(found: list[IterationRange]) -> None:
-    """Refuses what a Kubernetes cluster cannot hold.
+    """Rejects trainings that are too long for a Kubernetes cluster.
 
     Raises:
-        ConfigError: There are too many stretches; names the options.
+        ConfigError: There are too many stretches; the message names the options.
     """
     if len(found) > MOST:
         raise ConfigError(

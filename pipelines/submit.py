@@ -1,4 +1,4 @@
-"""Sends pipelines to Kubeflow: a training, or an evaluation now or by schedule."""
+"""Submits pipelines to Kubeflow: a training, or an evaluation now or by schedule."""
 
 import contextlib
 import io
@@ -21,26 +21,26 @@ from vagen.config.kubernetes import KubernetesConfig
 
 
 class SubmitError(RuntimeError):
-    """Kubeflow did not take the pipeline; the text says why, and what to look at."""
+    """Kubeflow did not accept the pipeline; the message says why, and what to check."""
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """What Kubeflow made of it."""
+    """A submitted pipeline run or schedule."""
 
     id: str
-    """Of the pipeline run, or of the schedule."""
+    """Id of the pipeline run or of the schedule."""
     url: str
-    """Of its page."""
+    """URL of its page."""
 
 
 class Kubeflow:
     """Kubeflow Pipelines' API.
 
     Args:
-        host: Its address; None takes `KF_PIPELINES_ENDPOINT`, the service of the cluster that this
-            runs in, or a forwarded port by kubeconfig: as `kfp.Client` does.
-        namespace: The user's namespace, where Kubeflow is set up for many users; else None.
+        host: Its address; None for `KF_PIPELINES_ENDPOINT`, the service of the surrounding cluster,
+            or a port forwarded by kubeconfig, as in `kfp.Client`.
+        namespace: The user's namespace if Kubeflow is multi-user; otherwise None.
     """
 
     def __init__(self, host: str | None = None, namespace: str | None = None) -> None:
@@ -48,7 +48,7 @@ class Kubeflow:
         with _answers(host):
             import kfp
 
-            # It prints that there is no kubeconfig; what that comes to is said below.
+            # It prints a message about a missing kubeconfig; `_answers` reports errors below.
             with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
                 warnings.simplefilter("ignore", FutureWarning)
                 self._client = kfp.Client(host=host, namespace=namespace or "kubeflow")
@@ -61,11 +61,11 @@ class Kubeflow:
         """Starts a training.
 
         Args:
-            experiment: What is learnt.
-            infra: Where; its `kubernetes` section places the steps.
-            run: URI of the run in its store; the last part is its name. One that is there already
-                goes on from what it committed.
-            image: Container image of the steps instead of the infra's.
+            experiment: The experiment.
+            infra: Infrastructure, whose `kubernetes` section places the steps.
+            run: URI of the run in its store; the last part is its name. An existing run
+                continues.
+            image: Container image of the steps; None for the infra's.
         """
         config = kubernetes_of(infra)
         check_image(infra, image)
@@ -101,16 +101,16 @@ class Kubeflow:
         cron: str | None = None,
         image: str | None = None,
     ) -> Submitted:
-        """Measures a run's newest policy, once or whenever `cron` says.
+        """Evaluates a run's newest policy, once or by schedule.
 
         Args:
-            experiment: The run's.
-            infra: Where the step is placed.
+            experiment: The run's experiment.
+            infra: Infrastructure of the step.
             run: URI of the run.
             split: `val` or `test`.
-            count: Levels per environment; 0 takes all.
-            cron: Six fields, seconds first, as Kubeflow has them; None: once, now.
-            image: Container image of the step instead of the infra's.
+            count: Levels per environment; 0 for all.
+            cron: Kubeflow's six fields, seconds first; None: once, now.
+            image: Container image of the step; None for the infra's.
         """
         check_image(infra, image)
         arguments = {"run": run, "split": split, "count": count}
@@ -128,14 +128,14 @@ class Kubeflow:
         cron: str | None = None,
         image: str | None = None,
     ) -> Submitted:
-        """Measures hosted models, a task each, once or whenever `cron` says.
+        """Evaluates hosted models, a task each, once or by schedule.
 
         Args:
-            options: What is evaluated.
-            infra: Where the tasks are placed, and which Secrets they get.
-            uri: Of the evaluation: one that is there goes on. By schedule each run appends its id.
-            cron: Six fields, seconds first, as Kubeflow has them; None: once, now.
-            image: Container image of the tasks instead of the infra's.
+            options: Options of the evaluation.
+            infra: Infrastructure and Secrets of the tasks.
+            uri: URI of the evaluation; an existing one continues. Scheduled runs append their id.
+            cron: Kubeflow's six fields, seconds first; None: once, now.
+            image: Container image of the tasks; None for the infra's.
         """
         from vagen.evaluation.in_store import for_pods
 
@@ -176,7 +176,7 @@ class Kubeflow:
                 name,
                 cron_expression=cron,
                 max_concurrency=1,
-                # What was missed is not made up for: the newest policy is measured anyway.
+                # Missed runs are not repeated, since the newest policy is evaluated anyway.
                 no_catchup=True,
                 **common,
             )
@@ -184,17 +184,17 @@ class Kubeflow:
             return Submitted(identifier, self._page("recurringrun", identifier))
 
     def state(self, run_id: str) -> tuple[str, str, str]:
-        """How a pipeline run stands, why it failed, and its page.
+        """Status of a pipeline run, its error message, and its page.
 
         Returns:
-            Kubeflow's word (`RUNNING`, `SUCCEEDED`, `FAILED`, ...), its message, and the address.
+            Kubeflow's state (`RUNNING`, `SUCCEEDED`, `FAILED`, ...), message, and URL.
         """
         with _answers(self._host):
             run = self._client.get_run(run_id)
         return run.state or "", run.error.message if run.error else "", self._page("runs", run_id)
 
     def terminate(self, run_id: str) -> None:
-        """Ends a pipeline run at once: not even its exit handler is executed."""
+        """Ends a pipeline run at once, without its exit handler."""
         with _answers(self._host):
             self._client.terminate_run(run_id)
 
@@ -203,10 +203,10 @@ class Kubeflow:
 
 
 def run_uri(infra: InfraConfig, name: str) -> str:
-    """Where a run of this name is kept.
+    """URI of the run of this name.
 
     Raises:
-        ConfigError: The infra has no store that pods reach.
+        ConfigError: The infra has no store that pods can reach.
     """
     if infra.store is None or "://" not in infra.store or infra.store.startswith("file:"):
         raise ConfigError(
@@ -217,14 +217,14 @@ def run_uri(infra: InfraConfig, name: str) -> str:
 
 
 def check_image(infra: InfraConfig, image: str | None) -> None:
-    """Refuses an image of the steps that is a placeholder, or that names no version.
+    """Rejects an image of the steps that is a placeholder or has no version.
 
     Args:
-        infra: Of the run.
-        image: What is given instead of the infra's.
+        infra: The run's infra.
+        image: Image that replaces the infra's, if any.
 
     Raises:
-        ConfigError: Says what to set.
+        ConfigError: The image is invalid; the message says what to set.
     """
     chosen = image or kubernetes_of(infra).image or IMAGE
     _, _, version = chosen.rpartition("/")[2].partition(":")
@@ -237,10 +237,10 @@ def check_image(infra: InfraConfig, image: str | None) -> None:
 
 
 def kubernetes_of(infra: InfraConfig) -> KubernetesConfig:
-    """The section that says where steps run.
+    """The infra's Kubernetes section.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: It is missing.
     """
     if infra.kubernetes is None:
         raise ConfigError(
@@ -252,7 +252,7 @@ def kubernetes_of(infra: InfraConfig) -> KubernetesConfig:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what kfp prints: links for notebooks, warnings of every component."""
+    """Suppresses kfp's output: links for notebooks, warnings of every component."""
     with (
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
@@ -264,7 +264,7 @@ def _quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _answers(host: str | None) -> Iterator[None]:
-    """Turns what Kubeflow's client raises into one line."""
+    """Converts errors of Kubeflow's client to one line."""
     import kfp_server_api
     import urllib3
     from kubernetes.client.exceptions import ApiException
@@ -293,6 +293,6 @@ def _answers(host: str | None) -> Iterator[None]:
 
 
 def _reason(error: Any) -> str:
-    """The first line of what the server said."""
+    """The first line of the server's message."""
     text = " ".join(str(error.body or error.reason or "").split())
     return f"{error.status} {text}"[:300]

@@ -1,8 +1,8 @@
-"""A sweep's trials on Kubernetes: each a pipeline run of its own, as `vagen submit` sends one.
+"""A sweep's trials on Kubernetes, each as a pipeline run like that of `vagen submit`.
 
-Each has its own Ray cluster, which Kueue admits within the quota of its queue. The pipelines go on
-by themselves: the sweep's process sends the next one when one has ended, and reads what they have
-found from the store.
+Each has its own Ray cluster, which Kueue admits within the quota of its queue. The pipelines run
+independently: the sweep's process submits the next one when one has ended, and reads results from
+the store.
 """
 
 import os
@@ -30,17 +30,17 @@ class Pipelines:
     def __init__(
         self, folder: Path, sweep: str, infra: InfraConfig, kubeflow: Kubeflow, image: str | None
     ) -> None:
-        """Prepares a sweep's trainings.
+        """Prepares the trainings of a sweep.
 
         Args:
-            folder: The sweep's, on this machine; gets copies of what the runs committed.
-            sweep: Name of the sweep: label `vagen.dev/sweep` of what the trials own.
-            infra: Where they run.
-            kubeflow: Takes the pipelines.
-            image: Container image of the steps instead of the infra's.
+            folder: The sweep's local folder, for copies of the runs' commits.
+            sweep: Name of the sweep: label `vagen.dev/sweep` of the trials' objects.
+            infra: Infrastructure of the trials.
+            kubeflow: Client for the pipelines.
+            image: Container image of the steps; None for the infra's.
 
         Raises:
-            ConfigError: It describes no cluster, no store that pods reach, or no image.
+            ConfigError: The infra has no cluster, no store that pods can reach, or no image.
         """
         run_uri(infra, sweep)
         check_image(infra, image)
@@ -52,20 +52,20 @@ class Pipelines:
     def make(self, trial: Trial, experiment: ExperimentConfig) -> str:
         """Submits the trial's training; returns the id of the pipeline run.
 
-        A training that was submitted before, but not noted, is gone on with by the new one.
+        A new run continues a training that was submitted but not recorded.
 
         Raises:
-            ConfigError: It cannot run there.
-            SubmitError: Kubeflow did not take it.
+            ConfigError: It cannot run on the cluster.
+            SubmitError: Kubeflow did not accept it.
         """
         uri = run_uri(self._infra, trial.name)
         return self._kubeflow.train(experiment, self._infra, uri, image=self._image).id
 
     def start(self, trial: Trial) -> None:
-        """Nothing: what was submitted is at work, or waits for its quota."""
+        """Does nothing: submitted pipelines run, or wait for their quota."""
 
     def state(self, trial: Trial) -> tuple[TrialState, str]:
-        """How the pipeline run stands."""
+        """Status of the pipeline run."""
         state, why, url = self._kubeflow.state(trial.made)
         if state == "SUCCEEDED":
             return TrialState.DONE, ""
@@ -74,7 +74,7 @@ class Pipelines:
         return TrialState.RUNNING, ""
 
     def measured(self, trial: Trial) -> TrialMeasurement:
-        """What its run has shown so far; nothing before the pipeline has made it."""
+        """Results of its run so far; empty before the pipeline has created it."""
         uri = run_uri(self._infra, trial.name)
         root, name = split_uri(uri)
         if open_store(root).read_file(f"{name}/{layout.EXPERIMENT.as_posix()}") is None:
@@ -85,17 +85,17 @@ class Pipelines:
         return measured(run)
 
     def end(self, trial: Trial) -> None:
-        """Terminates the pipeline run, whose exit handler lets its Ray cluster go."""
+        """Terminates the pipeline run; the lease of its Ray cluster then expires."""
         self._kubeflow.terminate(trial.made)
 
     def leave(self) -> None:
-        """Nothing: the pipelines go on by themselves."""
+        """Does nothing: the pipelines continue."""
 
 
 def check_pipeline(experiment: ExperimentConfig, infra: InfraConfig) -> None:
-    """Refuses an experiment whose pipeline is too long for Kubernetes.
+    """Rejects an experiment whose pipeline is too long for Kubernetes.
 
     Raises:
-        ConfigError: Names the options.
+        ConfigError: It is too long; the message names the options.
     """
     check_length(stretches(experiment, infra))

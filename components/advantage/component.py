@@ -17,8 +17,8 @@ def advantage(
 
     Args:
         run: The run: its folder, or its URI in a store.
-        iteration: Number of the iteration, from 0.
-        trajectories: The trajectory batch with what the update learns from.
+        iteration: Index of the iteration, from 0.
+        trajectories: The trajectory batch with all columns for the update.
         metrics: Metrics of the step.
     """
     from vagen.launch.step import hand_on, run_stage

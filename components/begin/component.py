@@ -12,13 +12,13 @@ def begin(
     infra: str,
     code: str,
 ):
-    """Makes the run: its folder in the store, with its configuration.
+    """Creates the run's folder in the store, with its configuration.
 
     Args:
         run: The run: its folder, or its URI in a store.
-        experiment: The experiment file's text; empty if the run is there already.
-        infra: The infra file's text; empty if the run is there already.
-        code: Digest of the steps' code that the pipeline carries: the image must have the same.
+        experiment: The experiment file's text; empty if the run exists.
+        infra: The infra file's text; empty if the run exists.
+        code: Digest of the steps' code in the pipeline; the image must have the same.
     """
     from components import check
     from vagen.launch.lifecycle import begin

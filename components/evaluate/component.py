@@ -16,7 +16,7 @@ def evaluate(
 ):
     """Plays the held-out levels with a policy and writes a report of every episode.
 
-    After the final one the run's Ray cluster goes: what follows needs none.
+    The final evaluation also deletes the run's Ray cluster, which later steps do not need.
 
     Args:
         run: The run: its folder, or its URI in a store.

@@ -15,13 +15,13 @@ def evaluate_model(
     report: Output[HTML],
     metrics: Output[Metrics],
 ):
-    """Plays a hosted model on every environment of an evaluation, or makes the table of all.
+    """Plays a hosted model in every environment of an evaluation, or creates the table of all.
 
     Args:
         evaluation: Text of the evaluation's file.
         infra: Text of the infra file.
-        folder: URI of the evaluation in a store; one that is there already goes on.
-        model: What the model's row is called; empty makes the table.
+        folder: URI of the evaluation in a store; an existing one continues.
+        model: Name of the model's row; empty creates the table.
         report: The leaderboard, one HTML file.
         metrics: Success of each row.
     """

@@ -11,12 +11,12 @@ def finalize(
     namespace: str,
     status: dsl.PipelineTaskFinalStatus,
 ) -> None:
-    """Closes the run, however it ended: tracking, summary, logs, its Ray cluster.
+    """Closes the run in any state: tracking, summary, logs, Ray cluster.
 
     Args:
         run: The run: its folder, or its URI in a store.
-        namespace: Where its Ray cluster is; empty if it has none.
-        status: How the pipeline ended.
+        namespace: Namespace of its Ray cluster; empty if it has none.
+        status: Final status of the pipeline.
     """
     from vagen.launch.lifecycle import end
 

@@ -13,11 +13,11 @@ def judge(
     trajectories: Output[Dataset],
     metrics: Output[Metrics],
 ):
-    """Scores what the agent said it sees and predicts against the ground truth.
+    """Scores the agent's descriptions and predictions against the true state.
 
     Args:
         run: The run: its folder, or its URI in a store.
-        iteration: Number of the iteration, from 0.
+        iteration: Index of the iteration, from 0.
         trajectories: The trajectory batch with verdicts and judge rewards.
         metrics: Metrics of the step.
     """

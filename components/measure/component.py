@@ -15,13 +15,13 @@ def measure(
     report: Output[HTML],
     metrics: Output[Metrics],
 ):
-    """Plays held-out levels with a run's newest policy, whatever the run is doing.
+    """Plays held-out levels with a run's newest policy, even during training.
 
     Args:
         run: The run: its folder, or its URI in a store.
-        name: Name of the evaluation; one that is there already is not made again.
+        name: Name of the evaluation; an existing one is not repeated.
         split: Levels to play: `val` or `test`.
-        count: Levels per environment; 0 takes all.
+        count: Levels per environment; 0 for all.
         report: The report, one HTML file.
         metrics: Metrics of the step.
     """

@@ -12,7 +12,7 @@ def register(
     model: Output[Model],
     metrics: Output[Metrics],
 ):
-    """Registers the trained model; its alias moves only if it is better than the present holder.
+    """Registers the trained model; moves the alias only if it is better than the current holder.
 
     Args:
         run: The run: its folder, or its URI in a store.

@@ -17,7 +17,7 @@ def rollout(
 
     Args:
         run: The run: its folder, or its URI in a store.
-        iteration: Number of the iteration, from 0.
+        iteration: Index of the iteration, from 0.
         trajectories: The trajectory batch.
         metrics: Metrics of the step.
     """

@@ -14,7 +14,7 @@ def train(
     policy: Output[Model],
     metrics: Output[Metrics],
 ):
-    """Runs whole iterations in one task: rollout, judge, advantage, update, again and again.
+    """Runs several iterations in one task: rollout, judge, advantage, update.
 
     Args:
         run: The run: its folder, or its URI in a store.

@@ -13,11 +13,11 @@ def update(
     policy: Output[Model],
     metrics: Output[Metrics],
 ):
-    """Updates the actor and the critic with PPO, and plays the validation levels where that is due.
+    """Updates the actor and the critic with PPO, and plays the validation levels if due.
 
     Args:
         run: The run: its folder, or its URI in a store.
-        iteration: Number of the iteration, from 0.
+        iteration: Index of the iteration, from 0.
         policy: The updated policy, with critic and optimizer state.
         metrics: Metrics of the step.
     """

@@ -12,7 +12,7 @@ def warm_start(
     policy: Output[Model],
     metrics: Output[Metrics],
 ):
-    """Prepares the first policy: the model, after supervised learning on expert episodes.
+    """Prepares the initial policy: the model after supervised learning on expert episodes.
 
     Args:
         run: The run: its folder, or its URI in a store.

@@ -71,9 +71,7 @@ def _check_row(row: TokenRow, trajectory: Trajectory, images: Mapping[str, bytes
     if not row.input_ids.size:
         return
     turns = len(trajectory.turns)
-    # The observation after the last turn may follow. A failed environment leaves a response without
-    # a
-    # turn.
+    # The last observation may follow, and a failed environment leaves a response without a turn.
     sampled = row.turn_index[row.loss_mask]
     last_sampled = int(sampled.max(initial=CONTEXT))
     allowed = turns if trajectory.status is Status.ENV_ERROR else turns - 1

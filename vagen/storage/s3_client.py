@@ -69,8 +69,7 @@ def make_client(options: S3Config) -> Any:
         read_timeout=_READ_TIMEOUT,
         tcp_keepalive=True,
         # Many servers other than AWS reject newer checksums. We check MD5 of uploaded parts and
-        # SHA-256 of
-        # downloaded files.
+        # SHA-256 of downloaded files.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )

@@ -45,8 +45,7 @@ class PrecomputedOutputs:
         self._learnt_rows: tuple[str, ...] = ()
         if not config.actor_rollout_ref.actor.use_rollout_log_probs:
             # The policy first: FSDP treats what is frozen in the first call as frozen for good, and
-            # with
-            # adapters the reference is the policy without them.
+            # with adapters the reference is the policy without them.
             self._learnt_rows = (
                 ("logprobs", "reference") if has_reference(config) else ("logprobs",)
             )
