@@ -115,7 +115,7 @@ class KubernetesConfig(Section):
     """Kueue local queue that admits the Ray cluster; null uses none."""
     service_account: ObjectName | None = "vagen-step"
     """Service account of the steps, which may create Ray clusters (`KFP_SERVICE_ACCOUNT` of the
-    site's file); null: Kubeflow's runner, which may not."""
+    site file); null: Kubeflow's runner, which may not."""
     team: LabelValue | None = None
     """Label `vagen.dev/team` of the steps, the Ray cluster and its pods, for cost reports."""
     cost_center: LabelValue | None = None
