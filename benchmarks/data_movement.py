@@ -24,10 +24,10 @@ from vagen.config.schema import ExperimentConfig
 from vagen.engines.local.engine import LocalEngine
 from vagen.engines.verl.env_vars import configure
 from vagen.models.processor import Processor
+from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import TokenRow
 from vagen.run.run import Run
 from vagen.stages.build import build
-from vagen.stages.episodes import training_specs
 from vagen.stages.levels import load_levels
 from vagen.stages.warm_start import warm_start
 

@@ -216,7 +216,7 @@ def train(config: ExperimentConfig, iterations: int, seed: int) -> dict[str, lis
         curves["judge"].append((metrics["judge/observation"] + metrics["judge/prediction"]) / 2)
         curves["success"].append(success)
         curves["template"].append(float(np.mean([text == TEMPLATE for text in texts])))
-        curves["alarm"].append(float(alarm is not None and alarm.sounds))
+        curves["alarm"].append(float(alarm is not None and alarm.raised))
         rewards = [[turn.rewards.total for turn in t.turns] for t in trajectories]
         agent.learn([chosen for _, chosen in played], rewards)
     env.close()

@@ -24,9 +24,9 @@ from vagen.config.load import load_experiment, load_infra
 from vagen.engines.objectives import CRITIC_MASK
 from vagen.learning.agreement import measure_agreement
 from vagen.models.processor import Processor, load_processor
+from vagen.rollout.episodes import training_specs
 from vagen.rollout.play import play
 from vagen.rollout.types import Generation, Sampling, TokenRow, Trajectory
-from vagen.stages.episodes import training_specs
 from vagen.stages.levels import draw_levels
 
 SIZES = ("trajectories", "turns", "response", "repeats")

@@ -9,10 +9,10 @@ import torch
 from benchmarks.gpu.common import Meter, Setup
 from vagen.config.load import load_experiment, load_infra
 from vagen.engines.local.engine import LocalEngine
+from vagen.rollout.episodes import evaluation_specs, training_specs
 from vagen.run.run import Run
 from vagen.stages.advantage import add_columns
 from vagen.stages.build import build
-from vagen.stages.episodes import evaluation_specs, training_specs
 from vagen.stages.judge import score
 from vagen.stages.levels import load_levels
 from vagen.stages.warm_start import warm_start

@@ -11,10 +11,10 @@ import torch
 from vagen.config.checks import context_window
 from vagen.engines.local.engine import LocalEngine
 from vagen.rollout.contexts import DROPPED
+from vagen.rollout.episodes import training_specs
 from vagen.rollout.play import limits_of, play
 from vagen.rollout.types import CONTEXT, TokenRow, Trajectory
 from vagen.stages.advantage import add_columns
-from vagen.stages.episodes import training_specs
 from vagen.stages.levels import load_levels
 
 pytestmark = pytest.mark.slow

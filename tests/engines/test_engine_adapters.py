@@ -9,9 +9,9 @@ from test_engine import WHOLE, rows_of, same, weights
 from vagen.engines.local.engine import LocalEngine
 from vagen.models import ModelError, load_model, value_model_from
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.episodes import training_specs
 from vagen.rollout.play import play
 from vagen.run.run import Run
-from vagen.stages.episodes import training_specs
 from vagen.stages.levels import load_levels
 from vagen.stages.weights import engine_at
 

@@ -14,10 +14,10 @@ from PIL import Image
 
 from vagen.engines.local.generation import LocalPolicy
 from vagen.models import load_model
+from vagen.rollout.episodes import training_specs
 from vagen.rollout.play import play
 from vagen.rollout.runner import run_to_end, turn_seed
 from vagen.rollout.types import Generation, Sampling, Trajectory
-from vagen.stages.episodes import training_specs
 from vagen.stages.levels import load_levels
 
 

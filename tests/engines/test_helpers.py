@@ -19,8 +19,8 @@ from vagen.engines.local.helpers import HelperLost, Helpers, possible_helpers
 from vagen.engines.local.supervised import learn_from_experts
 from vagen.models.loading import load_model
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import TokenRow
-from vagen.stages.episodes import training_specs
 from vagen.stages.levels import load_levels
 
 pytestmark = pytest.mark.skipif(possible_helpers(2) == 0, reason="no helpers on this machine")

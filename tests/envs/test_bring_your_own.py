@@ -22,8 +22,8 @@ from vagen.envs.adapters.seeds import AdapterError
 from vagen.envs.adapters.success import read_rule
 from vagen.envs.gym_image_env import GymImageEnv
 from vagen.envs.levels import split_of
+from vagen.rollout.reach import out_of_reach
 from vagen.service import environments_of
-from vagen.stages.reach import out_of_reach
 
 DOCS = Path(__file__).parents[2] / "docs" / "environments.md"
 

@@ -16,13 +16,13 @@ from vagen.envs.base import AgentEnv
 from vagen.envs.claims import Claim, write_claims
 from vagen.envs.config import EnvConfig
 from vagen.judge import ChatClient, LLMJudge, RuleJudge, rules_for
+from vagen.judge.blind import blind_scores
 from vagen.judge.calibration import writer_of
 from vagen.judge.calibration.run import Subject, calibrate
 from vagen.judge.llm.prompts import Role, claims_extractor
 from vagen.judge.rules.claims import ClaimRules
 from vagen.service import environments_of
 from vagen.stages.audit import audit
-from vagen.stages.blind import blind_scores
 
 DOCS = Path(__file__).parents[2] / "docs" / "environments.md"
 NAME = "my_env:CorridorEnv"

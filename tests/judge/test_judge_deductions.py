@@ -160,13 +160,13 @@ RISING = [0.4, 0.4, 0.5, 0.5, 0.9, 0.9, 0.95, 0.95]
 def test_alarm_sounds_where_scores_rise_and_success_falls() -> None:
     config = AlarmConfig(window=8)
     alarm = watch(config, history(RISING, RISING[::-1]))
-    assert alarm is not None and alarm.sounds
+    assert alarm is not None and alarm.raised
     assert alarm.rise == pytest.approx(0.475) and alarm.fall == pytest.approx(0.475)
     assert alarm.correlation < -0.9
     assert alarm.metrics()["judge/alarm"] == 1.0
     for scores, successes in ((RISING, RISING), (RISING[::-1], RISING), ([0.5] * 8, RISING[::-1])):
         quiet = watch(config, history(scores, successes))
-        assert quiet is not None and not quiet.sounds
+        assert quiet is not None and not quiet.raised
 
 
 def test_alarm_needs_a_full_window_of_iterations_with_both() -> None:
@@ -174,7 +174,7 @@ def test_alarm_needs_a_full_window_of_iterations_with_both() -> None:
     assert watch(AlarmConfig(window=9), rows) is None
     assert watch(AlarmConfig(window=8, enable=False), rows) is None
     assert watch(AlarmConfig(window=8), [*rows[:7], {"train/success": 0.0}]) is None
-    assert watch(AlarmConfig(window=8, min_fall=0.6), rows).sounds is False  # type: ignore[union-attr]
+    assert watch(AlarmConfig(window=8, min_fall=0.6), rows).raised is False  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

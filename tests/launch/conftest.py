@@ -9,7 +9,7 @@ import pytest
 from ray_head import PATIENCE, RayHead
 
 from vagen.config.load import load_infra
-from vagen.launch.here import run_here
+from vagen.launch.here import run_in_process
 from vagen.launch.ray_job import StageJob
 from vagen.run.run import Run
 
@@ -37,7 +37,7 @@ def run(head: RayHead, make_experiment: Callable[..., Any], tmp_path: Path) -> I
 @pytest.fixture
 def built(run: Run) -> Run:
     """A run with levels, which were built here: a job takes seconds."""
-    run_here(str(run.path), "build")
+    run_in_process(str(run.path), "build")
     return run
 
 

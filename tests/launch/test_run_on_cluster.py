@@ -29,7 +29,7 @@ from vagen.config.load import load_experiment, load_infra
 from vagen.launch import lifecycle, on_cluster, step
 from vagen.launch.bring_up import ENDING_MINUTES, bring_up, delete_clusters, lease
 from vagen.launch.errors import JobFailed, JobRefused
-from vagen.launch.here import run_here
+from vagen.launch.here import run_in_process
 from vagen.launch.on_cluster import run_on_cluster, tear_down
 from vagen.launch.protocol import ERRORS
 from vagen.launch.step import run_stage
@@ -93,7 +93,7 @@ def test_a_step_makes_its_cluster_and_the_last_one_lets_it_go(namespace, run, pe
 
 
 def test_a_stretch_of_iterations_is_found_in_the_store(built, perform):
-    run_here(str(built.path), "warm_start")
+    run_in_process(str(built.path), "warm_start")
     assert perform("train", start=0, stop=1)["uri"] == f"{built.mirror.uri}/iterations/0000/update"
 
 

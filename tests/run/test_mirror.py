@@ -8,7 +8,7 @@ import pytest
 
 from vagen.config import ConfigError
 from vagen.config.load import load_infra
-from vagen.launch.here import run_here
+from vagen.launch.here import run_in_process
 from vagen.run.mirror import restore
 from vagen.run.run import Run
 from vagen.storage import (
@@ -287,7 +287,7 @@ def test_a_stage_s_result_and_events_are_in_the_store(
         load_infra(None, [f"output_dir={outputs}", f"store={store.uri}", "device=cpu"]),
         "lake",
     )
-    built = run_here(str(run.path), "build")
+    built = run_in_process(str(run.path), "build")
     assert built["uri"] == f"{store.uri}/lake/levels" and store.exists("lake/levels")
     events = (store.read_file("lake/events.jsonl") or b"").decode().splitlines()
     assert json.loads(events[-1])["event"] == "stage_finished"
@@ -298,17 +298,17 @@ def test_a_stage_s_result_and_events_are_in_the_store(
     with monkeypatch.context() as patch:
         patch.setattr(LocalStore, "put_directory", refuse)
         with pytest.raises(StorageError, match="the store is full"):
-            run_here(str(run.path), "build")
+            run_in_process(str(run.path), "build")
     done = (run.levels / "manifest.json").read_bytes()
     assert not store.exists("lake/levels")
-    assert run_here(str(run.path), "build") == built
+    assert run_in_process(str(run.path), "build") == built
     assert store.manifest("lake/levels") == done
 
 
 @pytest.mark.slow
 def test_a_step_is_given_the_run_by_its_uri(run, tmp_path, monkeypatch, make_outputs):
     monkeypatch.setenv("VAGEN_SCRATCH", str(make_outputs()))
-    built = run_here(run.mirror.uri, "build")
+    built = run_in_process(run.mirror.uri, "build")
     assert built["uri"] == f"{run.mirror.uri}/levels"
     assert not run.levels.exists() and "levels" in stored(run)
 

@@ -11,11 +11,11 @@ from vagen.config.hints import stalling, turn_discount
 from vagen.config.load import load_experiment
 from vagen.envs import make
 from vagen.envs.frozenlake.env import FrozenLakeEnv
+from vagen.learning.selection import turn_rewards
 from vagen.rollout.scripted import play_scripted
 from vagen.service import environments_of
 from vagen.stages.audit import audit
 from vagen.stages.checks import check_start
-from vagen.stages.selection import turn_rewards
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SUM = "rollout_manager.turn_reward_budget=null"

@@ -1,9 +1,9 @@
 """What a text that never changes earns is measured by `build`, and not paid (`above_chance`)."""
 
+from vagen.judge.blind import blind_scores
 from vagen.judge.scoring import judge_of
 from vagen.rollout.types import NOTHING, SectionScores
 from vagen.service import environments_of
-from vagen.stages.blind import blind_scores
 from vagen.stages.build import build
 from vagen.stages.levels import load_levels
 

@@ -10,9 +10,9 @@ import pytest
 
 from vagen.advantage import ESTIMATORS, CreditReliability, ProgressDiscount
 from vagen.engines.objectives import CRITIC_MASK
+from vagen.learning.turn_credit import anchor_ids, potentials, update_credit
 from vagen.rollout.types import TokenRow, Trajectory
 from vagen.stages.advantage import add_columns
-from vagen.stages.credit import anchor_ids, potentials, update_credit
 
 EXTRA = {
     "turn_wise_gae": ("critic.use_reward_mask=true",),

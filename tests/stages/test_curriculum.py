@@ -12,6 +12,7 @@ from vagen.config.data_options import CurriculumConfig
 from vagen.envs import distinct_levels, make, parse_env_config
 from vagen.envs.registry import get_environment
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.episodes import refill_specs, training_specs
 from vagen.rollout.types import Status
 from vagen.run import layout
 from vagen.run.run import Run
@@ -24,7 +25,6 @@ from vagen.stages.curriculum import (
     draw_weights,
     weighted_order,
 )
-from vagen.stages.episodes import refill_specs, training_specs
 from vagen.stages.levels import load_levels
 from vagen.storage import read_manifest
 from vagen.train import iterate

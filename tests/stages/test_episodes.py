@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from vagen.engines.local import engine as engine_module
+from vagen.rollout.episodes import evaluation_specs, greedy_specs, training_specs
 from vagen.rollout.play import EpisodesFailed
 from vagen.service import placement
-from vagen.stages.episodes import evaluation_specs, greedy_specs, training_specs
 from vagen.stages.levels import LevelSet, load_levels
 
 

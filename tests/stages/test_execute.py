@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vagen.launch.here import run_here
+from vagen.launch.here import run_in_process
 from vagen.progress import read_events
 from vagen.run.reading import committed
 from vagen.run.run import Run
@@ -55,9 +55,9 @@ for stage in (breaks, fills_the_disk, refuses):
 
 def test_a_step_that_is_committed_is_not_done_again(make_run):
     run = make_run()
-    first = run_here(str(run.path), "build")
+    first = run_in_process(str(run.path), "build")
     written = (run.levels / "manifest.json").stat().st_mtime_ns
-    assert run_here(str(run.path), "build") == first
+    assert run_in_process(str(run.path), "build") == first
     assert (run.levels / "manifest.json").stat().st_mtime_ns == written
     assert first["sha256"] == read_manifest(run.levels).digest and first["metrics"]
     assert finished(run) == ["build"]
@@ -66,9 +66,9 @@ def test_a_step_that_is_committed_is_not_done_again(make_run):
 def test_what_cannot_be_executed_is_refused(make_run, tmp_path):
     run = make_run()
     with pytest.raises(ValueError, match="no stage is named 'fly': there are build, warm_start"):
-        run_here(str(run.path), "fly")
+        run_in_process(str(run.path), "fly")
     with pytest.raises(ValueError, match=r"is no run: it has no config/experiment\.yaml"):
-        run_here(str(tmp_path), "build")
+        run_in_process(str(tmp_path), "build")
 
 
 def test_errors_say_whose_they_are(make_started_run):

@@ -13,6 +13,7 @@ import pytest
 from vagen.engines.local import engine as engine_module
 from vagen.engines.local.engine import LocalEngine
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.episodes import training_specs
 from vagen.rollout.play import make_environment, make_runner
 from vagen.rollout.runner import run_episodes, run_to_end
 from vagen.rollout.types import Status
@@ -20,7 +21,6 @@ from vagen.run import layout
 from vagen.run.run import Run
 from vagen.service import environments_of
 from vagen.stages import weights
-from vagen.stages.episodes import training_specs
 from vagen.stages.execute import execute
 from vagen.stages.levels import load_levels
 from vagen.stages.rollout import rollout

@@ -10,8 +10,8 @@ from vagen.cli.main import main
 from vagen.config.load import load_experiment
 from vagen.envs import parse_env_config
 from vagen.envs.adapters.success import least
+from vagen.rollout.reach import out_of_reach, weak_experts
 from vagen.service import environments_of
-from vagen.stages.reach import out_of_reach, weak_experts
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 POLE = {

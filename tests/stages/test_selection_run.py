@@ -6,11 +6,11 @@ import torch
 
 from vagen.models import load_model
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.episodes import greedy_specs, training_specs
 from vagen.rollout.play import play
 from vagen.rollout.types import Status
 from vagen.run.run import Run
 from vagen.stages.advantage import advantage
-from vagen.stages.episodes import greedy_specs, training_specs
 from vagen.stages.finalize import finalize
 from vagen.stages.judge import judge
 from vagen.stages.levels import load_levels

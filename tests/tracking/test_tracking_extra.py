@@ -22,7 +22,7 @@ from vagen.stages.execute import execute
 from vagen.stages.rollout import rollout
 from vagen.stages.warm_start import warm_start
 from vagen.tracking import default_uri, open_client
-from vagen.tracking.extra import ExtraTracker, open_beside
+from vagen.tracking.extra import ExtraTracker, open_extra_tracker
 from vagen.train import iterate, train
 
 
@@ -73,7 +73,7 @@ def log_records(content: bytes) -> Iterator[bytes]:
 
 
 def opened(name: str, folder: Path) -> ExtraTracker:
-    return open_beside(name, run_dir=folder, run_name="lake-1", project="lakes")
+    return open_extra_tracker(name, run_dir=folder, run_name="lake-1", project="lakes")
 
 
 def test_tensorboard_has_each_step_once_after_a_resume(tmp_path: Path) -> None:

@@ -223,10 +223,10 @@ def _step(options: Namespace, run: Run) -> None:
         arguments["iteration"] = options.iteration
     if options.evaluation:
         arguments |= {"name": options.evaluation, "split": options.split}
-    from vagen.launch.here import run_here
+    from vagen.launch.here import run_in_process
 
     with interrupts.handle_interrupts(), progress.output_to(run.path / layout.LOG):
-        produced = run_here(run.uri, options.stage, **arguments)
+        produced = run_in_process(run.uri, options.stage, **arguments)
     _show_metrics(produced["metrics"], produced["uri"])
 
 

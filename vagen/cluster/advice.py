@@ -139,12 +139,12 @@ def _refused(cluster: Object, events: list[Object]) -> Iterator[Finding]:
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             yield explain_refusal(condition["message"])
     name = cluster["metadata"]["name"]
-    mine = _of(events, "RayCluster", name)
-    for event in mine:
+    cluster_events = _of(events, "RayCluster", name)
+    for event in cluster_events:
         if event["reason"] in _INVALID:
             yield Finding(f"KubeRay refuses its specification: {event['message']}", final=True)
     if not any(one["type"] == "ReplicaFailure" for one in _conditions(cluster)):
-        failed = [event for event in mine if event["reason"] in _NOT_CREATED]
+        failed = [event for event in cluster_events if event["reason"] in _NOT_CREATED]
         if failed and not _conditions(cluster):
             yield explain_refusal(max(failed, key=event_time)["message"])
 

@@ -239,9 +239,9 @@ def await_gone(kube: Kube, name: str, seconds: float, *, or_made: bool = False) 
 def _check_same(found: Object, manifest: Object) -> None:
     """Rejects a RayCluster of another run, or one that differs from the manifest."""
     name = manifest["metadata"]["name"]
-    theirs = found["metadata"].get("labels", {}).get(RUN)
-    if theirs != manifest["metadata"]["labels"][RUN]:
-        owner = found["metadata"].get("annotations", {}).get(RUN_NAME, theirs)
+    label = found["metadata"].get("labels", {}).get(RUN)
+    if label != manifest["metadata"]["labels"][RUN]:
+        owner = found["metadata"].get("annotations", {}).get(RUN_NAME, label)
         whose = f"run {owner}" if owner else "no run of vagen"
         raise ClusterError(
             f"RayCluster {name} belongs to {whose}: choose another name for this run"

@@ -23,13 +23,13 @@ class Alarm:
     """Success of the earlier half minus that of the later half."""
     correlation: float
     """Pearson correlation of judge score and success over the window; 0 if one is constant."""
-    sounds: bool
+    raised: bool
     """Whether rise and fall are both positive and reach their thresholds."""
 
     def metrics(self) -> dict[str, float]:
         """Metrics of the iteration."""
         return {
-            "judge/alarm": float(self.sounds),
+            "judge/alarm": float(self.raised),
             "judge/alarm_rise": self.rise,
             "judge/alarm_fall": self.fall,
             "judge/success_correlation": self.correlation,
@@ -69,5 +69,5 @@ def watch(config: AlarmConfig, history: Sequence[Mapping[str, float]]) -> Alarm 
     fall = float(successes[:half].mean() - successes[-half:].mean())
     varies = scores.std() > 0 and successes.std() > 0
     correlation = float(np.corrcoef(scores, successes)[0, 1]) if varies else 0.0
-    sounds = rise >= config.min_rise and fall >= config.min_fall and rise > 0 and fall > 0
-    return Alarm(rise, fall, correlation, sounds)
+    raised = rise >= config.min_rise and fall >= config.min_fall and rise > 0 and fall > 0
+    return Alarm(rise, fall, correlation, raised)

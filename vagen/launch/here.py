@@ -10,11 +10,11 @@ from vagen.stages.execute import execute, stage_named
 
 TRAIN = "train"
 """Pseudo stage: whole iterations from `start` to before `stop`."""
-BESIDE = "measure"
+DURING_TRAINING = "measure"
 """Stage that may run during a training, since no other process writes its folder."""
 
 
-def run_here(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
+def run_in_process(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
     """Executes one stage of a run and then frees all resources.
 
     Args:
@@ -30,12 +30,12 @@ def run_here(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
         StageFailed: The stage failed.
     """
     opened = Run.open(run)
-    with opened.release_resources() if stage == BESIDE else opened.session():
+    with opened.release_resources() if stage == DURING_TRAINING else opened.session():
         return perform(opened, stage, **arguments)
 
 
 def perform(run: Run, stage: str, **arguments: Any) -> dict[str, Any]:
-    """Executes one stage of a run that this process has opened; see `run_here`."""
+    """Executes one stage of a run that this process has opened; see `run_in_process`."""
     if stage == TRAIN:
         from vagen.train import iterate
 

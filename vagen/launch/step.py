@@ -71,9 +71,9 @@ def _run_stage(run: str, stage: str, arguments: dict[str, Any]) -> dict[str, Any
         from vagen.launch.on_cluster import run_on_cluster
 
         return run_on_cluster(run, opened.infra, stage, arguments)
-    from vagen.launch.here import run_here
+    from vagen.launch.here import run_in_process
 
-    return run_here(run, stage, **arguments)
+    return run_in_process(run, stage, **arguments)
 
 
 def validate(run: str, iteration: int) -> None:

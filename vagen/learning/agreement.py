@@ -37,10 +37,10 @@ def measure_agreement(
         "rollout/kl": float((rollout - trainer).mean()),
         RATIO_MEAN: float(ratio.mean()),
     }
-    ours, theirs = np.exp(trainer, dtype=np.float64), np.exp(rollout, dtype=np.float64)
-    if max(ours.std(), theirs.std()) >= LEAST_DEVIATION:
-        varies = min(ours.std(), theirs.std()) > 0
-        found = float(np.corrcoef(ours, theirs)[0, 1]) if varies else 0.0
+    trained, sampled = np.exp(trainer, dtype=np.float64), np.exp(rollout, dtype=np.float64)
+    if max(trained.std(), sampled.std()) >= LEAST_DEVIATION:
+        varies = min(trained.std(), sampled.std()) > 0
+        found = float(np.corrcoef(trained, sampled)[0, 1]) if varies else 0.0
         metrics[PROBABILITY_CORRELATION] = found
     return metrics
 

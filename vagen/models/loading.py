@@ -15,7 +15,7 @@ from vagen.models.lora import merged_state
 from vagen.models.processor import Processor, load_config, load_processor
 from vagen.models.vision import prepare_vision
 
-WHOLE_ANSWER = {
+PLAIN_RESPONSE_SCHEMA = {
     "type": "object",
     "properties": {"thinking": {"type": "string"}, "content": {"type": "string"}},
     "x-regex": "(?!)",
@@ -147,7 +147,7 @@ def save_processor(directory: Path, processor: Processor) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = processor.tokenizer
     if getattr(tokenizer, "response_schema", None) is None:
-        tokenizer.response_schema = WHOLE_ANSWER
+        tokenizer.response_schema = PLAIN_RESPONSE_SCHEMA
     tokenizer.save_pretrained(directory)
     if processor.image_processor is not None:
         processor.image_processor.save_pretrained(directory)

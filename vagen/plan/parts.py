@@ -32,8 +32,8 @@ from vagen.plan.tables import (
     steps_table,
     throughput_table,
 )
+from vagen.rollout.reach import out_of_reach, weak_experts
 from vagen.service import environments_of
-from vagen.stages.reach import out_of_reach, weak_experts
 
 Parts = Iterator[Table | str]
 

@@ -17,12 +17,12 @@ def iteration_metrics(path: Path, count: int) -> list[dict[str, float]]:
         path: The run's folder.
         count: Number of iterations, all finished.
     """
-    told = _told(path)
+    from_events = _event_metrics(path)
     return [
         {
             "iteration": number,
             **read_manifest(path / layout.iteration(number) / "update").payload["history"],
-            **told.get(number, {}),
+            **from_events.get(number, {}),
         }
         for number in range(count)
     ]
@@ -30,16 +30,16 @@ def iteration_metrics(path: Path, count: int) -> list[dict[str, float]]:
 
 def step_timings(path: Path, iteration: int) -> dict[str, float]:
     """Seconds of the steps of an iteration, as metrics."""
-    found = _told(path).get(iteration, {})
+    found = _event_metrics(path).get(iteration, {})
     return {name: value for name, value in found.items() if name.startswith(_SECONDS)}
 
 
-def _told(path: Path) -> dict[int, dict[str, float]]:
+def _event_metrics(path: Path) -> dict[int, dict[str, float]]:
     """Metrics in the events, by iteration."""
-    told: dict[int, dict[str, float]] = {}
+    from_events: dict[int, dict[str, float]] = {}
     for event in progress.read_events(path / layout.EVENTS):
         if event["event"] == "stage_finished" and event["iteration"] is not None:
-            found = told.setdefault(event["iteration"], {})
+            found = from_events.setdefault(event["iteration"], {})
             found[f"{_SECONDS}{event['stage']}"] = event["seconds"]
             found |= event.get("performance", {})
-    return told
+    return from_events

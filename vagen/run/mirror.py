@@ -41,7 +41,7 @@ from vagen.storage import (
     storage_errors,
 )
 from vagen.storage.writer import ATTEMPT
-from vagen.tracking.extra import WANDB_TOLD
+from vagen.tracking.extra import WANDB_SENT
 from vagen.tracking.spool import PENDING
 
 CONFIG = (layout.EXPERIMENT.as_posix(), layout.INFRA.as_posix())
@@ -51,7 +51,7 @@ _ATTEMPTS = ".attempts"
 _EXTENSIONS = layout.EXTENSIONS.as_posix()
 _GROWING = (layout.EVENTS, layout.LOG, layout.JUDGE_ANSWERS, _EXTENSIONS)
 """Files made of lines."""
-_FILES = (*_GROWING, WANDB_TOLD, layout.SUMMARY, layout.CURVES.as_posix())
+_FILES = (*_GROWING, WANDB_SENT, layout.SUMMARY, layout.CURVES.as_posix())
 _TRACKING_FILES = (layout.MLFLOW_RUN, PENDING)
 _ORDER = (
     layout.LEVELS,
@@ -80,9 +80,9 @@ class Mirror:
         self._infra = infra
         self._root = infra.store.rstrip("/")
         self._attempt: Attempt | None = None
-        self._there: dict[str, bytes] = {}
+        self._uploaded: dict[str, bytes] = {}
         """Manifests in the store, by folder of the run."""
-        self._others: set[str] = set()
+        self._other_threads: set[str] = set()
         """Folders that another thread uploads."""
         self._sent: dict[str, tuple[int, int] | None] = {}
         """Size and time of loose files at their last upload; None if deleted."""
@@ -136,10 +136,10 @@ class Mirror:
         """
         if self.is_current:
             return False
-        ours, attempt = self._is_ours(), Attempt()
+        is_ours, attempt = self._is_ours(), Attempt()
         # From here on no other attempt adds anything.
         self._store.write_file(self._key(ATTEMPT), attempt.to_json().encode())
-        changed = self._pull(ours)
+        changed = self._pull(is_ours)
         with storage_errors(self._path), (self._path / _ATTEMPTS).open("a") as file:
             file.write(f"{attempt.name}\n")
         self._attempt = attempt
@@ -167,12 +167,12 @@ class Mirror:
             StorageError: The store cannot be used. The next stage in this folder uploads the rest.
         """
         for place in self._committed():
-            if place not in self._others:
+            if place not in self._other_threads:
                 self._put(place, guard=self._guard)
-        for place in [place for place in list(self._there) if place.startswith(_LINEAGE)]:
-            if place not in self._others and not (self._path / place).exists():
+        for place in [place for place in list(self._uploaded) if place.startswith(_LINEAGE)]:
+            if place not in self._other_threads and not (self._path / place).exists():
                 self._store.delete(self._key(place), guard=self._guard)
-                del self._there[place]
+                del self._uploaded[place]
         self.push_files()
 
     @contextmanager
@@ -186,12 +186,12 @@ class Mirror:
             StorageError: The store cannot be used; a later `push` uploads the folder.
         """
         place = folder.relative_to(self._path).as_posix()
-        self._others.add(place)
+        self._other_threads.add(place)
         try:
             yield
             self._put(place, guard=self._guard)
         finally:
-            self._others.discard(place)
+            self._other_threads.discard(place)
 
     def push_evaluation(self, folder: Path) -> None:
         """Uploads an evaluation without becoming the newest attempt; no other attempt writes it."""
@@ -234,8 +234,8 @@ class Mirror:
                     advance(1)
         return folder
 
-    def _pull(self, ours: bool) -> bool:
-        """Like `pull`, but keeps local folders if the newest attempt is `ours`.
+    def _pull(self, keep_local: bool) -> bool:
+        """Like `pull`, but keeps local folders if the newest attempt is `keep_local`.
 
         Returns:
             Whether an iteration's folder or a checkpoint was replaced.
@@ -245,31 +245,31 @@ class Mirror:
         keys = [key for key in keys if key[start:].partition("/")[0] in _ORDER]
         with ThreadPoolExecutor(_WORKERS) as pool:
             contents = pool.map(self._store.manifest, keys)
-            self._there = {
+            self._uploaded = {
                 key[start:]: content for key, content in zip(keys, contents, strict=True)
             }
         changed = False
         local = set(self._committed())
-        for place, content in self._there.items():
+        for place, content in self._uploaded.items():
             folder = self._path / place
-            if place in local and (ours or (folder / MANIFEST).read_bytes() == content):
+            if place in local and (keep_local or (folder / MANIFEST).read_bytes() == content):
                 continue
             publish_manifest(folder, content)
             changed = changed or place.startswith(_LINEAGE)
-        if not ours:
-            changed = self._keep_superseded(local - self._there.keys()) or changed
-        self._pull_files(replace=not ours)
+        if not keep_local:
+            changed = self._keep_superseded(local - self._uploaded.keys()) or changed
+        self._pull_files(replace=not keep_local)
         return changed
 
     def _put(self, place: str, guard: Callable[[], None] | None) -> None:
         content = (self._path / place / MANIFEST).read_bytes()
-        if self._there.get(place) == content:
+        if self._uploaded.get(place) == content:
             return
         # The newest attempt may replace results of older ones.
         self._store.put_directory(
             self._path / place, self._key(place), replace=guard is not None, guard=guard
         )
-        self._there[place] = content
+        self._uploaded[place] = content
 
     def _committed(self) -> list[str]:
         """All committed folders, in order of dependency."""
@@ -299,16 +299,16 @@ class Mirror:
 
     def _keep_superseded(self, places: set[str]) -> bool:
         """Moves folders of a superseded training to `superseded/`."""
-        mine = sorted(place for place in places if place.startswith(_LINEAGE))
+        superseded = sorted(place for place in places if place.startswith(_LINEAGE))
         kept = self._path / layout.SUPERSEDED / uuid.uuid4().hex[:8]
-        for place in mine:
+        for place in superseded:
             (kept / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.move(self._path / place, kept / place)
-        if mine:
+        if superseded:
             progress.note(
                 f"another attempt went on with {self.uri}: what only this folder had is in {kept}"
             )
-        return bool(mine)
+        return bool(superseded)
 
     def _pull_files(self, *, replace: bool) -> None:
         for name in self._files():
@@ -321,7 +321,7 @@ class Mirror:
             path.parent.mkdir(parents=True, exist_ok=True)
             if name in _GROWING and path.exists():
                 # This process has already written events.
-                path.write_bytes(content + _lines_beside(path.read_bytes(), content))
+                path.write_bytes(content + _missing_lines(path.read_bytes(), content))
             else:
                 path.write_bytes(content)
                 self._sent[name] = self._stamp(name)
@@ -382,7 +382,7 @@ def restore(uri: str) -> Path:
     return path
 
 
-def _lines_beside(content: bytes, other: bytes) -> bytes:
+def _missing_lines(content: bytes, other: bytes) -> bytes:
     """Lines of a file that another one lacks."""
     known = set(other.splitlines())
     return b"".join(line for line in content.splitlines(True) if line.rstrip(b"\n") not in known)

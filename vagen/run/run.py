@@ -63,7 +63,7 @@ class Run:
     engine: "Engine | None" = field(default=None, repr=False)
     """Networks in memory; None until a step needs them (`vagen.stages.weights`)."""
     next_rollout: NextRollout | None = field(default=None, repr=False)
-    checkpoint_to_come: Future[None] | None = field(default=None, repr=False)
+    pending_checkpoint: Future[None] | None = field(default=None, repr=False)
     """A checkpoint that is being written (`vagen.stages.checkpoints`)."""
     tracker: "BackgroundTracker | None" = field(default=None, repr=False)
     """The open MLflow run; None until a step uses it (`vagen.stages.tracking`)."""
@@ -178,9 +178,9 @@ class Run:
         Raises:
             Exception: It could not be written; raised once.
         """
-        future = self.checkpoint_to_come
+        future = self.pending_checkpoint
         if future is not None and (wait or future.done()):
-            self.checkpoint_to_come = None
+            self.pending_checkpoint = None
             future.result()
 
     @property

@@ -71,8 +71,8 @@ class HereEnv:
         try:
             return method()
         except Exception as error:  # any failure of an environment
-            ours = type(error).__module__.startswith("vagen.")
-            if ours and isinstance(error, ValueError) and not isinstance(error, AnswerError):
+            is_internal = type(error).__module__.startswith("vagen.")
+            if is_internal and isinstance(error, ValueError) and not isinstance(error, AnswerError):
                 raise
             raise EnvironmentRaised.of(error) from error
 

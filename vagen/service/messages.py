@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
-from vagen.service.wire import whole_text
+from vagen.service.wire import replace_surrogates
 
 SessionKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{16,64}$")]
 """Random key chosen by the client: whoever has it and the token may use the session."""
@@ -52,7 +52,7 @@ class StepOrder(Message):
     session: SessionKey
     sequence: Sequence
     """See `ResetOrder`."""
-    response: Annotated[str, AfterValidator(whole_text)]
+    response: Annotated[str, AfterValidator(replace_surrogates)]
     """The model's response."""
 
 

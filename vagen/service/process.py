@@ -64,20 +64,20 @@ class WorkerProcess:
         Raises:
             OSError: The process cannot be created.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
+        parent_end, child_end = socket.socketpair()
+        with child_end:
             # It inherits only the socket and the paths of modules from this process.
             environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             environment.setdefault("OMP_NUM_THREADS", "1")
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _WORKER, str(theirs.fileno()), *self._limits],
+                [sys.executable, "-m", _WORKER, str(child_end.fileno()), *self._limits],
                 env=environment,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C on the terminal must not reach it
             )
-        ours.setblocking(False)
-        reader, self._writer = await asyncio.open_connection(sock=ours, limit=_BUFFER)
+        parent_end.setblocking(False)
+        reader, self._writer = await asyncio.open_connection(sock=parent_end, limit=_BUFFER)
         self._later(self._read(reader))
 
     @property

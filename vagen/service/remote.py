@@ -10,7 +10,7 @@ import uvloop
 
 from vagen.envs.base import Observation
 from vagen.service.base import EnvStep, LocalEnv
-from vagen.service.wire import WireReply, read_observation, whole_text
+from vagen.service.wire import WireReply, read_observation, replace_surrogates
 
 ResultT = TypeVar("ResultT")
 
@@ -76,7 +76,7 @@ class RemoteEnv:
 
     async def step(self, response: str) -> EnvStep:
         """See `AgentEnv`."""
-        return await self._ask("step", _stepped, response=whole_text(response))
+        return await self._ask("step", _stepped, response=replace_surrogates(response))
 
     async def expert_response(self) -> str:
         """See `AgentEnv`."""

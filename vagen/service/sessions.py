@@ -15,7 +15,7 @@ from vagen.service.messages import ErrorKind, SessionOrder, SessionState
 from vagen.service.metrics import ServiceMetrics
 from vagen.service.remote import Handle
 from vagen.service.settings import ServiceSettings
-from vagen.service.wire import WireReply, whole_text
+from vagen.service.wire import WireReply, replace_surrogates
 
 ReplyContent = dict[str, Any]
 
@@ -218,7 +218,7 @@ class Sessions:
 
 def failure(key: str, kind: ErrorKind, message: str) -> ReplyContent:
     """The reply of a session that failed."""
-    return {"session": key, "error": {"kind": kind, "message": whole_text(message)}}
+    return {"session": key, "error": {"kind": kind, "message": replace_surrogates(message)}}
 
 
 def _mistakes(error: ValidationError | UnknownEnvironmentError | NotServed) -> str:

@@ -108,7 +108,7 @@ def read_observation(content: dict[str, Any], frames: Sequence[Blob]) -> Observa
     return Observation(text=content["text"], images=tuple(images))
 
 
-def whole_text(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Replaces lone surrogates, which UTF-8 cannot encode."""
     try:
         text.encode()

@@ -30,13 +30,13 @@ from vagen.learning import (
     turn_start_mask,
 )
 from vagen.learning.agreement import disagreement, measure_agreement
+from vagen.learning.selection import select_trajectories, turn_rewards_by_trajectory
+from vagen.learning.turn_credit import anchor_ids, credit_arguments
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import TokenRow, Trajectory
 from vagen.run.reading import committed, result
 from vagen.run.run import Run
 from vagen.stages.collapse import is_due, measure
-from vagen.stages.credit import anchor_ids, credit_arguments
-from vagen.stages.selection import select_trajectories, turn_rewards_by_trajectory
 from vagen.stages.weights import engine_at, updates_before, version_learning
 from vagen.storage import CorruptArtifact, read_manifest
 

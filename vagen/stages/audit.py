@@ -18,10 +18,10 @@ from vagen.config.schema import ExperimentConfig
 from vagen.envs.parsing import ParsedResponse, ResponseParser, SectionName, write_response
 from vagen.envs.registry import get_environment, parse_env_config
 from vagen.judge.scoring import Scorer
+from vagen.learning.selection import turn_rewards
 from vagen.rollout.scripted import Respond, TextEnv, play_scripted
 from vagen.rollout.types import Trajectory, Turn
 from vagen.service import Environments
-from vagen.stages.selection import turn_rewards
 
 LEVELS = 16
 MOST_ACTIONS = 6

@@ -5,13 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from vagen import progress
+from vagen.judge.blind import blind_scores
+from vagen.rollout.reach import weak_experts
 from vagen.run.reading import result
 from vagen.run.run import Run
 from vagen.service import environments_of
-from vagen.stages.blind import blind_scores
 from vagen.stages.checks import check_endpoints, check_start
 from vagen.stages.levels import LEVELS_FILE, SPLITS, assert_disjoint, draw_levels
-from vagen.stages.reach import weak_experts
 from vagen.storage import commit_directory
 
 

@@ -61,7 +61,7 @@ def begin_checkpoint(run: Run, engine: Engine, iteration: int) -> None:
             bytes=sum(entry.size for entry in known.values()),
         )
 
-    run.checkpoint_to_come = _in_background(write)
+    run.pending_checkpoint = _in_background(write)
 
 
 def _in_background(work: Callable[[], None]) -> Future[None]:

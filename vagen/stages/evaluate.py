@@ -18,13 +18,13 @@ from vagen.engines.base import Engine
 from vagen.judge.scoring import cache_folder
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import SCHEMA_VERSION, TrajectoryBatch
+from vagen.rollout.episodes import evaluation_specs
 from vagen.rollout.types import Status, Trajectory
 from vagen.run import layout
 from vagen.run.reading import read_results, result
 from vagen.run.run import Run
 from vagen.run.spent import spent
 from vagen.stages.advantage import add_columns
-from vagen.stages.episodes import evaluation_specs
 from vagen.stages.format_probe import answers_probed, probe_format
 from vagen.stages.judge import score
 from vagen.stages.levels import LevelSet, draw_levels, load_levels

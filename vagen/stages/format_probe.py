@@ -10,8 +10,8 @@ from vagen import progress
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine
 from vagen.models.tiny import TINY_MODELS
+from vagen.rollout.episodes import evaluation_specs
 from vagen.rollout.types import Trajectory, Turn
-from vagen.stages.episodes import evaluation_specs
 from vagen.stages.levels import LevelSet
 
 DEFAULT_ANSWERS = 20

@@ -70,7 +70,7 @@ def _watch(run: Run, iteration: int, metrics: dict[str, float]) -> dict[str, flo
     alarm = watch(run.experiment.judge.alarm, [*run.iteration_metrics()[:iteration], metrics])
     if alarm is None:
         return {}
-    if alarm.sounds:
+    if alarm.raised:
         found = {"rise": alarm.rise, "fall": alarm.fall, "correlation": alarm.correlation}
         progress.event("judge_alarm", iteration=iteration, **found)
         progress.note(f"iteration {iteration + 1}: {alarm.message}")

@@ -6,12 +6,12 @@ import numpy as np
 
 from vagen import progress
 from vagen.engines.base import Engine, Images
+from vagen.learning.turn_credit import update_credit
 from vagen.metrics import UPDATE_KL
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.runner import derive_seed
 from vagen.rollout.types import TokenRow
 from vagen.run.run import Run
-from vagen.stages.credit import update_credit
 
 KL_ROWS = 32
 """Number of rows on which to measure the change of log-probabilities by an update."""

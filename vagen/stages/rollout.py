@@ -17,19 +17,19 @@ from vagen.engines.base import Engine, Images, Play
 from vagen.envs.images import decode_png
 from vagen.learning.early_stop import group_variance
 from vagen.learning.filters import ZERO
+from vagen.learning.selection import turn_rewards
 from vagen.metrics import REWARD_VARIANCE, TOKENS
 from vagen.models.processor import Processor
 from vagen.rollout.batch import SCHEMA_VERSION, BatchError, TrajectoryBatch
 from vagen.rollout.carried import carry_on, read_carried, write_carried
 from vagen.rollout.contexts import context_tokens
+from vagen.rollout.episodes import greedy_specs, refill_specs, training_specs
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import Status, Trajectory
 from vagen.run import layout
 from vagen.run.reading import result
 from vagen.run.run import NextRollout, Run
 from vagen.stages.curriculum import BucketCounts, Curriculum, curriculum_of
-from vagen.stages.episodes import greedy_specs, refill_specs, training_specs
-from vagen.stages.selection import turn_rewards
 from vagen.stages.weights import engine_at, updates_before, version_played
 from vagen.storage import commit_directory
 

@@ -16,7 +16,7 @@ from vagen.storage import read_manifest
 
 
 class Watch:
-    """Watches one iteration's update: `may_learn`, `see_update`, `must_roll_back`, `roll_back`.
+    """Watches one iteration's update: `may_learn`, `judge_update`, `must_roll_back`, `roll_back`.
 
     Args:
         run: The run.
@@ -49,7 +49,7 @@ class Watch:
         """Version of the weights for a rollback; empty without rollbacks."""
         return self._guard.state.good if self._acts else ""
 
-    def see_update(self, metrics: MetricValues) -> None:
+    def judge_update(self, metrics: MetricValues) -> None:
         """Judges an update; one from a collapsed policy is always bad."""
         if self._verdict.ok:
             self._update = dict(metrics)

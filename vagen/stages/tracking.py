@@ -14,7 +14,7 @@ from vagen.run.reading import committed, result
 from vagen.run.run import Run
 from vagen.tracking import Tracker
 from vagen.tracking.background import BackgroundTracker
-from vagen.tracking.extra import open_beside
+from vagen.tracking.extra import open_extra_tracker
 from vagen.tracking.names import flatten
 
 
@@ -65,14 +65,14 @@ def _open(run: Run, known: str) -> Tracker:
         tracker.log_artifact(run.path / layout.INFRA, "config")
         for metrics, step in _recorded(run):
             tracker.log_metrics(metrics, step=step)
-    _open_beside(run, tracker)
+    _open_extra_trackers(run, tracker)
     return tracker
 
 
-def _open_beside(run: Run, tracker: Tracker) -> None:
+def _open_extra_trackers(run: Run, tracker: Tracker) -> None:
     """Opens the trackers of `infra.trackers` and sends committed metrics."""
-    tracker.beside = [
-        open_beside(
+    tracker.extra_trackers = [
+        open_extra_tracker(
             name,
             run_dir=run.path,
             run_name=run.name,
@@ -80,10 +80,10 @@ def _open_beside(run: Run, tracker: Tracker) -> None:
         )
         for name in run.infra.trackers
     ]
-    for beside in tracker.beside:
-        beside.log_config(run.experiment.model_dump(mode="json"))
+    for extra in tracker.extra_trackers:
+        extra.log_config(run.experiment.model_dump(mode="json"))
         for metrics, step in _recorded(run):
-            beside.log_metrics(metrics, step)
+            extra.log_metrics(metrics, step)
 
 
 def _is_ours(run: Run, run_id: str) -> bool:

@@ -57,7 +57,7 @@ def update(
     metrics = {}
     if watch.may_learn:
         metrics = learn(run, engine, batch, iteration)
-        watch.see_update(metrics)
+        watch.judge_update(metrics)
     if watch.must_roll_back:
         engine = watch.roll_back()
     metrics |= watch.metrics() | {"algorithm/kl_coef": engine.kl_coef}

@@ -24,6 +24,7 @@ from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.expert import ExpertPolicy
 from vagen.rollout.play import check_failures, make_environment, make_runner
+from vagen.rollout.reach import out_of_reach
 from vagen.rollout.runner import EpisodeSpec, derive_seed, run_episodes, run_to_end
 from vagen.rollout.types import TokenRow
 from vagen.run.reading import result
@@ -31,7 +32,6 @@ from vagen.run.run import Run
 from vagen.service import AsyncEnv, EnvironmentRaised, environments_of
 from vagen.stages.checks import check_endpoints
 from vagen.stages.levels import LevelSet, draw_levels, load_levels
-from vagen.stages.reach import out_of_reach
 from vagen.stages.weights import configure_torch, device_of, helpers_of
 from vagen.storage import commit_directory
 

@@ -106,7 +106,7 @@ def _load(run: Run, version: str) -> Engine:
         run.engine = make_engine(
             run.experiment, run.infra, run.initial_model(), version=layout.WARM_START
         )
-        _tell_machine(run)
+        _record_machine(run)
     if version != layout.WARM_START:
         checkpoint = run.checkpoint(iteration_of(version))
         run.engine.load(run.fetch(checkpoint), version=version)
@@ -142,7 +142,7 @@ def make_engine(
     )
 
 
-def _tell_machine(run: Run) -> None:
+def _record_machine(run: Run) -> None:
     """Records the hardware and software that affect numbers; warns if they changed in the run."""
     import torch
 

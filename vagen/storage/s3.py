@@ -34,7 +34,7 @@ from vagen.storage.manifest import (
 from vagen.storage.s3_client import code_of, in_parallel, make_client, s3_errors
 from vagen.storage.s3_lock import HeldLock, hold
 from vagen.storage.s3_transfer import SizeMismatch, Transfer
-from vagen.storage.store import check_key, nothing_there
+from vagen.storage.store import check_key, missing_key
 
 DATA, LOCK = ".data", ".lock"
 _MISSING = ("NoSuchKey", "404")
@@ -113,7 +113,7 @@ class S3Store:
         """See `Store.manifest`."""
         found = self._current(check_key(key))
         if found is None:
-            raise nothing_there(self.uri, key)
+            raise missing_key(self.uri, key)
         return found[0]
 
     def exists(self, key: str) -> bool:

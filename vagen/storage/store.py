@@ -115,13 +115,13 @@ class LocalStore:
     def fetch_directory(self, key: str, target: Path, part: str = "") -> Path:
         """See `Store.fetch_directory`."""
         if not self.exists(key):
-            raise nothing_there(str(self.root), key)
+            raise missing_key(str(self.root), key)
         return _copy_whole(self._path(key), Path(target), part=part)
 
     def manifest(self, key: str) -> bytes:
         """See `Store.manifest`."""
         if not self.exists(key):
-            raise nothing_there(str(self.root), key)
+            raise missing_key(str(self.root), key)
         with storage_errors(self.root):
             return (self._path(key) / MANIFEST).read_bytes()
 
@@ -185,7 +185,7 @@ def check_key(key: str) -> str:
     return key
 
 
-def nothing_there(store: str, key: str) -> StorageError:
+def missing_key(store: str, key: str) -> StorageError:
     """The error for a key that is not in the store."""
     return StorageError(f"the store {store} has no {key!r}: see `list()` for its keys")
 

@@ -83,7 +83,7 @@ def conduct(
                 try:
                     if not trial.made:
                         made = trainings.make(trial, config.load(trial.parameters))
-                        trial = study.note_made(trial, made)
+                        trial = study.record_made(trial, made)
                     trainings.start(trial)
                     active.append(trial)
                 except ValueError as error:

@@ -101,7 +101,7 @@ class Study:
             if each.state == "fail" and each.number not in again:
                 self._study.enqueue_trial(dict(each.parameters), user_attrs={_AGAIN: each.number})
 
-    def note_made(self, trial: Trial, what: str) -> Trial:
+    def record_made(self, trial: Trial, what: str) -> Trial:
         """Stores the identifier of the trial's run."""
         self._handle(trial.number).set_user_attr(_MADE, what)
         return self.read(trial.number)

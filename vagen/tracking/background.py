@@ -96,9 +96,11 @@ class BackgroundTracker:
         self._pipe.close()
 
 
-def _forked(opens: Callable[[], Tracker], pipe: Connection, theirs: Connection, pid: int) -> None:
+def _forked(
+    opens: Callable[[], Tracker], pipe: Connection, parent_pipe: Connection, pid: int
+) -> None:
     begin_fork()
-    theirs.close()
+    parent_pipe.close()
     _serve(opens, pipe, lambda: os.getppid() == pid)
 
 
@@ -123,8 +125,8 @@ def _serve(
             method(tracker, *args, **options)
         except Exception as error:  # must not end the training
             _LOG.warning("%s is left out: %s: %s", method.__name__, type(error).__name__, error)
-    for beside in tracker.beside:
-        beside.finish(failed=False)
+    for extra in tracker.extra_trackers:
+        extra.finish(failed=False)
 
 
 def _received(pipe: Connection, needed: Callable[[], bool]) -> Any:

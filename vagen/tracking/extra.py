@@ -17,7 +17,7 @@ from vagen.tracking.server import TrackingError
 
 TENSORBOARD = "tensorboard"
 """Folder for event files in a run."""
-WANDB_TOLD = "wandb_logged.jsonl"
+WANDB_SENT = "wandb_logged.jsonl"
 """File of a run with the W&B run's id and the steps that were sent."""
 
 _LOG = logging.getLogger("vagen.tracking")
@@ -42,15 +42,15 @@ class Sink(Protocol):
 class ExtraTracker:
     """Sends each metric of each step to a sink once, over all processes; never raises."""
 
-    def __init__(self, sink: Sink, told: Path) -> None:
-        """Continues after the steps in the file `told`."""
+    def __init__(self, sink: Sink, sent: Path) -> None:
+        """Continues after the steps in the file `sent`."""
         self._sink: Sink | None = sink
-        self._told = told
-        self._steps = {(name, line["step"]) for line in _lines(told) for name in line["names"]}
+        self._sent = sent
+        self._steps = {(name, line["step"]) for line in _lines(sent) for name in line["names"]}
 
     def log_config(self, tree: Mapping[str, Any]) -> None:
         """Sends the configuration once."""
-        self._tell(["config"], -1, lambda sink: sink.config(tree))
+        self._send(["config"], -1, lambda sink: sink.config(tree))
 
     def log_metrics(self, metrics: Mapping[str, float | None], step: int) -> None:
         """Sends the metrics of a step that were not sent before; skips None."""
@@ -60,7 +60,7 @@ class ExtraTracker:
             if value is not None and (name, step) not in self._steps
         }
         if fresh:
-            self._tell(list(fresh), step, lambda sink: sink.metrics(fresh, step))
+            self._send(list(fresh), step, lambda sink: sink.metrics(fresh, step))
 
     def finish(self, *, failed: bool) -> None:
         """Ends this process's part; a later process may continue."""
@@ -68,18 +68,18 @@ class ExtraTracker:
             self._attempt(lambda sink: sink.close(int(failed)))
             self._sink = None
 
-    def _tell(self, names: Sequence[str], step: int, tell: Callable[[Sink], None]) -> None:
+    def _send(self, names: Sequence[str], step: int, send: Callable[[Sink], None]) -> None:
         names = [name for name in names if (name, step) not in self._steps]
-        if not names or not self._attempt(tell):
+        if not names or not self._attempt(send):
             return
         self._steps |= {(name, step) for name in names}
-        self._attempt(lambda _: _append(self._told, {"step": step, "names": names}))
+        self._attempt(lambda _: _append(self._sent, {"step": step, "names": names}))
 
-    def _attempt(self, tell: Callable[[Sink], None]) -> bool:
+    def _attempt(self, send: Callable[[Sink], None]) -> bool:
         if self._sink is None:
             return False
         try:
-            tell(self._sink)
+            send(self._sink)
         except Exception as error:  # must not end the training
             what = f"{type(error).__name__}: {error}"
             _LOG.warning("%s is told no more by this process: %s", type(self._sink).__name__, what)
@@ -157,7 +157,7 @@ class Wandb:
         self._run.finish(exit_code=exit_code)
 
 
-def open_beside(name: str, *, run_dir: Path, run_name: str, project: str) -> ExtraTracker:
+def open_extra_tracker(name: str, *, run_dir: Path, run_name: str, project: str) -> ExtraTracker:
     """An additional tracker by name, which continues from an earlier process.
 
     Args:
@@ -178,12 +178,12 @@ def open_beside(name: str, *, run_dir: Path, run_name: str, project: str) -> Ext
         folder = run_dir / TENSORBOARD
         with storage_errors(run_dir):
             return ExtraTracker(TensorBoard(folder), folder / "logged.jsonl")
-    told = run_dir / WANDB_TOLD
-    lines: list[dict[str, Any]] = _lines(told)
+    sent = run_dir / WANDB_SENT
+    lines: list[dict[str, Any]] = _lines(sent)
     if not lines:
         lines = [{"id": uuid.uuid4().hex, "step": -1, "names": []}]
-        _append(told, lines[0])
-    return ExtraTracker(Wandb(lines[0]["id"], project=project, name=run_name, folder=run_dir), told)
+        _append(sent, lines[0])
+    return ExtraTracker(Wandb(lines[0]["id"], project=project, name=run_name, folder=run_dir), sent)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

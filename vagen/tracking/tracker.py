@@ -78,7 +78,7 @@ class Tracker:
         """Address of the server or database."""
         self.run_id = run_id
         self.run_dir = run_dir
-        self.beside: list[ExtraTracker] = []
+        self.extra_trackers: list[ExtraTracker] = []
         """Additional trackers with the same metrics."""
         self._client = client
         self._spool = Spool(run_dir / PENDING)
@@ -191,7 +191,7 @@ class Tracker:
         A metric keeps an existing value of `step`, so that a step repeated after a resume does not
         appear twice.
         """
-        for tracker in self.beside:
+        for tracker in self.extra_trackers:
             tracker.log_metrics(metrics, step)
         values = {
             name: float(value)
@@ -250,7 +250,7 @@ class Tracker:
 
     def finish(self, status: EndStatus = "FINISHED") -> None:
         """Sends stored records and closes the run, which can be attached again."""
-        for tracker in self.beside:
+        for tracker in self.extra_trackers:
             tracker.finish(failed=status == "FAILED")
         self._retry_at = 0.0
         if self._machine is not None:

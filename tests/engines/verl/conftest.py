@@ -102,7 +102,7 @@ def one_rank(
     two_ranks, make_experiment, vl_dir, vl_batch, warm_runs, ray_cluster, tmp_path_factory
 ) -> Story:
     """One rank; then it goes back to its checkpoint, plays, and takes up that of two ranks."""
-    from vagen.stages.episodes import training_specs
+    from vagen.rollout.episodes import training_specs
     from vagen.stages.levels import load_levels
 
     folder = tmp_path_factory.mktemp("one_rank") / "checkpoint"

@@ -11,9 +11,9 @@ from vagen.engines.base import Images
 from vagen.engines.verl.precomputed import PrecomputedOutputs
 from vagen.engines.verl.shared_rows import digest_of
 from vagen.metrics import PROBABILITY_CORRELATION, UPDATE_KL
+from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import TokenRow
 from vagen.stages.advantage import add_columns
-from vagen.stages.episodes import training_specs
 from vagen.stages.levels import load_levels
 from vagen.train import iterate
 

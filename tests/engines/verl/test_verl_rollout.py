@@ -17,8 +17,8 @@ from vagen.engines.verl.policy import ServerClient
 from vagen.engines.verl.rollout_workers import play, start_players
 from vagen.engines.verl.torch_server import server_name
 from vagen.rollout.conversation import RenderError
+from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import Status, Trajectory
-from vagen.stages.episodes import training_specs
 from vagen.stages.format_probe import FormatNotKept, probe_format
 from vagen.stages.levels import load_levels
 

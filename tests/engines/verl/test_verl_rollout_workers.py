@@ -16,9 +16,9 @@ from vagen.engines.verl.rollout_workers import RolloutWorker, unpack_trajectory
 from vagen.envs import make
 from vagen.models import load_processor
 from vagen.rollout.conversation import RenderError
+from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import Trajectory, TurnRewards
 from vagen.stages.build import build
-from vagen.stages.episodes import training_specs
 from vagen.stages.judge import score
 from vagen.stages.levels import load_levels
 from vagen.stages.warm_start import warm_start

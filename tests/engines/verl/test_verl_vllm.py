@@ -8,7 +8,7 @@ import pytest
 from ray_cluster import ray_files
 from verl_stories import started
 
-from vagen.stages.episodes import training_specs
+from vagen.rollout.episodes import training_specs
 from vagen.stages.levels import load_levels
 
 pytestmark = [

@@ -28,7 +28,7 @@ from vagen.rollout.types import Generation, Sampling
 PREFILL_SHARE = 0.25
 """Prefill starts once this share of live conversations waits, or if none is answering."""
 
-LEAST_ALIKE = 0.1
+MIN_SHARED = 0.1
 """A common prefix is attended to at once if it is at least this share of the longest context."""
 
 
@@ -251,11 +251,11 @@ class LocalPolicy:
         ids: Tensor,
         positions: Tensor,
         images: list[ProcessedImage],
-        alike: int = 0,
+        shared_tokens: int = 0,
     ) -> Tensor:
         """Hidden states [A, n, hidden] of new tokens; adds their keys and values to the cache.
 
-        The first `alike` cached tokens are equal in all rows of the batch.
+        The first `shared_tokens` cached tokens are equal in all rows of the batch.
         """
         new = ids.shape[1]
         start = torch.tensor([c.length for c in batch], device=self.device)
@@ -271,7 +271,7 @@ class LocalPolicy:
             attention_mask=mask,
             past_key_values=self.cache,
             use_cache=True,
-            alike=alike if alike >= LEAST_ALIKE * reach else 0,
+            shared_tokens=shared_tokens if shared_tokens >= MIN_SHARED * reach else 0,
             **image_inputs(images, self.processor, self.device, self.language_model.model.dtype),
         )
 

@@ -69,27 +69,27 @@ class Helpers:
         for _ in range(count):
             self._helpers.append(_Helper(self, _shared_memory(size), list(self._helpers)))
 
-    def map(self, method: str, units: Iterable[Unit], hear: OnMessage) -> list[Any]:
+    def map(self, method: str, units: Iterable[Unit], on_message: OnMessage) -> list[Any]:
         """The method's results for all units, in order.
 
         Args:
             method: Name of the target's method.
             units: Arguments of each call.
-            hear: Receives the units' messages, one at a time, in any order.
+            on_message: Receives the units' messages, one at a time, in any order.
 
         Raises:
             HelperLost: A helper died.
         """
-        return self._map(method, list(units), hear, None)
+        return self._map(method, list(units), on_message, None)
 
     def add_gradients(
-        self, network: str, method: str, units: Iterable[Unit], hear: OnMessage
+        self, network: str, method: str, units: Iterable[Unit], on_message: OnMessage
     ) -> list[Any]:
         """Like `map`, for methods that call `backward`: sums their gradients into the network."""
         units = list(units)
         if not self._helpers or len(units) == 1:
-            return self._map(method, units, hear, None)
-        found = self._map(method, units, hear, network)
+            return self._map(method, units, on_message, None)
+        found = self._map(method, units, on_message, network)
         for _, gradients in found:
             for parameter, gradient in zip(self._learning[network], gradients, strict=True):
                 if parameter.grad is None:
@@ -103,11 +103,11 @@ class Helpers:
         while self._helpers:
             self._helpers.pop().close()
 
-    def call(self, method: str, unit: Unit, hear: OnMessage, network: str | None) -> Any:
+    def call(self, method: str, unit: Unit, on_message: OnMessage, network: str | None) -> Any:
         """Computes one unit in this process, with its gradients if a network is named."""
         gradients = []
         try:
-            result = getattr(self._target, method)(*unit, hear)
+            result = getattr(self._target, method)(*unit, on_message)
         finally:
             for parameter in self._learning.get(network or "", ()):
                 gradients.append(parameter.grad)
@@ -125,19 +125,19 @@ class Helpers:
         """Inverse of `pack`."""
         rooms = _views(slot, self._learning[network])
         return [
-            room.clone() if is_there else None
-            for room, is_there in zip(rooms, present, strict=True)
+            room.clone() if has_gradient else None
+            for room, has_gradient in zip(rooms, present, strict=True)
         ]
 
     def _map(
-        self, method: str, units: list[Unit], hear: OnMessage, network: str | None
+        self, method: str, units: list[Unit], on_message: OnMessage, network: str | None
     ) -> list[Any]:
         todo, results = deque(range(len(units))), [None] * len(units)
-        one_at_a_time = Lock()
+        lock = Lock()
 
-        def heard(said: Any) -> None:
-            with one_at_a_time:
-                hear(said)
+        def deliver(message: Any) -> None:
+            with lock:
+                on_message(message)
 
         def take() -> int | None:
             try:
@@ -148,17 +148,17 @@ class Helpers:
         def work(call: Callable[..., Any]) -> None:
             try:
                 for i in iter(take, None):
-                    results[i] = call(method, units[i], heard, network)
+                    results[i] = call(method, units[i], deliver, network)
             except BaseException:
                 todo.clear()
                 raise
 
         with ThreadPoolExecutor(max(1, len(self._helpers))) as threads:
-            asked = [
+            futures = [
                 threads.submit(work, helper.call) for helper in self._helpers[: len(units) - 1]
             ]
             work(self.call)
-        for one in asked:
+        for one in futures:
             one.result()
         return results
 
@@ -175,26 +175,26 @@ class _Helper:
             siblings: Earlier helpers, whose pipes the fork closes.
         """
         self._slot, self._owner = slot, owner
-        self._pipe, there = multiprocessing.Pipe()
+        self._pipe, child_pipe = multiprocessing.Pipe()
 
         def serve() -> None:
             begin_fork()
             for helper in (self, *siblings):
                 helper._pipe.close()
             torch.set_num_threads(1)
-            self._serve(there)
+            self._serve(child_pipe)
 
         fork = multiprocessing.get_context("fork")
         self._process = fork.Process(target=serve, daemon=True)
         self._process.start()
-        there.close()
+        child_pipe.close()
 
-    def call(self, method: str, unit: Unit, hear: OnMessage, network: str | None) -> Any:
+    def call(self, method: str, unit: Unit, on_message: OnMessage, network: str | None) -> Any:
         """Computes one unit in the fork; see `Helpers.call`."""
         try:
             _send(self._pipe, (method, unit, network))
             while (answer := _receive(self._pipe))[0] == "said":
-                hear(answer[1])
+                on_message(answer[1])
         except (EOFError, OSError) as error:
             self._process.join(1)
             raise HelperLost(
@@ -217,19 +217,19 @@ class _Helper:
         self._process.join()
 
     def _serve(self, pipe: Any) -> None:
-        def say(what: Any) -> None:
-            _send(pipe, ("said", what))
+        def send_message(message: Any) -> None:
+            _send(pipe, ("said", message))
 
         while True:
             try:
-                told = _receive(pipe)
+                request = _receive(pipe)
             except EOFError:
                 return
-            if told is None:
+            if request is None:
                 return
-            method, unit, network = told
+            method, unit, network = request
             try:
-                found = self._owner.call(method, unit, say, network)
+                found = self._owner.call(method, unit, send_message, network)
                 if network is not None:
                     found = (found[0], self._owner.pack(network, self._slot, found[1]))
                 _send(pipe, ("done", found))

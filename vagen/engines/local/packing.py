@@ -54,12 +54,12 @@ class RowPrefix:
         return self.ids[: self.prompt].tobytes(), tuple(self.images[: self.frames])
 
 
-def stretch_of(row: TokenRow, ask: TokenMask | None, image_token_id: int | None) -> RowPrefix:
+def stretch_of(row: TokenRow, select: TokenMask | None, image_token_id: int | None) -> RowPrefix:
     """The part of a row that has to be read, at least one token more than its prompt.
 
     Args:
         row: Any row.
-        ask: Selects the tokens to predict; None requests an output after every token.
+        select: Selects the tokens to predict; None requests an output after every token.
         image_token_id: Placeholder for a patch of a frame.
     """
     is_image = np.equal(row.input_ids, -1 if image_token_id is None else image_token_id)
@@ -67,8 +67,8 @@ def stretch_of(row: TokenRow, ask: TokenMask | None, image_token_id: int | None)
     if begins.sum() != len(row.images):  # adjacent frames without a separator
         return RowPrefix(row.input_ids, row.images)
     end = len(row.input_ids)
-    if ask is not None and (asked := ask(row)).any():
-        end = int(np.flatnonzero(asked)[-1]) + 1
+    if select is not None and (selected := select(row)).any():
+        end = int(np.flatnonzero(selected)[-1]) + 1
     while end < len(is_image) and is_image[end - 1 : end + 1].all():  # never split a frame
         end += 1
     prompt = min(int(row.loss_mask.argmax()), end - 1)
@@ -128,7 +128,7 @@ def pack(
     processor: Processor,
     device: torch.device,
     dtype: torch.dtype,
-    ask: TokenMask | None,
+    select: TokenMask | None,
 ) -> PackedRows:
     """Lays rows end to end.
 
@@ -138,9 +138,9 @@ def pack(
         processor: Processor of the model.
         device: The model's device.
         dtype: Type of the pixel values.
-        ask: Selects the action tokens. None requests an output after every token.
+        select: Selects the action tokens. None requests an output after every token.
     """
-    stretches = [stretch_of(row, ask, processor.image_token_id) for row in rows]
+    stretches = [stretch_of(row, select, processor.image_token_id) for row in rows]
     lengths = [len(row.input_ids) for row in rows]
     ids, positions, segments, places = [], [], [], []
     shown: list[ProcessedImage] = []
@@ -151,16 +151,16 @@ def pack(
         segments += segments_of([len(one.ids) - shared for one, _ in members], device, shared)
         beginning = torch.arange(end, end + shared)
         end += shared
-        laid = frames = 0
+        skipped = frames = 0
         for stretch, length in members:
             row_images = [images[digest] for digest in stretch.images]
             place, _ = processor.positions(stretch.ids, [image.grid for image in row_images], 0)
-            ids.append(stretch.ids[laid:])
-            positions.append(place[:, laid:])
+            ids.append(stretch.ids[skipped:])
+            positions.append(place[:, skipped:])
             shown += row_images[frames:]
-            begun, end = end, end + len(stretch.ids) - shared
-            places += [beginning, torch.arange(begun, begun + length - shared).clamp(max=end - 1)]
-            laid, frames = shared, stretch.frames if shared == stretch.prompt else 0
+            begin, end = end, end + len(stretch.ids) - shared
+            places += [beginning, torch.arange(begin, begin + length - shared).clamp(max=end - 1)]
+            skipped, frames = shared, stretch.frames if shared == stretch.prompt else 0
     line = torch.from_numpy(np.concatenate(ids)).long()
     position_ids = torch.from_numpy(np.concatenate(positions, axis=1))[:, None]
     inputs: dict[str, Any] = {
@@ -172,8 +172,8 @@ def pack(
         **image_inputs(shown, processor, device, dtype),
     }
     place = torch.cat(places)
-    asked = [ask(row) if ask else np.zeros(len(row.input_ids), np.bool_) for row in rows]
-    actions = torch.from_numpy(np.concatenate(asked)).nonzero()[:, 0]
+    selected = [select(row) if select else np.zeros(len(row.input_ids), np.bool_) for row in rows]
+    actions = torch.from_numpy(np.concatenate(selected)).nonzero()[:, 0]
     row_of = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths))
     return PackedRows(
         inputs=inputs,

@@ -100,7 +100,7 @@ class VerlEngine(PpoEngine):
         with self.processes.watched():
             self.groups.synchronize()
         # Greedy episodes are mostly evaluations, whose log-probabilities nobody needs.
-        early = self.groups.apart and sampling.temperature > 0
+        early = self.groups.separate_servers and sampling.temperature > 0
         self._early.begin()
         return self._play(
             specs,

@@ -39,7 +39,7 @@ class WorkerGroups:
         policy: Worker group of `PolicyWorker`: policy, and reference if there is one.
         critic: Worker group of `CriticWorker`; None without a critic.
         servers: verl's manager of the rollout servers.
-        apart: Whether servers share no GPU with ranks.
+        separate_servers: Whether servers share no GPU with ranks.
         players: Ray actors of `vagen.engines.verl.rollout_workers.RolloutWorker`.
     """
 
@@ -52,8 +52,8 @@ class WorkerGroups:
             config: verl's configuration, resolved.
         """
         rollout = config.actor_rollout_ref.rollout
-        self.apart = infra.verl.rollout_gpus > 0
-        self._always_awake = self.apart or experiment.rollout_manager.one_step_off
+        self.separate_servers = infra.verl.rollout_gpus > 0
+        self._always_awake = self.separate_servers or experiment.rollout_manager.one_step_off
         self._servers_forget = rollout.free_cache_engine
         """Whether a server that sleeps loses its weights."""
         self._fresh = False
@@ -63,14 +63,14 @@ class WorkerGroups:
         pools.create_resource_pool()
         self._pool = pools.resource_pool_dict["ranks"]
         self.policy, self.critic = _start_ranks(self._pool, experiment, config)
-        beside = None if self.apart else self.policy
+        beside = None if self.separate_servers else self.policy
         self.servers: Any = LLMServerManager.create(config=config, worker_group=beside)
         self._weights: Any = CheckpointEngineManager(
             config=omega_conf_to_dataclass(rollout.checkpoint_engine),
             actor_wg=self.policy,
             replicas=self.servers.get_replicas(),
         )
-        if not self.apart:
+        if not self.separate_servers:
             self._weights.sleep_replicas()
         client = self.servers.get_client(client_cls=ServerClient)
         self.players = start_players(client, experiment, infra)

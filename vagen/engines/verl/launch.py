@@ -44,9 +44,9 @@ def start(
     from vagen.engines.verl.groups import WorkerGroups
 
     config = verl_config(experiment, infra, str(model_path), cpu=cpu, environment=variables)
-    ours = connect(config)
+    connected_here = connect(config)
     _check_gpus(infra)
-    _await_others_end()
+    _await_earlier_engine()
     OmegaConf.resolve(config)
     return VerlEngine(
         experiment,
@@ -54,7 +54,7 @@ def start(
         groups=WorkerGroups(experiment, infra, config),
         version=version,
         environments=infra.environments,
-        on_close=ray.shutdown if ours else lambda: None,
+        on_close=ray.shutdown if connected_here else lambda: None,
     )
 
 
@@ -94,7 +94,7 @@ def _check_gpus(infra: InfraConfig) -> None:
         )
 
 
-def _await_others_end() -> None:
+def _await_earlier_engine() -> None:
     """Waits until the actors of an earlier engine are gone from the cluster.
 
     Ray ends the actors of a dead process after a delay, and their names are taken until then. A

@@ -105,7 +105,7 @@ def settings(
             option.
     """
     check_verl(experiment, infra)
-    ours = [
+    fixed = [
         *_trainer(infra, cpu=cpu),
         *_model(experiment, infra, model_path),
         *_actor_and_reference(experiment, infra, cpu=cpu),
@@ -113,13 +113,13 @@ def settings(
         *_rollout(experiment, infra, cpu=cpu),
         *_ray(infra, environment or {}, cpu=cpu),
     ]
-    return [*ours, *_extra(infra, ours)]
+    return [*fixed, *_extra(infra, fixed)]
 
 
-def _extra(infra: InfraConfig, ours: Sequence[Setting]) -> Iterator[Setting]:
+def _extra(infra: InfraConfig, fixed: Sequence[Setting]) -> Iterator[Setting]:
     """Settings of `infra.verl.extra`, except for those that we determine."""
     sources = {
-        key: setting.source for setting in ours for key in dotted({setting.key: setting.value})
+        key: setting.source for setting in fixed for key in dotted({setting.key: setting.value})
     }
     for key, value in infra.verl.extra.items():
         for own, source in sources.items():
@@ -282,7 +282,7 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     yield Setting(f"{key}.logprobs_mode", "processed_logprobs", "")
     yield Setting(f"{key}.load_format", "auto", "")
     if layout.rollout_gpus:
-        yield from _apart(key, infra)
+        yield from _separate_servers(key, infra)
     if cpu or layout.rollout_gpus or experiment.rollout_manager.one_step_off:
         source = "infra.device, infra.verl.rollout_gpus, rollout_manager.one_step_off"
         yield Setting(f"{key}.free_cache_engine", False, source)
@@ -295,7 +295,7 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
         yield Setting(name, size, "infra.device, infra.verl.rollout_gpus")
 
 
-def _apart(key: str, infra: InfraConfig) -> Iterator[Setting]:
+def _separate_servers(key: str, infra: InfraConfig) -> Iterator[Setting]:
     """Servers with separate GPUs, and how they get weights."""
     source, layout = "infra.verl.rollout_gpus", infra.verl
     yield Setting("actor_rollout_ref.hybrid_engine", False, source)

@@ -30,8 +30,8 @@ def all_settings() -> list[Setting]:
         }
     )
     found: dict[str, Setting] = {}
-    for cpu, apart in ((False, 0), (True, 0), (False, 1)):
-        layout = VerlConfig(rollout_gpus=apart)
+    for cpu, separate_servers in ((False, 0), (True, 0), (False, 1)):
+        layout = VerlConfig(rollout_gpus=separate_servers)
         infra = InfraConfig(engine="verl", dtype="bfloat16", verl=layout)
         for setting in settings(experiment, infra, "", cpu=cpu):
             found.setdefault(setting.key, setting)
@@ -40,17 +40,17 @@ def all_settings() -> list[Setting]:
 
 def render() -> str:
     """Tables of verl's options that follow from ours, and of those that are constant."""
-    ours: dict[str, list[str]] = {}
+    by_source: dict[str, list[str]] = {}
     same, fixed = [], []
     for setting in all_settings():
         if setting.source == setting.key:
             same.append(f"`{setting.key}`")
         elif setting.source:
-            ours.setdefault(setting.source, []).append(f"`{setting.key}`")
+            by_source.setdefault(setting.source, []).append(f"`{setting.key}`")
         else:
             fixed.append(f"| `{setting.key}` | `{setting.value}` |")
     lines = ["| ours | verl's |", "|---|---|"]
-    for source, keys in ours.items():
+    for source, keys in by_source.items():
         names = ", ".join(f"`{name}`" for name in source.split(", "))
         lines.append(f"| {names} | {', '.join(keys)} |")
     lines += ["", f"Under the same name: {', '.join(same)}.", ""]

@@ -88,10 +88,10 @@ class GymImageAdapter(AgentEnv):
         """
         super().__init__(*args, **kwargs)
         self.action_space = spaces.Text(max_length=65_536, min_length=0)
-        theirs = _load(self.config.entry_point)
-        self._name = theirs.__name__
+        inner_class = _load(self.config.entry_point)
+        self._name = inner_class.__name__
         try:
-            self._inner = theirs(dict(self.config.kwargs))
+            self._inner = inner_class(dict(self.config.kwargs))
         except Exception as error:  # any failure of an environment
             raise AdapterError(
                 f"{self._name}(env_config) raises {type(error).__name__}: {error}; env_config is "

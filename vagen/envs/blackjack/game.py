@@ -113,13 +113,13 @@ def is_natural(cards: list[Card]) -> bool:
 
 def outcome_of(player: list[Card], dealer: list[Card]) -> Outcome:
     """Outcome of two finished hands; the player's is at most 21."""
-    ours, theirs = is_natural(player), is_natural(dealer)
-    if ours or theirs:
-        return "draw" if ours and theirs else "natural" if ours else "loss"
-    mine, other = Hand.of(player).total, Hand.of(dealer).total
-    if other > 21 or mine > other:
+    naturals = is_natural(player), is_natural(dealer)
+    if any(naturals):
+        return "draw" if all(naturals) else "natural" if naturals[0] else "loss"
+    player_total, dealer_total = Hand.of(player).total, Hand.of(dealer).total
+    if dealer_total > 21 or player_total > dealer_total:
         return "win"
-    return "draw" if mine == other else "loss"
+    return "draw" if player_total == dealer_total else "loss"
 
 
 # Optimal play, by dynamic programming over the player's total, a usable ace and the visible card.

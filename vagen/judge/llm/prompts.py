@@ -134,23 +134,23 @@ def claims_extractor(role: Role, text: str, kinds: tuple[type[Claim], ...]) -> Q
         text: The judged text, normalised.
         kinds: The environment's claims.
     """
-    forms = "\n".join(f"- `{kind.claim_name()}`: {kind.phrase}{_told(kind)}" for kind in kinds)
+    forms = "\n".join(f"- `{kind.claim_name()}`: {kind.phrase}{_describe_slots(kind)}" for kind in kinds)
     system = _CLAIMS.format(tense=_tense(role), treatment=_TREATMENT, forms=forms)
     schema = claims_answer(kinds).model_json_schema()
     section = "observation" if role is Role.CURRENT_EXTRACTOR else "prediction"
     return Question(system, _document(statement=text), "claims", schema, section, text, kinds)
 
 
-def _told(kind: type[Claim]) -> str:
+def _describe_slots(kind: type[Claim]) -> str:
     """The possible values of a claim's slots, if choices or described, and its hint."""
-    told = []
+    parts = []
     for name, field in kind.model_fields.items():
         options = get_args(field.annotation)
         if options and all(isinstance(option, str) for option in options):
-            told.append(f"{name} is {' or '.join(options)}")
+            parts.append(f"{name} is {' or '.join(options)}")
         elif field.description:
-            told.append(f"{name} is {field.description}")
-    return "".join(f"; {part}" for part in (*told, kind.hint) if part)
+            parts.append(f"{name} is {field.description}")
+    return "".join(f"; {part}" for part in (*parts, kind.hint) if part)
 
 
 def _tense(role: Role) -> str:
