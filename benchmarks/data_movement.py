@@ -27,8 +27,7 @@ from vagen.models.processor import Processor
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import TokenRow
 from vagen.run.run import Run
-from vagen.stages.build import build
-from vagen.stages.levels import load_levels
+from vagen.stages.build import build, load_levels
 from vagen.stages.warm_start import warm_start
 
 EXPERIMENT = "frozenlake-tiny"

@@ -31,8 +31,7 @@ from vagen.rollout.types import Trajectory
 from vagen.run.run import Run
 from vagen.service.pool import core_count
 from vagen.stages.advantage import add_columns
-from vagen.stages.build import build
-from vagen.stages.levels import load_levels
+from vagen.stages.build import build, load_levels
 from vagen.stages.warm_start import warm_start
 
 ROOT = Path(__file__).parent.parent

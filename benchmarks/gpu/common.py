@@ -25,9 +25,9 @@ from vagen.engines.objectives import CRITIC_MASK
 from vagen.learning.agreement import measure_agreement
 from vagen.models.processor import Processor, load_processor
 from vagen.rollout.episodes import training_specs
+from vagen.rollout.levels import draw_levels
 from vagen.rollout.play import play
 from vagen.rollout.types import Generation, Sampling, TokenRow, Trajectory
-from vagen.stages.levels import draw_levels
 
 SIZES = ("trajectories", "turns", "response", "repeats")
 """Of a `Setup`; each check has its own."""

@@ -12,9 +12,8 @@ from vagen.engines.local.engine import LocalEngine
 from vagen.rollout.episodes import evaluation_specs, training_specs
 from vagen.run.run import Run
 from vagen.stages.advantage import add_columns
-from vagen.stages.build import build
+from vagen.stages.build import build, load_levels
 from vagen.stages.judge import score
-from vagen.stages.levels import load_levels
 from vagen.stages.warm_start import warm_start
 
 EXPERIMENT = "frozenlake-tiny"

@@ -6,13 +6,13 @@ import torch
 from safetensors.torch import load_file
 from test_engine import WHOLE, rows_of, same, weights
 
+import vagen.stages.build
 from vagen.engines.local.engine import LocalEngine
 from vagen.models import ModelError, load_model, value_model_from
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.play import play
 from vagen.run.run import Run
-from vagen.stages.levels import load_levels
 from vagen.stages.weights import engine_at
 
 pytestmark = pytest.mark.slow
@@ -127,7 +127,7 @@ def test_generation_uses_the_adapted_weights(make_engine, batch_dirs, warm_runs,
     run = warm_runs[model]
     trajectories, images = play(
         run.experiment,
-        training_specs(run.experiment, load_levels(run), 2),
+        training_specs(run.experiment, vagen.stages.build.load_levels(run), 2),
         policy=engine.policy(slots=4),
         processor=engine.processor,
         sampling=run.experiment.actor_rollout_ref.rollout,

@@ -127,10 +127,10 @@ def test_a_newcomer_that_begins_otherwise_is_not_mistaken_for_the_others(text_mo
     seen = []
     forward = policy._forward
 
-    def watched(batch, first, ids, positions, images, shared_tokens=0):
+    def watched(batch, first, ids, positions, images, prefix=0):
         if ids.shape[1] == 1:
-            seen.append(shared_tokens)
-        return forward(batch, first, ids, positions, images, shared_tokens)
+            seen.append(prefix)
+        return forward(batch, first, ids, positions, images, prefix)
 
     policy._forward = watched
 

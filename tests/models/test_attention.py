@@ -369,22 +369,20 @@ def test_growing_and_swapping_keep_what_is_cached():
 
 def test_equal_beginnings_are_read_once():
     torch.manual_seed(2)
-    batch, heads, size, reach, shared_tokens = 3, 2, 4, 9, 5
+    batch, heads, size, reach, prefix = 3, 2, 4, 9, 5
     keys, values = torch.randn(2, batch, heads, reach, size)
-    keys[:, :, :shared_tokens], values[:, :, :shared_tokens] = (
-        keys[:1, :, :shared_tokens],
-        values[:1, :, :shared_tokens],
+    keys[:, :, :prefix], values[:, :, :prefix] = (
+        keys[:1, :, :prefix],
+        values[:1, :, :prefix],
     )
     query = torch.randn(batch, 2 * heads, 1, size)
     mask = cache(3, reach).mask(torch.tensor([8, 5, 6]), 1, reach)
 
-    def attended(shared_tokens: int) -> torch.Tensor:
+    def attended(prefix: int) -> torch.Tensor:
         module = torch.nn.Module()
-        return packed_attention(
-            module, query, keys, values, mask, 0.3, shared_tokens=shared_tokens
-        )[0]
+        return packed_attention(module, query, keys, values, mask, 0.3, prefix=prefix)[0]
 
     expected = attended(0)
-    torch.testing.assert_close(attended(shared_tokens), expected)
-    keys[1:, :, :shared_tokens] = torch.nan
-    torch.testing.assert_close(attended(shared_tokens), expected)
+    torch.testing.assert_close(attended(prefix), expected)
+    keys[1:, :, :prefix] = torch.nan
+    torch.testing.assert_close(attended(prefix), expected)

@@ -4,8 +4,7 @@ from vagen.judge.blind import blind_scores
 from vagen.judge.scoring import judge_of
 from vagen.rollout.types import NOTHING, SectionScores
 from vagen.service import environments_of
-from vagen.stages.build import build
-from vagen.stages.levels import load_levels
+from vagen.stages.build import build, load_levels
 
 JUDGED = (
     "judge.use_state_reward=true",

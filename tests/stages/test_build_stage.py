@@ -6,9 +6,9 @@ import pytest
 
 from vagen.config.base import ConfigError
 from vagen.envs import LevelError, LevelRef, make
-from vagen.stages.build import build
+from vagen.rollout.levels import assert_disjoint
+from vagen.stages.build import build, load_levels
 from vagen.stages.execute import execute
-from vagen.stages.levels import assert_disjoint, load_levels
 from vagen.storage import CorruptArtifact, read_manifest
 
 SIZES = {"train": 24, "val": 4, "test": 6}

@@ -16,7 +16,7 @@ from vagen.rollout.episodes import refill_specs, training_specs
 from vagen.rollout.types import Status
 from vagen.run import layout
 from vagen.run.run import Run
-from vagen.stages.build import build
+from vagen.stages.build import build, load_levels
 from vagen.stages.curriculum import (
     Curriculum,
     buckets_of,
@@ -25,7 +25,6 @@ from vagen.stages.curriculum import (
     draw_weights,
     weighted_order,
 )
-from vagen.stages.levels import load_levels
 from vagen.storage import read_manifest
 from vagen.train import iterate
 

@@ -20,9 +20,8 @@ from vagen.rollout.types import Status
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.service import environments_of
-from vagen.stages import weights
+from vagen.stages import build, weights
 from vagen.stages.execute import execute
-from vagen.stages.levels import load_levels
 from vagen.stages.rollout import rollout
 from vagen.storage import read_manifest
 from vagen.train import iterate
@@ -142,7 +141,7 @@ def test_groups_are_carried_on_whole_and_each_turn_is_of_one_policy(trained, beh
             assert metrics["rollout/carried"] == pytest.approx(np.mean(carried))
     assert mixed, "an episode that two policies played"
     # Every group that was begun was learnt from, in the end.
-    asked = [s for i in range(4) for s in training_specs(run.experiment, load_levels(run), i)]
+    asked = [s for i in range(4) for s in training_specs(run.experiment, build.load_levels(run), i)]
     assert seen == Counter(spec.group_id for spec in asked) and len(seen) == 12
 
 
@@ -165,7 +164,7 @@ def test_a_run_that_ends_after_a_rollout_carries_the_same_on(trained, make_start
 
 
 def test_levels_come_in_the_order_of_the_synchronous_training(make_experiment, warm_runs):
-    levels = load_levels(warm_runs["tiny:vl"])
+    levels = build.load_levels(warm_runs["tiny:vl"])
     for over, counts in ((3, [3, 3, 3, 3]), (5, [5, 3, 3, 1]), (30, [12, 0, 0, 0])):
         plain, partial = (
             [training_specs(make_experiment(*WORDS, *words), levels, i) for i in range(4)]

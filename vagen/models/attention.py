@@ -8,7 +8,7 @@ causal attention within each row. Neighbours may share a prefix, which stands on
 before them; each of them attends to it.
 - `shared_images`: the vision tower reads images of one size, laid end to end, as one batch.
 - a 4-D additive mask together with a `SlotCache`: every row of the batch is a conversation with a
-cache of its own length. `shared_tokens`: number of equal initial tokens of all rows; a decode step then
+cache of its own length. `prefix`: number of equal initial tokens of all rows; a decode step then
 reads their keys and values once instead of per conversation.
 
 Shape legend: N tokens of a packed line (patches in the vision tower), S tokens of the shared
@@ -204,7 +204,7 @@ def packed_attention(
     is_causal: bool | None = None,
     segments: tuple[RowGroup, ...] | None = None,
     shared_images: SharedImages | None = None,
-    shared_tokens: int = 0,
+    prefix: int = 0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """The function registered as `ATTENTION`; see the module docstring."""
@@ -214,10 +214,8 @@ def packed_attention(
     if segments is not None:
         return _over_segments(query, key, value, scaling, dropout, segments), None
     if attention_mask is not None and attention_mask.ndim == 4:
-        if shared_tokens and query.shape[2] == 1:
-            return _over_shared_cache(
-                query, key, value, attention_mask, scaling, shared_tokens
-            ), None
+        if prefix and query.shape[2] == 1:
+            return _over_cache_prefix(query, key, value, attention_mask, scaling, prefix), None
         return _over_cache(query, key, value, attention_mask, scaling), None
     return sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout, scaling, is_causal=is_causal
@@ -298,13 +296,8 @@ def _over_cache(
     return out.reshape(batch, heads, new, size).transpose(1, 2)
 
 
-def _over_shared_cache(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor,
-    scaling: float | None,
-    shared_tokens: int,
+def _over_cache_prefix(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None, prefix: int
 ) -> Tensor:
     """Like `_over_cache` for one new token, where the first P cached tokens of all rows are equal.
 
@@ -313,15 +306,13 @@ def _over_shared_cache(
     batch, heads, _, size = query.shape
     folded = query.reshape(batch, key.shape[1], -1, size)
     together = folded.transpose(0, 1).flatten(1, 2)  # [H / G, B * G, D]
-    shape = (key.shape[1], batch, -1, shared_tokens)
-    common = (together @ key[0, :, :shared_tokens].transpose(-1, -2)).view(shape).transpose(0, 1)
-    own = folded @ key[:, :, shared_tokens:].transpose(-1, -2)
+    shape = (key.shape[1], batch, -1, prefix)
+    common = (together @ key[0, :, :prefix].transpose(-1, -2)).view(shape).transpose(0, 1)
+    own = folded @ key[:, :, prefix:].transpose(-1, -2)
     scores = torch.cat([common, own], dim=-1).mul_(scaling or size**-0.5).add_(mask)
     weights = scores.softmax(-1)
-    out = weights[..., shared_tokens:] @ value[:, :, shared_tokens:]
-    common = (
-        weights[..., :shared_tokens].transpose(0, 1).flatten(1, 2) @ value[0, :, :shared_tokens]
-    )
+    out = weights[..., prefix:] @ value[:, :, prefix:]
+    common = weights[..., :prefix].transpose(0, 1).flatten(1, 2) @ value[0, :, :prefix]
     out += common.view(key.shape[1], batch, -1, size).transpose(0, 1)
     return out.reshape(batch, heads, 1, size).transpose(1, 2)
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from vagen.config.schema import ExperimentConfig
 from vagen.envs import LevelRef
+from vagen.rollout.levels import LevelSet
 from vagen.rollout.runner import EpisodeSpec, derive_seed
-from vagen.stages.levels import LevelSet
 
 
 def training_specs(

@@ -5,14 +5,41 @@ from dataclasses import replace
 from typing import Any
 
 from vagen import progress
+from vagen.envs import LevelRef
 from vagen.judge.blind import blind_scores
+from vagen.rollout.levels import LEVELS_FILE, SPLITS, LevelSet, assert_disjoint, draw_levels
 from vagen.rollout.reach import weak_experts
+from vagen.rollout.types import SectionScores
 from vagen.run.reading import result
 from vagen.run.run import Run
 from vagen.service import environments_of
 from vagen.stages.checks import check_endpoints, check_start
-from vagen.stages.levels import LEVELS_FILE, SPLITS, assert_disjoint, draw_levels
 from vagen.storage import commit_directory
+
+
+def load_levels(run: Run) -> list[LevelSet]:
+    """The verified levels of the `build` step.
+
+    Raises:
+        CorruptArtifact: The folder was changed.
+    """
+    sets = json.loads((run.fetch(run.levels) / LEVELS_FILE).read_text())
+    return [
+        LevelSet(
+            config_id,
+            run.experiment.envs[config_id],
+            content["env_config_digest"],
+            {
+                split: [
+                    LevelRef(seed, digest, tuple(*difficulty))
+                    for seed, digest, *difficulty in content[split]
+                ]
+                for split in SPLITS
+            },
+            SectionScores(**content.get("blind", {})),
+        )
+        for config_id, content in sets.items()
+    ]
 
 
 def build(run: Run) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
+import vagen.stages.build
 from vagen import progress
 from vagen.config.base import ConfigError
 from vagen.config.infra import InfraConfig
@@ -19,6 +20,7 @@ from vagen.judge.scoring import cache_folder
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import SCHEMA_VERSION, TrajectoryBatch
 from vagen.rollout.episodes import evaluation_specs
+from vagen.rollout.levels import LevelSet, draw_levels
 from vagen.rollout.types import Status, Trajectory
 from vagen.run import layout
 from vagen.run.reading import read_results, result
@@ -27,7 +29,6 @@ from vagen.run.spent import spent
 from vagen.stages.advantage import add_columns
 from vagen.stages.format_probe import answers_probed, probe_format
 from vagen.stages.judge import score
-from vagen.stages.levels import LevelSet, draw_levels, load_levels
 from vagen.stages.rollout import check_images, episode_metrics
 from vagen.stages.tracking import log_evaluation
 from vagen.stages.weights import engine_at, make_engine, version_after
@@ -51,7 +52,7 @@ def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
         FormatNotKept: The initial policy does not use the layout.
     """
     folder = run.evaluation(name)
-    engine, levels = engine_at(run, _version(run, name)), load_levels(run)
+    engine, levels = engine_at(run, _version(run, name)), vagen.stages.build.load_levels(run)
     if name == layout.WARM_START and answers_probed(run.experiment):
         probe_format(run.experiment, engine, levels)
     play_levels(

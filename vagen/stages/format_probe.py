@@ -11,8 +11,8 @@ from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine
 from vagen.models.tiny import TINY_MODELS
 from vagen.rollout.episodes import evaluation_specs
+from vagen.rollout.levels import LevelSet
 from vagen.rollout.types import Trajectory, Turn
-from vagen.stages.levels import LevelSet
 
 DEFAULT_ANSWERS = 20
 SHOWN = 400

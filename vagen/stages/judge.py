@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import vagen.stages.build
 from vagen import progress
 from vagen.config.schema import ExperimentConfig
 from vagen.judge.agreement import RIGHT, cohen_kappa
@@ -24,7 +25,6 @@ from vagen.rollout.types import SectionScores, Trajectory, Turn, Verdict
 from vagen.run.reading import result
 from vagen.run.run import Run
 from vagen.stages.judge_answers import AnswerJournal
-from vagen.stages.levels import load_levels
 
 
 def judge(
@@ -60,7 +60,7 @@ def _blind(run: Run) -> dict[str, SectionScores]:
     """Chance-level scores by environment id."""
     if not run.experiment.judge.above_chance:
         return {}
-    return {each.config_id: each.blind for each in load_levels(run)}
+    return {each.config_id: each.blind for each in vagen.stages.build.load_levels(run)}
 
 
 def _watch(run: Run, iteration: int, metrics: dict[str, float]) -> dict[str, float]:

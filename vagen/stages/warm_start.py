@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+import vagen.stages.build
 from vagen import progress
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
@@ -23,6 +24,7 @@ from vagen.models.tiny import TINY_MODELS, PixelStatistics, build_tiny_model
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.expert import ExpertPolicy
+from vagen.rollout.levels import LevelSet, draw_levels
 from vagen.rollout.play import check_failures, make_environment, make_runner
 from vagen.rollout.reach import out_of_reach
 from vagen.rollout.runner import EpisodeSpec, derive_seed, run_episodes, run_to_end
@@ -31,7 +33,6 @@ from vagen.run.reading import result
 from vagen.run.run import Run
 from vagen.service import AsyncEnv, EnvironmentRaised, environments_of
 from vagen.stages.checks import check_endpoints
-from vagen.stages.levels import LevelSet, draw_levels, load_levels
 from vagen.stages.weights import configure_torch, device_of, helpers_of
 from vagen.storage import commit_directory
 
@@ -60,7 +61,7 @@ def warm_start(run: Run) -> dict[str, Any]:
     config = run.experiment
     for text in out_of_reach(config, environments_of(run.infra.environments)):
         progress.note(text)
-    levels = load_levels(run)
+    levels = vagen.stages.build.load_levels(run)
     path = config.actor_rollout_ref.model.path
     with tempfile.TemporaryDirectory() as scratch:
         source = path

@@ -96,11 +96,9 @@ class BackgroundTracker:
         self._pipe.close()
 
 
-def _forked(
-    opens: Callable[[], Tracker], pipe: Connection, parent_pipe: Connection, pid: int
-) -> None:
+def _forked(opens: Callable[[], Tracker], pipe: Connection, parent: Connection, pid: int) -> None:
     begin_fork()
-    parent_pipe.close()
+    parent.close()
     _serve(opens, pipe, lambda: os.getppid() == pid)
 
 

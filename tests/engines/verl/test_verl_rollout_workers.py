@@ -18,9 +18,8 @@ from vagen.models import load_processor
 from vagen.rollout.conversation import RenderError
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import Trajectory, TurnRewards
-from vagen.stages.build import build
+from vagen.stages.build import build, load_levels
 from vagen.stages.judge import score
-from vagen.stages.levels import load_levels
 from vagen.stages.warm_start import warm_start
 
 OVERRIDES = (

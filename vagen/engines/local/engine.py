@@ -258,13 +258,13 @@ class LocalEngine(PpoEngine):
             return 1
         return min(PARTS, 1 << (size // least).bit_length() - 1)
 
-    def _groups(self, rows: Sequence[TokenRow], select: TokenMask | None) -> list[list[int]]:
+    def _groups(self, rows: Sequence[TokenRow], mask: TokenMask | None) -> list[list[int]]:
         """Indices of the rows of each micro batch."""
         # The remaining rows with one prompt may be few; two processes still pay off.
         least = min(2, self._parts(sum(len(row.input_ids) for row in rows), LEAST_TOKENS))
         return list(
             micro_batches(
-                [stretch_of(row, select, self.processor.image_token_id) for row in rows],
+                [stretch_of(row, mask, self.processor.image_token_id) for row in rows],
                 self.config.actor_rollout_ref.actor.ppo_max_token_len,
                 lambda tokens: max(least, self._parts(tokens, LEAST_TOKENS)),
             )
@@ -273,23 +273,21 @@ class LocalEngine(PpoEngine):
     def _infer(
         self,
         method: str,
-        select: TokenMask | None,
+        mask: TokenMask | None,
         rows: Sequence[TokenRow],
         images: Images,
         *options: Any,
     ) -> list[NDArray[np.float32]]:
         """A network's output for each row."""
-        groups = self._groups(rows, select)
+        groups = self._groups(rows, mask)
         units = ((*_some(rows, images, group), *options) for group in groups)
         found = self._helpers.map(method, units, lambda _: None)
         by_row = dict(zip(chain(*groups), chain(*found), strict=True))
         return [by_row[i] for i in range(len(rows))]
 
-    def _pack(
-        self, rows: Sequence[TokenRow], images: Images, select: TokenMask | None
-    ) -> PackedRows:
+    def _pack(self, rows: Sequence[TokenRow], images: Images, mask: TokenMask | None) -> PackedRows:
         processed = self._frames.shown_by(rows, images)
-        return pack(rows, processed, self.processor, self.device, self.dtype, select)
+        return pack(rows, processed, self.processor, self.device, self.dtype, mask)
 
     def _step(
         self,
@@ -299,11 +297,11 @@ class LocalEngine(PpoEngine):
         on_progress: OnProgress | None,
     ) -> StepResult:
         """Accumulates micro batch gradients so that they sum exactly to the mini batch's."""
-        module, optimizer, _, select = self._learner(step.network)
+        module, optimizer, _, mask = self._learner(step.network)
         for group in optimizer.param_groups:
             group["lr"] = step.lr
         optimizer.zero_grad(set_to_none=True)
-        units = ((step, *_some(rows, images, group)) for group in self._groups(rows, select))
+        units = ((step, *_some(rows, images, group)) for group in self._groups(rows, mask))
         on_message = on_progress or (lambda _: None)
         with self._measured(f"update_{step.network}", rows):
             found = self._helpers.add_gradients(step.network, "learn_from", units, on_message)
@@ -318,9 +316,9 @@ class LocalEngine(PpoEngine):
         self, step: Step, rows: Sequence[TokenRow], images: Images, done: OnMessage
     ) -> tuple[float, dict[str, Aggregate]]:
         """One unit of `_step`: adds to the gradients; returns the loss and its metrics."""
-        module, _, loss, select = self._learner(step.network)
+        module, _, loss, mask = self._learner(step.network)
         module.train()
-        value, part = loss(rows, self._pack(rows, images, select), step)
+        value, part = loss(rows, self._pack(rows, images, mask), step)
         value.backward()
         module.eval()
         done(len(rows))

@@ -251,11 +251,11 @@ class LocalPolicy:
         ids: Tensor,
         positions: Tensor,
         images: list[ProcessedImage],
-        shared_tokens: int = 0,
+        prefix: int = 0,
     ) -> Tensor:
         """Hidden states [A, n, hidden] of new tokens; adds their keys and values to the cache.
 
-        The first `shared_tokens` cached tokens are equal in all rows of the batch.
+        The first `prefix` cached tokens are equal in all rows of the batch.
         """
         new = ids.shape[1]
         start = torch.tensor([c.length for c in batch], device=self.device)
@@ -271,7 +271,7 @@ class LocalPolicy:
             attention_mask=mask,
             past_key_values=self.cache,
             use_cache=True,
-            shared_tokens=shared_tokens if shared_tokens >= MIN_SHARED * reach else 0,
+            prefix=prefix if prefix >= MIN_SHARED * reach else 0,
             **image_inputs(images, self.processor, self.device, self.language_model.model.dtype),
         )
 

@@ -54,12 +54,12 @@ class RowPrefix:
         return self.ids[: self.prompt].tobytes(), tuple(self.images[: self.frames])
 
 
-def stretch_of(row: TokenRow, select: TokenMask | None, image_token_id: int | None) -> RowPrefix:
+def stretch_of(row: TokenRow, mask: TokenMask | None, image_token_id: int | None) -> RowPrefix:
     """The part of a row that has to be read, at least one token more than its prompt.
 
     Args:
         row: Any row.
-        select: Selects the tokens to predict; None requests an output after every token.
+        mask: Selects the tokens to predict; None requests an output after every token.
         image_token_id: Placeholder for a patch of a frame.
     """
     is_image = np.equal(row.input_ids, -1 if image_token_id is None else image_token_id)
@@ -67,7 +67,7 @@ def stretch_of(row: TokenRow, select: TokenMask | None, image_token_id: int | No
     if begins.sum() != len(row.images):  # adjacent frames without a separator
         return RowPrefix(row.input_ids, row.images)
     end = len(row.input_ids)
-    if select is not None and (selected := select(row)).any():
+    if mask is not None and (selected := mask(row)).any():
         end = int(np.flatnonzero(selected)[-1]) + 1
     while end < len(is_image) and is_image[end - 1 : end + 1].all():  # never split a frame
         end += 1
@@ -128,7 +128,7 @@ def pack(
     processor: Processor,
     device: torch.device,
     dtype: torch.dtype,
-    select: TokenMask | None,
+    mask: TokenMask | None,
 ) -> PackedRows:
     """Lays rows end to end.
 
@@ -138,9 +138,9 @@ def pack(
         processor: Processor of the model.
         device: The model's device.
         dtype: Type of the pixel values.
-        select: Selects the action tokens. None requests an output after every token.
+        mask: Selects the action tokens. None requests an output after every token.
     """
-    stretches = [stretch_of(row, select, processor.image_token_id) for row in rows]
+    stretches = [stretch_of(row, mask, processor.image_token_id) for row in rows]
     lengths = [len(row.input_ids) for row in rows]
     ids, positions, segments, places = [], [], [], []
     shown: list[ProcessedImage] = []
@@ -172,7 +172,7 @@ def pack(
         **image_inputs(shown, processor, device, dtype),
     }
     place = torch.cat(places)
-    selected = [select(row) if select else np.zeros(len(row.input_ids), np.bool_) for row in rows]
+    selected = [mask(row) if mask else np.zeros(len(row.input_ids), np.bool_) for row in rows]
     actions = torch.from_numpy(np.concatenate(selected)).nonzero()[:, 0]
     row_of = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor(lengths))
     return PackedRows(

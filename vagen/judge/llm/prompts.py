@@ -134,14 +134,14 @@ def claims_extractor(role: Role, text: str, kinds: tuple[type[Claim], ...]) -> Q
         text: The judged text, normalised.
         kinds: The environment's claims.
     """
-    forms = "\n".join(f"- `{kind.claim_name()}`: {kind.phrase}{_describe_slots(kind)}" for kind in kinds)
+    forms = "\n".join(f"- `{kind.claim_name()}`: {kind.phrase}{_slots(kind)}" for kind in kinds)
     system = _CLAIMS.format(tense=_tense(role), treatment=_TREATMENT, forms=forms)
     schema = claims_answer(kinds).model_json_schema()
     section = "observation" if role is Role.CURRENT_EXTRACTOR else "prediction"
     return Question(system, _document(statement=text), "claims", schema, section, text, kinds)
 
 
-def _describe_slots(kind: type[Claim]) -> str:
+def _slots(kind: type[Claim]) -> str:
     """The possible values of a claim's slots, if choices or described, and its hint."""
     parts = []
     for name, field in kind.model_fields.items():

@@ -1,6 +1,5 @@
 """Levels of a run, disjoint between training, validation and test."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -8,7 +7,6 @@ from vagen.config.base import ConfigError
 from vagen.config.schema import EnvSpec, ExperimentConfig
 from vagen.envs import LevelRef, distinct_levels, env_config_digest
 from vagen.rollout.types import NOTHING, SectionScores
-from vagen.run.run import Run
 
 SPLITS = ("train", "val", "test")
 LEVELS_FILE = "levels.json"
@@ -95,28 +93,3 @@ def assert_disjoint(config_id: str, splits: Mapping[str, Sequence[LevelRef]]) ->
                     f"envs.{config_id}: level {ref.level_hash[:12]} is in the splits {other} and "
                     f"{split}; an environment must draw each split's levels from its own share"
                 )
-
-
-def load_levels(run: Run) -> list[LevelSet]:
-    """The verified levels of the `build` step.
-
-    Raises:
-        CorruptArtifact: The folder was changed.
-    """
-    sets = json.loads((run.fetch(run.levels) / LEVELS_FILE).read_text())
-    return [
-        LevelSet(
-            config_id,
-            run.experiment.envs[config_id],
-            content["env_config_digest"],
-            {
-                split: [
-                    LevelRef(seed, digest, tuple(*difficulty))
-                    for seed, digest, *difficulty in content[split]
-                ]
-                for split in SPLITS
-            },
-            SectionScores(**content.get("blind", {})),
-        )
-        for config_id, content in sets.items()
-    ]
