@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 from vagen.service.wire import replace_surrogates
 
 SessionKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{16,64}$")]
-"""Random key chosen by the client: whoever has it and the token may use the session."""
+"""Random key chosen by the client; key and token give access to the session."""
 Sequence = Annotated[int, Field(ge=1, le=2**53 - 1)]
 ErrorKind = Literal["invalid", "environment", "lost", "unknown", "conflict", "full"]
 """`invalid`: no such environment or option; `environment`: an error of the environment; `lost`: its

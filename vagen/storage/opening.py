@@ -16,7 +16,7 @@ def open_store(uri: str | Path, options: "S3Config | None" = None) -> Store:
     """The store behind a URI: a path, `file:///path` or `s3://bucket/prefix`.
 
     Args:
-        uri: Where the store is.
+        uri: URI of the store.
         options: Options of an S3 server; unused otherwise.
 
     Raises:

@@ -69,7 +69,7 @@ def parent_run(
     Args:
         folder: The sweep's folder.
         config: The sweep.
-        infra: Where MLflow is; `MLFLOW_TRACKING_URI` takes precedence for a cluster, whose server
+        infra: Location of MLflow; `MLFLOW_TRACKING_URI` takes precedence for a cluster, whose server
             may not be reachable from here.
         example: An experiment of the sweep.
 

@@ -40,7 +40,7 @@ def within_turns(inputs: AdvantageInputs, turn_advantages_N: Tensor) -> tuple[Te
     """The inner recursion, starting from the advantage of each turn.
 
     Args:
-        inputs: what the estimator reads.
+        inputs: The estimator's inputs.
         turn_advantages_N: one entry per turn of all trajectories.
 
     Returns:

@@ -117,7 +117,7 @@ class LocalEngine(PpoEngine):
         self._helpers = Helpers(self, {k: v for k, v in learners.items() if v is not None}, helpers)
 
     def policy(self, *, slots: int) -> LocalPolicy:
-        """A policy with the present weights."""
+        """A policy with the current weights."""
         return LocalPolicy(self.actor, slots=slots)
 
     def play(

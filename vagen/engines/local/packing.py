@@ -231,7 +231,7 @@ def micro_batches(
     its own.
 
     Args:
-        stretches: Of any lengths.
+        stretches: Stretches of any lengths.
         max_tokens: Limit of a group.
         parts: Desired number of groups of equal size if fewer would suffice.
     """

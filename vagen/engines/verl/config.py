@@ -32,7 +32,7 @@ def verl_config(
 
     Args:
         experiment: The experiment with resolved environments.
-        infra: Where it runs.
+        infra: Its infrastructure.
         model_path: Directory or hub id that actor, critic, reference and servers load.
         cpu: Whether it runs without GPUs; None detects it.
         environment: Environment variables for all processes of a Ray started here.

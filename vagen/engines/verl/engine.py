@@ -99,7 +99,7 @@ class VerlEngine(PpoEngine):
         self._await_background()
         with self.processes.watched():
             self.groups.synchronize()
-        # Greedy episodes are mostly evaluations, whose log-probabilities nobody needs.
+        # Greedy episodes are mostly evaluations, whose log-probabilities are not needed.
         early = self.groups.separate_servers and sampling.temperature > 0
         self._early.begin()
         return self._play(

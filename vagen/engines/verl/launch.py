@@ -23,7 +23,7 @@ def start(
     """An engine with networks loaded from `model_path`, driven by this process.
 
     Args:
-        experiment: What is learnt.
+        experiment: The experiment.
         infra: Layout of the processes; `infra.verl.ray_address` null starts a local Ray.
         model_path: Directory or hub id that every node can read.
         version: Name of the weights.
@@ -78,7 +78,7 @@ def connect(config: Any) -> bool:
 
 
 def _check_gpus(infra: InfraConfig) -> None:
-    """Checks the number of GPUs; Ray would wait for missing ones for ever.
+    """Checks the number of GPUs; Ray would never stop waiting for missing ones.
 
     Raises:
         ConfigError: The cluster has fewer GPUs than the run asks for.

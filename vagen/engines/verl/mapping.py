@@ -95,7 +95,7 @@ def settings(
 
     Args:
         experiment: The experiment with resolved environments.
-        infra: Where it runs.
+        infra: Its infrastructure.
         model_path: Directory or hub id that actor, critic, reference and servers load.
         cpu: Whether it runs without GPUs.
         environment: Environment variables for all processes of a Ray started here.

@@ -41,7 +41,7 @@ class RolloutWorker:
         Args:
             client: Client of the rollout servers.
             experiment: The experiment with resolved environments.
-            infra: Where environments run, and the number of players.
+            infra: Infrastructure of environments, and the number of players.
         """
         players = infra.verl.agent_workers
         self.experiment = experiment
@@ -111,7 +111,7 @@ def play(
     Args:
         players: Result of `start_players`.
         specs: The episodes.
-        sampling: How the policy samples tokens.
+        sampling: Sampling options.
         split: Split of the levels.
         groups: Number of finished groups after which the other episodes are stopped unfinished;
             None finishes all.

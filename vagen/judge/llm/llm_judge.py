@@ -107,7 +107,7 @@ class LLMJudge:
         Args:
             section: `observation` or `prediction`.
             env_name: Environment of the state.
-            text: What the agent wrote.
+            text: The agent's text.
             state: The described state.
         """
         flags = self.gate(env_name, text)
