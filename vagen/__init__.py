@@ -3,9 +3,10 @@
 import gc
 import os
 
-# Torch's threads otherwise spin at every barrier; where another process has a core, as on any
-# laptop in use, a training step then takes five times as long. Read when torch is loaded.
+# Torch's threads otherwise spin at every barrier; if another process uses a core, a training step
+# then takes five times as long. Torch reads this on import.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Python looks for garbage once there are 700 objects more, which takes a fifth of the seconds in
-# which a process imports torch, transformers and verl.
+# By default Python collects garbage every 700 new objects, which takes a fifth of the time to
+# import
+# torch, transformers and verl.
 gc.set_threshold(50_000, 10, 10)

@@ -1,14 +1,14 @@
-"""What a fork of this process does before all else."""
+"""Set-up of a forked process."""
 
 import gc
 import signal
 
 
 def begin_fork() -> None:
-    """Leaves signals and memory to the process that it came from.
+    """Leaves signals and memory to the parent process.
 
-    Ctrl-C is the terminal's, for who asks; SIGTERM ends the fork, whatever is heeded there. Looking
-    for garbage among what came with the fork would copy its memory.
+    The parent handles Ctrl-C; SIGTERM ends the fork. Garbage collection of inherited objects would
+    copy their memory.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,8 +1,8 @@
-"""Every metric that a training logs, declared once: what it means, its unit, where it is shown.
+"""Declares every metric that a training logs: meaning, unit, and where it is shown.
 
-Terminal, learning curves, guard, alarm and early stopping read this table, and docs/metrics.md is
-made from it: `python -m vagen.metrics docs/metrics.md`. To log another metric, declare it here and
-return it from the step that measures it.
+Terminal, learning curves, guard, alarm and early stopping use this table, and `python -m
+vagen.metrics docs/metrics.md` generates the page. To log a new metric, declare it here and return
+it from its step.
 """
 
 import functools
@@ -57,7 +57,7 @@ _VERL_GPU = "`infra.engine=verl`, and verl knows the GPU"
 _ALARM = "`judge.alarm.window` iterations are there"
 _COLLAPSE = "`trainer.template_collapse_freq`"
 _VALUES = {"split": "train|val|test", "section": "observation|prediction"}
-"""What a variable part of a name stands for; any other variable is one part of any kind."""
+"""Meaning of variable parts of names; other variables match one part of any kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +65,20 @@ class Metric:
     """A metric; the example is `Metric("actor/lr", "1", "Learning rate of the policy.")`."""
 
     name: str
-    """As logged; `<env>` and the like stand for what varies."""
+    """The logged name; `<env>` etc. are variable parts."""
     unit: str
     meaning: str
     when: str = ""
-    """Condition; empty if every iteration that learns logs it."""
+    """Condition; empty if every learning iteration logs it."""
     better: Literal["", "up", "down"] = ""
-    """Which way is good, if one is."""
+    """Direction of improvement, if there is one."""
     short: str = ""
-    """Its name on the terminal; empty if it has no place on a line."""
+    """Its name on the terminal; empty to hide it."""
     panel: Panel | None = None
-    """The learning curve it is drawn in."""
+    """The learning curve that shows it."""
 
     def matches(self, name: str) -> bool:
-        """Whether a logged name is this metric."""
+        """Whether a logged name matches this metric."""
         return _pattern(self.name).fullmatch(name) is not None
 
 
@@ -331,19 +331,19 @@ STEPS: dict[str, tuple[Metric, ...]] = {
                _GPU),
     ),
 }
-"""The metrics of each step, in the order in which they are shown."""
+"""The metrics of each step, in display order."""
 # fmt: on
 
 
 def all_metrics() -> Iterator[Metric]:
-    """Every declared metric, in the order in which they are shown."""
+    """Every declared metric, in display order."""
     for metrics in STEPS.values():
         yield from metrics
 
 
 @functools.cache
 def find(name: str) -> Metric | None:
-    """The metric that a logged name is; None if it is not declared."""
+    """The metric of a logged name; None if it is not declared."""
     return next((metric for metric in all_metrics() if metric.matches(name)), None)
 
 

@@ -1,17 +1,17 @@
-"""The plots among the learning curves; `vagen.metrics` says which metric is drawn in which."""
+"""Plots of the learning curves; `vagen.metrics` assigns metrics to them."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One plot among the learning curves."""
+    """One plot of the learning curves."""
 
     title: str
     unit: str
     limits: tuple[float, float] | None = None
     training_only: bool = False
-    """Whether metrics of validation and test have no place in it."""
+    """Whether it excludes metrics of validation and test."""
     full_names: bool = False
     """Whether the legend keeps the first part of a name."""
 
@@ -42,4 +42,4 @@ PANELS = (
     VALUE_LOSS_PANEL,
     EXPLAINED_PANEL,
 )
-"""In the order of the picture."""
+"""All plots in the order of the figure."""

@@ -1,12 +1,12 @@
-"""A training, as on paper.
+"""The training loop.
 
     levels → warm start → evaluation
     for each iteration: rollout → judge → advantage → PPO update (→ validation)
     evaluation → registration
 
-Every step is a function of `vagen.stages` that commits one folder of the run. One that finds its
-folder committed does nothing: to resume a training is to call `train` again. The same steps in the
-same order are a Kubeflow pipeline in `pipelines.definition`, each a process of its own.
+Every step is a function of `vagen.stages` that commits one folder of the run, and does nothing if
+its folder is committed: calling `train` again resumes a training. The same steps in the same order
+are a Kubeflow pipeline in `pipelines.definition`, with a process each.
 """
 
 from functools import partial
@@ -29,17 +29,17 @@ from vagen.tracking import Tracker
 
 
 def train(run: Run) -> None:
-    """Trains from wherever the run stands; `finalize` closes the run, however the training ends.
+    """Trains from the current state of the run; `finalize` closes the run in any case.
 
     Raises:
-        ValueError: The user can put it right.
-        StageFailed: A step broke.
+        ValueError: An error that the user can fix.
+        StageFailed: A step failed.
     """
     step = partial(execute, run)
     with run.session(), closing(run):
-        tracker = tracker_of(run)  # MLflow is loaded beside what the engine needs
+        tracker = tracker_of(run)  # MLflow loads in parallel with the engine
         import_module("vagen.engines.local.engine")
-        tracker.ready()  # what cannot be recorded fails before all else
+        tracker.ready()  # fail early if MLflow cannot be used
         tracker.tell(Tracker.watch_machine)
         step(build)
         step(warm_start)
@@ -50,8 +50,8 @@ def train(run: Run) -> None:
 
 
 def iterate(run: Run, start: int = 0, stop: int | None = None) -> None:
-    """The iterations from `start` to before `stop`, or to the end, which may come to be later;
-    fewer if the training ends early.
+    """Iterations from `start` to before `stop`, or to the end, which an extension may move; fewer
+    after an early stop.
     """
     step = partial(execute, run)
     for iteration in count(start):

@@ -12,62 +12,61 @@ from vagen.metrics import all_metrics, find
 from vagen.progress.picture import Picture
 
 Advance = Callable[..., None]
-"""`advance(n=1, **fields)`: n more units are done; fields (such as `success=0.4`) are shown."""
+"""`advance(n=1, **fields)`: n more units are done; shows fields such as `success=0.4`."""
 
 _SHORT_NAMES = tuple(metric.short for metric in all_metrics() if metric.short)
 _SHOWN_OTHERWISE = 3
-"""Metrics shown of a step that has none of those."""
+"""Metrics to show for steps without short names."""
 _SECONDS_BETWEEN_LINES = 60.0
-"""Of a long step, in a log."""
+"""Seconds between lines of a long step in a log."""
 _ESTIMATE_WINDOW = 5
-"""Iterations whose mean duration predicts the rest."""
+"""Number of iterations whose mean duration predicts the rest."""
 
 
 @dataclass
 class StepRecord:
-    """A running step; its `metrics` go to the terminal and into the `stage_finished` event."""
+    """A running step; its `metrics` appear on the terminal and in the event `stage_finished`."""
 
     name: str
     iteration: int | None
     started: float
-    """Monotonic clock, s."""
+    """Start on the monotonic clock, in seconds."""
     label: str = ""
-    """Which one of several of its kind, e.g. `final` for an evaluation."""
+    """Distinguishes steps of one kind, e.g. `final` for an evaluation."""
     metrics: dict[str, Any] = field(default_factory=dict)
     performance: dict[str, float] = field(default_factory=dict)
-    """How fast its networks and its judge were: no folder holds it, since it differs from run to
-    run."""
+    """Speed of its networks and its judge; not stored in a folder, as it differs between runs."""
 
 
 class Display(Protocol):
-    """Where progress is drawn."""
+    """The interface of progress displays."""
 
     def describe(self, title: str, iterations: int, done: int) -> None:
-        """What is being trained, for how many iterations, and how many are done already."""
+        """Sets the title, the number of iterations, and how many are done."""
         ...
 
     def begin(self, step: StepRecord) -> None:
-        """A step starts."""
+        """A step has started."""
         ...
 
     def finish(self, step: StepRecord, seconds: float, error: str | None) -> None:
-        """A step ended, with a message if it failed."""
+        """A step has ended, with a message if it failed."""
         ...
 
     def open_bar(self, description: str, total: int) -> Advance:
-        """A bar of `total` units inside the current step."""
+        """Opens a bar of `total` units inside the current step."""
         ...
 
     def close_bar(self) -> None:
-        """The bar is done."""
+        """Closes the bar."""
         ...
 
     def note(self, text: str, picture: Picture | None = None) -> None:
-        """A line for the reader, below a picture where there is a terminal."""
+        """Prints a line, on a terminal below a picture."""
         ...
 
     def close(self) -> None:
-        """Nothing more comes; the terminal is left as it was found."""
+        """Ends the display and restores the terminal."""
         ...
 
 
@@ -85,18 +84,18 @@ class Timing:
         self._done = False
 
     def describe(self, iterations: int, done: int) -> None:
-        """Sets the length of the training and how much of it is done."""
+        """Sets the length of the training and the number of finished iterations."""
         self.iterations = iterations
         self.iteration = done - 1 if done else None
 
     def begin(self, step: StepRecord) -> None:
-        """Notes that a step starts, and with it perhaps an iteration."""
+        """Records the start of a step, and possibly of an iteration."""
         if step.iteration is not None and step.iteration != self.iteration:
             self.iteration = step.iteration
             self._iteration_began = step.started
 
     def finish(self, step: StepRecord, seconds: float) -> None:
-        """Notes how long a step took."""
+        """Records the duration of a step."""
         if step.iteration is not None and step.name == "update":
             self._durations.append(time.monotonic() - self._iteration_began)
         if step.name == "evaluate":
@@ -106,21 +105,21 @@ class Timing:
             self.success = success
 
     def elapsed(self) -> float:
-        """Seconds since reporting began."""
+        """Seconds since the start of reporting."""
         return time.monotonic() - self._began
 
     def remaining(self) -> float | None:
-        """Estimate of the seconds left, final evaluation included; None before the first update."""
+        """Estimated seconds left, including the final evaluation; None before the first update."""
         if self.iterations is None or self.iteration is None or not self._durations or self._done:
             return None
         left = self.iterations - self.iteration - 1
         per_iteration = fmean(self._durations)
-        # The clock of the running iteration counts against its own share.
+        # The running iteration's elapsed time counts against its own share.
         running = max(per_iteration - (time.monotonic() - self._iteration_began), 0.0)
         return left * per_iteration + running + self._evaluation
 
     def place(self, step: StepRecord) -> str:
-        """Which step of which iteration, as text: its number from 1, and its folder's from 0."""
+        """Step and iteration as text: the iteration's number from 1, and its folder's from 0."""
         name = f"{step.name} {step.label}".rstrip()
         if step.iteration is None:
             return name
@@ -129,7 +128,7 @@ class Timing:
 
 
 class Terminal:
-    """Text stream over a descriptor that falls silent when the other end goes away."""
+    """Text stream to a descriptor that ignores a closed other end."""
 
     encoding = "utf-8"
 
@@ -151,7 +150,7 @@ class Terminal:
             return
 
     def isatty(self) -> bool:
-        """Whether a person may be looking."""
+        """Whether the descriptor is a terminal."""
         return self._file.isatty()
 
     def fileno(self) -> int:
@@ -175,12 +174,12 @@ class LineDisplay:
         self._timing = Timing()
 
     def describe(self, title: str, iterations: int, done: int) -> None:
-        """Puts the title before every line."""
+        """Sets the prefix of every line."""
         self._title = title
         self._timing.describe(iterations, done)
 
     def begin(self, step: StepRecord) -> None:
-        """A line is written only when the step ends."""
+        """Does nothing: lines are written when steps end."""
         self._timing.begin(step)
 
     def finish(self, step: StepRecord, seconds: float, error: str | None) -> None:
@@ -211,7 +210,7 @@ class LineDisplay:
         return advance
 
     def close_bar(self) -> None:
-        """Nothing was drawn."""
+        """Does nothing."""
 
     def note(self, text: str, picture: Picture | None = None) -> None:
         """Writes the text."""
@@ -227,14 +226,14 @@ class LineDisplay:
 
 
 def success_of(metrics: Mapping[str, Any]) -> float | None:
-    """The success rate among a step's metrics or a bar's fields, if it has one."""
+    """The success rate in a step's metrics or a bar's fields; None if there is none."""
     return next(
         (value for name, value in _numbers(metrics).items() if _short_name(name) == "success"), None
     )
 
 
 def headline(metrics: Mapping[str, Any]) -> list[str]:
-    """The few metrics worth a place on a line, as `name value`, in the order of their table."""
+    """The most important metrics as `name value`, in the order of their table."""
     numbers = _numbers(metrics)
     found: dict[str, float] = {}
     for name, value in numbers.items():
@@ -247,7 +246,7 @@ def headline(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _short(value: float) -> str:
-    """Three digits, or all of a count."""
+    """Three digits, or all digits of a count."""
     return f"{value:.0f}" if 1_000 <= value < 1e9 and value == int(value) else f"{value:.3g}"
 
 
@@ -259,7 +258,7 @@ def clock(seconds: float) -> str:
 
 
 def _short_name(name: str) -> str:
-    """What a metric is called on a line; the fields of a bar are called that already."""
+    """Name of a metric on a line; fields of a bar keep theirs."""
     metric = find(name)
     return metric.short if metric else name if name in _SHORT_NAMES else ""
 

@@ -29,7 +29,7 @@ from vagen.progress.picture import Picture, half_blocks
 
 _USUAL_WIDTH = 100
 _NAME_WIDTH = 26
-"""Columns of the names, so that the bars stand still from step to step."""
+"""Width of the names, so that bars stay aligned between steps."""
 
 
 class _Count(MofNCompleteColumn):
@@ -41,7 +41,7 @@ class _Count(MofNCompleteColumn):
 
 
 class _Left(TimeRemainingColumn):
-    """The rest of the running step; that of the training is estimated by `Timing`."""
+    """Remaining time of the running step; `Timing` estimates that of the training."""
 
     def render(self, task: Task) -> Text:
         """The estimate of a task with a length."""
@@ -51,9 +51,9 @@ class _Left(TimeRemainingColumn):
 
 
 class LiveDisplay:
-    """Two bars that stay at the bottom: the training as a whole, and the step in progress.
+    """Two bars at the bottom: the whole training, and the current step.
 
-    Above them one line remains per iteration and per step outside the iterations.
+    Above them is a line per iteration, and per step outside the iterations.
     """
 
     def __init__(self, stream: Terminal) -> None:
@@ -77,7 +77,7 @@ class LiveDisplay:
             expand=True,
             refresh_per_second=4,
             transient=True,
-            # What libraries print goes where `output_to` sends it.
+            # `output_to` redirects output of libraries.
             redirect_stdout=False,
             redirect_stderr=False,
         )
@@ -86,16 +86,16 @@ class LiveDisplay:
         self._name = ""
         self._metrics: dict[str, Any] = {}
         self._progress.start()
-        # A process that is killed cannot show the cursor again, so it is never hidden.
+        # A killed process could not show the cursor again, so it is never hidden.
         self._console.show_cursor(True)
 
     def describe(self, title: str, iterations: int, done: int) -> None:
-        """Gives the whole its name and length."""
+        """Sets the name and length of the training's bar."""
         self._timing.describe(iterations, done)
         self._progress.update(self._whole, description=title, total=iterations, completed=done)
 
     def begin(self, step: StepRecord) -> None:
-        """Opens the step's line."""
+        """Opens the step's bar."""
         if step.iteration is not None and step.iteration != self._timing.iteration:
             self._metrics = {}
         self._timing.begin(step)
@@ -105,7 +105,7 @@ class LiveDisplay:
         self._refresh_whole()
 
     def finish(self, step: StepRecord, seconds: float, error: str | None) -> None:
-        """Leaves a line for the step or, at its update, for the iteration."""
+        """Prints a line for the step or, at its update, for the iteration."""
         self._timing.finish(step, seconds)
         self._metrics.update(step.metrics)
         if error:
@@ -123,7 +123,7 @@ class LiveDisplay:
         self._refresh_whole()
 
     def open_bar(self, description: str, total: int) -> Advance:
-        """Gives the step's line a length."""
+        """Sets the length of the step's bar."""
         task = self._replace_step(f"{self._name}: {description}", total)
 
         def advance(n: int = 1, **fields: Any) -> None:
@@ -135,11 +135,11 @@ class LiveDisplay:
         return advance
 
     def close_bar(self) -> None:
-        """Removes the bar; the step's end follows."""
+        """Removes the bar; the end of the step follows."""
         self._drop_step()
 
     def note(self, text: str, picture: Picture | None = None) -> None:
-        """Prints a line above the bars, and above it the picture."""
+        """Prints a picture and a line above the bars."""
         if picture is not None:
             self._console.print(half_blocks(picture), end="")
         self._print(text)
@@ -171,7 +171,7 @@ class LiveDisplay:
 
 
 def _width(stream: Terminal) -> int:
-    """Columns of the terminal; one that does not know its size has a usual one."""
+    """Columns of the terminal; `_USUAL_WIDTH` if unknown."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
     except OSError:

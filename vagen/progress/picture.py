@@ -12,11 +12,11 @@ Picture = bytes | NDArray[np.uint8]
 
 
 def half_blocks(picture: Picture, columns: int = 24) -> Text:
-    """A picture as coloured characters, each an upper half block: two pixels.
+    """Draws a picture with coloured upper half blocks, two pixels per character.
 
     Args:
-        picture: What to draw.
-        columns: Width in characters; the height follows from the picture's.
+        picture: The picture.
+        columns: Width in characters; the height keeps the aspect ratio.
     """
     image = (
         Image.open(io.BytesIO(picture)) if isinstance(picture, bytes) else Image.fromarray(picture)

@@ -1,9 +1,9 @@
-"""What is happening, on the terminal and in `events.jsonl`.
+"""Reports progress on the terminal and in `events.jsonl`.
 
 One process at a time reports a run: it works inside `reporting`, and calls `step`, `bar` and `note`
 from anywhere. On a terminal a live display shows the iteration, the step, its bar, the latest
-success and the time left; elsewhere (a log of a CI job, a file) each finished step is one line.
-Reporting never breaks the work: a terminal that went away is ignored.
+success and the remaining time; elsewhere (a CI log, a file) each finished step is one line. Errors
+of a closed terminal are ignored.
 """
 
 import json
@@ -22,24 +22,24 @@ from vagen.progress.picture import Picture
 from vagen.storage import StorageError, storage_errors
 
 Observer = Callable[[str, dict[str, Any]], None]
-"""Takes the name and the fields of an event."""
+"""Called with the name and the fields of an event."""
 
 
 class Reporter:
-    """Events and display of one run; the module's functions use the current one."""
+    """Events and display of one run; functions of this module use the current one."""
 
     def __init__(self, events: Path | None, display: Display) -> None:
         self._events = events
         self.display = display
         self.observer: Observer | None = None
         self.record: StepRecord | None = None
-        """Of the latest step."""
+        """The latest step."""
         if self._events is not None and _is_cut(self._events):
             with self._events.open("a") as file:
                 file.write("\n")
 
     def event(self, event: str, **fields: Any) -> None:
-        """Appends one event; a single write, so that lines of several processes do not mix."""
+        """Appends one event with a single write, so that lines of several processes do not mix."""
         if self.observer is not None:
             self.observer(event, fields)
         if self._events is not None:
@@ -62,7 +62,7 @@ def append_event(path: Path, event: str, **fields: Any) -> None:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """All events of a file, oldest first; a last line cut by a crash is left out."""
+    """All events of a file, oldest first, without a last line truncated by a crash."""
     if not path.exists():
         return []
     events = []
@@ -75,7 +75,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_cut(path: Path) -> bool:
-    """Whether the last line was not written to its end (a crash, a full disk)."""
+    """Whether the last line is incomplete, after a crash or on a full disk."""
     if not path.exists() or path.stat().st_size == 0:
         return False
     with path.open("rb") as file:
@@ -85,7 +85,7 @@ def _is_cut(path: Path) -> bool:
 
 _current: Reporter | None = None
 _terminal = 2
-"""Descriptor that a display draws on."""
+"""Descriptor of the display."""
 
 
 def configure(events: Path | None = None, *, terminal: int | None = None) -> Reporter:
@@ -94,7 +94,7 @@ def configure(events: Path | None = None, *, terminal: int | None = None) -> Rep
     Args:
         events: File that receives one JSON object per line, `{"time", "event", ...}` with the time
             in Unix s; None writes no events.
-        terminal: File descriptor of the display; duplicated, never closed. None is standard
+        terminal: File descriptor of the display; duplicated, never closed. None for standard
             error, also inside `output_to`.
     """
     global _current
@@ -107,7 +107,7 @@ def configure(events: Path | None = None, *, terminal: int | None = None) -> Rep
 
 @contextmanager
 def reporting(events: Path) -> Iterator[None]:
-    """Reports what happens inside the block; `process_started` is the first event."""
+    """Reports progress inside the block; the first event is `process_started`."""
     reporter = configure(events)
     reporter.event("process_started", pid=os.getpid())
     try:
@@ -118,7 +118,7 @@ def reporting(events: Path) -> Iterator[None]:
 
 @contextmanager
 def output_to(log: Path) -> Iterator[None]:
-    """Sends what this process and libraries in it print to a file; the display stays.
+    """Redirects output of this process and its libraries to a file, except for the display.
 
     Raises:
         StorageError: The file cannot be written.
@@ -145,12 +145,12 @@ def output_to(log: Path) -> Iterator[None]:
 
 
 def describe(title: str, iterations: int, done: int = 0) -> None:
-    """Says what is being trained, for how many iterations, and how many are done already."""
+    """Sets the title, the number of iterations, and how many are done."""
     current().display.describe(title, iterations, done)
 
 
 def current() -> Reporter:
-    """The reporter in use; without `configure`, one that draws on standard error."""
+    """The current reporter; by default one that displays on standard error."""
     return _current or configure()
 
 
@@ -168,7 +168,7 @@ def close() -> None:
 
 
 def silence() -> None:
-    """Ends the display; what follows is recorded, but not shown."""
+    """Ends the display; later events are recorded but not shown."""
     reporter = current()
     reporter.display.close()
     reporter.display = LineDisplay(Terminal(os.open(os.devnull, os.O_WRONLY)))
@@ -181,7 +181,7 @@ def step(name: str, iteration: int | None = None, label: str = "") -> Iterator[S
     Args:
         name: The stage.
         iteration: Its iteration from 0; None outside the iterations.
-        label: Tells stages of one name apart (`warm_start`, `final` for evaluations).
+        label: Distinguishes stages of one name (`warm_start`, `final` for evaluations).
     """
     reporter = current()
     record = StepRecord(name, iteration, time.monotonic(), label)
@@ -194,9 +194,9 @@ def step(name: str, iteration: int | None = None, label: str = "") -> Iterator[S
     except BaseException as error:
         seconds = time.monotonic() - record.started
         message = str(error) or type(error).__name__
-        if isinstance(error, Exception):  # an interrupt is no failure of the step
+        if isinstance(error, Exception):  # an interrupt is not a failure of the step
             reporter.display.finish(record, seconds, message)
-        with suppress(StorageError):  # a full disk must not hide what went wrong
+        with suppress(StorageError):  # a full disk must not hide the error
             reporter.event("stage_failed", **about, seconds=round(seconds, 3), message=message)
         raise
     seconds = time.monotonic() - record.started
@@ -222,7 +222,7 @@ def bar(description: str, total: int) -> Iterator[Advance]:
 
 
 def measured(performance: dict[str, float]) -> None:
-    """Adds to what the step under way tells of its speed."""
+    """Adds performance metrics to the current step."""
     if (record := current().record) is not None:
         record.performance |= performance
 
