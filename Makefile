@@ -196,9 +196,10 @@ test-foreign: $(FOREIGN_READY) ## Install environments of others in .venv-foreig
 test-cluster: $(READY) ## Train on the cluster of kubectl's context, with faults (docs/kubernetes.md)
 	VAGEN_CLUSTER=1 $(BIN)/python -m pytest tests/e2e --timeout=7200 -v $(ARGS)
 
-lint: $(READY) ## Lint, formatting and types, without tests
+lint: $(READY) ## Lint, formatting, types and prose, without tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/prose.py
 	$(BIN)/pyrefly check --summary=none
 
 format: $(READY) ## Format the code and fix what the linter can fix

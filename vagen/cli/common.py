@@ -52,7 +52,7 @@ def stored_configs(run: str, options: Namespace) -> tuple[ExperimentConfig, Infr
 
     Args:
         run: The run's folder, its name under the output folder, or its URI in a store.
-        options: Of the command line.
+        options: Options of the command line.
 
     Raises:
         ConfigError: If there is no such run, or it cannot be used with the overrides.

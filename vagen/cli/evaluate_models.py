@@ -37,7 +37,7 @@ def fetch_stored(options: Namespace) -> None:
 
 
 def evaluate_models(options: Namespace) -> None:
-    """Makes or goes on with an evaluation, and prints its tables."""
+    """Starts or continues an evaluation, and prints its tables."""
     from vagen.clients import EndpointError
     from vagen.evaluation import PAGE, evaluate, load_evaluation, record
     from vagen.progress import close, note

@@ -67,7 +67,7 @@ def run(options: Namespace) -> int | None:
 
 
 def resume(options: Namespace) -> None:
-    """Goes on with a run from what it committed."""
+    """Resumes a run from its commits."""
     found = Run.open(find_run(options.run))
     if found.infra.kubernetes is not None:
         raise UsageError(
@@ -178,7 +178,7 @@ def _was_stopped_in_warm_start(run: Run) -> bool:
 
 
 def _check_seeds(options: Namespace) -> None:
-    """Refuses what does not go with several seeds.
+    """Rejects options that do not work with several seeds.
 
     Raises:
         UsageError: Says what.
@@ -190,7 +190,7 @@ def _check_seeds(options: Namespace) -> None:
 
 @contextmanager
 def print_resume_hint(run: Run) -> Iterator[None]:
-    """Says at an interrupt what goes on with the run."""
+    """Prints after an interrupt how to resume the run."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as stop:
@@ -202,7 +202,7 @@ def print_resume_hint(run: Run) -> Iterator[None]:
 
 
 def _check_step(options: Namespace) -> None:
-    """Refuses a step that cannot be told from others.
+    """Rejects an ambiguous step.
 
     Raises:
         UsageError: Says which option is missing.

@@ -31,7 +31,7 @@ from vagen.tracking.tracker import EndStatus
 
 
 def sweep(options: Namespace) -> int:
-    """Runs a sweep, or goes on with it."""
+    """Runs or resumes a sweep."""
     if options.experiment is None:
         raise UsageError("which sweep: give its YAML file, or its name under experiments/sweeps/")
     config = load_sweep(options.experiment, name=options.name, overrides=options.overrides)

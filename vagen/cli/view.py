@@ -36,7 +36,7 @@ def find_report(target: str) -> Path:
 
     Raises:
         RunNotFoundError: There is nothing to see.
-        StorageError: What is to be shown was changed, or cannot be had.
+        StorageError: The content was changed, or is not available.
     """
     path = Path(target)
     if path.is_file() and path.suffix == ".html":

@@ -28,7 +28,7 @@ AWS_KEYS = "keys are read from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 
 def no_credentials(instead: str) -> AfterValidator:
-    """Refuses an address with a password, token or key in it.
+    """Rejects an address with a password, token or key in it.
 
     Args:
         instead: Where they are read from.

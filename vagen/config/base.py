@@ -40,7 +40,7 @@ _CANONICAL: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
 
 
 def canonical_values(config: BaseModel) -> dict[str, Any]:
-    """A configuration's values, JSON-able, without later options at their defaults."""
+    """A configuration's values, JSON-serialisable, without later options at their defaults."""
     return _known(config, config.model_dump(mode="json"))
 
 

@@ -66,7 +66,7 @@ def trajectories_per_iteration(config: ExperimentConfig) -> int:
 
 
 def context_window(config: ExperimentConfig) -> int | None:
-    """Turns in a prompt, the present one included and summaries not; None keeps all of them.
+    """Maximum turns in a prompt, with the current one, without summaries; None for all.
 
     A window that holds every turn of an episode is none: no context is ever without the first turn,
     so the state a truncated episode stopped in is shown as `concat` shows it.
@@ -118,7 +118,7 @@ def resolve_environments(
 def check_experiment(
     config: ExperimentConfig, place_of: PlaceOf = _nowhere, *, trains: bool = True
 ) -> None:
-    """Refuses an experiment that cannot run.
+    """Rejects an experiment that cannot run.
 
     Args:
         config: With resolved environments.

@@ -11,7 +11,7 @@ from vagen.envs.registry import get_environment, parse_env_config
 
 
 def check_infra(experiment: ExperimentConfig, infra: InfraConfig) -> None:
-    """Refuses an experiment on an infra that cannot run it.
+    """Rejects an experiment on an infra that cannot run it.
 
     Keys of the infra begin with `infra.`.
 

@@ -1,4 +1,4 @@
-"""How an endpoint on the network may be asked, whoever asks it."""
+"""Limits on requests to a network endpoint."""
 
 from pydantic import Field, PositiveFloat, PositiveInt
 

@@ -191,7 +191,7 @@ FOREIGN: dict[str, str] = {
 
 
 def native(path: tuple[str, ...]) -> str | None:
-    """What does the job of an option that is unknown here; None if nobody has such a one.
+    """Our replacement of an unknown option; None if there is none.
 
     Shortened names are found too: `rollout.n` is `actor_rollout_ref.rollout.n`.
     """

@@ -171,7 +171,7 @@ class KubernetesConfig(Section):
 
     @property
     def cost_labels(self) -> dict[str, str]:
-        """The labels by which cost is told apart, those that are given."""
+        """The configured labels for assigning costs."""
         given = {
             "vagen.dev/team": self.team,
             "vagen.dev/cost-center": self.cost_center,

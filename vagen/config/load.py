@@ -66,7 +66,7 @@ def load_infra(
         overrides: Dotted assignments, e.g. `device=cpu`.
 
     Raises:
-        ConfigError: As for `load_experiment`.
+        ConfigError: See `load_experiment`.
     """
     layers = Layers(_defaults(InfraConfig))
     if source is not None:
@@ -85,7 +85,7 @@ def load_section(model: type[S], name: str, overrides: Sequence[str] = ()) -> S:
         overrides: Dotted assignments.
 
     Raises:
-        ConfigError: As for `load_experiment`, or for an override of another section.
+        ConfigError: See `load_experiment`, or for an override of another section.
     """
     layers = Layers(_defaults(model))
     for text in overrides:

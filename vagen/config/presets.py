@@ -335,7 +335,7 @@ def preset_values(name: str, env_names: dict[str, str]) -> dict[str, Any]:
     """The values of a preset for an experiment's environments.
 
     Args:
-        name: Of the preset.
+        name: Name of the preset.
         env_names: Name of each environment (`Sokoban`) by its id in the experiment.
     """
     values = copy.deepcopy(PRESETS[name].values)

@@ -67,9 +67,9 @@ def _sections(
 
     Args:
         model: The section.
-        prefix: Where it stands.
+        prefix: Key of the section.
         shown: Where each section has its entries; this call adds to it.
-        values: Its defaults where it stands, if they differ from its own.
+        values: Its defaults at this key, if they differ from its own.
         title: Whether it gets a heading.
     """
     place = ".".join(prefix)

@@ -104,7 +104,7 @@ def dump_yaml(config: BaseModel) -> str:
 
 
 def _check_size(node: yaml.Node, name: str) -> None:
-    """Refuses what is short as a text and endless as a tree, because its aliases name each other.
+    """Rejects YAML whose aliases expand a short text to an enormous tree.
 
     Raises:
         ConfigError: It has more than `MOST_VALUES` values when all aliases are written out.

@@ -23,7 +23,7 @@ class DoesNotFitError(ConfigError):
 
 
 def check_output_dir(infra: InfraConfig) -> None:
-    """Refuses an output folder that cannot be made or written.
+    """Checks that the output folder can be created and written.
 
     Raises:
         StorageError: With the reason.
@@ -100,7 +100,7 @@ def check_prompts(experiment: ExperimentConfig, sizes: dict[str, ConversationSiz
 
 
 def check_extra(infra: InfraConfig) -> None:
-    """Refuses what is passed through to verl and it does not know, where verl is installed.
+    """Rejects `infra.verl.extra` options that an installed verl does not have.
 
     Raises:
         ConfigError: With the nearest name.
@@ -112,7 +112,7 @@ def check_extra(infra: InfraConfig) -> None:
 
 
 def check_memory(memory: MemoryEstimate, device: str, limit: int) -> None:
-    """Refuses a peak over the limit.
+    """Rejects a memory peak over the limit.
 
     Raises:
         DoesNotFitError: With the numbers and what would help.
@@ -137,7 +137,7 @@ def check_host(
     model: str,
     sizes: dict[str, ConversationSize],
 ) -> None:
-    """Refuses what a node's memory cannot hold, if that is known.
+    """Rejects what a node's memory cannot hold, if that is known.
 
     Raises:
         DoesNotFitError: With the numbers, and which options would make it fit.
@@ -194,7 +194,7 @@ class Shapes:
         self._found: dict[int, ModelShape] = {}
 
     def of(self, experiment: ExperimentConfig) -> ModelShape:
-        """That of the model with the adapters of an experiment."""
+        """Shape of the model with the adapters of an experiment."""
         rank = experiment.actor_rollout_ref.model.lora_rank
         if rank not in self._found:
             self._found[rank] = read_shape(self.model, experiment)
@@ -207,7 +207,7 @@ def check_gpu(
     model: str,
     sizes: dict[str, ConversationSize],
 ) -> None:
-    """Refuses what a GPU cannot hold.
+    """Rejects what a GPU cannot hold.
 
     Raises:
         DoesNotFitError: With the numbers, and which options would make it fit.

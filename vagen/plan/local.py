@@ -2,10 +2,9 @@
 
 The estimate counts what grows with the model and the batch: weights, gradients, Adam's moments, the
 key/value cache of a rollout, what a backward pass keeps per token, and the frames that a processor
-remembers. It is meant to refuse what cannot fit and to be within a factor of two of what is then
-seen. `frozenlake-tiny` peaked at 1.9 GiB on one CPU thread, and on two, where 2.3 was estimated;
-lakes of 16 tiles a side, of 1,650 tokens an episode, at 2.9 GiB (estimate 2.8), whether their
-frames had 512 or 4,096 pixels a side.
+remembers. It rejects what cannot fit, and is within a factor of two of measurements.
+`frozenlake-tiny` peaked at 1.9 GiB on one and two CPU threads (estimate 2.3); lakes of 16 tiles a
+side and 1,650 tokens an episode at 2.9 GiB (estimate 2.8), with frames of 512 or 4,096 pixels.
 """
 
 import os

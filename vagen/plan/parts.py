@@ -39,7 +39,7 @@ Parts = Iterator[Table | str]
 
 
 def plan_parts(experiment: ExperimentConfig, infra: InfraConfig) -> Parts:
-    """What is to be read, in order; what cannot run is refused after what explains it.
+    """Parts of a plan in order; an error comes after the parts that explain it.
 
     Raises:
         DoesNotFitError: With the numbers and what would help.

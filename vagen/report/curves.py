@@ -34,7 +34,7 @@ class Mark:
 
     label: str
     iteration: float
-    """Where it stands on the axis: iterations finished before it was measured."""
+    """Position on the axis: iterations finished before the evaluation."""
     value: float
     ci95: tuple[float, float] | None = None
 

@@ -84,7 +84,7 @@ def portray(name: str, env: AgentEnv) -> Portrait:
 
     Args:
         name: What it is called.
-        env: As `vagen.envs.make` gives it.
+        env: Result of `vagen.envs.make`.
 
     Raises:
         ContractError: It cannot be played.
@@ -127,7 +127,7 @@ def write_portrait(portrait: Portrait, folder: Path, contract: Sequence[tuple[bo
     """Writes the page `index.html`, and beside it PNGs: `level-0.png`, ... and `expert.png`.
 
     Args:
-        portrait: Of the environment.
+        portrait: Portrait of the environment.
         folder: Made if it is not there.
         contract: Sentences on the contract, each with whether it is kept.
 

@@ -96,7 +96,7 @@ class ByDifficulty:
     meaning: str
     """What the number is."""
     names: Sequence[str]
-    """Of the evaluations."""
+    """Names of the evaluations."""
     rows: Sequence[Difficulty]
 
 
@@ -120,11 +120,11 @@ def write_overview(
         title: Heading.
         facts: Names and values beside it.
         curves: A PNG file; the page holds it.
-        headline: Of the newest evaluation of a split; None before there are two.
+        headline: Headline of the newest evaluation of a split; None before there are two.
         evaluations: In order.
         flips: Per split with two evaluations.
         difficulties: Tables.
-        metrics: Of the last iteration.
+        metrics: Metrics of the last iteration.
         refresh: Seconds until the browser loads it again; None never.
     """
     style = asset(("report.css", "overview.css"))

@@ -22,7 +22,7 @@ TokenText = Callable[[int], str]
 LOGPROB_SCALE = 3.0
 """Nats below 0 at which a token has the strongest colour."""
 DROPPED_MANTISSA_BITS = 12
-"""Of float32's 23: what is left (relative error 2^-12) is what a reader can use, and deflates."""
+"""Dropped of float32's 23 bits: a relative error of 2^-12 is invisible, and the rest deflates."""
 
 COLOR_COLUMNS = {"advantage": "advantages", "value": "values"}
 """Colourings of the viewer that need a column of the batch."""
@@ -72,8 +72,8 @@ def viewer_payload(
         max_frame_bytes: Frames beyond this many bytes in all are re-encoded smaller.
 
     Returns:
-        JSON-able `{vocab, ids, images, states, scales, trajectories}`; `trajectories[i].blob` is
-        base64 of the deflated arrays of its rows: words, turn and mask as int32, then `columns` as
+        Plain `{vocab, ids, images, states, scales, trajectories}`; `trajectories[i].blob` is base64
+        of the deflated arrays of its rows: words, turn and mask as int32, then `columns` as
         float32, all little-endian, first byte of every number first (such planes deflate better).
     """
     builder = _Builder(batch, text_of=text_of, frames=fit_frames(batch.images, max_frame_bytes))

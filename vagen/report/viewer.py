@@ -44,7 +44,7 @@ def write_report(
     trajectory with its tokens coloured by advantage.
 
     Args:
-        batch: Of any kind; columns that a step has not added yet are greyed out.
+        batch: Batch of any kind; missing columns are greyed out.
         path: The file to write; it appears whole.
         title: Heading of the page.
         tokenizer: Gives the text of token ids by `decode`.

@@ -30,7 +30,7 @@ from vagen.storage import MANIFEST
 from vagen.tracking import paired_bootstrap
 
 _EXAMPLE_BYTES, _THUMBNAIL_BYTES = 400_000, 8_000
-"""Of an episode's frames, of a level's frame."""
+"""Maximum size of an episode's frames, and of a level's frame."""
 LEVELS_SHOWN = 48
 """Maximum number of levels on a page with a slider; changed ones come first."""
 

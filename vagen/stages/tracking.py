@@ -21,11 +21,11 @@ from vagen.tracking.names import flatten
 def tracker_of(run: Run) -> BackgroundTracker:
     """The run's tracker in the background: started on first use, attached to afterwards.
 
-    A copy of a run, or one that was moved away from its database, is recorded anew with everything
+    A copy of a run, or one that was moved away from its database, is recorded again with everything
     that is committed.
 
     Raises:
-        TrackingError: MLflow cannot be reached, as far as this is known at once.
+        TrackingError: MLflow is known at once to be unreachable.
     """
     if run.tracker is None or run.tracker.lost:
         file = run.path / layout.MLFLOW_RUN

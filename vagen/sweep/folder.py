@@ -69,8 +69,8 @@ def parent_run(
     Args:
         folder: The sweep's folder.
         config: The sweep.
-        infra: Location of MLflow; `MLFLOW_TRACKING_URI` takes precedence for a cluster, whose server
-            may not be reachable from here.
+        infra: Location of MLflow; `MLFLOW_TRACKING_URI` takes precedence for a cluster,
+            whose server may not be reachable from here.
         example: An experiment of the sweep.
 
     Raises:
