@@ -24,13 +24,13 @@ import transformers
 from machine import describe_machine, write_result
 
 from vagen.config.load import load_experiment, load_infra
+from vagen.engines.columns import add_columns
 from vagen.engines.local.engine import LocalEngine
 from vagen.engines.local.helpers import possible_helpers
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import Trajectory
 from vagen.run.run import Run
 from vagen.service.pool import core_count
-from vagen.stages.advantage import add_columns
 from vagen.stages.build import build, load_levels
 from vagen.stages.warm_start import warm_start
 

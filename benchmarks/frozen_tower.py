@@ -55,9 +55,9 @@ def iterations(
     """CPU seconds of all that the networks compute of rows that are sent anew."""
     from vagen.engines.verl.networks import Learner
 
-    hands_on = Learner._hands_on_features
+    hands_on = Learner._pass_on_features
     if not remembers:
-        Learner._hands_on_features = lambda self: False
+        Learner._pass_on_features = lambda self: False
     seconds = []
     with one_rank(config, setup.infra("verl.max_token_len_per_gpu=4096")) as engine:
         if not remembers:
@@ -71,7 +71,7 @@ def iterations(
             add_columns(rows, logprobs, values)
             engine.update(rows, images, seed=0)
             seconds.append(round(time.process_time() - begun, 2))
-    Learner._hands_on_features = hands_on
+    Learner._pass_on_features = hands_on
     return seconds[1:]  # the first one warms up
 
 

@@ -36,8 +36,8 @@ from vagen.config.load import load_experiment
 from vagen.envs import make
 from vagen.envs.parsing import ParsedResponse, write_response
 from vagen.judge.alarm import watch
+from vagen.judge.batch import score
 from vagen.rollout.types import Status, Trajectory, Turn, TurnMetrics, TurnRewards
-from vagen.stages.judge import score
 
 ROOT = Path(__file__).parent.parent
 ROWS, COLUMNS = ("above", "same row", "below"), ("left", "same column", "right")

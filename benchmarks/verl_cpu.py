@@ -25,6 +25,9 @@ from typing import Any
 
 from machine import write_verl_cpu
 
+from vagen.stages.advantage import advantage
+from vagen.stages.judge import judge
+
 ROOT = Path(__file__).parent.parent
 SIZES = {
     "hidden_size": 768,
@@ -89,9 +92,7 @@ def measure_checkpoint(engine: str, saves: int, folder: Path) -> dict[str, Any]:
     from vagen.config.load import load_experiment, load_infra
     from vagen.rollout.batch import TrajectoryBatch
     from vagen.run.run import Run
-    from vagen.stages.advantage import advantage
     from vagen.stages.build import build
-    from vagen.stages.judge import judge
     from vagen.stages.learn import learn
     from vagen.stages.rollout import rollout
     from vagen.stages.warm_start import warm_start

@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 
-MOST = 60
+LIMIT = 60
 """Maximum stretches of a pipeline run: Kubernetes stores the state of all tasks in one object."""
 
 
@@ -39,9 +39,9 @@ def check_length(found: list[IterationRange]) -> None:
     Raises:
         ConfigError: There are too many stretches; the message names the options.
     """
-    if len(found) > MOST:
+    if len(found) > LIMIT:
         raise ConfigError(
-            f"the pipeline would have {len(found)} stretches, and Kubernetes holds about {MOST}: "
-            f"set infra.mode=fused and infra.iterations_per_task={-(-found[-1]['stop'] // MOST)} "
+            f"the pipeline would have {len(found)} stretches, and Kubernetes holds about {LIMIT}: "
+            f"set infra.mode=fused and infra.iterations_per_task={-(-found[-1]['stop'] // LIMIT)} "
             "or more"
         )

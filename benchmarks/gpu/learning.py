@@ -8,12 +8,12 @@ import torch
 
 from benchmarks.gpu.common import Meter, Setup
 from vagen.config.load import load_experiment, load_infra
+from vagen.engines.columns import add_columns
 from vagen.engines.local.engine import LocalEngine
+from vagen.judge.batch import score
 from vagen.rollout.episodes import evaluation_specs, training_specs
 from vagen.run.run import Run
-from vagen.stages.advantage import add_columns
 from vagen.stages.build import build, load_levels
-from vagen.stages.judge import score
 from vagen.stages.warm_start import warm_start
 
 EXPERIMENT = "frozenlake-tiny"

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-import vagen.stages.build
 from vagen.config.checks import context_window
+from vagen.engines.columns import add_columns
 from vagen.engines.local.engine import LocalEngine
 from vagen.rollout.contexts import DROPPED
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.play import limits_of, play
 from vagen.rollout.types import CONTEXT, TokenRow, Trajectory
-from vagen.stages.advantage import add_columns
+from vagen.stages.build import load_levels
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def played(make_experiment, warm_runs, engine: LocalEngine, *overrides: str, mod
     policy.generate = recorded
     trajectories, images = play(
         config,
-        training_specs(config, vagen.stages.build.load_levels(warm_runs[model]), 0),
+        training_specs(config, load_levels(warm_runs[model]), 0),
         policy=policy,
         processor=engine.processor,
         sampling=config.actor_rollout_ref.rollout,
@@ -208,7 +208,7 @@ def test_experts_play_in_the_context_of_the_rollout(
 
     run = warm_runs["tiny:vl"]
     config = make_experiment(*overrides, WIDE_PROMPT)
-    rows, images = _ExpertEpisodes(config, vagen.stages.build.load_levels(run), vl_model).batch(0)
+    rows, images = _ExpertEpisodes(config, load_levels(run), vl_model).batch(0)
     assert len({row.trajectory_id for row in rows}) == config.warm_start.batch_size
     kept = context_window(config)
     longest = 0
@@ -230,7 +230,7 @@ def test_experts_tag_what_a_warm_start_learns_and_later_rows_show(
 
     config = make_experiment(*GATE, WIDE_PROMPT)
     (name,) = config.envs
-    levels = [replace(item, spec=config.envs[name]) for item in vagen.stages.build.load_levels(warm_runs["tiny:vl"])]
+    levels = [replace(item, spec=config.envs[name]) for item in load_levels(warm_runs["tiny:vl"])]
     rows, _ = _ExpertEpisodes(config, levels, vl_model).batch(0)
     decode = vl_model.processor.tokenizer.decode
     for row in rows:
@@ -247,7 +247,7 @@ def test_experts_write_the_summaries_that_are_learnt(make_experiment, warm_runs,
 
     run = warm_runs["tiny:vl"]
     config = make_experiment(*COMPACT, WIDE_PROMPT)
-    levels = vagen.stages.build.load_levels(run)
+    levels = load_levels(run)
     experts = _ExpertEpisodes(config, levels, vl_model)
     chosen = deepcopy(experts.rng).integers(len(experts.pool), size=config.warm_start.batch_size)
     rows, _ = experts.batch(0)

@@ -6,13 +6,15 @@ import torch
 from safetensors.torch import load_file
 from test_engine import WHOLE, rows_of, same, weights
 
-import vagen.stages.build
 from vagen.engines.local.engine import LocalEngine
 from vagen.models import ModelError, load_model, value_model_from
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.play import play
 from vagen.run.run import Run
+from vagen.stages.advantage import advantage
+from vagen.stages.build import load_levels
+from vagen.stages.judge import judge
 from vagen.stages.weights import engine_at
 
 pytestmark = pytest.mark.slow
@@ -127,7 +129,7 @@ def test_generation_uses_the_adapted_weights(make_engine, batch_dirs, warm_runs,
     run = warm_runs[model]
     trajectories, images = play(
         run.experiment,
-        training_specs(run.experiment, vagen.stages.build.load_levels(run), 2),
+        training_specs(run.experiment, load_levels(run), 2),
         policy=engine.policy(slots=4),
         processor=engine.processor,
         sampling=run.experiment.actor_rollout_ref.rollout,
@@ -183,8 +185,6 @@ def test_going_on_from_disk_is_going_on(make_engine, batch, tmp_path):
 
 def test_a_run_resumes_with_its_adapters(make_started_run):
     """Another process finds the warm start below and the adapters in the checkpoint."""
-    from vagen.stages.advantage import advantage
-    from vagen.stages.judge import judge
     from vagen.stages.rollout import rollout
     from vagen.stages.update import update
 

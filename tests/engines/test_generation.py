@@ -12,13 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
-import vagen.stages.build
 from vagen.engines.local.generation import LocalPolicy
 from vagen.models import load_model
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.play import play
 from vagen.rollout.runner import run_to_end, turn_seed
 from vagen.rollout.types import Generation, Sampling, Trajectory
+from vagen.stages.build import load_levels
 
 
 @pytest.fixture(scope="module", params=["tiny:vl", "tiny:text"])
@@ -26,7 +26,7 @@ def setting(request, warm_runs, vl_model, text_model):
     """Experiment, model and episodes of a tiny model."""
     run = warm_runs[request.param]
     model = vl_model if request.param == "tiny:vl" else text_model
-    specs = training_specs(run.experiment, vagen.stages.build.load_levels(run), 1)
+    specs = training_specs(run.experiment, load_levels(run), 1)
     return run, model, specs
 
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-import vagen.stages.build
 from vagen.config.schema import WarmStartConfig
 from vagen.engines.local import engine as local
 from vagen.engines.local.engine import LocalEngine
@@ -22,6 +21,7 @@ from vagen.models.loading import load_model
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import TokenRow
+from vagen.stages.build import load_levels
 
 pytestmark = pytest.mark.skipif(possible_helpers(2) == 0, reason="no helpers on this machine")
 
@@ -42,7 +42,7 @@ def iteration(make_engine, run, batch_dir: Path, helpers: int, model: str) -> di
     batch = TrajectoryBatch.load(batch_dir)
     engine: LocalEngine = make_engine(model=model, helpers=helpers)
     played, images = engine.play(
-        training_specs(engine.config, vagen.stages.build.load_levels(run), 0),
+        training_specs(engine.config, load_levels(run), 0),
         sampling=engine.config.actor_rollout_ref.rollout,
         split="train",
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vagen.engines.local.generation import LocalPolicy
-from vagen.engines.local.prefixes import MOST, Prefixes, common_length
+from vagen.engines.local.prefixes import CAPACITY, Prefixes, common_length
 from vagen.models import load_model
 from vagen.rollout.runner import run_to_end
 from vagen.rollout.types import Generation, Sampling
@@ -147,11 +147,11 @@ def test_a_newcomer_that_begins_otherwise_is_not_mistaken_for_the_others(text_mo
 
 
 def test_unlike_prompts_share_nothing(text_model):
-    prompts = [[i, *ids_of(text_model, "go right")] for i in range(2, MOST + 6)]
+    prompts = [[i, *ids_of(text_model, "go right")] for i in range(2, CAPACITY + 6)]
     policy = LocalPolicy(text_model, slots=len(prompts))
     ask(policy, prompts)
     assert policy.tokens_prefilled == sum(len(prompt) for prompt in prompts)
-    assert len(policy._prefixes) == MOST
+    assert len(policy._prefixes) == CAPACITY
 
 
 def test_nothing_is_remembered_once_all_conversations_are_over(text_model):

@@ -11,11 +11,11 @@ from judged_batches import trajectories
 from vagen.config import ConfigError
 from vagen.config.judge_options import AlarmConfig
 from vagen.judge.alarm import watch
+from vagen.judge.batch import score
 from vagen.judge.deductions import deduct
 from vagen.judge.repetition import clusters
 from vagen.judge.scoring import Scorer
 from vagen.rollout.types import Trajectory
-from vagen.stages.judge import score
 
 GROUNDED = {"prompt_format": "grounding_worldmodeling", "prompt_detail": "brief"}
 ON = ("judge.use_state_reward=true",)

@@ -21,6 +21,7 @@ from vagen.config.judge_options import JudgeConfig
 from vagen.config.load import load_infra
 from vagen.judge.agreement import cohen_kappa
 from vagen.judge.base import JudgeUnavailable
+from vagen.judge.batch import score
 from vagen.judge.schedule import cap_factor, schedule_factor, weigh
 from vagen.judge.scoring import is_chosen, statements
 from vagen.launch.here import perform
@@ -30,8 +31,7 @@ from vagen.rollout.types import SectionScores, Status, TurnRewards
 from vagen.run import layout
 from vagen.run.layout import JUDGE_ANSWERS
 from vagen.run.run import Run
-from vagen.stages import judge_answers
-from vagen.stages.judge import judge, score
+from vagen.stages import judge, judge_answers
 from vagen.storage import open_store
 
 KEY = "sk-0b1d-not-to-be-seen"
@@ -285,7 +285,7 @@ def judged_run(make_run: Any, server: ScriptedServer, count: int = 12) -> Run:
 
 
 def judge_in_process(path: Path) -> None:
-    judge(Run.open(path), 0)
+    judge.judge(Run.open(path), 0)
 
 
 @pytest.mark.slow
@@ -308,7 +308,7 @@ def test_a_step_that_was_killed_goes_on_without_paying_twice(
     server.behaviour.delay = 0.0
     time.sleep(0.5)
     before = list(server.asked)
-    judge(run, 0)
+    judge.judge(run, 0)
     later = server.asked[len(before) :]
     questions = {asked.question for asked in server.asked}
     had = len(questions) - len(later)
@@ -318,14 +318,14 @@ def test_a_step_that_was_killed_goes_on_without_paying_twice(
     assert all(turn.verdict for t in found.trajectories for turn in t.turns)
     assert [t.trajectory_id for t in found.trajectories] == [f"game-{i}" for i in range(12)]
     asked = len(server.asked)
-    judge(run, 0, source=run.step(0, "rollout"), out=run.path / "again")
+    judge.judge(run, 0, source=run.step(0, "rollout"), out=run.path / "again")
     assert len(server.asked) == asked, "the same batch again costs nothing"
 
 
 @pytest.mark.slow
 def test_the_key_is_in_nothing_a_run_wrote(server: ScriptedServer, make_run: Any) -> None:
     run = judged_run(make_run, server, count=4)
-    judge(run, 0)
+    judge.judge(run, 0)
     assert server.asked and all(KEY in (asked.authorization or "") for asked in server.asked)
     written = [path for path in run.path.parent.rglob("*") if path.is_file()]
     assert len(written) > 5
@@ -384,7 +384,7 @@ def test_of_a_run_in_a_store_another_pod_goes_on_without_paying_twice(
     first.mirror.push()
     server.behaviour.fault_share, server.behaviour.faults = 0.4, ("server_error",)
     with pytest.raises(JudgeUnavailable):
-        judge(first, 0)
+        judge.judge(first, 0)
     had = {asked.question for asked in server.asked if asked.ending == "answered"}
     assert 5 < len(had) < 32
 
@@ -394,7 +394,7 @@ def test_of_a_run_in_a_store_another_pod_goes_on_without_paying_twice(
     second = Run.open(first.mirror.uri)
     second.mirror.begin()
     assert second.path != first.path and (second.path / JUDGE_ANSWERS).exists()
-    judge(second, 0)
+    judge.judge(second, 0)
     assert second.step(0, "judge").exists() and not (second.path / JUDGE_ANSWERS).exists()
     later = {asked.question for asked in server.asked[before:]}
     assert later and len(later) == len(server.asked) - before

@@ -14,7 +14,7 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 
 from pipelines.compile import write
 from pipelines.definition import training_pipeline
-from pipelines.schedule import MOST, check_length, stretches
+from pipelines.schedule import LIMIT, check_length, stretches
 from vagen.config import ConfigError
 from vagen.config.load import load_infra
 from vagen.config.trainer_options import TrainerConfig
@@ -129,7 +129,7 @@ def test_fused_iterations_are_one_task(make_experiment, every, expected):
 
 
 def test_what_kubernetes_cannot_hold_is_refused(make_experiment):
-    check_length(schedule(make_experiment, total=MOST))
+    check_length(schedule(make_experiment, total=LIMIT))
     with pytest.raises(ConfigError, match=r"61 stretches.* infra\.iterations_per_task=2 or more"):
-        check_length(schedule(make_experiment, total=MOST + 1))
-    check_length(schedule(make_experiment, "mode=fused", "iterations_per_task=2", total=MOST + 1))
+        check_length(schedule(make_experiment, total=LIMIT + 1))
+    check_length(schedule(make_experiment, "mode=fused", "iterations_per_task=2", total=LIMIT + 1))

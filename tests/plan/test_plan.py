@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import vagen.stages.build
 from vagen.cli.main import USER_ERROR, main
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.load import load_experiment
+from vagen.models.tiny_policy import build_tiny_policy
 from vagen.plan.checks import DoesNotFitError, check_memory, check_prompts, notes
 from vagen.plan.local import MemoryEstimate, estimate, memory_limit
 from vagen.plan.shape import GIB, read_shape, trained_parameters
@@ -22,6 +22,7 @@ from vagen.plan.sizes import (
 )
 from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.types import Trajectory
+from vagen.stages.build import load_levels
 
 LAKE = """\
 name: lake
@@ -88,10 +89,9 @@ def test_measured_sizes_are_those_of_played_episodes(tmp_path: Path, tiny_direct
 
 def test_a_tiny_model_is_measured_as_a_run_makes_it(warm_runs, tmp_path: Path) -> None:
     """Not only the same words: the same files."""
-    from vagen.stages.warm_start import build_tiny_policy
 
     run = warm_runs["tiny:vl"]
-    build_tiny_policy(run.experiment, vagen.stages.build.load_levels(run), tmp_path)
+    build_tiny_policy(run.experiment, load_levels(run), tmp_path)
     with model_directory(run.experiment) as directory:
         names = sorted(file.name for file in Path(directory).iterdir())
         assert names == sorted(file.name for file in tmp_path.iterdir())

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from vagen.engines import columns as stage
+from vagen.engines.columns import add_columns
 from vagen.engines.objectives import CRITIC_MASK
 from vagen.learning.selection import turn_rewards_by_trajectory
 from vagen.rollout.types import Status, TokenRow, Trajectory, TurnRewards
-from vagen.stages import advantage as stage
-from vagen.stages.advantage import add_columns
 
 
 class FixedEngine:

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from vagen import progress
-from vagen.stages.advantage import EnginesDisagree, advantage
+from vagen.engines.columns import EnginesDisagree
+from vagen.stages.advantage import advantage
 from vagen.stages.judge import judge
 from vagen.stages.rollout import rollout
 from vagen.stages.update import update

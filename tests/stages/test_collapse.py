@@ -5,9 +5,9 @@ import copy
 import numpy as np
 import pytest
 
+from vagen.engines.collapse import cross_logprobs, first_turns, is_due, measure
+from vagen.engines.columns import add_columns
 from vagen.rollout.types import Status
-from vagen.stages.advantage import add_columns
-from vagen.stages.collapse import cross_logprobs, first_turns, is_due, measure
 
 FREQUENT = ("trainer.template_collapse_freq=2", "trainer.template_collapse_samples=4")
 

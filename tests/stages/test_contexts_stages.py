@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from vagen.config.load import load_infra
+from vagen.engines.columns import add_columns
 from vagen.engines.local.engine import LocalEngine
 from vagen.report.payload import token_text, viewer_payload
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import Status, Trajectory
 from vagen.run.run import Run
-from vagen.stages.advantage import add_columns, advantage
+from vagen.stages.advantage import advantage
 from vagen.stages.build import build
 from vagen.stages.judge import judge
 from vagen.stages.rollout import rollout

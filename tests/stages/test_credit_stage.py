@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from vagen.advantage import ESTIMATORS, CreditReliability, ProgressDiscount
+from vagen.engines.columns import add_columns
 from vagen.engines.objectives import CRITIC_MASK
 from vagen.learning.turn_credit import anchor_ids, potentials, update_credit
 from vagen.rollout.types import TokenRow, Trajectory
-from vagen.stages.advantage import add_columns
+from vagen.stages.advantage import advantage
+from vagen.stages.judge import judge
 
 EXTRA = {
     "turn_wise_gae": ("critic.use_reward_mask=true",),
@@ -241,8 +243,6 @@ def test_running_statistics_are_part_of_the_checkpoint(make_engine, tmp_path):
 @pytest.mark.parametrize("mode", ["lambda", "gamma"])
 def test_an_interrupted_run_adapts_as_one_that_was_not(make_started_run, mode):
     """Two iterations, in one process and with the engine loaded anew between them."""
-    from vagen.stages.advantage import advantage
-    from vagen.stages.judge import judge
     from vagen.stages.rollout import rollout
     from vagen.stages.update import update
 
@@ -252,7 +252,12 @@ def test_an_interrupted_run_adapts_as_one_that_was_not(make_started_run, mode):
             "algorithm.adv_estimator=adaptive_credit", f"algorithm.adaptive_credit.mode={mode}"
         )
         for iteration in range(2):
-            for stage in (rollout, judge, advantage, update):
+            for stage in (
+                rollout,
+                judge,
+                advantage,
+                update,
+            ):
                 stage(run, iteration)
                 if interrupted:
                     run.engine = None

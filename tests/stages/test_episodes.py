@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 
-import vagen.stages.build
 from vagen.engines.local import engine as engine_module
 from vagen.rollout.episodes import evaluation_specs, greedy_specs, training_specs
 from vagen.rollout.levels import LevelSet
 from vagen.rollout.play import EpisodesFailed
 from vagen.service import placement
+from vagen.stages.build import load_levels
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def run(warm_runs):
 
 @pytest.fixture(scope="module")
 def levels(run):
-    return vagen.stages.build.load_levels(run)
+    return load_levels(run)
 
 
 def test_an_epoch_plays_every_level_once_and_the_next_in_another_order(run, levels):

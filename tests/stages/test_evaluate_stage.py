@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import vagen.stages.build
 from vagen.config.base import ConfigError
 from vagen.engines.local.engine import LocalEngine
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.levels import LevelSet
 from vagen.run.reading import read_results, result
+from vagen.stages.build import load_levels
 from vagen.stages.evaluate import _version, evaluate_model, play_levels
 
 
@@ -23,7 +23,7 @@ def run(warm_runs):
 @pytest.fixture(scope="module")
 def evaluated(run, make_engine, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluations") / "warm_start"
-    levels = vagen.stages.build.load_levels(run)
+    levels = load_levels(run)
     play_levels(
         run.experiment, make_engine(), levels, split="test", folder=folder, name="warm_start"
     )
@@ -32,7 +32,7 @@ def evaluated(run, make_engine, tmp_path_factory):
 
 def test_results_are_those_of_the_levels(run, evaluated):
     results = read_results(evaluated)
-    (level_set,) = vagen.stages.build.load_levels(run)
+    (level_set,) = load_levels(run)
     assert set(results["by_level"]) == {ref.level_hash for ref in level_set.splits["test"]}
     assert results["levels"] == 6
     assert results["success"] == pytest.approx(np.mean(list(results["by_level"].values())))
@@ -83,7 +83,7 @@ def test_several_attempts_at_a_level(run, evaluated, tmp_path):
 
 
 def test_a_mixture_counts_a_level_once_per_environment(run, tmp_path):
-    (levels,) = vagen.stages.build.load_levels(run)
+    (levels,) = load_levels(run)
     both = [levels, LevelSet("again", levels.spec, levels.env_config_digest, levels.splits)]
     envs = {"game": levels.spec, "again": levels.spec}
     config = run.experiment.model_copy(update={"envs": envs})

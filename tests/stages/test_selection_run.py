@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-import vagen.stages.build
 from vagen.models import load_model
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.episodes import greedy_specs, training_specs
@@ -12,6 +11,7 @@ from vagen.rollout.play import play
 from vagen.rollout.types import Status
 from vagen.run.run import Run
 from vagen.stages.advantage import advantage
+from vagen.stages.build import load_levels
 from vagen.stages.finalize import finalize
 from vagen.stages.judge import judge
 from vagen.stages.rollout import episode_metrics, rollout
@@ -95,7 +95,7 @@ def test_remax_subtracts_the_score_of_a_greedy_episode(make_started_run):
     )
     metrics = play_iteration(run, 0)
     config, engine = run.experiment, engine_at(run, "warm_start")
-    specs = training_specs(config, vagen.stages.build.load_levels(run), 0)
+    specs = training_specs(config, load_levels(run), 0)
     greedy, _ = play(
         config,
         greedy_specs(specs),

@@ -14,6 +14,7 @@ import torch
 
 from vagen import progress
 from vagen.engines.local.engine import LocalEngine
+from vagen.engines.make import device_of
 from vagen.models import load_model
 from vagen.rollout.batch import BatchError, TrajectoryBatch
 from vagen.rollout.runner import derive_seed
@@ -21,7 +22,6 @@ from vagen.run.layout import KEEP_CHECKPOINTS
 from vagen.run.reading import committed, read_results
 from vagen.run.run import Run
 from vagen.run.spent import ENGINE_STARTED
-from vagen.stages import weights
 from vagen.stages.evaluate import evaluate
 from vagen.stages.update import update
 from vagen.stages.weights import (
@@ -313,6 +313,6 @@ def test_a_gpu_that_is_not_there_is_refused(run):
         pytest.skip("there is a GPU")
     run.infra = run.infra.model_copy(update={"device": "cuda:1"})
     with pytest.raises(ValueError, match="no GPU is visible"):
-        weights.device_of(run.infra)
+        device_of(run.infra)
     run.infra = run.infra.model_copy(update={"device": "auto"})
-    assert weights.device_of(run.infra).type == "cpu"
+    assert device_of(run.infra).type == "cpu"

@@ -5,11 +5,11 @@ import shutil
 import pytest
 from safetensors.torch import load_file
 
-import vagen.stages.build
 from vagen.config.load import load_infra
 from vagen.models import ModelError, load_model
 from vagen.run.reading import committed
 from vagen.run.run import Run
+from vagen.stages.build import load_levels
 from vagen.stages.warm_start import _ExpertEpisodes, warm_start
 from vagen.stages.weights import engine_at
 from vagen.storage import read_manifest
@@ -48,7 +48,7 @@ def test_it_learns_the_experts_answers(warm_runs, make_experiment, tmp_path, mod
 
 def test_experts_play_training_levels_only(warm_runs, vl_model):
     run = warm_runs["tiny:vl"]
-    levels = vagen.stages.build.load_levels(run)
+    levels = load_levels(run)
     experts = _ExpertEpisodes(run.experiment, levels, vl_model)
     rows, images = experts.batch(0)
     assert len(rows) == run.experiment.warm_start.batch_size
@@ -63,7 +63,7 @@ def test_steps_beyond_the_episodes_go_through_them_again(
     warm_runs, vl_model, make_experiment, episodes, batches
 ):
     config = make_experiment("warm_start.batch_size=4", f"warm_start.episodes={episodes}")
-    experts = _ExpertEpisodes(config, vagen.stages.build.load_levels(warm_runs["tiny:vl"]), vl_model)
+    experts = _ExpertEpisodes(config, load_levels(warm_runs["tiny:vl"]), vl_model)
     found = [b"".join(row.input_ids.tobytes() for row in experts.batch(k)[0]) for k in range(4)]
     assert [found.index(one) for one in found] == [k % batches for k in range(4)]
 

@@ -60,8 +60,8 @@ def test_a_range_holds_what_is_written(load):
         trials=3,
     )
     steps, lr = config.parameters.values()
-    assert isinstance(steps, Range) and steps.whole
-    assert isinstance(lr, Range) and not lr.whole
+    assert isinstance(steps, Range) and steps.is_integer
+    assert isinstance(lr, Range) and not lr.is_integer
     assert config.size == 3
 
 

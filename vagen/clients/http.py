@@ -16,7 +16,7 @@ from vagen.clients.errors import EndpointError, NoAnswerError, Reason
 
 _LONGEST_WAIT = 600.0
 """Maximum accepted `Retry-After` in seconds."""
-_MOST_DETAIL = 200
+_MAX_DETAIL = 200
 """Maximum characters of an endpoint's message to pass on."""
 _SPENT = (
     "insufficient_quota",
@@ -197,10 +197,10 @@ def _error_in(response: httpx.Response) -> dict[str, Any]:
 
 def short_words(text: str, secret: str | None) -> str:
     """An endpoint's error message on one line, without the key."""
-    text = " ".join(text[: 4 * _MOST_DETAIL].split())
+    text = " ".join(text[: 4 * _MAX_DETAIL].split())
     if secret:
         text = text.replace(secret, "***")
-    return text[:_MOST_DETAIL]
+    return text[:_MAX_DETAIL]
 
 
 def seconds_of(retry_after: str | None) -> float | None:

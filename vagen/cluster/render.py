@@ -89,13 +89,13 @@ def render_raycluster(
         )
     groups[0].update(replicas=workers, minReplicas=workers, maxReplicas=workers)
     for group in (spec.get("headGroupSpec") or {}, groups[0]):
-        _lay_on(group, labels, image, priority)
+        _apply_run_fields(group, labels, image, priority)
     _set_gpus(groups[0], gpus_per_worker)
     check_raycluster(manifest)
     return manifest
 
 
-def _lay_on(
+def _apply_run_fields(
     group: Object, labels: Mapping[str, str], image: str | None, priority: str | None
 ) -> None:
     """Sets per-run fields of a group's pods; the first container is Ray's, as in KubeRay."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from vagen.config.base import ConfigError
 
-MOST_VALUES = 100_000
+MAX_VALUES = 100_000
 """Values of a configuration, those that aliases repeat counted each time."""
 
 _FLOAT = re.compile(
@@ -107,7 +107,7 @@ def _check_size(node: yaml.Node, name: str) -> None:
     """Rejects YAML whose aliases expand a short text to an enormous tree.
 
     Raises:
-        ConfigError: It has more than `MOST_VALUES` values when all aliases are written out.
+        ConfigError: It has more than `MAX_VALUES` values when all aliases are written out.
     """
     sizes: dict[int, float] = {}
 
@@ -122,9 +122,9 @@ def _check_size(node: yaml.Node, name: str) -> None:
             sizes[id(node)] = 1 + sum(size(item) for item in inner)
         return sizes[id(node)]
 
-    if size(node) > MOST_VALUES:
+    if size(node) > MAX_VALUES:
         raise ConfigError(
-            f"{name} holds more than {MOST_VALUES:,} values once its aliases (`*name`) are "
+            f"{name} holds more than {MAX_VALUES:,} values once its aliases (`*name`) are "
             "written out: use fewer of them"
         )
 

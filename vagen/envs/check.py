@@ -84,7 +84,7 @@ def _tried(check: "Callable[[_Subject], Any]", subject: "_Subject", sentence: st
         raise
     except Exception as error:  # any failure of an environment
         name = subject.kind.__name__
-        what = error if isinstance(error, AnswerError) else f"{name} raises {_said(error)}"
+        what = error if isinstance(error, AnswerError) else f"{name} raises {_brief(error)}"
         raise ContractError(f"{what} (while it was checked that {sentence})") from error
 
 
@@ -430,11 +430,11 @@ def _named(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # any failure of an environment
         raise ContractError(
-            f"{what} raises {_said(error)}; whatever a model writes is to be answered by a step"
+            f"{what} raises {_brief(error)}; whatever a model writes is to be answered by a step"
         ) from error
 
 
-def _said(error: Exception) -> str:
+def _brief(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 

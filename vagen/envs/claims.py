@@ -27,7 +27,7 @@ from pydantic.fields import FieldInfo
 JOINT = " . "
 """Separates the claims of a text."""
 
-MOST_CLAIMS = 40
+MAX_CLAIMS = 40
 _SENTENCE_END = re.compile(r"(?:[;\n]|\.(?!\d))+")
 _JOINT = re.compile(r",(?!\s*-?\d)\s*(?:and\s+)?|\s+and\s+")
 _LIST_MARK = re.compile(r"^\s*(?:[-*•]|\(?\d{1,2}[.)])\s+", re.MULTILINE)
@@ -71,7 +71,7 @@ class Claim(BaseModel):
         """Maximum number of claims of this kind if `count` are true: a list of all possible claims
         would be correct in any state.
         """
-        return MOST_CLAIMS
+        return MAX_CLAIMS
 
     def is_still(self, later: "Claim") -> bool:
         """Whether this claim still holds in `later`, at its precision."""
@@ -133,7 +133,7 @@ def read_claims(text: str, kinds: Sequence[type[Claim]]) -> list[Claim] | None:
     found: list[Claim] = []
     for sentence in _SENTENCE_END.split(_LIST_MARK.sub("", text.lower())):
         claims = _read_sentence(sentence, tuple(kinds))
-        if claims is None or len(found) + len(claims) > MOST_CLAIMS:
+        if claims is None or len(found) + len(claims) > MAX_CLAIMS:
             return None
         found += claims
     return found
@@ -198,7 +198,7 @@ def _read_json(text: str, kinds: Sequence[type[Claim]]) -> list[Claim] | None:
         given = load_json(text)
     except (ValueError, RecursionError):
         return None
-    if len(given) > MOST_CLAIMS:
+    if len(given) > MAX_CLAIMS:
         return None
     found = []
     for each in given:

@@ -16,7 +16,7 @@ EXTRA_PARTS = {"format_penalty": 0.0}
 """Parts of rewards that are 0 in all presets, such as `format_penalty` (RAGEN: -.1)."""
 
 
-MOST_PIXELS = 1024
+MAX_PIXELS = 1024
 """Maximum side of an image of the environment service."""
 
 
@@ -121,10 +121,10 @@ class EnvConfig(Section):
                     )
                 elif mark.at_most is not None and value > mark.at_most:
                     yield name, f"the service does at most {mark.at_most}"
-        if self.picture_side > MOST_PIXELS:
+        if self.picture_side > MAX_PIXELS:
             yield (
                 "tile_size",
-                f"a picture of {self.picture_side} pixels; the service draws at most {MOST_PIXELS}",
+                f"a picture of {self.picture_side} pixels; the service draws at most {MAX_PIXELS}",
             )
 
     @property

@@ -18,7 +18,7 @@ _BEGINNING = _SIGNATURE + b"\0\0\0\x0dIHDR"
 _FORMAT = bytes((8, _TRUE_COLOUR, 0, 0, 0))
 _OVERHEAD = len(_SIGNATURE) + (12 + 13) + 12 + 12
 """PNG bytes besides the compressed pixels: three chunks of 12 and the header's 13."""
-_MOST_PIXELS = 1 << 24
+_MAX_PIXELS = 1 << 24
 
 
 def png_bytes(frame: NDArray[np.uint8]) -> bytes:
@@ -78,7 +78,7 @@ def _decode_own(png: bytes) -> NDArray[np.uint8] | None:
     width, height = struct.unpack(">II", png[16:24])
     end = len(png) - _OVERHEAD
     (length,) = struct.unpack(">I", png[33:37])
-    if length != end or png[37:41] != b"IDAT" or not 0 < width * height <= _MOST_PIXELS:
+    if length != end or png[37:41] != b"IDAT" or not 0 < width * height <= _MAX_PIXELS:
         return None
     size = height * (3 * width + 1)
     reader = isal_zlib.decompressobj()

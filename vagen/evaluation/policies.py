@@ -198,7 +198,7 @@ def scripted_answers(
             said = [turn.response_text for t in play(None) for turn in t.turns]
             if blind:
                 texts = [text for text, _ in Counter(said).most_common(CANDIDATES)]
-                said = [max(texts, key=lambda text: _worth(play(text)))]
+                said = [max(texts, key=lambda text: _rank(play(text)))]
         finally:
             env.close()
         found[config_id] = said
@@ -220,5 +220,5 @@ def check_expert(env_name: str) -> None:
         )
 
 
-def _worth(episodes: Sequence[Trajectory]) -> tuple[int, float]:
+def _rank(episodes: Sequence[Trajectory]) -> tuple[int, float]:
     return sum(t.success for t in episodes), sum(t.score for t in episodes)

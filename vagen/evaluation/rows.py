@@ -29,6 +29,7 @@ from vagen.evaluation.policies import (
 from vagen.evaluation.prices import Budget, BudgetExceeded, Prices
 from vagen.evaluation.specs import SCRIPTED, Hosted, endpoint_options, parse_spec
 from vagen.evaluation.transcript import Transcript, request_body, without_token_limits
+from vagen.judge.batch import score
 from vagen.judge.scoring import cache_folder
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.conversation import ChatRenderer
@@ -40,7 +41,6 @@ from vagen.rollout.runner import EpisodeSpec, run_episode, run_to_end
 from vagen.rollout.types import Policy, Trajectory
 from vagen.service import AsyncEnv, Environments, environments_of
 from vagen.stages.evaluate import commit_episodes, evaluate_model
-from vagen.stages.judge import score
 from vagen.stages.rollout import episode_metrics
 
 

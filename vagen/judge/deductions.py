@@ -25,7 +25,7 @@ HARDLY, COMMON_SCORE = 0.35, -0.1
 """The most frequent texts with scores below the first get the second (VAGEN)."""
 _COMPARISONS = 20_000
 """Maximum number of comparisons of texts with states per section of a batch."""
-_MOST_STATES = 256
+_MAX_STATES = 256
 
 
 class Stated(NamedTuple):
@@ -67,7 +67,7 @@ def deduct(
                 continue
             others = repeated = ()
             if compares:
-                others = _elsewhere(reader, batch, stated, judge.information.states, seed)
+                others = _scores_elsewhere(reader, batch, stated, judge.information.states, seed)
                 rules = reader.rules(batch[0].env_name)
                 words = rules.vocabulary if rules else frozenset()
                 repeated = _repeated(stated, others, words, judge.repetition.similarity)
@@ -129,7 +129,7 @@ def _refuse_common(stated: list[Stated], top_k: int) -> list[bool]:
     return refused
 
 
-def _elsewhere(
+def _scores_elsewhere(
     reader: RuleJudge, batch: Sequence[Trajectory], stated: list[Stated], count: int, seed: int
 ) -> list[NDArray[np.float64] | None]:
     """Scores of each text for states of other episodes; None where rules cannot tell.
@@ -150,7 +150,7 @@ def _elsewhere(
     rng = Random(f"information {seed} {section}")
     distinct = len({each.text for each in stated})
     # With few distinct texts a larger sample is affordable, and its noise matters more.
-    size = min(max(count, _COMPARISONS // distinct), _MOST_STATES, len(states))
+    size = min(max(count, _COMPARISONS // distinct), _MAX_STATES, len(states))
     sample = rng.sample(states, size)
     episodes = np.array([episode for episode, _ in sample])
     truths = [rules.truth(state) for _, state in sample]

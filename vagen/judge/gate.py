@@ -85,7 +85,7 @@ _INSTRUCTION = re.compile(
     r"|\bdescribe\b|\.\.\.|…"
     r"|\b(?:observation|prediction|reasoning|think|answer|format)\s*[:=\]]"
 )
-_MOST_CHARACTERS = 20
+_MAX_CHARACTERS = 20
 """A text with more characters per allowed token is too long without counting its tokens."""
 _COPIED_WORDS = 5
 """Number of consecutive prompt words, other than words of state descriptions, that make a copy."""
@@ -131,7 +131,7 @@ def text_flags(
 
 def is_far_too_long(text: str, max_tokens: int) -> bool:
     """Whether `text` is too long to be read or stored."""
-    return len(text) > _MOST_CHARACTERS * max_tokens
+    return len(text) > _MAX_CHARACTERS * max_tokens
 
 
 def same_words(one: str, other: str) -> bool:

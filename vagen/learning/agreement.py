@@ -13,7 +13,7 @@ from vagen.config.trainer_options import AgreementConfig
 from vagen.learning.kl import LOG_RATIO_LIMIT
 from vagen.metrics import PROBABILITY_CORRELATION, RATIO_MEAN
 
-LEAST_DEVIATION = 0.01
+MIN_DEVIATION = 0.01
 """Below this standard deviation there is no correlation: rounding would dominate it."""
 CAUSES = (
     "usually one of them leaves out tokens or scales logits as the other does not (top_p, top_k, "
@@ -38,7 +38,7 @@ def measure_agreement(
         RATIO_MEAN: float(ratio.mean()),
     }
     trained, sampled = np.exp(trainer, dtype=np.float64), np.exp(rollout, dtype=np.float64)
-    if max(trained.std(), sampled.std()) >= LEAST_DEVIATION:
+    if max(trained.std(), sampled.std()) >= MIN_DEVIATION:
         varies = min(trained.std(), sampled.std()) > 0
         found = float(np.corrcoef(trained, sampled)[0, 1]) if varies else 0.0
         metrics[PROBABILITY_CORRELATION] = found

@@ -89,9 +89,9 @@ def prepare_vision(model: Any) -> None:
         if type(module) is nn.Conv3d and module.kernel_size == module.stride:
             module.__class__ = PatchConv
     tower = getattr(model.model, "visual", None)
-    if tower is not None and _lay_out not in tower._forward_hooks.values():
+    if tower is not None and _expand not in tower._forward_hooks.values():
         tower.register_forward_pre_hook(_distinct_images, with_kwargs=True)
-        tower.register_forward_hook(_lay_out, with_kwargs=True)
+        tower.register_forward_hook(_expand, with_kwargs=True)
 
 
 class PatchConv(nn.Conv3d):
@@ -136,7 +136,7 @@ def _positions_of_equals(tower: Any, shared: SharedImages) -> dict[str, Tensor]:
     return found
 
 
-def _lay_out(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+def _expand(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
     """Hook of the tower: copies features to every image token of the batch."""
     shared = kwargs.get(SHARED)
     if shared is not None:

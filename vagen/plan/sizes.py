@@ -16,14 +16,13 @@ from vagen.envs.base import Observation
 from vagen.envs.config import EnvConfig
 from vagen.envs.images import png_bytes
 from vagen.envs.parsing import tags_in
-from vagen.models import Processor, load_processor
+from vagen.models import Processor, load_processor, tiny_policy
 from vagen.models.files import check_model
 from vagen.models.tiny import TINY_MODELS
 from vagen.plan.counting import counting_processor, must_estimate
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatRenderer
 from vagen.service import EnvironmentRaised, HereEnv, SyncEnv, environments_of
-from vagen.stages.warm_start import build_tiny_policy, sampled_levels
 
 SAMPLED_LEVELS = 8
 
@@ -122,7 +121,9 @@ def model_directory(
 
         logging.disable_progress_bar()
         with tempfile.TemporaryDirectory() as folder:
-            build_tiny_policy(experiment, sampled_levels(experiment), Path(folder), environments)
+            tiny_policy.build_tiny_policy(
+                experiment, tiny_policy.sampled_levels(experiment), Path(folder), environments
+            )
             yield folder
         return
     check_model(path)
@@ -227,7 +228,7 @@ def reserved_tags(config: EnvConfig, tokenizer: Any) -> list[str]:
 
 
 def reserved_text(env_id: str, tags: Sequence[str]) -> str:
-    """What a user is told of such tags."""
+    """Advice for the user about such tags."""
     return (
         f"{', '.join(tags)}: one added token of the tokenizer each, which the model may hardly "
         f"ever write; rename them in `envs.{env_id}.env_config.tags`"

@@ -29,13 +29,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self._bytes += len(data)
         super().data_received(data)
         if not self._between_requests:
-            self._begun()
+            self._request_started()
         elif self._bytes > HEADER_BYTES:
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        self._begun()
+        self._request_started()
         super().connection_lost(exc)
 
     @property
@@ -46,7 +46,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._waiting is None:
             self._waiting = self.loop.call_later(HEADER_SECONDS, self.transport.close)
 
-    def _begun(self) -> None:
+    def _request_started(self) -> None:
         self._bytes = 0
         if self._waiting is not None:
             self._waiting.cancel()

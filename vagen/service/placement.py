@@ -13,7 +13,7 @@ from vagen.service.base import HereEnv, LocalEnv
 from vagen.service.pool import WorkerPools, core_count
 from vagen.service.remote import AsyncEnv, Handle, LoopThread, RemoteEnv, SyncEnv
 
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 
 
 class Environments:
@@ -99,7 +99,7 @@ class Environments:
         return self._client
 
     def _default_workers(self) -> int:
-        return max(1, min(core_count(), MOST_WORKERS) // self._sharers)
+        return max(1, min(core_count(), MAX_WORKERS) // self._sharers)
 
 
 _made: dict[tuple[int, str, int], Environments] = {}

@@ -54,7 +54,7 @@ class WorkerProcess:
         self._environments = itertools.count()
         self._pending: dict[int, asyncio.Future[WireReply]] = {}
         self._outbox: list[tuple[int, orjson.Fragment]] = []
-        self._heard = time.monotonic()
+        self._last_message = time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -96,7 +96,7 @@ class WorkerProcess:
             raise EnvironmentLost(self.cause)
         answer: asyncio.Future[WireReply] = asyncio.get_running_loop().create_future()
         if not self._pending:
-            self._heard = time.monotonic()
+            self._last_message = time.monotonic()
         try:
             number = self._post({"op": op, **fields})
         except TypeError as error:  # such as a number too large for JSON
@@ -136,7 +136,7 @@ class WorkerProcess:
     @property
     def silent_seconds(self) -> float:
         """Seconds since the process last sent anything while a call is pending."""
-        return time.monotonic() - self._heard if self._pending else 0.0
+        return time.monotonic() - self._last_message if self._pending else 0.0
 
     def kill(self, cause: str) -> None:
         """Kills the process; pending calls raise `EnvironmentLost`."""
@@ -171,7 +171,7 @@ class WorkerProcess:
         try:
             while True:
                 message, blobs = await receive_from(reader)
-                self._heard, self.has_answered = time.monotonic(), True
+                self._last_message, self.has_answered = time.monotonic(), True
                 start = 0
                 for number, content, count in message["answers"]:
                     answer = self._pending.get(number)

@@ -123,7 +123,7 @@ class Sessions:
         """Closes a session; ignores closed ones."""
         session = self._sessions.get(key)
         if session is not None and session.client == client:
-            await self._let_go(key)
+            await self._close(key)
 
     def of(self, client: str) -> list[SessionState]:
         """A client's sessions."""
@@ -146,12 +146,12 @@ class Sessions:
             busy = session.last is not None and not session.last.done()
             if session.used < oldest and session.opening.done() and not busy:
                 self._metrics.expired.inc()
-                await self._let_go(key)
+                await self._close(key)
 
     async def close_all(self) -> None:
         """Closes every session."""
         for key in list(self._sessions):
-            await self._let_go(key)
+            await self._close(key)
 
     def _find(self, client: str, key: str) -> _Session:
         session = self._sessions.get(key)
@@ -205,7 +205,7 @@ class Sessions:
                 del self._per_client[session.client]
         return session
 
-    async def _let_go(self, key: str) -> None:
+    async def _close(self, key: str) -> None:
         session = self._forget(key)
         if session is None:
             return

@@ -24,7 +24,7 @@ from vagen.rollout.types import Trajectory, Turn
 from vagen.service import Environments
 
 LEVELS = 16
-MOST_ACTIONS = 6
+MAX_ACTIONS = 6
 """Number of frequent expert actions to try as alternatives."""
 TOLERANCE = 0.01
 """Share of the expert's return by which other policies may exceed it."""
@@ -136,7 +136,7 @@ class PolicyAudit:
         self.expert = self.play(lambda _: lambda env, _: env.expert_response())
         answers = [turn.parsed.answer for t in self.expert for turn in t.turns]
         self.actions = [
-            answer for answer, _ in Counter(answers).most_common(MOST_ACTIONS) if answer is not None
+            answer for answer, _ in Counter(answers).most_common(MAX_ACTIONS) if answer is not None
         ]
 
     def rows(self) -> Iterator[AuditRow]:
@@ -148,7 +148,7 @@ class PolicyAudit:
             yield self.row("stalling expert", self.play(self._staller))
             yield self.row("truthful loser", self.play(self._loser))
             yield self.row("random", self.play(lambda _: lambda *_: rng.choice(said)))
-            constants = [text for text, _ in Counter(said).most_common(2 * MOST_ACTIONS)]
+            constants = [text for text, _ in Counter(said).most_common(2 * MAX_ACTIONS)]
             rows = [
                 self.row("constant", self.play(lambda _, text=text: lambda *_: text))
                 for text in constants
@@ -237,7 +237,7 @@ class PolicyAudit:
     def _options(self, seed: int, turns: list[Turn]) -> Iterator[tuple[str, bool, bool]]:
         """For each action: a response with true texts, whether it ends the episode, its success."""
         for action in self.actions:
-            self._go(seed, turns)
+            self._replay(seed, turns)
             response = self.probe.expert_response()
             here = self.parser.parse(response)
             *_, terminated, truncated, info = self.probe.step(self._write(action, here, here))
@@ -249,7 +249,7 @@ class PolicyAudit:
 
     def _wins(self, seed: int, turns: list[Turn], response: str) -> bool:
         """Whether the expert can still succeed in time after a response."""
-        self._go(seed, turns)
+        self._replay(seed, turns)
         for _ in range(len(turns), self.max_turns):
             *_, terminated, truncated, info = self.probe.step(response)
             if terminated or truncated:
@@ -257,7 +257,7 @@ class PolicyAudit:
             response = self.probe.expert_response()
         return False
 
-    def _go(self, seed: int, turns: list[Turn]) -> None:
+    def _replay(self, seed: int, turns: list[Turn]) -> None:
         """Brings the second instance to the state after these turns."""
         self.probe.reset(seed=seed)
         for turn in turns:

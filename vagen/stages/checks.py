@@ -5,13 +5,13 @@ import asyncio
 from vagen import progress
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
 from vagen.config.hints import stalling
+from vagen.engines.make import device_of
 from vagen.judge.base import JudgeUnavailable
 from vagen.judge.calibration.run import shortcomings
 from vagen.judge.llm.probe import probe
 from vagen.models.files import check_model, check_obtainable
 from vagen.run.run import Run
 from vagen.stages.tracking import tracker_of
-from vagen.stages.weights import device_of
 from vagen.tracking import open_client
 
 _PROBE_SECONDS = 60.0

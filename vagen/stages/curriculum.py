@@ -25,13 +25,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-import vagen.stages.build
 from vagen.config.data_options import CurriculumConfig
 from vagen.rollout.levels import LevelSet
 from vagen.rollout.runner import derive_seed
 from vagen.rollout.types import Status, Trajectory
 from vagen.run import layout
 from vagen.run.run import Run
+from vagen.stages.build import load_levels
 
 BucketCounts = Mapping[str, tuple[float, float]]
 """Discounted successes and episodes by bucket."""
@@ -90,7 +90,7 @@ def curriculum_of(run: Run, iteration: int) -> Curriculum:
         folder = run.fetch(run.step(iteration - 1, "rollout"))
         seen = json.loads((folder / layout.CURRICULUM).read_text())
     seed = derive_seed(run.experiment.seed, "curriculum", iteration)
-    return Curriculum(config, vagen.stages.build.load_levels(run), seen, seed)
+    return Curriculum(config, load_levels(run), seen, seed)
 
 
 def buckets_of(config: CurriculumConfig, levels: Sequence[LevelSet]) -> dict[tuple[str, int], str]:

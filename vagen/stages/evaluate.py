@@ -10,12 +10,14 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
-import vagen.stages.build
 from vagen import progress
 from vagen.config.base import ConfigError
 from vagen.config.infra import InfraConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine
+from vagen.engines.columns import add_columns
+from vagen.engines.make import make_engine
+from vagen.judge.batch import score
 from vagen.judge.scoring import cache_folder
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import SCHEMA_VERSION, TrajectoryBatch
@@ -26,12 +28,11 @@ from vagen.run import layout
 from vagen.run.reading import read_results, result
 from vagen.run.run import Run
 from vagen.run.spent import spent
-from vagen.stages.advantage import add_columns
+from vagen.stages.build import load_levels
 from vagen.stages.format_probe import answers_probed, probe_format
-from vagen.stages.judge import score
 from vagen.stages.rollout import check_images, episode_metrics
 from vagen.stages.tracking import log_evaluation
-from vagen.stages.weights import engine_at, make_engine, version_after
+from vagen.stages.weights import engine_at, version_after
 from vagen.storage import commit_directory
 from vagen.tracking import attempts_ci95, pass_at_k, success_ci95
 
@@ -52,7 +53,7 @@ def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
         FormatNotKept: The initial policy does not use the layout.
     """
     folder = run.evaluation(name)
-    engine, levels = engine_at(run, _version(run, name)), vagen.stages.build.load_levels(run)
+    engine, levels = engine_at(run, _version(run, name)), load_levels(run)
     if name == layout.WARM_START and answers_probed(run.experiment):
         probe_format(run.experiment, engine, levels)
     play_levels(

@@ -1,29 +1,18 @@
-"""Judges the agent's descriptions and predictions, turn by turn."""
+"""The judge step: scores a batch and adds judge rewards."""
 
-import asyncio
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
-import vagen.stages.build
 from vagen import progress
-from vagen.config.schema import ExperimentConfig
-from vagen.judge.agreement import RIGHT, cohen_kappa
 from vagen.judge.alarm import watch
-from vagen.judge.base import SECTIONS, JudgeUnavailable
-from vagen.judge.deductions import deduct
-from vagen.judge.schedule import weigh
-from vagen.judge.scoring import Scorer, cache_folder, statements
+from vagen.judge.batch import score
+from vagen.judge.scoring import cache_folder
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.rollout.runner import derive_seed
-from vagen.rollout.types import SectionScores, Trajectory, Turn, Verdict
+from vagen.rollout.types import SectionScores
 from vagen.run.reading import result
 from vagen.run.run import Run
+from vagen.stages.build import load_levels
 from vagen.stages.judge_answers import AnswerJournal
 
 
@@ -60,7 +49,7 @@ def _blind(run: Run) -> dict[str, SectionScores]:
     """Chance-level scores by environment id."""
     if not run.experiment.judge.above_chance:
         return {}
-    return {each.config_id: each.blind for each in vagen.stages.build.load_levels(run)}
+    return {each.config_id: each.blind for each in load_levels(run)}
 
 
 def _watch(run: Run, iteration: int, metrics: dict[str, float]) -> dict[str, float]:
@@ -75,143 +64,3 @@ def _watch(run: Run, iteration: int, metrics: dict[str, float]) -> dict[str, flo
         progress.event("judge_alarm", iteration=iteration, **found)
         progress.note(f"iteration {iteration + 1}: {alarm.message}")
     return alarm.metrics()
-
-
-def score(
-    config: ExperimentConfig,
-    trajectories: list[Trajectory],
-    *,
-    cache: Path | None = None,
-    iteration: int | None = None,
-    journal: AnswerJournal | None = None,
-    blind: Mapping[str, SectionScores] = MappingProxyType({}),
-) -> dict[str, float]:
-    """Sets `verdict` and judge rewards of every turn in place; returns metrics.
-
-    Judges only turns with a format reward, once each: an engine may already have judged episodes
-    during play. A missing score gives a reward part of None and is counted.
-
-    Args:
-        config: The experiment.
-        trajectories: A batch.
-        cache: Folder of the cache of answers; None disables it.
-        iteration: Index of the iteration, for `judge.schedule`; None for an evaluation with full
-            weights.
-        journal: Stores answers in the run's store as well.
-        blind: Chance-level scores in training, by environment id.
-
-    Raises:
-        JudgeUnavailable: The share of absent verdicts exceeds `judge.max_absent`.
-    """
-    if not config.judge.use_state_reward:
-        return {}
-    usage = asyncio.run(_score(config, trajectories, cache, iteration, journal))
-    judged = [turn for t in trajectories for turn in statements(t, config.judge)]
-    metrics = usage | _metrics(judged, trajectories)
-    _check_absent(config, judged)
-    if iteration is not None:
-        iterations = config.trainer.total_training_steps
-        metrics |= weigh(
-            config.judge,
-            trajectories,
-            iteration=iteration,
-            iterations=iterations,
-            blind=blind,
-        )
-    return metrics
-
-
-async def _score(
-    config: ExperimentConfig,
-    trajectories: list[Trajectory],
-    cache: Path | None,
-    iteration: int | None,
-    journal: AnswerJournal | None,
-) -> dict[str, float]:
-    count = sum(1 for t in trajectories for _ in statements(t, config.judge))
-    async with Scorer(config, cache=cache) as scorer:
-        with progress.bar("statements", count) as advance:
-            pending = 0
-            if journal is not None and scorer.cache is not None:
-                journal.attach(scorer.cache)
-
-            def on_judged() -> None:
-                nonlocal pending
-                pending += 1
-                if pending == 64:
-                    advance(pending)
-                    pending = 0
-                if journal is not None:
-                    journal.save_if_due()
-
-            await scorer.score_all(trajectories, on_judged)
-            progress.measured(scorer.performance)
-        if iteration is None:
-            return scorer.usage
-        seed = derive_seed(config.seed, "judge", iteration)
-        return scorer.usage | deduct(config.judge, scorer.readers, trajectories, seed=seed)
-
-
-def _metrics(judged: list[Turn], trajectories: list[Trajectory]) -> dict[str, float]:
-    turns = sum(not turn.summary for trajectory in trajectories for turn in trajectory.turns)
-    verdicts = [turn.verdict for turn in judged if turn.verdict is not None]
-    metrics = {"judge/judged_share": len(judged) / max(turns, 1)}
-    for part in SECTIONS:
-        found = [getattr(verdict, part) for verdict in verdicts]
-        scores = [score for score in found if score is not None]
-        metrics[f"judge/{part}_missing"] = float(len(verdicts) - len(scores))
-        if scores:
-            metrics[f"judge/{part}"] = float(np.mean(scores))
-    flags = [flag for verdict in verdicts for flag in verdict.flags]
-    metrics["judge/flagged"] = len(flags) / max(len(judged), 1)
-    absent = _absent(judged)
-    metrics["judge/absent_share"] = absent.total() / max(_asked(judged), 1)
-    for section_and_reason, count in absent.items():
-        metrics[f"judge/absent/{section_and_reason.replace(':', '_')}"] = float(count)
-    decided = [place.partition(":")[2] for v in verdicts for place in v.decided_by]
-    for source, count in Counter(decided).items():
-        metrics[f"judge/decided_by_{source}"] = count / len(decided)
-    return metrics | _agreement(verdicts)
-
-
-def _agreement(verdicts: list[Verdict]) -> dict[str, float]:
-    """Cohen's kappa of the two judges on sections that both scored."""
-    pairs = [
-        (first >= RIGHT, second >= RIGHT)
-        for verdict in verdicts
-        for part in SECTIONS
-        if (first := getattr(verdict, part)) is not None
-        and (second := getattr(verdict.second, part, None)) is not None
-    ]
-    if not pairs:
-        return {}
-    metrics = {"judge/kappa_statements": float(len(pairs))}
-    kappa = cohen_kappa([a for a, _ in pairs], [b for _, b in pairs])
-    return metrics if kappa is None else metrics | {"judge/kappa": kappa}
-
-
-def _absent(judged: list[Turn]) -> Counter[str]:
-    """Number of missing scores by `<section>:<reason>`."""
-    return Counter(place for turn in judged if turn.verdict for place in turn.verdict.absent)
-
-
-def _asked(judged: list[Turn]) -> int:
-    """Number of requested scores."""
-    return sum(getattr(turn.parsed, part) is not None for turn in judged for part in SECTIONS)
-
-
-def _check_absent(config: ExperimentConfig, judged: list[Turn]) -> None:
-    """Warns of missing scores; raises if they exceed `judge.max_absent`."""
-    absent = _absent(judged)
-    if not absent:
-        return
-    asked = _asked(judged)
-    reasons = ", ".join(f"{count} {place}" for place, count in absent.most_common())
-    message = f"{absent.total()} of {asked} verdicts could not be had ({reasons})"
-    if absent.total() > config.judge.max_absent * asked:
-        raise JudgeUnavailable(
-            f"{message}, more than `judge.max_absent` = {config.judge.max_absent:g} allows: see "
-            f"that {config.judge.llm.model} answers and run the step again, it asks for these "
-            "only"
-        )
-    progress.note(f"judge: {message}")

@@ -6,40 +6,36 @@ asks for it, the policy then learns from expert episodes of training levels only
 
 import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import vagen.stages.build
 from vagen import progress
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.local.images import ImageCache
-from vagen.envs import parse_env_config
-from vagen.envs.parsing import GateDecision
+from vagen.engines.make import configure_torch, device_of, helpers_of
 from vagen.models.processor import ProcessedImage, load_processor
-from vagen.models.tiny import TINY_MODELS, PixelStatistics, build_tiny_model
-from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
+from vagen.models.tiny import TINY_MODELS
+from vagen.models.tiny_policy import build_tiny_policy
 from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.expert import ExpertPolicy
-from vagen.rollout.levels import LevelSet, draw_levels
+from vagen.rollout.levels import LevelSet
 from vagen.rollout.play import check_failures, make_environment, make_runner
 from vagen.rollout.reach import out_of_reach
 from vagen.rollout.runner import EpisodeSpec, derive_seed, run_episodes, run_to_end
 from vagen.rollout.types import TokenRow
 from vagen.run.reading import result
 from vagen.run.run import Run
-from vagen.service import AsyncEnv, EnvironmentRaised, environments_of
+from vagen.service import AsyncEnv, environments_of
+from vagen.stages.build import load_levels
 from vagen.stages.checks import check_endpoints
-from vagen.stages.weights import configure_torch, device_of, helpers_of
 from vagen.storage import commit_directory
 
 if TYPE_CHECKING:
     from vagen.models.loading import LanguageModel
 
-SAMPLE_EPISODES = 200
 """Expert episodes that a tiny model's tokenizer and image statistics are made from."""
 
 
@@ -61,7 +57,7 @@ def warm_start(run: Run) -> dict[str, Any]:
     config = run.experiment
     for text in out_of_reach(config, environments_of(run.infra.environments)):
         progress.note(text)
-    levels = vagen.stages.build.load_levels(run)
+    levels = load_levels(run)
     path = config.actor_rollout_ref.model.path
     with tempfile.TemporaryDirectory() as scratch:
         source = path
@@ -75,7 +71,9 @@ def warm_start(run: Run) -> dict[str, Any]:
                 pass
             return result(run.warm_start)
         language_model = load_model(
-            source, device=device_of(run.infra), dtype=getattr(torch, run.infra.dtype)
+            source,
+            device=device_of(run.infra),
+            dtype=getattr(torch, run.infra.dtype),
         )
         check_adapters(config, language_model)
         payload = {"model_path": None, "metrics": {}}
@@ -198,80 +196,3 @@ def _demonstrated(config: ExperimentConfig) -> ExperimentConfig:
         for env_id, spec in config.envs.items()
     }
     return config.model_copy(update={"envs": envs})
-
-
-def sampled_levels(config: ExperimentConfig) -> list[LevelSet]:
-    """The levels that `build_tiny_policy` reads, without a run: the first of every training set.
-
-    Raises:
-        LevelError: An environment has fewer distinct levels than asked for.
-    """
-    return draw_levels(config, {"train": None}, at_most=SAMPLE_EPISODES)
-
-
-def build_tiny_policy(
-    config: ExperimentConfig,
-    levels: Sequence[LevelSet],
-    directory: Path,
-    environments: EnvironmentsConfig | None = None,
-) -> None:
-    """Builds the tiny model for the texts and frames of this experiment's training levels.
-
-    Args:
-        config: The experiment; its model is a tiny one.
-        levels: With a `train` split; the first `SAMPLE_EPISODES` of each are read.
-        directory: Receives the model.
-        environments: Where environments run; None is the default.
-    """
-    texts: list[str] = []
-    tags: set[str] = set()
-    context = config.rollout_manager.context
-    for level_set in levels:
-        env_config = parse_env_config(level_set.spec.env_name, level_set.spec.env_config)
-        for section, name in env_config.tags.model_dump().items():
-            if section != "memory" or env_config.memory:
-                tags |= {f"<{name}>", f"</{name}>"}
-        if context == "gate":
-            texts += [f"{DROPPED['text']} {' '.join(get_args(GateDecision))}"]
-
-    def frames() -> Iterator[np.ndarray]:
-        for level_set in levels:
-            samples = _expert_samples(level_set, environments, summaries=context == "compact")
-            for text, shown in samples:
-                texts.append(text)
-                yield from shown
-
-    pixels = PixelStatistics.of(frames())
-    build_tiny_model(
-        config.actor_rollout_ref.model.path,
-        directory,
-        corpus=texts,
-        tags=tags,
-        seed=derive_seed(config.seed, "tiny"),
-        pixels=pixels,
-    )
-
-
-def _expert_samples(
-    level_set: LevelSet, environments: EnvironmentsConfig | None, *, summaries: bool
-) -> Iterator[tuple[str, list[np.ndarray]]]:
-    """Texts and frames of a few expert episodes, with a summary after each turn if asked for."""
-    spec = level_set.spec
-    env = environments_of(environments).open(spec.env_name, spec.env_config)
-    for ref in level_set.splits["train"][:SAMPLE_EPISODES]:
-        observation, _ = env.reset(seed=ref.seed)
-        yield env.system_prompt(), []
-        over = False
-        while not over:
-            yield observation["text"], list(observation["images"])
-            response = env.expert_response()
-            yield response, []
-            try:
-                observation, _, terminated, truncated, _ = env.step(response)
-            except EnvironmentRaised:  # the episode ends here; where it is played, that is counted
-                break
-            over = terminated or truncated
-            if summaries:
-                yield SUMMARY_REQUEST["text"], []
-                yield env.expert_summary(), []
-    env.close()

@@ -1,15 +1,13 @@
 """Manages the engine and its weights between steps."""
 
 from vagen import progress
-from vagen.config import ExperimentConfig, InfraConfig
 from vagen.engines.base import Engine
-from vagen.engines.verl.mapping import gpus
+from vagen.engines.make import device_of, gpus_of, make_engine
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
 from vagen.run.pruning import prunable, prune_batches, remove_folder
 from vagen.run.run import Run
 from vagen.run.spent import ENGINE_STARTED
-from vagen.service.pool import core_count
 from vagen.stages.learn import learn
 from vagen.storage import MANIFEST, StorageError, read_manifest, remove_all_stale
 
@@ -113,35 +111,6 @@ def _load(run: Run, version: str) -> Engine:
     return run.engine
 
 
-def make_engine(
-    experiment: ExperimentConfig, infra: InfraConfig, model_path: str, *, version: str
-) -> Engine:
-    """The engine of `infra.engine`, with the model at `model_path`.
-
-    Raises:
-        ModelError: The model cannot be loaded.
-        ConfigError: The engine does not support this, or is not installed.
-    """
-    configure_torch(infra)
-    if infra.engine == "verl":
-        from vagen.engines.verl.launch import start
-
-        return start(experiment, infra, model_path, version=version)
-    import torch
-
-    from vagen.engines.local.engine import LocalEngine
-
-    return LocalEngine(
-        experiment,
-        model_path,
-        device=device_of(infra),
-        dtype=getattr(torch, infra.dtype),
-        version=version,
-        environments=infra.environments,
-        helpers=helpers_of(infra),
-    )
-
-
 def _record_machine(run: Run) -> None:
     """Records the hardware and software that affect numbers; warns if they changed in the run."""
     import torch
@@ -161,56 +130,6 @@ def _record_machine(run: Run) -> None:
                 f"the run goes on with {name} {now}, it had {before[name]}: its numbers "
                 "will not be those of a run that was never stopped"
             )
-
-
-def configure_torch(infra: InfraConfig) -> None:
-    """Sets threads and determinism of this process; on a CPU, torch's kernels are deterministic.
-
-    On a CPU the local engine uses one thread per process, since results depend on the number of
-    threads.
-    """
-    import torch
-
-    if device_of(infra).type == "cuda":
-        torch.use_deterministic_algorithms(True, warn_only=True)
-    elif infra.engine == "local":
-        torch.set_num_threads(1)
-    if infra.engine == "verl" and infra.threads is not None:
-        torch.set_num_threads(infra.threads)
-
-
-def helpers_of(infra: InfraConfig) -> int:
-    """Number of helper processes of the local engine: one per further core."""
-    from vagen.engines.local.helpers import possible_helpers
-
-    if device_of(infra).type != "cpu":
-        return 0
-    return possible_helpers(infra.threads or core_count())
-
-
-def device_of(infra: InfraConfig):
-    """The device of `infra.device`.
-
-    Raises:
-        ConfigError: It does not exist.
-    """
-    import torch
-
-    from vagen.config.base import ConfigError
-
-    wanted = infra.device
-    if wanted == "auto":
-        wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"infra.device is {wanted}, but no GPU is visible: use cpu or auto")
-    return torch.device(wanted)
-
-
-def gpus_of(infra: InfraConfig) -> int:
-    """Number of GPUs of an engine; 0 on a CPU."""
-    if device_of(infra).type == "cpu":
-        return 0
-    return gpus(infra) if infra.engine == "verl" else 1
 
 
 def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:

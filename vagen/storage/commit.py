@@ -73,7 +73,7 @@ def partial_directory(final: Path) -> Iterator[Path]:
     with storage_errors(final.parent):
         final.parent.mkdir(parents=True, exist_ok=True)
         remove_stale(final)
-        partial = _beside(final)
+        partial = _partial_path(final)
     lock = _lock(partial)
     try:
         with storage_errors(final.parent):
@@ -163,13 +163,13 @@ def _check_destination(final: Path, replace: bool) -> None:
 
 def _replace(partial: Path, final: Path) -> None:
     """Renames twice; a kill in between leaves no `final`, which looks like an unfinished step."""
-    aside = _beside(final)
+    aside = _partial_path(final)
     final.rename(aside)
     partial.rename(final)
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _beside(final: Path) -> Path:
+def _partial_path(final: Path) -> Path:
     path = final.parent / f"{_prefix(final)}{uuid.uuid4().hex[:12]}"
     path.mkdir()
     return path

@@ -27,7 +27,7 @@ from vagen.storage.manifest import FileEntry, check_digest
 from vagen.storage.s3_client import code_of, in_parallel
 
 _MIB = 1 << 20
-_MOST_PARTS = 10_000
+_MAX_PARTS = 10_000
 _LONGEST_PAUSE = 20.0
 _UPLOADS = 3
 """Number of times to restart an upload that others end."""
@@ -190,7 +190,7 @@ class Transfer:
 
     def _part_length(self, size: int) -> int:
         """Bytes of a part: as configured, or more MiB if there would be too many."""
-        fewest = -(-size // _MOST_PARTS)
+        fewest = -(-size // _MAX_PARTS)
         return max(self._options.part_size_mib, -(-fewest // _MIB)) * _MIB
 
     def _unfinished(self, name: str) -> str | None:

@@ -44,12 +44,12 @@ class Range(Section):
             raise ValueError("with `log` the range begins above 0 and has no step")
         if self.step is not None and self.step <= 0:
             raise ValueError("step must be above 0")
-        if self.whole and not isinstance(self.step, int | None):
+        if self.is_integer and not isinstance(self.step, int | None):
             raise ValueError("step must be a whole number, as low and high are")
         return self
 
     @property
-    def whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether its values are integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 

@@ -192,5 +192,5 @@ def _suggest(handle: "optuna.Trial", key: str, values: tuple[Scalar, ...] | Rang
     options: dict[str, Any] = {"log": values.log}
     if values.step is not None:
         options["step"] = values.step
-    suggest = handle.suggest_int if values.whole else handle.suggest_float
+    suggest = handle.suggest_int if values.is_integer else handle.suggest_float
     return suggest(key, values.low, values.high, **options)  # type: ignore[arg-type]

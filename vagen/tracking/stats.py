@@ -12,7 +12,7 @@ Interval = tuple[float, float]
 _Z95 = 1.959963984540054
 _Z80 = 0.8416212335729143
 _CHUNK = 1_000
-_LEAST_LEVELS = 6
+_MIN_LEVELS = 6
 """With fewer differences, all of one sign, p is too large: 2 (1/2)^5 is .06."""
 
 
@@ -145,7 +145,7 @@ def levels_needed(
     if difference.size < 2 or gain == 0:
         return None
     spread = float(difference.std(ddof=1))
-    return max(_LEAST_LEVELS, math.ceil(((_Z95 + _Z80) * spread / gain) ** 2))
+    return max(_MIN_LEVELS, math.ceil(((_Z95 + _Z80) * spread / gain) ** 2))
 
 
 def paired_seeds(

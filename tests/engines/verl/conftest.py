@@ -13,8 +13,8 @@ from ray_cluster import nodes
 from verl_stories import OVERRIDES, Story, go_on, rows_of, started, tell
 from vl_families import write_qwen25vl
 
-import vagen.stages.build
 from vagen.engines.verl.env_vars import configure, is_installed
+from vagen.stages.build import load_levels
 
 INSTALLED = is_installed()
 if INSTALLED:
@@ -107,7 +107,7 @@ def one_rank(
 
     folder = tmp_path_factory.mktemp("one_rank") / "checkpoint"
     run = warm_runs["tiny:vl"]
-    specs = training_specs(run.experiment, vagen.stages.build.load_levels(run), 0)[:2]
+    specs = training_specs(run.experiment, load_levels(run), 0)[:2]
 
     def play(engine: Any) -> list[tuple[Any, Any]]:
         """Log-probabilities of the same actions, the servers' and the trainer's."""

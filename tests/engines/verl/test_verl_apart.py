@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from verl_stories import kill_while_playing, started, two_iterations
 
-import vagen.stages.build
 from vagen.config import ConfigError
 from vagen.engines.base import Images
+from vagen.engines.columns import add_columns
 from vagen.engines.verl.precomputed import PrecomputedOutputs
 from vagen.engines.verl.shared_rows import digest_of
 from vagen.metrics import PROBABILITY_CORRELATION, UPDATE_KL
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import TokenRow
-from vagen.stages.advantage import add_columns
+from vagen.stages.build import load_levels
 from vagen.train import iterate
 
 pytestmark = pytest.mark.slow
@@ -103,7 +103,7 @@ def test_finished_episodes_are_read_while_others_are_played(
     A frozen tower is shown each picture once, whatever changes beside it.
     """
     experiment = make_experiment(*FULL, "actor_rollout_ref.model.freeze_vision_tower=true")
-    specs = training_specs(experiment, vagen.stages.build.load_levels(warm_runs["tiny:vl"]), 0)
+    specs = training_specs(experiment, load_levels(warm_runs["tiny:vl"]), 0)
     sampling = experiment.actor_rollout_ref.rollout
     with started(experiment, vl_dir, ray_cluster, *APART) as engine:
         put, seen = [], []

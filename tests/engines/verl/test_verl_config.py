@@ -14,7 +14,7 @@ from vagen.config.presets import PRESETS
 from vagen.engines.verl.config import lay, verl_config, verl_defaults
 from vagen.engines.verl.mapping import BROADCAST, BUCKET_MIB, Setting, settings
 from vagen.models.attention import ATTENTION
-from vagen.stages.warm_start import build_tiny_policy, sampled_levels
+from vagen.models.tiny_policy import build_tiny_policy, sampled_levels
 
 GPU = ["engine=verl", "device=cuda", "dtype=bfloat16", "verl.n_gpus_per_node=4"]
 

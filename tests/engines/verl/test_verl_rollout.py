@@ -10,7 +10,6 @@ import ray
 import torch
 from verl_stories import kill_while_playing
 
-import vagen.stages.build
 from vagen.config.load import load_infra
 from vagen.engines.local.engine import LocalEngine
 from vagen.engines.verl.errors import RolloutError
@@ -20,6 +19,7 @@ from vagen.engines.verl.torch_server import server_name
 from vagen.rollout.conversation import RenderError
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import Status, Trajectory
+from vagen.stages.build import load_levels
 from vagen.stages.format_probe import FormatNotKept, probe_format
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ def engine(make_verl_engine, model_dir):
 
 
 def specs_of(experiment, warm_runs) -> list[Any]:
-    return training_specs(experiment, vagen.stages.build.load_levels(warm_runs["tiny:vl"]), 0)
+    return training_specs(experiment, load_levels(warm_runs["tiny:vl"]), 0)
 
 
 def by_local_engine(
@@ -91,7 +91,7 @@ def test_the_format_probe_reads_the_same_answers_as_on_the_local_engine(
     told = []
     for one in (engine, local):
         with pytest.raises(FormatNotKept) as stopped:
-            probe_format(experiment, one, vagen.stages.build.load_levels(warm_runs["tiny:vl"]))
+            probe_format(experiment, one, load_levels(warm_runs["tiny:vl"]))
         told.append(str(stopped.value))
     assert told[0] == told[1]
 

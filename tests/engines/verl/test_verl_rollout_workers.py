@@ -14,12 +14,12 @@ from vagen.engines.verl.config import verl_config
 from vagen.engines.verl.policy import ServerClient
 from vagen.engines.verl.rollout_workers import RolloutWorker, unpack_trajectory
 from vagen.envs import make
+from vagen.judge.batch import score
 from vagen.models import load_processor
 from vagen.rollout.conversation import RenderError
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import Trajectory, TurnRewards
 from vagen.stages.build import build, load_levels
-from vagen.stages.judge import score
 from vagen.stages.warm_start import warm_start
 
 OVERRIDES = (

@@ -8,8 +8,8 @@ import pytest
 from ray_cluster import ray_files
 from verl_stories import started
 
-import vagen.stages.build
 from vagen.rollout.episodes import training_specs
+from vagen.stages.build import load_levels
 
 pytestmark = [
     pytest.mark.slow,
@@ -45,7 +45,7 @@ def engine(shared_memory, make_experiment, model_dir):
 
 @pytest.fixture(scope="module")
 def specs(make_experiment, warm_runs):
-    return training_specs(make_experiment(*PLAYED), vagen.stages.build.load_levels(warm_runs["tiny:vl"]), 0)
+    return training_specs(make_experiment(*PLAYED), load_levels(warm_runs["tiny:vl"]), 0)
 
 
 def test_probabilities_are_those_of_the_trainer_and_seeds_decide(engine, specs) -> None:

@@ -30,7 +30,7 @@ ROW_FIELDS = ("loss_mask", "rollout_logprobs", "turn_index")
 """Fields of a row that can be read as columns."""
 
 
-SHARED_LEAST = 0.1
+MIN_SHARED_SAVING = 0.1
 """Prefixes are shared if that saves this share of all tokens; sharing needs an attention mask."""
 TokenMask = Callable[[TokenRow], NDArray[np.bool_]]
 """bool [T] of a row: tokens to predict from the state before them; never the first."""
@@ -203,7 +203,7 @@ def families_of(
     families = max(
         [(len(stretches), _common_text(stretches, image_token_id))], by_prompt, key=_saved
     )
-    least = SHARED_LEAST * sum(len(stretch.ids) for stretch in stretches)
+    least = MIN_SHARED_SAVING * sum(len(stretch.ids) for stretch in stretches)
     return families if _saved(families) > least else [(len(stretches), 0)]
 
 

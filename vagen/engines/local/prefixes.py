@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-MOST = 8
+CAPACITY = 8
 """Maximum number of cached prefixes."""
 
 
@@ -28,7 +28,7 @@ class Prefixes:
     @property
     def full(self) -> bool:
         """Whether the cache is full."""
-        return len(self._known) >= MOST
+        return len(self._known) >= CAPACITY
 
     def add(self, ids: NDArray[np.int32], keys_values: Tensor) -> None:
         """Adds a prefix: ids int32 [P], and the result of `SlotCache.read`."""

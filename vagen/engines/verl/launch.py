@@ -9,7 +9,7 @@ from vagen.engines.base import Engine
 from vagen.engines.verl.env_vars import configure
 from vagen.engines.verl.mapping import ROLLOUTS, gpus, is_cpu, ranks
 
-OTHERS_SECONDS = 60.0
+EARLIER_ENGINE_SECONDS = 60.0
 """Seconds that the processes of an earlier engine may take to end."""
 
 
@@ -109,7 +109,7 @@ def _await_earlier_engine() -> None:
     from vagen.engines.verl.groups import RANK_PREFIX, RECEIVER_PREFIX
 
     prefixes = (RANK_PREFIX, RECEIVER_PREFIX, *(f"{name}_server" for name in ROLLOUTS.values()))
-    deadline = time.monotonic() + OTHERS_SECONDS
+    deadline = time.monotonic() + EARLIER_ENGINE_SECONDS
     while True:
         names = {actor["name"] for actor in list_named_actors(all_namespaces=True)}
         left = sorted(n for n in names if n.startswith(prefixes))

@@ -75,7 +75,7 @@ class Learner:
         self.checkpoint_manager = ShardedState(
             self.module, self.optimizer, self.lr_scheduler, checkpoint_config=self.checkpoint_config
         )
-        self.takes_features = self._hands_on_features()
+        self.takes_features = self._pass_on_features()
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
         """Adds pixels of the rows' frames and boundaries of packed rows to verl's inputs."""
@@ -85,7 +85,7 @@ class Learner:
         inputs, arguments = super().prepare_model_inputs(micro_batch)  # type: ignore[misc]
         if frames is not None:
             shown = [f for entry in frames for f in getattr(entry, "data", entry)["frames"]]
-            inputs |= self._given(shown) if self.takes_features else self._pixels(shown)
+            inputs |= self._feature_inputs(shown) if self.takes_features else self._pixels(shown)
         if self.model_config.use_remove_padding:
             lengths = micro_batch["input_ids"].offsets().diff().tolist()
             inputs["segments"] = segments_of(lengths, inputs["input_ids"].device)
@@ -124,17 +124,17 @@ class Learner:
             Per frame [image tokens, hidden x (1 + number of deepstack layers)], in the network's
             compute type, viewed as uint8 since numpy has no bfloat16.
         """
-        said: list[Tensor] = []
+        features: list[Tensor] = []
         dtype = self._autocast_dtype
         autocast = torch.autocast(get_device_name(), dtype, enabled=dtype != torch.float32)
         with self.eval_mode(), torch.no_grad(), autocast:  # as verl computes log-probabilities
             for begin in range(0, len(frames), FRAMES_AT_ONCE):
                 given = self._pixels(frames[begin : begin + FRAMES_AT_ONCE])
-                found = self.module.see(given["pixel_values"], given["image_grid_thw"])
+                found = self.module.encode_frames(given["pixel_values"], given["image_grid_thw"])
                 parts = [found.pooler_output, *getattr(found, "deepstack_features", ())]
                 lengths = given["image_grid_thw"].prod(-1) // self.processor.merge_size**2
-                said += torch.cat(parts, -1).to("cpu", dtype).split(lengths.tolist())
-        return [part.view(torch.uint8).numpy() for part in said]
+                features += torch.cat(parts, -1).to("cpu", dtype).split(lengths.tolist())
+        return [part.view(torch.uint8).numpy() for part in features]
 
     def _build_module(self) -> Any:
         module = super()._build_module()  # type: ignore[misc]
@@ -146,19 +146,19 @@ class Learner:
             freeze_tower(module)
         return module
 
-    def _hands_on_features(self) -> bool:
+    def _pass_on_features(self) -> bool:
         """Makes a frozen tower return features that it gets as pixels; False if not frozen."""
         if not self.model_config.override_config.get(FROZEN_TOWER, False):
             return False
         tower = getattr(self.module.model, "visual", None)
         if tower is None:
             return False
-        self.module.see = tower.forward
-        register_fsdp_forward_method(self.module, "see")
-        tower.forward = partial(_hand_on, _deepstack_layers(tower))
+        self.module.encode_frames = tower.forward
+        register_fsdp_forward_method(self.module, "encode_frames")
+        tower.forward = partial(_output_from_features, _deepstack_layers(tower))
         return True
 
-    def _given(self, features: Sequence[NDArray[np.uint8]]) -> dict[str, Tensor]:
+    def _feature_inputs(self, features: Sequence[NDArray[np.uint8]]) -> dict[str, Tensor]:
         """Features of a micro batch's frames, in the place of pixels.
 
         Also for no frames, where verl would otherwise call the tower on a blank one.
@@ -204,7 +204,7 @@ def _deepstack_layers(tower: Any) -> int:
     return len(getattr(tower.config, "deepstack_visual_indexes", ()))
 
 
-def _hand_on(deepstack_layers: int, features: Tensor, grid_thw: None = None) -> Any:
+def _output_from_features(deepstack_layers: int, features: Tensor, grid_thw: None = None) -> Any:
     """Builds the output of a vision tower from its features."""
     first, *deeper = features.chunk(1 + deepstack_layers, -1)
     more = {"deepstack_features": deeper} if deeper else {}
@@ -221,9 +221,9 @@ class BanningHead(nn.Linear):
 
         Banning must happen here, since the model's output is a view that FSDP hooks.
         """
-        said = super().forward(input)
-        said[..., self.banned_ids] = IMPOSSIBLE
-        return said
+        output = super().forward(input)
+        output[..., self.banned_ids] = IMPOSSIBLE
+        return output
 
 
 @EngineRegistry.register("language_model", backend=STRATEGY, device="cuda", vendor=VENDOR)

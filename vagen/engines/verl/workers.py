@@ -108,7 +108,7 @@ class PolicyWorker(ActorRolloutRefWorker):
 
         Every rank must get equally many frames.
         """
-        return [ray.put(said) for said in self.actor.engine.features(frames)]
+        return [ray.put(features) for features in self.actor.engine.features(frames)]
 
     @register(dispatch_mode=Dispatch.DP_COMPUTE)
     def learn(self, share: Share) -> RankReply:

@@ -34,7 +34,7 @@ from vagen.envs.parsing import (
 )
 from vagen.envs.turns import TurnEnv
 
-MOST_NUMBERS = 512
+MAX_NUMBERS = 512
 """Maximum size of an array in states and texts. States have a digest of larger ones, and text mode
 rejects them."""
 SCREEN = "SDL_VIDEODRIVER"
@@ -311,7 +311,7 @@ def _tried(config: GymnasiumConfig, draws: bool) -> tuple[gymnasium.Env[Any, Any
     if config.render_mode == "text" and (large := _Kept(observation).left_out):
         raise AdapterError(
             f"text mode cannot show what {where} returns: {large[0]}, and a text holds at most "
-            f"{MOST_NUMBERS} numbers of an array; take render_mode: vision"
+            f"{MAX_NUMBERS} numbers of an array; take render_mode: vision"
         )
     height, width = _frame(env).shape[:2] if draws else (1, 1)
     return env, (height, width)
@@ -329,7 +329,7 @@ def _frame(env: gymnasium.Env[Any, Any]) -> NDArray[np.uint8]:
 class _Kept:
     """A JSON-serialisable observation: its `value`, the `texts` in it, and what was `left_out`.
 
-    Arrays of more than `MOST_NUMBERS` are replaced by digests, so that states differ.
+    Arrays of more than `MAX_NUMBERS` are replaced by digests, so that states differ.
     """
 
     def __init__(self, observation: Any) -> None:
@@ -347,7 +347,7 @@ class _Kept:
             self.texts.append(f"{name}: {part}" if name else part)
             return str(part)
         array = np.asarray(part)
-        if array.dtype.kind in "biufU" and array.size <= MOST_NUMBERS:
+        if array.dtype.kind in "biufU" and array.size <= MAX_NUMBERS:
             return _finite(array.tolist())
         if part is None:
             return None

@@ -12,7 +12,7 @@ from vagen.envs.base import State
 from vagen.envs.claims import Claim, read_claims, read_object, score_claims
 from vagen.envs.navigation.catalogue import KINDS
 from vagen.envs.navigation.furniture import COLOURS
-from vagen.envs.navigation.truth import DIRECTIONS, MOST_OBJECTS, name_of
+from vagen.envs.navigation.truth import DIRECTIONS, MAX_OBJECTS, name_of
 
 TARGET_SEEN, TARGET_UNSEEN = 0.7, 0.3
 """Weight of the target in a score; other objects have the rest. In a long search, a target out of
@@ -129,11 +129,11 @@ def truth(state: State, *, everything: bool) -> list[Claim]:
     entry = state["target"]
     others = [Seen.of(other) for other in (*state["objects"], *state["others"])]
     if entry["visible"]:
-        target, count = Seen.of(entry), MOST_OBJECTS if everything else 0
+        target, count = Seen.of(entry), MAX_OBJECTS if everything else 0
     else:
         names = {other.kind for other in others}
         name = name_of(entry) if entry["type"] in names else entry["type"]
-        target, count = Unseen.model_construct(name=name), MOST_OBJECTS if everything else 1
+        target, count = Unseen.model_construct(name=name), MAX_OBJECTS if everything else 1
     target._beyond = tuple(others[count:])
     return [target, *others[:count]]
 

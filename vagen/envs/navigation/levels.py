@@ -15,7 +15,7 @@ from vagen.envs.navigation.world import Pose, World
 MAX_PLANS = 2_000
 """Number of plans per level before its options count as impossible."""
 
-MOST_MOVES = 24
+MAX_MOVES = 24
 """Maximum moves to a target: some of the thirty actions are turns."""
 
 
@@ -41,7 +41,7 @@ def sample_level(config: NavigationConfig, seed: int, split: Split) -> Navigatio
         LevelError: None of many candidates does.
     """
     draw = Draw(seed)
-    in_reach = MOST_MOVES * config.move_metres + config.goal_metres > START_DISTANCE[0]
+    in_reach = MAX_MOVES * config.move_metres + config.goal_metres > START_DISTANCE[0]
     for _ in range(MAX_PLANS if in_reach else 0):
         level = _candidate(config, draw, split)
         if level is not None:
@@ -70,7 +70,7 @@ def _candidate(config: NavigationConfig, draw: Draw, split: Split) -> Navigation
     content = [asdict(plan), style, task.target, task.instruction, asdict(start)]
     thing = plan.things[task.target]
     planner = Planner(world, (thing.x, thing.z), step=config.move_metres, reach=config.goal_metres)
-    moves = planner.moves_needed(start, MOST_MOVES)
+    moves = planner.moves_needed(start, MAX_MOVES)
     if moves is None:
         return None
     digest = content_hash(_text(content))

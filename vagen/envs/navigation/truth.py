@@ -20,7 +20,7 @@ DIRECTIONS: dict[str, int] = {
 """Directions by name, in degrees clockwise from the agent's heading."""
 
 _NAMES = list(DIRECTIONS)
-MOST_OBJECTS = 5
+MAX_OBJECTS = 5
 """Maximum number of visible objects in a state, nearest first."""
 
 
@@ -83,8 +83,8 @@ def state_of(pose: Pose, sightings: list[Sighting], **more: Any) -> State:
             "horizon": pose.horizon,
         },
         "target": _entry(pose, target),
-        "objects": seen[:MOST_OBJECTS],
-        "others": seen[MOST_OBJECTS:],
+        "objects": seen[:MAX_OBJECTS],
+        "others": seen[MAX_OBJECTS:],
         **more,
     }
 

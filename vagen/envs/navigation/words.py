@@ -2,7 +2,7 @@
 
 from vagen.envs.base import State
 from vagen.envs.navigation.config import NavigationConfig
-from vagen.envs.navigation.truth import DIRECTIONS, MOST_OBJECTS, name_of
+from vagen.envs.navigation.truth import DIRECTIONS, MAX_OBJECTS, name_of
 from vagen.envs.navigation.world import ACTIONS, QUARTER, TILT
 
 
@@ -42,7 +42,7 @@ def state_rule(config: NavigationConfig, example: str) -> str:
     """Description of the state texts."""
     wanted = "the thing that is asked for"
     if config.describes_all:
-        wanted += f" and up to {MOST_OBJECTS} of the nearest other things in view"
+        wanted += f" and up to {MAX_OBJECTS} of the nearest other things in view"
     if config.layout.notation == "structured":
         how = "as JSON, in metres and by direction"
     else:

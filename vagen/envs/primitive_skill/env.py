@@ -91,7 +91,7 @@ class PrimitiveSkillEnv(TurnEnv):
         """Creates the environment; the simulator is created at the first reset."""
         super().__init__(env_config, split=split, render_mode=render_mode)
         self._table: SkillTable | None = None
-        self._paid = 0.0
+        self._rewarded = 0.0
 
     @classmethod
     def sample_level(cls, config: PrimitiveSkillConfig, seed: int, split: Split) -> SkillLevel:
@@ -139,7 +139,7 @@ class PrimitiveSkillEnv(TurnEnv):
         self._level = level
         self._listed = listed(level, self.config.decoys)
         self._table.load(level)
-        self._paid = self._worth(self._read_state())
+        self._rewarded = self._total_reward(self._read_state())
 
     def _move(self, action: str) -> tuple[float, bool]:
         primitive = read_primitive(action)
@@ -147,18 +147,18 @@ class PrimitiveSkillEnv(TurnEnv):
         self._table.execute(primitive)
         state = self._read_state()
         # A stage that is undone and repeated is not rewarded again.
-        gain = max(self._worth(state) - self._paid, 0.0)
-        self._paid += gain
+        gain = max(self._total_reward(state) - self._rewarded, 0.0)
+        self._rewarded += gain
         return self._rewards["step"] + gain, tasks.is_solved(state)
 
-    def _worth(self, state: State) -> float:
+    def _total_reward(self, state: State) -> float:
         """Total reward of a state, independent of the path to it."""
         stage, success = self._rewards["stage"], self._rewards["success"]
         if not tasks.is_solved(state):
             return stage * tasks.stages(state)
         if self.config.success_includes_stages:
             return success
-        return success + max(self._paid, 0.0)
+        return success + max(self._rewarded, 0.0)
 
     def _is_won(self) -> bool:
         return tasks.is_solved(self._state)

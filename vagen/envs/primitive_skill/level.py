@@ -28,7 +28,7 @@ COLOURS: dict[str, tuple[float, float, float]] = {
 CUBES = {"AlignTwoCube": 2, "PlaceTwoCube": 2, "StackThreeCube": 3, "PutAppleInDrawer": 0}
 DECOY_APART = 45
 """Minimum distance along x or y between a decoy and other listed positions, in millimetres."""
-MOST_YAW = 15
+MAX_YAW = 15
 """Maximum initial rotation of a cube in degrees."""
 
 
@@ -127,7 +127,7 @@ def _draw_cubes(rng: Random, task: Task) -> Drawn | None:
     if not FITS[task](places):
         return None
     things = tuple(
-        Thing(f"{colour} cube", x, y, _between(rng, -MOST_YAW, MOST_YAW))
+        Thing(f"{colour} cube", x, y, _between(rng, -MAX_YAW, MAX_YAW))
         for colour, (x, y) in zip(colours, places, strict=True)
     )
     return things, None

@@ -26,7 +26,7 @@ STRIDE = 20.0
 NEAR = 3.0
 """Tolerance for reaching a set point in millimetres."""
 OPEN, CLOSED = 1.0, -1.0
-MOST_WAITING, GRIP_STEPS = 12, 8
+MAX_WAITING, GRIP_STEPS = 12, 8
 PARKED = 2.0
 """Offset in metres where cubes that a level does not use are kept."""
 
@@ -139,7 +139,7 @@ class ManiSkillTable:
         for index in range(1, count + 1):
             self._target = start + way * (index / count)
             self._step()
-        for _ in range(MOST_WAITING):
+        for _ in range(MAX_WAITING):
             if np.abs(self._tip() - end).max() < NEAR:
                 break
             self._step()

@@ -31,7 +31,7 @@ CONTROL_STEPS = 3
 STALLED = 0.006
 """Distance in metres behind its set point at which the gripper counts as blocked."""
 CLOSING_STEPS, OPENING_STEPS = 45, 30
-SETTLE_STEPS, MOST_SETTLE_STEPS = 12, 250
+SETTLE_STEPS, MAX_SETTLE_STEPS = 12, 250
 AT_REST = 0.004
 """Speed in metres per second (or tens of radians per second) below which an object is at rest."""
 
@@ -222,7 +222,7 @@ class Table:
 
     def _settle(self) -> None:
         """Runs physics until nothing moves."""
-        for _ in range(0, MOST_SETTLE_STEPS, SETTLE_STEPS):
+        for _ in range(0, MAX_SETTLE_STEPS, SETTLE_STEPS):
             self._steps(SETTLE_STEPS)
             if np.abs(self.data.qvel).max() < AT_REST:
                 return

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from vagen.envs.base import AgentEnv, State
-from vagen.envs.claims import MOST_CLAIMS, Claim, write_claims
+from vagen.envs.claims import MAX_CLAIMS, Claim, write_claims
 from vagen.envs.config import EnvConfig
 from vagen.judge.calibration.writer import Text, Writer
 
@@ -85,7 +85,7 @@ class ClaimWriter(Writer):
         every = {
             f"list/every {kind.claim_name()}": write_claims(found)
             for kind in self.kinds
-            if 1 < len(found := _every(kind)) <= MOST_CLAIMS
+            if 1 < len(found := _every(kind)) <= MAX_CLAIMS
         }
         return every | {
             "list/two states": f"{self._state_text(state)}\n{self._state_text(other)}",

@@ -11,7 +11,7 @@ from PIL import Image
 from vagen.judge.calibration.measure import Calibration, Judged
 from vagen.judge.calibration.writer import TextKind
 
-_MOST_SHOWN = 24
+_MAX_SHOWN = 24
 """Number of disagreements to show per environment."""
 _COLUMNS = (
     ("statements", "{:.0f}"),
@@ -84,7 +84,7 @@ def disagreements(judged: Sequence[Judged]) -> list[Judged]:
         seen[key] = seen.get(key, 0) + 1
         ranked.append((seen[key], each.sample.kind is TextKind.TRUE, each))
     ranked.sort(key=lambda item: item[:2])
-    return [each for *_, each in ranked[:_MOST_SHOWN]]
+    return [each for *_, each in ranked[:_MAX_SHOWN]]
 
 
 def _cells(calibration: Calibration) -> list[str]:

@@ -14,7 +14,7 @@ AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _OPENING = re.compile(r"[{\[]")
-_MOST_CHARACTERS = 65_536
+_MAX_CHARACTERS = 65_536
 """Number of characters of an answer that are parsed; some servers ignore `max_tokens`."""
 
 
@@ -43,7 +43,7 @@ def _the_answer(content: str, kind: type[AnswerT], essence: Any) -> AnswerT:
     answers are rejected: one may be a quotation of the judged text.
     """
     found = []
-    for value in _json_values(_THOUGHT.sub("", content[:_MOST_CHARACTERS])):
+    for value in _json_values(_THOUGHT.sub("", content[:_MAX_CHARACTERS])):
         try:
             found.append(kind.model_validate(value))
         except ValidationError:

@@ -9,7 +9,7 @@ from vagen.envs.config import EnvConfig
 from vagen.judge.rules.base import Reading, Rules
 
 Claims = tuple[Claim, ...]
-MOST_MENTIONS = 3
+MAX_MENTIONS = 3
 
 
 class ClaimRules(Rules[Claims, Claims]):
@@ -34,7 +34,7 @@ class ClaimRules(Rules[Claims, Claims]):
         if not found:
             flags.append("no_entity")
         single = dict.fromkeys(claim for claim in found if not claim.several)
-        if len(single) < len(found) and any(found.count(c) >= MOST_MENTIONS for c in single):
+        if len(single) < len(found) and any(found.count(c) >= MAX_MENTIONS for c in single):
             flags.append("repeated")
         topics = [claim.topic() for claim in single if claim.subject is not None]
         if len(set(topics)) < len(topics):
