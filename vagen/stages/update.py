@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from vagen import progress
+from vagen.engines.learn import learn
 from vagen.learning.early_stop import stop_reason
 from vagen.learning.idle import PATIENCE, no_learning_warnings
 from vagen.metrics import REWARD_VARIANCE
@@ -11,7 +12,6 @@ from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.reading import result
 from vagen.run.run import Run
 from vagen.stages.checkpoints import begin_checkpoint
-from vagen.stages.learn import learn
 from vagen.stages.stability import Watch
 from vagen.stages.tracking import log_iteration
 from vagen.stages.weights import (
@@ -44,7 +44,9 @@ def update(
     )
     engine = engine_at(run, version_learning(run, batch))
     if out is not None:
-        metrics = learn(run, engine, batch, iteration) | {"algorithm/kl_coef": engine.kl_coef}
+        metrics = learn(run.experiment, engine, batch.trajectories, batch.images, iteration) | {
+            "algorithm/kl_coef": engine.kl_coef
+        }
         with commit_directory(folder, kind="update", payload={"metrics": metrics}) as partial:
             engine.save(partial / "checkpoint")
         run.engine = None
@@ -56,7 +58,7 @@ def update(
     good = watch.good  # needed to repeat this update after a kill
     metrics = {}
     if watch.may_learn:
-        metrics = learn(run, engine, batch, iteration)
+        metrics = learn(run.experiment, engine, batch.trajectories, batch.images, iteration)
         watch.judge_update(metrics)
     if watch.must_roll_back:
         engine = watch.roll_back()
