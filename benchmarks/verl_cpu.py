@@ -25,9 +25,6 @@ from typing import Any
 
 from machine import write_verl_cpu
 
-from vagen.stages.advantage import advantage
-from vagen.stages.judge import judge
-
 ROOT = Path(__file__).parent.parent
 SIZES = {
     "hidden_size": 768,
@@ -90,10 +87,12 @@ def measure_checkpoint(engine: str, saves: int, folder: Path) -> dict[str, Any]:
 
         configure(cpu=True)
     from vagen.config.load import load_experiment, load_infra
+    from vagen.engines.learn import learn
     from vagen.rollout.batch import TrajectoryBatch
     from vagen.run.run import Run
+    from vagen.stages.advantage import advantage
     from vagen.stages.build import build
-    from vagen.stages.learn import learn
+    from vagen.stages.judge import judge
     from vagen.stages.rollout import rollout
     from vagen.stages.warm_start import warm_start
 
@@ -110,7 +109,8 @@ def measure_checkpoint(engine: str, saves: int, folder: Path) -> dict[str, Any]:
         for stage in (rollout, judge, advantage):
             stage(run, 0)
         assert run.engine is not None
-        learn(run, run.engine, TrajectoryBatch.load(run.step(0, "advantage")), 0)
+        batch = TrajectoryBatch.load(run.step(0, "advantage"))
+        learn(run.experiment, run.engine, batch.trajectories, batch.images, 0)
         timings = [save(run.engine, run.checkpoint(number)) for number in range(saves)]
     checkpoint = run.checkpoint(0)
     files = [path for path in checkpoint.rglob("*") if path.is_file()]

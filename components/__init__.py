@@ -23,5 +23,5 @@ def check(carried: str) -> None:
         raise ValueError(
             f"this pipeline was compiled with other code ({carried}) than its image has "
             f"({digest()}): give the image that was built from that code (VAGEN_IMAGE in "
-            "k8s/site/site.env, or --image), or build it anew (docs/images.md)"
+            "k8s/site/site.env, or --image), or build it again (docs/images.md)"
         )

@@ -16,9 +16,6 @@ import pytest
 import yaml
 from small_experiment import experiment_tree
 
-from vagen.stages.advantage import advantage
-from vagen.stages.judge import judge
-
 LONGEST = ("test_same_training.py", "test_resume.py")
 """Begin first: begun last, they would keep one process busy when the others are done."""
 
@@ -236,6 +233,8 @@ def text_model(warm_runs):
 @pytest.fixture(scope="session")
 def batch_dirs(warm_runs) -> OnDemand:
     """Per tiny model: the first iteration up to its advantages."""
+    from vagen.stages.advantage import advantage
+    from vagen.stages.judge import judge
     from vagen.stages.rollout import rollout
 
     def make(model: str) -> Path:

@@ -145,7 +145,7 @@ PODS = {
             restartCount=5,
             lastState={"terminated": {"reason": "Error", "exitCode": 2}},
         ),
-        ["ends again and again", "exit code 2"],
+        ["keeps failing", "exit code 2"],
         True,
     ),
     "evicted": (
@@ -308,4 +308,4 @@ def test_kuberay_is_given_some_seconds_to_notice_a_new_cluster() -> None:
 
     assert explain_cluster(made(2), [], []) == []
     (finding,) = explain_cluster(made(60), [], [])
-    assert "does the operator run" in finding.text
+    assert "is the operator running" in finding.text

@@ -183,7 +183,7 @@ def test_what_cannot_be_compared_is_refused(finish: Finish, tmp_path: Path) -> N
     finish("c", "seed=1", "critic.optim.lr=0.5", by_level=wins(0.5))
     refused: list[tuple[str, list[str | Path], dict[str, Any]]] = [
         ("two runs of all runs have seed = 1", [outputs / "a", outputs / "b"], {}),
-        ("apart with --by critic.optim.lr", [outputs / "a", outputs / "c"], {"by": "preset"}),
+        ("distinguish them with --by", [outputs / "a", outputs / "c"], {"by": "preset"}),
         ("did you mean `preset`", [outputs / "a"], {"by": "presett"}),
         ("unknown key `sed`", [outputs / "a"], {"over": "sed"}),
         ("unknown method `b`", [outputs / "a"], {"baseline": "b"}),

@@ -206,7 +206,7 @@ BROKEN = [
     (FloatImages, r"array float64 \[96, 96, 3\]; an image is an array uint8"),
     (ListOfImages, r"images are .*not a tuple"),
     (NumpyState, r"info\['state'\]\['player'\]\[0\] is np.int64.*JSON does not hold"),
-    (OneState, "changes a state that was handed out before: build each state anew"),
+    (OneState, "changes a state that was handed out before: build a new state each time"),
     (OtherState, r"state\(\) is not the last info's state"),
     (TellsLevel, r"system_prompt\(\) depends on the level"),
     (WrongExample, r"raises KeyError: 'Jump' \(while it was checked that its system prompt"),
@@ -214,7 +214,7 @@ BROKEN = [
     (NoExpert, "solves none of 8 levels; .*has_expert = False"),
     (LyingExpert, "the expert describes a state by .*but state_text gives"),
     (InvalidExpert, "the expert's response 'go right' is not accepted"),
-    (Negative, r"distance\(\) gives -1.0; it is to be a number from 0"),
+    (Negative, r"distance\(\) gives -1.0; it must be a number from 0"),
     (Distant, "where the expert has succeeded, not 1"),
     (Broken, "Broken raises KeyError: 'board'"),
     (TupleOption, r"options change on their way through JSON.*\(4, 4\)"),
@@ -224,7 +224,7 @@ BROKEN = [
     ),
     (
         stepping("NoMetrics", lambda env, response, result: with_info(result, metrics="gone")),
-        "step.*info has the keys parsed, rewards, state, success; they are to be metrics, parsed",
+        "step.*info has the keys parsed, rewards, state, success; they must be metrics, parsed",
     ),
     (
         stepping("Unsummed", lambda env, response, result: (result[0], 3.0, *result[2:])),
@@ -245,7 +245,7 @@ BROKEN = [
                 result[4],
             ),
         ),
-        "after max_steps 1 an episode is terminated; it is to be truncated",
+        "after max_steps 1 an episode is terminated; it must be truncated",
     ),
     (
         stepping(
@@ -257,7 +257,7 @@ BROKEN = [
                 result[4],
             ),
         ),
-        r"ends on the last allowed action \(max_steps \d\) is truncated; it is to be terminated",
+        r"ends on the last allowed action \(max_steps \d\) is truncated; it must be terminated",
     ),
     (
         stepping("Fragile", lambda env, response, result: (response.encode(), result)[1]),

@@ -112,7 +112,7 @@ def test_numbers_of_numpy_become_plain(monkeypatch, mode):
         ({"info": None}, r"Maze\.step\(\) returns None as info"),
         ({"step": (0, 1.0, True, {})}, r"returns a tuple of 4; .*terminated, truncated, info\)"),
         ({"step": (0, 1.0, {}, True, False)}, r"returns False .* as info"),
-        ({"step": None}, r"Maze\.step\(\) returns None; it is to return"),
+        ({"step": None}, r"Maze\.step\(\) returns None; it must return"),
         ({"info": {"won": "False"}, "terminated": True}, "info.won is 'False'"),
         ({"info": {"won": 0.25}, "terminated": True}, r"info.won is 0.25 .*`info.KEY > 0`"),
     ],
@@ -335,7 +335,7 @@ def test_pictures_of_two_names_stand_in_the_order_of_the_text():
         ({"obs_str": "see <image>"}, "<image> 1 times for 0 pictures"),
         ({"obs_str": "<audio>", "multi_modal_input": {"<audio>": "ping"}}, "picture at <audio>"),
         ({"obs_str": "see", "multi_modal_input": [RGB]}, "dict of placeholder"),
-        ({"text": "see"}, r"Told\.reset\(\) shows .* it is to be a text, or a dict of obs_str"),
+        ({"text": "see"}, r"Told\.reset\(\) shows .* it must be a text, or a dict of obs_str"),
         (None, r"Told\.reset\(\) shows None"),
     ],
 )

@@ -274,7 +274,7 @@ def test_an_address_where_nothing_answers_is_told_before_anything_is_played(
     ("cut", "form", "told"),
     [
         ("<think>", "text", "</think> without <think>: the server's chat template begins"),
-        ("<think>.*</think>", "reasoning", "no <think>: the server takes what it encloses away"),
+        ("<think>.*</think>", "reasoning", "no <think>: the server removes its content"),
         ("<think>.*</think>", "text", "no <think>: the model does not write it, or the server"),
         ("nothing", "text", None),
     ],

@@ -164,7 +164,7 @@ def test_a_run_starts_with_a_judge_that_is_good_enough(
     stored["environments"]["FrozenLake"]["env_name"] = "Sokoban"
     measured.write_text(json.dumps(stored))
     (missing,) = shortcomings(make_experiment(*RULE, named, **GROUNDED))
-    assert "does not speak of FrozenLake" in missing
+    assert "does not cover FrozenLake" in missing
     measured.write_text("{}")
     with pytest.raises(ConfigError, match="is no file that `vagen judge calibrate` wrote"):
         shortcomings(make_experiment(*RULE, named, **GROUNDED))

@@ -172,7 +172,7 @@ def test_a_model_of_another_build(copied):
     (copied / "model.safetensors").unlink()
     config = GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=640, n_positions=32)
     GPT2LMHeadModel(config).save_pretrained(copied)
-    assert "GPT2LMHeadModel has not the parts" in refused(copied)
+    assert "GPT2LMHeadModel lacks the parts" in refused(copied)
 
 
 def test_a_model_that_is_no_language_model(copied):

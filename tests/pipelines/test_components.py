@@ -157,5 +157,5 @@ def test_components_import_nothing_but_the_launch(path: Path):
 
 def test_a_pipeline_of_other_code_than_the_images_is_refused():
     check(digest())
-    with pytest.raises(ValueError, match=r"compiled with other code .* build it anew"):
+    with pytest.raises(ValueError, match=r"compiled with other code .* build it again"):
         check("0123456789ab")

@@ -251,9 +251,9 @@ def test_a_failing_environment_leaves_no_training_signal(processor, where, turn)
     assert row.input_ids.size and not row.loss_mask.any() and not row.rollout_logprobs.any()
     expected = {
         "step": "RuntimeError: simulator died",
-        "info": "AnswerError: BreakingEnv.step()'s info['rewards'] holds env; it is to hold "
+        "info": "AnswerError: BreakingEnv.step()'s info['rewards'] holds env; it must hold "
         "env, format",
-        "reward": "AnswerError: BreakingEnv.step()'s reward env is nan (builtins.float); it is to "
+        "reward": "AnswerError: BreakingEnv.step()'s reward env is nan (builtins.float); it must "
         "be one finite number",
     }
     assert trajectory.error == expected[where]

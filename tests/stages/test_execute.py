@@ -24,7 +24,7 @@ import sys
 from vagen.run.run import Run
 from vagen.train import train
 from vagen.stages import interrupts
-with interrupts.heeded():
+with interrupts.handle_interrupts():
     train(Run.open(sys.argv[1]))
 """
 
@@ -131,7 +131,7 @@ def test_an_interrupt_of_code_from_a_string_leaves_the_exit_code_alone(tmp_path)
 import signal, sys
 from vagen.stages import interrupts
 try:
-    with interrupts.heeded():
+    with interrupts.handle_interrupts():
         exec("signal.raise_signal(signal.SIGINT)")
 except KeyboardInterrupt:
     sys.exit(130)

@@ -20,11 +20,12 @@ from vagen.rollout.types import Status
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.service import environments_of
-from vagen.stages import build, weights
+from vagen.stages import build
 from vagen.stages.execute import execute
 from vagen.stages.rollout import rollout
 from vagen.storage import read_manifest
 from vagen.train import iterate
+from vagen.versions import version_before
 
 WORDS = (
     *("preset=grpo_mask", "rollout_manager.n_trajectory=2", "data.train_batch_size=3"),
@@ -131,7 +132,7 @@ def test_groups_are_carried_on_whole_and_each_turn_is_of_one_policy(trained, beh
                 if stale.any():
                     assert gap[stale].max() > 1e-3, "of those before"
                 lags += [iteration - updates[k] for k in row.turn_index[row.loss_mask]]
-        assert batch.policy_version == weights.version_before(max(0, iteration - behind))
+        assert batch.policy_version == version_before(max(0, iteration - behind))
         metrics = run.iteration_metrics()[iteration]
         assert metrics["rollout/staleness"] == pytest.approx(np.mean(lags))
         assert metrics["rollout/staleness_max"] == max(lags)

@@ -182,7 +182,7 @@ def test_a_changed_sweep_is_refused(place: Path):
     assert "is in use by another process" in finish(second, 2)
     sweep.terminate()
     finish(sweep, 128 + signal.SIGTERM)
-    assert "a sweep of other words" in finish(begin(place, *words, "critic.optim.lr=1"), 2)
+    assert "a different sweep" in finish(begin(place, *words, "critic.optim.lr=1"), 2)
     text = (place / "text.yaml").read_text()
     (place / "text.yaml").write_text(text.replace("lr: 0.001", "lr: 0.002"))
     assert "an experiment of the sweep in" in finish(begin(place, *words), 2)

@@ -30,7 +30,7 @@ def test_binomial_interval_is_wilsons(case):
 
 @pytest.mark.parametrize("case", [(0, 0), (3, 2), (-1, 2)])
 def test_impossible_counts_are_refused(case):
-    with pytest.raises(ValueError, match="no success rate"):
+    with pytest.raises(ValueError, match="not a success rate"):
         binomial_ci95(*case)
 
 

@@ -48,7 +48,7 @@ def explain_cluster(
     if not found and not pods and not cluster.get("status") and _age(cluster) > NOTICE_SECONDS:
         found.append(
             Finding(
-                "KubeRay has not taken notice of it: does the operator run, and does it watch this "
+                "KubeRay has not noticed it: is the operator running, and does it watch this "
                 "namespace?"
             )
         )
@@ -213,14 +213,14 @@ def _container(pod: str, status: Object) -> Iterator[Finding]:
         yield _config(name, reason, message)
     elif ended and ended.get("reason") == "OOMKilled":
         yield Finding(
-            f"{name} was ended for want of memory (OOMKilled, {status['restartCount']} restarts): "
+            f"{name} was killed for lack of memory (OOMKilled, {status['restartCount']} restarts): "
             "raise its memory limit in the RayCluster template; /dev/shm counts towards it",
             final=True,
         )
     elif reason == "CrashLoopBackOff":
         code = ended.get("exitCode") if ended else "?"
         yield Finding(
-            f"{name} ends again and again (exit code {code}, {status['restartCount']} restarts): "
+            f"{name} keeps failing (exit code {code}, {status['restartCount']} restarts): "
             "its log says why",
             final=True,
         )

@@ -231,7 +231,7 @@ def await_gone(kube: Kube, name: str, seconds: float, *, or_made: bool = False) 
     what += [f"pods {', '.join(pods)}"] if pods else []
     raise ClusterError(
         f"RayCluster {name} is still there after {seconds:.0f} s, held by "
-        f"{' and '.join(what) or 'nothing that is visible'}: look at the pods' nodes "
+        f"{' and '.join(what) or 'no visible object'}: look at the pods' nodes "
         "(`kubectl describe pod`) and at the KubeRay operator's log"
     )
 
@@ -288,5 +288,5 @@ def _not_ready(cluster: Object, found: list[Finding], deadline: float, late: boo
         first = f"RayCluster {name} is not ready after {deadline:.0f} s ({ready})"
     else:
         first = f"RayCluster {name} cannot become ready ({ready})"
-    texts = [finding.text for finding in found] or ["nothing is reported against it: wait longer?"]
+    texts = [finding.text for finding in found] or ["no problem is reported: wait longer"]
     return "\n".join([first, *(f"- {text}" for text in texts)])

@@ -21,7 +21,7 @@ def explain(status: int, data: bytes, method: str, path: str) -> ApiError:
     where = f"{method} {path}"
     if status == 401:
         text = (
-            f"the API server does not accept the credentials ({message}): log in anew, or check "
+            f"the API server does not accept the credentials ({message}): log in again, or check "
             "that the pod's service account exists"
         )
     elif status == 403:

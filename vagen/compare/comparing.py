@@ -89,7 +89,7 @@ def _notes(
                 "for it is how this one policy does on other levels."
             )
         elif result.success is not None and result.success.ci95 is None:
-            yield f"Every {over} and level of {result.label} ended alike: no interval can be told."
+            yield f"Every {over} and level of {result.label} had one result: there is no interval."
         if (against := result.against) is None:
             continue
         if against.pairs < result.seeds:
@@ -100,6 +100,6 @@ def _notes(
             )
         elif against.pairs > 1 and against.gain.ci95 is None:
             yield (
-                f"{result.label} is as far from the baseline on every {over} and level: no "
-                "interval can be told."
+                f"{result.label} differs equally from the baseline on every {over} and level: "
+                "there is no interval."
             )

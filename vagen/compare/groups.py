@@ -78,7 +78,7 @@ def _in_order(label: str, runs: Sequence[RunSummary], over: str) -> Group:
             keys = " or ".join(f"--by {key}" for key in keys_of_methods(twice, over))
             raise ComparisonError(
                 f"two runs of {label} have {over} = {seed}: {twice[0].source} and {run.source}; "
-                f"leave one out{keys and ', or tell them apart with '}{keys}"
+                f"leave one out{keys and ', or distinguish them with '}{keys}"
             )
         by_seed[seed] = run
     seeds = tuple(sorted(by_seed, key=lambda seed: (len(seed), seed)))

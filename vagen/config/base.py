@@ -26,7 +26,7 @@ class Section(BaseModel):
 
 
 DIGEST_EXEMPT = object()
-"""Mark of an option (`Annotated[type, LATER]`) that came when runs had been made without it: at its
+"""Mark of an option (`Annotated[type, DIGEST_EXEMPT]`) that came when runs had been made without it: at its
 default it is not in the digest, so that these runs can be resumed."""
 
 

@@ -36,7 +36,7 @@ def unpacked(result: Any, where: str, parts: tuple[str, ...]) -> tuple[Any, ...]
     Raises:
         AnswerError: It is something else.
     """
-    wanted = f"it is to return ({', '.join(parts)})"
+    wanted = f"it must return ({', '.join(parts)})"
     if not isinstance(result, tuple) or len(result) != len(parts):
         raise AnswerError(f"{where} returns {kind(result)}; {wanted}")
     info = result[parts.index("info")]
@@ -53,7 +53,7 @@ def flag(value: Any, what: str) -> bool:
     """
     value = _item(value)
     if not isinstance(value, bool):
-        raise AnswerError(f"{what} is {kind(value)}; it is to be True or False")
+        raise AnswerError(f"{what} is {kind(value)}; it must be True or False")
     return value
 
 
@@ -71,7 +71,7 @@ def number(value: Any, what: str) -> float:
                 return float(found)
         except (TypeError, ValueError):
             pass
-    raise AnswerError(f"{what} is {kind(value)}; it is to be one finite number")
+    raise AnswerError(f"{what} is {kind(value)}; it must be one finite number")
 
 
 def plain(value: Any, what: str) -> Any:
@@ -159,16 +159,16 @@ def _item(value: Any) -> Any:
 def _with_keys(found: Any, what: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
     if not isinstance(found, Mapping) or not set(keys) <= found.keys():
         holds = f"holds {', '.join(map(str, found))}" if isinstance(found, Mapping) else None
-        raise AnswerError(f"{what} {holds or f'is {kind(found)}'}; it is to hold {', '.join(keys)}")
+        raise AnswerError(f"{what} {holds or f'is {kind(found)}'}; it must hold {', '.join(keys)}")
     return found
 
 
 def _check_observation(observation: Any, where: str) -> None:
     if not isinstance(observation, Mapping) or not {"text", "images"} <= observation.keys():
-        raise AnswerError(f"{where} shows {kind(observation)}; it is to be a dict of text, images")
+        raise AnswerError(f"{where} shows {kind(observation)}; it must be a dict of text, images")
     text, images = observation["text"], observation["images"]
     if not isinstance(text, str):
-        raise AnswerError(f"{where} shows the text {kind(text)}; it is to be a str")
+        raise AnswerError(f"{where} shows the text {kind(text)}; it must be a str")
     for image in images:
         if getattr(image, "dtype", None) != np.uint8 or image.shape[2:] != (3,) or not image.size:
             raise AnswerError(
@@ -177,5 +177,5 @@ def _check_observation(observation: Any, where: str) -> None:
     if (count := text.count(IMAGE_PLACEHOLDER)) != len(images):
         raise AnswerError(
             f"{where} shows a text that holds {IMAGE_PLACEHOLDER} {count} times for {len(images)} "
-            "images; it is to hold it once for each"
+            "images; it must hold it once for each"
         )

@@ -165,14 +165,14 @@ def _has_one_prompt(subject: _Subject) -> None:
     prompt = env.system_prompt()
     demand(
         isinstance(prompt, str) and bool(prompt.strip()),
-        f"system_prompt() gives {prompt!r}, no text",
+        f"system_prompt() gives {prompt!r}, not a text",
     )
     demand(IMAGE_PLACEHOLDER not in prompt, "system_prompt() holds an image placeholder")
     for seed in range(2):
         reset(env, seed)
         demand(
             env.system_prompt() == prompt,
-            "system_prompt() depends on the level; say what belongs to a level in observations",
+            "system_prompt() depends on the level; put level-specific facts into observations",
         )
     if not isinstance(env, TurnEnv):
         return
@@ -180,7 +180,7 @@ def _has_one_prompt(subject: _Subject) -> None:
     parsed = env._parser.parse(example)
     demand(
         parsed.format_correct and bool(parsed.actions),
-        f"the example of the system prompt cannot be read: {example!r}; example_actions are to be "
+        f"the example of the system prompt cannot be read: {example!r}; example_actions must be "
         "actions as the environment reads them",
     )
     demand(
@@ -259,7 +259,7 @@ def _resets_in_threads(subject: _Subject) -> bool | None:
         threaded = list(pool.map(level, range(subject.threaded)))
     demand(
         same(threaded, [level(seed) for seed in range(subject.threaded)]),
-        "resets in threads differ from resets one by one: keep no globals, or set needs_process",
+        "resets in threads differ from resets in order: keep no globals, or set needs_process",
     )
 
 
@@ -301,13 +301,13 @@ def _keeps_the_limit(subject: _Subject) -> None:
             demand(
                 end == (True, False),
                 f"an episode that ends on the last allowed action (max_steps {count}) is "
-                f"{_ending(end)}; it is to be terminated",
+                f"{_ending(end)}; it must be terminated",
             )
         if count > 1:
             end = _end_within(subject, seed, free.responses[:1])
             demand(
                 end == (False, True),
-                f"after max_steps 1 an episode is {_ending(end)}; it is to be truncated",
+                f"after max_steps 1 an episode is {_ending(end)}; it must be truncated",
             )
             return
 
@@ -371,7 +371,7 @@ def _measures_progress(subject: _Subject) -> None:
             distance = env.distance(state)
             demand(
                 distance is None or (math.isfinite(distance) and distance >= 0),
-                f"distance() gives {distance}; it is to be a number from 0, or None",
+                f"distance() gives {distance}; it must be a number from 0, or None",
             )
             potential = env.potential(state, start)
             demand(0 <= potential <= 1, f"potential() gives {potential}; it lies in [0, 1]")
@@ -395,7 +395,7 @@ def _shows_something(subject: _Subject) -> bool | None:
     dummy = os.environ.get("SDL_VIDEODRIVER") == "dummy"
     demand(
         contrast >= CONTRAST,
-        f"every picture is of one colour, {frame[0, 0].tolist()}: nothing can be seen in it"
+        f"every picture is of one colour, {frame[0, 0].tolist()}: it shows nothing"
         + dummy * "; SDL_VIDEODRIVER is dummy, with which some environments draw black: unset it",
     )
     demand(
@@ -410,13 +410,13 @@ CHECKS: tuple[tuple[str, Callable[[_Subject], bool | None]], ...] = (
     ("a seed gives a level, and no level is in two splits", _draws_levels_by_seed),
     ("observations and infos are as described, and the same seed repeats them", _repeats_itself),
     ("pictures show something", _shows_something),
-    ("malformed responses are answered and not rewarded", _reads_strictly),
+    ("malformed responses get a result and no reward", _reads_strictly),
     ("max_steps truncates, and an end on the last step terminates", _keeps_the_limit),
     ("there is no step before a reset or after the end", _plays_between_reset_and_end),
-    ("what is shown tells nothing of the rewards", _hides_rewards),
+    ("observations do not reveal rewards", _hides_rewards),
     ("the expert's responses are read, true, and solve levels", _has_a_true_expert),
     ("progress is 0 at the start, 1 at success", _measures_progress),
-    ("resets in threads are as resets one by one", _resets_in_threads),
+    ("resets in threads equal resets in order", _resets_in_threads),
 )
 """All checks in order; a check that does not apply returns False."""
 
@@ -430,7 +430,7 @@ def _named(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # any failure of an environment
         raise ContractError(
-            f"{what} raises {_brief(error)}; whatever a model writes is to be answered by a step"
+            f"{what} raises {_brief(error)}; step must return a result for any text"
         ) from error
 
 

@@ -76,7 +76,7 @@ def play(env: AgentEnv, seed: int | None, responses: Sequence[str] | None = None
         states.append(json.dumps(info["state"]))
     demand(
         [json.dumps(state) for state in episode.states] == states,
-        "a later step changes a state that was handed out before: build each state anew",
+        "a later step changes a state that was handed out before: build a new state each time",
     )
     demand(
         responses is not None or any(episode.ends[-1]),
@@ -129,7 +129,7 @@ def step(env: AgentEnv, response: str) -> tuple[Observation, bool, bool, dict[st
     demand(
         info["parsed"]["format_correct"] or info["rewards"]["format"] <= 0,
         f"a format reward of {info['rewards']['format']} is paid for a response whose format is "
-        "wrong; it is to be 0",
+        "wrong; it must be 0",
     )
     return observation, terminated, truncated, info
 
@@ -163,7 +163,7 @@ def _check_keys(found: Any, wanted: set[str], what: str) -> None:
     demand(isinstance(found, dict), f"{what} is {_kind(found)}, not a dict")
     demand(
         set(found) == wanted,
-        f"{what} has the keys {_listed(found)}; they are to be {_listed(wanted)}",
+        f"{what} has the keys {_listed(found)}; they must be {_listed(wanted)}",
     )
 
 

@@ -106,7 +106,7 @@ def evaluate(
     prices = load_prices(options.prices)
     rows = check_rows(options, model_path, folder)
     _check(options, prices, rows)
-    progress.note(f"{folder}: `vagen eval {folder}` goes on with it")
+    progress.note(f"{folder}: `vagen eval {folder}` continues it")
     journal = Journal(folder / JOURNAL, retry_failures=rerun_failed)
     try:
         with write_whole(folder / OPTIONS) as partial:

@@ -162,7 +162,7 @@ def _record(
     try:
         record(evaluated, options, infra)
     except TrackingError as error:
-        progress.note(f"{error}; the evaluation is whole without it")
+        progress.note(f"{error}; the evaluation does not need it")
     files = [*place.rglob(layout.MLFLOW_RUN), *place.rglob(DONE)]
     runs = {path.relative_to(place).as_posix(): path.read_text() for path in files}
     store.write_file(key, json.dumps(runs).encode())
@@ -204,7 +204,7 @@ def _kept(store: Store, name: str, journal: Path) -> Iterator[None]:
             try:
                 send()
             except StoreAway as error:
-                progress.note(f"{error}; answers are copied when it is there again")
+                progress.note(f"{error}; answers are copied once it responds")
 
     thread = threading.Thread(target=keep, daemon=True)
     thread.start()

@@ -301,9 +301,9 @@ def layout_advice(
         if 2 * sum(end in text for text in lost) > len(lost):
             why = f"{end} without {begin}: the server's chat template begins the answer with it"
         elif 2 * reasoned > len(lost):
-            why = f"no {begin}: the server takes what it encloses away as reasoning"
+            why = f"no {begin}: the server removes its content as reasoning"
         else:
-            why = f"no {begin}: the model does not write it, or the server takes it away"
+            why = f"no {begin}: the model does not write it, or the server removes it"
         return (
             f"{len(lost)} of {len(turns)} answers in {config_id} have {why}; rename the tag "
             f"(envs.{config_id}.env_config.tags.think=thinking), or serve the model without a "

@@ -101,7 +101,7 @@ def _made(run: str, experiment: str, infra: str) -> Run:
         raise ConfigError(f"there is no run {run}, and no experiment to make it from")
     where = load_infra(parse_yaml(infra, "infra"))
     if where.store is None or f"{where.store.rstrip('/')}/{run_name(run)}" != run:
-        raise ConfigError(f"infra.store is {where.store!r}, and the run shall be {run}")
+        raise ConfigError(f"infra.store is {where.store!r}, but the run's URI is {run}")
     return Run.create(_experiment(experiment), where, name=run_name(run))
 
 

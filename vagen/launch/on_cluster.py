@@ -125,13 +125,13 @@ def _check_committed(run: str, result: dict[str, Any]) -> None:
     inner = str(result["uri"]).removeprefix(run).strip("/")
     manifest = open_store(root).read_file(f"{name}/{inner}/{MANIFEST}")
     if manifest is None or parse_manifest(manifest, result["uri"]).digest != result["sha256"]:
-        raise JobFailed(f"the stage says that it wrote {result['uri']}, which the store has not")
+        raise JobFailed(f"the stage says that it wrote {result['uri']}, which is not in the store")
 
 
 def _save_ray_logs(run: str, namespace: str) -> None:
     dashboard = ready_dashboard(run, namespace)
     if dashboard is None:
-        say("the Ray cluster is not well: what Ray wrote on its nodes is lost")
+        say("the Ray cluster is not ready: Ray's logs on its nodes are lost")
         return
     patience = replace(PATIENCE, unreachable=30.0)
     job = StageJob(run, RAY_LOGS, {}, seconds=LOGS_SECONDS, patience=patience, say=say)

@@ -193,7 +193,7 @@ class RayJobs:
             ) from error
         # Ray's client raises these for unexpected responses and for none.
         except (OSError, RuntimeError) as error:
-            raise Lost(f"Ray's head does not answer as it should: {error}") from error
+            raise Lost(f"Ray's head gives unexpected responses: {error}") from error
 
 
 @dataclass
@@ -247,7 +247,7 @@ class Follower:
                 await asyncio.wait({copying}, timeout=self._patience.look)
                 details = self._jobs.find(self._job)
                 if details is None:
-                    raise Lost(f"Ray's head was started anew, and job {self._job} was lost")
+                    raise Lost(f"Ray's head was restarted, and job {self._job} was lost")
                 if details.status.is_terminal():
                     self._log.take(self._jobs.read_log(self._job), 0)
                     return details

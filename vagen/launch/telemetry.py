@@ -15,27 +15,29 @@ class Telemetry:
 
     def __init__(self, run: str) -> None:
         self._run = {"run": run}
-        self._seconds = Gauge("vagen_step_seconds", "Duration of the latest.", ("run", "step"))
-        self._speed = Gauge("vagen_tokens_per_second", "Sampled, latest rollout.", ("run",))
+        self._seconds = Gauge("vagen_step_seconds", "Duration of the latest step.", ("run", "step"))
+        self._speed = Gauge(
+            "vagen_tokens_per_second", "Sampled tokens per second, latest rollout.", ("run",)
+        )
         self._engine = {
             name: Gauge(f"vagen_engine_{name}", text, ("run", "call"))
             for name, text in (
-                ("tokens_per_second", "Of the networks, latest step."),
-                ("mfu", "Share of the GPUs' arithmetic, latest step."),
-                ("max_memory_allocated", "Most GiB of tensors on a GPU, latest step."),
-                ("max_memory_reserved", "Most GiB that torch took of a GPU, latest step."),
+                ("tokens_per_second", "Tokens per second of the networks, latest step."),
+                ("mfu", "Model FLOPs utilisation, latest step."),
+                ("max_memory_allocated", "Peak GiB of tensors on a GPU, latest step."),
+                ("max_memory_reserved", "Peak GiB that torch reserved on a GPU, latest step."),
             )
         }
         self._judge = {
             name: Gauge(f"vagen_judge_{name}", text, ("run",))
             for name, text in (
-                ("seconds_per_request", "Of the judge's language models, latest batch."),
-                ("decided_by_cache", "Share of verdicts whose answer was known, latest batch."),
-                ("absent_share", "Share of verdicts that could not be had, latest batch."),
+                ("seconds_per_request", "Latency of the judge's language models, latest batch."),
+                ("decided_by_cache", "Share of verdicts from the cache, latest batch."),
+                ("absent_share", "Share of missing verdicts, latest batch."),
                 ("kappa", "Agreement with the second judge, latest batch."),
             )
         }
-        self._iteration = Gauge("vagen_iteration", "Latest iteration at work.", ("run",))
+        self._iteration = Gauge("vagen_iteration", "Current iteration.", ("run",))
 
     def __call__(self, event: str, fields: dict[str, Any]) -> None:
         """Handles an event of `vagen.progress`."""

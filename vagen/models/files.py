@@ -37,7 +37,7 @@ def check_model(path: str) -> None:
         missing = missing_files(folder)
         if missing:
             raise ModelError(
-                f"{path} is no complete model directory: it lacks {', '.join(missing)}; "
+                f"{path} is not a complete model directory: it lacks {', '.join(missing)}; "
                 "`save_pretrained` of model, tokenizer and image processor writes one"
             )
     elif path.count("/") != 1 or path.startswith(("/", ".", "~")):

@@ -116,8 +116,8 @@ def load_model(
         )
     if not hasattr(model, "model") or not hasattr(model, "lm_head"):
         raise ModelError(
-            f"{path}: {type(model).__name__} has not the parts `model` and `lm_head`; use a "
-            "decoder of the Llama kind, such as Qwen"
+            f"{path}: {type(model).__name__} lacks the parts `model` and `lm_head`; use a "
+            "decoder like Llama or Qwen"
         )
     model.to(device)
     model.eval()

@@ -52,7 +52,7 @@ def adapted_layers(model: Any, target_modules: str | Sequence[str]) -> dict[str,
         if layer.weight is embedding.weight:
             raise ModelError(
                 f"target_modules: the weight of {name} is that of the input embedding "
-                "(tie_word_embeddings), an adapter would part them; leave it out"
+                "(tie_word_embeddings), an adapter would separate them; leave it out"
             )
     return chosen
 

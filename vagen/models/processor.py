@@ -254,7 +254,7 @@ def load_tokenizer(path: str | Path, config: Any = None) -> Any:
     if not tokenizer.encode("text", add_special_tokens=False):  # made without its files
         raise ModelError(
             f"{path}: the tokenizer has no vocabulary; copy tokenizer.json and "
-            "tokenizer_config.json beside the weights"
+            "tokenizer_config.json next to the weights"
         )
     if tokenizer.chat_template is None:
         raise ModelError(f"{path}: the tokenizer has no chat template; use an instruct model")

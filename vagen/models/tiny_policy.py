@@ -32,7 +32,7 @@ def sampled_levels(config: ExperimentConfig) -> list[LevelSet]:
 def build_tiny_policy(
     config: ExperimentConfig,
     levels: Sequence[LevelSet],
-    directory: Path,
+    directory: str | Path,
     environments: EnvironmentsConfig | None = None,
 ) -> None:
     """Builds the tiny model for the texts and frames of this experiment's training levels.
@@ -64,7 +64,7 @@ def build_tiny_policy(
     pixels = PixelStatistics.of(frames())
     build_tiny_model(
         config.actor_rollout_ref.model.path,
-        directory,
+        Path(directory),
         corpus=texts,
         tags=tags,
         seed=derive_seed(config.seed, "tiny"),

@@ -16,9 +16,10 @@ from vagen.envs.base import Observation
 from vagen.envs.config import EnvConfig
 from vagen.envs.images import png_bytes
 from vagen.envs.parsing import tags_in
-from vagen.models import Processor, load_processor, tiny_policy
+from vagen.models import Processor, load_processor
 from vagen.models.files import check_model
 from vagen.models.tiny import TINY_MODELS
+from vagen.models.tiny_policy import build_tiny_policy, sampled_levels
 from vagen.plan.counting import counting_processor, must_estimate
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatRenderer
@@ -121,9 +122,7 @@ def model_directory(
 
         logging.disable_progress_bar()
         with tempfile.TemporaryDirectory() as folder:
-            tiny_policy.build_tiny_policy(
-                experiment, tiny_policy.sampled_levels(experiment), Path(folder), environments
-            )
+            build_tiny_policy(experiment, sampled_levels(experiment), Path(folder), environments)
             yield folder
         return
     check_model(path)

@@ -121,7 +121,8 @@ class ChatRenderer:
         _, ended, rest = whole.partition(f"{ANSWER}{self._eos}")
         if not ended:
             raise RenderError(
-                f"the chat template renders earlier turns anew after later ones{self._reasoning()}"
+                "the chat template renders earlier turns differently after later ones"
+                f"{self._reasoning()}"
             )
         return Rendered(self._tokenize(rest, frames), frames)
 

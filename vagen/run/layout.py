@@ -14,16 +14,18 @@ attempt.json                         the current writer (`vagen.storage.writer`)
 tracking_pending.jsonl               records not yet sent to MLflow (`vagen.tracking.spool`)
 tensorboard/, wandb/                 files of `infra.trackers` (`vagen.tracking.extra`)
 
-Imports nothing, so that every step of a pipeline can load it.
+Imports next to nothing, so that every step of a pipeline can load it.
 """
 
 from pathlib import Path
+
+from vagen.versions import WARM_START as WARM_START
 
 EXPERIMENT = Path("config/experiment.yaml")
 INFRA = Path("config/infra.yaml")
 EXTENSIONS = Path("config/extensions.jsonl")
 
-LEVELS, WARM_START, REGISTRATION = "levels", "warm_start", "registration"
+LEVELS, REGISTRATION = "levels", "registration"
 ITERATIONS, CHECKPOINTS, EVALUATIONS = "iterations", "checkpoints", "evaluations"
 RERUNS = "reruns"
 PROFILES = "profiles"

@@ -24,9 +24,9 @@ _SWEEP_SECONDS = 5.0
 _RETRY_SECONDS = 1
 
 _refusals: dict[int | str, dict[str, Any]] = {
-    400: {"model": m.Problem, "description": "The body is no JSON."},
+    400: {"model": m.Problem, "description": "The body is not JSON."},
     401: {"model": m.Problem, "description": "No valid token."},
-    408: {"model": m.Problem, "description": "It did not arrive whole in time."},
+    408: {"model": m.Problem, "description": "It did not arrive completely in time."},
     413: {"model": m.Problem, "description": "Too large, or too many sessions in one request."},
     422: {"model": m.Problem, "description": "The request is not as described."},
     503: {"model": m.Problem, "description": "Busy or draining: try again after `Retry-After`."},

@@ -67,7 +67,7 @@ def _check_calibration(run: Run) -> None:
     found = shortcomings(run.experiment)
     if found and run.experiment.judge.calibration.on_failure == "refuse":
         raise ConfigError(
-            f"the judge is not good enough to start: {'; '.join(found)}. Calibrate it anew with "
+            f"the judge is not good enough to start: {'; '.join(found)}. Calibrate it again with "
             "`vagen judge calibrate`, or set judge.calibration.on_failure=warn"
         )
     for text in found:

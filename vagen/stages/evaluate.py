@@ -32,9 +32,10 @@ from vagen.stages.build import load_levels
 from vagen.stages.format_probe import answers_probed, probe_format
 from vagen.stages.rollout import check_images, episode_metrics
 from vagen.stages.tracking import log_evaluation
-from vagen.stages.weights import engine_at, version_after
+from vagen.stages.weights import engine_at
 from vagen.storage import commit_directory
 from vagen.tracking import attempts_ci95, pass_at_k, success_ci95
+from vagen.versions import version_after
 
 _EXAMPLE_CHARACTERS = 400
 

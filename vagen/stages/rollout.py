@@ -30,8 +30,9 @@ from vagen.run import layout
 from vagen.run.reading import result
 from vagen.run.run import NextRollout, Run
 from vagen.stages.curriculum import BucketCounts, Curriculum, curriculum_of
-from vagen.stages.weights import engine_at, updates_before, version_played
+from vagen.stages.weights import engine_at, version_played
 from vagen.storage import commit_directory
+from vagen.versions import updates_before
 
 OnFinish = Callable[[Trajectory], None]
 
@@ -301,7 +302,7 @@ def check_images(batch: TrajectoryBatch, processor: Processor, folder: Path) -> 
                 replace(batch, trajectories=[trajectory], images=shown).save(saved, replace=True)
                 raise BatchError(
                     f"trajectory {trajectory.trajectory_id} has image blocks of {found} tokens, "
-                    f"its frames take {expected}; it is saved in {saved}"
+                    f"its frames need {expected}; it is saved in {saved}"
                 )
 
 

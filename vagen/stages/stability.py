@@ -11,8 +11,9 @@ from vagen.engines.base import Engine
 from vagen.learning.guard import Guard, GuardState, MetricValues
 from vagen.run import layout
 from vagen.run.run import Run
-from vagen.stages.weights import engine_at, version_after, version_before
+from vagen.stages.weights import engine_at
 from vagen.storage import read_manifest
+from vagen.versions import version_after, version_before
 
 
 class Watch:

@@ -97,7 +97,7 @@ def _is_ours(run: Run, run_id: str) -> bool:
     another = folder / layout.MLFLOW_RUN
     if folder == run.path or not another.is_file() or another.read_text().strip() != run_id:
         return True
-    progress.note(f"this is a copy of {folder}: MLflow gets a run of its own for it")
+    progress.note(f"this is a copy of {folder}: it gets a separate MLflow run")
     return False
 
 

@@ -14,14 +14,9 @@ from vagen.run.run import Run
 from vagen.stages.checkpoints import begin_checkpoint
 from vagen.stages.stability import Watch
 from vagen.stages.tracking import log_iteration
-from vagen.stages.weights import (
-    engine_at,
-    prune_checkpoints,
-    prune_iterations,
-    version_after,
-    version_learning,
-)
+from vagen.stages.weights import engine_at, prune_checkpoints, prune_iterations, version_learning
 from vagen.storage import commit_directory, read_manifest
+from vagen.versions import version_after
 
 
 def update(

@@ -2,19 +2,15 @@
 
 from vagen import progress
 from vagen.engines.base import Engine
+from vagen.engines.learn import learn
 from vagen.engines.make import device_of, gpus_of, make_engine
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
 from vagen.run.pruning import prunable, prune_batches, remove_folder
 from vagen.run.run import Run
 from vagen.run.spent import ENGINE_STARTED
-from vagen.stages.learn import learn
 from vagen.storage import MANIFEST, StorageError, read_manifest, remove_all_stale
-
-
-def version_before(iteration: int) -> str:
-    """Version of the policy at the start of an iteration."""
-    return layout.WARM_START if iteration == 0 else version_after(iteration - 1)
+from vagen.versions import iteration_of, version_after, version_before
 
 
 def version_played(run: Run, iteration: int) -> str:
@@ -27,21 +23,6 @@ def version_learning(run: Run, batch: TrajectoryBatch) -> str:
     """Version of the policy that learns from a batch: the one that played it, or its successor."""
     behind = run.experiment.rollout_manager.one_step_off
     return version_before(batch.iteration) if behind else batch.policy_version
-
-
-def version_after(iteration: int) -> str:
-    """Version of the policy after an iteration's update."""
-    return f"iteration-{iteration:04d}"
-
-
-def iteration_of(version: str) -> int:
-    """The iteration whose update produced a version; inverse of `version_after`."""
-    return int(version.rpartition("-")[2])
-
-
-def updates_before(version: str) -> int:
-    """Number of updates before a version."""
-    return 0 if version == layout.WARM_START else iteration_of(version) + 1
 
 
 def saved_iterations(run: Run) -> list[int]:
@@ -90,7 +71,7 @@ def _repeat(run: Run, engine: Engine, iteration: int) -> None:
         kind="advantage",
         config_digest=run.config_digest,
     )
-    learn(run, engine, batch, iteration)
+    learn(run.experiment, engine, batch.trajectories, batch.images, iteration)
     engine.version = version_after(iteration)
 
 

@@ -310,8 +310,8 @@ class S3Store:
             self._transfer.download(files)
         except SizeMismatch as error:
             raise CorruptArtifact(
-                f"s3://{self.bucket}/{error} is corrupt: it has not the {files[str(error)][1]} "
-                "bytes that the manifest says; delete the directory and make it again"
+                f"s3://{self.bucket}/{error} is corrupt: its size is not the manifest's "
+                f"{files[str(error)][1]} bytes; delete the directory and make it again"
             ) from error
         except ClientError as error:
             if code_of(error) not in _MISSING:

@@ -68,7 +68,7 @@ def hold(
             client.delete_object(Bucket=bucket, Key=name)
         if time.monotonic() > deadline:
             raise StorageError(
-                f"s3://{bucket}/{folder} is held by other writers since {_PATIENCE:.0f} s: see "
+                f"s3://{bucket}/{folder} has been held by other writers for {_PATIENCE:.0f} s: see "
                 "that one process at a time writes there"
             )
         time.sleep(pause * (0.5 + random.random()))

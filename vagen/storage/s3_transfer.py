@@ -148,7 +148,7 @@ class Transfer:
                 if self._size(name) == entry.size:
                     return
         raise StorageError(
-            f"s3://{self._bucket}/{name} could not be written: its upload was ended by others "
+            f"s3://{self._bucket}/{name} could not be written: other processes ended its upload "
             f"{_UPLOADS} times; see that one process writes it, and that no rule of the bucket "
             "aborts uploads early"
         )

@@ -51,7 +51,7 @@ def open_folder(folder: Path, config: SweepConfig, digest: str) -> None:
     begun = json.loads(path.read_text())
     if begun["sweep"] != wanted["sweep"]:
         raise ConfigError(
-            f"{folder} holds a sweep of other words: give those that it was begun with, or choose "
+            f"{folder} has a different sweep: use the file it was started with, or choose "
             "another --name"
         )
     if begun["experiments"] != digest:

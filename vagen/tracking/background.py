@@ -56,7 +56,9 @@ class BackgroundTracker:
             try:
                 found = self._pipe.recv()
             except (EOFError, OSError):
-                found = TrackingError("the process that opens MLflow died; had it memory?")
+                found = TrackingError(
+                    "the process that opens MLflow died, perhaps for lack of memory"
+                )
             self._found = found
         if isinstance(found, Exception):
             raise found

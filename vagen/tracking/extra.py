@@ -82,7 +82,9 @@ class ExtraTracker:
             send(self._sink)
         except Exception as error:  # must not end the training
             what = f"{type(error).__name__}: {error}"
-            _LOG.warning("%s is told no more by this process: %s", type(self._sink).__name__, what)
+            _LOG.warning(
+                "%s gets no more records from this process: %s", type(self._sink).__name__, what
+            )
             self._sink = None
             return False
         return True

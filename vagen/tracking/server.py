@@ -204,5 +204,5 @@ def _probe_server(uri: str, dialect: str, option: str) -> None:
     except (OSError, ValueError) as error:
         raise TrackingError(
             f"MLflow at {redact(uri)} cannot be reached: {error}; start the server, "
-            f"correct `{option}`, or give no address: that is a database beside the runs"
+            f"correct `{option}`, or give no address, to use a database next to the runs"
         ) from error

@@ -46,7 +46,7 @@ def binomial_ci95(successes: int, count: int) -> Interval:
     Source: E. B. Wilson, JASA 22 (1927), 209–212.
     """
     if count < 1 or not 0 <= successes <= count:
-        raise ValueError(f"{successes} successes of {count} trials are no success rate")
+        raise ValueError(f"{successes} successes of {count} trials are not a success rate")
     rate, z2 = successes / count, _Z95**2
     center = (rate + z2 / (2 * count)) / (1 + z2 / count)
     half = _Z95 / (1 + z2 / count) * math.sqrt(rate * (1 - rate) / count + z2 / (4 * count**2))

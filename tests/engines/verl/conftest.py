@@ -14,7 +14,6 @@ from verl_stories import OVERRIDES, Story, go_on, rows_of, started, tell
 from vl_families import write_qwen25vl
 
 from vagen.engines.verl.env_vars import configure, is_installed
-from vagen.stages.build import load_levels
 
 INSTALLED = is_installed()
 if INSTALLED:
@@ -104,6 +103,7 @@ def one_rank(
 ) -> Story:
     """One rank; then it goes back to its checkpoint, plays, and takes up that of two ranks."""
     from vagen.rollout.episodes import training_specs
+    from vagen.stages.build import load_levels
 
     folder = tmp_path_factory.mktemp("one_rank") / "checkpoint"
     run = warm_runs["tiny:vl"]

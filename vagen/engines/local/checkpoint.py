@@ -59,7 +59,7 @@ def load_learner(
         trained, found = _trained(module), load_file(path)
         if trained.keys() != found.keys():
             odd = min(trained.keys() ^ found.keys())
-            raise ValueError(f"{path} is of other adapters: {odd} is not in both")
+            raise ValueError(f"{path} has other adapters: {odd} is not in both")
         with torch.no_grad():
             for key, value in found.items():
                 trained[key].copy_(value)

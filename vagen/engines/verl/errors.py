@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 ANSWER_SECONDS = 10.0
 """Timeout of a liveness check; a process that waits for a dead rank never answers."""
-ADVICE = "the engine cannot be used any more; start again: the run goes on from its last checkpoint"
+ADVICE = "the engine cannot be used; start again: the run goes on from its last checkpoint"
 
 
 class EngineLost(RuntimeError):

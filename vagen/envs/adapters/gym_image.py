@@ -238,7 +238,7 @@ class _Info:
     def part(self, key: str) -> "_Info":
         found, what = self._found.get(key, {}), f"{self._what}[{key!r}]"
         if not isinstance(found, Mapping):
-            raise AnswerError(f"{what} is {kind(found)}; it is to be a dict, or left out")
+            raise AnswerError(f"{what} is {kind(found)}; it must be a dict, or left out")
         return _Info(found, what)
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ class _Info:
         if isinstance(found, str):
             return (found,)
         if not isinstance(found, list | tuple | np.ndarray):
-            raise AnswerError(f"{self._what}[{key!r}] is {kind(found)}; it is to be a list")
+            raise AnswerError(f"{self._what}[{key!r}] is {kind(found)}; it must be a list")
         return tuple(map(str, found))
 
 
@@ -296,7 +296,7 @@ def _observation(shown: Any, where: str) -> Observation:
         shown = {"obs_str": shown}
     if not isinstance(shown, Mapping) or not isinstance(shown.get("obs_str"), str):
         raise AnswerError(
-            f"{where} shows {kind(shown)}; it is to be a text, or a dict of obs_str, a text, and "
+            f"{where} shows {kind(shown)}; it must be a text, or a dict of obs_str, a text, and "
             "multi_modal_input"
         )
     text = str(shown["obs_str"])
@@ -304,7 +304,7 @@ def _observation(shown: Any, where: str) -> Observation:
     pictures = {} if pictures is None else pictures
     if not isinstance(pictures, Mapping):
         raise AnswerError(
-            f"{where}'s multi_modal_input is {kind(pictures)}; it is to be a dict of placeholder "
+            f"{where}'s multi_modal_input is {kind(pictures)}; it must be a dict of placeholder "
             "and list of pictures"
         )
     left = {key: _listed(found) for key, found in pictures.items()}
@@ -314,7 +314,7 @@ def _observation(shown: Any, where: str) -> Observation:
         if (count := text.count(key)) != len(found):
             raise AnswerError(
                 f"{where}'s obs_str holds {key} {count} times for {len(found)} pictures in "
-                "multi_modal_input; it is to hold it once for each"
+                "multi_modal_input; it must hold it once for each"
             )
     shape = re.compile("|".join(re.escape(key) for key in sorted(left, key=len, reverse=True)))
     images = tuple(

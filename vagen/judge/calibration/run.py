@@ -203,7 +203,7 @@ def shortcomings(experiment: ExperimentConfig) -> list[str]:
     for env_id, spec in experiment.envs.items():
         entries = [e for e in content["environments"].values() if e["env_name"] == spec.env_name]
         if not entries:
-            found.append(f"{gate.path} does not speak of {spec.env_name} (`envs.{env_id}`)")
+            found.append(f"{gate.path} does not cover {spec.env_name} (`envs.{env_id}`)")
         for entry in entries:
             for measure_name, least in (
                 ("precision", gate.min_precision),

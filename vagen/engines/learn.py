@@ -5,23 +5,27 @@ from collections.abc import Sequence
 import numpy as np
 
 from vagen import progress
+from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Engine, Images
 from vagen.learning.turn_credit import update_credit
 from vagen.metrics import UPDATE_KL
-from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.runner import derive_seed
-from vagen.rollout.types import TokenRow
-from vagen.run.run import Run
+from vagen.rollout.types import TokenRow, Trajectory
 
 KL_ROWS = 32
 """Number of rows on which to measure the change of log-probabilities by an update."""
 
 
-def learn(run: Run, engine: Engine, batch: TrajectoryBatch, iteration: int) -> dict[str, float]:
-    """Updates the engine's weights; returns metrics."""
-    kept = [trajectory for trajectory in batch.trajectories if trajectory.kept is not False]
+def learn(
+    config: ExperimentConfig,
+    engine: Engine,
+    trajectories: Sequence[Trajectory],
+    images: Images,
+    iteration: int,
+) -> dict[str, float]:
+    """Updates the engine's weights from trajectories with all columns; returns metrics."""
+    kept = [trajectory for trajectory in trajectories if trajectory.kept is not False]
     rows = [row for trajectory in kept for row in trajectory.rows if row.loss_mask.any()]
-    config = run.experiment
     learns = iteration >= config.trainer.critic_warmup
     engine.version = None
     passes = config.actor_rollout_ref.actor.ppo_epochs * learns
@@ -30,15 +34,15 @@ def learn(run: Run, engine: Engine, batch: TrajectoryBatch, iteration: int) -> d
     with progress.bar("rows", len(rows) * passes) as advance:
         metrics = engine.update(
             rows,
-            batch.images,
+            images,
             seed=derive_seed(config.seed, "update", iteration),
             actor=learns,
             on_progress=advance,
         )
-    update_credit(config, engine.credit, batch.trajectories)
+    update_credit(config, engine.credit, trajectories)
     metrics["update/skipped"] = float(not rows)
     if learns and rows:
-        metrics[UPDATE_KL] = _update_kl(engine, rows[:KL_ROWS], batch.images)
+        metrics[UPDATE_KL] = _update_kl(engine, rows[:KL_ROWS], images)
     return metrics
 
 
