@@ -1,4 +1,4 @@
-"""Makes the engine of an infra, and says on what device it computes."""
+"""Creates the engine of an infra, and selects its device."""
 
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.engines.base import Engine

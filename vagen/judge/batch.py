@@ -22,10 +22,10 @@ from vagen.rollout.types import SectionScores, Trajectory, Turn, Verdict
 
 
 class Journal(Protocol):
-    """Keeps the answers of a step that may be interrupted."""
+    """Stores the answers of a step that may be interrupted."""
 
     def attach(self, cache: AnswerCache) -> None:
-        """Adds kept answers to the cache, and keeps new ones."""
+        """Adds stored answers to the cache, and records new ones."""
         ...
 
     def save_if_due(self) -> None:

@@ -120,4 +120,4 @@ PUBLISHED = {
         added_tags=("<think>", "</think>", "<tool_response>", "</tool_response>", *CALLS),
     ),
 }
-"""By hub id."""
+"""Published models by hub id."""

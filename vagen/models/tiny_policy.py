@@ -17,7 +17,7 @@ from vagen.rollout.runner import derive_seed
 from vagen.service import EnvironmentRaised, environments_of
 
 SAMPLE_EPISODES = 200
-"""Number of expert episodes that the tokenizer and the image statistics are made from."""
+"""Number of expert episodes for the tokenizer and the image statistics."""
 
 
 def sampled_levels(config: ExperimentConfig) -> list[LevelSet]:
@@ -39,9 +39,9 @@ def build_tiny_policy(
 
     Args:
         config: The experiment; its model is a tiny one.
-        levels: With a `train` split; the first `SAMPLE_EPISODES` of each are read.
+        levels: Level sets with a `train` split; uses the first `SAMPLE_EPISODES` of each.
         directory: Receives the model.
-        environments: Where environments run; None is the default.
+        environments: Where environments run; None for the default.
     """
     texts: list[str] = []
     tags: set[str] = set()
@@ -88,7 +88,7 @@ def _expert_samples(
             yield response, []
             try:
                 observation, _, terminated, truncated, _ = env.step(response)
-            except EnvironmentRaised:  # the episode ends here; where it is played, that is counted
+            except EnvironmentRaised:  # counted where the episode is played
                 break
             over = terminated or truncated
             if summaries:

@@ -134,7 +134,7 @@ def play_levels(
 
 
 def _show_example(name: str, trajectory: Trajectory, images: Mapping[str, bytes]) -> None:
-    """Shows how the first level was played: its first frame and the answer to it."""
+    """Shows the first frame of the first level, and the response to it."""
     outcome = "solved" if trajectory.success else "not solved"
     if not trajectory.turns:
         return

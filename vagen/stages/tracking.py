@@ -25,7 +25,7 @@ def tracker_of(run: Run) -> BackgroundTracker:
     that is committed.
 
     Raises:
-        TrackingError: MLflow is known at once to be unreachable.
+        TrackingError: MLflow is already known to be unreachable.
     """
     if run.tracker is None or run.tracker.lost:
         file = run.path / layout.MLFLOW_RUN

@@ -21,7 +21,7 @@ class Hand(Claim):
     ace: Ace
 
     def agreement(self, true: Claim) -> float:
-        """By the sum and, with less weight, the ace."""
+        """Agreement of the sum and, with less weight, of the ace."""
         assert isinstance(true, Hand)
         right = SUM * (self.sum == true.sum) + ACE * (self.ace == true.ace)
         return right / self.weight

@@ -63,7 +63,7 @@ class Lies(Claim):
     place: Place
 
     def agreement(self, true: Claim) -> float:
-        """By object and place."""
+        """Whether object and place are the same."""
         assert isinstance(true, Lies)
         return float((self.thing, self.place) == (true.thing, true.place))
 

@@ -110,7 +110,7 @@ class Unseen(Named):
     phrase = f"{{name}} is {NOT_IN_VIEW}"
 
     def agreement(self, true: Claim) -> float:
-        """By the object."""
+        """Whether the object is the same."""
         assert isinstance(true, Unseen)
         return float(self.names(true))
 

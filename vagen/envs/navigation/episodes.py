@@ -28,7 +28,7 @@ class Place(Section):
 
 
 class StartPose(Section):
-    """Where an episode starts."""
+    """Start of an episode."""
 
     position: Place
     """The agent's centre, as in the simulator."""

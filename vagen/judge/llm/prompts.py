@@ -39,8 +39,8 @@ def _close(schema: dict[str, Any]) -> None:
 
 
 class _Answer(BaseModel):
-    """What may be answered. Servers that hold answers to the schema want every property required
-    and no other; of what the others send, further properties are dropped.
+    """Base class of answers. Servers that enforce schemas want every property required and no
+    others allowed; further properties from other servers are dropped.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", json_schema_extra=_close)
