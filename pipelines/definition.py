@@ -94,9 +94,8 @@ def evaluation_pipeline(infra: InfraConfig, *, image: str | None = None) -> Base
     """Builds the pipeline that evaluates the newest policy of a run, once or by schedule.
 
     Returns:
-        A pipeline with the parameters `run`, `split`, `count` (levels; 0 for all). The evaluation
-        is
-            named after the pipeline run, so that a retried step continues it.
+        A pipeline with the parameters `run`, `split`, `count` (levels; 0 for all). The
+        pipeline run names the evaluation, so that a retried step continues it.
     """
 
     @dsl.pipeline(name=EVALUATE, description="Measures the newest policy of a run.")

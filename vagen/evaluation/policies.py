@@ -73,7 +73,7 @@ class HostedPolicy:
 
         Raises:
             EndpointFailure: The endpoint has no answer.
-            BudgetSpent: The budget is spent.
+            BudgetExceeded: The budget is spent.
         """
         body = self._make_body(self.transcript.messages(prompt_ids, images), sampling)
         episode, _, _ = request_id.rpartition("/")

@@ -138,7 +138,7 @@ class Budget:
             Argument for `settle`.
 
         Raises:
-            BudgetSpent: The budget is too small.
+            BudgetExceeded: The budget is too small.
         """
         while True:
             tokens = most()

@@ -96,9 +96,8 @@ class Transcript:
         """Converts a prompt that ends with the header of the answer to messages.
 
         Returns:
-            `role` and `content`: text, or parts of type `text` and `image`, whose `image` is the
-            next
-                of `images`.
+            `role` and `content`: text, or parts of type `text` and `image`, whose `image` is
+            the next of `images`.
         """
         frames, found = iter(images), list[dict[str, Any]]()
         parts: list[dict[str, Any]] = []

@@ -25,8 +25,7 @@ def adapted_layers(model: Any, target_modules: str | Sequence[str]) -> dict[str,
     Args:
         model: A `transformers` model, or its backbone.
         target_modules: Full names of layers or their last parts (`q_proj` matches in every block),
-            or
-            `all-linear`: all but the output layer.
+            or `all-linear`: all but the output layer.
 
     Raises:
         ModelError: A name matches no linear layer, or one whose weight is tied to the embedding.

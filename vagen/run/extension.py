@@ -1,7 +1,7 @@
 """Extends a training, even while it runs.
 
-The original experiment stays in `config/experiment.yaml`, and its digest the run's. Each extension
-is a line of `config/extensions.jsonl`, which a running process reads before every iteration.
+The original experiment stays in `config/experiment.yaml`, and its digest identifies the run. Each
+extension is a line of `config/extensions.jsonl`, read by a running process before every iteration.
 """
 
 import json

@@ -35,8 +35,7 @@ def step_seconds(events: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def gpu_hours(events: Sequence[dict[str, Any]]) -> float:
-    """GPU-hours of a run: all GPUs of an engine from its start to its process's last
-    event, busy or idle.
+    """GPU-hours of a run: all GPUs of an engine from its start to its process's last event.
 
     >>> gpu_hours([{"time": 0, "event": "engine_started", "gpus": 8},
     ...            {"time": 1800, "event": "stage_finished"}])

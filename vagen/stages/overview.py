@@ -125,8 +125,8 @@ def _of(split: str, results: dict[str, dict[str, Any]]) -> dict[str, dict[str, A
 
 
 def _flips(run: Run, split: str, results: dict[str, dict[str, Any]]) -> Flips | None:
-    """Levels gained and lost between the first and last evaluation of a split; None if there is
-    one.
+    """Levels gained and lost between the first and last evaluation of a split; None if only
+    one exists.
     """
     if len(results) < 2:
         return None
@@ -162,7 +162,7 @@ def _flips(run: Run, split: str, results: dict[str, dict[str, Any]]) -> Flips | 
 
 
 def _course(policy: str, trajectory: Trajectory, images: Mapping[str, bytes]) -> Course:
-    """How a level was played."""
+    """Record of how a level was played."""
     shown = [*(image for turn in trajectory.turns for image in turn.images)]
     frames = fit_frames({digest: images[digest] for digest in shown}, _EXAMPLE_BYTES)
     answer = trajectory.turns[0].response_text if trajectory.turns else ""
@@ -172,7 +172,7 @@ def _course(policy: str, trajectory: Trajectory, images: Mapping[str, bytes]) ->
 
 
 def _first_frame(trajectory: Trajectory | None, images: Mapping[str, bytes]) -> bytes:
-    """The first frame of an episode, small; empty where there is none."""
+    """A thumbnail of the first frame of an episode; empty if there is none."""
     turns = trajectory.turns if trajectory is not None else []
     if not turns or not turns[0].images:
         return b""

@@ -3,7 +3,7 @@
 sweep.json       the sweep, and a digest of its experiments
 study.db         its trials (`vagen.sweep.study`)
 runs/, logs/     of the trials on this machine (`vagen.sweep.processes`)
-mlflow_run_id    the parent MLflow run of theirs
+mlflow_run_id    id of their parent MLflow run
 results.json     results of the trials
 compare/         the page that compares them
 """

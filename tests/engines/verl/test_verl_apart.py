@@ -107,9 +107,9 @@ def test_finished_episodes_are_read_while_others_are_played(
     sampling = experiment.actor_rollout_ref.rollout
     with started(experiment, vl_dir, ray_cluster, *APART) as engine:
         put, seen = [], []
-        store, see = engine._rows.put, engine._rows.see
+        store, encode = engine._rows.put, engine._rows.encode
         engine._rows.put = lambda entry: put.append(entry) or store(entry)
-        engine._rows.see = lambda frames: seen.extend(frames) or see(frames)
+        engine._rows.encode = lambda frames: seen.extend(frames) or encode(frames)
         played, images = engine.play(specs, sampling=sampling, split="train")
         rows = [row for trajectory in played for row in trajectory.rows]
         early = engine._early

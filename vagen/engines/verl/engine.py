@@ -68,7 +68,7 @@ class VerlEngine(PpoEngine):
         self.processes = EngineProcesses(groups.processes())
         self._rows = SharedRows(self.processor, self.action_mask)
         if self.processor.has_vision and config.actor_rollout_ref.model.freeze_vision_tower:
-            self._rows.see = self._see
+            self._rows.encode = self._encode
         self._early = PrecomputedOutputs(config, self._compute, groups.policy.world_size)
         self._thread = ThreadPoolExecutor(1)
         self._background: Future[Any] | None = None
@@ -313,7 +313,7 @@ class VerlEngine(PpoEngine):
         found = [outputs[place] for place in np.argsort(places)[: len(rows)]]
         return found, {"tokens": _tokens(rows), **answers[0].measured}
 
-    def _see(self, frames: list[bytes]) -> list[Any]:
+    def _encode(self, frames: list[bytes]) -> list[Any]:
         """References to features of frames, computed in equal shares by the ranks."""
         size = -(-len(frames) // self.groups.policy.world_size)
         full = frames + frames[:1] * (size * self.groups.policy.world_size - len(frames))

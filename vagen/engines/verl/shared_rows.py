@@ -65,11 +65,11 @@ class SharedRows:
     processor: Processor
     action_mask: Callable[[TokenRow], NDArray[np.bool_]]
     put: Callable[[StaticColumns], Any] = ray.put
-    see: Callable[[list[bytes]], list[Any]] | None = None
+    encode: Callable[[list[bytes]], list[Any]] | None = None
     """Returns references to features of images, used in place of the images; None if the vision
     tower is trained."""
-    _held: dict[bytes, StoredRow] = field(default_factory=dict)
-    _seen: dict[str, Any] = field(default_factory=dict)
+    _stored: dict[bytes, StoredRow] = field(default_factory=dict)
+    _features: dict[str, Any] = field(default_factory=dict)
     """References to features, by digest of the image."""
 
     def shares(
@@ -97,12 +97,12 @@ class SharedRows:
         """
         full = padded(rows, ranks)
         order = balanced(full, ranks)
-        held = self._hold(full, images, batch)
+        stored = self._store(full, images, batch)
         # verl's counter of floating-point operations needs them for all ranks.
         common = {
             **(options or {}),
             "global_token_num": [len(row.input_ids) for row in full],
-            "images_seqlens": [count for entry in held for count in entry.patches],
+            "images_seqlens": [count for entry in stored for count in entry.patches],
         }
         size = len(full) // ranks
         shares = []
@@ -110,7 +110,7 @@ class SharedRows:
             chosen = order[rank * size : (rank + 1) * size]
             shares.append(
                 Share(
-                    rows=[held[i].place for i in chosen],
+                    rows=[stored[i].place for i in chosen],
                     actions=[self.action_mask(full[i]) for i in chosen],
                     columns={name: [column(full[i], name) for i in chosen] for name in columns},
                     options=common,
@@ -118,32 +118,32 @@ class SharedRows:
             )
         return shares, order
 
-    def _hold(
+    def _store(
         self, rows: Sequence[TokenRow], images: Images, batch: Sequence[TokenRow]
     ) -> list[StoredRow]:
         keys = [digest_of(row) for row in rows]
-        if not self._held.keys() >= set(keys):
+        if not self._stored.keys() >= set(keys):
             stay = [*keys, *map(digest_of, batch)]
-            self._held = {key: self._held[key] for key in stay if key in self._held}
-            if self.see is not None:
-                self._look([*rows, *batch], images, self.see)
-        features = None if self.see is None else self._seen
+            self._stored = {key: self._stored[key] for key in stay if key in self._stored}
+            if self.encode is not None:
+                self._update_features([*rows, *batch], images, self.encode)
+        features = None if self.encode is None else self._features
         for key, row in zip(keys, rows, strict=True):
-            if key not in self._held:
+            if key not in self._stored:
                 entry, patches = entry_of(row, images, self.processor, features)
-                self._held[key] = StoredRow(self.put(entry), patches)
-        return [self._held[key] for key in keys]
+                self._stored[key] = StoredRow(self.put(entry), patches)
+        return [self._stored[key] for key in keys]
 
-    def _look(
-        self, rows: Sequence[TokenRow], images: Images, see: Callable[[list[bytes]], list[Any]]
+    def _update_features(
+        self, rows: Sequence[TokenRow], images: Images, encode: Callable[[list[bytes]], list[Any]]
     ) -> None:
         """Computes features of the batch's new images and drops those of the previous batch."""
         shown = dict.fromkeys(digest for row in rows for digest in row.images)
-        self._seen = {digest: self._seen[digest] for digest in shown if digest in self._seen}
-        new = [digest for digest in shown if digest not in self._seen]
+        self._features = {key: self._features[key] for key in shown if key in self._features}
+        new = [digest for digest in shown if digest not in self._features]
         if new:
-            found = see([images[digest] for digest in new])
-            self._seen.update(zip(new, found, strict=True))
+            found = encode([images[digest] for digest in new])
+            self._features.update(zip(new, found, strict=True))
 
 
 def digest_of(row: TokenRow) -> bytes:
