@@ -38,7 +38,6 @@ def mean_over_seeds(scores: ArrayLike) -> IntervalEstimate:
     few (their range contains the truth three times in four). So each part is multiplied by its own
     Student quantile, and the two are added as squares (Howe 1974; Zou and Donner 2008).
 
-
     >>> mean_over_seeds([[1, 0], [1, 1], [1, 0]]).value
     0.6666666666666666
 

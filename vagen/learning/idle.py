@@ -35,8 +35,8 @@ def no_learning_warnings(rows: Sequence[Mapping[str, float]]) -> list[str]:
     Args:
         rows: Metrics of the iterations so far, or of the last `PATIENCE` + 1.
 
-    >>> no_learning_warnings([{"train/success": 0.0}] * 10)[0][:40] 'for 10 iterations no episode
-    has succeed'
+    >>> no_learning_warnings([{"train/success": 0.0}] * 10)[0][:40]
+    'for 10 iterations no episode has succeed'
     """
     found = []
     for name, (value, meaning) in SIGNS.items():

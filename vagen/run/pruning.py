@@ -23,7 +23,8 @@ def prunable(finished: int, saved: Iterable[int], keep: int, *, best: int | None
         best: The best iteration, if known; training resumes from its checkpoint only if there is no
             other.
 
-    >>> prunable(9, [6, 8], keep=2) range(0, 7)
+    >>> prunable(9, [6, 8], keep=2)
+    range(0, 7)
     """
     saved = set(saved)
     return range(max(0, min(finished - keep, min(saved - {best} or saved, default=-1) + 1)))
