@@ -103,7 +103,7 @@ def estimate_advantages(name: str, **arguments: Any) -> tuple[Tensor, Tensor]:
     ...     gamma=0.5,
     ... )
     >>> returns_BT
-    tensor([[0.0000, 1.0000, 2.0000, 0.0000, 2.0000]])
+    tensor([[0., 1., 2., 0., 2.]])
     """
     found = estimate_with_metrics(name, **arguments)
     return found.advantages, found.returns
