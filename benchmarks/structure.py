@@ -13,12 +13,14 @@ being imported does not count.
 
 import argparse
 import ast
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import tokenize
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +199,36 @@ def lines(tree: Path, *patterns: str) -> int:
     return sum(file.read_bytes().count(b"\n") for file in files)
 
 
+def sizes(tree: Path) -> dict[str, tuple[int, int]]:
+    """Lines and lines of code of each package, and of the tests.
+
+    Code is what remains without blank lines, comments and docstrings.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for path in sorted([*(tree / PACKAGE).rglob("*.py"), *(tree / "tests").rglob("*.py")]):
+        parts = path.relative_to(tree).parts
+        room = "tests" if parts[0] == "tests" else "/".join(parts[:2]).removesuffix(".py")
+        text = path.read_text()
+        total, code = found.get(room, (0, 0))
+        found[room] = total + text.count("\n"), code + _code_lines(text)
+    return found
+
+
+def _code_lines(text: str) -> int:
+    """Lines with a token that is no comment and no docstring."""
+    prose: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        value = getattr(node, "value", None)
+        if isinstance(node, ast.Expr) and isinstance(getattr(value, "value", None), str):
+            prose |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = set()
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in (*skipped, tokenize.ENDMARKER):
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    return len(lines - prose)
+
+
 def measure(tree: Path) -> dict[str, Any]:
     """All figures of a tree."""
     inside = [
@@ -227,7 +259,12 @@ def main() -> None:
     parser.add_argument("--label", default="now", help="its name among the results")
     default = ROOT / "benchmarks" / "results" / "structure.json"
     parser.add_argument("--output", type=Path, default=default)
+    parser.add_argument("--sizes", action="store_true", help="only print tests/budget.yaml's lines")
     arguments = parser.parse_args()
+    if arguments.sizes:
+        for room, (total, code) in sizes(arguments.tree.resolve()).items():
+            print(f"{room}: [{total}, {code}]")
+        return
     figures = measure(arguments.tree.resolve())
     results = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
     results[arguments.label] = figures

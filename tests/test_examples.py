@@ -1,5 +1,6 @@
-"""The examples run, and load what they need."""
+"""The examples run, and load what they need; so does the code of the pages."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,3 +31,12 @@ def test_the_loop_is_a_library():
             "HOME": "/tmp",
         },
     )
+
+
+def test_a_policy_loads_in_plain_transformers(vl_dir):
+    page = (EXAMPLES.parent / "docs" / "evaluation.md").read_text()
+    (code,) = re.findall(r"```python\n(from PIL.*?)```", page, re.S)
+    code = code.replace("outputs/latest/checkpoints/0059/policy", str(vl_dir))
+    assert str(vl_dir) in code
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip()

@@ -31,10 +31,10 @@ FRAMES = 6
 HEADER = """\
 # Gallery
 
-Made by `make gallery` from the environments themselves: do not edit. Above are starts of four
-levels, below an episode of the expert. Success is of 48 levels with its 95 % interval; *random*
-answers are drawn from all that the expert says. `vagen env show NAME` tells the same of any
-environment, one's own too; [Environments](environments.md) describes them.
+`make gallery` generates this page. For each environment the first picture shows how four levels
+begin, the second an episode of the expert. Success is measured on 48 levels, with its 95 %
+interval. *Random* draws its answers from all answers of the expert. `vagen env show NAME` makes such
+a page for any environment; [Environments](environments.md) describes them.
 """
 
 
