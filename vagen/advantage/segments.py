@@ -92,7 +92,7 @@ def turn_starts(ends_N: Tensor) -> Tensor:
 
 
 BLOCK = 16
-"""Length of a block, which a scan steps through in all blocks at once."""
+"""Length of a block. A scan takes this many steps, each for all blocks at once."""
 
 
 def reverse_linear_scan(inputs_N: Tensor, decay_N: Tensor) -> Tensor:

@@ -67,4 +67,4 @@ class NoAnswerError(Exception):
 
 
 class EndpointError(ValueError):
-    """The endpoint cannot be used as configured; the message says why, and what would be right."""
+    """The endpoint cannot be used as configured; the message says why, and how to fix it."""

@@ -1,4 +1,4 @@
-"""Errors of the cluster: what is wrong, where, and what would be right."""
+"""Errors of the cluster; messages say what is wrong, where, and how to fix it."""
 
 
 class ClusterError(ValueError):

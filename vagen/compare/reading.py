@@ -33,7 +33,7 @@ CURVES = (SUCCESS, VALIDATION, "train/score")
 
 
 class ComparisonError(ValueError):
-    """Runs that cannot be compared; the message says which, and what would be right."""
+    """Runs that cannot be compared; the message says which, and how to fix it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Losses of one optimizer step, which both engines compute.
 
-Each loss is a share of its mini batch's: divided by the mini batch's denominator, micro batches add
-up exactly, however they are cut. The formulas are in `vagen.learning`.
+A loss is divided by the denominator of the whole mini batch. So the losses of micro batches add up
+exactly, however the mini batch is cut. The formulas are in `vagen.learning`.
 
 Shape legend: N tokens of some rows laid end to end, M action tokens (those the policy loss reads).
 """

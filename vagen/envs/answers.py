@@ -22,7 +22,7 @@ STEP = ("observation", "reward", "terminated", "truncated", "info")
 
 
 class AnswerError(ValueError):
-    """Invalid result of an environment; the message has class and method, and what is right."""
+    """Invalid result of an environment; the message names the method and what is expected."""
 
 
 def unpacked(result: Any, where: str, parts: tuple[str, ...]) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ STEP_INFO = {"rewards", "parsed", "metrics", "success", "state"}
 
 
 class ContractError(ValueError):
-    """An environment violates the contract of `AgentEnv`; says how, and what is right."""
+    """An environment violates the contract of `AgentEnv`; says how, and what is expected."""
 
 
 def demand(holds: bool, otherwise: str) -> None:

@@ -17,7 +17,7 @@ _CACHED = 4096
 class _OnGrid(Claim):
     @classmethod
     def most(cls, count: int) -> int:
-        """As many claims as objects, plus one for a miscount if there are several."""
+        """Number of objects, plus one for a miscount if there are several."""
         return count + (count > 1)
 
 

@@ -240,7 +240,7 @@ def _check(options: EvaluationConfig, prices: Prices, rows: Sequence[EvaluationR
     """Checks early for errors that would occur after other rows have been paid for.
 
     Raises:
-        ConfigError, EndpointError: The message says what would be right.
+        ConfigError, EndpointError: The message says how to fix it.
     """
     for entry in options.models:
         own = endpoint_options(options.endpoint, entry.endpoint, entry.label)

@@ -108,7 +108,7 @@ def for_pods(options: EvaluationConfig, secrets: Sequence[str]) -> EvaluationCon
         secrets: Environment variables of tasks from Secrets.
 
     Raises:
-        ConfigError: Another machine could not run it; the message says what would be right.
+        ConfigError: Another machine could not run it; the message says how to fix it.
     """
     for row in check_rows(options, _weights):
         entry = row.entry

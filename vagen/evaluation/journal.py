@@ -20,7 +20,7 @@ from vagen.clients.chat import Body, ChatReply, TokenUsage
 
 
 class JournalError(ValueError):
-    """A journal that cannot be used; the message says where, and what would be right."""
+    """A journal that cannot be used; the message says where, and how to fix it."""
 
 
 @dataclass(frozen=True, slots=True)

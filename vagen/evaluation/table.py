@@ -12,8 +12,7 @@ from vagen.rollout.types import Status
 from vagen.run.reading import read_results
 from vagen.storage import read_manifest
 from vagen.tracking import levels_needed, paired_bootstrap
-
-Interval = tuple[float, float]
+from vagen.tracking.stats import Interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from vagen.rollout.runner import derive_seed
 from vagen.rollout.types import SectionScores, Trajectory, Turn, Verdict
 
 
-class Journal(Protocol):
+class AnswerLog(Protocol):
     """Stores the answers of a step that may be interrupted."""
 
     def attach(self, cache: AnswerCache) -> None:
@@ -39,7 +39,7 @@ def score(
     *,
     cache: Path | None = None,
     iteration: int | None = None,
-    journal: Journal | None = None,
+    journal: AnswerLog | None = None,
     blind: Mapping[str, SectionScores] = MappingProxyType({}),
 ) -> dict[str, float]:
     """Sets `verdict` and judge rewards of every turn in place; returns metrics.
@@ -82,7 +82,7 @@ async def _score(
     trajectories: list[Trajectory],
     cache: Path | None,
     iteration: int | None,
-    journal: Journal | None,
+    journal: AnswerLog | None,
 ) -> dict[str, float]:
     count = sum(1 for t in trajectories for _ in statements(t, config.judge))
     async with Scorer(config, cache=cache) as scorer:

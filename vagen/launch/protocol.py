@@ -40,7 +40,7 @@ class StepOutcome(TypedDict, total=False):
     kind: FailureKind
     """Kind of failure."""
     message: str
-    """Error message for the user, with what would be right."""
+    """Error message for the user, with advice."""
 
 
 def format_command(run: str, stage: str, arguments: Mapping[str, Any]) -> list[str]:

@@ -34,7 +34,7 @@ class Patience:
     answer: float = 15.0
     """Timeout of a request."""
     look: float = 1.0
-    """Between polls of a job's state; the log continues for seconds after its end."""
+    """Pause between polls of a job's state; its log continues for seconds after its end."""
     reconnect: float = 1.0
     """Pause before a failed request or broken connection is retried."""
     unreachable: float = 120.0
@@ -96,7 +96,7 @@ class StageJob:
     def _submitted(self, jobs: "RayJobs") -> str:
         """The newest attempt if it is running, otherwise a new one.
 
-        Also after a success: the new attempt finds the committed result.
+        After a success too, a new attempt is made: it finds the committed result.
         """
         attempts = jobs.attempts(self._task)
         number, newest = attempts[-1] if attempts else (0, None)

@@ -46,7 +46,7 @@ def measure_agreement(
 
 
 def disagreement(config: AgreementConfig, metrics: Mapping[str, float]) -> str | None:
-    """What is wrong in an iteration's metrics; None if they agree or no token was sampled."""
+    """The disagreement in an iteration's metrics; None without one, or if no token was sampled."""
     found = []
     ratio, correlation = metrics.get(RATIO_MEAN), metrics.get(PROBABILITY_CORRELATION)
     if ratio is not None and not abs(ratio - 1) <= config.max_ratio_error:

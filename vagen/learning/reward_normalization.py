@@ -32,9 +32,9 @@ def normalize_turn_rewards(
 
     Turns keep their rewards: `mean_std` and `asym_clip` divide each by the same `d + 1e-6` (by
     infinity where all scores are equal), and the last turn gets the remaining difference to the
-    normalised score. There it moves every turn's undiscounted return-to-go by the same amount, a
-    baseline for the trajectory. Spread over the turns it would be a reward or penalty per turn, and
-    the policy decides how many turns there are.
+    normalised score. There it shifts the undiscounted return-to-go of all turns equally, like a
+    baseline of the trajectory. Spread over the turns it would reward or penalise each turn, and the
+    policy decides how many turns there are.
 
     Args:
         turn_rewards: B sequences, rewards of each turn of a trajectory, in order and before any KL

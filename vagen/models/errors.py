@@ -2,7 +2,7 @@
 
 
 class ModelError(ValueError):
-    """A model that cannot be used: the message says which, why, and what would be right."""
+    """A model that cannot be used; the message says which, why, and how to fix it."""
 
 
 def first_line(error: Exception) -> str:

@@ -68,8 +68,8 @@ ENOUGH_PIXELS = 512
 class PixelStatistics:
     """Mean and standard deviation per colour channel, in [0, 1].
 
-    So small a model learns to see only if the background is near 0. With mostly one bright colour,
-    every optimizer step would move all patches alike.
+    A model this small learns to see only if the background is near 0. If most pixels had one bright
+    colour, every optimizer step would move all patches alike.
     """
 
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)

@@ -9,7 +9,7 @@ from vagen.rollout.types import CONTEXT, Status, TokenRow, Trajectory
 
 
 class BatchError(ValueError):
-    """An inconsistent trajectory batch; the message says where and what would be right."""
+    """An inconsistent trajectory batch; the message says where, and what is expected."""
 
 
 def check_consistency(trajectories: list[Trajectory], images: Mapping[str, bytes]) -> None:

@@ -345,7 +345,7 @@ def _outcome(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def _summary(state: State) -> dict[str, Any]:
-    """The same for a summary, which has no action and no reward."""
+    """Like `_outcome`, for a summary, which has no action and no reward."""
     return {
         "parsed": ParsedResponse(format_correct=False),
         "rewards": TurnRewards(env=0.0, format=0.0),

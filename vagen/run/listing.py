@@ -19,7 +19,7 @@ from vagen.run.spent import working_seconds
 from vagen.storage import StorageError
 from vagen.storage.writer import is_held
 
-RunState = Literal["training", "finished", "failed", "interrupted"]
+RunPhase = Literal["training", "finished", "failed", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class RunStatus:
 
     name: str
     path: str
-    state: RunState
+    state: RunPhase
     """`training`: a process is working; `interrupted`: none is, and `vagen resume` continues."""
     iteration: int
     """Number of finished iterations."""
@@ -101,7 +101,7 @@ def status_of(path: Path) -> RunStatus:
     )
 
 
-def _state(path: Path, events: list[dict[str, Any]], *, extended: bool) -> tuple[RunState, str]:
+def _state(path: Path, events: list[dict[str, Any]], *, extended: bool) -> tuple[RunPhase, str]:
     if is_held(path):
         return "training", ""
     if _is_finished(path, extended=extended):

@@ -222,7 +222,7 @@ def failure(key: str, kind: ErrorKind, message: str) -> ReplyContent:
 
 
 def _mistakes(error: ValidationError | UnknownEnvironmentError | NotServed) -> str:
-    """What is wrong with a request, in one line."""
+    """One-line message for an invalid request."""
     if not isinstance(error, ValidationError):
         return str(error)
     return "; ".join(

@@ -49,7 +49,7 @@ def build(run: Run) -> dict[str, Any]:
 
     Raises:
         TrackingError, JudgeUnavailable, EndpointError: See `vagen.stages.checks`.
-        LevelError: A split has fewer distinct levels than asked for.
+        LevelError: A split has fewer distinct levels than configured.
         ConfigError: Two splits share a level.
     """
     check_start(run)

@@ -6,7 +6,7 @@ A committed directory with the key `runs/a/levels` consists of
     runs/a/levels/.data/4f1d…/levels.json       its files, below the SHA-256 of manifest.json
 
 Files are uploaded first and the manifest last. The manifest makes the directory exist atomically,
-since readers go by the manifest that they got. A writer that dies leaves files without a manifest;
+since readers use the manifest they fetched. A writer that dies leaves files without a manifest;
 another upload of the same directory reuses them, and `vagen.storage.collect` removes the rest.
 Writers of one key take turns only while the manifest changes (`vagen.storage.s3_lock`).
 """
@@ -51,7 +51,7 @@ class S3Store:
         options: Options of the server.
 
     Raises:
-        StorageError: The URI or the options are invalid. There is no request yet.
+        StorageError: The URI or the options are invalid. No request is sent.
     """
 
     def __init__(self, uri: str, options: S3Config | None = None) -> None:

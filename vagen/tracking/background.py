@@ -1,6 +1,4 @@
-"""A tracker in the background of a training, which does not wait for MLflow's import, the creation
-of a database, or a server's replies.
-"""
+"""Runs a tracker in the background, so that a training does not wait for MLflow."""
 
 import logging
 import multiprocessing

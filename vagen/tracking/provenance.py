@@ -47,7 +47,7 @@ def git_commit() -> tuple[str, bool] | None:
 
 
 def provenance_tags() -> dict[str, str]:
-    """Both as MLflow tags."""
+    """Git commit and package versions as MLflow tags."""
     tags = {f"version.{name}": text for name, text in package_versions().items()}
     if (found := git_commit()) is not None:
         commit, dirty = found

@@ -48,7 +48,7 @@ _VIEW = {
         "tags.`vagen.changed`",
     ],
 }
-"""State of MLflow's list of runs, as its `Share` button stores one."""
+"""State of MLflow's list of runs, in the format of its `Share` button."""
 _EXPERIMENT_TAGS = {
     "mlflow.sharedViewState.vagen": json.dumps(_VIEW),
     "mlflow.experimentKind": "custom_model_development",

@@ -34,10 +34,10 @@ def learn(rank: int, ranks: int, folder: Path) -> None:
     from vagen.engines.verl import networks
 
     given = torch.load(folder / "given.pt", weights_only=False)
-    hands_on = networks.Learner._hands_on_features
+    pass_on = networks.Learner._pass_on_features
     for family, dtype in CASES:
         for cached in (False, True):
-            networks.Learner._hands_on_features = hands_on if cached else lambda self: False
+            networks.Learner._pass_on_features = pass_on if cached else lambda self: False
             found = tell(rank, ranks, given, str(given["models"][family]), dtype, cached=cached)
             torch.save(found, folder / f"{family}-{dtype}-{cached}-{rank}.pt")
 

@@ -23,9 +23,9 @@ ROLLOUTS = {"vllm": "vllm", "torch": TORCH_ROLLOUT}
 BROADCAST = "vagen_broadcast"
 """verl's name for our checkpoint engine, which sends weights to other GPUs (`broadcast.py`)."""
 BUCKET_MIB = 512
-"""Size of a bucket of weights sent to other GPUs; they hold three of these meanwhile."""
+"""Size of a bucket of weights sent to other GPUs, each of which holds three at a time."""
 CPU_BUCKET_MIB = 16
-"""The same between CPU processes, and from a rank to a server on its node."""
+"""Size of a bucket between CPU processes, and from a rank to a server on its node."""
 STRATEGY = "fsdp2"
 """verl's sharding strategy."""
 FROZEN_TOWER = "freeze_vision_tower"

@@ -114,8 +114,7 @@ class Learner:
         return norm
 
     def features(self, frames: Sequence[bytes]) -> list[NDArray[np.uint8]]:
-        """Features of frames from the frozen vision tower; every rank must pass equally many
-        frames.
+        """Features of frames from the frozen tower; the number of frames must not vary by rank.
 
         Args:
             frames: PNG bytes.
@@ -147,7 +146,7 @@ class Learner:
         return module
 
     def _pass_on_features(self) -> bool:
-        """Makes a frozen tower return features that it gets as pixels; False if not frozen."""
+        """Makes a frozen tower return the features it gets instead of pixels; False if not frozen."""
         if not self.model_config.override_config.get(FROZEN_TOWER, False):
             return False
         tower = getattr(self.module.model, "visual", None)

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-Picture = NDArray[np.uint8]
-"""uint8 [side, side, 3]."""
+from vagen.envs.svg.score import Picture
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of ImageNet's channels, used in training of both backbones."""

@@ -1,7 +1,7 @@
 """Texts that try to get a score without describing the state, for environments with `describe`.
 
 Patterns contain `{truth}` (a correct description), `{lie}` (one of another state) and `{thing}` (an
-object that must be described). Most state the truth and retract, hide or advertise it: a judge that
+object that must be described). Most state the truth but retract, hide or advertise it: a judge that
 rewards them rewards texts that commit to nothing.
 """
 

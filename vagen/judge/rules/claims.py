@@ -91,5 +91,5 @@ class ClaimRules(Rules[Claims, Claims]):
         return write_claims(self.truth(state))
 
     def canonical(self, state: State) -> str:
-        """The same: other parts of the state do not affect verdicts."""
+        """Same as `describe`: other parts of the state do not affect verdicts."""
         return self.describe(state)
