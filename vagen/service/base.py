@@ -22,7 +22,7 @@ class EnvironmentRaised(RuntimeError):
 
     @classmethod
     def of(cls, error: Exception) -> "EnvironmentRaised":
-        """Wraps an error of a local environment; a remote one's is already wrapped."""
+        """Wraps an error; returns an `EnvironmentRaised` unchanged."""
         if isinstance(error, EnvironmentRaised):
             return error
         return cls(f"{type(error).__name__}: {error}")

@@ -27,7 +27,7 @@ OnMessage = Callable[[Any], None]
 Unit = tuple[Any, ...]
 """Arguments of a method, without the last one, a callback for messages (`OnMessage`)."""
 PARTS = 8
-"""Number of units that a small batch is cut into, so that processes can share it."""
+"""Maximum number of units of a small batch, so that several processes can share it."""
 ALIGNMENT = 64
 """Alignment of parameters in shared memory in bytes, the same as torch's."""
 

@@ -146,7 +146,7 @@ class Learner:
         return module
 
     def _pass_on_features(self) -> bool:
-        """Makes a frozen tower return the features it gets instead of pixels; False if not frozen."""
+        """Makes a frozen tower return features passed as pixels; False if it is not frozen."""
         if not self.model_config.override_config.get(FROZEN_TOWER, False):
             return False
         tower = getattr(self.module.model, "visual", None)
