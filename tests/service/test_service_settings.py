@@ -50,7 +50,7 @@ def test_it_does_not_serve_everybody_by_mistake() -> None:
 
 
 def test_changed_tokens_are_taken_over_and_broken_ones_are_not(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(tokens_module, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(tokens_module, "_POLL_SECONDS", 0.0)
     path = tmp_path / "tokens"
     path.write_text("one:0123456789abcdef\n")
     tokens = ClientTokens(str(path))

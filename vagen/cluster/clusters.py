@@ -42,7 +42,7 @@ def ensure_raycluster(
     """
     name = manifest["metadata"]["name"]
     end = time.monotonic() + deadline
-    told = ""
+    reported = ""
     while True:
         found = kube.get(RAYCLUSTERS, name)
         if found is None or found["metadata"].get("deletionTimestamp"):
@@ -51,8 +51,8 @@ def ensure_raycluster(
                 return kube.create(RAYCLUSTERS, manifest)
             except ApiError as error:
                 if error.over_quota and time.monotonic() < end:
-                    if report and told != (told := explain_refusal(str(error)).text):
-                        report(f"RayCluster {name} is not made yet: {told}")
+                    if report and reported != (reported := explain_refusal(str(error)).text):
+                        report(f"RayCluster {name} is not made yet: {reported}")
                     time.sleep(kube.pace.longest_pause)
                 elif error.status != 409:
                     raise
@@ -78,7 +78,7 @@ def await_raycluster(
     """
     end = time.monotonic() + pending_deadline
     final_since: dict[str, float] = {}
-    told: list[Finding] = []
+    reported: list[Finding] = []
     looked = 0.0
     for cluster in follow(kube, RAYCLUSTERS, name):
         if cluster is None or cluster["metadata"].get("deletionTimestamp"):
@@ -94,10 +94,10 @@ def await_raycluster(
             continue
         looked = now
         found = diagnose(kube, cluster)
-        if report and found != told:
+        if report and found != reported:
             for finding in found:
                 report(finding.text)
-        told = found
+        reported = found
         texts = {finding.text for finding in found if finding.final}
         final_since = {text: final_since.get(text, now) for text in texts}
         if any(now - since >= kube.pace.grace for since in final_since.values()) or now >= end:

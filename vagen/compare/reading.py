@@ -246,8 +246,8 @@ def _tracked_history(client: "MlflowClient", run: str) -> list[dict[str, float]]
 
 def _read_json(client: "MlflowClient", run: str, file: Path, folder: Path) -> dict[str, Any]:
     """A JSON file of the run; {} if it does not exist yet."""
-    beside = {one.path for one in client.list_artifacts(run, _folder_of(file))}
-    if file.as_posix() not in beside:
+    files = {one.path for one in client.list_artifacts(run, _folder_of(file))}
+    if file.as_posix() not in files:
         return {}
     return json.loads(_download(client, run, file, folder).read_text())
 

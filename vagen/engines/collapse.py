@@ -63,14 +63,14 @@ def measure(
     }
 
 
-def first_turns(trajectories: Sequence[Trajectory], most: int) -> list[FirstTurn]:
-    """First turns of at most `most` levels, one per level, in the batch's order.
+def first_turns(trajectories: Sequence[Trajectory], count: int) -> list[FirstTurn]:
+    """First turns of at most `count` levels, one per level, in the batch's order.
 
     Trajectories of one level have the same prompt and are not wrong prompts for each other.
     """
     found: dict[str, FirstTurn] = {}
     for trajectory in trajectories:
-        if len(found) == most:
+        if len(found) == count:
             break
         row = trajectory.rows[0] if trajectory.rows else None
         if row is None or trajectory.group_id in found or not row.loss_mask.any():

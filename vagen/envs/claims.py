@@ -162,23 +162,23 @@ def score_claims(said: Sequence[Claim], true: Sequence[Claim]) -> float:
     return 2 * best_matching(agreements) / weight if weight else 0.0
 
 
-def best_matching(worths: Sequence[Sequence[float]]) -> float:
+def best_matching(scores: Sequence[Sequence[float]]) -> float:
     """Largest sum of a one-to-one matching of rows to columns."""
-    if not worths or not worths[0]:
+    if not scores or not scores[0]:
         return 0.0
-    if len(worths) == 1:
-        return max(worths[0])
-    most, free = [max(row) for row in worths], set(range(len(worths[0])))
-    for row, worth in zip(worths, most, strict=True):
-        column = next((c for c in free if row[c] == worth), None)
+    if len(scores) == 1:
+        return max(scores[0])
+    maxima, free = [max(row) for row in scores], set(range(len(scores[0])))
+    for row, best in zip(scores, maxima, strict=True):
+        column = next((c for c in free if row[c] == best), None)
         if column is None:
             break
         free.remove(column)
     else:
-        return float(sum(most))  # every row has its maximum: this is optimal
+        return float(sum(maxima))  # every row has its maximum: this is optimal
     from scipy.optimize import linear_sum_assignment  # slow to import
 
-    matrix = np.array(worths)
+    matrix = np.array(scores)
     return float(matrix[linear_sum_assignment(matrix, maximize=True)].sum())
 
 

@@ -140,8 +140,8 @@ class GridEnv(TurnEnv):
     def claims_of(cls, config: GridConfig) -> tuple[type[Claim], ...]:
         """Relative positions in sentences, otherwise rows and columns, of the described objects."""
         kinds = cls.places if config.layout.notation == "natural" else cls.spots
-        spoken_of = config.positions(cls.example_state)
-        return tuple(kind for key, kind in kinds.items() if key in spoken_of)
+        described = config.positions(cls.example_state)
+        return tuple(kind for key, kind in kinds.items() if key in described)
 
     @classmethod
     def truth(cls, state: State, config: GridConfig) -> list[Claim]:

@@ -176,19 +176,19 @@ def distinct_levels(
     split = check_split(split)
     refs: list[LevelRef] = []
     seen: set[str] = set()
-    fruitless = 0
+    misses = 0
     seed = 0
     while len(refs) < count:
         level = env_class.sample_level(config, seed, split)
         digest = level.level_hash
-        fruitless += 1
+        misses += 1
         if digest not in seen:
             seen.add(digest)
             refs.append(
                 LevelRef(seed, digest, env_class.difficulty(level) if with_difficulty else ())
             )
-            fruitless = 0
-        elif fruitless > 1_000 + 5 * len(refs):
+            misses = 0
+        elif misses > 1_000 + 5 * len(refs):
             raise LevelError(
                 f"{env_name} {split}: {count} distinct levels wanted, but only {len(refs)} were "
                 f"found in {seed + 1} seeds; ask for fewer, or allow more levels by its options "

@@ -296,9 +296,9 @@ def _report(
     played = {row.folder for row in rows}
     lines = []
     for row in rows:
-        beside = row.folder.parent / slug(first)
-        compared = beside != row.folder and beside in played
-        baseline = read_results(beside)["by_level"] if compared else None
+        baseline_folder = row.folder.parent / slug(first)
+        compared = baseline_folder != row.folder and baseline_folder in played
+        baseline = read_results(baseline_folder)["by_level"] if compared else None
         line = read_line(row.folder, row.environment, row.entry.label, prices, baseline)
         page = (row.folder / layout.REPORT).relative_to(folder)
         lines.append(replace(line, report=page.as_posix()))

@@ -69,10 +69,10 @@ def evaluate_in_store(evaluation: str, infra: str, uri: str, model: str) -> Eval
     store = open_store(place, where.s3)
     own = slug(model) if model else _TABLE
     folder = Path(where.output_dir) / layout.EVALUATIONS / name / own
-    asked = _alone(options, model) if model else options
-    _fetch(store, name, folder, asked.models)
+    selected = _alone(options, model) if model else options
+    _fetch(store, name, folder, selected.models)
     with _kept(store, f"{name}/journals/{own}.jsonl", folder / JOURNAL):
-        evaluated = evaluate(asked, where, folder, _weights)
+        evaluated = evaluate(selected, where, folder, _weights)
     for row in evaluated.rows:
         key = row.folder.relative_to(folder).as_posix()
         store.put_directory(row.folder, f"{name}/{key}", replace=True)

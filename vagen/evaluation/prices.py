@@ -127,11 +127,11 @@ class Budget:
     _waiting: list["asyncio.Future[None]"] = field(default_factory=list)
     _next: int = 0
 
-    async def reserve(self, most: Callable[[], TokenUsage], price: Price | None) -> int:
+    async def reserve(self, estimate: Callable[[], TokenUsage], price: Price | None) -> int:
         """Reserves the cost of a request; waits while pending requests reserve too much.
 
         Args:
-            most: Returns the request's maximum usage as currently estimated.
+            estimate: Returns the request's maximum usage as currently estimated.
             price: Price of the model.
 
         Returns:
@@ -141,7 +141,7 @@ class Budget:
             BudgetExceeded: The budget is too small.
         """
         while True:
-            tokens = most()
+            tokens = estimate()
             cost = price.of(tokens) if price else 0.0
             if not self._has_room(cost, tokens.total):
                 raise BudgetExceeded

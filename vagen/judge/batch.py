@@ -121,7 +121,7 @@ def _metrics(judged: list[Turn], trajectories: list[Trajectory]) -> dict[str, fl
     flags = [flag for verdict in verdicts for flag in verdict.flags]
     metrics["judge/flagged"] = len(flags) / max(len(judged), 1)
     absent = _absent(judged)
-    metrics["judge/absent_share"] = absent.total() / max(_asked(judged), 1)
+    metrics["judge/absent_share"] = absent.total() / max(_requested(judged), 1)
     for section_and_reason, count in absent.items():
         metrics[f"judge/absent/{section_and_reason.replace(':', '_')}"] = float(count)
     decided = [place.partition(":")[2] for v in verdicts for place in v.decided_by]
@@ -151,7 +151,7 @@ def _absent(judged: list[Turn]) -> Counter[str]:
     return Counter(place for turn in judged if turn.verdict for place in turn.verdict.absent)
 
 
-def _asked(judged: list[Turn]) -> int:
+def _requested(judged: list[Turn]) -> int:
     """Number of requested scores."""
     return sum(getattr(turn.parsed, part) is not None for turn in judged for part in SECTIONS)
 
@@ -161,10 +161,10 @@ def _check_absent(config: ExperimentConfig, judged: list[Turn]) -> None:
     absent = _absent(judged)
     if not absent:
         return
-    asked = _asked(judged)
+    requested = _requested(judged)
     reasons = ", ".join(f"{count} {place}" for place, count in absent.most_common())
-    message = f"{absent.total()} of {asked} verdicts could not be had ({reasons})"
-    if absent.total() > config.judge.max_absent * asked:
+    message = f"{absent.total()} of {requested} verdicts could not be had ({reasons})"
+    if absent.total() > config.judge.max_absent * requested:
         raise JudgeUnavailable(
             f"{message}, more than `judge.max_absent` = {config.judge.max_absent:g} allows: see "
             f"that {config.judge.llm.model} answers and run the step again, it asks for these "

@@ -157,15 +157,15 @@ class Scorer:
                 await self.score_turn(trajectory, turn)
                 on_judged()
             return
-        asked = self.config.judge.endpoints().values()
-        gate = asyncio.Semaphore(_SIDE_BY_SIDE * max(llm.concurrency for llm in asked))
+        endpoints = self.config.judge.endpoints().values()
+        gate = asyncio.Semaphore(_SIDE_BY_SIDE * max(llm.concurrency for llm in endpoints))
 
         async def judged(trajectory: Trajectory, turn: Turn) -> None:
             async with gate:
                 await self.score_turn(trajectory, turn)
                 on_judged()
 
-        longest = max(llm.deadline for llm in asked)
+        longest = max(llm.deadline for llm in endpoints)
         before = DEADLINE.set(asyncio.get_running_loop().time() + longest)
         try:
             async with asyncio.TaskGroup() as group:

@@ -48,12 +48,12 @@ def bring_up(run: str, infra: InfraConfig) -> Dashboard:
         labels=config.cost_labels,
         priority=config.priority,
     )
-    asked, pending = cluster.cluster_name(name), 60 * config.pending_minutes
+    cluster_name, pending = cluster.cluster_name(name), 60 * config.pending_minutes
     begun = time.monotonic()
     cluster.ensure_raycluster(kube, manifest, deadline=pending, report=say)
-    cluster.renew_lease(kube, asked, config.lease_minutes)
+    cluster.renew_lease(kube, cluster_name, config.lease_minutes)
     left = max(0.0, pending - (time.monotonic() - begun))
-    ready = cluster.await_raycluster(kube, asked, pending_deadline=left, report=say)
+    ready = cluster.await_raycluster(kube, cluster_name, pending_deadline=left, report=say)
     return cluster.find_dashboard(kube, ready)
 
 

@@ -63,7 +63,7 @@ def _ask(run: str, stage: str, arguments: dict[str, Any]) -> StepOutcome:
     where = actor.output.remote()
     reply = actor.perform.remote(stage, arguments)
     node, path, position = ray.get(where)
-    beside = ray.remote(read_lines).options(
+    reader = ray.remote(read_lines).options(
         num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
     )
 
@@ -75,12 +75,12 @@ def _ask(run: str, stage: str, arguments: dict[str, Any]) -> StepOutcome:
             position += len(text)
 
     while not ray.wait([reply], timeout=PAUSE)[0]:
-        copy(beside)
+        copy(reader)
     try:
         verdict: StepOutcome = ray.get(reply)
         copy(actor.read)
     except RayError:
-        copy(beside)
+        copy(reader)
         raise
     if verdict.get("kind", "user") != "user":
         ray.kill(actor)  # its state may be broken: the next attempt starts another

@@ -50,11 +50,11 @@ class Telemetry:
         if TOKENS in fields["metrics"] and seconds:
             self._speed.set(fields["metrics"][TOKENS] / seconds, self._run)
         if fields["stage"] == "judge":
-            told = {**fields["metrics"], **fields.get("performance", {})}
+            metrics = {**fields["metrics"], **fields.get("performance", {})}
             for name, gauge in self._judge.items():
                 for key in (f"judge/{name}", f"perf/judge/{name}"):
-                    if key in told:
-                        gauge.set(told[key], self._run)
+                    if key in metrics:
+                        gauge.set(metrics[key], self._run)
             return
         for name, value in fields.get("performance", {}).items():
             _, call, measure = name.split("/")

@@ -45,12 +45,12 @@ class Published:
             Qwen2VLImageProcessorPil,
         )
 
-        least, most = self.pixels
+        smallest, largest = self.pixels
         return Qwen2VLImageProcessorPil(
             patch_size=self.vision["patch_size"],
             merge_size=self.vision["spatial_merge_size"],
             temporal_patch_size=self.vision["temporal_patch_size"],
-            size={"shortest_edge": least, "longest_edge": most},
+            size={"shortest_edge": smallest, "longest_edge": largest},
         )
 
 

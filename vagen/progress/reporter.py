@@ -201,10 +201,10 @@ def step(name: str, iteration: int | None = None, label: str = "") -> Iterator[S
         raise
     seconds = time.monotonic() - record.started
     reporter.display.finish(record, seconds, None)
-    told = {"metrics": record.metrics}
+    extra = {"metrics": record.metrics}
     if record.performance:
-        told["performance"] = record.performance
-    reporter.event("stage_finished", **about, seconds=round(seconds, 3), **told)
+        extra["performance"] = record.performance
+    reporter.event("stage_finished", **about, seconds=round(seconds, 3), **extra)
 
 
 @contextmanager

@@ -118,13 +118,13 @@ class Contexts:
     def prompt(self, observation: Observation) -> Prompt:
         """The policy's next context; takes effect with `show`."""
         if self.compact:
-            goes_on = self._since_summary > 0
+            continues = self._since_summary > 0
         else:
             in_row = self.turns - self._row_begins
-            goes_on = (
+            continues = (
                 self.window is None or in_row < self.window or (self.gate and not self._dropped)
             )
-        if self._shown is not None and goes_on:
+        if self._shown is not None and continues:
             following = self.renderer.following(observation)
             row = _copy(self.row)
             _append(row, following, self.turns)

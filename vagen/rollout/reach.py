@@ -31,9 +31,9 @@ def out_of_reach(config: ExperimentConfig, places: Environments) -> Iterator[str
     turns = config.rollout_manager.max_turns
     for config_id, spec in config.envs.items():
         options = parse_env_config(spec.env_name, spec.env_config)
-        most = options.max_actions_per_step
-        actions = min(turns * most, options.max_steps)
-        played = _played(config, config_id, places, per_turn=most, episodes=EPISODES)
+        max_actions = options.max_actions_per_step
+        actions = min(turns * max_actions, options.max_steps)
+        played = _played(config, config_id, places, per_turn=max_actions, episodes=EPISODES)
         advice = (
             "allow more (rollout_manager.max_turns, and max_actions_per_step and max_steps of the "
             "environment), or ask for less"
@@ -59,22 +59,23 @@ def weak_experts(config: ExperimentConfig, places: Environments) -> Iterator[str
     """
     for config_id, spec in config.envs.items():
         options = parse_env_config(spec.env_name, spec.env_config)
-        given, most = options.expert_actions_per_turn, options.max_actions_per_step
-        if given == most or not get_environment(spec.env_name).load().has_expert:
+        given, max_actions = options.expert_actions_per_turn, options.max_actions_per_step
+        if given == max_actions or not get_environment(spec.env_name).load().has_expert:
             continue
-        won, could = (
+        won, possible = (
             sum(
                 episode.success
                 for episode in _played(config, config_id, places, per_turn=n, episodes=COMPARED)
             )
-            for n in (given, most)
+            for n in (given, max_actions)
         )
-        if won < could:
+        if won < possible:
             yield (
                 f"{config_id}: the expert wins {won} of {COMPARED} levels with "
-                f"expert_actions_per_turn = {given}, and {could} with the {most} that "
+                f"expert_actions_per_turn = {given}, and {possible} with the {max_actions} that "
                 "max_actions_per_step allows: warm start, reference score and audit are of the "
-                f"weaker one; set envs.{config_id}.env_config.expert_actions_per_turn to {most}"
+                f"weaker one; set envs.{config_id}.env_config.expert_actions_per_turn to "
+                f"{max_actions}"
             )
 
 

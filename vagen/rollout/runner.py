@@ -133,7 +133,7 @@ class EpisodeRunner:
         )
         turns: list[Turn] = []
         given = deque(spec.answers)
-        most = spec.max_turns or self.limits.max_turns
+        max_turns = spec.max_turns or self.limits.max_turns
         played = 0
         terminated = truncated = success = False
         status = Status.OK
@@ -169,7 +169,7 @@ class EpisodeRunner:
                     contexts.drop()
                 success, state = bool(info["success"]), info["state"]
                 played += 1
-                truncated = truncated or (played >= most and not terminated)
+                truncated = truncated or (played >= max_turns and not terminated)
         except EnvironmentFailure as failure:
             return _unusable(spec, Status.ENV_ERROR, contexts, turns, level_hash, failure)
         finally:

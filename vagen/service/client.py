@@ -260,17 +260,17 @@ class _Address:
                     content = await response.read()
                     if response.status == 200:
                         return orjson.loads(content)
-                    trouble = f"{response.status}: {_detail(content)}"
+                    failure = f"{response.status}: {_detail(content)}"
                     if response.status not in _REPEATED:
-                        raise EnvironmentLost(f"{self._url}{path} refuses with {trouble}")
+                        raise EnvironmentLost(f"{self._url}{path} refuses with {failure}")
                     after = response.headers.get("Retry-After", "")
                     pause = max(pause, float(after) if after.isdigit() else 0.0)
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
-                trouble = f"{type(error).__name__}: {error}"
+                failure = f"{type(error).__name__}: {error}"
             if time.monotonic() + pause > begun + self._patience:
                 raise EnvironmentLost(
                     f"the environment service {self._url} gave no answer for "
-                    f"{self._config.retry_seconds:g} s: {trouble}"
+                    f"{self._config.retry_seconds:g} s: {failure}"
                 )
             await asyncio.sleep(pause)
         raise AssertionError

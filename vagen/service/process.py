@@ -19,7 +19,7 @@ from vagen.service.wire import BrokenStream, WireReply, pack, receive_from
 
 _WORKER = "vagen.service.worker"
 _BUFFER = 1 << 22
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 _ENDING_SECONDS = 5.0
 """Seconds that a process may take to end after its stream is closed."""
 
@@ -213,7 +213,7 @@ async def _end(process: subprocess.Popen[bytes]) -> None:
     while process.poll() is None:
         if time.monotonic() > deadline:
             process.kill()
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def _ending(code: int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ANYONE = "anyone"
 """Name of the client when there are no tokens."""
-_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 _SHORTEST = 16
 
 
@@ -38,7 +38,7 @@ class ClientTokens:
         """The client of an `Authorization` header; None if it is unknown."""
         if self._path is None:
             return ANYONE
-        if time.monotonic() - self._looked > _LOOK_SECONDS:
+        if time.monotonic() - self._looked > _POLL_SECONDS:
             self._refresh(self._path)
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":

@@ -56,8 +56,8 @@ def main() -> None:
     """Runs a worker with the arguments of the command line."""
     descriptor, seconds, mib = sys.argv[1:]
     if int(mib):
-        most = int(mib) << 20
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        limit = int(mib) << 20
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the stream
     os.dup2(2, 1)
     with (

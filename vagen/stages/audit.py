@@ -228,9 +228,9 @@ class PolicyAudit:
     def _loser(self, seed: int) -> Respond:
         def respond(env: TextEnv, turns: list[Turn]) -> str:
             options = list(self._options(seed, turns))
-            going = [response for response, over, _ in options if not over]
+            continuing = [response for response, over, _ in options if not over]
             lost = [response for response, _, success in options if not success]
-            return next(iter([*going, *lost]), None) or env.expert_response()
+            return next(iter([*continuing, *lost]), None) or env.expert_response()
 
         return respond
 

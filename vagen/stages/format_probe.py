@@ -25,10 +25,10 @@ class FormatNotKept(ValueError):
 
 def answers_probed(config: ExperimentConfig) -> int:
     """Number of first responses to check per environment; 0 disables the probe."""
-    asked = config.trainer.format_probe
-    if asked is None:
+    probe = config.trainer.format_probe
+    if probe is None:
         return 0 if config.actor_rollout_ref.model.path in TINY_MODELS else DEFAULT_ANSWERS
-    return asked
+    return probe
 
 
 def probe_format(config: ExperimentConfig, engine: Engine, levels: list[LevelSet]) -> None:

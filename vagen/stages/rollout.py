@@ -148,12 +148,14 @@ def _play_groups(
     images: Images = {}
     for _ in range(options.max_num_gen_batches):
         if groups:
-            asked = refill_specs(config, curriculum.levels, iteration, len(groups), missing, order)
+            new_specs = refill_specs(
+                config, curriculum.levels, iteration, len(groups), missing, order
+            )
         else:
-            asked = training_specs(config, curriculum.levels, iteration, order)
-        specs += asked
+            new_specs = training_specs(config, curriculum.levels, iteration, order)
+        specs += new_specs
         sampling = config.actor_rollout_ref.rollout
-        found, shown = play(asked, sampling=sampling, split="train", on_finish=on_finish)
+        found, shown = play(new_specs, sampling=sampling, split="train", on_finish=on_finish)
         images |= shown
         for trajectory in found:
             groups[trajectory.group_id].append(trajectory)

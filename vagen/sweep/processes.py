@@ -106,10 +106,10 @@ class TrainingProcesses:
 
     def _reason(self, trial: Trial, code: int) -> str:
         lines = self._log(trial).read_text(errors="replace").split("\n")
-        told = [line for line in lines if line.strip()]
-        errors = [line.removeprefix("error: ") for line in told if line.startswith("error: ")]
+        messages = [line for line in lines if line.strip()]
+        errors = [line.removeprefix("error: ") for line in messages if line.startswith("error: ")]
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        last = (errors or told or ["it said nothing"])[-1].strip()
+        last = (errors or messages or ["it said nothing"])[-1].strip()
         return f"{last} ({how}; {self._log(trial)})"
 
 

@@ -128,5 +128,5 @@ def _outcome(study: Study, trial: Trial, size: int) -> str:
     now = study.read(trial.number)
     done = sum(each.state != "running" for each in study.trials)
     what = f"success {now.value:.3f}" if now.value is not None else now.reason
-    told = {"complete": "done", "pruned": "ended early", "fail": "failed"}[now.state]
-    return f"{now.name}: {told}, {what}   [{done}/{size}]"
+    outcome = {"complete": "done", "pruned": "ended early", "fail": "failed"}[now.state]
+    return f"{now.name}: {outcome}, {what}   [{done}/{size}]"

@@ -16,7 +16,7 @@ from vagen.tracking.server import TrackingError
 from vagen.tracking.tracker import Tracker
 
 P = ParamSpec("P")
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """Seconds between checks of a fork whether its parent process is alive."""
 
 _LOG = logging.getLogger("vagen.tracking")
@@ -117,8 +117,8 @@ def _serve(
         pipe.send(error if known else TrackingError(f"{type(error).__name__}: {error}"))
         return
     pipe.send((tracker.uri, tracker.run_id))
-    while (told := _received(pipe, needed)) is not None:
-        method, args, options = told
+    while (call := _received(pipe, needed)) is not None:
+        method, args, options = call
         try:
             method(tracker, *args, **options)
         except Exception as error:  # must not end the training
@@ -130,7 +130,7 @@ def _serve(
 def _received(pipe: Connection, needed: Callable[[], bool]) -> Any:
     """The next call from the pipe; None if the parent is gone."""
     try:
-        while not pipe.poll(LOOK_SECONDS):
+        while not pipe.poll(POLL_SECONDS):
             if not needed():
                 return None
         return pipe.recv() if needed() else None

@@ -69,8 +69,8 @@ def success_ci95(rates: Sequence[float]) -> Interval:
     return paired_bootstrap(np.zeros(len(rates)), rates, seed=0).ci95
 
 
-def pass_at_k(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str, float]]:
-    """Success over several attempts, for k = 1, 2, 4 … `most`; empty for one attempt.
+def pass_at_k(levels: Sequence[Sequence[bool]], max_k: int) -> dict[str, dict[str, float]]:
+    """Success over several attempts, for k = 1, 2, 4 … `max_k`; empty for one attempt.
 
     `pass_at`: share of levels where at least one of k attempts succeeds; `pass_all`: where all k do
     (pass^k). Both are unbiased: means over all choices of k from a level's n attempts with c
@@ -79,29 +79,29 @@ def pass_at_k(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str
 
     Args:
         levels: Outcomes of the attempts, by level.
-        most: The largest k.
+        max_k: The largest k.
 
     Source: M. Chen et al., arXiv 2107.03374 (pass@k); S. Yao et al., arXiv 2406.12045 (pass^k).
     """
-    if most == 1:
+    if max_k == 1:
         return {}
-    rates = _rates_of_attempts(levels, most)
+    rates = _rates_of_attempts(levels, max_k)
     return {
         name: {k: math.fsum(found) / len(found) for k, found in by_k.items()}
         for name, by_k in rates.items()
     }
 
 
-def attempts_ci95(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict[str, Interval]]:
+def attempts_ci95(levels: Sequence[Sequence[bool]], max_k: int) -> dict[str, dict[str, Interval]]:
     """95 % intervals over levels of `pass_at_k`, named `pass_at_ci95`, ...
 
     Args:
         levels: Outcomes of the attempts, by level.
-        most: The largest k.
+        max_k: The largest k.
     """
-    if most == 1:
+    if max_k == 1:
         return {}
-    rates = _rates_of_attempts(levels, most)
+    rates = _rates_of_attempts(levels, max_k)
     return {
         f"{name}_ci95": {k: success_ci95(found) for k, found in by_k.items()}
         for name, by_k in rates.items()
@@ -109,11 +109,11 @@ def attempts_ci95(levels: Sequence[Sequence[bool]], most: int) -> dict[str, dict
 
 
 def _rates_of_attempts(
-    levels: Sequence[Sequence[bool]], most: int
+    levels: Sequence[Sequence[bool]], max_k: int
 ) -> dict[str, dict[str, list[float]]]:
     """Per level, by name and k: share of choices of k attempts with any success, or with all."""
     found: dict[str, dict[str, list[float]]] = {"pass_at": {}, "pass_all": {}}
-    for k in sorted({*(2**i for i in range(most.bit_length())), most}):
+    for k in sorted({*(2**i for i in range(max_k.bit_length())), max_k}):
         tried = [(len(wins), sum(wins)) for wins in levels if len(wins) >= k]
         if tried:
             found["pass_at"][str(k)] = [1 - math.comb(n - c, k) / math.comb(n, k) for n, c in tried]

@@ -175,9 +175,9 @@ class LocalPolicy:
             if leader is not c:
                 followers.append((c, leader))
         batch = list(leaders.values())
-        everyone = [*batch, *(c for c, _ in followers)]
+        conversations = [*batch, *(c for c, _ in followers)]
         first = len(self._active)
-        for offset, conversation in enumerate(everyone):
+        for offset, conversation in enumerate(conversations):
             self._move(conversation, first + offset)
         self._share_beginnings([c for c in batch if not c.length])
         new = max(len(c.pending) for c in batch)
@@ -203,11 +203,13 @@ class LocalPolicy:
             c.ids, c.length, c.position = [*leader.ids], leader.length, leader.position
             c.pending, c.pending_images, c.beginning = leader.pending, [], leader.beginning
             rows[c] = rows[leader]
-        self._active += everyone
+        self._active += conversations
         self._waiting = []
         self._alike = common_length([c.beginning for c in self._active])
-        places = torch.tensor([(rows[c], len(c.pending) - 1) for c in everyone], device=self.device)
-        self._draw(everyone, hidden[places[:, 0], places[:, 1]])
+        places = torch.tensor(
+            [(rows[c], len(c.pending) - 1) for c in conversations], device=self.device
+        )
+        self._draw(conversations, hidden[places[:, 0], places[:, 1]])
 
     def _share_beginnings(self, fresh: list[_Conversation]) -> None:
         """Fills the slots of new conversations with their cached common prefix, if there is one.

@@ -21,7 +21,7 @@ MAX_TOKENS = 8192
 """Tokens of a packed line."""
 PARTS = 2
 """Number of parts that a batch is cut into on a CPU."""
-SPOKEN = attrgetter("loss_mask")
+LOSS_MASK = attrgetter("loss_mask")
 """Selects the expert's tokens of a row."""
 
 
@@ -60,7 +60,7 @@ def learn_from_experts(
         total = sum(int(row.loss_mask.sum()) for row in rows)
         model.zero_grad(set_to_none=True)
         units = []
-        stretches = [stretch_of(row, SPOKEN, image_token_id) for row in rows]
+        stretches = [stretch_of(row, LOSS_MASK, image_token_id) for row in rows]
         for group in micro_batches(stretches, MAX_TOKENS, lambda _: parts):
             part = [rows[i] for i in group]
             units.append((part, {d: images[d] for row in part for d in row.images}, total))
@@ -90,7 +90,7 @@ class _Imitation:
         """Adds the gradients of some rows of a batch with `total` tokens; returns their loss."""
         model = self.language_model
         dtype = model.model.dtype
-        packed = pack(rows, images, model.processor, model.device, dtype, SPOKEN)
+        packed = pack(rows, images, model.processor, model.device, dtype, LOSS_MASK)
         hidden = model.hidden(**packed.inputs)[0]
         logits = model.logits(hidden.index_select(0, packed.predictors))
         loss = torch.nn.functional.cross_entropy(logits, packed.targets, reduction="sum")

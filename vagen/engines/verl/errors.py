@@ -52,8 +52,8 @@ class EngineProcesses:
             actors: Ray actors by name.
         """
         self._actors = dict(actors)
-        asked = [a.__ray_call__.remote(_place) for a in self._actors.values()]
-        places = ray.get(asked) if asked else []
+        calls = [a.__ray_call__.remote(_place) for a in self._actors.values()]
+        places = ray.get(calls) if calls else []
         self.places: dict[str, ProcessLocation] = dict(zip(self._actors, places, strict=True))
         self._lost: str | None = None
 

@@ -63,8 +63,8 @@ class WorkerGroups:
         pools.create_resource_pool()
         self._pool = pools.resource_pool_dict["ranks"]
         self.policy, self.critic = _start_ranks(self._pool, experiment, config)
-        beside = None if self.separate_servers else self.policy
-        self.servers: Any = LLMServerManager.create(config=config, worker_group=beside)
+        colocated = None if self.separate_servers else self.policy
+        self.servers: Any = LLMServerManager.create(config=config, worker_group=colocated)
         self._weights: Any = CheckpointEngineManager(
             config=omega_conf_to_dataclass(rollout.checkpoint_engine),
             actor_wg=self.policy,

@@ -69,9 +69,9 @@ class PrecomputedOutputs:
             return
         self._batch += self._waiting
         learnt = [row for row in self._waiting if row.loss_mask.any()]
-        asked = dict.fromkeys(self._learnt_rows, learnt)
-        asked |= dict.fromkeys(self._all_rows, self._waiting)
-        for call, rows in asked.items():
+        requests = dict.fromkeys(self._learnt_rows, learnt)
+        requests |= dict.fromkeys(self._all_rows, self._waiting)
+        for call, rows in requests.items():
             if rows:
                 outputs, measured = self._compute(call, rows, images, self._batch)
                 self._measured[call].append(measured)

@@ -127,11 +127,11 @@ def play(
     """
     turns = itertools.cycle(players)
     batch = next(_batches)
-    asked = [next(turns).play.remote(spec, sampling, split, batch) for spec in specs]
+    episodes = [next(turns).play.remote(spec, sampling, split, batch) for spec in specs]
     missing = Counter(spec.group_id for spec in specs)
     played: dict[Any, Trajectory] = {}
     images: Images = {}
-    waiting = asked
+    waiting = episodes
     while waiting:
         ended, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=POLL_SECONDS)
         finished = []
@@ -150,7 +150,7 @@ def play(
                 player.stop.remote(batch)
         if waiting and finished and meanwhile is not None:
             meanwhile(finished, images)
-    trajectories = [played[episode] for episode in asked]
+    trajectories = [played[episode] for episode in episodes]
     check_failures([t for t in trajectories if t.status is not Status.UNFINISHED])
     return trajectories, images
 

@@ -60,9 +60,9 @@ class NetworkWorker(TrainingWorker):
         device = get_torch_device()
         if self.device_name != "cpu":
             peak = [device.max_memory_allocated(), device.max_memory_reserved()]
-            most = torch.tensor(peak, device=self.device_name)
-            torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX)
-            self.measured |= dict(zip(("allocated", "reserved"), most.tolist(), strict=True))
+            maxima = torch.tensor(peak, device=self.device_name)
+            torch.distributed.all_reduce(maxima, op=torch.distributed.ReduceOp.MAX)
+            self.measured |= dict(zip(("allocated", "reserved"), maxima.tolist(), strict=True))
             self.measured["mfu"] = tensordict_utils.get(made, "metrics").get("mfu", 0.0)
             device.reset_peak_memory_stats()
         return made
