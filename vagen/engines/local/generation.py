@@ -80,7 +80,7 @@ class LocalPolicy:
         )
         self.slots = slots
         self._prefixes = Prefixes()
-        self._alike = 0
+        self._prefix_length = 0
         self._by_id: dict[str, _Conversation] = {}
         self._order: list[_Conversation | None] = [None] * slots
         self._active: list[_Conversation] = []
@@ -205,7 +205,7 @@ class LocalPolicy:
             rows[c] = rows[leader]
         self._active += conversations
         self._waiting = []
-        self._alike = common_length([c.beginning for c in self._active])
+        self._prefix_length = common_length([c.beginning for c in self._active])
         places = torch.tensor(
             [(rows[c], len(c.pending) - 1) for c in conversations], device=self.device
         )
@@ -239,7 +239,9 @@ class LocalPolicy:
         batch = list(self._active)
         ids = torch.tensor([c.out[-1] for c in batch], device=self.device)
         positions = torch.tensor([[c.position] for c in batch], device=self.device)
-        hidden = self._forward(batch, 0, ids[:, None], positions.expand(3, -1, 1), [], self._alike)
+        hidden = self._forward(
+            batch, 0, ids[:, None], positions.expand(3, -1, 1), [], self._prefix_length
+        )
         for c in batch:
             c.ids.append(c.out[-1])
             c.length += 1
