@@ -208,16 +208,16 @@ format: $(READY) ## Format the code and fix what the linter can fix
 
 docs: $(READY) ## Write the generated documents anew: options, presets, metrics, components
 	$(BIN)/python -m components.readme
-	$(BIN)/python -m vagen.config.reference docs/configuration.md
-	$(BIN)/python -m vagen.config.preset_table docs/algorithms.md
-	$(BIN)/python -m vagen.engines.verl.table docs/verl.md
-	$(BIN)/python -m vagen.metrics docs/metrics.md
+	$(BIN)/python -m tools.docs.options docs/configuration.md
+	$(BIN)/python -m tools.docs.presets docs/algorithms.md
+	$(BIN)/python -m tools.docs.verl_options docs/verl.md
+	$(BIN)/python -m tools.docs.metrics docs/metrics.md
 
 docs-site: $(READY) ## Build the site of docs/ into build/site; a link that leads nowhere is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 gallery: $(READY) ## Draw docs/gallery.md anew from the environments (minutes)
-	$(BIN)/python -m vagen.report.gallery docs
+	$(BIN)/python -m tools.docs.gallery docs
 
 hooks: $(READY) ## Install the git hooks (format and lint at every commit)
 	$(BIN)/pre-commit install

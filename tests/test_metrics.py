@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from mlflow.utils.validation import _validate_metric_name
 
+from tools.docs.metrics import glossary
 from vagen import progress
-from vagen.metrics import STEPS, Metric, all_metrics, find, glossary
+from vagen.metrics import STEPS, Metric, all_metrics, find
 from vagen.run.run import Run
 from vagen.stages.advantage import advantage
 from vagen.stages.build import build
@@ -84,5 +85,5 @@ def test_conditions_are_sentences_that_a_table_can_hold():
 
 
 def test_the_glossary_is_the_table():
-    assert DOCUMENT.read_text() == glossary(), "run: python -m vagen.metrics docs/metrics.md"
+    assert DOCUMENT.read_text() == glossary(), "run: python -m tools.docs.metrics docs/metrics.md"
     assert all(f"## {step}" in glossary() for step in STEPS)

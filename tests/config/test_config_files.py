@@ -8,10 +8,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from tools.docs.options import render
 from vagen.config import InfraConfig
 from vagen.config.errors import section_of
 from vagen.config.load import load_experiment, load_infra
-from vagen.config.reference import render
 from vagen.config.schema import ExperimentConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def test_laptop_spells_out_every_default() -> None:
 
 def test_the_reference_is_current() -> None:
     stored = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert stored == render(), "run: python -m vagen.config.reference docs/configuration.md"
+    assert stored == render(), "run: python -m tools.docs.options docs/configuration.md"
 
 
 def test_every_option_is_documented() -> None:

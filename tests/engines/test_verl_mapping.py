@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tools.docs.verl_options import all_settings, replaced
 from vagen.config import ConfigError
 from vagen.config.infra import InfraConfig
 from vagen.config.load import load_experiment, load_infra
 from vagen.config.schema import ExperimentConfig
 from vagen.config.yaml_io import parse_yaml
 from vagen.engines.verl.mapping import EXTRA, settings
-from vagen.engines.verl.table import all_settings, replaced
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +31,7 @@ def leaves(model: type, prefix: str = "") -> set[str]:
 
 def test_the_document_is_current() -> None:
     text = (ROOT / "docs" / "verl.md").read_text(encoding="utf-8")
-    assert text == replaced(text), "run: python -m vagen.engines.verl.table docs/verl.md"
+    assert text == replaced(text), "run: python -m tools.docs.verl_options docs/verl.md"
 
 
 def test_every_source_is_an_option_of_ours() -> None:

@@ -26,8 +26,9 @@ class Section(BaseModel):
 
 
 DIGEST_EXEMPT = object()
-"""Mark of an option (`Annotated[type, DIGEST_EXEMPT]`) that came when runs had been made without it: at its
-default it is not in the digest, so that these runs can be resumed."""
+"""Marks an option (`Annotated[type, DIGEST_EXEMPT]`) that older runs do not have.
+
+At its default it is not in the digest, so that older runs can be resumed."""
 
 
 def config_digest(config: BaseModel) -> str:

@@ -1,4 +1,4 @@
-"""The environments in pictures, as Markdown: `python -m vagen.report.gallery docs`.
+"""The environments in pictures, as Markdown: `python -m tools.docs.gallery docs`.
 
 Each is played in a process of its own: two graphics stacks do not live in one.
 """
@@ -33,8 +33,8 @@ HEADER = """\
 
 `make gallery` generates this page. For each environment the first picture shows how four levels
 begin, the second an episode of the expert. Success is measured on 48 levels, with its 95 %
-interval. *Random* draws its answers from all answers of the expert. `vagen env show NAME` makes such
-a page for any environment; [Environments](environments.md) describes them.
+interval. *Random* draws its answers from all answers of the expert. `vagen env show NAME` makes
+such a page for any environment; [Environments](environments.md) describes them.
 """
 
 

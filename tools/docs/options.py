@@ -1,4 +1,4 @@
-"""All options as Markdown: `python -m vagen.config.reference docs/configuration.md`."""
+"""All options as Markdown: `python -m tools.docs.options docs/configuration.md`."""
 
 import json
 import sys

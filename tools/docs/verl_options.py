@@ -1,4 +1,4 @@
-"""Table of our options and verl's: `python -m vagen.engines.verl.table docs/verl.md`.
+"""Table of our options and verl's: `python -m tools.docs.verl_options docs/verl.md`.
 
 Built from the settings that runs get.
 """

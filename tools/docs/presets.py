@@ -1,4 +1,4 @@
-"""Presets against switches as Markdown: `python -m vagen.config.preset_table docs/algorithms.md`.
+"""Presets against switches as Markdown: `python -m tools.docs.presets docs/algorithms.md`.
 
 Each row is read from the experiment that a preset makes, not written by hand.
 """
