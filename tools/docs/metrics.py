@@ -16,7 +16,7 @@ def glossary() -> str:
         "otherwise. ↑ and ↓ say which direction is good.",
         "",
         "MLflow has all metrics (`make ui`). `infra.trackers=[tensorboard,wandb]` sends them also",
-        "to TensorBoard (`tensorboard --logdir outputs`; the files are in each run's folder) and to",
+        "to TensorBoard (`tensorboard --logdir outputs`; files in each run's folder) and to",
         "Weights & Biases (`WANDB_API_KEY`; or `WANDB_MODE=offline` and later `wandb sync",
         "outputs/<run>/wandb/offline-run-*`): `pip install 'vagen[tensorboard,wandb]'`. A resumed",
         "run continues its series; a tracker that is added later also gets the earlier metrics.",
