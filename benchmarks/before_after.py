@@ -4,6 +4,7 @@ The level is the first held-out one that the warm start loses and the final poli
 """
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -13,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import Trajectory
 
-SIDE, GAP, HEAD, FOOT = 300, 24, 40, 76
+SIDE, GAP, HEAD, FOOT = 300, 24, 40, 98
 """Pixels: a frame's side, between the two, above and below them."""
 BACKGROUND, TEXT, GOOD, BAD = "white", "#24292f", "#1a7f37", "#cf222e"
 
@@ -52,11 +53,11 @@ def _frame(episodes: Sequence[Trajectory], pngs: dict[str, bytes], number: int) 
         over = number >= len(turns)
         turn = turns[min(number, len(turns) - 1)].parsed
         end = "arrived" if episode.success else "lost"
-        said = [f"sees: {turn.observation}", f"does: {turn.answer}"]
+        said = [*textwrap.wrap(f"sees: {turn.observation}", 42)[:2], f"does: {turn.answer}"]
         lines = [end] if over else said
         colour = TEXT if not over else GOOD if episode.success else BAD
         for n, line in enumerate(lines):
-            pen.text((left, HEAD + SIDE + 8 + 22 * n), line[:44], colour, large if over else small)
+            pen.text((left, HEAD + SIDE + 8 + 22 * n), line, colour, large if over else small)
     return canvas
 
 

@@ -71,3 +71,10 @@ def test_what_the_tutorial_types_is_understood(
     sys.modules.pop("my_env", None)
     for code in blocks(TUTORIAL, "python"):
         compile(code, "right.py", "exec")
+
+
+def test_pages_stay_short() -> None:
+    """Longer pages are read by fewer people: cut before you raise a limit."""
+    pages = (ROOT / "docs").rglob("*.md")
+    assert len((ROOT / "README.md").read_text().split()) <= 1_000
+    assert sum(len(path.read_text().split()) for path in pages) <= 40_000
