@@ -1,4 +1,4 @@
-"""`vagen cluster`: what a run has on Kubernetes, its log, its end, and what is left of others."""
+"""`vagen cluster`: status and log of a run on Kubernetes, ending it, removing leftovers."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ from vagen.launch.ray_job import PATIENCE, Follower, Log, RayJobs
 
 
 def cluster(options: Namespace) -> int:
-    """Executes one of the actions; returns 1 if there is nothing of the run."""
+    """Executes an action; returns 1 if the run has nothing on the cluster."""
     kube = connect(options.namespace, options.context)
     if options.action == "gc":
         return _gc(kube, dry_run=options.dry_run)
@@ -68,7 +68,7 @@ def _logs(kube: Kube, run: str, options: Namespace) -> int:
 
 
 def _stop(kube: Kube, run: str, options: Namespace) -> int:
-    """Ends what the run is doing: its step fails, and its pipeline closes it."""
+    """Ends the running step; it fails, and the pipeline closes the run."""
 
     def stop(jobs: RayJobs, job: str, over: bool) -> int:
         if over:

@@ -1,4 +1,4 @@
-"""What the commands share: configuration from their arguments, and finding runs on disk."""
+"""Shared by the commands: reads configurations and finds runs."""
 
 import os
 import shlex
@@ -32,7 +32,7 @@ def command(name: str, target: Path) -> str:
 
 
 class RunNotFoundError(ValueError):
-    """No run, evaluation or report is where the user says."""
+    """There is no run, evaluation or report at the given place."""
 
 
 def load_configs(options: Namespace) -> tuple[ExperimentConfig, InfraConfig]:
@@ -109,7 +109,7 @@ def _run_here(name: str) -> Path | None:
 
 
 def pull(run: Run) -> None:
-    """Brings what the run's store has, if it has one; the terminal is left as it was.
+    """Downloads the run's folder from its store, if it has one, and restores the terminal.
 
     Raises:
         StorageError: If the store cannot be used.

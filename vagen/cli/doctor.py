@@ -1,4 +1,4 @@
-"""`vagen doctor`: whether this machine and this model can train, one line per check."""
+"""`vagen doctor`: checks that this machine and this model can train, one line per check."""
 
 from argparse import Namespace
 
@@ -24,7 +24,7 @@ def doctor(options: Namespace) -> int:
 
 
 def examine(experiment: ExperimentConfig, infra: InfraConfig, *, cluster: bool = False) -> Findings:
-    """All findings, as they are made; of the cluster, too, if the run is to be on one."""
+    """Yields all findings, also those of the cluster if the run uses one."""
     yield from doctor_machine.versions()
     yield from doctor_machine.folders(infra)
     yield from doctor_machine.devices(infra)

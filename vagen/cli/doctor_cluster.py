@@ -19,7 +19,7 @@ RIGHTS: tuple[tuple[Resource, str, tuple[str, ...]], ...] = (
     (EVENTS, "", ("list",)),
     (CONFIG_MAPS, "", ("get",)),
 )
-"""What `vagen.cluster` asks of the API server."""
+"""Permissions that `vagen.cluster` needs."""
 LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta2", "localqueues")
 DEPLOY = "`make deploy` brings it"
 
@@ -143,7 +143,7 @@ def _gpus(kube: Kube) -> Iterator[CheckResult]:
 
 
 def _secrets(kube: Kube, settings: KubernetesConfig) -> Iterator[CheckResult]:
-    """Whether they exist: their content is not asked for."""
+    """Checks that they exist, without reading them."""
     names = [*settings.secrets, *settings.pull_secrets]
     missing = [name for name in names if kube.metadata(SECRETS, name) is None]
     if missing:

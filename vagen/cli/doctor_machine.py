@@ -40,7 +40,7 @@ PACKAGES = (
     "torch",
     "transformers",
 )
-"""What the project imports."""
+"""Packages that the project imports."""
 CONSTRAINTS = Path("constraints") / "laptop.txt"
 GIB = 1 << 30
 LEAST_SPACE, ENOUGH_SPACE = GIB // 4, 4 * GIB
@@ -49,7 +49,7 @@ TIMEOUT = 5.0
 
 
 def versions() -> Findings:
-    """Python, and the packages against the tested versions."""
+    """Compares Python and the packages with the tested versions."""
     found = sys.version_info[:2]
     text = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if found in PYTHONS:
@@ -93,7 +93,7 @@ def read_pins() -> dict[str, str]:
 
 
 def folders(infra: InfraConfig) -> Findings:
-    """The output folder and the temporary folder: writable, with space."""
+    """Checks that the output and temporary folders are writable and have space."""
     for subject, folder in (
         ("outputs", Path(infra.output_dir)),
         ("temporary", Path(tempfile.gettempdir())),
@@ -129,7 +129,7 @@ def _folder(subject: str, folder: Path) -> Findings:
 
 
 def devices(infra: InfraConfig) -> Findings:
-    """Processor, memory, accelerator."""
+    """Reports processor, memory and accelerator."""
     yield from guarded("device", "run `make venv`", lambda: _devices(infra))
 
 
@@ -158,7 +158,7 @@ def _devices(infra: InfraConfig) -> Findings:
 
 
 def store(infra: InfraConfig) -> Findings:
-    """Whether the store of runs answers, if there is one; nothing is written."""
+    """Checks that the store of runs answers; writes nothing."""
     if infra.store is not None:
         yield from guarded("store", "set `infra.store` right, or null", lambda: _store(infra))
 
@@ -170,7 +170,7 @@ def _store(infra: InfraConfig) -> Findings:
 
 
 def mlflow_store(infra: InfraConfig) -> Findings:
-    """Whether MLflow's server answers, or its database can be written."""
+    """Checks that MLflow's server answers, or that its database is writable."""
     uri = infra.mlflow_tracking_uri or f"sqlite:///{Path(infra.output_dir) / 'mlflow.db'}"
     advice = "check `infra.mlflow_tracking_uri`; null takes a file in the output folder"
     if uri.startswith(("http://", "https://")):

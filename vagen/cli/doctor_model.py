@@ -26,7 +26,7 @@ from vagen.service.client import served
 
 
 def service(infra: InfraConfig) -> Findings:
-    """The environment service, if this machine's runs use one, takes sessions."""
+    """Checks that the environment service accepts sessions, if runs use one."""
     place = environments_here(infra)
     if place is not None and place.placement == "service":
         yield from guarded(
@@ -43,7 +43,7 @@ def _service(place: EnvironmentsConfig) -> Findings:
 
 
 def environments(experiment: ExperimentConfig, place: EnvironmentsConfig | None = None) -> Findings:
-    """Each environment makes a level, and an expert's response to it is read as meant."""
+    """Checks that each environment makes a level and parses an expert's response to it."""
     for env_id, spec in experiment.envs.items():
         yield from guarded(
             "environment",
@@ -71,7 +71,7 @@ def _environment(env_id: str, spec: Any, place: EnvironmentsConfig | None) -> Fi
 
 
 def model(experiment: ExperimentConfig, place: EnvironmentsConfig | None = None) -> Findings:
-    """The model directory is complete, and its tokenizer keeps what the parser needs."""
+    """Checks that the model directory is complete and its tokenizer keeps the tags."""
     path = experiment.actor_rollout_ref.model.path
     advice = "give a model directory as `save_pretrained` writes it, or a hub id"
     if path in TINY_MODELS:
@@ -148,7 +148,7 @@ def _tags(
 
 
 def survives(text: str, tokenizer: Any) -> str:
-    """What is left of a text after encoding and decoding without special tokens."""
+    """The text after encoding and decoding without special tokens."""
     ids = tokenizer.encode(text, add_special_tokens=False)
     return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
@@ -156,7 +156,7 @@ def survives(text: str, tokenizer: Any) -> str:
 def _conversation(
     env_id: str, spec: Any, processor: Any, place: EnvironmentsConfig | None
 ) -> Findings:
-    """Parts rendered turn by turn equal the whole, on a real episode."""
+    """Checks on an episode that turns rendered one by one equal the whole conversation."""
     env = environments_of(place).open(spec.env_name, spec.env_config)
     episodes = ([shown for shown, _ in expert_turns(env, seed)] for seed in range(SAMPLED_LEVELS))
     observations = max(episodes, key=len)

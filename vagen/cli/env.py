@@ -1,4 +1,4 @@
-"""`vagen env`: what an environment is like, and whether it keeps the contract."""
+"""`vagen env`: shows an environment, or checks that it keeps the contract."""
 
 import re
 from argparse import Namespace

@@ -79,7 +79,7 @@ def evaluate(options: Namespace) -> None:
 
 
 def _refuse_flags(options: Namespace) -> None:
-    """Options that one model alone does not have."""
+    """Rejects options that need `--model`."""
     for name in ("attempts", "baseline", "prices", "max_cost", "max_tokens", "rerun"):
         if getattr(options, name) is not None:
             raise UsageError(

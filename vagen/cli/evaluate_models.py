@@ -26,7 +26,7 @@ def is_evaluation(path: Path) -> bool:
 
 
 def fetch_stored(options: Namespace) -> None:
-    """Makes an evaluation that pods have left in a store one of this machine; else does nothing."""
+    """Copies an evaluation from a store to this machine, if the URI names one."""
     from vagen.evaluation.in_store import fetch_evaluation
 
     infra = load_infra(options.infra, options.infra_overrides)
@@ -108,7 +108,7 @@ def _source(options: Namespace, target: Path) -> Path | dict[str, Any]:
 
 
 def _model_path(spec: str) -> str:
-    """The weights that a specification means: of a run its newest policy."""
+    """Path of a specification's weights; a run's are its newest policy."""
     from vagen.run.run import Run
 
     run_dir = run_named(spec)

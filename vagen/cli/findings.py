@@ -1,4 +1,4 @@
-"""What the doctor's checks find: a line each, with a verdict and what would help."""
+"""Results of the doctor's checks: one line each, with what would help."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CheckOutcome(StrEnum):
-    """How a check ended."""
+    """Outcome of a check."""
 
     GOOD = "✓"
     WARNING = "!"
@@ -15,7 +15,7 @@ class CheckOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One line of the doctor's."""
+    """One line of the doctor."""
 
     verdict: CheckOutcome
     subject: str
@@ -32,7 +32,7 @@ def good(subject: str, text: str) -> CheckResult:
 
 
 def warning(subject: str, text: str, advice: str) -> CheckResult:
-    """It will run, perhaps not as meant."""
+    """It will run, perhaps not as intended."""
     return CheckResult(CheckOutcome.WARNING, subject, text, advice)
 
 

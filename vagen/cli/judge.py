@@ -1,4 +1,4 @@
-"""`vagen judge`: how good a judge is, measured before a run trusts it, and what it pays for."""
+"""`vagen judge`: measures a judge, and audits what an experiment rewards."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from vagen.service import environments_of
 from vagen.stages.audit import AuditRow, audit
 
 _LEAST = 100
-"""Statements below which no figure means anything."""
+"""Minimum number of statements of a calibration."""
 
 
 def judge(options: Namespace) -> None:
@@ -31,7 +31,7 @@ def judge(options: Namespace) -> None:
 
 
 def audit_rewards(options: Namespace) -> None:
-    """Prints what an experiment pays an expert and policies that should earn less."""
+    """Prints the rewards of an expert and of policies that should earn less."""
     if options.levels < 1:
         raise UsageError(f"--levels is {options.levels}; it must be at least 1")
     experiment, infra = load_configs(options)

@@ -30,7 +30,7 @@ class Command:
     words: str | None = None
     """Help of the experiment and the overrides, if the command takes them."""
     examples: tuple[str, ...] = ()
-    """What may follow `vagen`, for the help."""
+    """Example command lines for the help, without `vagen`."""
 
 
 _WORDS = "experiment (a name under experiments/, or a file), then dotted overrides: key=value"
@@ -103,7 +103,7 @@ COMMANDS = {
 
 
 class UsageError(ValueError):
-    """A command line that makes no sense."""
+    """The command line is invalid."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

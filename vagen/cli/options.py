@@ -1,11 +1,11 @@
-"""What each command takes."""
+"""Options of each command."""
 
 from typing import Any
 
 from vagen.run.layout import STAGES
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
-"""Names, and what `argparse` is told."""
+"""Names, and arguments of `add_argument`."""
 
 PIPELINE: Option = (
     ("--pipeline",),

@@ -1,4 +1,4 @@
-"""`vagen runs`: the runs in a folder, and how each stands."""
+"""`vagen runs`: the runs in a folder with their status."""
 
 import json
 from argparse import Namespace
@@ -15,7 +15,7 @@ from vagen.run.listing import RunStatus, list_runs
 from vagen.run.uris import is_uri
 
 _WIDE = 200
-"""Characters of a line where no terminal says how many it has."""
+"""Columns without a terminal."""
 _STYLES = {"training": "cyan", "finished": "green", "failed": "red", "interrupted": "yellow"}
 
 

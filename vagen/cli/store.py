@@ -1,4 +1,4 @@
-"""`vagen store`: what is in a store, checked, copied, tidied up."""
+"""`vagen store`: lists, checks, copies and cleans up a store."""
 
 import re
 import tempfile
@@ -26,7 +26,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def store(options: Namespace) -> None:
-    """Executes one of its actions."""
+    """Executes an action."""
     _ACTIONS[options.action](options)
 
 
@@ -40,7 +40,7 @@ def _list(options: Namespace) -> None:
 
 
 def _put(options: Namespace) -> None:
-    """Puts a committed folder to a URI."""
+    """Uploads a committed folder."""
     if options.path is None:
         raise UsageError("`vagen store put` needs the URI and the folder to put there")
     root, key = _split(options.uri)
@@ -48,7 +48,7 @@ def _put(options: Namespace) -> None:
 
 
 def _fetch(options: Namespace) -> None:
-    """Brings a committed folder from a URI."""
+    """Downloads a committed folder."""
     if options.path is None:
         raise UsageError("`vagen store fetch` needs the URI and a folder that does not exist yet")
     root, key = _split(options.uri)
@@ -76,7 +76,7 @@ def _verify(options: Namespace) -> None:
 
 
 def _collect(options: Namespace) -> None:
-    """Removes what no manifest names and, if asked, runs that are too old."""
+    """Removes files that no manifest names and, if asked, old runs."""
     where = _open(options.uri, options)
     older_than = read_age(options.older_than, "--older-than")
     expire = read_age(options.expire, "--expire") if options.expire else None

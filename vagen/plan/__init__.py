@@ -1,1 +1,1 @@
-"""What a run would need: lengths of conversations, memory, and options that make it fit."""
+"""Estimates what a run needs: conversation lengths, memory, time, and options that make it fit."""

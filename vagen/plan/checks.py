@@ -1,4 +1,4 @@
-"""What speaks against a plan: remarks on what may not be meant, refusals of what cannot fit."""
+"""Checks a plan: warns of likely mistakes, rejects what cannot fit."""
 
 import math
 import tempfile
@@ -19,7 +19,7 @@ from vagen.storage import StorageError
 
 
 class DoesNotFitError(ConfigError):
-    """An experiment that needs more than there is."""
+    """The experiment needs more memory or disk than there is."""
 
 
 def check_output_dir(infra: InfraConfig) -> None:
@@ -41,7 +41,7 @@ def check_output_dir(infra: InfraConfig) -> None:
 
 
 def notes(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]) -> list[str]:
-    """What will run but may not be meant."""
+    """Warnings about likely mistakes."""
     found = []
     data, window = experiment.data, context_window(experiment)
     turns = experiment.rollout_manager.max_turns

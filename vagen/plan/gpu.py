@@ -19,7 +19,7 @@ CONTEXT = 2 * GIB
 VLLM_OVERHEAD = 3 * GIB
 """vLLM's own activations and CUDA graphs, per GPU, within its share."""
 ASLEEP = GIB
-"""What a sleeping vLLM leaves on the GPU."""
+"""Memory that a sleeping vLLM keeps on the GPU."""
 OPTIMIZER = 8
 """Adam's two float32 moments per trained weight."""
 LOGIT_COPIES = 3
@@ -57,10 +57,10 @@ class GpuMemory:
     """Layers gathered from all ranks, and their gradients before they are scattered."""
     activations: int
     attention: int
-    """What attention keeps of each pair of tokens, where no fused kernel reads float32."""
+    """Attention scores kept for each pair of tokens, where no fused kernel reads float32."""
     logits: int
     serving: int
-    """What rollout servers hold while a network learns."""
+    """Memory of rollout servers while a network learns."""
     vllm: int
     """vLLM's share; 0 for other rollouts."""
     vllm_weights: int

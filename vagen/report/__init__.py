@@ -1,4 +1,4 @@
-"""What a person looks at: the trajectory viewer and the learning curves."""
+"""Pages and pictures: runs, evaluations, trajectories, learning curves."""
 
 from vagen.report.curves import Mark, write_comparison_curve, write_curves
 from vagen.report.viewer import write_report

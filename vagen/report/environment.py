@@ -1,4 +1,4 @@
-"""An environment at a glance: its prompt, some levels, an expert's episode, what chance wins.
+"""Portrait of an environment: prompt, some levels, an expert's episode, success of chance.
 
 Everything that an environment wrote is set as text only, and the page loads nothing.
 """
@@ -66,7 +66,7 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class Portrait:
-    """What there is to know of an environment before one trains on it."""
+    """Portrait of an environment."""
 
     name: str
     prompt: str

@@ -42,7 +42,7 @@ class LeaderboardEntry:
     report: str
     """Address of its episodes' page, relative to this one."""
     remark: str = ""
-    """What went wrong; empty if nothing did."""
+    """Problem of the row; empty without one."""
 
 
 def write_leaderboard(

@@ -29,7 +29,7 @@ class EvaluationLink:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """What the training has changed, on the levels of one split."""
+    """Success before and after, on the levels of one split."""
 
     split: str
     levels: int
@@ -41,14 +41,14 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a policy played a level."""
+    """A level as played by one policy."""
 
     policy: str
     solved: bool
     frames: Sequence[bytes]
     """PNG, in order."""
     answer: str
-    """To the first observation."""
+    """Answer to the first observation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class LevelPicture:
     """A level's first frame."""
 
     level: str
-    """Hash."""
+    """Hash of its content."""
     png: bytes
     """Empty where the level is shown as text."""
 
@@ -85,7 +85,7 @@ class Difficulty:
     difficulty: float
     levels: int
     success: Sequence[float]
-    """By evaluation."""
+    """One value per evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class ByDifficulty:
 
     env: str
     meaning: str
-    """What the number is."""
+    """Meaning of the number."""
     names: Sequence[str]
     """Names of the evaluations."""
     rows: Sequence[Difficulty]

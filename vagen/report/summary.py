@@ -1,4 +1,4 @@
-"""Head of the viewer: success with its interval, and what went wrong how often."""
+"""Head of the viewer: success with its interval, and counts of what went wrong."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
