@@ -82,7 +82,7 @@ def undisturbed(place: Place, folder: Path) -> dict[str, Any]:
     """The training on the run's Ray cluster."""
     name = new_name("whole")
     submitted = place.submit(folder, name, ON_RAY)
-    await_true(session("rollout", submitted), 30)
+    await_true(is_running("rollout", submitted), 30)
     head = forwarded("vagen", f"{name}-head-svc", 8265)
     with head as dashboard, pytest.raises(HTTPError, match="401"):
         urlopen(f"{dashboard}/api/jobs/", timeout=30)
@@ -179,7 +179,7 @@ FAULTS: dict[str, tuple[tuple[str, Callable[[], None]], ...]] = {
 """What happens to one run, in this order, each while the step is at work."""
 
 
-def session(step: str, submitted: str) -> Callable[[], str]:
+def is_running(step: str, submitted: str) -> Callable[[], str]:
     """Whether a pod of a pipeline run's step is running."""
     selector = f"vagen.dev/step={step},pipeline/runid={submitted}"
     words = ("get", "pods", "--selector", selector, "--output", "name")
@@ -192,7 +192,7 @@ def test_after_faults_it_ends_as_undisturbed(place, folder, undisturbed, faults)
     name = new_name("fault")
     submitted = place.submit(folder, name, ON_RAY)
     for step, happen in FAULTS[faults]:
-        await_true(session(step, submitted), 30)
+        await_true(is_running(step, submitted), 30)
         time.sleep(5)
         happen()
     assert place.await_end(submitted) == "SUCCEEDED"
@@ -202,7 +202,7 @@ def test_after_faults_it_ends_as_undisturbed(place, folder, undisturbed, faults)
 def test_terminated_it_says_so_and_goes_on_when_submitted_again(place, folder, undisturbed):
     name = new_name("terminated")
     submitted = place.submit(folder, name, *BRIEF)
-    await_true(session("train", submitted), 30)
+    await_true(is_running("train", submitted), 30)
     time.sleep(10)
     place.terminate(submitted)
     assert place.await_end(submitted) in ("CANCELED", "FAILED")
@@ -217,7 +217,7 @@ def test_terminated_it_says_so_and_goes_on_when_submitted_again(place, folder, u
 def test_stopped_it_is_closed(place, folder):
     name = new_name("stopped")
     submitted = place.submit(folder, name, *BRIEF)
-    await_true(session("train", submitted), 30)
+    await_true(is_running("train", submitted), 30)
     await_true(lambda: main(["cluster", "stop", name]) == 0, 5)
     assert place.await_end(submitted) == "FAILED"
     assert rayclusters(name) == []
@@ -243,7 +243,7 @@ def test_a_pod_of_the_environment_service_is_killed(place, folder):
     words = (*BRIEF, *(f"infra.kubernetes.secrets.{key}" for key in keys))
     words += tuple(f"infra.environments.{word}" for word in service)
     submitted = place.submit(folder, name, *words)
-    await_true(session("train", submitted), 30)
+    await_true(is_running("train", submitted), 30)
     pods = ("get", "pods", "--selector", "app.kubernetes.io/name=env", "--output", "name")
     read = "import urllib.request as u; print(u.urlopen('http://localhost:8000/metrics').read())"
 

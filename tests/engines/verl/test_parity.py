@@ -108,5 +108,5 @@ def test_one_update_gives_the_same_losses_and_weights(engines, batch, model_dir,
         most = 1e-3 * weight.norm() + 0.05 * (weight - start[name]).norm()
         assert (found[name] - weight).norm() <= most, name
     moved = sum(float((mine[name] - start[name]).norm()) for name in mine)
-    separate_servers = sum(float((mine[name] - found[name]).norm()) for name in mine)
-    assert separate_servers < 0.05 * moved
+    difference = sum(float((mine[name] - found[name]).norm()) for name in mine)
+    assert difference < 0.05 * moved
