@@ -144,5 +144,5 @@ def test_a_token_that_is_not_the_cluster_s_is_refused(head, stage_job):
 
 
 def test_a_head_that_is_not_there_is_lost(stage_job):
-    with pytest.raises(Lost, match="does not answer"):
+    with pytest.raises(Lost, match="Failed to connect"):
         stage_job("build").perform(Dashboard("http://127.0.0.1:9", TOKEN))

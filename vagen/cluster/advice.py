@@ -34,6 +34,8 @@ class Finding:
     """Description and advice."""
     final: bool = False
     """Whether waiting does not help."""
+    crashed: tuple[str, str] | None = None
+    """Pod and container whose last log says why."""
 
 
 def explain_cluster(
@@ -223,6 +225,7 @@ def _container(pod: str, status: Object) -> Iterator[Finding]:
             f"{name} keeps failing (exit code {code}, {status['restartCount']} restarts): "
             "its log says why",
             final=True,
+            crashed=(pod, status["name"]),
         )
 
 

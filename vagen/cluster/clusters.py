@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from vagen.cluster.advice import Finding, explain_cluster, explain_refusal
@@ -149,7 +150,7 @@ def diagnose(kube: Kube, cluster: Object) -> list[Finding]:
     """Reasons why a RayCluster is not ready, from its pods and events."""
     pods = cluster_pods(kube, cluster["metadata"]["name"])
     findings = explain_cluster(cluster, pods, kube.list(EVENTS).items)
-    return [_with_log(kube, finding, pods) for finding in findings]
+    return [_with_log(kube, finding) for finding in findings]
 
 
 def cluster_pods(kube: Kube, name: str, node_type: str = "") -> list[Object]:
@@ -268,16 +269,14 @@ def _shape(cluster: Object) -> str:
     return ", ".join(parts)
 
 
-def _with_log(kube: Kube, finding: Finding, pods: list[Object]) -> Finding:
+def _with_log(kube: Kube, finding: Finding) -> Finding:
     """Adds the end of the last log to a finding about a container that keeps failing."""
-    if "ends again and again" not in finding.text:
+    if finding.crashed is None:
         return finding
-    pod, _, container = finding.text.partition(" ")[0].partition("/")
-    if pod not in {one["metadata"]["name"] for one in pods}:
-        return finding
+    pod, container = finding.crashed
     tail = kube.log(pod, container, previous="true", tailLines="10").rstrip()
-    shown = "\n".join(f"  | {line}" for line in tail.splitlines())
-    return Finding(f"{finding.text}\n{shown}" if shown else finding.text, finding.final)
+    shown = "".join(f"\n  | {line}" for line in tail.splitlines())
+    return replace(finding, text=finding.text + shown)
 
 
 def _not_ready(cluster: Object, found: list[Finding], deadline: float, late: bool) -> str:
