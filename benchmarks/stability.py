@@ -37,7 +37,7 @@ from vagen import progress
 from vagen.config.load import load_experiment, load_infra
 from vagen.engines.local.engine import LocalEngine
 from vagen.report import write_comparison_curve
-from vagen.run.layout import FINAL, WARM_START
+from vagen.run.layout import FINAL
 from vagen.run.reading import committed, read_results
 from vagen.run.run import Run
 from vagen.stages.build import build
@@ -45,6 +45,7 @@ from vagen.stages.evaluate import evaluate
 from vagen.stages.execute import execute
 from vagen.stages.finalize import finalize
 from vagen.stages.warm_start import warm_start
+from vagen.steps import WARM_START
 from vagen.storage import read_manifest
 from vagen.tracking import paired_bootstrap, paired_seeds
 from vagen.train import iterate

@@ -31,7 +31,6 @@ from vagen import progress
 from vagen.config.load import load_experiment, load_infra
 from vagen.engines.verl.env_vars import configure
 from vagen.rollout.types import TokenRow
-from vagen.run import layout
 from vagen.run.run import Run
 from vagen.stages.build import build
 from vagen.stages.warm_start import warm_start
@@ -122,9 +121,11 @@ def _case(
 ) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
         os.environ["RAY_TMPDIR"] = folder
-        steps = f"trainer.total_training_steps={iterations}"
+        length = f"trainer.total_training_steps={iterations}"
         run = Run.create(
-            load_experiment("frozenlake-tiny", [*SMALL, *(LONG if partial else ()), *words, steps]),
+            load_experiment(
+                "frozenlake-tiny", [*SMALL, *(LONG if partial else ()), *words, length]
+            ),
             load_infra(None, [*LAYOUT, *infra, f"output_dir={folder}/runs"]),
         )
         build(run)
@@ -135,7 +136,7 @@ def _case(
             mock.patch("vagen.engines.verl.rollout_workers.RolloutWorker", player),
             run.session(),
         ):
-            engine_at(run, layout.WARM_START)
+            engine_at(run, steps.WARM_START)
             begun = time.time()
             iterate(run, 0, iterations)
         ends = [

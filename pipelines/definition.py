@@ -2,8 +2,8 @@
 
     begin → build → warm start → evaluate → stretch → stretch → … → evaluate → register
 
-A *stretch* is one iteration with four tasks (rollout → judge → advantage → update, which ends with
-a validation if due), or with `infra.mode: fused` several iterations as one `train` task. The
+A *stretch* is one iteration with a task per step (`vagen.steps.ITERATION`; the update ends with a
+validation if due), or with `infra.mode: fused` several iterations as one `train` task. The
 stretches are a parameter of the pipeline run (`pipelines.schedule`), so that the size of the
 pipeline does not depend on the training. Every task, group of tasks and condition costs an
 additional pod of Kubeflow's, so there are few.
@@ -12,33 +12,36 @@ The order of steps is that of `vagen.train`. Steps read earlier results from the
 passes only names and metrics. The exit handler closes the run in any case.
 """
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
 
 from kfp import dsl
 from kfp.dsl.base_component import BaseComponent
 from kfp.dsl.pipeline_task import PipelineTask
 
 from components import digest
-from components.advantage.component import advantage
 from components.begin.component import begin
 from components.build.component import build
 from components.evaluate.component import evaluate
 from components.evaluate_model.component import evaluate_model
 from components.finalize.component import finalize
-from components.judge.component import judge
 from components.measure.component import measure
 from components.register.component import register
-from components.rollout.component import rollout
 from components.train.component import train
-from components.update.component import update
 from components.warm_start.component import warm_start
 from pipelines.placement import limits, place
+from vagen import steps
 from vagen.config import InfraConfig
 from vagen.run import layout
 
 TRAIN, EVALUATE, EVALUATE_MODELS = "vagen-train", "vagen-evaluate", "vagen-evaluate-models"
 """Names of the pipelines."""
+ITERATION = [
+    getattr(import_module(f"components.{name}.component"), name) for name in steps.ITERATION
+]
+"""Components of one iteration, in order."""
 
 
 def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseComponent:
@@ -64,10 +67,9 @@ def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseCo
             if infra.mode == "fused":
                 step(train, run=run, start=item.start, stop=item.stop)
                 return
-            played = step(rollout, run=run, iteration=item.start)
-            judged = step(judge, run=run, iteration=item.start).after(played)
-            estimated = step(advantage, run=run, iteration=item.start).after(judged)
-            step(update, run=run, iteration=item.start).after(estimated)
+            tasks = [step(each, run=run, iteration=item.start) for each in ITERATION]
+            for before, after in itertools.pairwise(tasks):
+                after.after(before)
 
     @dsl.pipeline(
         name=TRAIN,
@@ -79,7 +81,7 @@ def training_pipeline(infra: InfraConfig, *, image: str | None = None) -> BaseCo
             there = step(begin, run=run, experiment=experiment, infra=infra, code=digest())
             levels = step(build, run=run).after(there)
             first = step(warm_start, run=run).after(levels)
-            before = step(evaluate, run=run, name=layout.WARM_START, split="test").after(first)
+            before = step(evaluate, run=run, name=steps.WARM_START, split="test").after(first)
             learnt = loop(run=run, stretches=stretches).after(before)
             after = step(evaluate, run=run, name=layout.FINAL, split="test").after(learnt)
             before.set_display_name("evaluate the warm start")

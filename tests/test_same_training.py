@@ -11,7 +11,7 @@ import pytest
 from lake import lake_yaml
 from warm_process import WarmProcess, preload
 
-from vagen.run.layout import ITERATION_STAGES
+from vagen.steps import ITERATION
 from vagen.storage import read_manifest
 
 preload()
@@ -19,9 +19,9 @@ preload()
 BY_HAND = [
     ["warm_start"],
     ["evaluate", "--evaluation", "warm_start"],
-    *([stage, "--iteration", "0"] for stage in ITERATION_STAGES),
+    *([stage, "--iteration", "0"] for stage in ITERATION),
     ["evaluate", "--evaluation", "iteration-0001", "--split", "val"],
-    *([stage, "--iteration", "1"] for stage in ITERATION_STAGES),
+    *([stage, "--iteration", "1"] for stage in ITERATION),
     ["evaluate", "--evaluation", "final"],
     ["register"],
     ["finalize"],

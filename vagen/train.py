@@ -4,26 +4,24 @@
     for each iteration: rollout → judge → advantage → PPO update (→ validation)
     evaluation → registration
 
-Every step is a function of `vagen.stages` that commits one folder of the run, and does nothing if
-its folder is committed: calling `train` again resumes a training. The same steps in the same order
-are a Kubeflow pipeline in `pipelines.definition`, with a process each.
+The steps and their order are in `vagen.steps`. Every step is a function of `vagen.stages` that
+commits one folder of the run, and does nothing if its folder is committed: calling `train` again
+resumes a training. The same steps are a Kubeflow pipeline in `pipelines.definition`.
 """
 
 from functools import partial
 from importlib import import_module
 from itertools import count
 
+from vagen import steps
 from vagen.run import layout
 from vagen.run.run import Run
-from vagen.stages.advantage import advantage
 from vagen.stages.build import build
 from vagen.stages.evaluate import evaluate
-from vagen.stages.execute import closing, execute
-from vagen.stages.judge import judge
+from vagen.stages.execute import closing, execute, stage_named
 from vagen.stages.register import register
-from vagen.stages.rollout import rollout, start_rollout
+from vagen.stages.rollout import start_rollout
 from vagen.stages.tracking import tracker_of
-from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
 from vagen.tracking import Tracker
 
@@ -43,7 +41,7 @@ def train(run: Run) -> None:
         tracker.tell(Tracker.watch_machine)
         step(build)
         step(warm_start)
-        step(evaluate, name=layout.WARM_START, split="test")
+        step(evaluate, name=steps.WARM_START, split="test")
         iterate(run)
         step(evaluate, name=layout.FINAL, split="test")
         step(register)
@@ -57,12 +55,10 @@ def iterate(run: Run, start: int = 0, stop: int | None = None) -> None:
     for iteration in count(start):
         if iteration >= (run.read_length() if stop is None else stop):
             return
-        step(rollout, iteration=iteration)
-        if run.experiment.rollout_manager.one_step_off:
-            start_rollout(run, iteration + 1)
-        step(judge, iteration=iteration)
-        step(advantage, iteration=iteration)
-        step(update, iteration=iteration)
+        for name in steps.ITERATION:
+            step(stage_named(name), iteration=iteration)
+            if name == "rollout" and run.experiment.rollout_manager.one_step_off:
+                start_rollout(run, iteration + 1)
         if run.experiment.trainer.validates_after(iteration):
             step(evaluate, name=layout.validation(iteration + 1), split="val")
         if run.stop is not None:

@@ -18,7 +18,7 @@ import pytest
 from cluster_place import TEMPLATE, Namespace, open_namespace
 from ray_head import PATIENCE, TOKEN, Background, RayHead, await_true, in_warm_start
 
-from vagen import cluster
+from vagen import cluster, steps
 from vagen.cli.main import main
 from vagen.cluster import ClusterError
 from vagen.cluster.names import LEASE_UNTIL
@@ -236,7 +236,7 @@ def test_the_two_ends_of_a_pipeline(namespace, tmp_path, monkeypatch, capsys):
         run_stage(run, "rollout", iteration=3)
     assert names(namespace) == [], "no item after one that failed holds GPUs"
     bring_up(run, Run.open(run).infra)
-    lifecycle.release(run, after=layout.WARM_START)
+    lifecycle.release(run, after=steps.WARM_START)
     assert names(namespace) == ["lake"]
     lifecycle.release(run, after=layout.FINAL)
     assert names(namespace) == []

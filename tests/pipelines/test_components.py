@@ -17,8 +17,8 @@ from pipelines.definition import evaluation_pipeline, models_pipeline
 from vagen.cli.main import main
 from vagen.config import dump_yaml
 from vagen.config.load import load_infra
-from vagen.run.layout import STAGES
 from vagen.run.run import Run
+from vagen.steps import STEPS
 from vagen.storage import read_manifest
 
 
@@ -140,8 +140,8 @@ def test_an_evaluation_of_models_runs_here(tmp_path: Path):
 
 def test_every_stage_has_a_component():
     # One makes the run, one has all stages of several iterations executed, one knows no run.
-    assert set(readme.names()) - set(STAGES) == {"begin", "train", "evaluate_model"}
-    assert set(STAGES) <= set(readme.names())
+    assert set(readme.names()) - set(STEPS) == {"begin", "train", "evaluate_model"}
+    assert set(STEPS) <= set(readme.names())
 
 
 @pytest.mark.parametrize("path", sorted(Path(readme.ROOT).glob("*/component.py")), ids=str)

@@ -9,7 +9,7 @@ from vagen.cli.main import USER_ERROR, main
 from vagen.engines.local.engine import LocalEngine
 from vagen.progress import configure, read_events
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.run.layout import ITERATION_STAGES, KEEP_CHECKPOINTS, validated_iteration
+from vagen.run.layout import KEEP_CHECKPOINTS, validated_iteration
 from vagen.run.reading import read_results
 from vagen.run.run import Stop
 from vagen.stages.build import build
@@ -17,6 +17,7 @@ from vagen.stages.evaluate import evaluate
 from vagen.stages.execute import execute, stage_named
 from vagen.stages.rollout import rollout
 from vagen.stages.update import update
+from vagen.steps import ITERATION
 from vagen.storage import read_manifest
 from vagen.train import iterate, train
 
@@ -46,7 +47,7 @@ def test_after_the_stop_every_step_passes_on_the_last_update(make_started_run):
     assert run.last_iteration == 2
     last = execute(run, update, iteration=2)
     before = sorted(run.path.rglob("*"))
-    for name in ITERATION_STAGES:
+    for name in ITERATION:
         passed = execute(run, stage_named(name), iteration=3)
         assert (passed["uri"], passed["sha256"]) == (last["uri"], last["sha256"])
     passed = execute(run, evaluate, name="iteration-0004", split="val")

@@ -3,13 +3,13 @@
 import pytest
 
 from vagen import progress
-from vagen.run.layout import WARM_START
 from vagen.stages.advantage import advantage
 from vagen.stages.evaluate import evaluate
 from vagen.stages.format_probe import DEFAULT_ANSWERS, FormatNotKept, answers_probed
 from vagen.stages.judge import judge
 from vagen.stages.rollout import rollout
 from vagen.stages.update import update
+from vagen.steps import WARM_START
 from vagen.storage import read_manifest
 from vagen.train import iterate
 

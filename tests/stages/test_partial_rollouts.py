@@ -23,9 +23,9 @@ from vagen.service import environments_of
 from vagen.stages import build
 from vagen.stages.execute import execute
 from vagen.stages.rollout import rollout
+from vagen.steps import version_before
 from vagen.storage import read_manifest
 from vagen.train import iterate
-from vagen.versions import version_before
 
 WORDS = (
     *("preset=grpo_mask", "rollout_manager.n_trajectory=2", "data.train_batch_size=3"),

@@ -17,7 +17,7 @@ from vagen.stages.judge import judge
 from vagen.stages.rollout import rollout
 from vagen.stages.update import update
 from vagen.stages.warm_start import warm_start
-from vagen.versions import version_after
+from vagen.steps import version_after
 
 ITERATIONS = 2
 """The second one starts from weights that have moved."""

@@ -15,11 +15,11 @@ from vagen.engines.local.engine import LocalEngine
 from vagen.learning.guard import TrainingUnstable
 from vagen.models import load_model
 from vagen.progress import configure, read_events
-from vagen.run.layout import ITERATION_STAGES
 from vagen.run.reading import committed
 from vagen.run.run import Run
 from vagen.stages.execute import execute, stage_named
 from vagen.stages.weights import engine_at, prune_checkpoints
+from vagen.steps import ITERATION
 from vagen.storage import commit_directory, read_manifest
 from vagen.train import iterate
 
@@ -223,7 +223,7 @@ def test_a_run_that_was_killed_anywhere_goes_on_with_the_same_numbers(
     spikes.add(2)
     train(whole, *range(5))
     for iteration in range(5):
-        for stage in (*ITERATION_STAGES, "update"):
+        for stage in (*ITERATION, "update"):
             shutil.rmtree(killed.step(iteration, "update"), ignore_errors=True)
             process = fresh(killed)
             execute(process, stage_named(stage), iteration=iteration)

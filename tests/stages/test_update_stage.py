@@ -25,6 +25,7 @@ from vagen.run.spent import ENGINE_STARTED
 from vagen.stages.evaluate import evaluate
 from vagen.stages.update import update
 from vagen.stages.weights import engine_at, prune_checkpoints, saved_iterations
+from vagen.steps import version_after, version_before
 from vagen.storage import (
     CorruptArtifact,
     StorageError,
@@ -33,7 +34,6 @@ from vagen.storage import (
     write_files,
 )
 from vagen.train import iterate
-from vagen.versions import version_after, version_before
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vagen.run.layout import STAGES
+from vagen.steps import STEPS
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
 """Names, and arguments of `add_argument`."""
@@ -30,7 +30,7 @@ OPTIONS: dict[str, list[Option]] = {
         (("--seeds",), {"metavar": "LIST", "help": "train with each: 0-4 or 0,3,7 (a sweep)"}),
         *TRIALS,
         PIPELINE,
-        (("--stage",), {"choices": STAGES, "help": "run this step alone"}),
+        (("--stage",), {"choices": STEPS, "help": "run this step alone"}),
         (("--of",), {"metavar": "RUN", "help": "--stage: of this run; without it of a new one"}),
         (("--iteration",), {"type": int, "metavar": "N", "help": "--stage: its iteration, from 0"}),
         (

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vagen import progress
+from vagen import progress, steps
 from vagen.cli.common import (
     command,
     find_run,
@@ -210,9 +210,9 @@ def _check_step(options: Namespace) -> None:
     stage = options.stage
     if not options.of and stage != "build":
         raise UsageError(f"--stage {stage} needs its run: --of RUN, or --from BATCH")
-    if stage in layout.ITERATION_STAGES and options.iteration is None:
+    if stage in steps.ITERATION and options.iteration is None:
         raise UsageError(f"--stage {stage} needs its --iteration")
-    if stage in layout.EVALUATION_STAGES and not options.evaluation:
+    if stage in steps.EVALUATIONS and not options.evaluation:
         raise UsageError(f"--stage {stage} needs its --evaluation, such as final")
 
 

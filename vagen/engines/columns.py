@@ -31,7 +31,7 @@ from vagen.learning.agreement import disagreement, measure_agreement
 from vagen.learning.selection import select_trajectories, turn_rewards_by_trajectory
 from vagen.learning.turn_credit import anchor_ids, credit_arguments
 from vagen.rollout.types import TokenRow, Trajectory
-from vagen.versions import updates_before
+from vagen.steps import updates_before
 
 COMPARED = 16
 """Maximum number of rows computed only to compare rollout and trainer."""

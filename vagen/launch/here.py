@@ -3,10 +3,10 @@
 from typing import Any
 
 from vagen.config.base import ConfigError
-from vagen.run.layout import STAGES
 from vagen.run.reading import result
 from vagen.run.run import Run
 from vagen.stages.execute import execute, stage_named
+from vagen.steps import STEPS
 
 TRAIN = "train"
 """Pseudo stage: whole iterations from `start` to before `stop`."""
@@ -19,7 +19,7 @@ def run_in_process(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
 
     Args:
         run: The run: its folder, or its URI in a store.
-        stage: One of `STAGES`, or `TRAIN`.
+        stage: One of `STEPS`, or `TRAIN`.
         arguments: Arguments of the stage.
 
     Returns:
@@ -41,6 +41,6 @@ def perform(run: Run, stage: str, **arguments: Any) -> dict[str, Any]:
 
         iterate(run, **arguments)
         return run.located(result(run.step(run.finished_iterations - 1, "update")))
-    if stage not in STAGES:
-        raise ConfigError(f"no stage is named {stage!r}: there are {', '.join(STAGES)}, {TRAIN}")
+    if stage not in STEPS:
+        raise ConfigError(f"no stage is named {stage!r}: there are {', '.join(STEPS)}, {TRAIN}")
     return execute(run, stage_named(stage), **arguments)

@@ -9,10 +9,11 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any
 
 from vagen.rollout.batch_check import BatchError, check_consistency
 from vagen.rollout.types import Trajectory
+from vagen.steps import ITERATION
 from vagen.storage import (
     FileEntry,
     commit_directory,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 2
 """Version of the Parquet layout; others are rejected."""
 
-BatchKind = Literal["rollout", "judge", "advantage", "evaluation"]
+BATCH_KINDS = (*ITERATION[:-1], "evaluation")
 """The step that wrote a batch."""
 
 
@@ -42,7 +43,8 @@ class TrajectoryBatch:
     """Digest or name of the weights that sampled it."""
     config_digest: str
     """Digest of the experiment configuration."""
-    kind: BatchKind
+    kind: str
+    """One of `BATCH_KINDS`."""
     iteration: int
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the step; stored in the manifest."""
@@ -141,17 +143,16 @@ class TrajectoryBatch:
             images=images,
             policy_version=payload["policy_version"],
             config_digest=payload["config_digest"],
-            kind=cast(BatchKind, manifest.kind),
+            kind=manifest.kind,
             iteration=payload["iteration"],
             metrics=payload["metrics"],
         )
 
 
 def _check_header(directory: Path, kind: str, schema_version: int, wanted: str | None) -> None:
-    if kind not in get_args(BatchKind):
+    if kind not in BATCH_KINDS:
         raise BatchError(
-            f"{directory} holds a {kind!r}, not a trajectory batch "
-            f"({', '.join(get_args(BatchKind))})"
+            f"{directory} holds a {kind!r}, not a trajectory batch ({', '.join(BATCH_KINDS)})"
         )
     if schema_version != SCHEMA_VERSION:
         raise BatchError(
@@ -181,4 +182,4 @@ def _counts(trajectories: list[Trajectory], images: Mapping[str, bytes]) -> dict
     }
 
 
-__all__ = ["SCHEMA_VERSION", "BatchError", "BatchKind", "TrajectoryBatch"]
+__all__ = ["BATCH_KINDS", "SCHEMA_VERSION", "BatchError", "TrajectoryBatch"]

@@ -19,8 +19,6 @@ Imports next to nothing, so that every step of a pipeline can load it.
 
 from pathlib import Path
 
-from vagen.versions import WARM_START as WARM_START
-
 EXPERIMENT = Path("config/experiment.yaml")
 INFRA = Path("config/infra.yaml")
 EXTENSIONS = Path("config/extensions.jsonl")
@@ -33,12 +31,8 @@ PROFILES = "profiles"
 SUPERSEDED = "superseded"
 """Local folders that were replaced when another attempt had continued the run."""
 
-ITERATION_STAGES = ("rollout", "judge", "advantage", "update")
-"""Stages of one iteration, in order."""
-EVALUATION_STAGES = ("evaluate", "measure")
-STAGES = ("build", "warm_start", *ITERATION_STAGES, *EVALUATION_STAGES, "register", "finalize")
 FINAL = "final"
-"""The evaluation after the last iteration; the first evaluation is `WARM_START`."""
+"""The evaluation after the last iteration; the first one is `warm_start`."""
 
 KEEP_CHECKPOINTS = 2
 """Number of latest checkpoints to keep."""

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from vagen import steps
 from vagen.config.base import ConfigError
 from vagen.config.yaml_io import read_yaml
 from vagen.metrics import SUCCESS
@@ -89,7 +90,7 @@ def status_of(path: Path) -> RunStatus:
         state=state,
         iteration=done,
         iterations=longer[-1]["to"] if longer else experiment["trainer"]["total_training_steps"],
-        start=_success(path, layout.WARM_START),
+        start=_success(path, steps.WARM_START),
         newest=newest,
         newest_of=newest_of,
         seconds=round(working_seconds(events) + running, 1),

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from vagen import progress
+from vagen import progress, steps
 from vagen.config import InfraConfig
 from vagen.config.base import ConfigError
 from vagen.config.infra import SCRATCH
@@ -55,7 +55,7 @@ _FILES = (*_GROWING, WANDB_SENT, layout.SUMMARY, layout.CURVES.as_posix())
 _TRACKING_FILES = (layout.MLFLOW_RUN, PENDING)
 _ORDER = (
     layout.LEVELS,
-    layout.WARM_START,
+    steps.WARM_START,
     layout.ITERATIONS,
     layout.CHECKPOINTS,
     layout.EVALUATIONS,
@@ -391,10 +391,9 @@ def _missing_lines(content: bytes, other: bytes) -> bytes:
 def _rank(place: Path) -> tuple[Any, ...]:
     """Sort key of folders: an iteration's checkpoint, if any, comes right before its update."""
     first, *rest = place.parts
-    stages = (*layout.ITERATION_STAGES[:-1], "checkpoint", layout.ITERATION_STAGES[-1])
     if first == layout.CHECKPOINTS:
-        return (_ORDER.index(layout.ITERATIONS), rest[0], stages.index("checkpoint"))
+        return (_ORDER.index(layout.ITERATIONS), rest[0], len(steps.ITERATION) - 1.5)
     if first == layout.ITERATIONS:
-        stage = stages.index(rest[1]) if rest[1] in stages else len(stages)
-        return (_ORDER.index(first), rest[0], stage)
+        known = rest[1] in steps.ITERATION
+        return (_ORDER.index(first), rest[0], steps.ITERATION.index(rest[1]) if known else 99)
     return (_ORDER.index(first), *rest)

@@ -4,10 +4,11 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from vagen import steps
 from vagen.run import layout
 from vagen.storage import MANIFEST
 
-BATCHES = layout.ITERATION_STAGES[:-1]
+BATCHES = steps.ITERATION[:-1]
 """Steps of an iteration that store its episodes; its metrics are in its update."""
 
 

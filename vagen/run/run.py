@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vagen import progress
+from vagen import progress, steps
 from vagen.config import ExperimentConfig, InfraConfig, config_digest, dump_yaml
 from vagen.config.base import ConfigError
 from vagen.config.infra import SCRATCH
@@ -235,7 +235,7 @@ class Run:
     @property
     def warm_start(self) -> Path:
         """Folder of the `warm_start` step."""
-        return self.path / layout.WARM_START
+        return self.path / steps.WARM_START
 
     @property
     def registration(self) -> Path:
@@ -246,10 +246,10 @@ class Run:
         self, stage: str, *, iteration: int | None = None, name: str = "", **_: Any
     ) -> Path | None:
         """Folder of a stage; None for `finalize`, which has none."""
-        if stage in layout.ITERATION_STAGES:
+        if stage in steps.ITERATION:
             assert iteration is not None
             return self.step(iteration, stage)
-        if stage in layout.EVALUATION_STAGES:
+        if stage in steps.EVALUATIONS:
             return self.evaluation(name)
         return {
             "build": self.levels,

@@ -1,15 +1,14 @@
 """The advantage step: adds the columns that the update needs."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vagen.engines.collapse import is_due, measure
 from vagen.engines.columns import add_columns, watch_agreement
-from vagen.rollout.batch import TrajectoryBatch
-from vagen.run.reading import committed, result
+from vagen.run.reading import committed
 from vagen.run.run import Run
+from vagen.stages.batches import commit_batch, read_batch
 from vagen.stages.weights import engine_at, version_learning
 from vagen.storage import CorruptArtifact, read_manifest
 
@@ -22,9 +21,7 @@ def advantage(
     Raises:
         EnginesDisagree: Rollout and trainer disagree in the first iteration.
     """
-    source = source or run.step(iteration, "judge")
-    folder = out or run.step(iteration, "advantage")
-    batch = TrajectoryBatch.load(run.fetch(source), kind="judge", config_digest=run.config_digest)
+    batch, source = read_batch(run, "advantage", iteration, source)
     _check_tokens(run.step(iteration, "rollout"), source)
     engine = engine_at(run, version_learning(run, batch))
     metrics = add_columns(
@@ -36,8 +33,7 @@ def advantage(
     )
     if is_due(run.experiment, iteration):
         metrics |= measure(run.experiment, engine, batch.trajectories, batch.images)
-    replace(batch, kind="advantage", metrics=metrics).save(folder, previous=source)
-    return result(folder)
+    return commit_batch(run, "advantage", batch, metrics, source, out)
 
 
 def _check_tokens(played: Path, judged: Path) -> None:

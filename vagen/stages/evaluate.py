@@ -10,7 +10,7 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
-from vagen import progress
+from vagen import progress, steps
 from vagen.config.base import ConfigError
 from vagen.config.infra import InfraConfig
 from vagen.config.schema import ExperimentConfig
@@ -33,9 +33,9 @@ from vagen.stages.format_probe import answers_probed, probe_format
 from vagen.stages.rollout import check_images, episode_metrics
 from vagen.stages.tracking import log_evaluation
 from vagen.stages.weights import engine_at
+from vagen.steps import version_after
 from vagen.storage import commit_directory
 from vagen.tracking import attempts_ci95, pass_at_k, success_ci95
-from vagen.versions import version_after
 
 _EXAMPLE_CHARACTERS = 400
 
@@ -55,7 +55,7 @@ def evaluate(run: Run, name: str, split: str) -> dict[str, Any]:
     """
     folder = run.evaluation(name)
     engine, levels = engine_at(run, _version(run, name)), load_levels(run)
-    if name == layout.WARM_START and answers_probed(run.experiment):
+    if name == steps.WARM_START and answers_probed(run.experiment):
         probe_format(run.experiment, engine, levels)
     play_levels(
         run.experiment,
@@ -273,8 +273,8 @@ def _blind_facts(levels: Sequence[LevelSet]) -> dict[str, str]:
 
 def _version(run: Run, name: str) -> str:
     """The policy of an evaluation's name."""
-    if name == layout.WARM_START:
-        return layout.WARM_START
+    if name == steps.WARM_START:
+        return steps.WARM_START
     if name == layout.FINAL:
         return version_after(run.final_iteration)
     if (iteration := layout.validated_iteration(name)) is not None:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from vagen import progress
+from vagen import progress, steps
 from vagen.config.base import ConfigError
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
@@ -25,7 +25,7 @@ Stage = Callable[..., dict[str, Any]]
 
 COMPUTING = ("rollout", "advantage", "update")
 """Steps of an iteration in which the engine computes."""
-RERUNNABLE = ("judge", "advantage", "update")
+RERUNNABLE = steps.ITERATION[1:]
 
 
 class StageError(ValueError):
@@ -43,7 +43,7 @@ def stage_named(name: str) -> Stage:
     import torch.
 
     Args:
-        name: One of `layout.STAGES`.
+        name: One of `vagen.steps.STEPS`.
     """
     return getattr(import_module(f"vagen.stages.{name}"), name)
 

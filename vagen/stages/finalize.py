@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vagen import progress
+from vagen import progress, steps
 from vagen.report.curves import Mark, write_curves
 from vagen.run import layout
 from vagen.run.length import extensions
@@ -61,7 +61,7 @@ def finalize(run: Run, state: str = "", message: str = "") -> dict[str, Any]:
 
 def summarize(run: Run) -> dict[str, Any] | None:
     """Writes `summary.json` if both evaluations exist; returns its content."""
-    before, after = run.evaluation(layout.WARM_START), run.evaluation(layout.FINAL)
+    before, after = run.evaluation(steps.WARM_START), run.evaluation(layout.FINAL)
     if committed(before) is None or not run.is_current(after):
         return None
     start, final = read_results(run.fetch(before)), read_results(run.fetch(after))
@@ -118,7 +118,7 @@ def write_run_curves(run: Run) -> Path | None:
     if not history:
         return None
     marks = []
-    for name, place in ((layout.WARM_START, 0), (layout.FINAL, run.last_iteration + 1)):
+    for name, place in ((steps.WARM_START, 0), (layout.FINAL, run.last_iteration + 1)):
         if run.is_current(run.evaluation(name)):
             results = read_results(run.fetch(run.evaluation(name), layout.RESULTS))
             ci95 = tuple(results["ci95"]) if results["ci95"] else None

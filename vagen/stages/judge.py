@@ -1,6 +1,5 @@
 """The judge step: scores a batch and adds judge rewards."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,9 @@ from vagen import progress
 from vagen.judge.alarm import watch
 from vagen.judge.batch import score
 from vagen.judge.scoring import cache_folder
-from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import SectionScores
-from vagen.run.reading import result
 from vagen.run.run import Run
+from vagen.stages.batches import commit_batch, read_batch
 from vagen.stages.build import load_levels
 from vagen.stages.judge_answers import AnswerJournal
 
@@ -26,9 +24,7 @@ def judge(
     Raises:
         JudgeUnavailable: The share of absent verdicts exceeds `judge.max_absent`.
     """
-    source = source or run.step(iteration, "rollout")
-    folder = out or run.step(iteration, "judge")
-    batch = TrajectoryBatch.load(run.fetch(source), kind="rollout", config_digest=run.config_digest)
+    batch, source = read_batch(run, "judge", iteration, source)
     journal = AnswerJournal(run.path, run.mirror) if run.mirror is not None else None
     metrics = score(
         run.experiment,
@@ -39,10 +35,10 @@ def judge(
         blind=_blind(run),
     )
     metrics |= _watch(run, iteration, batch.metrics | metrics)
-    replace(batch, kind="judge", metrics=metrics).save(folder, previous=source)
+    done = commit_batch(run, "judge", batch, metrics, source, out)
     if journal is not None:
         journal.clear()
-    return result(folder)
+    return done
 
 
 def _blind(run: Run) -> dict[str, SectionScores]:

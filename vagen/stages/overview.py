@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from vagen import steps
 from vagen.config.checks import trajectories_per_iteration
 from vagen.envs import distinct_levels
 from vagen.report.frames import fit_frames
@@ -115,7 +116,7 @@ def _results(run: Run) -> dict[str, dict[str, Any]]:
     validated = [name for name in names if layout.validated_iteration(name) is not None]
     return {
         name: read_results(run.fetch(run.evaluation(name), layout.RESULTS))
-        for name in (layout.WARM_START, *validated, layout.FINAL)
+        for name in (steps.WARM_START, *validated, layout.FINAL)
         if committed(run.evaluation(name)) is not None
     }
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vagen import progress
+from vagen import progress, steps
 from vagen.config.addresses import redact
 from vagen.envs.images import png_bytes
 from vagen.run import layout
@@ -25,7 +25,7 @@ def register(run: Run) -> dict[str, Any]:
     checkpoint = run.checkpoint(run.final_iteration)
     run.fetch(checkpoint, layout.POLICY)
     after = read_results(run.fetch(run.evaluation(layout.FINAL)))["by_level"]
-    start = run.fetch(run.evaluation(layout.WARM_START))
+    start = run.fetch(run.evaluation(steps.WARM_START))
     before = read_results(start)["by_level"] if committed(start) is not None else None
     tracking_uri, run_id = tracker_of(run).ready()
     registration = register_model(

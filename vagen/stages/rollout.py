@@ -31,8 +31,8 @@ from vagen.run.reading import result
 from vagen.run.run import NextRollout, Run
 from vagen.stages.curriculum import BucketCounts, Curriculum, curriculum_of
 from vagen.stages.weights import engine_at, version_played
+from vagen.steps import updates_before
 from vagen.storage import commit_directory
-from vagen.versions import updates_before
 
 OnFinish = Callable[[Trajectory], None]
 

@@ -6,14 +6,13 @@ The weights for a rollback are in a checkpoint that is kept.
 
 from typing import Any
 
-from vagen import progress
+from vagen import progress, steps
 from vagen.engines.base import Engine
 from vagen.learning.guard import Guard, GuardState, MetricValues
-from vagen.run import layout
 from vagen.run.run import Run
 from vagen.stages.weights import engine_at
+from vagen.steps import version_after, version_before
 from vagen.storage import read_manifest
-from vagen.versions import version_after, version_before
 
 
 class Watch:
@@ -114,5 +113,5 @@ class Watch:
 def _state_before(run: Run, iteration: int) -> GuardState:
     """The guard's state after the previous iteration."""
     if iteration == 0:
-        return GuardState(good=layout.WARM_START)
+        return GuardState(good=steps.WARM_START)
     return GuardState(**read_manifest(run.step(iteration - 1, "update")).payload["guard"])

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vagen import progress
+from vagen import progress, steps
 from vagen.config.base import ConfigError
 from vagen.config.load import load_experiment, named_files
 from vagen.run import layout
@@ -147,7 +147,7 @@ def log_evaluation(run: Run, name: str) -> None:
     tracker.tell(Tracker.log_metrics, result(folder)["metrics"], step=_step_of(run, name))
     tracker.tell(Tracker.log_artifact, folder / layout.REPORT, f"evaluations/{name}")
     tracker.tell(Tracker.log_artifact, folder / layout.RESULTS, f"evaluations/{name}")
-    if name in (layout.WARM_START, layout.FINAL):
+    if name in (steps.WARM_START, layout.FINAL):
         tracker.tell(Tracker.log_episodes, folder, name)
 
 
@@ -160,7 +160,7 @@ def log_all(run: Run) -> None:
 def _recorded(run: Run) -> Iterator[tuple[dict[str, float], int]]:
     """All committed metrics with their steps."""
     count = run.finished_iterations
-    names = (layout.WARM_START, *map(layout.validation, range(1, count + 1)), layout.FINAL)
+    names = (steps.WARM_START, *map(layout.validation, range(1, count + 1)), layout.FINAL)
     for row in run.iteration_metrics():
         yield {k: v for k, v in row.items() if k != "iteration"}, int(row["iteration"])
     for name in names:
@@ -170,7 +170,7 @@ def _recorded(run: Run) -> Iterator[tuple[dict[str, float], int]]:
 
 def _step_of(run: Run, name: str) -> int:
     """Step of an evaluation: the number of iterations of its policy."""
-    if name == layout.WARM_START:
+    if name == steps.WARM_START:
         return 0
     iteration = layout.validated_iteration(name)
     return (run.last_iteration if iteration is None else iteration) + 1

@@ -8,15 +8,15 @@ from vagen.engines.learn import learn
 from vagen.learning.early_stop import stop_reason
 from vagen.learning.idle import PATIENCE, no_learning_warnings
 from vagen.metrics import REWARD_VARIANCE
-from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.reading import result
 from vagen.run.run import Run
+from vagen.stages.batches import read_batch
 from vagen.stages.checkpoints import begin_checkpoint
 from vagen.stages.stability import Watch
 from vagen.stages.tracking import log_iteration
 from vagen.stages.weights import engine_at, prune_checkpoints, prune_iterations, version_learning
+from vagen.steps import ITERATION, version_after
 from vagen.storage import commit_directory, read_manifest
-from vagen.versions import version_after
 
 
 def update(
@@ -32,11 +32,8 @@ def update(
     Raises:
         TrainingUnstable: The guard undid more updates than `trainer.guard.max_rollbacks`.
     """
-    source = source or run.step(iteration, "advantage")
     folder = out or run.step(iteration, "update")
-    batch = TrajectoryBatch.load(
-        run.fetch(source), kind="advantage", config_digest=run.config_digest
-    )
+    batch, _ = read_batch(run, "update", iteration, source)
     engine = engine_at(run, version_learning(run, batch))
     if out is not None:
         metrics = learn(run.experiment, engine, batch.trajectories, batch.images, iteration) | {
@@ -47,7 +44,7 @@ def update(
         run.engine = None
         return result(folder)
     history: dict[str, float] = {}
-    for name in ("rollout", "judge", "advantage"):
+    for name in ITERATION[:-1]:
         history |= read_manifest(run.step(iteration, name)).payload["metrics"]
     watch = Watch(run, iteration, history)
     good = watch.good  # needed to repeat this update after a kill

@@ -1,6 +1,6 @@
 """Manages the engine and its weights between steps."""
 
-from vagen import progress
+from vagen import progress, steps
 from vagen.engines.base import Engine
 from vagen.engines.learn import learn
 from vagen.engines.make import device_of, gpus_of, make_engine
@@ -9,8 +9,9 @@ from vagen.run import layout
 from vagen.run.pruning import prunable, prune_batches, remove_folder
 from vagen.run.run import Run
 from vagen.run.spent import ENGINE_STARTED
+from vagen.stages.batches import read_batch
+from vagen.steps import iteration_of, version_after, version_before
 from vagen.storage import MANIFEST, StorageError, read_manifest, remove_all_stale
-from vagen.versions import iteration_of, version_after, version_before
 
 
 def version_played(run: Run, iteration: int) -> str:
@@ -49,7 +50,7 @@ def engine_at(run: Run, version: str) -> Engine:
     if run.engine is not None and run.engine.version == version:
         return run.engine
     run.await_checkpoint()
-    last = -1 if version == layout.WARM_START else iteration_of(version)
+    last = -1 if version == steps.WARM_START else iteration_of(version)
     saved = max((number for number in saved_iterations(run) if number <= last), default=-1)
     engine = _load(run, version_before(saved + 1))
     for iteration in range(saved + 1, last + 1):
@@ -66,27 +67,23 @@ def _repeat(run: Run, engine: Engine, iteration: int) -> None:
     progress.note(
         f"the weights after iteration {iteration + 1} were not saved: its update is done again"
     )
-    batch = TrajectoryBatch.load(
-        run.fetch(run.step(iteration, "advantage")),
-        kind="advantage",
-        config_digest=run.config_digest,
-    )
+    batch, _ = read_batch(run, "update", iteration)
     learn(run.experiment, engine, batch.trajectories, batch.images, iteration)
     engine.version = version_after(iteration)
 
 
 def _load(run: Run, version: str) -> Engine:
     """The engine with saved weights."""
-    if run.engine is None or version == layout.WARM_START:
+    if run.engine is None or version == steps.WARM_START:
         if run.engine is not None:
             run.engine.close()
             run.engine = None
         run.fetch(run.warm_start)
         run.engine = make_engine(
-            run.experiment, run.infra, run.initial_model(), version=layout.WARM_START
+            run.experiment, run.infra, run.initial_model(), version=steps.WARM_START
         )
         _record_machine(run)
-    if version != layout.WARM_START:
+    if version != steps.WARM_START:
         checkpoint = run.checkpoint(iteration_of(version))
         run.engine.load(run.fetch(checkpoint), version=version)
     return run.engine
@@ -123,7 +120,7 @@ def prune_checkpoints(run: Run, iteration: int, *, base: str = "") -> None:
     """
     saved = [number for number in saved_iterations(run) if number < iteration]
     kept = {*saved[1 - layout.KEEP_CHECKPOINTS :], run.best_iteration}
-    if base not in ("", layout.WARM_START):
+    if base not in ("", steps.WARM_START):
         kept |= set([number for number in saved if number <= iteration_of(base)][-1:])
     for folder in (run.path / layout.CHECKPOINTS).glob("[0-9]*"):
         if int(folder.name) < iteration and int(folder.name) not in kept:
