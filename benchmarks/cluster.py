@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.machine import describe_machine
-from vagen.run.uris import split_uri
+from vagen.run.layout import split_uri
 from vagen.storage import open_store
 
 RESULT = Path(__file__).parent / "results" / "cluster.json"

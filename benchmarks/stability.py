@@ -37,8 +37,8 @@ from vagen import progress
 from vagen.config.load import load_experiment, load_infra
 from vagen.engines.local.engine import LocalEngine
 from vagen.report import write_comparison_curve
+from vagen.run.folder import committed, read_results
 from vagen.run.layout import FINAL
-from vagen.run.reading import committed, read_results
 from vagen.run.run import Run
 from vagen.stages.build import build
 from vagen.stages.evaluate import evaluate

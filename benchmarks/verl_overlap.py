@@ -27,7 +27,7 @@ from unittest import mock
 
 from machine import write_verl_cpu
 
-from vagen import progress
+from vagen import progress, steps
 from vagen.config.load import load_experiment, load_infra
 from vagen.engines.verl.env_vars import configure
 from vagen.rollout.types import TokenRow

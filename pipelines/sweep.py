@@ -14,8 +14,8 @@ from vagen.cluster.names import label_value
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.infra import SCRATCH
 from vagen.run import layout
+from vagen.run.layout import split_uri
 from vagen.run.run import Run
-from vagen.run.uris import split_uri
 from vagen.storage import open_store
 from vagen.sweep.measure import TrialMeasurement, measured
 from vagen.sweep.queue import TrialState

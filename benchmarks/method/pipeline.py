@@ -24,7 +24,7 @@ from benchmarks.method.report import ROOT
 from vagen.config import PRESETS
 from vagen.config.load import load_experiment, load_infra
 from vagen.report.files import write_whole
-from vagen.run.reading import read_results
+from vagen.run.folder import read_results
 from vagen.run.run import Run
 from vagen.stages.build import build
 from vagen.stages.evaluate import evaluate

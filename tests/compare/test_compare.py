@@ -17,7 +17,6 @@ from vagen.compare.groups import keys_of_methods
 from vagen.compare.reading import CURVES
 from vagen.config.load import load_infra
 from vagen.run import layout
-from vagen.run.extension import extend
 from vagen.run.run import Run
 from vagen.storage import StorageError, commit_directory
 from vagen.tracking import TrackingError, paired_bootstrap, paired_seeds
@@ -246,7 +245,7 @@ def test_options_below_a_key_name_a_method(finish: Finish, tmp_path: Path) -> No
 
 
 def test_a_run_made_longer_has_the_length_that_it_has_now(finish: Finish, tmp_path: Path) -> None:
-    extend(finish("longer", "trainer.total_training_steps=2"), 5)
+    finish("longer", "trainer.total_training_steps=2").extend(5)
     finish("long", "trainer.total_training_steps=5", "seed=8")
     longer, long = sorted(read_runs([tmp_path / "outputs"]), key=lambda run: run.name, reverse=True)
     assert longer.options["trainer.total_training_steps"] == "5"
@@ -328,7 +327,7 @@ def test_trainings_are_the_same_from_their_folders_and_from_mlflow(
     for seed in (1, 2):
         experiment = make_experiment(*words, f"seed={seed}", model="tiny:text")
         train(run := Run.create(experiment, infra, f"one-{seed}"))
-    extend(run, 3)
+    run.extend(3)
     train(Run.open(run.path))
     progress.close()
     address = f"sqlite:///{outputs}/mlflow.db"

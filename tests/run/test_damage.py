@@ -9,7 +9,7 @@ import pytest
 
 from vagen.cli.main import USER_ERROR, main
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.run.reading import check_folder, read_results
+from vagen.run.folder import check_folder, read_results
 from vagen.run.run import Run
 from vagen.stages.advantage import advantage
 from vagen.stages.execute import execute

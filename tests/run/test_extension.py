@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from vagen.cli.main import USER_ERROR, main
-from vagen.run.extension import extend
-from vagen.run.length import extensions
+from vagen.run.folder import extensions
 from vagen.run.run import Run
 from vagen.storage import read_manifest
 from vagen.tracking import open_client
@@ -123,7 +122,7 @@ def test_what_cannot_be_extended(tmp_path: Path, make_run):
         "rollout_manager.over_sampling_batch_size=8", "actor_rollout_ref.actor.tis_imp_ratio_cap=2"
     )
     with pytest.raises(ValueError, match="over_sampling_batch_size"):
-        extend(run, 9)
+        run.extend(9)
 
 
 @pytest.mark.slow

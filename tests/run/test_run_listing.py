@@ -9,7 +9,6 @@ from lake import lake_yaml
 from vagen.cli.main import USER_ERROR, main
 from vagen.config import InfraConfig
 from vagen.config.load import load_experiment
-from vagen.run.extension import extend
 from vagen.run.listing import list_runs, status_of
 from vagen.run.run import Run
 from vagen.stages.execute import closing
@@ -70,7 +69,7 @@ def test_a_run_that_was_made_longer_is_not_finished_before_its_new_end(run: Run)
     with commit_directory(run.registration, kind="registration", payload={"iteration": 2}):
         pass
     assert (status_of(run.path).state, status_of(run.path).iterations) == ("finished", 2)
-    extend(run, 3)
+    run.extend(3)
     assert (status_of(run.path).state, status_of(run.path).iterations) == ("interrupted", 3)
 
 

@@ -9,9 +9,8 @@ from vagen.cli.main import USER_ERROR, main
 from vagen.engines.local.engine import LocalEngine
 from vagen.progress import configure, read_events
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.run.folder import Stop, read_results
 from vagen.run.layout import KEEP_CHECKPOINTS, validated_iteration
-from vagen.run.reading import read_results
-from vagen.run.run import Stop
 from vagen.stages.build import build
 from vagen.stages.evaluate import evaluate
 from vagen.stages.execute import execute, stage_named

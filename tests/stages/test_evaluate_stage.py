@@ -10,7 +10,7 @@ from vagen.config.base import ConfigError
 from vagen.engines.local.engine import LocalEngine
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.levels import LevelSet
-from vagen.run.reading import read_results, result
+from vagen.run.folder import read_results, result
 from vagen.stages.build import load_levels
 from vagen.stages.evaluate import _version, evaluate_model, play_levels
 

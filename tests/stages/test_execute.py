@@ -12,7 +12,7 @@ import pytest
 
 from vagen.launch.here import run_in_process
 from vagen.progress import read_events
-from vagen.run.reading import committed
+from vagen.run.folder import committed
 from vagen.run.run import Run
 from vagen.stages import interrupts
 from vagen.stages.build import build

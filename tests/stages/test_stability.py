@@ -15,7 +15,7 @@ from vagen.engines.local.engine import LocalEngine
 from vagen.learning.guard import TrainingUnstable
 from vagen.models import load_model
 from vagen.progress import configure, read_events
-from vagen.run.reading import committed
+from vagen.run.folder import committed
 from vagen.run.run import Run
 from vagen.stages.execute import execute, stage_named
 from vagen.stages.weights import engine_at, prune_checkpoints

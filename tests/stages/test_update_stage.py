@@ -18,8 +18,8 @@ from vagen.engines.make import device_of
 from vagen.models import load_model
 from vagen.rollout.batch import BatchError, TrajectoryBatch
 from vagen.rollout.runner import derive_seed
+from vagen.run.folder import committed, read_results
 from vagen.run.layout import KEEP_CHECKPOINTS
-from vagen.run.reading import committed, read_results
 from vagen.run.run import Run
 from vagen.run.spent import ENGINE_STARTED
 from vagen.stages.evaluate import evaluate

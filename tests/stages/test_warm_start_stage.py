@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 from vagen.config.load import load_infra
 from vagen.models import ModelError, load_model
-from vagen.run.reading import committed
+from vagen.run.folder import committed
 from vagen.run.run import Run
 from vagen.stages.build import load_levels
 from vagen.stages.warm_start import _ExpertEpisodes, warm_start

@@ -15,8 +15,8 @@ from vagen.config.errors import unknown_name
 from vagen.config.load import load_experiment, load_infra
 from vagen.config.schema import is_name
 from vagen.run import layout
+from vagen.run.layout import is_uri
 from vagen.run.run import Run
-from vagen.run.uris import is_uri
 
 
 def command(name: str, target: Path) -> str:

@@ -14,7 +14,7 @@ from vagen.cli.main import UsageError
 from vagen.config.load import load_experiment, load_infra, named_files
 from vagen.models.files import check_model
 from vagen.run import layout
-from vagen.run.uris import is_uri
+from vagen.run.layout import is_uri
 
 
 def evaluate(options: Namespace) -> None:

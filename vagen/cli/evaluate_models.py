@@ -10,7 +10,7 @@ from vagen.cli.main import UsageError
 from vagen.config.load import load_infra
 from vagen.config.yaml_io import read_yaml
 from vagen.run import layout
-from vagen.run.uris import run_name
+from vagen.run.layout import run_name
 
 _OPTIONS = "evaluation.yaml"
 _FLAGS = ("levels", "count", "attempts", "baseline", "prices", "max_cost", "max_tokens")

@@ -21,8 +21,7 @@ from vagen.cli.common import (
 from vagen.cli.main import INTERRUPTED, UsageError
 from vagen.config.schema import is_name
 from vagen.run import layout
-from vagen.run.extension import OPTION, extend
-from vagen.run.run import Run
+from vagen.run.run import LENGTH, Run
 from vagen.stages import interrupts
 from vagen.storage import InUse
 
@@ -77,7 +76,7 @@ def resume(options: Namespace) -> None:
     pull(found)
     found.check_config()
     if options.changes:
-        extend(found, _steps(options.changes))
+        found.extend(_steps(options.changes))
     if found.is_current(found.registration) and (found.path / layout.SUMMARY).exists():
         print(f"{found.name} is finished, there is nothing to do")
         show_summary(found.path)
@@ -97,9 +96,9 @@ def _steps(changes: list[str]) -> int:
         UsageError: Something else is to be changed.
     """
     key, _, value = changes[-1].partition("=")
-    if len(changes) > 1 or key != OPTION or not value.isdigit():
+    if len(changes) > 1 or key != LENGTH or not value.isdigit():
         raise UsageError(
-            f"a run that began can only be made longer, {OPTION}=120, not {' '.join(changes)}; "
+            f"a run that began can only be made longer, {LENGTH}=120, not {' '.join(changes)}; "
             "begin another with `vagen run`"
         )
     return int(value)

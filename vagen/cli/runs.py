@@ -11,8 +11,8 @@ from rich.table import Table
 
 from vagen.cli.common import RunNotFoundError
 from vagen.config import InfraConfig
+from vagen.run.layout import is_uri
 from vagen.run.listing import RunStatus, list_runs
-from vagen.run.uris import is_uri
 
 _WIDE = 200
 """Columns without a terminal."""

@@ -14,11 +14,10 @@ from vagen.config.infra import InfraConfig
 from vagen.config.load import load_experiment, load_infra
 from vagen.metrics import SUCCESS
 from vagen.run import layout
-from vagen.run.length import lengthened
-from vagen.run.reading import committed, read_results
+from vagen.run.folder import committed, lengthened, read_results
+from vagen.run.layout import is_uri
 from vagen.run.run import Run
 from vagen.run.spent import gpu_hours, step_seconds, working_seconds
-from vagen.run.uris import is_uri
 from vagen.storage import open_store
 from vagen.tracking import TrackingError, default_uri, open_client
 from vagen.tracking.names import flatten

@@ -31,7 +31,7 @@ from vagen.evaluation.table import Line, cells, ranked, read_line
 from vagen.report.files import write_whole
 from vagen.report.leaderboard import LeaderboardEntry, write_leaderboard
 from vagen.run import layout
-from vagen.run.reading import read_results
+from vagen.run.folder import read_results
 from vagen.storage import StorageError
 
 OPTIONS, JOURNAL, ROWS = "evaluation.yaml", "journal.jsonl", "rows"

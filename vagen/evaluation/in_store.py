@@ -34,7 +34,7 @@ from vagen.evaluation.record import DONE, FOLDER, record
 from vagen.evaluation.specs import SCRIPTED, endpoint_options
 from vagen.report.files import write_whole
 from vagen.run import layout
-from vagen.run.uris import split_uri
+from vagen.run.layout import split_uri
 from vagen.storage import Store, StoreAway, open_store
 from vagen.tracking import TrackingError
 

@@ -10,7 +10,7 @@ from vagen.evaluation.evaluate import PAGE, ROWS, TABLE, Evaluated
 from vagen.evaluation.rows import EvaluationRow
 from vagen.evaluation.table import Line
 from vagen.run import layout
-from vagen.run.reading import read_results
+from vagen.run.folder import read_results
 from vagen.storage import read_manifest
 from vagen.tracking import Tracker
 

@@ -9,7 +9,7 @@ from typing import Any
 from vagen.clients.chat import TokenUsage
 from vagen.evaluation.prices import Prices
 from vagen.rollout.types import Status
-from vagen.run.reading import read_results
+from vagen.run.folder import read_results
 from vagen.storage import read_manifest
 from vagen.tracking import levels_needed, paired_bootstrap
 from vagen.tracking.stats import Interval

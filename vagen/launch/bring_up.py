@@ -13,7 +13,7 @@ from vagen.config import InfraConfig
 from vagen.config.kubernetes import KubernetesConfig
 from vagen.engines.verl.mapping import gpus
 from vagen.launch.logs import LOGS, keep_logs
-from vagen.run.uris import run_name
+from vagen.run.layout import run_name
 from vagen.stages.interrupts import Interrupted, handle_interrupts
 from vagen.storage import commit_directory
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from vagen.config.base import ConfigError
-from vagen.run.reading import result
+from vagen.run.folder import result
 from vagen.run.run import Run
 from vagen.stages.execute import execute, stage_named
 from vagen.steps import STEPS

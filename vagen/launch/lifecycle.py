@@ -6,8 +6,8 @@ from vagen.config.load import load_experiment, load_infra
 from vagen.config.yaml_io import parse_yaml
 from vagen.launch.step import await_store, run_stage
 from vagen.run import layout
+from vagen.run.layout import is_uri, run_name, split_uri
 from vagen.run.run import Run
-from vagen.run.uris import is_uri, run_name, split_uri
 from vagen.stages.tracking import tracker_of
 from vagen.storage import open_store
 

@@ -4,7 +4,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from vagen.run.uris import split_uri
+from vagen.run.layout import split_uri
 from vagen.storage import commit_directory, open_store
 
 RAY_LOGS = "ray-logs"

@@ -23,7 +23,7 @@ from vagen.launch.errors import JobFailed, Lost
 from vagen.launch.logs import RAY_LOGS
 from vagen.launch.protocol import CPU
 from vagen.launch.ray_job import PATIENCE, Patience, StageJob
-from vagen.run.uris import split_uri
+from vagen.run.layout import split_uri
 from vagen.storage import MANIFEST, open_store, parse_manifest
 
 LOGS_SECONDS = 300.0

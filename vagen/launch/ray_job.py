@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from vagen.cluster import ClusterError, Dashboard, shortened
 from vagen.launch.errors import JobFailed, Lost
 from vagen.launch.protocol import ERRORS, StepOutcome, format_command, parse_verdict
-from vagen.run.uris import run_name
+from vagen.run.layout import run_name
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient

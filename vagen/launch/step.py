@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from vagen.config.base import ConfigError
 from vagen.launch.errors import JobFailed
 from vagen.run import layout
+from vagen.run.layout import is_uri
 from vagen.run.run import Run
-from vagen.run.uris import is_uri
 from vagen.storage import StoreAway
 
 T = TypeVar("T")

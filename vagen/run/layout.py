@@ -1,7 +1,7 @@
-"""Names of all files and folders in a run's folder.
+"""Names of a run, and of all files and folders in its folder.
 
 config/experiment.yaml, infra.yaml   initial configuration
-config/extensions.jsonl              later extensions (`vagen.run.extension`)
+config/extensions.jsonl              later extensions (`Run.extend`)
 levels/, warm_start/                 before the iterations
 iterations/0007/rollout/             and judge/, advantage/, update/
 checkpoints/0007/                    weights and optimizer after an iteration's update
@@ -85,3 +85,19 @@ def validated_iteration(name: str) -> int | None:
     """
     word, _, number = name.partition("-")
     return int(number) - 1 if word == "iteration" and number.isdigit() and int(number) else None
+
+
+def is_uri(run: str | Path) -> bool:
+    """Whether the name of a run is a URI in a store."""
+    return isinstance(run, str) and "://" in run
+
+
+def split_uri(run: str) -> tuple[str, str]:
+    """URI of the store and name of a run, from the run's URI."""
+    store, _, name = run.rstrip("/").rpartition("/")
+    return store, name
+
+
+def run_name(run: str) -> str:
+    """Name of a run: the last part of its URI."""
+    return split_uri(run)[1]

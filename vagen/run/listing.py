@@ -13,8 +13,7 @@ from vagen.config.yaml_io import read_yaml
 from vagen.metrics import SUCCESS
 from vagen.progress import read_events
 from vagen.run import layout
-from vagen.run.length import extensions
-from vagen.run.reading import committed
+from vagen.run.folder import committed, extensions
 from vagen.run.run import Run
 from vagen.run.spent import working_seconds
 from vagen.storage import StorageError

@@ -28,7 +28,7 @@ from vagen.config.infra import SCRATCH
 from vagen.config.load import load_infra
 from vagen.config.yaml_io import parse_yaml
 from vagen.run import layout
-from vagen.run.uris import split_uri
+from vagen.run.layout import split_uri
 from vagen.storage import (
     MANIFEST,
     Attempt,

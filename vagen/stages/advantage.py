@@ -6,7 +6,7 @@ from typing import Any
 
 from vagen.engines.collapse import is_due, measure
 from vagen.engines.columns import add_columns, watch_agreement
-from vagen.run.reading import committed
+from vagen.run.folder import committed
 from vagen.run.run import Run
 from vagen.stages.batches import commit_batch, read_batch
 from vagen.stages.weights import engine_at, version_learning

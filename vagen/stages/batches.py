@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.run.reading import result
+from vagen.run.folder import result
 from vagen.run.run import Run
 from vagen.steps import step_before
 

@@ -10,7 +10,7 @@ from vagen.judge.blind import blind_scores
 from vagen.rollout.levels import LEVELS_FILE, SPLITS, LevelSet, assert_disjoint, draw_levels
 from vagen.rollout.reach import weak_experts
 from vagen.rollout.types import SectionScores
-from vagen.run.reading import result
+from vagen.run.folder import result
 from vagen.run.run import Run
 from vagen.service import environments_of
 from vagen.stages.checks import check_endpoints, check_start

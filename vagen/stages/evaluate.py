@@ -25,7 +25,7 @@ from vagen.rollout.episodes import evaluation_specs
 from vagen.rollout.levels import LevelSet, draw_levels
 from vagen.rollout.types import Status, Trajectory
 from vagen.run import layout
-from vagen.run.reading import read_results, result
+from vagen.run.folder import read_results, result
 from vagen.run.run import Run
 from vagen.run.spent import spent
 from vagen.stages.build import load_levels

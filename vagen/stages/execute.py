@@ -13,7 +13,7 @@ from vagen import progress, steps
 from vagen.config.base import ConfigError
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
-from vagen.run.history import step_timings
+from vagen.run.folder import step_timings
 from vagen.run.run import Run
 from vagen.stages import interrupts
 from vagen.stages.finalize import CANCELLED, finalize

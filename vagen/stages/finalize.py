@@ -7,8 +7,7 @@ from typing import Any
 from vagen import progress, steps
 from vagen.report.curves import Mark, write_curves
 from vagen.run import layout
-from vagen.run.length import extensions
-from vagen.run.reading import committed, read_results
+from vagen.run.folder import committed, extensions, read_results
 from vagen.run.run import Run
 from vagen.run.spent import spent, step_seconds, working_seconds
 from vagen.stages.tracking import log_all, tracker_of

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vagen.run.reading import result
+from vagen.run.folder import result
 from vagen.run.run import Run
 from vagen.stages.evaluate import evaluate_model
 from vagen.stages.tracking import log_evaluation

@@ -24,7 +24,7 @@ from vagen.report.viewer import write_report
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import Trajectory
 from vagen.run import layout
-from vagen.run.reading import committed, read_results
+from vagen.run.folder import committed, read_results
 from vagen.run.run import Run
 from vagen.stages.finalize import write_run_curves
 from vagen.storage import MANIFEST

@@ -8,7 +8,7 @@ from vagen import progress, steps
 from vagen.config.addresses import redact
 from vagen.envs.images import png_bytes
 from vagen.run import layout
-from vagen.run.reading import committed, read_results, result
+from vagen.run.folder import committed, read_results, result
 from vagen.run.run import Run
 from vagen.service import environments_of
 from vagen.stages.tracking import changed_options, tracker_of

@@ -27,7 +27,7 @@ from vagen.rollout.episodes import greedy_specs, refill_specs, training_specs
 from vagen.rollout.runner import EpisodeSpec
 from vagen.rollout.types import Status, Trajectory
 from vagen.run import layout
-from vagen.run.reading import result
+from vagen.run.folder import result
 from vagen.run.run import NextRollout, Run
 from vagen.stages.curriculum import BucketCounts, Curriculum, curriculum_of
 from vagen.stages.weights import engine_at, version_played

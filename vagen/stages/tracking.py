@@ -10,7 +10,7 @@ from vagen import progress, steps
 from vagen.config.base import ConfigError
 from vagen.config.load import load_experiment, named_files
 from vagen.run import layout
-from vagen.run.reading import committed, result
+from vagen.run.folder import committed, result
 from vagen.run.run import Run
 from vagen.tracking import Tracker
 from vagen.tracking.background import BackgroundTracker

@@ -8,7 +8,7 @@ from vagen.engines.learn import learn
 from vagen.learning.early_stop import stop_reason
 from vagen.learning.idle import PATIENCE, no_learning_warnings
 from vagen.metrics import REWARD_VARIANCE
-from vagen.run.reading import result
+from vagen.run.folder import result
 from vagen.run.run import Run
 from vagen.stages.batches import read_batch
 from vagen.stages.checkpoints import begin_checkpoint

@@ -26,7 +26,7 @@ from vagen.rollout.play import check_failures, make_environment, make_runner
 from vagen.rollout.reach import out_of_reach
 from vagen.rollout.runner import EpisodeSpec, derive_seed, run_episodes, run_to_end
 from vagen.rollout.types import TokenRow
-from vagen.run.reading import result
+from vagen.run.folder import result
 from vagen.run.run import Run
 from vagen.service import AsyncEnv, environments_of
 from vagen.stages.build import load_levels

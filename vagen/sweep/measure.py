@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vagen.run import layout
-from vagen.run.reading import committed, read_results
+from vagen.run.folder import committed, read_results
 from vagen.run.run import Run
 
 
