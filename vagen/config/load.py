@@ -115,9 +115,9 @@ def find_file(path_or_name: str | Path, folder: str) -> Path:
 
 
 def named_files(folder: str) -> dict[str, Path]:
-    """Files that a name stands for: those under `folder` here, then those of the repository."""
+    """Files that a name stands for: those under `folder` here, then those of the package."""
     known: dict[str, Path] = {}
-    for root in (Path(), Path(__file__).resolve().parents[2]):
+    for root in (Path(), Path(__file__).resolve().parents[1]):
         for found in sorted((root / folder).glob("*")):
             if found.suffix in _SUFFIXES:
                 known.setdefault(found.stem, found)

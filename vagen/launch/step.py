@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from vagen.config.base import ConfigError
+from vagen.extras import advice
 from vagen.launch.errors import JobFailed
 from vagen.run import layout
 from vagen.run.layout import is_uri
@@ -31,6 +32,8 @@ def _say_error(
     """Prints errors that a user can fix without a traceback, which would hide the message."""
     if isinstance(error, ValueError | JobFailed) and kind.__module__.startswith("vagen."):
         print(error, file=sys.stderr)
+    elif missing := advice(error):
+        print(missing, file=sys.stderr)
     else:
         sys.__excepthook__(kind, error, trace)
 

@@ -66,7 +66,7 @@ def renderer(side: int, field_of_view: float) -> Renderer:
 def _missing(error: Exception) -> MiniWorldMissingError:
     return MiniWorldMissingError(
         f"Navigation's pictures need MiniWorld and EGL ({type(error).__name__}: {error}): "
-        f"pip install 'miniworld>=2.1,<3', and on Debian apt-get install libegl1 libgl1-mesa-dri "
+        f"pip install 'vagen[envs]', and on Debian apt-get install libegl1 libgl1-mesa-dri "
         f"libglu1-mesa; "
         f"render_mode text needs neither"
     )

@@ -195,7 +195,7 @@ def load_mujoco() -> ModuleType:
         import mujoco
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "PrimitiveSkill runs on MuJoCo, which is not installed here: pip install mujoco"
+            "PrimitiveSkill runs on MuJoCo, which is not installed: pip install 'vagen[envs]'"
         ) from error
     return mujoco
 

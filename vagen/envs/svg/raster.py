@@ -65,7 +65,7 @@ class Rasteriser:
             ImportError: resvg_py is not installed.
         """
         if importlib.util.find_spec("resvg_py") is None:
-            raise ImportError("the SVG environment draws with resvg: pip install resvg_py")
+            raise ImportError("the SVG environment draws with resvg: pip install 'vagen[envs]'")
         self.side = side
         self.restarts = 0
         """Number of replaced workers."""
