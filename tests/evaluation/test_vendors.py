@@ -16,9 +16,10 @@ from PIL import Image
 
 from vagen.clients import EndpointError, NoAnswerError, Reason
 from vagen.clients.chat import ChatReply
+from vagen.clients.vendors import VENDORS, parse_spec
 from vagen.config.evaluation_options import EndpointConfig
+from vagen.evaluation.policies import open_chat
 from vagen.evaluation.prices import load_prices
-from vagen.evaluation.specs import VENDORS, parse_spec
 from vagen.evaluation.transcript import request_body
 from vagen.rollout.types import Sampling
 
@@ -64,7 +65,7 @@ def ask(
     sampling = Sampling(temperature=0.5, max_new_tokens=99, seed=3)
 
     async def run() -> ChatReply:
-        chat = hosted.chat(config, spec)
+        chat = open_chat(hosted, config)
         body = request_body(config, hosted, MESSAGES, sampling)
         try:
             return (await asyncio.gather(*(chat.reply(body) for _ in range(times))))[0]

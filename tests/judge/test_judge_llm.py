@@ -220,6 +220,19 @@ def test_what_cannot_be_had_is_absent_with_its_reason(server: ScriptedServer) ->
     assert verdict.absent == ("observation:unreachable",)
 
 
+def test_a_vendor_s_model_judges_by_its_specification(server: ScriptedServer, monkeypatch) -> None:
+    """`openai:MODEL@ADDRESS` and, by LiteLLM, `litellm:openai/MODEL@ADDRESS`."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for vendor, retried in (("openai:", False), ("litellm:openai/", True)):
+        model = f"{vendor}{MODEL}@{server.base_url}"
+        if retried:  # by the limits of `judge.llm`, not by the library
+            server.behaviour.fault_share, server.behaviour.faults = 0.5, ("rate_limited",)
+        changed = {"base_url": None, "model": model, "api_key_env": "OPENAI_API_KEY"}
+        verdict = observe(server, "the bed is left", ROOM, timeout=60.0, retries=20, **changed)
+        assert verdict.observation == 1.0 and not verdict.absent
+    assert {asked.authorization for asked in server.asked} <= {None, "Bearer none"}
+
+
 @pytest.mark.parametrize(
     "usage", [None, [], "many", {"prompt_tokens": "12", "completion_tokens": {}}]
 )
@@ -295,7 +308,7 @@ def test_processes_that_share_a_limit_take_their_part() -> None:
         base_url="http://x/v1", api_key_env=None, requests_per_second=8, concurrency=10
     )
     client = ChatClient(config, share=4)
-    assert client._client._rate._rate == 2 and client._client._slots._value == 3
+    assert client.client._rate._rate == 2 and client.client._slots._value == 3
 
 
 def test_equal_questions_under_way_are_asked_once(server: ScriptedServer) -> None:
@@ -416,10 +429,10 @@ def test_the_breaker_opens_and_closes(server: ScriptedServer) -> None:
             )
             for i in range(30)
         ]
-        while client.breaker.openings < 3:
+        while client.client.breaker.openings < 3:
             await asyncio.sleep(0.005)
         during = len(server.asked)
-        assert client.breaker.is_open
+        assert client.client.breaker.is_open
         server.behaviour.status = None
         verdicts = await asyncio.gather(*tasks)
         await client.close()
@@ -428,7 +441,7 @@ def test_the_breaker_opens_and_closes(server: ScriptedServer) -> None:
     verdicts, client, during = asyncio.run(run())
     assert [v.observation for v in verdicts] == [1.0] * 30
     assert during <= 4 + 4 + 2, "those under way, and one after each of two cool-downs"
-    assert client.breaker.openings >= 3 and not client.breaker.is_open
+    assert client.client.breaker.openings >= 3 and not client.client.breaker.is_open
 
 
 def test_an_endpoint_that_stays_down_is_given_up_at_the_deadline(server: ScriptedServer) -> None:

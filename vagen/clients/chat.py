@@ -8,7 +8,7 @@ that is not a chat completion is the endpoint's failure and is retried.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from vagen.clients.client import Client
 from vagen.clients.errors import NoAnswerError, Reason
@@ -102,51 +102,51 @@ class ChatReply:
         return cls(**fields)
 
 
-class Chat(Protocol):
+class Chat:
     """A model that continues conversations."""
 
     client: Client
 
-    async def reply(self, body: Body) -> ChatReply:
-        """The model's reply.
+    async def complete(self, body: Body) -> ChatReply:
+        """The model's reply to one request, without retries.
 
         Raises:
             NoAnswerError: There is no reply, and the model is not the cause.
             EndpointError: The endpoint rejects the key, or does not know the model.
         """
-        ...
+        raise NotImplementedError
+
+    async def reply(self, body: Body) -> ChatReply:
+        """The model's reply, with retries; raises as `complete`."""
+        return await self.client.ask(lambda: self.complete(body), tokens=tokens_of(body))
 
     async def probe(self) -> None:
         """Raises NoAnswerError if its address does not respond."""
-        ...
+        raise NotImplementedError
 
     async def close(self) -> None:
         """Closes the connections."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(slots=True)
-class OpenAIChat:
+class OpenAIChat(Chat):
     """Client of any server with OpenAI's chat completions."""
 
     client: Client
     endpoint: HttpEndpoint
 
-    async def reply(self, body: Body) -> ChatReply:
+    async def complete(self, body: Body) -> ChatReply:
         """See `Chat`."""
-
-        async def attempt() -> ChatReply:
-            response = await self.endpoint.post("chat/completions", body)
-            self.endpoint.check(response)
-            secret = self.endpoint.secret
-            try:
-                completion = response.json()
-            except ValueError:
-                words = short_words(response.text, secret)
-                raise NoAnswerError(Reason.INVALID, f"no JSON: {words}") from None
-            return read_completion(completion, secret)
-
-        return await self.client.ask(attempt, tokens=tokens_of(body))
+        response = await self.endpoint.post("chat/completions", body)
+        self.endpoint.check(response)
+        secret = self.endpoint.secret
+        try:
+            completion = response.json()
+        except ValueError:
+            words = short_words(response.text, secret)
+            raise NoAnswerError(Reason.INVALID, f"no JSON: {words}") from None
+        return read_completion(completion, secret)
 
     async def probe(self) -> None:
         """See `Chat`."""

@@ -97,7 +97,7 @@ class ConfigLocation:
         wait = seconds_of(retry_after)
         if status == 429:
             return NoAnswerError(Reason.RATE_LIMITED, detail, wait, holds_all=True)
-        if status >= 500 or status in (408, 409, 425):
+        if (status >= 500 and status != 501) or status in (408, 409, 425):
             return NoAnswerError(Reason.SERVER_ERROR, detail, wait, holds_all=status == 503)
         return NoAnswerError(Reason.REJECTED, detail)
 

@@ -91,11 +91,13 @@ def _defences(config: ExperimentConfig) -> Refusals:
 
 def _endpoint(llm: LLMJudgeConfig, key: str, asker: str) -> Refusals:
     if llm.base_url is None:
-        yield (
-            f"{key}.base_url",
-            f"{asker} asks a language model; set it to the base of an OpenAI-compatible API, such "
-            "as http://vagen-judge.vagen.svc:8000/v1",
-        )
+        if ":" not in (llm.model or ""):
+            yield (
+                f"{key}.base_url",
+                f"{asker} asks a language model; set it to the base of an OpenAI-compatible API, "
+                "such as http://vagen-judge.vagen.svc:8000/v1, or name a vendor's model in "
+                f"{key}.model, such as anthropic:MODEL",
+            )
     else:
         parts = urlsplit(llm.base_url)
         if parts.username or parts.password or parts.query or parts.fragment:

@@ -7,21 +7,24 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from vagen.config.base import DIGEST_EXEMPT, Fraction, Section
 from vagen.config.client_options import ClientConfig
 
+USUAL_KEY = "OPENAI_API_KEY"
+
 
 class LLMJudgeConfig(ClientConfig):
-    """The language model that judges: any OpenAI-compatible endpoint.
+    """The language model that judges: any OpenAI-compatible endpoint, or a vendor's model.
 
     The limits hold for a whole run; with `engine: verl` each judging process gets a share.
     """
 
     base_url: str | None = None
-    """Base URL of the API, such as `http://vagen-judge.vagen.svc:8000/v1`; required if a language
-    model judges."""
-    model: str | None = None
-    """Model name at the endpoint. The cache uses it as a key, so one name must stand for one
+    """Base URL of the API, such as `http://vagen-judge.vagen.svc:8000/v1`; null for a vendor's
     model."""
-    api_key_env: str | None = "OPENAI_API_KEY"
-    """Environment variable with the API key; null sends none."""
+    model: str | None = None
+    """Model name at the endpoint, or `VENDOR:MODEL` as for `vagen eval` (`anthropic:MODEL`). The
+    cache uses it as a key, so one name must stand for one model."""
+    api_key_env: str | None = USUAL_KEY
+    """Environment variable with the API key; null sends none. A vendor's model takes the vendor's
+    usual one instead of `OPENAI_API_KEY`."""
     temperature: float = Field(default=0.1, ge=0.0)
     """Sampling temperature; 0 is greedy."""
     max_tokens: PositiveInt = 400
@@ -43,7 +46,7 @@ class LLMJudgeConfig(ClientConfig):
     @property
     def where(self) -> str:
         """Where it is asked, for messages."""
-        return f"at {self.base_url}"
+        return f"at {self.base_url}" if self.base_url else "of its vendor"
 
 
 class SecondJudgeConfig(Section):

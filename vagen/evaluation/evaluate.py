@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vagen import progress
+from vagen.clients.vendors import parse_spec
 from vagen.config.base import ConfigError
 from vagen.config.errors import unknown_name, validate
 from vagen.config.evaluation_options import EvaluationConfig, EvaluationEnvironment
@@ -24,9 +25,9 @@ from vagen.config.schema import ExperimentConfig
 from vagen.config.yaml_io import Document, dump_yaml, read_yaml
 from vagen.evaluation.export import as_csv, as_latex, as_markdown
 from vagen.evaluation.journal import Journal
+from vagen.evaluation.policies import SCRIPTED, endpoint_options, open_chat
 from vagen.evaluation.prices import Budget, Prices, load_prices
 from vagen.evaluation.rows import EvaluationContext, EvaluationRow, unreachable
-from vagen.evaluation.specs import SCRIPTED, endpoint_options, parse_spec
 from vagen.evaluation.table import Line, cells, ranked, read_line
 from vagen.report.files import write_whole
 from vagen.report.leaderboard import LeaderboardEntry, write_leaderboard
@@ -247,7 +248,7 @@ def _check(options: EvaluationConfig, prices: Prices, rows: Sequence[EvaluationR
         hosted = None if entry.model in SCRIPTED else parse_spec(entry.model)
         if hosted is None:
             continue
-        hosted.chat(own, entry.model)
+        open_chat(hosted, own)
         if options.max_cost is not None and prices.price(entry.model) is None:
             raise ConfigError(
                 f"`max_cost` needs a price of {entry.model}: add it to the price file "
@@ -272,7 +273,7 @@ def _probe(stage: EvaluationContext, rows: Sequence[EvaluationRow], rerun_failed
         own = endpoint_options(options.endpoint, entry.endpoint, entry.label)
         brief = {"timeout": min(own.timeout, 10.0), "retries": min(own.retries, 3)}
         own = own.model_copy(update=brief)
-        if reason := asyncio.run(unreachable(hosted.chat(own, entry.model))):
+        if reason := asyncio.run(unreachable(open_chat(hosted, own))):
             progress.note(f"{entry.label}: {reason}; it does not play")
             stage.unreachable[entry.label] = reason
 

@@ -29,9 +29,9 @@ from vagen.evaluation.evaluate import (
     load_evaluation,
     slug,
 )
+from vagen.evaluation.policies import SCRIPTED, endpoint_options
 from vagen.evaluation.prices import load_prices, prices_file
 from vagen.evaluation.record import DONE, FOLDER, record
-from vagen.evaluation.specs import SCRIPTED, endpoint_options
 from vagen.report.files import write_whole
 from vagen.run import layout
 from vagen.run.layout import split_uri
@@ -113,7 +113,7 @@ def for_pods(options: EvaluationConfig, secrets: Sequence[str]) -> EvaluationCon
     for row in check_rows(options, _weights):
         entry = row.entry
         own = endpoint_options(options.endpoint, entry.endpoint, entry.label)
-        variable = row.hosted and row.hosted.key_variable(own)
+        variable = row.hosted and row.hosted.key_variable(own.api_key_env)
         if variable and variable not in secrets:
             raise ConfigError(
                 f"{entry.model} needs {variable}, which no Secret gives to the tasks: "

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from vagen.clients import NoAnswerError
+from vagen.clients import Client, NoAnswerError
 from vagen.clients.chat import Body, Chat, ChatReply, TokenUsage, tokens_of
+from vagen.clients.vendors import Hosted
+from vagen.config.errors import validate
+from vagen.config.evaluation_options import EndpointConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.envs.registry import get_environment
 from vagen.evaluation.journal import Journal, Key, prompt_digest
@@ -17,6 +20,12 @@ from vagen.rollout.scripted import play_scripted
 from vagen.rollout.types import Generation, Sampling, Trajectory
 from vagen.service import Environments
 
+SCRIPTED = {
+    "expert": "the environment's own expert",
+    "random": "some answer of the expert's, at random",
+    "blind": "the one answer that wins most when it is always given",
+}
+"""Policies by name, with a description."""
 LEVELS = 32
 """Number of training levels for the answers of `random` and `blind`."""
 CANDIDATES = 12
@@ -222,3 +231,23 @@ def check_expert(env_name: str) -> None:
 
 def _rank(episodes: Sequence[Trajectory]) -> tuple[int, float]:
     return sum(t.success for t in episodes), sum(t.score for t in episodes)
+
+
+def endpoint_options(common: EndpointConfig, own: dict[str, Any], label: str) -> EndpointConfig:
+    """The options of one model: its own override the common ones."""
+    place = f"models: endpoint of {label}"
+    return validate(EndpointConfig, common.model_dump() | own, lambda _: place)
+
+
+def open_chat(hosted: Hosted, options: EndpointConfig) -> Chat:
+    """A client of a hosted model.
+
+    Raises:
+        EndpointError: Its key's environment variable is not set, or its library is not installed.
+    """
+    return hosted.chat(
+        Client(options),
+        "eval.endpoint",
+        api_key_env=options.api_key_env,
+        headers=options.headers,
+    )

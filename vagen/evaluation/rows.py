@@ -12,6 +12,7 @@ from typing import Any
 from vagen import progress
 from vagen.clients import NoAnswerError
 from vagen.clients.chat import Chat, TokenUsage
+from vagen.clients.vendors import Hosted, parse_spec
 from vagen.config.base import canonical_values, config_digest
 from vagen.config.client_options import ClientConfig
 from vagen.config.evaluation_options import EvaluationConfig, ModelEntry
@@ -20,14 +21,16 @@ from vagen.config.schema import ExperimentConfig
 from vagen.envs import parse_env_config
 from vagen.evaluation.journal import Journal
 from vagen.evaluation.policies import (
+    SCRIPTED,
     EndpointFailure,
     HostedPolicy,
     ScriptedPolicy,
     check_expert,
+    endpoint_options,
+    open_chat,
     scripted_answers,
 )
 from vagen.evaluation.prices import Budget, BudgetExceeded, Prices
-from vagen.evaluation.specs import SCRIPTED, Hosted, endpoint_options, parse_spec
 from vagen.evaluation.transcript import Transcript, request_body, without_token_limits
 from vagen.judge.batch import score
 from vagen.judge.scoring import cache_folder
@@ -160,7 +163,7 @@ class EvaluationContext:
         specs: Sequence[EpisodeSpec],
     ) -> PlayedRow:
         options = endpoint_options(self.options.endpoint, row.entry.endpoint, row.entry.label)
-        chat = hosted.chat(options, row.entry.model)
+        chat = open_chat(hosted, options)
         policy = HostedPolicy(
             environment=row.environment,
             spec=row.entry.model,

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vagen.clients.chat import Body
+from vagen.clients.vendors import Hosted
 from vagen.config.evaluation_options import EndpointConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.envs.images import png_bytes
-from vagen.evaluation.specs import Hosted
 from vagen.rollout.types import Sampling
 
 _ROLES = ("system", "user", "assistant")

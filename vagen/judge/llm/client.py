@@ -1,21 +1,18 @@
-"""Requests answers in a given format from an OpenAI-compatible endpoint."""
+"""Requests answers in a given format from a hosted language model."""
 
+import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-import httpx
-
-from vagen.clients import Client, ConfigLocation, HttpEndpoint, NoAnswerError, Reason, Usage
-from vagen.clients.chat import TokenUsage
-from vagen.clients.limits import CircuitBreaker
-from vagen.config.judge_options import LLMJudgeConfig
+from vagen.clients import DEADLINE, Client, NoAnswerError, Reason, Usage
+from vagen.clients.chat import ChatReply, tokens_of
+from vagen.clients.vendors import hosted_at
+from vagen.config.judge_options import USUAL_KEY, LLMJudgeConfig
 from vagen.envs.claims import Claim
 
 ParsedT = TypeVar("ParsedT")
-
-_CHARACTERS_PER_TOKEN = 3
-"""A careful estimate, for the limit of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +74,19 @@ class ChatClient:
             EndpointError: The environment variable of the key is not set.
         """
         self.config = config
-        self._client = Client(config, share=share)
-        place = ConfigLocation(str(config.base_url), str(config.model), key, config.api_key_env)
-        self._endpoint = HttpEndpoint(self._client, place)
+        self.client = Client(config, share=share)
+        hosted = hosted_at(str(config.model), config.base_url)
+        usual = config.base_url is None and config.api_key_env == USUAL_KEY
+        self._chat = hosted.chat(
+            self.client, key, api_key_env=None if usual else config.api_key_env
+        )
+        self._model, self._limit = hosted.name, hosted.limit_name
         self._json_schema = config.json_schema
 
     @property
     def usage(self) -> Usage:
         """Usage so far."""
-        return self._client.usage
-
-    @property
-    def breaker(self) -> CircuitBreaker:
-        """Stops requests while the endpoint fails."""
-        return self._client.breaker
+        return self.client.usage
 
     @property
     def name(self) -> str:
@@ -100,7 +96,7 @@ class ChatClient:
     @property
     def breaks(self) -> int:
         """How often the breaker opened."""
-        return self.breaker.openings
+        return self.client.breaker.openings
 
     async def ask(self, question: Question, read: Callable[[str], ParsedT]) -> ParsedT:
         """Asks until there is an answer.
@@ -113,55 +109,82 @@ class ChatClient:
             NoAnswerError: There is no answer; the message has the reason.
             EndpointError: The endpoint rejects the key, or does not know the model.
         """
-
-        async def attempt() -> ParsedT:
-            return read(await self._send(question))
-
-        size = len(question.system) + len(question.user)
-        tokens = size / _CHARACTERS_PER_TOKEN + self.config.max_tokens
-        return await self._client.ask(attempt, tokens=tokens)
-
-    async def close(self) -> None:
-        """Closes the connections."""
-        await self._endpoint.close()
-
-    async def _send(self, question: Question) -> str:
-        """The text of one answer; retries without JSON schema if the server rejects it."""
-        asked_for_schema = self._json_schema
-        response = await self._post(question, json_schema=asked_for_schema)
-        if asked_for_schema and response.status_code in (400, 422, 501):
-            response = await self._post(question, json_schema=False)
-            self._json_schema = self._json_schema and response.status_code != 200
-        self._endpoint.check(response)
-        return self._content(response)
-
-    async def _post(self, question: Question, *, json_schema: bool) -> httpx.Response:
         body: dict[str, Any] = {
-            "model": self.config.model,
+            "model": self._model,
             "messages": [
                 {"role": "system", "content": question.system},
                 {"role": "user", "content": question.user},
             ],
             "temperature": self.config.temperature,
-            "max_tokens": self.config.max_tokens,
+            self._limit: self.config.max_tokens,
         }
-        if json_schema:
-            schema = {"name": question.schema_name, "strict": True, "schema": question.schema}
-            body["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return await self._endpoint.post("chat/completions", body)
 
-    def _content(self, response: httpx.Response) -> str:
+        async def attempt() -> ParsedT:
+            reply = await self._send(body, question)
+            self.usage.prompt_tokens += reply.tokens.input
+            self.usage.completion_tokens += reply.tokens.output
+            if reply.finish == "length":
+                raise NoAnswerError(Reason.CUT)
+            return read(reply.text)
+
+        return await self.client.ask(attempt, tokens=tokens_of(body))
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._chat.close()
+
+    async def _send(self, body: dict[str, Any], question: Question) -> ChatReply:
+        """One reply; sent again without a JSON schema if the server rejects it."""
+        if not self._json_schema:
+            return await self._chat.complete(body)
+        schema = {"name": question.schema_name, "strict": True, "schema": question.schema}
+        form = {"response_format": {"type": "json_schema", "json_schema": schema}}
         try:
-            body = response.json()
-            tokens = TokenUsage.of_usage(body.get("usage"))
-            self.usage.prompt_tokens += tokens.input
-            self.usage.completion_tokens += tokens.output
-            choice = body["choices"][0]
-            content, ending = choice["message"]["content"], choice.get("finish_reason")
-        except (ValueError, LookupError, TypeError, AttributeError):
-            raise NoAnswerError(Reason.INVALID, "no chat completion") from None
-        if ending == "length":
-            raise NoAnswerError(Reason.CUT)
-        if not isinstance(content, str):
-            raise NoAnswerError(Reason.INVALID, "no text")
-        return content
+            return await self._chat.complete(body | form)
+        except NoAnswerError as error:
+            if error.reason is not Reason.REJECTED:
+                raise
+        reply = await self._chat.complete(body)
+        self._json_schema = False
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Result of a test question."""
+
+    seconds: float
+    problem: str = ""
+    """Error message; empty if there was an answer."""
+
+
+async def probe(
+    config: LLMJudgeConfig, key: str = "judge.llm", *, seconds: float | None = None
+) -> Probe:
+    """Asks one question, to check that an endpoint can serve as a judge.
+
+    Args:
+        config: The endpoint.
+        key: Dotted key of the section, for messages.
+        seconds: Timeout for all attempts of `config`; None makes one attempt.
+
+    Raises:
+        EndpointError: The endpoint rejects the key or does not know the model, or the key is
+            missing.
+    """
+    from vagen.judge.llm.answers import read_verification
+    from vagen.judge.llm.prompts import Role, verifier
+
+    start = time.monotonic()
+    once = config if seconds is not None else config.model_copy(update={"retries": 0})
+    client = ChatClient(once, key=key)
+    if seconds is not None:
+        DEADLINE.set(asyncio.get_running_loop().time() + seconds)
+    try:
+        question = verifier(Role.CURRENT_VERIFIER, "the door is left", '{"door": "left"}')
+        await client.ask(question, read_verification)
+    except NoAnswerError as error:
+        return Probe(time.monotonic() - start, str(error))
+    finally:
+        await client.close()
+    return Probe(time.monotonic() - start)
