@@ -26,23 +26,8 @@ from vagen.service.wire import WireReply
 _REPEATED = frozenset({429, 502, 503, 504})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _LOOK_UP_SECONDS = 15.0
-_FIELDS = {
-    "create": "sessions",
-    "reset": "resets",
-    "step": "steps",
-    "expert": "sessions",
-    "summary": "sessions",
-    "close": "sessions",
-}
-"""Key of a request's list."""
-_PATHS = {
-    "create": "/v1/sessions",
-    "reset": "/v1/sessions/reset",
-    "step": "/v1/sessions/step",
-    "expert": "/v1/sessions/expert",
-    "summary": "/v1/sessions/summary",
-    "close": "/v1/sessions/close",
-}
+_FIELDS = {"reset": "resets", "step": "steps"}
+"""Key of a request's list, where it is not `sessions`."""
 
 _Call = tuple[orjson.Fragment, "asyncio.Future[dict[str, Any]]"]
 
@@ -129,7 +114,7 @@ class ServiceClient:
 
 
 class SessionEnv:
-    """A session; implements `vagen.service.remote.Handle`."""
+    """A session; implements `vagen.service.base.Handle`."""
 
     def __init__(self, address: "_Address", key: str, system_prompt: str):
         self.system_prompt = system_prompt
@@ -234,9 +219,10 @@ class _Address:
                 task.add_done_callback(self._tasks.discard)
 
     async def _send(self, operation: str, calls: list[_Call]) -> None:
-        body = orjson.dumps({_FIELDS[operation]: [order for order, _ in calls]})
+        path = "/v1/sessions" if operation == "create" else f"/v1/sessions/{operation}"
+        body = orjson.dumps({_FIELDS.get(operation, "sessions"): [order for order, _ in calls]})
         try:
-            answers = (await self._request("POST", _PATHS[operation], body))["results"]
+            answers = (await self._request("POST", path, body))["results"]
         except EnvironmentLost as error:
             answers = [{"error": {"kind": "lost", "message": str(error)}}] * len(calls)
         finally:

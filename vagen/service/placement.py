@@ -9,9 +9,8 @@ from typing import Any
 from vagen.config.environments import EnvironmentsConfig
 from vagen.envs import make, parse_env_config
 from vagen.envs.registry import get_environment
-from vagen.service.base import HereEnv, LocalEnv
+from vagen.service.base import AsyncEnv, Handle, HereEnv, LocalEnv, LoopThread, RemoteEnv, SyncEnv
 from vagen.service.pool import WorkerPools, core_count
-from vagen.service.remote import AsyncEnv, Handle, LoopThread, RemoteEnv, SyncEnv
 
 MAX_WORKERS = 8
 
