@@ -25,7 +25,6 @@ from vagen.service.sessions import (
 from vagen.service.settings import ServiceSettings
 
 _SWEEP_SECONDS = 5.0
-_RETRY_SECONDS = 1
 
 _refusals: dict[int | str, dict[str, Any]] = {
     400: {"model": m.Problem, "description": "The body is not JSON."},
@@ -91,7 +90,7 @@ class Service:
 
     def _later(self, reason: str, text: str) -> HTTPException:
         self.metrics.refused.labels(reason).inc()
-        return HTTPException(503, text, headers={"Retry-After": str(_RETRY_SECONDS)})
+        return HTTPException(503, text, headers={"Retry-After": "1"})
 
     async def batch(
         self,

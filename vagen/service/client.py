@@ -94,23 +94,19 @@ class ServiceClient:
             return
         self._looked_up = now
         if self._http is None:
-            self._http = self._connect()
+            headers = {"Content-Type": "application/json", "Host": urlsplit(self._url).netloc}
+            if token := os.environ.get(self._config.token_env):
+                headers["Authorization"] = f"Bearer {token}"
+            self._http = aiohttp.ClientSession(
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=self._config.answer_seconds, sock_connect=10),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            )
         urls = await _addresses_of(self._url)
         for url in urls:
             if url not in self._addresses:
                 self._addresses[url] = _Address(url, self._http, self._config)
         self._current = [self._addresses[url] for url in urls]
-
-    def _connect(self) -> aiohttp.ClientSession:
-        token = os.environ.get(self._config.token_env)
-        headers = {"Content-Type": "application/json", "Host": urlsplit(self._url).netloc}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        return aiohttp.ClientSession(
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=self._config.answer_seconds, sock_connect=10),
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
-        )
 
 
 class SessionEnv:
