@@ -345,7 +345,7 @@ def test_the_engine_can_be_chosen_for_a_plan(capsys: pytest.CaptureFixture[str])
     assert main(["plan", "frozenlake-tiny", "--engine", "verl", "infra.device=cpu"]) == 0
     out = capsys.readouterr().out
     assert " actor_rollout_ref.model.override_config.attn_implementation: packed\n" in out
-    assert "a node that loads weights" in out
+    assert "a node, without networks" in out
     assert "a GPU" not in out
     assert main(["plan", "frozenlake-tiny", "--engine", "local", "infra.engine=verl"]) == 0
     assert "the local engine" in capsys.readouterr().out

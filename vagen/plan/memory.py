@@ -101,7 +101,9 @@ def needs(
             found.append(Need(what, cache, rollout["key/value cache"], options))
     host = layout.host_memory_gib and layout.host_memory_gib * GIB
     playing, loading = host_memory(experiment, infra, shape, sizes)
-    found.append(Need("a node", playing, host, "infra.verl.host_memory_gib"))
+    # On a CPU the networks take what a GPU would hold in the node's memory as well.
+    node = "a node, without networks" if is_cpu(infra) else "a node"
+    found.append(Need(node, playing, host, "infra.verl.host_memory_gib"))
     found.append(Need("a node that loads weights", loading, host, "infra.verl.host_memory_gib"))
     one, count = checkpoints(experiment, shape)
     scratch = layout.scratch_gib and layout.scratch_gib * GIB
