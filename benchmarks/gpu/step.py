@@ -22,7 +22,7 @@ from benchmarks.gpu.rollout import engine_of, missing
 from vagen.config import ExperimentConfig
 from vagen.config.checks import has_reference
 from vagen.models.processor import load_processor
-from vagen.plan.gpu import CONTEXT, gpu_memory
+from vagen.plan.memory import CONTEXT, gpu_memory
 from vagen.plan.shape import ModelShape, read_shape
 from vagen.plan.sizes import measure
 from vagen.rollout.types import TokenRow
@@ -48,15 +48,15 @@ def memory(setup: Setup) -> dict[str, Any]:
     servers = "torch" if found["rollout"] == SERVERLESS else found["rollout"]
     infra = setup.infra(f"verl.rollout={servers}")
     path = config.actor_rollout_ref.model.path
-    plan = gpu_memory(config, infra, read_shape(path, config), measure(config, path))
+    rollout, update = gpu_memory(config, infra, read_shape(path, config), measure(config, path))
+    planned = {"rollout": sum(rollout.values()), "update": sum(update.values())}
     phases = found["phases"]
     if found["rollout"] == SERVERLESS:  # the plan counts a server's weights beside the ranks
         needs = phases["update"].get("allocated_gib", phases["update"]["used_gib"])
         measured = {"update": needs + CONTEXT / GIB}
-        planned = {"update": plan.update - plan.vllm_weights}
+        planned = {"update": planned["update"] - rollout["rollout weights"]}
     else:
         measured = {name: phases[name]["used_gib"] for name in ("rollout", "update")}
-        planned = {"rollout": plan.rollout, "update": plan.update}
     ratios = {name: gib * GIB / planned[name] for name, gib in measured.items()}
     return {
         "passed": all(0.75 <= ratio <= 1.25 for ratio in ratios.values()),

@@ -3,8 +3,8 @@
 import pytest
 
 from vagen.models.published import PUBLISHED
-from vagen.plan.counting import counting_processor, must_estimate
 from vagen.plan.shape import read_shape
+from vagen.plan.sizes import counting_processor, must_estimate
 
 QWEN25_3B = "Qwen/Qwen2.5-VL-3B-Instruct"
 QWEN25_7B = "Qwen/Qwen2.5-VL-7B-Instruct"

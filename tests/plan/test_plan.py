@@ -10,8 +10,8 @@ from vagen.cli.main import USER_ERROR, main
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.load import load_experiment
 from vagen.models.tiny_policy import build_tiny_policy
-from vagen.plan.checks import DoesNotFitError, check_memory, check_prompts, notes
-from vagen.plan.local import MemoryEstimate, estimate, memory_limit
+from vagen.plan.memory import local_needs, memory_limit
+from vagen.plan.parts import notes
 from vagen.plan.shape import GIB, read_shape, trained_parameters
 from vagen.plan.sizes import (
     ConversationSize,
@@ -33,6 +33,7 @@ envs:
     env_config: {prompt_detail: brief}
 rollout_manager: {turn_reward_budget: 3}
 """
+CPU = InfraConfig(device="cpu")
 SIZE = ConversationSize(prompt=100, observation=20, response=30, image_tokens=16, patches=64)
 
 
@@ -40,6 +41,11 @@ def experiment_of(tmp_path: Path, *overrides: str) -> ExperimentConfig:
     path = tmp_path / "lake.yaml"
     path.write_text(LAKE)
     return load_experiment(path, overrides)
+
+
+def of_turns(tmp_path: Path, turns: int, *overrides: str) -> ExperimentConfig:
+    """An experiment whose episodes have so many turns."""
+    return experiment_of(tmp_path, *overrides, f"rollout_manager.max_turns={turns}")
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +88,8 @@ def test_measured_sizes_are_those_of_played_episodes(tmp_path: Path, tiny_direct
     for seed in range(8):
         trajectory = expert_episode(experiment, tiny_directory, seed)
         (row,) = trajectory.rows
-        lengths.append(len(row.input_ids) / size.trajectory(len(trajectory.turns)))
+        (planned,) = size.rows_of(of_turns(tmp_path, len(trajectory.turns)))
+        lengths.append(len(row.input_ids) / planned)
     assert max(lengths) <= 1.0, "the measured size bounds what experts need"
     assert min(lengths) > 0.8, "and not by much"
 
@@ -101,29 +108,28 @@ def test_a_tiny_model_is_measured_as_a_run_makes_it(warm_runs, tmp_path: Path) -
     assert (tmp_path / "tokenizer.json").read_bytes() == tokenizer
 
 
-def test_lengths_add_up() -> None:
-    assert SIZE.trajectory(1) == 130
-    assert SIZE.trajectory(3) == 100 + 3 * 30 + 2 * 20
-    assert SIZE.trajectory(3, response=200) == 100 + 600 + 40
-
-
-def test_contexts_add_up() -> None:
+def test_contexts_add_up(tmp_path: Path) -> None:
     size = replace(SIZE, later_prompt=110)
-    assert size.rows(3, None) == size.rows(3, 3) == [size.trajectory(3)] == [230]
-    assert size.rows(4, 1) == [130, 140, 140, 140]
-    assert size.rows(4, 2, response=50) == [220, 230, 230]
-    assert SIZE.rows(2, 1) == [130, 130], "episodes that ended at once have no later observation"
+    assert size.rows_of(of_turns(tmp_path, 1)) == [130]
+    assert size.rows_of(of_turns(tmp_path, 3)) == [100 + 3 * 30 + 2 * 20]
+    assert SIZE.rows_of(of_turns(tmp_path, 3), response=200) == [100 + 600 + 40]
+    window = ("rollout_manager.context=window", "rollout_manager.window_size=2")
+    assert size.rows_of(of_turns(tmp_path, 4, *window), response=50) == [220, 230, 230]
+    single = "rollout_manager.context=no_concat"
+    assert size.rows_of(of_turns(tmp_path, 4, single)) == [130, 140, 140, 140]
+    ended = SIZE.rows_of(of_turns(tmp_path, 2, single))
+    assert ended == [130, 130], "episodes that ended at once have no later observation"
 
 
 @pytest.mark.parametrize(
-    ("words", "window"),
+    "words",
     [
-        (["rollout_manager.context=no_concat"], 1),
-        (["rollout_manager.context=window", "rollout_manager.window_size=2"], 2),
+        ["rollout_manager.context=no_concat"],
+        ["rollout_manager.context=window", "rollout_manager.window_size=2"],
     ],
 )
 def test_measured_contexts_are_those_of_played_episodes(
-    tmp_path: Path, tiny_directory: str, words: list[str], window: int
+    tmp_path: Path, tiny_directory: str, words: list[str]
 ) -> None:
     experiment = experiment_of(tmp_path, "rollout_manager.max_turns=20", *words)
     size = measure(experiment, tiny_directory)["lake"]
@@ -131,7 +137,7 @@ def test_measured_contexts_are_those_of_played_episodes(
     for seed in range(8):
         trajectory = expert_episode(experiment, tiny_directory, seed)
         turns = len(trajectory.turns)
-        expected = size.rows(turns, window)
+        expected = size.rows_of(of_turns(tmp_path, turns, *words))
         assert len(expected) == len(trajectory.rows)
         found += [len(r.input_ids) / n for r, n in zip(trajectory.rows, expected, strict=True)]
     assert min(found) > 0.8 and max(found) <= 1.0
@@ -145,7 +151,7 @@ def test_contexts_with_summaries_are_bounded(tmp_path: Path, tiny_directory: str
     for seed in range(8):
         trajectory = expert_episode(experiment, tiny_directory, seed)
         turns = sum(not turn.summary for turn in trajectory.turns)
-        expected = size.compact_rows(turns, 2)
+        expected = size.rows_of(of_turns(tmp_path, turns, *words))
         assert len(expected) == len(trajectory.rows)
         found += [len(r.input_ids) / n for r, n in zip(trajectory.rows, expected, strict=True)]
     assert max(found) <= 1.0 and max(found) > 0.7
@@ -161,7 +167,8 @@ def test_contexts_that_drop_are_bounded_as_if_nothing_was(
     assert shown_turns(experiment) == [2, 4, 5]
     assert size.dropped > size.observation, "spelled in letters, as this tokenizer has no word"
     short = replace(size, dropped=5)
-    assert short.rows_of(experiment) == [size.trajectory(turns) for turns in (2, 4, 5)]
+    whole = [size.rows_of(of_turns(tmp_path, turns))[0] for turns in (2, 4, 5)]
+    assert short.rows_of(experiment) == whole
     planned = size.rows_of(experiment)
     assert longest_context(experiment, {"lake": SIZE}) == longest_context(
         experiment_of(tmp_path, "rollout_manager.max_turns=5"), {"lake": SIZE}
@@ -218,37 +225,36 @@ def test_the_cache_is_counted_as_it_is_allocated(tmp_path: Path, tiny_directory:
         "actor_rollout_ref.rollout.max_concurrency=7",
     )
     policy = LocalPolicy(load_model(tiny_directory), slots=7)
-    memory = estimate(experiment, InfraConfig(), read_shape(tiny_directory), {"lake": SIZE})
+    [need] = local_needs(experiment, CPU, read_shape(tiny_directory), {"lake": SIZE})
     storage = policy.cache.storage
-    assert memory.cache == storage.numel() * storage.element_size()
+    assert need.parts["key/value cache"] == storage.numel() * storage.element_size()
 
 
 def test_memory_follows_the_switches(tmp_path: Path, tiny_directory: str) -> None:
     shape = read_shape(tiny_directory)
-    sizes = {"lake": SIZE}
 
-    def of(*overrides: str, dtype: str = "float32") -> MemoryEstimate:
-        infra = InfraConfig(dtype=dtype)  # type: ignore[arg-type]
-        return estimate(experiment_of(tmp_path, *overrides), infra, shape, sizes)
+    def of(*overrides: str, dtype: str = "float32") -> dict[str, int]:
+        infra = InfraConfig(dtype=dtype, device="cpu")  # type: ignore[arg-type]
+        [need] = local_needs(experiment_of(tmp_path, *overrides), infra, shape, {"lake": SIZE})
+        assert need.total == sum(need.parts.values()), "a CPU process keeps what it frees"
+        return need.parts
 
     full = of()
     critic = shape.backbone_parameters + shape.hidden + 1
-    assert full.weights == 4 * (2 * shape.parameters + critic)
-    assert full.adam == 2 * 4 * (shape.parameters + critic)
+    assert full["weights"] == 4 * (2 * shape.parameters + critic)
+    assert full["Adam"] == 2 * 4 * (shape.parameters + critic)
     alone = of(
         "algorithm.adv_estimator=grpo",
         "rollout_manager.n_trajectory=2",
         "algorithm.kl_ctrl.kl_coef=0",
     )
-    assert alone.weights == 4 * shape.parameters
-    assert alone.adam == 2 * 4 * shape.parameters
-    assert of(dtype="bfloat16").weights == full.weights // 2
-    assert of("actor_rollout_ref.actor.ppo_max_token_len=2400").activations < full.activations
-    assert of("rollout_manager.use_loss_mask=false").activations > full.activations
-    assert full.peak == full.update + full.cache
-    accelerated = replace(full, on_cpu=False)
-    assert accelerated.peak == max(full.rollout, full.update)
-    assert full.frames > 0
+    assert alone["weights"] == 4 * shape.parameters
+    assert alone["Adam"] == 2 * 4 * shape.parameters
+    assert of(dtype="bfloat16")["weights"] == full["weights"] // 2
+    fewer = of("actor_rollout_ref.actor.ppo_max_token_len=2400")
+    assert fewer["activations"] < full["activations"] and fewer["logits"] < full["logits"]
+    assert of("rollout_manager.use_loss_mask=false")["logits"] > full["logits"]
+    assert full["processed frames"] > 0
 
 
 def test_adapters_are_counted_as_the_engine_makes_them(tmp_path: Path, tiny_directory: str) -> None:
@@ -260,18 +266,18 @@ def test_adapters_are_counted_as_the_engine_makes_them(tmp_path: Path, tiny_dire
     for overrides in ((actor, critic), (actor,), (critic,), ()):
         experiment = experiment_of(tmp_path, *overrides)
         shape = read_shape(tiny_directory, experiment)
-        memory = estimate(experiment, InfraConfig(), shape, {"lake": SIZE})
+        [need] = local_needs(experiment, CPU, shape, {"lake": SIZE})
         engine = LocalEngine(experiment, tiny_directory, device=torch.device("cpu"))
         networks = [engine.actor.model, engine.critic, engine.reference.model]
         held = {p.data_ptr(): p.numel() for module in networks for p in module.parameters()}
-        assert memory.weights == 4 * sum(held.values())
+        assert need.parts["weights"] == 4 * sum(held.values())
         trained = [
             sum(p.numel() for p in module.parameters() if p.requires_grad)
             for module in networks[:2]
         ]
         assert trained_parameters(experiment, shape) == tuple(trained)
-        assert memory.adam == 2 * 4 * sum(trained)
-        assert memory.gradients == 4 * max(trained)
+        assert need.parts["Adam"] == 2 * 4 * sum(trained)
+        assert need.parts["gradients"] == 4 * max(trained)
 
 
 def test_plan_names_what_is_trained(
@@ -287,24 +293,30 @@ def test_plan_names_what_is_trained(
     assert "has no linear layer 'wq'; there are" in capsys.readouterr().err
 
 
-def test_what_does_not_fit_is_refused_with_numbers(tmp_path: Path) -> None:
-    experiment = experiment_of(tmp_path)
-    memory = MemoryEstimate(
-        process=GIB, weights=GIB, adam=GIB, gradients=0, activations=2 * GIB, cache=0
-    )
-    check_memory(memory, "RAM", 5 * GIB)
-    check_prompts(experiment, {"lake": SIZE})
-    with pytest.raises(
-        DoesNotFitError, match=r"about 5\.0 GiB, most of it in the update, and there is 4\.0"
-    ):
-        check_memory(memory, "RAM", 4 * GIB)
-    with pytest.raises(DoesNotFitError, match="smaller model"):
-        check_memory(memory, "RAM", 2 * GIB)
-    rollout = replace(memory, cache=8 * GIB)
-    with pytest.raises(DoesNotFitError, match=r"in the rollout.*max_concurrency"):
-        check_memory(rollout, "RAM", 10 * GIB)
-    with pytest.raises(DoesNotFitError, match=r"takes 1,025 tokens.*is 1,024: raise it"):
-        check_prompts(experiment, {"lake": replace(SIZE, prompt=1025)})
+def test_a_machine_too_small_is_refused_with_advice(
+    tmp_path: Path,
+    tiny_directory: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "lake.yaml"
+    path.write_text(LAKE)
+    monkeypatch.setattr("vagen.plan.memory.memory_limit", lambda: 7 * GIB // 4)
+    words = ["plan", str(path), f"actor_rollout_ref.model.path={tiny_directory}"]
+    assert main(words) == USER_ERROR
+    said, _, options = capsys.readouterr().err.strip().partition("; it would fit with ")
+    assert said == "error: the local engine needs about 1.9 GiB and has 1.8 GiB (RAM)"
+    advice = options.split(", or ")
+    assert {text.partition("=")[0].rpartition(".")[2] for text in advice} == {
+        "ppo_max_token_len",
+        "max_concurrency",
+    }
+    for alternative in advice:
+        assert main([*words, alternative]) == 0, alternative
+    capsys.readouterr()
+    monkeypatch.setattr("vagen.plan.memory.memory_limit", lambda: GIB // 2)
+    assert main(words) == USER_ERROR
+    assert "take a smaller model or larger machines" in capsys.readouterr().err
 
 
 def test_notes_tell_what_may_not_be_meant(tmp_path: Path) -> None:
@@ -354,4 +366,5 @@ def test_plan_refuses_a_prompt_over_its_budget(
     path.write_text(LAKE)
     words = [f"actor_rollout_ref.model.path={tiny_directory}", "data.max_prompt_length=20"]
     assert main(["plan", str(path), *words]) == USER_ERROR
-    assert "`data.max_prompt_length` is 20: raise it" in capsys.readouterr().err
+    said = "the first prompt of lake takes 62 tokens, `data.max_prompt_length` is 20: raise it"
+    assert said in capsys.readouterr().err

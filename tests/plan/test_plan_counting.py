@@ -10,9 +10,8 @@ from vagen.config import ExperimentConfig
 from vagen.config.load import load_experiment
 from vagen.envs import make
 from vagen.models.published import IMAGE_TOKEN
-from vagen.plan.checks import notes
-from vagen.plan.counting import END, PIECES, CountingTokenizer, counting_processor
-from vagen.plan.sizes import measure
+from vagen.plan.parts import notes
+from vagen.plan.sizes import END, PIECES, CountingTokenizer, counting_processor, measure
 from vagen.rollout.conversation import ChatRenderer
 
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"

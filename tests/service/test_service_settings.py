@@ -12,9 +12,9 @@ from vagen.config.base import ConfigError
 from vagen.config.checks_infra import check_infra
 from vagen.config.infra import InfraConfig
 from vagen.envs.registry import EnvironmentEntry
-from vagen.service import tokens as tokens_module
+from vagen.service import limits
+from vagen.service.limits import ClientTokens, TokenError
 from vagen.service.settings import ServiceSettings, read_settings
-from vagen.service.tokens import ClientTokens, TokenError
 
 
 def test_flags_come_before_the_environment_and_that_before_defaults() -> None:
@@ -50,7 +50,7 @@ def test_it_does_not_serve_everybody_by_mistake() -> None:
 
 
 def test_changed_tokens_are_taken_over_and_broken_ones_are_not(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(tokens_module, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(limits, "_POLL_SECONDS", 0.0)
     path = tmp_path / "tokens"
     path.write_text("one:0123456789abcdef\n")
     tokens = ClientTokens(str(path))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vagen.cli.findings import Findings, bad, good, guarded, warning
 from vagen.config import InfraConfig
-from vagen.plan.local import memory_limit
+from vagen.plan.memory import memory_limit
 from vagen.service.pool import core_count
 from vagen.storage import open_store
 

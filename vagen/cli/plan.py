@@ -8,8 +8,7 @@ from rich.table import Table
 
 from vagen.cli.common import load_configs
 from vagen.cli.main import USER_ERROR
-from vagen.plan.checks import DoesNotFitError, check_output_dir
-from vagen.plan.parts import plan_parts
+from vagen.plan.parts import DoesNotFitError, check_output_dir, plan_parts
 
 
 def plan(options: Namespace) -> int:

@@ -83,7 +83,9 @@ def read_shape(model: str, experiment: ExperimentConfig | None = None) -> ModelS
     tower = getattr(network.model, "visual", None)
     actor_adapters = critic_adapters = 0
     if experiment is not None:
-        actor_adapters, critic_adapters = _adapters(network, experiment)
+        actor, critic = experiment.actor_rollout_ref.model, experiment.critic.model
+        actor_adapters = adapter_parameters(network, actor) if actor.lora_rank else 0
+        critic_adapters = adapter_parameters(network.model, critic) if critic.lora_rank else 0
     text: Any = config.get_text_config()
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return ModelShape(
@@ -120,15 +122,6 @@ def _without_weights(config: Any) -> Any:
     family = AutoModelForCausalLM if text_alone else AutoModelForImageTextToText
     with torch.device("meta"):
         return family.from_config(config)
-
-
-def _adapters(network: Any, experiment: ExperimentConfig) -> tuple[int, int]:
-    """Parameters of the adapters of actor and critic."""
-    actor, critic = experiment.actor_rollout_ref.model, experiment.critic.model
-    return (
-        adapter_parameters(network, actor) if actor.lora_rank else 0,
-        adapter_parameters(network.model, critic) if critic.lora_rank else 0,
-    )
 
 
 def trained_parameters(experiment: ExperimentConfig, shape: ModelShape) -> tuple[int, int]:

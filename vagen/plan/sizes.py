@@ -1,7 +1,9 @@
 """How long conversations are, measured on real observations with the real tokenizer."""
 
+import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,29 +20,33 @@ from vagen.envs.images import png_bytes
 from vagen.envs.parsing import tags_in
 from vagen.models import Processor, load_processor
 from vagen.models.files import check_model
+from vagen.models.published import IMAGE_TOKEN, PUBLISHED
 from vagen.models.tiny import TINY_MODELS
 from vagen.models.tiny_policy import build_tiny_policy, sampled_levels
-from vagen.plan.counting import counting_processor, must_estimate
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatRenderer
 from vagen.service import EnvironmentRaised, HereEnv, SyncEnv, environments_of
 
 SAMPLED_LEVELS = 8
+PIECES = re.compile(r"<\|[a-z_]+\|>| ?[^\W\d_]+|\d| ?[^\w\s]|_|\n+|\s+")
+LONG_WORD = 10
+"""Letters from which on a word counts twice."""
+END, TEXT = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationSize:
     """Tokens of an environment's conversations; the most among a few levels."""
 
-    prompt: int
+    prompt: int = 0
     """System prompt, first observation and the header of the first answer."""
-    observation: int
+    observation: int = 0
     """A later observation with the template around it; 0 if every episode ended at once."""
-    response: int
+    response: int = 0
     """An expert's response, with the token that ends it."""
-    image_tokens: int
+    image_tokens: int = 0
     """Image tokens of one observation."""
-    patches: int
+    patches: int = 0
     """Patches of one observation's images, as the vision tower reads them."""
     later_prompt: int = 0
     """Like `prompt`, with a later observation; 0 if every episode ended at once."""
@@ -55,38 +61,33 @@ class ConversationSize:
     dropped: int = 0
     """What stands for an observation that was dropped, likewise."""
 
-    def trajectory(self, turns: int, response: int | None = None) -> int:
-        """Tokens of an episode of `turns` turns whose responses take `response` tokens."""
-        answers = turns * (self.response if response is None else response)
-        return self.prompt + answers + (turns - 1) * self.observation
-
-    def rows(self, turns: int, window: int | None, response: int | None = None) -> list[int]:
-        """Tokens of each row of such an episode, whose prompts keep `window` turns (None: all)."""
-        if window is None or window >= turns:
-            return [self.trajectory(turns, response)]
-        first = self.trajectory(window, response)
-        later = first - self.prompt + max(self.prompt, self.later_prompt)
-        return [first] + (turns - window) * [later]
-
-    def compact_rows(self, turns: int, window: int, response: int | None = None) -> list[int]:
-        """The same, at most, where every `window` turns become a summary as long as a response."""
-        summary = self.request + (self.response if response is None else response)
-        first = self.trajectory(window, response) + summary
-        later = self.trajectory(window + 1, response) + summary
-        return [first] + (-(-turns // window) - 1) * [later]
-
     def rows_of(self, experiment: ExperimentConfig, response: int | None = None) -> list[int]:
-        """Tokens of each row of an episode in the experiment's context."""
-        turns, window = experiment.rollout_manager.max_turns, context_window(experiment)
-        if experiment.rollout_manager.context == "compact" and window is not None:
-            return self.compact_rows(turns, window, response)
-        if experiment.rollout_manager.context == "gate":
-            longer = max(self.dropped - self.observation, 0)
-            return [
-                self.trajectory(shown, response) + shown * longer
-                for shown in shown_turns(experiment)
-            ]
-        return self.rows(turns, window, response)
+        """Tokens of each row of an episode that uses every turn.
+
+        Args:
+            experiment: Context and number of turns are read from it.
+            response: Tokens of a response; None is an expert's.
+        """
+        response = self.response if response is None else response
+        context, window = experiment.rollout_manager.context, context_window(experiment)
+        rows = []
+        for number, shown in enumerate(shown_turns(experiment)):
+            summaries = context == "compact" and window is not None
+            # A later row begins with a summary, which counts as a turn.
+            turns = shown + (summaries and number > 0)
+            tokens = self.prompt + turns * response + (turns - 1) * self.observation
+            if summaries:
+                tokens += self.request + response
+            elif context == "gate":
+                tokens += shown * max(self.dropped - self.observation, 0)
+            elif number:
+                tokens += max(self.later_prompt - self.prompt, 0)
+            rows.append(tokens)
+        return rows
+
+    def trajectory_of(self, experiment: ExperimentConfig) -> int:
+        """Tokens of such an episode in all its rows."""
+        return sum(self.rows_of(experiment))
 
 
 def shown_turns(experiment: ExperimentConfig) -> list[int]:
@@ -142,7 +143,7 @@ def measure(
     Args:
         experiment: With resolved environments.
         model: A model directory or hub id; if it is a published model that was not downloaded,
-            text is counted by estimate (`vagen.plan.counting`).
+            text is counted by estimate (`CountingTokenizer`).
         environments: Where environments run; None is the default.
 
     Raises:
@@ -160,34 +161,33 @@ def _measure(
 ) -> ConversationSize:
     renderer = ChatRenderer(processor)
     env = environments_of(environments).open(spec.env_name, spec.env_config)
-    prompt = later_prompt = later = longest = image_tokens = patches = 0
-    resized, frame_bytes = "", 0
+    most: Counter[str] = Counter()
+    resized = ""
     for seed in range(SAMPLED_LEVELS):
         for turn, (observation, response) in enumerate(expert_turns(env, seed)):
+            frames = [(frame.shape[1], frame.shape[0]) for frame in observation["images"]]
+            grids = [processor.image_grid(frame) for frame in frames]
+            found = {
+                "response": len(processor.tokenizer.encode(response, add_special_tokens=False)) + 1,
+                "image_tokens": sum(processor.image_length(grid) for grid in grids),
+                "patches": sum(t * h * w for t, h, w in grids),
+            }
             beginning = len(renderer.initial(env.system_prompt(), observation).ids)
             if turn:
-                later = max(later, len(renderer.following(observation).ids))
-                later_prompt = max(later_prompt, beginning)
+                found["later_prompt"] = beginning
+                found["observation"] = len(renderer.following(observation).ids)
             else:
-                prompt = max(prompt, beginning)
-            if not turn:
                 kept = renderer.fitted(observation)["images"]
-                stored = sum(len(png_bytes(frame)) for frame in kept)
-                frame_bytes = max(frame_bytes, stored)
-            shown = [(frame.shape[1], frame.shape[0]) for frame in observation["images"]]
-            grids = [processor.image_grid(size) for size in shown]
-            for size in shown:
-                resized = resized or resizing(processor, size)
-            image_tokens = max(image_tokens, sum(processor.image_length(grid) for grid in grids))
-            patches = max(patches, sum(t * h * w for t, h, w in grids))
-            ids = processor.tokenizer.encode(response, add_special_tokens=False)
-            longest = max(longest, len(ids) + 1)
+                found["prompt"] = beginning
+                found["frame_bytes"] = sum(len(png_bytes(frame)) for frame in kept)
+            most |= Counter(found)  # the larger of each count
+            for frame in frames:
+                resized = resized or resizing(processor, frame)
     env.close()
     config = parse_env_config(spec.env_name, spec.env_config)
     return ConversationSize(
-        *(prompt, later, longest, image_tokens, patches, later_prompt),
+        **most,
         resized=resized,
-        frame_bytes=frame_bytes,
         request=len(renderer.following(SUMMARY_REQUEST).ids),
         dropped=len(renderer.following(DROPPED).ids),
         reserved=tuple(reserved_tags(config, processor.tokenizer)),
@@ -253,3 +253,72 @@ def expert_turns(env: HereEnv | SyncEnv, seed: int) -> Iterator[tuple[Observatio
         except EnvironmentRaised:  # the episode ends here; where it is played, that is counted
             return
         over = terminated or truncated
+
+
+class CountingTokenizer:
+    """As many ids as a text has tokens, by estimate; the ids themselves mean nothing.
+
+    Text is cut as tokenizers of the Qwen family do: a word is one token, a long one two, digits and
+    signs count singly. That is meant to be a little too many; it could not be compared with the
+    real tokenizers here. Images are counted exactly, since their size alone decides.
+    """
+
+    eos_token_id = END
+    pad_token_id = END
+    all_special_tokens = ("<|im_start|>", "<|im_end|>", "<|image_pad|>", "<|endoftext|>")
+
+    def __init__(self, added: Iterable[str] = ()) -> None:
+        """Knows the tags that are one token, as `transformers` names them."""
+        self.added_tokens_encoder = dict.fromkeys(added, TEXT)
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """One id per token; image tokens have their own."""
+        ids = []
+        for piece in PIECES.findall(text):
+            if piece == "<|image_pad|>":
+                ids.append(IMAGE_TOKEN)
+            elif piece == "<|im_end|>":
+                ids.append(END)
+            else:
+                ids += [TEXT] * (1 + (piece.strip().isalpha() and len(piece.strip()) > LONG_WORD))
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of the token that ends a turn; there is no other way back."""
+        assert ids == [END]
+        return "<|im_end|>"
+
+    def apply_chat_template(
+        self, messages: list[dict[str, Any]], *, tokenize: bool, add_generation_prompt: bool
+    ) -> str:
+        """The conversation as the Qwen family writes it."""
+        assert not tokenize
+        text, image = "", "<|vision_start|><|image_pad|><|vision_end|>"
+        for message in messages:
+            content = message["content"]
+            if not isinstance(content, str):
+                content = "".join(part.get("text", image) for part in content)
+            text += f"<|im_start|>{message['role']}\n{content}<|im_end|>\n"
+        return text + ("<|im_start|>assistant\n" if add_generation_prompt else "")
+
+
+def must_estimate(model: str) -> bool:
+    """Whether it is a published model whose tokenizer has not been downloaded."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if model not in PUBLISHED:
+        return False
+    found = [try_to_load_from_cache(model, name) for name in ("config.json", "tokenizer.json")]
+    return not all(isinstance(path, str) for path in found)
+
+
+def counting_processor(model: str) -> Processor:
+    """Counts tokens as the published model's own processor would, text by estimate."""
+    published = PUBLISHED[model]
+    return Processor(
+        tokenizer=CountingTokenizer(published.added_tags),
+        image_processor=published.image_processor(),
+        model_type=published.model_type,
+        image_token_id=IMAGE_TOKEN,
+        merge_size=published.vision["spatial_merge_size"],
+    )

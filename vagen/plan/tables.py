@@ -1,4 +1,4 @@
-"""The plan as tables: steps, sizes of conversations, memory and tokens."""
+"""The plan as tables: steps, sizes of conversations, and what a run needs."""
 
 from rich.table import Table
 from rich.text import Text
@@ -12,13 +12,18 @@ from vagen.config.checks import (
     trajectories_per_iteration,
 )
 from vagen.config.judge_options import JudgeConfig
-from vagen.engines.verl.mapping import EXTRA, ranks, servers, settings, token_budget
-from vagen.plan.gpu import GpuMemory
-from vagen.plan.local import MemoryEstimate
+from vagen.engines.verl.mapping import EXTRA, is_cpu, ranks, servers, settings, token_budget
+from vagen.plan.memory import (
+    Bytes,
+    cache_bytes,
+    disk,
+    gpu_memory,
+    iteration_seconds,
+    needs,
+    step_tokens,
+)
 from vagen.plan.shape import ModelShape, trained_parameters
-from vagen.plan.sizes import ConversationSize
-from vagen.plan.spending import Disk
-from vagen.plan.verl import Checkpoints, HostMemory, Throughput
+from vagen.plan.sizes import ConversationSize, longest_context
 
 
 def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> Table:
@@ -38,6 +43,7 @@ def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> Table:
     if estimator_of(experiment).needs_turn_end:
         high = algorithm.lam if algorithm.high_level_lam is None else algorithm.high_level_lam
         gammas += f"; per turn {algorithm.high_level_gamma:g}, {high:g}"
+    switch = {True: "on", False: "off"}
     rows = {
         "experiment": f"{experiment.name}, preset {experiment.preset or 'none'}, "
         f"seed {experiment.seed}",
@@ -58,9 +64,9 @@ def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> Table:
         f"{experiment.actor_rollout_ref.rollout.temperature:g}",
         "judge": judge_text(experiment.judge),
         "advantage": f"{algorithm.adv_estimator}, {gammas}",
-        "masks": f"loss mask {_on(manager.use_loss_mask)}, "
-        f"advantage mask {_on(manager.use_gae_mask)}, "
-        f"turn rewards {_on(manager.use_multi_turn_reward)}",
+        "masks": f"loss mask {switch[manager.use_loss_mask]}, "
+        f"advantage mask {switch[manager.use_gae_mask]}, "
+        f"turn rewards {switch[manager.use_multi_turn_reward]}",
         "networks": "actor"
         + (", critic" if has_critic(experiment) else "")
         + (", reference" if has_reference(experiment) else ""),
@@ -68,7 +74,7 @@ def steps_table(experiment: ExperimentConfig, infra: InfraConfig) -> Table:
         f"learning rate {actor.optim.lr:g}",
         "evaluations": f"{levels['test']} test levels before and after"
         + (f", {levels['val']} validation levels every {every} iterations" if every else ""),
-        "results": infra.output_dir,
+        "results": f"{infra.output_dir}, a checkpoint every {infra.save_freq} iterations",
     }
     return table("what would run", rows)
 
@@ -93,138 +99,80 @@ def sizes_table(experiment: ExperimentConfig, sizes: dict[str, ConversationSize]
             else f"{len(contexts)} contexts of up to {max(contexts):,} of "
             f"{data.max_trajectory_length:,} tokens in {turns} turns"
         )
-    mean = sum(sum(size.rows_of(experiment)) for size in sizes.values()) / len(sizes)
+    mean = sum(size.trajectory_of(experiment) for size in sizes.values()) / len(sizes)
     total = trajectories_per_iteration(experiment) * mean
     rows["an iteration"] = f"{total:,.0f} tokens if all turns are used"
     return table("sizes", rows)
 
 
-def memory_table(
-    shape: ModelShape, trained: tuple[int, int], memory: MemoryEstimate, device: str, limit: int
+def needs_table(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    shape: ModelShape,
+    sizes: dict[str, ConversationSize],
 ) -> Table:
-    """The estimate of memory against what there is."""
-    actor, critic = trained
+    """Memory, disk, and time or tokens of a step."""
+    actor, critic = trained_parameters(experiment, shape)
+    found = needs(experiment, infra, shape, sizes)
     rows = {
         "parameters": f"{shape.parameters:,}",
         "trained": f"actor {actor:,}" + (f", critic {critic:,}" if critic else ""),
-        "weights": bytes_text(memory.weights),
-        "Adam": bytes_text(memory.adam),
-        "gradients": bytes_text(memory.gradients),
-        "activations": f"{bytes_text(memory.activations)} (estimate)",
-        "key/value cache": bytes_text(memory.cache),
-        "frames": f"{bytes_text(memory.frames)} at most, processed",
-        "peak": f"{bytes_text(memory.peak)} of {bytes_text(limit)} {device}",
-    }
-    return table("memory of the local engine", rows)
-
-
-def spending_table(experiment: ExperimentConfig, disk: Disk, seconds: float | None) -> Table:
-    """Time and disk; the time is None where it is not estimated."""
-    iterations = experiment.trainer.total_training_steps
-    rows = {
-        "an iteration": f"{bytes_text(disk.iteration)} of batches"
-        + ("" if seconds is None else f", about {duration_text(seconds)}"),
-        "disk": f"about {bytes_text(disk.total)}: batches of {disk.kept} iterations "
-        f"{bytes_text(disk.iteration * disk.kept)}, checkpoints {bytes_text(disk.checkpoints)}, "
-        f"evaluations {bytes_text(disk.evaluations)}"
+        **{need.what: _sum_text(need.parts, need.limit) for need in found},
+        "the run on disk": f"{_sum_text(disk(experiment, shape, sizes))}"
         + ("" if experiment.trainer.keep_iterations else " (trainer.keep_iterations keeps fewer)"),
     }
-    if seconds is not None:
+    if infra.engine == "verl":
+        rows |= _step_rows(experiment, infra, shape, sizes)
+    elif found[0].source == "RAM":
+        seconds = iteration_seconds(experiment, infra, shape, sizes)
+        iterations = experiment.trainer.total_training_steps
         rows["time"] = (
-            f"about {duration_text(seconds * iterations)} for {iterations} iterations, "
-            "without warm start and evaluations"
+            f"about {duration_text(seconds)} an iteration, {duration_text(seconds * iterations)} "
+            f"for {iterations}, without warm start and evaluations"
         )
-    return table("time and disk (estimates, if all turns are used)", rows)
+    return table("needs (estimates, if all turns are used)", rows)
 
 
-def settings_text(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> str:
+def _step_rows(
+    experiment: ExperimentConfig,
+    infra: InfraConfig,
+    shape: ModelShape,
+    sizes: dict[str, ConversationSize],
+) -> dict[str, str]:
+    """Tokens of an optimizer step, and how many episodes the distributed engine plays at once."""
+    tokens, budget = step_tokens(experiment, infra, sizes), token_budget(experiment, infra)
+    rows = {
+        "an optimizer step": f"{tokens:,} tokens per rank ({ranks(infra)}) in "
+        f"{-(-tokens // budget)} micro batches of up to {budget:,}",
+        "rollout servers": f"{servers(infra)} of {infra.verl.tensor_model_parallel_size} ranks",
+    }
+    if not is_cpu(infra):
+        rollout, _ = gpu_memory(experiment, infra, shape, sizes)
+        cached = rollout["key/value cache"] // cache_bytes(infra, shape)
+        fit = cached // longest_context(experiment, sizes) * servers(infra)
+        wanted = experiment.actor_rollout_ref.rollout.max_concurrency
+        rows["episodes side by side"] = (
+            f"{min(wanted, fit):,}: {cached * servers(infra):,} tokens of cache hold {fit:,} at "
+            f"full length, `max_concurrency` allows {wanted:,}"
+        )
+    return rows
+
+
+def _sum_text(parts: Bytes, limit: float | None = None) -> str:
+    """A sum, of how much there is, and its parts, the largest first."""
+    there = "" if limit is None else f" of {bytes_text(limit)}"
+    ordered = sorted(parts.items(), key=lambda part: -part[1])
+    shown = [f"{name} {bytes_text(count)}" for name, count in ordered if count]
+    return f"{bytes_text(sum(parts.values()))}{there}: {', '.join(shown)}"
+
+
+def settings_text(experiment: ExperimentConfig, infra: InfraConfig) -> str:
     """What we set in verl's configuration, a line each."""
     path = experiment.actor_rollout_ref.model.path
-    laid = settings(experiment, infra, path, cpu=cpu)
+    laid = settings(experiment, infra, path, cpu=is_cpu(infra))
     passed = {True: f" ({EXTRA})", False: ""}
     lines = [f" {s.key}: {s.value}{passed[s.source == EXTRA]}" for s in laid]
     return "\n".join(["what verl is told (the rest is its default)", *lines])
-
-
-def gpu_table(
-    experiment: ExperimentConfig, infra: InfraConfig, shape: ModelShape, memory: GpuMemory
-) -> Table:
-    """One GPU's memory against what it has."""
-    actor, critic = trained_parameters(experiment, shape)
-    networks = {"actor": memory.actor, "critic": memory.critic}
-    rows = {
-        "parameters": f"{shape.parameters:,}",
-        "trained": f"actor {actor:,}" + (f", critic {critic:,}" if critic else ""),
-    }
-    for name, network in networks.items():
-        if network is not None:
-            rows[name] = (
-                f"weights {bytes_text(network.weights)}, gradients "
-                f"{bytes_text(network.gradients)}, Adam {bytes_text(network.adam)}; "
-                f"{bytes_text(network.resting)} stay in rollouts"
-            )
-    rows |= {
-        "gathered layers": bytes_text(memory.gathered),
-        "activations": f"{bytes_text(memory.activations)} (estimate)",
-        "attention": f"{bytes_text(memory.attention)} (estimate)",
-        "logits": f"{bytes_text(memory.logits)} (estimate)",
-        "servers in updates": bytes_text(memory.serving),
-        "rollout weights": bytes_text(memory.vllm_weights),
-        "key/value cache": bytes_text(max(memory.cache, 0)),
-        "peak": f"rollout {bytes_text(memory.rollout)}, update {bytes_text(memory.update)} of "
-        f"{infra.verl.gpu_memory_gib:g} GiB",
-    }
-    apart = infra.verl.rollout_gpus
-    others = f" that train, and {apart} that play" if apart else ""
-    return table(f"memory of each of {ranks(infra)} GPUs{others}", rows)
-
-
-def host_table(infra: InfraConfig, memory: HostMemory, *, cpu: bool) -> Table:
-    """One node's memory."""
-    rows = {
-        "processes": bytes_text(memory.processes),
-        "reference": bytes_text(memory.reference),
-        "offloaded": bytes_text(memory.offloaded),
-        "frames": bytes_text(memory.episodes),
-        "while saving": bytes_text(memory.saving),
-        "while loading": bytes_text(memory.loading),
-        "peak": f"{bytes_text(memory.peak)}{_of(infra.verl.host_memory_gib)} (estimate)"
-        + (", and what a GPU would hold" if cpu else ""),
-    }
-    return table(f"host memory of each of {infra.verl.nnodes} nodes", rows)
-
-
-def checkpoint_table(infra: InfraConfig, found: Checkpoints) -> Table:
-    """Checkpoints against the disk."""
-    rows = {
-        "one": f"{bytes_text(found.one)}, every {infra.save_freq} iterations",
-        "at once": f"{found.count}: {bytes_text(found.peak)}{_of(infra.verl.scratch_gib)}",
-    }
-    return table("checkpoints", rows)
-
-
-def _of(limit: float | None) -> str:
-    return "" if limit is None else f" of {limit:g} GiB"
-
-
-def throughput_table(
-    experiment: ExperimentConfig, infra: InfraConfig, rates: Throughput, *, cpu: bool
-) -> Table:
-    """Tokens per step and episodes side by side."""
-    rows = {
-        "an iteration": f"{rates.tokens:,} tokens if all turns are used, "
-        f"{rates.optimizer_steps} optimizer steps",
-        "a step": f"{rates.tokens_per_rank:,} tokens per rank in {rates.micro_batches} micro "
-        f"batches of up to {token_budget(experiment, infra):,}",
-        "servers": f"{servers(infra)} of {infra.verl.tensor_model_parallel_size} ranks",
-    }
-    if not cpu:
-        wanted = experiment.actor_rollout_ref.rollout.max_concurrency
-        rows["episodes side by side"] = (
-            f"{min(wanted, rates.concurrency)}: {rates.cache_tokens:,} tokens of cache hold "
-            f"{rates.concurrency} at full length, `max_concurrency` allows {wanted}"
-        )
-    return table("tokens", rows)
 
 
 def _context(experiment: ExperimentConfig) -> str:
@@ -259,10 +207,6 @@ def judge_text(judge: JudgeConfig) -> str:
     if judge.second.fraction > 0:
         parts.append(f"second judge ({judge.second.type}) on {judge.second.fraction:.0%} of them")
     return ", ".join(parts)
-
-
-def _on(switch: bool) -> str:
-    return "on" if switch else "off"
 
 
 def table(title: str, rows: dict[str, str]) -> Table:

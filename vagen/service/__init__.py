@@ -1,8 +1,14 @@
 """Runs environments in this process, in worker processes, or behind HTTP."""
 
-from vagen.service.base import EnvironmentLost, EnvironmentRaised, HereEnv, LocalEnv
+from vagen.service.base import (
+    AsyncEnv,
+    EnvironmentLost,
+    EnvironmentRaised,
+    HereEnv,
+    LocalEnv,
+    SyncEnv,
+)
 from vagen.service.placement import Environments, environments_of
-from vagen.service.remote import AsyncEnv, SyncEnv
 
 __all__ = [
     "AsyncEnv",

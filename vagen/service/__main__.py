@@ -9,9 +9,8 @@ import uvicorn
 from pydantic import ValidationError
 
 from vagen.service.app import Service, make_app
-from vagen.service.connection import BoundedProtocol
+from vagen.service.limits import BoundedProtocol, TokenError
 from vagen.service.settings import ServiceSettings, read_settings
-from vagen.service.tokens import TokenError
 
 
 class DrainingServer(uvicorn.Server):

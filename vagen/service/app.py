@@ -11,17 +11,20 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from vagen.envs.registry import ENVIRONMENTS, get_environment
+from vagen.envs.registry import get_environment
 from vagen.service import messages as m
-from vagen.service.backend import Backend
-from vagen.service.body import Intake
-from vagen.service.metrics import ServiceMetrics
-from vagen.service.sessions import Failed, ReplyContent, Sessions, failure
+from vagen.service.limits import ClientTokens, Intake
+from vagen.service.sessions import (
+    Backend,
+    Failed,
+    ReplyContent,
+    ServiceMetrics,
+    Sessions,
+    failure,
+)
 from vagen.service.settings import ServiceSettings
-from vagen.service.tokens import ClientTokens
 
 _SWEEP_SECONDS = 5.0
-_RETRY_SECONDS = 1
 
 _refusals: dict[int | str, dict[str, Any]] = {
     400: {"model": m.Problem, "description": "The body is not JSON."},
@@ -49,8 +52,6 @@ class Service:
         self.sessions = Sessions(settings, self.backend, self.metrics)
         self.draining = False
         self.started = False
-        # Adapters import code that a client names, so they are served only if configured.
-        self.served = settings.environments or tuple(ENVIRONMENTS)
         self.metrics.pending.set_function(lambda: self.sessions.pending)
 
     @asynccontextmanager
@@ -89,25 +90,30 @@ class Service:
 
     def _later(self, reason: str, text: str) -> HTTPException:
         self.metrics.refused.labels(reason).inc()
-        return HTTPException(503, text, headers={"Retry-After": str(_RETRY_SECONDS)})
+        return HTTPException(503, text, headers={"Retry-After": "1"})
 
     async def batch(
-        self, operation: str, calls: Sequence[tuple[str, Callable[[], Awaitable[ReplyContent]]]]
+        self,
+        operation: str,
+        client: str,
+        orders: Sequence[Any],
+        call: Callable[[str, Any], Awaitable[ReplyContent]],
     ) -> Response:
-        """Executes a request's calls concurrently; results are in order."""
-        self.admit(operation, len(calls))
+        """Executes a call for each order of a request; results are in order."""
+        self.admit(operation, len(orders))
+
+        async def answered(order: Any) -> ReplyContent:
+            try:
+                return await call(client, order)
+            except Failed as error:
+                key = order if isinstance(order, str) else order.session
+                return failure(key, error.kind, str(error))
+
         begun = time.perf_counter()
-        results = await asyncio.gather(*(_answered(key, call) for key, call in calls))
+        results = await asyncio.gather(*map(answered, orders))
         self.metrics.requests.labels(operation).observe(time.perf_counter() - begun)
         # Results are plain JSON types: building pydantic models again would dominate the cost.
         return Response(orjson.dumps({"results": results}), media_type="application/json")
-
-
-async def _answered(key: str, call: Callable[[], Awaitable[ReplyContent]]) -> ReplyContent:
-    try:
-        return await call()
-    except Failed as error:
-        return failure(key, error.kind, str(error))
 
 
 def make_app(settings: ServiceSettings) -> FastAPI:
@@ -159,84 +165,35 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
     caller = Depends(_client_of(service))
     sessions = service.sessions
 
-    @app.post("/v1/sessions", response_model=m.CreateResponse, responses=_refusals)
+    @app.post("/v1/sessions", response_model=m.Results[m.Created], responses=_refusals)
     async def create(request: m.CreateRequest, client: str = caller) -> Response:
         """Opens sessions; does not change open ones."""
+        return await service.batch("create", client, request.sessions, sessions.create)
 
-        async def one(order: m.SessionOrder) -> ReplyContent:
-            if order.env_name not in service.served:
-                raise Failed(
-                    "invalid",
-                    f"{order.env_name!r} is not served here: {', '.join(service.served)} are",
-                )
-            return await sessions.create(client, order)
-
-        return await service.batch(
-            "create", [(o.session, lambda o=o: one(o)) for o in request.sessions]
-        )
-
-    @app.post("/v1/sessions/reset", response_model=m.ResetResponse, responses=_refusals)
+    @app.post("/v1/sessions/reset", response_model=m.Results[m.ResetAnswer], responses=_refusals)
     async def reset(request: m.ResetRequest, client: str = caller) -> Response:
         """Starts episodes."""
-        return await service.batch(
-            "reset",
-            [
-                (
-                    o.session,
-                    lambda o=o: sessions.advance(
-                        client, o.session, o.sequence, "reset", seed=o.seed, options=o.options
-                    ),
-                )
-                for o in request.resets
-            ],
-        )
+        return await service.batch("reset", client, request.resets, sessions.reset)
 
-    @app.post("/v1/sessions/step", response_model=m.StepResponse, responses=_refusals)
+    @app.post("/v1/sessions/step", response_model=m.Results[m.StepAnswer], responses=_refusals)
     async def step(request: m.StepRequest, client: str = caller) -> Response:
         """Steps sessions with responses of the model."""
-        return await service.batch(
-            "step",
-            [
-                (
-                    o.session,
-                    lambda o=o: sessions.advance(
-                        client, o.session, o.sequence, "step", response=o.response
-                    ),
-                )
-                for o in request.steps
-            ],
-        )
+        return await service.batch("step", client, request.steps, sessions.step)
 
-    @app.post("/v1/sessions/expert", response_model=m.ExpertResponse, responses=_refusals)
+    @app.post("/v1/sessions/expert", response_model=m.Results[m.ExpertAnswer], responses=_refusals)
     async def expert(request: m.SessionsRequest, client: str = caller) -> Response:
         """Optimal responses for the current observations."""
-        return await service.batch(
-            "expert",
-            [(key, lambda key=key: sessions.expert(client, key)) for key in request.sessions],
-        )
+        return await service.batch("expert", client, request.sessions, sessions.expert)
 
-    @app.post("/v1/sessions/summary", response_model=m.ExpertResponse, responses=_refusals)
+    @app.post("/v1/sessions/summary", response_model=m.Results[m.ExpertAnswer], responses=_refusals)
     async def summary(request: m.SessionsRequest, client: str = caller) -> Response:
         """The expert's summaries of what sessions have shown."""
-        return await service.batch(
-            "summary",
-            [
-                (key, lambda key=key: sessions.expert(client, key, "summary"))
-                for key in request.sessions
-            ],
-        )
+        return await service.batch("summary", client, request.sessions, sessions.summary)
 
-    @app.post("/v1/sessions/close", response_model=m.CloseResponse, responses=_refusals)
+    @app.post("/v1/sessions/close", response_model=m.Results[m.SessionReply], responses=_refusals)
     async def close(request: m.SessionsRequest, client: str = caller) -> Response:
         """Closes sessions; ignores closed ones."""
-
-        async def one(key: str) -> ReplyContent:
-            await sessions.close(client, key)
-            return {"session": key}
-
-        return await service.batch(
-            "close", [(key, lambda key=key: one(key)) for key in request.sessions]
-        )
+        return await service.batch("close", client, request.sessions, sessions.close)
 
     @app.get("/v1/sessions", responses={401: _refusals[401]})
     async def list_sessions(client: str = caller) -> m.SessionList:
@@ -251,7 +208,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
                 m.EnvironmentInfo(
                     env_name=name, options=get_environment(name).config_class.model_json_schema()
                 )
-                for name in service.served
+                for name in sessions.served
             ]
         )
 

@@ -26,23 +26,8 @@ from vagen.service.wire import WireReply
 _REPEATED = frozenset({429, 502, 503, 504})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _LOOK_UP_SECONDS = 15.0
-_FIELDS = {
-    "create": "sessions",
-    "reset": "resets",
-    "step": "steps",
-    "expert": "sessions",
-    "summary": "sessions",
-    "close": "sessions",
-}
-"""Key of a request's list."""
-_PATHS = {
-    "create": "/v1/sessions",
-    "reset": "/v1/sessions/reset",
-    "step": "/v1/sessions/step",
-    "expert": "/v1/sessions/expert",
-    "summary": "/v1/sessions/summary",
-    "close": "/v1/sessions/close",
-}
+_FIELDS = {"reset": "resets", "step": "steps"}
+"""Key of a request's list, where it is not `sessions`."""
 
 _Call = tuple[orjson.Fragment, "asyncio.Future[dict[str, Any]]"]
 
@@ -109,27 +94,23 @@ class ServiceClient:
             return
         self._looked_up = now
         if self._http is None:
-            self._http = self._connect()
+            headers = {"Content-Type": "application/json", "Host": urlsplit(self._url).netloc}
+            if token := os.environ.get(self._config.token_env):
+                headers["Authorization"] = f"Bearer {token}"
+            self._http = aiohttp.ClientSession(
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=self._config.answer_seconds, sock_connect=10),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            )
         urls = await _addresses_of(self._url)
         for url in urls:
             if url not in self._addresses:
                 self._addresses[url] = _Address(url, self._http, self._config)
         self._current = [self._addresses[url] for url in urls]
 
-    def _connect(self) -> aiohttp.ClientSession:
-        token = os.environ.get(self._config.token_env)
-        headers = {"Content-Type": "application/json", "Host": urlsplit(self._url).netloc}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        return aiohttp.ClientSession(
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=self._config.answer_seconds, sock_connect=10),
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
-        )
-
 
 class SessionEnv:
-    """A session; implements `vagen.service.remote.Handle`."""
+    """A session; implements `vagen.service.base.Handle`."""
 
     def __init__(self, address: "_Address", key: str, system_prompt: str):
         self.system_prompt = system_prompt
@@ -234,9 +215,10 @@ class _Address:
                 task.add_done_callback(self._tasks.discard)
 
     async def _send(self, operation: str, calls: list[_Call]) -> None:
-        body = orjson.dumps({_FIELDS[operation]: [order for order, _ in calls]})
+        path = "/v1/sessions" if operation == "create" else f"/v1/sessions/{operation}"
+        body = orjson.dumps({_FIELDS.get(operation, "sessions"): [order for order, _ in calls]})
         try:
-            answers = (await self._request("POST", _PATHS[operation], body))["results"]
+            answers = (await self._request("POST", path, body))["results"]
         except EnvironmentLost as error:
             answers = [{"error": {"kind": "lost", "message": str(error)}}] * len(calls)
         finally:

@@ -1,6 +1,6 @@
 """Requests and replies of the HTTP interface, as in its OpenAPI schema."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
@@ -103,6 +103,9 @@ class ObservationMessage(BaseModel):
     """PNG in base64."""
 
 
+ReplyT = TypeVar("ReplyT", bound=SessionReply)
+
+
 class Created(SessionReply):
     """An open session."""
 
@@ -134,34 +137,10 @@ class ExpertAnswer(SessionReply):
     response: str | None = None
 
 
-class CreateResponse(BaseModel):
-    """In the order of the request."""
+class Results(BaseModel, Generic[ReplyT]):
+    """Replies in the order of the request."""
 
-    results: list[Created]
-
-
-class ResetResponse(BaseModel):
-    """In the order of the request."""
-
-    results: list[ResetAnswer]
-
-
-class StepResponse(BaseModel):
-    """In the order of the request."""
-
-    results: list[StepAnswer]
-
-
-class ExpertResponse(BaseModel):
-    """In the order of the request."""
-
-    results: list[ExpertAnswer]
-
-
-class CloseResponse(BaseModel):
-    """In the order of the request; closed sessions are no error."""
-
-    results: list[SessionReply]
+    results: list[ReplyT]
 
 
 class SessionState(BaseModel):

@@ -9,9 +9,8 @@ from typing import Any
 from vagen.config.environments import EnvironmentsConfig
 from vagen.envs import make, parse_env_config
 from vagen.envs.registry import get_environment
-from vagen.service.base import HereEnv, LocalEnv
+from vagen.service.base import AsyncEnv, Handle, HereEnv, LocalEnv, LoopThread, RemoteEnv, SyncEnv
 from vagen.service.pool import WorkerPools, core_count
-from vagen.service.remote import AsyncEnv, Handle, LoopThread, RemoteEnv, SyncEnv
 
 MAX_WORKERS = 8
 
@@ -83,23 +82,17 @@ class Environments:
     async def _open(self, env_name: str, env_config: Any, split: str) -> Handle:
         options = parse_env_config(env_name, env_config).model_dump(mode="json")
         if self.config.placement == "service":
-            return await self._service().open(env_name, options, split)
+            if self._client is None:
+                from vagen.service.client import ServiceClient
+
+                self._client = ServiceClient(self.config)
+            return await self._client.open(env_name, options, split)
         if self._pools is None:
+            share = max(1, min(core_count(), MAX_WORKERS) // self._sharers)
             self._pools = WorkerPools(
-                self.config.workers or self._default_workers(),
-                answer_seconds=self.config.answer_seconds,
+                self.config.workers or share, answer_seconds=self.config.answer_seconds
             )
         return await self._pools.open(env_name, options, split)
-
-    def _service(self) -> Any:
-        if self._client is None:
-            from vagen.service.client import ServiceClient
-
-            self._client = ServiceClient(self.config)
-        return self._client
-
-    def _default_workers(self) -> int:
-        return max(1, min(core_count(), MAX_WORKERS) // self._sharers)
 
 
 _made: dict[tuple[int, str, int], Environments] = {}

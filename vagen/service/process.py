@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 
 from vagen.service.base import EnvironmentLost, EnvironmentRaised
-from vagen.service.host import Call
 from vagen.service.wire import BrokenStream, WireReply, pack, receive_from
 
 _WORKER = "vagen.service.worker"
@@ -138,10 +137,6 @@ class WorkerProcess:
         """Seconds since the process last sent anything while a call is pending."""
         return time.monotonic() - self._last_message if self._pending else 0.0
 
-    def kill(self, cause: str) -> None:
-        """Kills the process; pending calls raise `EnvironmentLost`."""
-        self._gone(cause)
-
     async def close(self) -> None:
         """Ends the process and waits for it."""
         self.cause = self.cause or "the environment was closed"
@@ -153,7 +148,7 @@ class WorkerProcess:
         await _end(process)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _post(self, call: Call) -> int:
+    def _post(self, call: dict[str, Any]) -> int:
         content = orjson.Fragment(orjson.dumps(call))
         number = next(self._calls)
         if not self._outbox:
@@ -181,9 +176,10 @@ class WorkerProcess:
         except (asyncio.IncompleteReadError, ConnectionError, BrokenStream):
             if not self.cause:
                 await _end(self._process)
-                self._gone(f"its process (pid {self.pid}) {_ending(self._process.returncode)}")
+                self.kill(f"its process (pid {self.pid}) {_ending(self._process.returncode)}")
 
-    def _gone(self, cause: str) -> None:
+    def kill(self, cause: str) -> None:
+        """Kills the process; pending calls raise `EnvironmentLost`."""
         if self.cause or self._process is None:
             return
         self.cause = cause

@@ -2,22 +2,155 @@
 
 import asyncio
 import base64
+import itertools
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+import prometheus_client as prometheus
 from pydantic import ValidationError
 
-from vagen.envs import UnknownEnvironmentError
-from vagen.service.backend import Backend, NotServed
-from vagen.service.base import EnvironmentLost, EnvironmentRaised
-from vagen.service.messages import ErrorKind, SessionOrder, SessionState
-from vagen.service.metrics import ServiceMetrics
-from vagen.service.remote import Handle
+from vagen.envs import UnknownEnvironmentError, parse_env_config
+from vagen.envs.registry import ENVIRONMENTS, get_environment
+from vagen.service.base import EnvironmentLost, EnvironmentRaised, Handle
+from vagen.service.messages import ErrorKind, ResetOrder, SessionOrder, SessionState, StepOrder
+from vagen.service.pool import WorkerPools, core_count
 from vagen.service.settings import ServiceSettings
 from vagen.service.wire import WireReply, replace_surrogates
+from vagen.service.worker import Host
 
 ReplyContent = dict[str, Any]
+_ERRORS = (EnvironmentRaised, EnvironmentLost)
+"""What a call to an environment may raise."""
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0)
+
+
+class ServiceMetrics:
+    """Prometheus metrics of one service, in a separate registry."""
+
+    def __init__(self) -> None:
+        registry = self.registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=registry)
+
+        def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> prometheus.Gauge:
+            return prometheus.Gauge(f"vagen_env_{name}", text, labels, registry=registry)
+
+        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> prometheus.Counter:
+            return prometheus.Counter(f"vagen_env_{name}", text, labels, registry=registry)
+
+        self.sessions = gauge("sessions", "Open sessions.", ("env_name",))
+        self.pending = gauge("pending_calls", "Calls that wait for environments.")
+        self.calls = counter("calls", "Calls answered.", ("env_name", "operation"))
+        self.errors = counter("errors", "Calls that failed.", ("env_name", "kind"))
+        self.requests = prometheus.Histogram(
+            "vagen_env_request_seconds",
+            "Time to answer a request.",
+            ["operation"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.refused = counter("refused_requests", "Requests turned away.", ("reason",))
+        self.image_bytes = counter("image_bytes", "PNG bytes sent.")
+        self.expired = counter("expired_sessions", "Sessions closed unused.")
+        self.worker_deaths = counter("worker_deaths", "Worker processes that died.")
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus's text format."""
+        return prometheus.generate_latest(self.registry)
+
+
+class NotServed(ValueError):
+    """An option that clients may not set."""
+
+
+class InlineEnv:
+    """An environment in the serving process; implements `Handle`."""
+
+    system_prompt = ""
+
+    def __init__(self, host: Host, number: int):
+        self._host = host
+        self._number = number
+
+    async def ask(self, op: str, **fields: Any) -> WireReply:
+        """See `Handle`."""
+        content, frames = self._host.answer_json({"op": op, "env": self._number, **fields})
+        reply = WireReply(orjson.loads(content), frames)
+        if "error" in reply.content:
+            raise EnvironmentRaised(reply.content["error"])
+        return reply
+
+    async def close(self) -> None:
+        """See `Handle`."""
+        self._host.answer({"op": "close", "env": self._number})
+
+
+class Backend:
+    """Creates the service's environments, with frames as PNG."""
+
+    def __init__(self, settings: ServiceSettings, on_replace: Callable[[], None]):
+        """Prepares the backend; `start` spawns the workers.
+
+        Args:
+            settings: Settings of the service.
+            on_replace: Called for every dead worker process.
+        """
+        self._settings = settings
+        self._host = Host()
+        self._numbers = itertools.count()
+        self._inline = settings.workers == 0
+        self._pools = WorkerPools(
+            1 if self._inline else settings.workers or core_count(),
+            answer_seconds=settings.answer_seconds,
+            call_seconds=settings.answer_seconds / 2,
+            memory_mib=settings.worker_memory_mib,
+            on_replace=on_replace,
+        )
+
+    async def start(self) -> None:
+        """Spawns workers and warms up environments before the first session.
+
+        Raises:
+            EnvironmentRaised: An environment of `warm_up` cannot be created.
+            EnvironmentLost: Workers die while creating it.
+        """
+        if not self._inline:
+            await self._pools.start()
+        for env_name in self._settings.warm_up:
+            env = await self.open(env_name, {}, "train")
+            await env.close()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a process for new environments."""
+        return self._inline or self._pools.ready
+
+    async def open(self, env_name: str, env_config: dict[str, Any], split: str) -> Handle:
+        """Creates an environment.
+
+        Raises:
+            pydantic.ValidationError: An option is invalid.
+            NotServed: An option is reserved for local users.
+            EnvironmentRaised: It cannot be created.
+            EnvironmentLost: Its process died while creating it.
+        """
+        config = parse_env_config(env_name, env_config)
+        for option, reason in config.not_served():
+            raise NotServed(f"{option}: {reason}")
+        options = config.model_dump(mode="json")
+        if not self._inline or get_environment(env_name).load().needs_process:
+            return await self._pools.open(env_name, options, split, encoding="png")
+        env = InlineEnv(self._host, next(self._numbers))
+        order = {"env_name": env_name, "env_config": options, "split": split, "encoding": "png"}
+        env.system_prompt = (await env.ask("create", **order)).content["system_prompt"]
+        return env
+
+    async def close(self) -> None:
+        """Ends the workers."""
+        await self._pools.close()
 
 
 @dataclass(eq=False, slots=True)
@@ -47,8 +180,10 @@ class Sessions:
         self._settings = settings
         self._backend = backend
         self._metrics = metrics
+        # Adapters import code that a client names, so they are served only if configured.
+        self.served = settings.environments or tuple(ENVIRONMENTS)
         self._sessions: dict[str, _Session] = {}
-        self._per_client: dict[str, int] = {}
+        self._per_client: Counter[str] = Counter()
         self.pending = 0
         """Number of calls that wait for environments."""
 
@@ -62,41 +197,51 @@ class Sessions:
         Raises:
             Failed: It cannot be opened.
         """
+        if order.env_name not in self.served:
+            names = ", ".join(self.served)
+            raise Failed("invalid", f"{order.env_name!r} is not served here: {names} are")
         session = self._sessions.get(order.session)
         if session is not None and session.client != client:
             raise Failed("conflict", "the key is taken: choose another one at random")
         if session is None:
-            if self._is_full(client):
+            settings = self._settings
+            if (
+                len(self) >= settings.max_sessions
+                or self._per_client[client] >= settings.max_sessions_per_client
+            ):
                 raise Failed("full", "no session is free: close one, or try again later")
             opening = asyncio.ensure_future(
                 self._backend.open(order.env_name, order.env_config, order.split)
             )
             session = _Session(client, order.env_name, opening)
             self._sessions[order.session] = session
-            self._per_client[client] = self._per_client.get(client, 0) + 1
+            self._per_client[client] += 1
             self._metrics.sessions.labels(order.env_name).inc()
         try:
             handle = await asyncio.shield(session.opening)
-        except (ValidationError, UnknownEnvironmentError, NotServed) as error:
+        except (ValidationError, UnknownEnvironmentError, NotServed, *_ERRORS) as error:
             self._forget(order.session)
-            raise Failed("invalid", _mistakes(error)) from None
-        except EnvironmentRaised as error:
-            self._forget(order.session)
-            raise Failed("environment", str(error)) from None
-        except EnvironmentLost as error:
-            self._forget(order.session)
-            raise Failed("lost", str(error)) from None
+            kind, text = _failure_of(error)
+            raise Failed(kind, text) from None
         session.used = time.monotonic()
         return {"session": order.session, "system_prompt": handle.system_prompt}
 
-    async def advance(
-        self, client: str, key: str, sequence: int, operation: str, **fields: Any
-    ) -> ReplyContent:
-        """Resets or steps a session, or repeats the reply to its last call.
+    async def reset(self, client: str, order: ResetOrder) -> ReplyContent:
+        """Resets a session; see `step`."""
+        return await self._advance(client, order, "reset", seed=order.seed, options=order.options)
+
+    async def step(self, client: str, order: StepOrder) -> ReplyContent:
+        """Steps a session, or repeats the reply to its last call.
 
         Raises:
             Failed: There is no such session, or `sequence` is neither the last number nor the next.
         """
+        return await self._advance(client, order, "step", response=order.response)
+
+    async def _advance(
+        self, client: str, order: ResetOrder | StepOrder, operation: str, **fields: Any
+    ) -> ReplyContent:
+        key, sequence = order.session, order.sequence
         session = self._find(client, key)
         if sequence == session.sequence + 1:
             session.sequence, session.operation = sequence, operation
@@ -111,19 +256,20 @@ class Sessions:
         assert session.last is not None
         return await asyncio.shield(session.last)
 
-    async def expert(self, client: str, key: str, op: str = "expert") -> ReplyContent:
-        """The expert's response or summary (`op="summary"`).
+    async def expert(self, client: str, key: str) -> ReplyContent:
+        """The expert's response; raises `Failed` if there is no such session."""
+        return await self._call(key, self._find(client, key), "expert", {})
 
-        Raises:
-            Failed: There is no such session, or no expert.
-        """
-        return await self._call(key, self._find(client, key), op, {})
+    async def summary(self, client: str, key: str) -> ReplyContent:
+        """The expert's summary; raises `Failed` if there is no such session."""
+        return await self._call(key, self._find(client, key), "summary", {})
 
-    async def close(self, client: str, key: str) -> None:
+    async def close(self, client: str, key: str) -> ReplyContent:
         """Closes a session; ignores closed ones."""
         session = self._sessions.get(key)
         if session is not None and session.client == client:
             await self._close(key)
+        return {"session": key}
 
     def of(self, client: str) -> list[SessionState]:
         """A client's sessions."""
@@ -166,20 +312,17 @@ class Sessions:
         self.pending += 1
         try:
             reply = await session.opening.result().ask(operation, **fields)
-        except EnvironmentRaised as error:
-            return self._error(key, session, "environment", str(error))
-        except EnvironmentLost as error:
-            self._forget(key)
-            return self._error(key, session, "lost", str(error))
+        except _ERRORS as error:
+            if isinstance(error, EnvironmentLost):
+                self._forget(key)
+            kind, text = _failure_of(error)
+            self._metrics.errors.labels(session.env_name, kind).inc()
+            return failure(key, kind, text)
         finally:
             self.pending -= 1
             session.used = time.monotonic()
         self._metrics.calls.labels(session.env_name, operation).inc()
         return {"session": key, **self._shown(reply)}
-
-    def _error(self, key: str, session: _Session, kind: ErrorKind, message: str) -> ReplyContent:
-        self._metrics.errors.labels(session.env_name, kind).inc()
-        return failure(key, kind, message)
 
     def _shown(self, reply: WireReply) -> ReplyContent:
         """The reply with its frames in base64."""
@@ -190,19 +333,11 @@ class Sessions:
             self._metrics.image_bytes.inc(sum(len(frame) for frame in reply.frames))
         return content
 
-    def _is_full(self, client: str) -> bool:
-        return (
-            len(self._sessions) >= self._settings.max_sessions
-            or self._per_client.get(client, 0) >= self._settings.max_sessions_per_client
-        )
-
     def _forget(self, key: str) -> _Session | None:
         session = self._sessions.pop(key, None)
         if session is not None:
             self._metrics.sessions.labels(session.env_name).dec()
             self._per_client[session.client] -= 1
-            if not self._per_client[session.client]:
-                del self._per_client[session.client]
         return session
 
     async def _close(self, key: str) -> None:
@@ -211,7 +346,7 @@ class Sessions:
             return
         try:
             handle = await session.opening
-        except (ValueError, EnvironmentRaised, EnvironmentLost):
+        except (ValueError, *_ERRORS):
             return  # it was never open
         await handle.close()
 
@@ -221,11 +356,15 @@ def failure(key: str, kind: ErrorKind, message: str) -> ReplyContent:
     return {"session": key, "error": {"kind": kind, "message": replace_surrogates(message)}}
 
 
-def _mistakes(error: ValidationError | UnknownEnvironmentError | NotServed) -> str:
-    """One-line message for an invalid request."""
+def _failure_of(error: Exception) -> tuple[ErrorKind, str]:
+    """The kind of an error, and what it says, on one line."""
+    if isinstance(error, EnvironmentRaised):
+        return "environment", str(error)
+    if isinstance(error, EnvironmentLost):
+        return "lost", str(error)
     if not isinstance(error, ValidationError):
-        return str(error)
-    return "; ".join(
+        return "invalid", str(error)
+    return "invalid", "; ".join(
         f"{'.'.join(map(str, part['loc'])) or 'env_config'}: {part['msg']}"
         for part in error.errors(include_input=False, include_url=False)
     )
