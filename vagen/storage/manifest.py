@@ -109,7 +109,7 @@ def scan_files(
             names.append(name)
     entries = dict(known or {})
     due = [name for name in names if name not in entries]
-    entries |= zip(due, _in_threads(lambda name: file_entry(directory / name), due), strict=True)
+    entries |= zip(due, in_threads(lambda name: file_entry(directory / name), due), strict=True)
     return {name: entries[name] for name in names}
 
 
@@ -143,7 +143,7 @@ def write_files(
         return {f"{name}/{inner}": entry for inner, entry in scan_files(path).items()}
 
     entries: dict[str, FileEntry] = {}
-    for written in _in_threads(write, writers):
+    for written in in_threads(write, writers):
         entries |= written
     return entries
 
@@ -219,7 +219,7 @@ def verify_directory(directory: Path, part: str = "") -> Manifest:
     names = manifest.part(part)
     with storage_errors(directory):
         check_present(directory, manifest, names)
-        digests = _in_threads(lambda name: file_digest(directory / name), names)
+        digests = in_threads(lambda name: file_digest(directory / name), names)
         for name, found in zip(names, digests, strict=True):
             check_digest(directory / name, manifest.files[name], found)
     return manifest
@@ -264,9 +264,11 @@ def _body(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _in_threads(function: Callable[[str], T], names: Iterable[str]) -> list[T]:
-    """Results in order; raises the first error in order after all have ended."""
-    with ThreadPoolExecutor(THREADS) as pool:
+def in_threads(
+    function: Callable[[str], T], names: Iterable[str], workers: int = THREADS
+) -> list[T]:
+    """Results in order; the first error in order cancels pending calls."""
+    with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(function, names))
 
 

@@ -22,6 +22,14 @@ class Store(Protocol):
     uri: str
     """URI of the store; a key has the URI `<uri>/<key>`."""
 
+    def check(self) -> None:
+        """Checks that the store answers and can keep runs; writes nothing.
+
+        Raises:
+            StorageError: It cannot.
+        """
+        ...
+
     def put_directory(
         self,
         source: Path,
@@ -98,6 +106,10 @@ class LocalStore:
     def __init__(self, root: Path) -> None:
         self.root = Path(root).absolute()
         self.uri = self.root.as_uri()
+
+    def check(self) -> None:
+        """See `Store.check`."""
+        self.read_file("check")
 
     def put_directory(
         self,

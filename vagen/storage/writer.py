@@ -12,7 +12,7 @@ A node may lose it with its connection and still run. So every commit below the 
 - **In a store** there is no lock: the newest attempt wins. A stage starts by writing its attempt's
 name and taking over the results of older attempts. Before it publishes or deletes anything, the
 name must still be its own (`check_newest`). Two writers of one key are separated by conditional
-writes, or by `vagen.storage.s3_lock` if the server has none.
+writes.
 - **Evaluations during a training** (`measure`, `vagen eval`) write a folder of their own and need
 no attempt.
 
