@@ -6,6 +6,7 @@ from urllib.parse import unquote, urlsplit
 from vagen.config.s3 import S3Config
 from vagen.storage.commit import commit_directory, publish_manifest, remove_all_stale, reuse_file
 from vagen.storage.errors import CorruptArtifact, StorageError, StoreAway, storage_errors
+from vagen.storage.files import append_line, read_lines, write_whole
 from vagen.storage.manifest import (
     MANIFEST,
     FileEntry,
@@ -32,6 +33,7 @@ __all__ = [
     "Store",
     "StoreAway",
     "Superseded",
+    "append_line",
     "check_newest",
     "commit_directory",
     "directory_digest",
@@ -40,6 +42,7 @@ __all__ = [
     "open_store",
     "parse_manifest",
     "publish_manifest",
+    "read_lines",
     "read_manifest",
     "remove_all_stale",
     "reuse_file",
@@ -47,6 +50,7 @@ __all__ = [
     "storage_errors",
     "verify_directory",
     "write_files",
+    "write_whole",
 ]
 
 
