@@ -118,9 +118,8 @@ def sole_writer(folder: Path, *, patience: float | None = None) -> Iterator[Atte
             del _held[folder]
 
 
-@contextmanager
-def assert_ownership(path: Path) -> Iterator[None]:
-    """Prevents takeovers while the block moves `path` into place.
+def assert_ownership(path: Path) -> None:
+    """Prevents takeovers while the caller moves `path` into place, by taking the lock again.
 
     Raises:
         Superseded: A newer attempt has taken over a folder above `path`.
@@ -132,7 +131,6 @@ def assert_ownership(path: Path) -> Iterator[None]:
         newest = _read(folder)
         if not _lock(file) or newest != attempt:
             raise Superseded(_message(path, newest))
-    yield
 
 
 def is_held(folder: Path) -> bool:
