@@ -7,8 +7,7 @@ A section writes its part of `benchmarks/results/verl-cpu.json` and leaves the o
 
 `checkpoint`: a Qwen3 of 72 M parameters and a critic as large, after one update, saved several
 times: seconds for which the training waits, seconds until it is committed, bytes, seconds of
-hashing, and seconds that an upload to an S3 server takes the client when the network takes none.
-With `--other` a second checkout does the same in turn.
+hashing. With `--other` a second checkout does the same in turn.
 """
 
 import argparse
@@ -49,24 +48,6 @@ ENGINES = {
         "verl.param_offload=false",
     ),
 }
-
-
-class Sink:
-    """Takes what a client sends, at once."""
-
-    def create_multipart_upload(self, **_: Any) -> dict[str, str]:
-        """Begins an upload."""
-        return {"UploadId": "1"}
-
-    def take(self, **_: Any) -> dict[str, str]:
-        """Takes a part, an object, the end of an upload."""
-        return {"ETag": ""}
-
-    upload_part = put_object = complete_multipart_upload = take
-
-    def get_paginator(self, _: str) -> Any:
-        """No upload was begun before."""
-        return argparse.Namespace(paginate=lambda **_: [])
 
 
 def write_model(directory: Path) -> None:
@@ -119,7 +100,6 @@ def measure_checkpoint(engine: str, saves: int, folder: Path) -> dict[str, Any]:
         "seconds_blocked": [round(blocked, 2) for blocked, _ in timings],
         "seconds_until_committed": [round(whole, 2) for _, whole in timings],
         "seconds_hashing": [round(seconds_of(lambda: scan(checkpoint)), 2) for _ in range(saves)],
-        "seconds_upload": [round(seconds_of(lambda: upload(checkpoint)), 2) for _ in range(saves)],
     }
 
 
@@ -146,17 +126,6 @@ def scan(directory: Path) -> None:
     from vagen.storage.manifest import scan_files
 
     scan_files(directory)
-
-
-def upload(directory: Path) -> None:
-    """What a client does of an upload but for waiting: reading, hashing, checking."""
-    from vagen.config.s3 import S3Config
-    from vagen.storage import read_manifest
-    from vagen.storage.s3_transfer import Transfer
-
-    transfer = Transfer(Sink(), "bucket", S3Config())
-    files = read_manifest(directory).files
-    transfer.upload({name: (directory / name, entry) for name, entry in files.items()}, {})
 
 
 def seconds_of(work: Callable[[], None]) -> float:

@@ -1,4 +1,7 @@
-"""Proxies in front of an S3 server: one spoils requests, one adds conditional writes."""
+"""Proxies in front of an S3 server: one spoils requests, one adds conditional writes.
+
+Swift, which the tests have, knows no conditional writes.
+"""
 
 import http.client
 import random
@@ -7,6 +10,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from botocore.exceptions import ClientError
 
 FAULTS = ("refused", "unavailable", "internal", "answer lost", "answer cut")
 
@@ -116,8 +121,6 @@ class ConditionalProxy(FaultyProxy):
 
     def __init__(self, endpoint: str, client: Callable[[], Any]) -> None:
         super().__init__(endpoint, share=0)
-        self.answers: list[int] = []
-        """Statuses of conditional writes."""
         self._client = client()
         self._writing = threading.Lock()
 
@@ -127,15 +130,18 @@ class ConditionalProxy(FaultyProxy):
         if wanted is None and request.headers.get("If-None-Match") is None:
             return False
         bucket, _, key = unquote(urlsplit(request.path).path).lstrip("/").partition("/")
+        status, headers, code = 412, {"Content-Type": "application/xml"}, "PreconditionFailed"
         with self._writing:
-            listed = self._client.list_objects_v2(Bucket=bucket, Prefix=key).get("Contents", ())
-            tag = next((entry["ETag"] for entry in listed if entry["Key"] == key), None)
-            if tag == wanted:
-                answer = self._client.put_object(Bucket=bucket, Key=key, Body=body)
-                status, headers, content = 200, {"ETag": answer["ETag"]}, b""
-            else:
-                status, headers = 412, {"Content-Type": "application/xml"}
-                content = b"<Error><Code>PreconditionFailed</Code><Message>no</Message></Error>"
-        self.answers.append(status)
-        request.reply(status, headers, content)
+            try:
+                listed = self._client.list_objects_v2(Bucket=bucket, Prefix=key).get("Contents", ())
+                tag = next((entry["ETag"] for entry in listed if entry["Key"] == key), None)
+                if tag == wanted:
+                    answer = self._client.put_object(Bucket=bucket, Key=key, Body=body)
+                    request.reply(200, {"ETag": answer["ETag"]}, b"")
+                    return True
+            except ClientError as error:
+                status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+                code = error.response["Error"]["Code"]
+        content = f"<Error><Code>{code}</Code><Message>no</Message></Error>"
+        request.reply(status, headers, content.encode())
         return True

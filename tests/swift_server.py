@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from free_ports import free_ports
+from s3_faults import ConditionalProxy
 
 ACCESS_KEY, SECRET_KEY, REGION = "test:tester", "testing", "us-east-1"
 PROGRAMS = ("swift-proxy-server", "swift-account-server", "swift-container-server")
@@ -122,7 +123,10 @@ class SwiftServer:
         self._ports = dict(
             zip(("account", "container", "object", "proxy", "memcache"), ports, strict=True)
         )
-        self.endpoint = f"http://127.0.0.1:{self._ports['proxy']}"
+        self.bare_endpoint = f"http://127.0.0.1:{self._ports['proxy']}"
+        """Without conditional writes."""
+        self._proxy = ConditionalProxy(self.bare_endpoint, self.client)
+        self.endpoint = self._proxy.endpoint
 
     def __enter__(self) -> "SwiftServer":
         self._configure()
@@ -138,6 +142,7 @@ class SwiftServer:
                     )
                 )
         self._await()
+        self._proxy.__enter__()
         return self
 
     def __exit__(
@@ -146,6 +151,7 @@ class SwiftServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._proxy.__exit__()
         for process in self._processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -164,13 +170,13 @@ class SwiftServer:
             "AWS_EC2_METADATA_DISABLED": "true",
         }
 
-    def client(self, endpoint: str | None = None) -> Any:
+    def client(self) -> Any:
         """A client of boto3, apart from the code under test."""
         import boto3
 
         return boto3.client(
             "s3",
-            endpoint_url=endpoint or self.endpoint,
+            endpoint_url=self.bare_endpoint,
             region_name=REGION,
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,

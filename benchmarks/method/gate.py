@@ -27,10 +27,10 @@ from vagen.advantage import estimate_advantages
 from vagen.envs.base import Observation
 from vagen.learning import policy_loss
 from vagen.report.curves import COLORS, GRID, INK
-from vagen.report.files import write_whole
 from vagen.rollout.contexts import DROPPED, Contexts, context_tokens
 from vagen.rollout.conversation import Rendered
 from vagen.rollout.types import TokenRow
+from vagen.storage import write_whole
 from vagen.tracking import paired_seeds
 
 TURNS, CODES, NOISE = 6, 8, 20

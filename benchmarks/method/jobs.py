@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.method import arms, curriculum, entropy, gradients, lab, learner, losses
-from vagen.report.files import write_whole
+from vagen.storage import write_whole
 
 SEEDS = range(8)
 ENTROPY = {study.FILES: study for study in (entropy, losses.COVARIANCE, losses.RATIOS)}

@@ -23,13 +23,13 @@ from benchmarks.method.arms import Contrast
 from benchmarks.method.report import ROOT
 from vagen.config import PRESETS
 from vagen.config.load import load_experiment, load_infra
-from vagen.report.files import write_whole
 from vagen.run.folder import read_results
 from vagen.run.run import Run
 from vagen.stages.build import build
 from vagen.stages.evaluate import evaluate
 from vagen.stages.execute import execute
 from vagen.stages.warm_start import warm_start
+from vagen.storage import write_whole
 
 MAIN = ("vanilla_ppo", "grpo_mask", "turn_ppo_mask", "vagen_base", "vagen_full")
 

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.machine import describe_machine, header, write_result
 from benchmarks.method.arms import CONTRASTS, TASKS, Contrast
 from vagen.report.curves import COLORS, DPI, GRID, INK, MUTED
-from vagen.report.files import write_whole
+from vagen.storage import write_whole
 from vagen.tracking import GainOfSeeds, paired_seeds
 
 if TYPE_CHECKING:

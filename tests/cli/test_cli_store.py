@@ -59,7 +59,6 @@ def test_gc_removes_what_nothing_refers_to_and_says_why(tmp_path, swift, bucket,
     store.write_file("old/config/experiment.yaml", b"name: old")
     client.put_object(Bucket=name, Key="prefix/old/levels/.data/0000/weights", Body=b"x" * 5000)
     client.put_object(Bucket=name, Key="prefix/old/update/.data/1111/a", Body=b"x")
-    client.put_object(Bucket=name, Key="prefix/old/levels/.lock/2222", Body=b"")
     client.create_multipart_upload(Bucket=name, Key="prefix/old/levels/.data/3333/big")
     client.create_multipart_upload(Bucket=name, Key="other/big")
     before = [key for key, _ in store.objects()]
@@ -73,12 +72,11 @@ def test_gc_removes_what_nothing_refers_to_and_says_why(tmp_path, swift, bucket,
     said = gc("--older-than", "0m", "--dry-run")
     assert "old/levels/.data/0000: files of another attempt than the manifest's" in said
     assert "old/update/.data/1111: files without a manifest" in said
-    assert "old/levels/.lock/2222: a lock whose holder died" in said
     assert "old/levels/.data/3333/big: an upload that was begun and not ended" in said
-    assert "4 would be removed, 4.9 KiB" in said
+    assert "3 would be removed, 4.9 KiB" in said
     assert [key for key, _ in store.objects()] == before
-    assert "4 removed" in gc("--older-than", "0m")
-    assert len(list(store.objects())) == len(before) - 3
+    assert "3 removed" in gc("--older-than", "0m")
+    assert len(list(store.objects())) == len(before) - 2
     assert [entry["Key"] for entry in client.list_multipart_uploads(Bucket=name)["Uploads"]] == [
         "other/big"
     ]

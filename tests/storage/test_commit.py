@@ -19,7 +19,6 @@ from vagen.storage import (
     FileEntry,
     StorageError,
     commit_directory,
-    directory_digest,
     read_manifest,
     remove_all_stale,
     reuse_file,
@@ -51,7 +50,7 @@ def test_a_committed_directory_has_files_and_manifest(tmp_path):
     assert manifest.files["a.txt"].size == 5
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["er"]
     written = json.loads((tmp_path / "deep" / "er" / MANIFEST).read_text())
-    assert written["digest"] == directory_digest(manifest)
+    assert written["digest"] == manifest.digest
 
 
 def test_others_may_read_what_was_committed(tmp_path):

@@ -165,7 +165,7 @@ def store(infra: InfraConfig) -> Findings:
 
 def _store(infra: InfraConfig) -> Findings:
     opened = open_store(infra.store or "", infra.s3)
-    opened.read_file("doctor")
+    opened.check()
     yield good("store", f"{opened.uri} answers")
 
 

@@ -15,8 +15,8 @@ from vagen.compare.results import Cost, GroupResult
 from vagen.evaluation.export import as_csv, as_latex, as_markdown
 from vagen.evaluation.table import interval, number
 from vagen.report.curves import write_comparison_curve
-from vagen.report.files import write_whole
 from vagen.report.viewer import asset, csp_hash, template
+from vagen.storage import write_whole
 from vagen.tracking.stats import Interval
 
 PAGE, FIGURES = "index.html", "comparison.json"

@@ -29,11 +29,10 @@ from vagen.evaluation.policies import SCRIPTED, endpoint_options, open_chat
 from vagen.evaluation.prices import Budget, Prices, load_prices
 from vagen.evaluation.rows import EvaluationContext, EvaluationRow, unreachable
 from vagen.evaluation.table import Line, cells, ranked, read_line
-from vagen.report.files import write_whole
 from vagen.report.leaderboard import LeaderboardEntry, write_leaderboard
 from vagen.run import layout
 from vagen.run.folder import read_results
-from vagen.storage import StorageError
+from vagen.storage import StorageError, write_whole
 
 OPTIONS, JOURNAL, ROWS = "evaluation.yaml", "journal.jsonl", "rows"
 TABLE, PAGE = "table.json", "index.html"

@@ -32,10 +32,9 @@ from vagen.evaluation.evaluate import (
 from vagen.evaluation.policies import SCRIPTED, endpoint_options
 from vagen.evaluation.prices import load_prices, prices_file
 from vagen.evaluation.record import DONE, FOLDER, record
-from vagen.report.files import write_whole
 from vagen.run import layout
 from vagen.run.layout import split_uri
-from vagen.storage import Store, StoreAway, open_store
+from vagen.storage import Store, StoreAway, open_store, write_whole
 from vagen.tracking import TrackingError
 
 SECONDS = 15.0

@@ -19,7 +19,7 @@ from vagen.config.addresses import redact
 from vagen.progress.display import Advance, Display, LineDisplay, StepRecord, Terminal
 from vagen.progress.live import LiveDisplay
 from vagen.progress.picture import Picture
-from vagen.storage import StorageError, storage_errors
+from vagen.storage import StorageError, append_line, read_lines, storage_errors
 
 Observer = Callable[[str, dict[str, Any]], None]
 """Called with the name and the fields of an event."""
@@ -39,7 +39,7 @@ class Reporter:
                 file.write("\n")
 
     def event(self, event: str, **fields: Any) -> None:
-        """Appends one event with a single write, so that lines of several processes do not mix."""
+        """Appends one event, and tells the observer."""
         if self.observer is not None:
             self.observer(event, fields)
         if self._events is not None:
@@ -54,24 +54,12 @@ def append_event(path: Path, event: str, **fields: Any) -> None:
     """
     line = json.dumps({"time": round(time.time(), 3), "event": event, **fields}, default=str)
     with storage_errors(path.parent):
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(descriptor, redact(line).encode() + b"\n")
-        finally:
-            os.close(descriptor)
+        append_line(path, redact(line))
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
     """All events of a file, oldest first, without a last line truncated by a crash."""
-    if not path.exists():
-        return []
-    events = []
-    for line in path.read_text().splitlines():
-        try:
-            events.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return events
+    return read_lines(path)
 
 
 def _is_cut(path: Path) -> bool:

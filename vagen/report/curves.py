@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vagen.metrics import STEP_SECONDS, SUCCESS, Metric, all_metrics, find
 from vagen.panels import PANELS, SUCCESS_PANEL, Panel
-from vagen.report.files import write_whole
+from vagen.storage import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

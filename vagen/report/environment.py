@@ -19,10 +19,10 @@ from vagen.envs import ContractError
 from vagen.envs.base import AgentEnv, Observation, State
 from vagen.envs.check_form import FormEpisode, play, reset
 from vagen.envs.images import png_bytes
-from vagen.report.files import write_whole
 from vagen.report.viewer import asset, csp_hash, template
 from vagen.rollout.scripted import play_scripted
 from vagen.rollout.types import Trajectory
+from vagen.storage import write_whole
 from vagen.tracking.stats import success_ci95
 
 LEVELS = 4

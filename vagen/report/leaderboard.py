@@ -11,8 +11,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from vagen.report.files import write_whole
 from vagen.report.viewer import asset, csp_hash, template
+from vagen.storage import write_whole
 
 _INTERVALS = {"95 %": "success", "gain 95 %": "gain"}
 """Columns whose text stands below another's value."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from markupsafe import Markup
 
 from vagen.metrics import find
-from vagen.report.files import write_whole
 from vagen.report.viewer import asset, csp_hash, template
+from vagen.storage import write_whole
 
 
 @dataclass(frozen=True, slots=True)

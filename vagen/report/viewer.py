@@ -16,10 +16,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from vagen.report.files import write_whole
 from vagen.report.payload import script_safe_json, token_text, viewer_payload
 from vagen.report.summary import config_rows, summary_cards
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.storage import write_whole
 
 MAX_FRAME_BYTES = 7_000_000
 """PNG bytes of all frames together; beyond it they are re-encoded smaller."""

@@ -11,7 +11,7 @@ summary.json                         once both evaluations exist
 report/index.html, curves.png        the run's page (`vagen view`)
 events.jsonl, run.log                events of stages, and output
 attempt.json                         the current writer (`vagen.storage.writer`)
-tracking_pending.jsonl               records not yet sent to MLflow (`vagen.tracking.spool`)
+tracking_pending.jsonl               records not yet sent to MLflow (`vagen.tracking.tracker`)
 tensorboard/, wandb/                 files of `infra.trackers` (`vagen.tracking.extra`)
 
 Imports next to nothing, so that every step of a pipeline can load it.

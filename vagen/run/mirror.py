@@ -42,7 +42,7 @@ from vagen.storage import (
 )
 from vagen.storage.writer import ATTEMPT
 from vagen.tracking.extra import WANDB_SENT
-from vagen.tracking.spool import PENDING
+from vagen.tracking.tracker import PENDING
 
 CONFIG = (layout.EXPERIMENT.as_posix(), layout.INFRA.as_posix())
 

@@ -1,19 +1,19 @@
 """Finds garbage in an S3 store: remains of dead writers, and expired runs."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from vagen.storage.manifest import MANIFEST
-from vagen.storage.s3 import DATA, LOCK, S3Store, data_id
+from vagen.storage.s3 import DATA, S3Store, data_id
 
 RUN = "config/experiment.yaml"
-"""Folders that identify a run in the store."""
+"""File that identifies the folder of a run in the store."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Removal:
     """Objects to remove, and why."""
 
@@ -25,7 +25,7 @@ class Removal:
     size: int = 0
     """Bytes, if known."""
     objects: list[str] = field(default_factory=list)
-    """Names in the store; manifests come first, so that remains do not look complete."""
+    """Names in the store."""
     upload: dict[str, Any] | None = None
     """A multipart upload to abort."""
 
@@ -33,7 +33,7 @@ class Removal:
 def find_garbage(store: S3Store, older_than: timedelta, expire: timedelta | None) -> list[Removal]:
     """Lists what `remove` may delete.
 
-    These are files without a manifest, locks and unfinished uploads that have not changed for
+    These are files without a manifest and unfinished uploads that have not changed for
     `older_than`; and with `expire`, whole runs that have not changed for that time.
 
     Args:
@@ -46,18 +46,30 @@ def find_garbage(store: S3Store, older_than: timedelta, expire: timedelta | None
     """
     now = datetime.now(UTC)
     entries = dict(store.objects())
-    expired = {} if expire is None else _runs(entries, now - expire)
-    found = list(expired.values())
-    found += [
-        removal
-        for removal in _remains(store, entries)
-        if removal.newest < now - older_than and not removal.what.startswith(tuple(expired))
+
+    def removal(what: str, why: str, names: Iterable[str]) -> Removal:
+        found = {name: entries[name] for name in names}
+        newest = max(entry["LastModified"] for entry in found.values())
+        size = sum(entry["Size"] for entry in found.values())
+        return Removal(what, why, newest, size, sorted(found))
+
+    expired: dict[str, Removal] = {}
+    if expire is not None:
+        for run in [name.removesuffix(RUN) for name in entries if name.endswith(f"/{RUN}")]:
+            names = [name for name in entries if name.startswith(run)]
+            found = removal(run.rstrip("/"), "a run that is too old", names)
+            if found.newest < now - expire:
+                expired[run] = found
+    remains = [
+        removal(folder, why, names)
+        for folder, why, names in _remains(store, entries)
+        if not folder.startswith(tuple(expired))
     ]
-    for name, entry in store.uploads():
-        if entry["Initiated"] < now - older_than:
-            why = "an upload that was begun and not ended"
-            found.append(Removal(name, why, entry["Initiated"], upload=entry))
-    return found
+    remains += [
+        Removal(name, "an upload that was begun and not ended", entry["Initiated"], upload=entry)
+        for name, entry in store.uploads()
+    ]
+    return [*expired.values(), *(found for found in remains if found.newest < now - older_than)]
 
 
 def remove(store: S3Store, removal: Removal) -> None:
@@ -68,51 +80,24 @@ def remove(store: S3Store, removal: Removal) -> None:
     """
     if removal.upload is not None:
         store.abort_upload(removal.upload)
-        return
-    manifests = [name for name in removal.objects if name.endswith(f"/{MANIFEST}")]
+    # Manifests first, so that remains do not look complete.
+    manifests = {name for name in removal.objects if name.endswith(f"/{MANIFEST}")}
     store.delete_objects(manifests)
-    store.delete_objects([name for name in removal.objects if name not in set(manifests)])
+    store.delete_objects(name for name in removal.objects if name not in manifests)
 
 
-def _remains(store: S3Store, entries: dict[str, dict[str, Any]]) -> Iterator[Removal]:
-    """Files without a manifest, by folder; and locks."""
-    folders: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for name in entries:
-        for kind in (DATA, LOCK):
-            key, mark, rest = name.partition(f"/{kind}/")
-            if mark:
-                folders[key, kind, rest.partition("/")[0]].append(name)
-    manifests: dict[str, str | None] = {}
-    for (key, kind, inner), names in folders.items():
-        if kind == LOCK:
-            yield _removal(f"{key}/{LOCK}/{inner}", "a lock whose holder died", names, entries)
-            continue
-        if key not in manifests:
-            content = store.read_file(f"{key}/{MANIFEST}")
-            manifests[key] = data_id(content) if content is not None else None
-        if manifests[key] is None:
-            yield _removal(f"{key}/{DATA}/{inner}", "files without a manifest", names, entries)
-        elif manifests[key] != inner:
+def _remains(store: S3Store, names: Iterable[str]) -> Iterator[tuple[str, str, list[str]]]:
+    """Files that no manifest names, by folder: the folder, the reason and the files."""
+    folders: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name in names:
+        key, mark, rest = name.partition(f"/{DATA}/")
+        if mark:
+            folders[key, rest.partition("/")[0]].append(name)
+    contents = {key: store.read_file(f"{key}/{MANIFEST}") for key, _ in folders}
+    for (key, inner), files in folders.items():
+        content = contents[key]
+        if content is None:
+            yield f"{key}/{DATA}/{inner}", "files without a manifest", files
+        elif data_id(content) != inner:
             why = "files of another attempt than the manifest's"
-            yield _removal(f"{key}/{DATA}/{inner}", why, names, entries)
-
-
-def _runs(entries: dict[str, dict[str, Any]], before: datetime) -> dict[str, Removal]:
-    """Runs that have not changed since a time, by the prefix of their objects."""
-    found = {}
-    for root in [name.removesuffix(RUN) for name in entries if name.endswith(f"/{RUN}")]:
-        names = [name for name in entries if name.startswith(root)]
-        removal = _removal(root.rstrip("/"), "a run that is too old", names, entries)
-        if removal.newest < before:
-            found[root] = removal
-    return found
-
-
-def _removal(what: str, why: str, names: list[str], entries: dict[str, dict[str, Any]]) -> Removal:
-    return Removal(
-        what,
-        why,
-        newest=max(entries[name]["LastModified"] for name in names),
-        size=sum(entries[name]["Size"] for name in names),
-        objects=sorted(names),
-    )
+            yield f"{key}/{DATA}/{inner}", why, files

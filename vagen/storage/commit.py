@@ -72,7 +72,8 @@ def partial_directory(final: Path) -> Iterator[Path]:
     """
     with storage_errors(final.parent):
         final.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(final)
+        # Remains of dead attempts; live attempts hold a lock.
+        _remove_unlocked(final.parent, f".{glob.escape(final.name)}.partial-*")
         partial = _partial_path(final)
     lock = _lock(partial)
     try:
@@ -92,12 +93,16 @@ def publish(partial: Path, final: Path, *, replace: bool = False) -> None:
     """
     for path in (*partial.rglob("*"), partial):
         _sync(path)
-    with assert_ownership(final):
-        _check_destination(final, replace)
-        if final.exists():
-            _replace(partial, final)
-        else:
-            partial.rename(final)
+    assert_ownership(final)
+    _check_destination(final, replace)
+    if final.exists():
+        # A kill between the two leaves no `final`, which looks like an unfinished step.
+        aside = _partial_path(final)
+        final.rename(aside)
+        partial.rename(final)
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        partial.rename(final)
     _sync(final.parent)
 
 
@@ -116,17 +121,12 @@ def publish_manifest(final: Path, content: bytes) -> None:
         publish(partial, final, replace=True)
 
 
-def remove_stale(final: Path) -> list[Path]:
-    """Removes remains of dead attempts to write `final`; live attempts hold a lock.
+def remove_all_stale(parent: Path) -> list[Path]:
+    """Removes remains of dead attempts to write any folder in `parent`.
 
     Returns:
         The removed folders.
     """
-    return _remove_unlocked(final.parent, f"{glob.escape(_prefix(final))}*")
-
-
-def remove_all_stale(parent: Path) -> list[Path]:
-    """`remove_stale` for all folders in `parent`."""
     return _remove_unlocked(parent, ".*.partial-*")
 
 
@@ -161,22 +161,10 @@ def _check_destination(final: Path, replace: bool) -> None:
         )
 
 
-def _replace(partial: Path, final: Path) -> None:
-    """Renames twice; a kill in between leaves no `final`, which looks like an unfinished step."""
-    aside = _partial_path(final)
-    final.rename(aside)
-    partial.rename(final)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
 def _partial_path(final: Path) -> Path:
-    path = final.parent / f"{_prefix(final)}{uuid.uuid4().hex[:12]}"
+    path = final.parent / f".{final.name}.partial-{uuid.uuid4().hex[:12]}"
     path.mkdir()
     return path
-
-
-def _prefix(final: Path) -> str:
-    return f".{final.name}.partial-"
 
 
 def _lock(directory: Path) -> int | None:

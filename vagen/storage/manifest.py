@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -48,7 +48,8 @@ class Manifest:
     @property
     def digest(self) -> str:
         """SHA-256 of everything but `created`; equal for equal content."""
-        return directory_digest(self)
+        text = json.dumps(self._body(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def part(self, folder: str) -> dict[str, FileEntry]:
         """Files in a subfolder, or the file of that name; all for an empty name."""
@@ -57,16 +58,16 @@ class Manifest:
 
     def to_json(self) -> str:
         """Text of `manifest.json`, which ends with the digest of the rest."""
-        return json.dumps({**_body(self), "created": self.created, "digest": self.digest}, indent=2)
+        own = {"created": self.created, "digest": self.digest}
+        return json.dumps({**self._body(), **own}, indent=2)
 
-
-def directory_digest(manifest: Manifest) -> str:
-    """SHA-256 of a manifest's kind, schema version, payload and file digests.
-
-    The creation time is excluded, so equal content has an equal digest.
-    """
-    text = json.dumps(_body(manifest), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    def _body(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "schema_version": self.schema_version,
+            "payload": self.payload,
+            "files": {name: asdict(entry) for name, entry in sorted(self.files.items())},
+        }
 
 
 def file_digest(path: Path) -> str:
@@ -109,7 +110,7 @@ def scan_files(
             names.append(name)
     entries = dict(known or {})
     due = [name for name in names if name not in entries]
-    entries |= zip(due, _in_threads(lambda name: file_entry(directory / name), due), strict=True)
+    entries |= zip(due, in_threads(lambda name: file_entry(directory / name), due), strict=True)
     return {name: entries[name] for name in names}
 
 
@@ -143,7 +144,7 @@ def write_files(
         return {f"{name}/{inner}": entry for inner, entry in scan_files(path).items()}
 
     entries: dict[str, FileEntry] = {}
-    for written in _in_threads(write, writers):
+    for written in in_threads(write, writers):
         entries |= written
     return entries
 
@@ -196,8 +197,10 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
             f"{name} was changed after it was written: "
             f"it says digest {recorded}, its content has {manifest.digest}"
         )
-    if outside := [file for file in manifest.files if not _is_inside(file)]:
-        raise CorruptArtifact(f"{name} names files outside its folder: {', '.join(outside)}")
+    for file in manifest.files:
+        path = PurePosixPath(file)
+        if not file or path.is_absolute() or ".." in path.parts or "\\" in file:
+            raise CorruptArtifact(f"{name} names a file outside its folder: {file}")
     return manifest
 
 
@@ -218,58 +221,25 @@ def verify_directory(directory: Path, part: str = "") -> Manifest:
     manifest = read_manifest(directory)
     names = manifest.part(part)
     with storage_errors(directory):
-        check_present(directory, manifest, names)
-        digests = _in_threads(lambda name: file_digest(directory / name), names)
-        for name, found in zip(names, digests, strict=True):
-            check_digest(directory / name, manifest.files[name], found)
+        for name, entry in names.items():
+            if not (directory / name).is_file():
+                raise CorruptArtifact(
+                    f"{directory / name} is missing; the manifest has it with SHA-256 "
+                    f"{entry.sha256}"
+                )
+        entries = in_threads(lambda name: file_entry(directory / name), names)
+    for (name, entry), found in zip(names.items(), entries, strict=True):
+        if found.sha256 != entry.sha256:
+            raise CorruptArtifact(
+                f"{directory / name} is corrupt: the manifest has SHA-256 {entry.sha256} "
+                f"({entry.size} bytes), the file has {found.sha256} ({found.size} bytes)"
+            )
     return manifest
 
 
-def check_present(directory: Path, manifest: Manifest, names: Iterable[str]) -> None:
-    """Checks that files of a directory exist.
-
-    Raises:
-        CorruptArtifact: One is missing.
-    """
-    for name in names:
-        if not (directory / name).is_file():
-            raise CorruptArtifact(
-                f"{directory / name} is missing; the manifest has it with SHA-256 "
-                f"{manifest.files[name].sha256}"
-            )
-
-
-def check_digest(path: Path, entry: FileEntry, found: str) -> None:
-    """Compares the entry of a file with its manifest.
-
-    Raises:
-        CorruptArtifact: They differ.
-    """
-    if found != entry.sha256:
-        raise CorruptArtifact(
-            f"{path} is corrupt: the manifest has SHA-256 {entry.sha256} "
-            f"({entry.size} bytes), the file has {found} ({path.stat().st_size} bytes)"
-        )
-
-
-def _body(manifest: Manifest) -> dict[str, Any]:
-    return {
-        "kind": manifest.kind,
-        "schema_version": manifest.schema_version,
-        "payload": manifest.payload,
-        "files": {
-            name: {"sha256": entry.sha256, "size": entry.size}
-            for name, entry in sorted(manifest.files.items())
-        },
-    }
-
-
-def _in_threads(function: Callable[[str], T], names: Iterable[str]) -> list[T]:
-    """Results in order; raises the first error in order after all have ended."""
-    with ThreadPoolExecutor(THREADS) as pool:
+def in_threads(
+    function: Callable[[str], T], names: Iterable[str], workers: int = THREADS
+) -> list[T]:
+    """Results in order; the first error in order cancels pending calls."""
+    with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(function, names))
-
-
-def _is_inside(name: str) -> bool:
-    path = PurePosixPath(name)
-    return bool(name) and not path.is_absolute() and ".." not in path.parts and "\\" not in name

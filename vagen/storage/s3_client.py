@@ -2,10 +2,9 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from boto3 import Session
 from boto3.exceptions import Boto3Error
@@ -20,14 +19,13 @@ from botocore.exceptions import (
     PartialCredentialsError,
     SSLError,
 )
+from s3transfer.exceptions import RetriesExceededError
 
 from vagen.config.s3 import S3Config
 from vagen.storage.errors import StorageError, StoreAway
 
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60
 """Seconds."""
-# Otherwise every client logs the source of its keys and address.
-logging.getLogger("botocore").setLevel(logging.WARNING)
 _KEYS = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or the profile, or the pod's role)"
 _ADDRESS = "check infra.s3.endpoint_url (AWS_ENDPOINT_URL_S3), and that it can be reached from here"
 _ADVICE = {
@@ -51,9 +49,6 @@ _ADVICE = {
     "BadDigest": "what arrived is not what was sent: try again",
 }
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 
 def make_client(options: S3Config) -> Any:
     """A thread-safe boto3 client.
@@ -61,32 +56,31 @@ def make_client(options: S3Config) -> Any:
     Raises:
         StorageError: The options or the profile are invalid.
     """
+    # Otherwise every client logs the source of its keys and address.
+    logging.getLogger("botocore").setLevel(logging.WARNING)
     config = Config(
         retries={"mode": "standard", "total_max_attempts": options.retries},
-        s3={"addressing_style": options.addressing_style},
+        # The server checks what arrives against the signed SHA-256.
+        s3={"addressing_style": options.addressing_style, "payload_signing_enabled": True},
         max_pool_connections=options.max_concurrency + 2,
         connect_timeout=_CONNECT_TIMEOUT,
         read_timeout=_READ_TIMEOUT,
         tcp_keepalive=True,
-        # Many servers other than AWS reject newer checksums. We check MD5 of uploaded parts and
-        # SHA-256 of downloaded files.
+        # Many servers other than AWS reject newer checksums.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
     with s3_errors("S3"):
         session = Session()
+        # Clusters set AWS_REGION, which boto3 ignores.
+        region = options.region or os.environ.get("AWS_REGION") or session.region_name
         return session.client(
             "s3",
             endpoint_url=options.endpoint_url,
-            region_name=_region(options, session),
+            region_name=region or "us-east-1",
             verify=options.ca_bundle,
             config=config,
         )
-
-
-def _region(options: S3Config, session: Session) -> str:
-    """The region; also from AWS_REGION, which clusters set and boto3 ignores."""
-    return options.region or os.environ.get("AWS_REGION") or session.region_name or "us-east-1"
 
 
 @contextmanager
@@ -112,7 +106,7 @@ def s3_errors(where: str) -> Iterator[None]:
             f"cannot use {where}: its certificate is not trusted: set infra.s3.ca_bundle, or "
             f"correct infra.s3.endpoint_url ({_line(error)})"
         ) from error
-    except (ConnectionError, HTTPClientError) as error:
+    except (ConnectionError, HTTPClientError, RetriesExceededError) as error:
         raise StoreAway(
             f"cannot use {where}: the server does not answer: {_ADDRESS} ({_line(error)})"
         ) from error
@@ -133,19 +127,6 @@ def _status(error: ClientError) -> int:
 def code_of(error: ClientError) -> str:
     """S3's error code, e.g. `NoSuchKey`."""
     return str(error.response.get("Error", {}).get("Code", ""))
-
-
-def in_parallel(function: Callable[[T], R], items: Sequence[T], workers: int) -> list[R]:
-    """Results of `function` in order; the first error cancels pending calls."""
-    with ThreadPoolExecutor(max_workers=workers) as pool:
-        futures = [pool.submit(function, item) for item in items]
-        try:
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-            return [future.result() for future in futures]
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _client_advice(error: ClientError) -> str:

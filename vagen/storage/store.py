@@ -2,13 +2,13 @@
 
 import shutil
 import tempfile
-import uuid
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from vagen.storage.commit import partial_directory, publish
 from vagen.storage.errors import StorageError, storage_errors
+from vagen.storage.files import write_whole
 from vagen.storage.manifest import MANIFEST, verify_directory
 
 
@@ -21,6 +21,14 @@ class Store(Protocol):
 
     uri: str
     """URI of the store; a key has the URI `<uri>/<key>`."""
+
+    def check(self) -> None:
+        """Checks that the store answers and can keep runs; writes nothing.
+
+        Raises:
+            StorageError: It cannot.
+        """
+        ...
 
     def put_directory(
         self,
@@ -99,6 +107,10 @@ class LocalStore:
         self.root = Path(root).absolute()
         self.uri = self.root.as_uri()
 
+    def check(self) -> None:
+        """See `Store.check`."""
+        self.read_file("check")
+
     def put_directory(
         self,
         source: Path,
@@ -156,9 +168,8 @@ class LocalStore:
         path = self._path(name)
         with storage_errors(self.root):
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.parent / f".{path.name}.{uuid.uuid4().hex[:12]}"
-            partial.write_bytes(content)
-            partial.replace(path)
+            with write_whole(path) as partial:
+                partial.write_bytes(content)
 
     def read_file(self, name: str) -> bytes | None:
         """See `Store.read_file`."""

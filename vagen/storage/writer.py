@@ -12,7 +12,7 @@ A node may lose it with its connection and still run. So every commit below the 
 - **In a store** there is no lock: the newest attempt wins. A stage starts by writing its attempt's
 name and taking over the results of older attempts. Before it publishes or deletes anything, the
 name must still be its own (`check_newest`). Two writers of one key are separated by conditional
-writes, or by `vagen.storage.s3_lock` if the server has none.
+writes.
 - **Evaluations during a training** (`measure`, `vagen eval`) write a folder of their own and need
 no attempt.
 
@@ -118,9 +118,8 @@ def sole_writer(folder: Path, *, patience: float | None = None) -> Iterator[Atte
             del _held[folder]
 
 
-@contextmanager
-def assert_ownership(path: Path) -> Iterator[None]:
-    """Prevents takeovers while the block moves `path` into place.
+def assert_ownership(path: Path) -> None:
+    """Prevents takeovers while the caller moves `path` into place, by taking the lock again.
 
     Raises:
         Superseded: A newer attempt has taken over a folder above `path`.
@@ -132,7 +131,6 @@ def assert_ownership(path: Path) -> Iterator[None]:
         newest = _read(folder)
         if not _lock(file) or newest != attempt:
             raise Superseded(_message(path, newest))
-    yield
 
 
 def is_held(folder: Path) -> bool:

@@ -18,7 +18,7 @@ from vagen.compare import compare
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.base import ConfigError
 from vagen.run import layout
-from vagen.storage import storage_errors
+from vagen.storage import write_whole
 from vagen.sweep.schema import EXPERIMENT, SweepConfig
 from vagen.sweep.study import Trial
 from vagen.tracking import Tracker
@@ -153,8 +153,6 @@ def _row(trial: Trial, path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, content: Any) -> Path:
-    partial = path.with_suffix(".partial")
-    with storage_errors(path.parent):
+    with write_whole(path) as partial:
         partial.write_text(json.dumps(content, indent=2) + "\n")
-        partial.replace(path)
     return path

@@ -2,13 +2,12 @@
 
 import logging
 import multiprocessing
-import os
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec
 
 from vagen.forks import begin_fork
 from vagen.storage import StorageError
@@ -16,8 +15,6 @@ from vagen.tracking.server import TrackingError
 from vagen.tracking.tracker import Tracker
 
 P = ParamSpec("P")
-POLL_SECONDS = 1.0
-"""Seconds between checks of a fork whether its parent process is alive."""
 
 _LOG = logging.getLogger("vagen.tracking")
 
@@ -34,10 +31,10 @@ class BackgroundTracker:
         self._found: tuple[str, str] | Exception | None = None
         if sys.platform == "linux":
             fork = multiprocessing.get_context("fork")
-            arguments = opens, there, self._pipe, os.getpid()
-            self._worker = fork.Process(target=_forked, args=arguments, daemon=True)
+            arguments = opens, there, self._pipe
+            self._worker = fork.Process(target=_serve, args=arguments, daemon=True)
             self._worker.start()
-            there.close()  # close the fork's end in this process
+            there.close()  # so that `recv` fails if the fork dies
         else:
             self._worker = threading.Thread(target=_serve, args=(opens, there), daemon=True)
             self._worker.start()
@@ -49,18 +46,17 @@ class BackgroundTracker:
             TrackingError: MLflow, or an additional tracker, cannot be used.
             StorageError: A folder cannot be written.
         """
-        found = self._found
-        if found is None:
+        if self._found is None:
             try:
-                found = self._pipe.recv()
+                self._found = self._pipe.recv()
             except (EOFError, OSError):
-                found = TrackingError(
+                self._found = TrackingError(
                     "the process that opens MLflow died, perhaps for lack of memory"
                 )
-            self._found = found
-        if isinstance(found, Exception):
-            raise found
-        return found
+        if isinstance(self._found, Exception):
+            raise self._found
+        assert self._found is not None
+        return self._found
 
     def tell(
         self, method: Callable[Concatenate[Tracker, P], None], *args: P.args, **options: P.kwargs
@@ -96,43 +92,32 @@ class BackgroundTracker:
         self._pipe.close()
 
 
-def _forked(opens: Callable[[], Tracker], pipe: Connection, parent: Connection, pid: int) -> None:
-    begin_fork()
-    parent.close()
-    _serve(opens, pipe, lambda: os.getppid() == pid)
-
-
 def _serve(
-    opens: Callable[[], Tracker], pipe: Connection, needed: Callable[[], bool] = lambda: True
+    opens: Callable[[], Tracker], pipe: Connection, inherited: Connection | None = None
 ) -> None:
-    """Opens the tracker and executes calls from the pipe until None arrives.
+    """Opens the tracker and executes calls from the pipe until None arrives or the parent died.
 
-    Stops early if the parent was killed: the fork holds the lock on the run's folder, and the
-    process that resumes the run records what is missing.
+    Args:
+        opens: Creates the tracker.
+        pipe: Receives the calls.
+        inherited: The parent's end of the pipe, in a fork.
     """
+    if inherited is not None:
+        begin_fork()
+        inherited.close()
     try:
         tracker = opens()
     except Exception as error:
         known = isinstance(error, TrackingError | StorageError)
         pipe.send(error if known else TrackingError(f"{type(error).__name__}: {error}"))
         return
-    pipe.send((tracker.uri, tracker.run_id))
-    while (call := _received(pipe, needed)) is not None:
-        method, args, options = call
-        try:
-            method(tracker, *args, **options)
-        except Exception as error:  # must not end the training
-            _LOG.warning("%s is left out: %s: %s", method.__name__, type(error).__name__, error)
+    with suppress(EOFError, OSError):
+        pipe.send((tracker.uri, tracker.run_id))
+        while (call := pipe.recv()) is not None:
+            method, args, options = call
+            try:
+                method(tracker, *args, **options)
+            except Exception as error:  # must not end the training
+                _LOG.warning("%s is left out: %s: %s", method.__name__, type(error).__name__, error)
     for extra in tracker.extra_trackers:
         extra.finish(failed=False)
-
-
-def _received(pipe: Connection, needed: Callable[[], bool]) -> Any:
-    """The next call from the pipe; None if the parent is gone."""
-    try:
-        while not pipe.poll(POLL_SECONDS):
-            if not needed():
-                return None
-        return pipe.recv() if needed() else None
-    except EOFError:
-        return None

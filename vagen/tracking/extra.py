@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from vagen.storage import storage_errors
+from vagen.storage import append_line, read_lines, storage_errors
 from vagen.tracking.server import TrackingError
 
 TENSORBOARD = "tensorboard"
@@ -45,49 +45,45 @@ class ExtraTracker:
     def __init__(self, sink: Sink, sent: Path) -> None:
         """Continues after the steps in the file `sent`."""
         self._sink: Sink | None = sink
-        self._sent = sent
-        self._steps = {(name, line["step"]) for line in _lines(sent) for name in line["names"]}
+        self._file = sent
+        self._sent = {(name, line["step"]) for line in read_lines(sent) for name in line["names"]}
 
     def log_config(self, tree: Mapping[str, Any]) -> None:
         """Sends the configuration once."""
-        self._send(["config"], -1, lambda sink: sink.config(tree))
+        if ("config", -1) not in self._sent:
+            self._send(lambda sink: sink.config(tree), ["config"], -1)
 
     def log_metrics(self, metrics: Mapping[str, float | None], step: int) -> None:
         """Sends the metrics of a step that were not sent before; skips None."""
         fresh = {
             name: float(value)
             for name, value in metrics.items()
-            if value is not None and (name, step) not in self._steps
+            if value is not None and (name, step) not in self._sent
         }
         if fresh:
-            self._send(list(fresh), step, lambda sink: sink.metrics(fresh, step))
+            self._send(lambda sink: sink.metrics(fresh, step), list(fresh), step)
 
     def finish(self, *, failed: bool) -> None:
         """Ends this process's part; a later process may continue."""
-        if self._sink is not None:
-            self._attempt(lambda sink: sink.close(int(failed)))
-            self._sink = None
+        self._send(lambda sink: sink.close(int(failed)))
+        self._sink = None
 
-    def _send(self, names: Sequence[str], step: int, send: Callable[[Sink], None]) -> None:
-        names = [name for name in names if (name, step) not in self._steps]
-        if not names or not self._attempt(send):
-            return
-        self._steps |= {(name, step) for name in names}
-        self._attempt(lambda _: _append(self._sent, {"step": step, "names": names}))
-
-    def _attempt(self, send: Callable[[Sink], None]) -> bool:
+    def _send(
+        self, send: Callable[[Sink], None], names: Sequence[str] = (), step: int = -1
+    ) -> None:
+        """Calls the sink and stores what it got; an error ends this process's part."""
         if self._sink is None:
-            return False
+            return
         try:
             send(self._sink)
+            self._sent |= {(name, step) for name in names}
+            if names:
+                append_line(self._file, json.dumps({"step": step, "names": names}))
         except Exception as error:  # must not end the training
             what = f"{type(error).__name__}: {error}"
-            _LOG.warning(
-                "%s gets no more records from this process: %s", type(self._sink).__name__, what
-            )
+            sink = type(self._sink).__name__
+            _LOG.warning("%s gets no more records from this process: %s", sink, what)
             self._sink = None
-            return False
-        return True
 
 
 class TensorBoard:
@@ -181,24 +177,7 @@ def open_extra_tracker(name: str, *, run_dir: Path, run_name: str, project: str)
         with storage_errors(run_dir):
             return ExtraTracker(TensorBoard(folder), folder / "logged.jsonl")
     sent = run_dir / WANDB_SENT
-    lines: list[dict[str, Any]] = _lines(sent)
-    if not lines:
-        lines = [{"id": uuid.uuid4().hex, "step": -1, "names": []}]
-        _append(sent, lines[0])
-    return ExtraTracker(Wandb(lines[0]["id"], project=project, name=run_name, folder=run_dir), sent)
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file, without a last line truncated by a kill."""
-    lines = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            continue
-    return lines
-
-
-def _append(path: Path, line: dict[str, Any]) -> None:
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    if not read_lines(sent):
+        append_line(sent, json.dumps({"id": uuid.uuid4().hex, "step": -1, "names": []}))
+    run_id = read_lines(sent)[0]["id"]
+    return ExtraTracker(Wandb(run_id, project=project, name=run_name, folder=run_dir), sent)

@@ -46,16 +46,6 @@ def git_commit() -> tuple[str, bool] | None:
     return commit, dirty
 
 
-def provenance_tags() -> dict[str, str]:
-    """Git commit and package versions as MLflow tags."""
-    tags = {f"version.{name}": text for name, text in package_versions().items()}
-    if (found := git_commit()) is not None:
-        commit, dirty = found
-        tags["mlflow.source.git.commit"] = commit
-        tags["git.dirty"] = str(dirty).lower()
-    return tags
-
-
 def _git(root: Path, *arguments: str) -> str:
     done = subprocess.run(
         ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True

@@ -10,13 +10,12 @@ import base64
 import json
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from vagen.storage import directory_digest
 from vagen.storage.manifest import Manifest, scan_files
 from vagen.tracking.names import legal_name
 from vagen.tracking.provenance import package_versions
@@ -123,17 +122,17 @@ def register_model(
         raise RegistrationError("a model is registered with its results: `results` is empty")
     client = open_client(uri)
     try:
+        files = scan_files(Path(model_dir))
+        digest = Manifest(kind="model", schema_version=1, created="", files=files).digest
+        tags = {**(tags or {}), _DIGEST_TAG: digest}
         with mlflow_at(uri) as mlflow:
-            digest = _directory_digest(Path(model_dir))
-            version = _existing(client, name, run_id, digest)
-            if version is None:
-                model_id = client.create_logged_model(
-                    client.get_run(run_id).info.experiment_id, name=name, source_run_id=run_id
-                ).model_id
-                _log(mlflow, model_id, Path(model_dir), run_id, results, step, code)
-                version = _create(
-                    client, name, run_id, model_id, digest, results, metrics or {}, tags or {}
-                )
+            for version in client.search_model_versions(f"name = '{name}'"):
+                same = (version.run_id, version.tags.get(_DIGEST_TAG)) == (run_id, digest)
+                if same and version.tags.get(_LOADABLE_TAG) != "false":
+                    break  # an interrupted registration of the same files created it
+            else:
+                model_id = _log(mlflow, client, name, Path(model_dir), run_id, results, step, code)
+                version = _create(client, name, run_id, model_id, results, metrics or {}, tags)
             _answers(mlflow, client, version, examples)
             return _compare(mlflow, client, version, results, before, seed, alias)
     except errors() as error:
@@ -148,16 +147,35 @@ def load_registered(model_uri: str, *, uri: str) -> Any:
 
 def _log(
     mlflow: Any,
-    model_id: str,
+    client: "MlflowClient",
+    name: str,
     model_dir: Path,
     run_id: str,
     results: Mapping[str, float],
     step: int,
     code: Path,
-) -> None:
-    """Stores model directory, code and results as the logged model `model_id`."""
-    from mlflow.models import Model
+) -> str:
+    """Stores model directory, code and results as a logged model; returns its id."""
+    from mlflow.models import Model, ModelSignature
+    from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
+    inputs = Schema(
+        [
+            ColSpec(DataType.string, "prompt"),
+            ColSpec(Array(DataType.string), "images", required=False),
+            ColSpec(DataType.string, "system_prompt", required=False),
+        ]
+    )
+    outputs = Schema([ColSpec(DataType.string, "response")])
+    params = ParamSchema(
+        [
+            ParamSpec("max_new_tokens", DataType.integer, 200),
+            ParamSpec("temperature", DataType.double, 0.0),
+            ParamSpec("seed", DataType.integer, 0),
+        ]
+    )
+    experiment = client.get_run(run_id).info.experiment_id
+    model_id = client.create_logged_model(experiment, name=name, source_run_id=run_id).model_id
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about a missing input example
         levels = Path(folder) / _RESULTS
@@ -170,36 +188,14 @@ def _log(
             step=step,
             python_model=str(code),
             artifacts={"model": str(model_dir.absolute()), "results": str(levels)},
-            signature=_signature(),
+            signature=ModelSignature(inputs, outputs, params),
             pip_requirements=[
                 f"{package}=={text.partition('+')[0]}"
                 for package, text in package_versions().items()
                 if package in _REQUIRED
             ],
         )
-
-
-def _signature() -> Any:
-    from mlflow.models import ModelSignature
-    from mlflow.types.schema import Array, ColSpec, DataType, ParamSchema, ParamSpec, Schema
-
-    return ModelSignature(
-        inputs=Schema(
-            [
-                ColSpec(DataType.string, "prompt"),
-                ColSpec(Array(DataType.string), "images", required=False),
-                ColSpec(DataType.string, "system_prompt", required=False),
-            ]
-        ),
-        outputs=Schema([ColSpec(DataType.string, "response")]),
-        params=ParamSchema(
-            [
-                ParamSpec("max_new_tokens", DataType.integer, 200),
-                ParamSpec("temperature", DataType.double, 0.0),
-                ParamSpec("seed", DataType.integer, 0),
-            ]
-        ),
-    )
+    return model_id
 
 
 def _create(
@@ -207,46 +203,29 @@ def _create(
     name: str,
     run_id: str,
     model_id: str,
-    digest: str,
     results: Mapping[str, float],
     metrics: Mapping[str, float],
-    more: Mapping[str, str],
+    tags: Mapping[str, str],
 ) -> "ModelVersion":
-    if not any(model.name == name for model in _models(client, name)):
+    """Creates a version of the logged model, with its results."""
+    if not client.search_registered_models(f"name = '{name}'"):
         client.create_registered_model(name)
-    low, high = success_ci95([*results.values()])
-    tags = {
-        **{legal_name(key): f"{value:.6g}" for key, value in metrics.items()},
-        **more,
-        _DIGEST_TAG: digest,
-        "success": f"{fmean(results.values()):.4f}",
-        "success.ci95": f"{low:.4f} {high:.4f}",
-        "levels": str(len(results)),
-    }
+    success, (low, high) = fmean(results.values()), success_ci95([*results.values()])
     return client.create_model_version(
         name,
         source=f"models:/{model_id}",
         run_id=run_id,
         model_id=model_id,
-        tags=tags,
-        description=f"Success {fmean(results.values()):.3f} on {len(results)} held-out levels, "
+        tags={
+            **{legal_name(key): f"{value:.6g}" for key, value in metrics.items()},
+            **tags,
+            "success": f"{success:.4f}",
+            "success.ci95": f"{low:.4f} {high:.4f}",
+            "levels": str(len(results)),
+        },
+        description=f"Success {success:.3f} on {len(results)} held-out levels, "
         f"95 % interval {low:.3f} to {high:.3f}.",
     )
-
-
-def _existing(client: "MlflowClient", name: str, run_id: str, digest: str) -> "ModelVersion | None":
-    """The version that an interrupted registration of the same files created."""
-    for version in client.search_model_versions(f"name = '{name}'"):
-        tags = version.tags
-        if (version.run_id, tags.get(_DIGEST_TAG)) == (run_id, digest) and (
-            tags.get(_LOADABLE_TAG) != "false"
-        ):
-            return version
-    return None
-
-
-def _models(client: "MlflowClient", name: str) -> Iterable[Any]:
-    return client.search_registered_models(f"name = '{name}'")
 
 
 def _answers(
@@ -282,8 +261,8 @@ def _compare(
     name, number = version.name, str(version.version)
     gain: PairedGain | None = None
     better, reason = True, f"no version held the alias {alias!r}"
-    aliases = {key: str(v) for key, v in client.get_registered_model(name).aliases.items()}
-    holder = aliases.get(alias)
+    aliases = client.get_registered_model(name).aliases
+    holder = str(aliases[alias]) if alias in aliases else None
     if holder == number:
         reason = f"this version holds the alias {alias!r} already"
     else:
@@ -293,17 +272,11 @@ def _compare(
         if better and holder is not None:
             held = _stored_results(mlflow, f"models:/{name}/{holder}")
             better, reason, gain = _judge(results, held, f"version {holder}", seed)
-    if better and holder != number:
-        client.set_registered_model_alias(name, alias, number)
+        if better:
+            client.set_registered_model_alias(name, alias, number)
     client.set_model_version_tag(name, number, f"alias.{alias}", reason)
-    return Registration(
-        name=name,
-        version=number,
-        model_uri=f"models:/{name}/{number}",
-        alias=alias if better else None,
-        reason=reason,
-        gain=gain,
-    )
+    uri = f"models:/{name}/{number}"
+    return Registration(name, number, uri, alias if better else None, reason, gain)
 
 
 def _judge(
@@ -338,9 +311,3 @@ def _stored_results(mlflow: Any, model_uri: str) -> dict[str, float] | None:
             return {str(level): float(value) for level, value in data.items()}
         except (*errors(), ValueError, AttributeError, TypeError):
             return None
-
-
-def _directory_digest(model_dir: Path) -> str:
-    return directory_digest(
-        Manifest(kind="model", schema_version=1, created="", files=scan_files(model_dir))
-    )

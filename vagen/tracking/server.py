@@ -6,7 +6,7 @@ import os
 import socket
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -162,47 +162,39 @@ def _probe(uri: str, option: str) -> None:
     """Fails at once where MLflow's client would retry for minutes."""
     scheme, separator, _ = uri.partition("://")
     dialect = scheme.partition("+")[0]
-    if not separator or dialect not in {*_PORTS, "sqlite"}:
+    if dialect == "sqlite" and separator:
+        _probe_sqlite(Path(uri.partition(":///")[2]))
+        return
+    if not separator or dialect not in _PORTS:
         known = ", ".join(f"{name}://" for name in sorted({*_PORTS, "sqlite"}))
         raise TrackingError(
             f"`{option}` is {redact(uri)!r}: an address of MLflow must begin with one of {known}"
         )
-    if dialect == "sqlite":
-        _probe_sqlite(Path(uri.partition(":///")[2]))
-    else:
-        _probe_server(uri, dialect, option)
+    parts = urlsplit(uri)
+    host = parts.hostname
+    if host is None or (dialect in getproxies() and not proxy_bypass(host)):
+        return
+    try:
+        address = host, parts.port or _PORTS[dialect]
+        socket.create_connection(address, timeout=CONNECT_TIMEOUT).close()
+    except (OSError, ValueError) as error:
+        raise TrackingError(
+            f"MLflow at {redact(uri)} cannot be reached: {error}; start the server, "
+            f"correct `{option}`, or give no address, to use a database next to the runs"
+        ) from error
 
 
 def _probe_sqlite(path: Path) -> None:
     with storage_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        connection = sqlite3.connect(path, timeout=CONNECT_TIMEOUT, isolation_level=None)
-        try:
+        timeout = CONNECT_TIMEOUT
+        with closing(sqlite3.connect(path, timeout=timeout, isolation_level=None)) as connection:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
-        finally:
-            connection.close()
     except sqlite3.Error as error:
         raise TrackingError(
             f"the MLflow database {path} cannot be used: {error}; check that its folder is "
             "writable and that the file is an SQLite database, or move it away"
-        ) from error
-
-
-def _probe_server(uri: str, dialect: str, option: str) -> None:
-    parts = urlsplit(uri)
-    host = parts.hostname
-    if host is None:
-        return
-    if dialect in getproxies() and not proxy_bypass(host):
-        return
-    try:
-        port = parts.port or _PORTS[dialect]
-        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT).close()
-    except (OSError, ValueError) as error:
-        raise TrackingError(
-            f"MLflow at {redact(uri)} cannot be reached: {error}; start the server, "
-            f"correct `{option}`, or give no address, to use a database next to the runs"
         ) from error

@@ -83,12 +83,9 @@ def pass_at_k(levels: Sequence[Sequence[bool]], max_k: int) -> dict[str, dict[st
 
     Source: M. Chen et al., arXiv 2107.03374 (pass@k); S. Yao et al., arXiv 2406.12045 (pass^k).
     """
-    if max_k == 1:
-        return {}
-    rates = _rates_of_attempts(levels, max_k)
     return {
         name: {k: math.fsum(found) / len(found) for k, found in by_k.items()}
-        for name, by_k in rates.items()
+        for name, by_k in _rates_of_attempts(levels, max_k).items()
     }
 
 
@@ -99,12 +96,9 @@ def attempts_ci95(levels: Sequence[Sequence[bool]], max_k: int) -> dict[str, dic
         levels: Outcomes of the attempts, by level.
         max_k: The largest k.
     """
-    if max_k == 1:
-        return {}
-    rates = _rates_of_attempts(levels, max_k)
     return {
         f"{name}_ci95": {k: success_ci95(found) for k, found in by_k.items()}
-        for name, by_k in rates.items()
+        for name, by_k in _rates_of_attempts(levels, max_k).items()
     }
 
 
@@ -112,6 +106,8 @@ def _rates_of_attempts(
     levels: Sequence[Sequence[bool]], max_k: int
 ) -> dict[str, dict[str, list[float]]]:
     """Per level, by name and k: share of choices of k attempts with any success, or with all."""
+    if max_k == 1:
+        return {}
     found: dict[str, dict[str, list[float]]] = {"pass_at": {}, "pass_all": {}}
     for k in sorted({*(2**i for i in range(max_k.bit_length())), max_k}):
         tried = [(len(wins), sum(wins)) for wins in levels if len(wins) >= k]

@@ -10,20 +10,24 @@ import logging
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
+from vagen.storage import StorageError, append_line, read_lines, write_whole
 from vagen.tracking.extra import ExtraTracker
 from vagen.tracking.names import flatten, legal_names
-from vagen.tracking.provenance import provenance_tags
-from vagen.tracking.server import TrackingError, default_uri, errors, open_client
-from vagen.tracking.spool import PENDING, Record, Spool
+from vagen.tracking.provenance import git_commit, package_versions
+from vagen.tracking.server import TrackingError, default_uri, errors, mlflow_at, open_client
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+PENDING = "tracking_pending.jsonl"
+"""File of a run's folder with records that the server has not accepted yet."""
 RETRY_SECONDS = 30.0
 """Seconds after a failure during which records are stored without a new attempt."""
 
@@ -31,6 +35,8 @@ _LOG = logging.getLogger("vagen.tracking")
 _RUN_DIR = "vagen.run_dir"
 _PARAMS_PER_BATCH = 100
 _METRICS_PER_BATCH = 1_000
+_EPISODES = 2
+"""Number of successful episodes, and of failed ones, that are recorded of an evaluation."""
 _VIEW = {
     "searchFilter": "",
     "orderByKey": "attributes.start_time",
@@ -67,6 +73,8 @@ _PERMANENT = {
 }
 
 EndStatus = Literal["FINISHED", "FAILED", "KILLED"]
+Record = dict[str, Any]
+"""A call of the server that can be stored: `op` and its arguments."""
 
 
 class Tracker:
@@ -81,7 +89,9 @@ class Tracker:
         self.extra_trackers: list[ExtraTracker] = []
         """Additional trackers with the same metrics."""
         self._client = client
-        self._spool = Spool(run_dir / PENDING)
+        self._file = run_dir / PENDING
+        self._pending: list[Record] = read_lines(self._file)
+        """Records that wait for the server, oldest first; also in the file if that is writable."""
         self._steps: dict[str, set[int]] = {}
         """Recorded steps by metric; filled on first use of a metric."""
         self._unread: set[str] = set()
@@ -89,7 +99,7 @@ class Tracker:
         self._retry_at = 0.0
         self._refusals: set[str] = set()
         self._machine: Any = None
-        for record in self._spool.records:
+        for record in self._pending:
             for name in record.get("metrics", ()):
                 self._steps.setdefault(name, set()).add(record["step"])
 
@@ -122,17 +132,21 @@ class Tracker:
         """
         uri = uri or default_uri(output_dir)
         client = open_client(uri)
+        found = {
+            "mlflow.source.name": "vagen",
+            _RUN_DIR: str(Path(run_dir).absolute()),
+            **{f"version.{name}": text for name, text in package_versions().items()},
+        }
+        if (checkout := git_commit()) is not None:
+            commit, dirty = checkout
+            found |= {"mlflow.source.git.commit": commit, "git.dirty": str(dirty).lower()}
+        if parent := os.environ.get("MLFLOW_RUN_ID"):
+            found["mlflow.parentRunId"] = parent
         try:
             run = client.create_run(
                 _experiment_id(client, experiment, uri, output_dir),
                 run_name=run_name,
-                tags={
-                    "mlflow.source.name": "vagen",
-                    _RUN_DIR: str(Path(run_dir).absolute()),
-                    **provenance_tags(),
-                    **_parent(),
-                    **(tags or {}),
-                },
+                tags={**found, **(tags or {})},
             )
         except errors() as error:
             raise TrackingError(f"MLflow cannot start a run in {experiment!r}: {error}") from error
@@ -233,19 +247,20 @@ class Tracker:
 
     def flush(self) -> bool:
         """Tries to send all stored records; True if none is left."""
-        while self._spool:
+        while self._pending:
             try:
-                self._apply(self._spool.records[0])
+                self._apply(self._pending[0])
             except errors() as error:
                 if not _is_permanent(error):
                     self._retry_at = time.monotonic() + RETRY_SECONDS
-                    self._spool.save()
+                    with suppress(OSError, StorageError), write_whole(self._file) as partial:
+                        partial.write_text("".join(f"{json.dumps(r)}\n" for r in self._pending))
                     return False
                 self._refused(error)
-            self._spool.pop()
-            if not self._spool:
+            self._pending.pop(0)
+            if not self._pending:
                 _LOG.warning("MLflow answers again: everything kept back has been delivered")
-        self._spool.save()
+        self._file.unlink(missing_ok=True)
         return True
 
     def finish(self, status: EndStatus = "FINISHED") -> None:
@@ -257,13 +272,13 @@ class Tracker:
             self._machine.finish()
             self._machine = None
         self._record({"op": "status", "status": status})
-        if self._spool:
-            _LOG.warning("MLflow records that could not be delivered are in %s", self._spool.path)
+        if self._pending:
+            _LOG.warning("MLflow records that could not be delivered are in %s", self._file)
 
     def _record(self, record: Record) -> None:
         """Applies a record, or stores it if earlier ones wait or the server fails."""
-        if self._spool and (time.monotonic() < self._retry_at or not self.flush()):
-            self._spool.append(record)
+        if self._pending and (time.monotonic() < self._retry_at or not self.flush()):
+            self._keep(record)
             return
         try:
             self._apply(record)
@@ -272,14 +287,19 @@ class Tracker:
                 self._refused(error)
                 return
             self._retry_at = time.monotonic() + RETRY_SECONDS
-            self._spool.append(record)
+            self._keep(record)
             _LOG.warning(
                 "MLflow at %s fails, training goes on and records are kept in %s until it "
                 "answers: %s",
                 self.uri,
-                self._spool.path,
+                self._file,
                 str(error).splitlines()[0] if str(error) else repr(error),
             )
+
+    def _keep(self, record: Record) -> None:
+        self._pending.append(record)
+        with suppress(OSError):
+            append_line(self._file, json.dumps(record))
 
     def _refused(self, error: Exception) -> None:
         if str(error) not in self._refusals:
@@ -301,7 +321,12 @@ class Tracker:
                 for i in range(0, len(metrics), _METRICS_PER_BATCH):
                     self._client.log_batch(self.run_id, metrics=metrics[i : i + _METRICS_PER_BATCH])
             case "artifact":
-                self._store(Path(record["path"]), record["folder"])
+                path, folder = Path(record["path"]), record["folder"]
+                if path.is_dir():
+                    folder = f"{folder}/{path.name}" if folder else path.name
+                    self._client.log_artifacts(self.run_id, str(path), artifact_path=folder)
+                else:
+                    self._client.log_artifact(self.run_id, str(path), artifact_path=folder)
             case "dataset":
                 levels = Dataset(
                     record["name"],
@@ -313,10 +338,7 @@ class Tracker:
                 use = [InputTag("mlflow.data.context", "evaluation")]
                 self._client.log_inputs(self.run_id, [DatasetInput(levels, use)])
             case "traces":
-                from vagen.tracking.traces import log_traces
-
-                folder, name = Path(record["path"]), record["name"]
-                log_traces(self._client, self.uri, self.run_id, folder, name)
+                self._log_traces(Path(record["path"]), record["name"])
             case "tag":
                 self._client.set_tag(self.run_id, record["tag"], record["text"])
             case "status":
@@ -336,17 +358,44 @@ class Tracker:
             fresh[name] = value
         return fresh
 
-    def _store(self, path: Path, folder: str | None) -> None:
-        if path.is_dir():
-            inside = f"{folder}/{path.name}" if folder else path.name
-            self._client.log_artifacts(self.run_id, str(path), artifact_path=inside)
-        else:
-            self._client.log_artifact(self.run_id, str(path), artifact_path=folder)
+    def _log_traces(self, folder: Path, name: str) -> None:
+        """Records a few episodes of an evaluation, with a span per turn."""
+        from vagen.rollout.batch import TrajectoryBatch
 
-
-def _parent() -> dict[str, str]:
-    parent = os.environ.get("MLFLOW_RUN_ID")
-    return {"mlflow.parentRunId": parent} if parent else {}
+        trajectories = TrajectoryBatch.load(folder).trajectories
+        experiment = self._client.get_run(self.run_id).info.experiment_id
+        chosen = [
+            item
+            for success in (True, False)
+            for item in [t for t in trajectories if t.success is success][:_EPISODES]
+        ]
+        with mlflow_at(self.uri) as mlflow:
+            for item in chosen:
+                root = self._client.start_trace(
+                    f"{name}: {item.config_id}, {'solved' if item.success else 'not solved'}",
+                    span_type="AGENT",
+                    inputs={
+                        "environment": item.env_name,
+                        "level": item.level_hash,
+                        "seed": str(item.seed),
+                    },
+                    tags={"evaluation": name, "success": str(item.success).lower()},
+                    experiment_id=experiment,
+                    run_id=self.run_id,
+                )
+                for number, turn in enumerate(item.turns, 1):
+                    span = self._client.start_span(
+                        f"turn {number}",
+                        trace_id=root.trace_id,
+                        parent_id=root.span_id,
+                        span_type="CHAT_MODEL",
+                        inputs={"observation": turn.observation_text, "images": len(turn.images)},
+                    )
+                    outputs = {"response": turn.response_text, "rewards": asdict(turn.rewards)}
+                    self._client.end_span(root.trace_id, span.span_id, outputs=outputs)
+                outputs = {"success": item.success, "score": float(item.score)}
+                self._client.end_trace(root.trace_id, outputs=outputs)
+            mlflow.flush_trace_async_logging()
 
 
 def _experiment_id(client: "MlflowClient", name: str, uri: str, output_dir: Path) -> str:
