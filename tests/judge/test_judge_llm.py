@@ -25,8 +25,7 @@ from vagen.config.judge_options import LLMJudgeConfig
 from vagen.envs.frozenlake.claims import Target
 from vagen.judge import AnswerCache, ChatClient, LLMJudge, RuleJudge, rules_for
 from vagen.judge.cache import normalized
-from vagen.judge.llm.answers import read_claims, read_verification
-from vagen.judge.llm.prompts import Role, claims_answer, verifier
+from vagen.judge.llm.prompts import Role, claims_answer, read_claims, read_verification, verifier
 from vagen.rollout.types import Verdict
 
 KEY = "sk-7f3e9a-not-to-be-seen"

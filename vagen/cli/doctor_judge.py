@@ -5,7 +5,7 @@ import asyncio
 from vagen.cli.findings import Findings, bad, good, guarded
 from vagen.config import ExperimentConfig
 from vagen.config.judge_options import LLMJudgeConfig
-from vagen.judge.llm.client import probe
+from vagen.judge.llm.llm_judge import probe
 
 
 def judge(experiment: ExperimentConfig) -> Findings:

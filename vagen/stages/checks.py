@@ -8,7 +8,7 @@ from vagen.config.hints import stalling
 from vagen.engines.make import device_of
 from vagen.judge.base import JudgeUnavailable
 from vagen.judge.calibration.run import shortcomings
-from vagen.judge.llm.client import probe
+from vagen.judge.llm.llm_judge import probe
 from vagen.models.files import check_model, check_obtainable
 from vagen.run.run import Run
 from vagen.stages.tracking import tracker_of

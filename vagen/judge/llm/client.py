@@ -1,12 +1,10 @@
 """Requests answers in a given format from a hosted language model."""
 
-import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from vagen.clients import DEADLINE, Client, NoAnswerError, Reason, Usage
+from vagen.clients import Client, NoAnswerError, Reason, Usage
 from vagen.clients.chat import ChatReply, tokens_of
 from vagen.clients.vendors import hosted_at
 from vagen.config.judge_options import USUAL_KEY, LLMJudgeConfig
@@ -147,44 +145,3 @@ class ChatClient:
         reply = await self._chat.complete(body)
         self._json_schema = False
         return reply
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Result of a test question."""
-
-    seconds: float
-    problem: str = ""
-    """Error message; empty if there was an answer."""
-
-
-async def probe(
-    config: LLMJudgeConfig, key: str = "judge.llm", *, seconds: float | None = None
-) -> Probe:
-    """Asks one question, to check that an endpoint can serve as a judge.
-
-    Args:
-        config: The endpoint.
-        key: Dotted key of the section, for messages.
-        seconds: Timeout for all attempts of `config`; None makes one attempt.
-
-    Raises:
-        EndpointError: The endpoint rejects the key or does not know the model, or the key is
-            missing.
-    """
-    from vagen.judge.llm.answers import read_verification
-    from vagen.judge.llm.prompts import Role, verifier
-
-    start = time.monotonic()
-    once = config if seconds is not None else config.model_copy(update={"retries": 0})
-    client = ChatClient(once, key=key)
-    if seconds is not None:
-        DEADLINE.set(asyncio.get_running_loop().time() + seconds)
-    try:
-        question = verifier(Role.CURRENT_VERIFIER, "the door is left", '{"door": "left"}')
-        await client.ask(question, read_verification)
-    except NoAnswerError as error:
-        return Probe(time.monotonic() - start, str(error))
-    finally:
-        await client.close()
-    return Probe(time.monotonic() - start)

@@ -7,6 +7,7 @@ text agrees.
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,19 +15,22 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from vagen.clients.errors import NoAnswerError
+from vagen.clients import DEADLINE, NoAnswerError
+from vagen.config.judge_options import LLMJudgeConfig
 from vagen.envs.base import State
 from vagen.judge.base import SECTIONS
 from vagen.judge.cache import AnswerCache, content_key, normalized
 from vagen.judge.gate import same_words, text_flags
-from vagen.judge.llm.answers import AnswerT, read_claims, read_verification
-from vagen.judge.llm.client import LLMBackend, Question
+from vagen.judge.llm.client import ChatClient, LLMBackend, Question
 from vagen.judge.llm.prompts import (
     PROMPT_VERSION,
+    AnswerT,
     Role,
     Verification,
     claims_answer,
     claims_extractor,
+    read_claims,
+    read_verification,
     verifier,
 )
 from vagen.judge.rules import Reading, Rules
@@ -266,3 +270,41 @@ async def score_sections(
 
 def _canonical(rules: Rules[Any, Any] | None, state: State) -> str:
     return rules.canonical(state) if rules else json.dumps(state, sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Result of a test question."""
+
+    seconds: float
+    problem: str = ""
+    """Error message; empty if there was an answer."""
+
+
+async def probe(
+    config: LLMJudgeConfig, key: str = "judge.llm", *, seconds: float | None = None
+) -> Probe:
+    """Asks one question, to check that an endpoint can serve as a judge.
+
+    Args:
+        config: The endpoint.
+        key: Dotted key of the section, for messages.
+        seconds: Timeout for all attempts of `config`; None makes one attempt.
+
+    Raises:
+        EndpointError: The endpoint rejects the key or does not know the model, or the key is
+            missing.
+    """
+    start = time.monotonic()
+    once = config if seconds is not None else config.model_copy(update={"retries": 0})
+    client = ChatClient(once, key=key)
+    if seconds is not None:
+        DEADLINE.set(asyncio.get_running_loop().time() + seconds)
+    try:
+        question = verifier(Role.CURRENT_VERIFIER, "the door is left", '{"door": "left"}')
+        await client.ask(question, read_verification)
+    except NoAnswerError as error:
+        return Probe(time.monotonic() - start, str(error))
+    finally:
+        await client.close()
+    return Probe(time.monotonic() - start)
