@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from machine import write_verl_cpu
 
-from vagen.config.checks import has_critic, has_reference
-from vagen.config.load import load_experiment, load_infra
-from vagen.config.schema import ExperimentConfig
+from vagen.config.schema import ExperimentConfig, has_reference
 from vagen.engines.local.engine import LocalEngine
 from vagen.engines.verl.env_vars import configure
+from vagen.experiment.checks import has_critic
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.models.processor import Processor
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import TokenRow

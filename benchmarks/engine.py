@@ -23,10 +23,10 @@ import torch
 import transformers
 from machine import describe_machine, write_result
 
-from vagen.config.load import load_experiment, load_infra
 from vagen.engines.columns import add_columns
 from vagen.engines.local.engine import LocalEngine
 from vagen.engines.local.helpers import possible_helpers
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import Trajectory
 from vagen.run.run import Run

@@ -35,9 +35,9 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "evaluation")]
 from chat_server import ChatServer, digest_of  # noqa: E402
 
 from vagen.config.infra import InfraConfig  # noqa: E402
-from vagen.config.load import load_experiment  # noqa: E402
 from vagen.envs import make  # noqa: E402
 from vagen.evaluation import Evaluated, evaluate, load_evaluation  # noqa: E402
+from vagen.experiment.load import load_experiment  # noqa: E402
 from vagen.run.run import Run  # noqa: E402
 
 AIM = {"share_of_limit": 0.9, "asked_again": 0}

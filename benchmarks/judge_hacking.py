@@ -32,9 +32,9 @@ import yaml
 from machine import describe_machine
 
 from vagen.config import ExperimentConfig
-from vagen.config.load import load_experiment
 from vagen.envs import make
 from vagen.envs.parsing import ParsedResponse, write_response
+from vagen.experiment.load import load_experiment
 from vagen.judge.alarm import watch
 from vagen.judge.batch import score
 from vagen.rollout.types import Status, Trajectory, Turn, TurnMetrics, TurnRewards

@@ -31,9 +31,9 @@ import yaml
 from judge_hacking import RUNS, TEMPLATE
 from machine import describe_machine
 
-from vagen.config.load import load_experiment, load_infra
 from vagen.envs.base import State
 from vagen.envs.frozenlake.env import FrozenLakeEnv
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run.run import Run
 from vagen.stages.advantage import advantage

@@ -30,11 +30,11 @@ import torch
 import transformers
 from machine import describe_machine
 
-from vagen.config.load import load_experiment, load_infra
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.local.generation import LocalPolicy
 from vagen.envs import make
 from vagen.envs.base import AgentEnv, Observation, State
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.models.loading import LanguageModel, load_model
 from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.runner import (

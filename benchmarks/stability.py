@@ -34,8 +34,8 @@ from unittest.mock import patch
 from machine import describe_machine, header
 
 from vagen import progress
-from vagen.config.load import load_experiment, load_infra
 from vagen.engines.local.engine import LocalEngine
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.report import write_comparison_curve
 from vagen.run.folder import committed, read_results
 from vagen.run.layout import FINAL

@@ -67,8 +67,8 @@ def measure_checkpoint(engine: str, saves: int, folder: Path) -> dict[str, Any]:
         from vagen.engines.verl.env_vars import configure
 
         configure(cpu=True)
-    from vagen.config.load import load_experiment, load_infra
     from vagen.engines.learn import learn
+    from vagen.experiment.load import load_experiment, load_infra
     from vagen.rollout.batch import TrajectoryBatch
     from vagen.run.run import Run
     from vagen.stages.advantage import advantage

@@ -28,8 +28,8 @@ from unittest import mock
 from machine import write_verl_cpu
 
 from vagen import progress, steps
-from vagen.config.load import load_experiment, load_infra
 from vagen.engines.verl.env_vars import configure
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.rollout.types import TokenRow
 from vagen.run.run import Run
 from vagen.stages.build import build

@@ -10,8 +10,8 @@ from kfp.dsl.base_component import BaseComponent
 
 from pipelines.definition import evaluation_pipeline, models_pipeline, training_pipeline
 from vagen.config import InfraConfig, dump_yaml
-from vagen.config.load import load_infra
 from vagen.config.yaml_io import parse_yaml
+from vagen.experiment.load import load_infra
 
 
 def compile_training(path: Path, infra: InfraConfig, *, image: str | None = None) -> Path:

@@ -104,7 +104,7 @@ def bucket(swift, monkeypatch) -> str:
 @pytest.fixture(scope="session")
 def make_experiment(tmp_path_factory) -> Callable[..., Any]:
     """A checked experiment: `make_experiment("seed=3", model="tiny:text")`."""
-    from vagen.config.load import load_experiment
+    from vagen.experiment.load import load_experiment
 
     def make(*overrides: str, **options: Any):
         path = tmp_path_factory.mktemp("experiment") / "test.yaml"
@@ -141,7 +141,7 @@ def make_outputs(tmp_path_factory, mlflow_tables: Path) -> Callable[[], Path]:
 @pytest.fixture(scope="session")
 def make_run(make_outputs, make_experiment) -> Callable[..., Any]:
     """A run's folder with its configuration and nothing else; MLflow in the same place."""
-    from vagen.config.load import load_infra
+    from vagen.experiment.load import load_infra
     from vagen.run.run import Run
 
     def make(*overrides: str, **options: Any):

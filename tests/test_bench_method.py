@@ -22,9 +22,9 @@ from benchmarks.method import (
 from benchmarks.method.environments import NAMES, RecallEnv, TurnsEnv, options
 from benchmarks.method.pipeline import STUDIES, warm_policy
 from vagen.advantage import ESTIMATORS
-from vagen.config.load import load_experiment
 from vagen.config.schema import EntropyControl
 from vagen.envs import check_env
+from vagen.experiment.load import load_experiment
 
 
 @pytest.mark.parametrize("dependent", [False, True])

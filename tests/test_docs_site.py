@@ -11,7 +11,7 @@ import pytest
 
 from docs.site_hooks import on_page_markdown
 from vagen.cli.main import COMMANDS, parse
-from vagen.config.load import load_experiment
+from vagen.experiment.load import load_experiment
 
 ROOT = Path(__file__).parent.parent
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()

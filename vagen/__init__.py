@@ -18,7 +18,7 @@ _HOMES = {
     "build_tiny_policy": "vagen.models.tiny_policy",
     "draw_levels": "vagen.rollout.levels",
     "learn": "vagen.engines.learn",
-    "load_experiment": "vagen.config.load",
+    "load_experiment": "vagen.experiment.load",
     "make_engine": "vagen.engines.make",
     "score": "vagen.judge.batch",
     "training_specs": "vagen.rollout.episodes",

@@ -20,8 +20,8 @@ import psutil
 from benchmarks.gpu.model import MODELS, build
 from benchmarks.machine import describe_machine
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.load import load_experiment, load_infra
 from vagen.engines.objectives import CRITIC_MASK
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.learning.agreement import measure_agreement
 from vagen.models.processor import Processor, load_processor
 from vagen.rollout.episodes import training_specs

@@ -59,9 +59,10 @@ class OneRank:
     """verl's ranks as an engine has them, this process being the only one: no Ray, no servers."""
 
     def __init__(self, experiment: ExperimentConfig, config: Any):
-        from vagen.config.checks import has_critic, has_reference
+        from vagen.config.schema import has_reference
         from vagen.engines.verl.groups import _critic_config
         from vagen.engines.verl.workers import CriticWorker, PolicyWorker
+        from vagen.experiment.checks import has_critic
 
         adapters = experiment.actor_rollout_ref.model.lora_rank > 0
         policy = PolicyWorker(config.actor_rollout_ref, role="actor")

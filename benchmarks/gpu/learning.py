@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.common import Meter, Setup
-from vagen.config.load import load_experiment, load_infra
 from vagen.engines.columns import add_columns
 from vagen.engines.local.engine import LocalEngine
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.judge.batch import score
 from vagen.rollout.episodes import evaluation_specs, training_specs
 from vagen.run.run import Run

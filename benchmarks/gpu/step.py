@@ -20,7 +20,7 @@ from benchmarks.gpu.common import (
 from benchmarks.gpu.engines import one_rank
 from benchmarks.gpu.rollout import engine_of, missing
 from vagen.config import ExperimentConfig
-from vagen.config.checks import has_reference
+from vagen.config.schema import has_reference
 from vagen.models.processor import load_processor
 from vagen.plan.memory import CONTEXT, gpu_memory
 from vagen.plan.shape import ModelShape, read_shape

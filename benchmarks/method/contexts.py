@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.machine import describe_machine, header, write_result
 from benchmarks.method.report import ROOT
-from vagen.config.load import load_experiment, load_infra
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.run.run import Run
 from vagen.storage import write_whole
 from vagen.tracking import paired_seeds

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.method.arms import Contrast
 from benchmarks.method.report import ROOT
 from vagen.config import PRESETS
-from vagen.config.load import load_experiment, load_infra
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.run.folder import read_results
 from vagen.run.run import Run
 from vagen.stages.build import build

@@ -8,7 +8,7 @@ import torch
 
 from vagen.advantage import ESTIMATORS, AdvantageError, estimate_with_metrics, get_estimator
 from vagen.config import ConfigError
-from vagen.config.load import load_experiment
+from vagen.experiment.load import load_experiment
 
 DOCS = Path(__file__).parents[2] / "docs" / "algorithms.md"
 NAME = "my_estimators:clipped_rloo"

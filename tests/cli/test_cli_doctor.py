@@ -16,7 +16,7 @@ from vagen.cli import doctor_machine, doctor_model
 from vagen.cli.findings import CheckOutcome, CheckResult
 from vagen.cli.main import main
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.load import load_experiment
+from vagen.experiment.load import load_experiment
 from vagen.models.files import missing_files
 from vagen.plan.sizes import model_directory
 

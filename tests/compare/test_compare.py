@@ -15,7 +15,7 @@ from vagen.cli.main import USER_ERROR, main
 from vagen.compare import ComparisonError, RunSummary, compare, read_mlflow, read_runs
 from vagen.compare.groups import keys_of_methods
 from vagen.compare.reading import CURVES
-from vagen.config.load import load_infra
+from vagen.experiment.load import load_infra
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.storage import StorageError, commit_directory

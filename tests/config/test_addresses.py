@@ -6,7 +6,7 @@ from vagen import progress
 from vagen.cli.main import USER_ERROR, main
 from vagen.config import ConfigError
 from vagen.config.addresses import redact
-from vagen.config.load import load_infra
+from vagen.experiment.load import load_infra
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from vagen.config import ConfigError
-from vagen.config.checks import has_critic, has_reference, trajectories_per_iteration
-from vagen.config.load import load_experiment
+from vagen.config.schema import has_reference, trajectories_per_iteration
+from vagen.experiment.checks import has_critic
+from vagen.experiment.load import load_experiment
 
 LAKE = "name: lake\nenvs:\n  lake:\n    env_name: FrozenLake\n"
 GRPO = ["algorithm.adv_estimator=grpo"]

@@ -6,8 +6,8 @@ import pytest
 
 from vagen.cli.main import USER_ERROR, main
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
-from vagen.config.checks_infra import check_infra
-from vagen.config.load import load_experiment, load_infra
+from vagen.experiment.checks_infra import check_infra
+from vagen.experiment.load import load_experiment, load_infra
 
 LAKE = "name: lake\nenvs:\n  lake:\n    env_name: FrozenLake\n"
 WEIGHTED = ["actor_rollout_ref.actor.tis_imp_ratio_cap=2"]

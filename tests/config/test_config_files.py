@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from tools.docs.options import render
 from vagen.config import InfraConfig
 from vagen.config.errors import section_of
-from vagen.config.load import load_experiment, load_infra
 from vagen.config.schema import ExperimentConfig
+from vagen.experiment.load import load_experiment, load_infra
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.yaml"))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from vagen.config.hints import hints
-from vagen.config.load import load_experiment
+from vagen.experiment.hints import hints
+from vagen.experiment.load import load_experiment
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vagen.config import ConfigError, ExperimentConfig, config_digest, dump_yaml
-from vagen.config.load import load_experiment, load_infra
 from vagen.config.yaml_io import parse_value, parse_yaml
 from vagen.envs import env_config_digest
+from vagen.experiment.load import load_experiment, load_infra
 
 BASE = """\
 name: lake

@@ -7,7 +7,7 @@ import pytest
 from tools.docs.presets import BEGIN, END, render
 from vagen.advantage import ESTIMATORS
 from vagen.config import PRESETS, ExperimentConfig
-from vagen.config.load import load_experiment
+from vagen.experiment.load import load_experiment
 
 # estimator, gamma per turn, loss mask, advantage mask, turn rewards, state reward,
 # levels, trajectories, critic at turn ends

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from vagen.config.checks import context_window
+from vagen.config.schema import context_window
 from vagen.engines.columns import add_columns
 from vagen.engines.local.engine import LocalEngine
 from vagen.rollout.contexts import DROPPED

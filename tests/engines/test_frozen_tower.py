@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from vagen.config import ConfigError
-from vagen.config.load import load_experiment
 from vagen.engines.local.engine import LocalEngine
+from vagen.experiment.load import load_experiment
 from vagen.rollout.batch import TrajectoryBatch
 
 FROZEN = "actor_rollout_ref.model.freeze_vision_tower=true"

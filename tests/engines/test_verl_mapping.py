@@ -8,10 +8,10 @@ import pytest
 from tools.docs.verl_options import all_settings, replaced
 from vagen.config import ConfigError
 from vagen.config.infra import InfraConfig
-from vagen.config.load import load_experiment, load_infra
 from vagen.config.schema import ExperimentConfig
 from vagen.config.yaml_io import parse_yaml
 from vagen.engines.verl.mapping import EXTRA, settings
+from vagen.experiment.load import load_experiment, load_infra
 
 ROOT = Path(__file__).resolve().parents[2]
 

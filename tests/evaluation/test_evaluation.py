@@ -24,10 +24,10 @@ from vagen.cli.main import USER_ERROR, main
 from vagen.clients import EndpointError
 from vagen.config.base import ConfigError
 from vagen.config.infra import InfraConfig
-from vagen.config.load import load_experiment
 from vagen.envs import make
 from vagen.evaluation import Evaluated, evaluate, load_evaluation, record
 from vagen.evaluation.journal import JournalError
+from vagen.experiment.load import load_experiment
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.tracking import default_uri, open_client
 

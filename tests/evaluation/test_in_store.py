@@ -14,10 +14,10 @@ from chat_server import ANSWER, ChatServer
 from vagen.config import dump_yaml
 from vagen.config.base import ConfigError
 from vagen.config.infra import InfraConfig
-from vagen.config.load import find_file
 from vagen.config.yaml_io import parse_yaml
 from vagen.evaluation import Evaluated, evaluate, in_store, load_evaluation
 from vagen.evaluation.in_store import evaluate_in_store, fetch_evaluation
+from vagen.experiment.load import find_file
 from vagen.storage import LocalStore, StoreAway
 from vagen.tracking import open_client
 

@@ -11,10 +11,10 @@ import pytest
 from llm_server import MODEL, ScriptedServer
 
 from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
-from vagen.config.load import load_experiment
 from vagen.envs.base import AgentEnv
 from vagen.envs.claims import Claim, write_claims
 from vagen.envs.config import EnvConfig
+from vagen.experiment.load import load_experiment
 from vagen.judge import ChatClient, LLMJudge, RuleJudge, rules_for
 from vagen.judge.blind import blind_scores
 from vagen.judge.calibration import writer_of

@@ -18,7 +18,7 @@ from llm_server import MODEL, ScriptedServer
 
 from vagen.config import ConfigError
 from vagen.config.judge_options import JudgeConfig
-from vagen.config.load import load_infra
+from vagen.experiment.load import load_infra
 from vagen.judge.agreement import cohen_kappa
 from vagen.judge.base import JudgeUnavailable
 from vagen.judge.batch import score
@@ -357,7 +357,7 @@ def test_the_plan_names_the_judge_and_the_doctor_asks_it(
 
 
 def test_steps_on_kubernetes_need_the_key(make_experiment: Any) -> None:
-    from vagen.config.checks_infra import check_infra
+    from vagen.experiment.checks_infra import check_infra
 
     named = ("judge.type=llm", "judge.llm.base_url=http://h/v1", "judge.llm.model=m")
     experiment = make_experiment(*RULES, *named, **GROUNDED)

@@ -15,7 +15,7 @@ import yaml
 from rendered import EVERY, K8S, OVERLAYS, of_kind, pods
 from test_references import referred_secrets
 
-from vagen.config.load import load_infra
+from vagen.experiment.load import load_infra
 
 RECORDER = """#!/usr/bin/env bash
 # MISSING: words in a command line that make it fail; ANSWER: what a list of RayClusters says.

@@ -69,7 +69,7 @@ def test_runs_come_before_pods_without_a_class_and_trials_after_them(name: str) 
 @pytest.mark.parametrize(("name", "template"), CLUSTERS)
 def test_the_folder_of_runs_has_a_volume_of_its_own(name: str, template: dict) -> None:
     """`output_dir` of the infra files for Kubernetes."""
-    from vagen.config.load import load_infra
+    from vagen.experiment.load import load_infra
 
     folders = {
         load_infra(path.stem, []).output_dir
@@ -91,7 +91,7 @@ def test_the_folder_of_runs_has_a_volume_of_its_own(name: str, template: dict) -
 
 
 def test_infra_files_name_mlflow_as_the_site_does() -> None:
-    from vagen.config.load import load_infra
+    from vagen.experiment.load import load_infra
 
     lines = (ROOT / "k8s/site/site.env").read_text().splitlines()
     (uri,) = [line.split("=", 1)[1] for line in lines if line.startswith("MLFLOW_TRACKING_URI=")]
@@ -100,7 +100,7 @@ def test_infra_files_name_mlflow_as_the_site_does() -> None:
 
 
 def test_infra_files_place_ray_clusters_in_namespaces_that_have_a_template() -> None:
-    from vagen.config.load import load_infra
+    from vagen.experiment.load import load_infra
 
     for name, overlay in {
         "kubernetes-cpu": "cpu",

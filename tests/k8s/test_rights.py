@@ -8,7 +8,7 @@ import pytest
 from rendered import K8S, OVERLAYS, ROOT, kustomize, load, of_kind
 from test_references import site
 
-from vagen.config.load import load_infra
+from vagen.experiment.load import load_infra
 
 ALLOWED = {
     ("ray.io", "rayclusters"): {"get", "list", "watch", "create", "patch", "update", "delete"},

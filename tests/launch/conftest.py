@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ray_head import PATIENCE, RayHead
 
-from vagen.config.load import load_infra
+from vagen.experiment.load import load_infra
 from vagen.launch.here import run_in_process
 from vagen.launch.ray_job import StageJob
 from vagen.run.run import Run

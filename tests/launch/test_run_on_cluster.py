@@ -25,7 +25,7 @@ from vagen.cluster.names import LEASE_UNTIL
 from vagen.config import InfraConfig, dump_yaml
 from vagen.config.base import ConfigError
 from vagen.config.kubernetes import KubernetesConfig
-from vagen.config.load import load_experiment, load_infra
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.launch import lifecycle, on_cluster, step
 from vagen.launch.bring_up import ENDING_MINUTES, bring_up, delete_clusters, lease
 from vagen.launch.errors import JobFailed, JobRefused

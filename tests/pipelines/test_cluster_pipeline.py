@@ -18,7 +18,7 @@ from pipelines.definition import evaluation_pipeline, training_pipeline
 from pipelines.placement import resources_of
 from pipelines.schedule import stretches
 from vagen.config import ConfigError, InfraConfig
-from vagen.config.load import load_experiment, load_infra
+from vagen.experiment.load import load_experiment, load_infra
 
 DATA = Path(__file__).parents[1] / "data" / "pipelines"
 CPU, H100, NODES = "kubernetes-cpu", "kubernetes-h100x8", "kubernetes-h100x8-2nodes"

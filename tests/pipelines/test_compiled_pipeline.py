@@ -16,8 +16,8 @@ from pipelines.compile import write
 from pipelines.definition import training_pipeline
 from pipelines.schedule import LIMIT, check_length, stretches
 from vagen.config import ConfigError
-from vagen.config.load import load_infra
 from vagen.config.trainer_options import TrainerConfig
+from vagen.experiment.load import load_infra
 
 GOLDEN = Path(__file__).parents[1] / "data" / "pipelines" / "training.yaml"
 

@@ -16,7 +16,7 @@ from components import check, digest, readme
 from pipelines.definition import evaluation_pipeline, models_pipeline
 from vagen.cli.main import main
 from vagen.config import dump_yaml
-from vagen.config.load import load_infra
+from vagen.experiment.load import load_infra
 from vagen.run.run import Run
 from vagen.steps import STEPS
 from vagen.storage import read_manifest

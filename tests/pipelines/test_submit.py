@@ -9,7 +9,7 @@ from kfp_api import KubeflowApi, serve
 
 from pipelines.submit import check_image
 from vagen.cli.main import FAILED, USER_ERROR, main
-from vagen.config.load import load_experiment, load_infra
+from vagen.experiment.load import load_experiment, load_infra
 
 STORE = "infra.store=s3://bucket/runs"
 SHORT = "trainer.total_training_steps=2"

@@ -17,7 +17,7 @@ from small_experiment import experiment_tree
 from pipelines.submit import Kubeflow
 from pipelines.sweep import Pipelines
 from vagen.cli.main import FAILED, USER_ERROR, main
-from vagen.config.load import load_experiment, load_infra
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.sweep.queue import TrialState
 from vagen.sweep.study import Trial
 from vagen.tracking import default_uri, open_client

@@ -8,7 +8,7 @@ import pytest
 
 from vagen.cli.main import USER_ERROR, main
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.load import load_experiment
+from vagen.experiment.load import load_experiment
 from vagen.models.tiny_policy import build_tiny_policy
 from vagen.plan.memory import local_needs, memory_limit
 from vagen.plan.parts import notes

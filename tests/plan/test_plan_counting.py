@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vagen.config import ExperimentConfig
-from vagen.config.load import load_experiment
 from vagen.envs import make
+from vagen.experiment.load import load_experiment
 from vagen.models.published import IMAGE_TOKEN
 from vagen.plan.parts import notes
 from vagen.plan.sizes import END, PIECES, CountingTokenizer, counting_processor, measure

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from vagen.cli.main import USER_ERROR, main
-from vagen.config.load import load_experiment, load_infra
 from vagen.engines.verl.mapping import BUCKET_MIB
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.plan.memory import (
     ASLEEP,
     CONTEXT,

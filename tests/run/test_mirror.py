@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vagen.config import ConfigError
-from vagen.config.load import load_infra
+from vagen.experiment.load import load_infra
 from vagen.launch.here import run_in_process
 from vagen.run.mirror import restore
 from vagen.run.run import Run

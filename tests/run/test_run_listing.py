@@ -8,7 +8,7 @@ from lake import lake_yaml
 
 from vagen.cli.main import USER_ERROR, main
 from vagen.config import InfraConfig
-from vagen.config.load import load_experiment
+from vagen.experiment.load import load_experiment
 from vagen.run.listing import list_runs, status_of
 from vagen.run.run import Run
 from vagen.stages.execute import closing

@@ -12,8 +12,8 @@ import pytest
 from service_calls import open_session, post, reset
 
 from vagen.config import ConfigError
-from vagen.config.checks_infra import check_infra
-from vagen.config.load import load_infra
+from vagen.experiment.checks_infra import check_infra
+from vagen.experiment.load import load_infra
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef0123"

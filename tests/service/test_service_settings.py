@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from vagen.config.base import ConfigError
-from vagen.config.checks_infra import check_infra
 from vagen.config.infra import InfraConfig
 from vagen.envs.registry import EnvironmentEntry
+from vagen.experiment.checks_infra import check_infra
 from vagen.service import limits
 from vagen.service.limits import ClientTokens, TokenError
 from vagen.service.settings import ServiceSettings, read_settings

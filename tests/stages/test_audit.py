@@ -7,10 +7,10 @@ import pytest
 
 from vagen.cli.main import main
 from vagen.config.base import ConfigError
-from vagen.config.hints import stalling, turn_discount
-from vagen.config.load import load_experiment
 from vagen.envs import make
 from vagen.envs.frozenlake.env import FrozenLakeEnv
+from vagen.experiment.hints import stalling, turn_discount
+from vagen.experiment.load import load_experiment
 from vagen.learning.selection import turn_rewards
 from vagen.rollout.scripted import play_scripted
 from vagen.service import environments_of

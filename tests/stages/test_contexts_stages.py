@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from vagen.config.load import load_infra
 from vagen.engines.columns import add_columns
 from vagen.engines.local.engine import LocalEngine
+from vagen.experiment.load import load_infra
 from vagen.report.payload import token_text, viewer_payload
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import TrajectoryBatch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vagen.config.load import load_experiment, load_infra
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import Status
 from vagen.run.layout import FINAL

@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from vagen.config import PRESETS
-from vagen.config.load import load_experiment, load_infra
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.models import load_model
 from vagen.run.run import Run
 from vagen.stages.advantage import advantage

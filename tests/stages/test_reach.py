@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from vagen.cli.main import main
-from vagen.config.load import load_experiment
 from vagen.envs import parse_env_config
 from vagen.envs.adapters.success import least
+from vagen.experiment.load import load_experiment
 from vagen.rollout.reach import out_of_reach, weak_experts
 from vagen.service import environments_of
 

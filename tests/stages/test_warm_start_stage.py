@@ -5,7 +5,7 @@ import shutil
 import pytest
 from safetensors.torch import load_file
 
-from vagen.config.load import load_infra
+from vagen.experiment.load import load_infra
 from vagen.models import ModelError, load_model
 from vagen.run.folder import committed
 from vagen.run.run import Run

@@ -14,7 +14,7 @@ from lake import lake_yaml
 
 from vagen.cli.main import main
 from vagen.config import InfraConfig
-from vagen.config.load import load_experiment
+from vagen.experiment.load import load_experiment
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.stages.build import build

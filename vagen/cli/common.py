@@ -10,10 +10,10 @@ from pathlib import Path
 from vagen import progress
 from vagen.cli.main import DEFAULT_EXPERIMENT
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
-from vagen.config.checks_infra import check_infra
 from vagen.config.errors import unknown_name
-from vagen.config.load import load_experiment, load_infra
 from vagen.config.schema import is_name
+from vagen.experiment.checks_infra import check_infra
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.run import layout
 from vagen.run.layout import is_uri
 from vagen.run.run import Run

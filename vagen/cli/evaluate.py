@@ -11,7 +11,7 @@ from vagen.cli.common import (
     run_named,
 )
 from vagen.cli.main import UsageError
-from vagen.config.load import load_experiment, load_infra, named_files
+from vagen.experiment.load import load_experiment, load_infra, named_files
 from vagen.models.files import check_model
 from vagen.run import layout
 from vagen.run.layout import is_uri

@@ -7,8 +7,8 @@ from typing import Any
 
 from vagen.cli.common import command, run_named
 from vagen.cli.main import UsageError
-from vagen.config.load import load_infra
 from vagen.config.yaml_io import read_yaml
+from vagen.experiment.load import load_infra
 from vagen.run import layout
 from vagen.run.layout import run_name
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from vagen.cli.common import load_configs, new_folder
 from vagen.cli.main import UsageError
 from vagen.config.judge_options import JudgeConfig
-from vagen.config.load import load_section
+from vagen.experiment.load import load_section
 from vagen.judge.calibration.frames import load_frames
 from vagen.judge.calibration.report import write_report
 from vagen.judge.calibration.run import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vagen.cli.common import find_run
 from vagen.cli.main import UsageError
-from vagen.config.load import load_infra
+from vagen.experiment.load import load_infra
 from vagen.run import layout
 from vagen.run.layout import is_uri
 from vagen.run.pruning import BATCHES, prunable, prune_batches

@@ -7,8 +7,8 @@ from pathlib import Path
 from vagen.cli.common import load_configs, stored_configs
 from vagen.cli.evaluate_models import is_evaluation
 from vagen.cli.main import UsageError
-from vagen.config.load import load_infra
 from vagen.config.schema import is_name
+from vagen.experiment.load import load_infra
 from vagen.run import layout
 
 NAME_LENGTH = 40

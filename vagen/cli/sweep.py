@@ -10,9 +10,9 @@ from vagen.cli.main import DEFAULT_EXPERIMENT, FAILED, UsageError
 from vagen.cli.submit import NAME_LENGTH
 from vagen.compare import ComparisonError
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.checks_infra import check_infra
 from vagen.config.errors import validate
-from vagen.config.load import find_file, load_infra
+from vagen.experiment.checks_infra import check_infra
+from vagen.experiment.load import find_file, load_infra
 from vagen.stages import interrupts
 from vagen.storage import sole_writer
 from vagen.sweep.folder import (

@@ -11,7 +11,7 @@ from vagen import progress
 from vagen.config.base import ConfigError
 from vagen.config.errors import unknown_name
 from vagen.config.infra import InfraConfig
-from vagen.config.load import load_experiment, load_infra
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.metrics import SUCCESS
 from vagen.run import layout
 from vagen.run.folder import committed, lengthened, read_results

@@ -1,8 +1,7 @@
-"""Configuration: schema, presets, loading, checks.
+"""Configuration: schema and presets, without anything else of vagen.
 
-`vagen.config.load.load_experiment("frozenlake-tiny", ["algorithm.lam=0.95"])` gives a checked
-`ExperimentConfig`. Loading knows environments, judges and estimators, the schema does not: they
-read it, so it is here without them.
+`vagen.experiment.load.load_experiment("frozenlake-tiny", ["algorithm.lam=0.95"])` gives a checked
+`ExperimentConfig`.
 """
 
 from vagen.config.base import ConfigError, Section, config_digest

@@ -319,3 +319,24 @@ class ExperimentConfig(Section):
     critic: CriticConfig = CriticConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     trainer: TrainerConfig = TrainerConfig()
+
+
+def has_reference(config: ExperimentConfig) -> bool:
+    """Whether a reference policy is kept: for the KL in the reward or the KL loss."""
+    return config.algorithm.kl_ctrl.kl_coef > 0 or config.actor_rollout_ref.actor.use_kl_loss
+
+
+def trajectories_per_iteration(config: ExperimentConfig) -> int:
+    """Episodes per iteration: levels times trajectories per level."""
+    return config.data.train_batch_size * config.rollout_manager.n_trajectory
+
+
+def context_window(config: ExperimentConfig) -> int | None:
+    """Maximum turns in a prompt, with the current one, without summaries; None for all.
+
+    A window that holds every turn of an episode is none: no context is ever without the first turn,
+    so the state a truncated episode stopped in is shown as `concat` shows it.
+    """
+    manager = config.rollout_manager
+    window = {"concat": None, "no_concat": 1}.get(manager.context, manager.window_size)
+    return window if window is not None and window < manager.max_turns else None

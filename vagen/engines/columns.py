@@ -15,11 +15,11 @@ from torch import Tensor
 
 from vagen import progress
 from vagen.advantage import estimate_with_metrics
-from vagen.config.checks import estimator_of, needs_greedy_baseline
 from vagen.config.schema import ExperimentConfig
 from vagen.config.trainer_options import AgreementConfig
 from vagen.engines.base import Engine
 from vagen.engines.objectives import CRITIC_MASK
+from vagen.experiment.checks import estimator_of, needs_greedy_baseline
 from vagen.learning import (
     critic_mask,
     explained_variance,

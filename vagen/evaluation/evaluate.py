@@ -20,7 +20,6 @@ from vagen.config.errors import unknown_name, validate
 from vagen.config.evaluation_options import EvaluationConfig, EvaluationEnvironment
 from vagen.config.infra import InfraConfig
 from vagen.config.layers import Layers, from_one_place, parse_override
-from vagen.config.load import find_file, load_experiment
 from vagen.config.schema import ExperimentConfig
 from vagen.config.yaml_io import Document, dump_yaml, read_yaml
 from vagen.evaluation.export import as_csv, as_latex, as_markdown
@@ -29,6 +28,7 @@ from vagen.evaluation.policies import SCRIPTED, endpoint_options, open_chat
 from vagen.evaluation.prices import Budget, Prices, load_prices
 from vagen.evaluation.rows import EvaluationContext, EvaluationRow, unreachable
 from vagen.evaluation.table import Line, cells, ranked, read_line
+from vagen.experiment.load import find_file, load_experiment
 from vagen.report.leaderboard import LeaderboardEntry, write_leaderboard
 from vagen.run import layout
 from vagen.run.folder import read_results

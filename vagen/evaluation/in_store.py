@@ -16,7 +16,6 @@ from vagen import progress
 from vagen.config.base import ConfigError
 from vagen.config.evaluation_options import EvaluationConfig, ModelEntry
 from vagen.config.infra import InfraConfig
-from vagen.config.load import load_infra
 from vagen.config.yaml_io import parse_yaml
 from vagen.evaluation.evaluate import (
     JOURNAL,
@@ -32,6 +31,7 @@ from vagen.evaluation.evaluate import (
 from vagen.evaluation.policies import SCRIPTED, endpoint_options
 from vagen.evaluation.prices import load_prices, prices_file
 from vagen.evaluation.record import DONE, FOLDER, record
+from vagen.experiment.load import load_infra
 from vagen.run import layout
 from vagen.run.layout import split_uri
 from vagen.storage import Store, StoreAway, open_store, write_whole

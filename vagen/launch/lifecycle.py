@@ -2,8 +2,8 @@
 
 from vagen.config import ExperimentConfig, config_digest
 from vagen.config.base import ConfigError
-from vagen.config.load import load_experiment, load_infra
 from vagen.config.yaml_io import parse_yaml
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.launch.step import await_store, run_stage
 from vagen.run import layout
 from vagen.run.layout import is_uri, run_name, split_uri

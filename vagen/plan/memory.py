@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.checks import has_critic, has_reference, trajectories_per_iteration
+from vagen.config.schema import has_reference, trajectories_per_iteration
 from vagen.engines.verl.mapping import (
     BUCKET_MIB,
     SLICE,
@@ -24,6 +24,7 @@ from vagen.engines.verl.mapping import (
     shards,
     token_budget,
 )
+from vagen.experiment.checks import has_critic
 from vagen.models.processor import IMAGE_CACHE_BYTES
 from vagen.plan.shape import GIB, WIDTH, ModelShape, frozen_parameters, trained_parameters
 from vagen.plan.sizes import ConversationSize, longest_context, shown_turns

@@ -8,10 +8,11 @@ from typing import Any
 from rich.table import Table
 
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
-from vagen.config.checks import context_window, estimator_of
-from vagen.config.hints import hints
+from vagen.config.schema import context_window
 from vagen.engines.verl.env_vars import is_installed
 from vagen.engines.verl.mapping import is_cpu, token_budget
+from vagen.experiment.checks import estimator_of
+from vagen.experiment.hints import hints
 from vagen.plan.memory import Need, keeps_activations, needs
 from vagen.plan.shape import ModelShape, read_shape
 from vagen.plan.sizes import (

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from vagen.config import ExperimentConfig
-from vagen.config.checks import has_critic
+from vagen.experiment.checks import has_critic
 from vagen.models.errors import ModelError
 from vagen.models.lora import adapter_parameters
 from vagen.models.published import PUBLISHED

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.checks import context_window
 from vagen.config.environments import EnvironmentsConfig
-from vagen.config.schema import EnvSpec
+from vagen.config.schema import EnvSpec, context_window
 from vagen.envs import parse_env_config
 from vagen.envs.base import Observation
 from vagen.envs.config import EnvConfig

@@ -4,15 +4,10 @@ from rich.table import Table
 from rich.text import Text
 
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.checks import (
-    context_window,
-    estimator_of,
-    has_critic,
-    has_reference,
-    trajectories_per_iteration,
-)
 from vagen.config.judge_options import JudgeConfig
+from vagen.config.schema import context_window, has_reference, trajectories_per_iteration
 from vagen.engines.verl.mapping import EXTRA, is_cpu, ranks, servers, settings, token_budget
+from vagen.experiment.checks import estimator_of, has_critic
 from vagen.plan.memory import (
     Bytes,
     cache_bytes,

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from vagen.config.checks import context_window
 from vagen.config.environments import EnvironmentsConfig
-from vagen.config.schema import ExperimentConfig, SamplingConfig
+from vagen.config.schema import ExperimentConfig, SamplingConfig, context_window
 from vagen.envs.images import image_digest, png_bytes
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST
 from vagen.rollout.conversation import ChatProcessor, ChatRenderer

@@ -25,8 +25,8 @@ from vagen import progress, steps
 from vagen.config import InfraConfig
 from vagen.config.base import ConfigError
 from vagen.config.infra import SCRATCH
-from vagen.config.load import load_infra
 from vagen.config.yaml_io import parse_yaml
+from vagen.experiment.load import load_infra
 from vagen.run import layout
 from vagen.run.layout import split_uri
 from vagen.storage import (

@@ -15,7 +15,7 @@ from vagen import progress
 from vagen.config import ExperimentConfig, InfraConfig, dump_yaml
 from vagen.config.base import ConfigError
 from vagen.config.infra import SCRATCH
-from vagen.config.load import load_experiment, load_infra
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.run import layout
 from vagen.run.folder import RunFolder
 from vagen.run.mirror import restore

@@ -13,10 +13,10 @@ from random import Random
 import numpy as np
 
 from vagen import progress
-from vagen.config.hints import turn_discount
 from vagen.config.schema import ExperimentConfig
 from vagen.envs.parsing import ParsedResponse, ResponseParser, SectionName, write_response
 from vagen.envs.registry import get_environment, parse_env_config
+from vagen.experiment.hints import turn_discount
 from vagen.judge.scoring import Scorer
 from vagen.learning.selection import turn_rewards
 from vagen.rollout.scripted import Respond, TextEnv, play_scripted

@@ -4,8 +4,8 @@ import asyncio
 
 from vagen import progress
 from vagen.config import ConfigError, ExperimentConfig, InfraConfig
-from vagen.config.hints import stalling
 from vagen.engines.make import device_of
+from vagen.experiment.hints import stalling
 from vagen.judge.base import JudgeUnavailable
 from vagen.judge.calibration.run import shortcomings
 from vagen.judge.llm.llm_judge import probe

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from vagen import steps
-from vagen.config.checks import trajectories_per_iteration
+from vagen.config.schema import trajectories_per_iteration
 from vagen.envs import distinct_levels
 from vagen.report.frames import fit_frames
 from vagen.report.overview import (

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from vagen import progress
-from vagen.config.checks import needs_greedy_baseline, trajectories_per_iteration
-from vagen.config.schema import ExperimentConfig
+from vagen.config.schema import ExperimentConfig, trajectories_per_iteration
 from vagen.engines.base import Engine, Images, Play
 from vagen.envs.images import decode_png
+from vagen.experiment.checks import needs_greedy_baseline
 from vagen.learning.early_stop import group_variance
 from vagen.learning.filters import ZERO
 from vagen.learning.selection import turn_rewards

@@ -8,7 +8,7 @@ from typing import Any
 
 from vagen import progress, steps
 from vagen.config.base import ConfigError
-from vagen.config.load import load_experiment, named_files
+from vagen.experiment.load import load_experiment, named_files
 from vagen.run import layout
 from vagen.run.folder import committed, result
 from vagen.run.run import Run

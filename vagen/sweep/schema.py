@@ -13,9 +13,9 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 from vagen.config import ExperimentConfig
 from vagen.config.base import ConfigError, Section, config_digest
 from vagen.config.errors import validate
-from vagen.config.load import find_file, load_experiment
 from vagen.config.schema import ExperimentName
 from vagen.config.yaml_io import read_yaml
+from vagen.experiment.load import find_file, load_experiment
 
 Scalar = bool | int | float | str | None
 ParameterValues = Mapping[str, Scalar]

@@ -137,7 +137,7 @@ def one_rank(
 @pytest.fixture
 def run_of(make_experiment, take_over, family_dirs, ray_cluster, tmp_path) -> Callable[..., Any]:
     """A run on verl with levels and initial model: `run_of("preset=...", infra=["verl...."])`."""
-    from vagen.config.load import load_infra
+    from vagen.experiment.load import load_infra
     from vagen.run.run import Run
     from vagen.stages.build import build
     from vagen.stages.warm_start import warm_start

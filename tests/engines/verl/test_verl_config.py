@@ -8,11 +8,12 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from vagen.config import ConfigError, ExperimentConfig
-from vagen.config.checks import has_critic, has_reference
-from vagen.config.load import load_experiment, load_infra
 from vagen.config.presets import PRESETS
+from vagen.config.schema import has_reference
 from vagen.engines.verl.config import lay, verl_config, verl_defaults
 from vagen.engines.verl.mapping import BROADCAST, BUCKET_MIB, Setting, settings
+from vagen.experiment.checks import has_critic
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.models.attention import ATTENTION
 from vagen.models.tiny_policy import build_tiny_policy, sampled_levels
 

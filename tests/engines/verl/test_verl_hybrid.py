@@ -9,8 +9,8 @@ import pytest
 import torch
 from verl_stories import rows_of, spawn
 
-from vagen.config.load import load_infra
 from vagen.engines.verl.rows import to_batch
+from vagen.experiment.load import load_infra
 from vagen.models.processor import load_processor
 
 pytestmark = pytest.mark.slow

@@ -16,9 +16,9 @@ import torch
 from PIL import Image
 from verl_stories import rows_of, spawn, with_columns, without_pictures
 
-from vagen.config.load import load_infra
 from vagen.engines.verl.rows import to_batch
 from vagen.envs.images import decode_png
+from vagen.experiment.load import load_infra
 from vagen.models.processor import Processor, load_processor
 from vagen.rollout.types import TokenRow
 

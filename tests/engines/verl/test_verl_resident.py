@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from ray_cluster import nodes
 
-from vagen.config.load import load_infra
+from vagen.experiment.load import load_infra
 from vagen.launch.logs import RAY_LOGS
 from vagen.launch.protocol import StepOutcome, format_command, parse_verdict
 from vagen.progress import read_events

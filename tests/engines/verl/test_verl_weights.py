@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from verl_stories import spawn
 
-from vagen.config.load import load_infra
+from vagen.experiment.load import load_infra
 
 pytestmark = pytest.mark.slow
 

@@ -31,8 +31,8 @@ OVERRIDES = (
 @contextmanager
 def started(experiment: Any, model: Path, *settings: str) -> Iterator[Any]:
     """The distributed engine, on CPUs of this machine."""
-    from vagen.config.load import load_infra
     from vagen.engines.verl.launch import start
+    from vagen.experiment.load import load_infra
 
     infra = ["engine=verl", "device=cpu", "threads=1", "verl.rollout=torch", *settings]
     engine = start(experiment, load_infra(None, [*infra, "verl.agent_workers=1"]), model)

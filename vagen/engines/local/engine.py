@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from vagen.config.checks import has_reference
 from vagen.config.environments import EnvironmentsConfig
-from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig
+from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig, has_reference
 from vagen.engines.base import Finish, Images, OnProgress
 from vagen.engines.local.checkpoint import learner_files, load_learner, load_module, module_state
 from vagen.engines.local.generation import LocalPolicy

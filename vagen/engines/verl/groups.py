@@ -17,10 +17,11 @@ from verl.workers.engine_workers import TrainingWorkerConfig
 from verl.workers.rollout.llm_server import LLMServerManager
 
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.checks import has_critic, has_reference
+from vagen.config.schema import has_reference
 from vagen.engines.verl.policy import ServerClient
 from vagen.engines.verl.rollout_workers import start_players
 from vagen.engines.verl.workers import CriticWorker, PolicyWorker
+from vagen.experiment.checks import has_critic
 
 RANK_PREFIX = "vagen_rank_"
 """Prefix of the ranks' actor names in the Ray cluster."""

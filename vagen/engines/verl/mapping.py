@@ -10,11 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from vagen.config import ConfigError
-from vagen.config.checks import context_window, has_critic, has_reference
-from vagen.config.checks_infra import check_verl
 from vagen.config.infra import InfraConfig, dotted
-from vagen.config.schema import ExperimentConfig, LoraConfig, OptimConfig
+from vagen.config.schema import (
+    ExperimentConfig,
+    LoraConfig,
+    OptimConfig,
+    context_window,
+    has_reference,
+)
 from vagen.engines.verl.env_vars import SETUP_HOOK
+from vagen.experiment.checks import has_critic
+from vagen.experiment.checks_infra import check_verl
 
 TORCH_ROLLOUT = "vagen_torch"
 """verl's name for our rollout server (`torch_server.py`)."""

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vagen.config.checks import has_critic, has_reference
-from vagen.config.schema import ExperimentConfig
+from vagen.config.schema import ExperimentConfig, has_reference
 from vagen.engines.base import Images
 from vagen.engines.verl.shared_rows import digest_of
+from vagen.experiment.checks import has_critic
 from vagen.rollout.types import TokenRow, Trajectory
 
 Outputs = list[NDArray[np.float32]]

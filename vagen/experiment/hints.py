@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from vagen.config.checks import estimator_of
 from vagen.config.presets import PRESETS
 from vagen.config.schema import ExperimentConfig
 from vagen.envs.registry import parse_env_config
+from vagen.experiment.checks import estimator_of
 
 TURN_LEVEL = ("bi_level_gae", "turn_wise_gae")
 """Estimators with a discount and a lambda per turn."""

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from vagen.config.base import ConfigError
-from vagen.config.checks import check_experiment, resolve_environments
 from vagen.config.errors import unknown_name, validate
 from vagen.config.infra import InfraConfig
 from vagen.config.layers import Layers, from_one_place, parse_override
 from vagen.config.presets import PRESETS, preset_values
 from vagen.config.schema import ExperimentConfig
 from vagen.config.yaml_io import Document, read_yaml
+from vagen.experiment.checks import check_experiment, resolve_environments
 
 S = TypeVar("S", bound=BaseModel)
 _SUFFIXES = (".yaml", ".yml")

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vagen.config.base import ConfigError, Refusals, canonical_values
-from vagen.config.checks_judge import judge_refusals
-from vagen.config.checks_rollout import rollout_refusals
-from vagen.config.checks_trainer import trainer_refusals
 from vagen.config.errors import KeyPath, unknown_name, validate
-from vagen.config.schema import ExperimentConfig
+from vagen.config.schema import (
+    ExperimentConfig,
+    context_window,
+    trajectories_per_iteration,
+)
 from vagen.envs.registry import (
     ADAPTERS,
     ENVIRONMENTS,
@@ -19,6 +20,7 @@ from vagen.envs.registry import (
     get_environment,
 )
 from vagen.envs.turns import TurnEnv
+from vagen.experiment.checks_judge import judge_refusals
 
 if TYPE_CHECKING:
     from vagen.advantage import EstimatorSpec
@@ -50,30 +52,9 @@ def has_critic(config: ExperimentConfig) -> bool:
     return estimator_of(config).needs_critic
 
 
-def has_reference(config: ExperimentConfig) -> bool:
-    """Whether a reference policy is kept: for the KL in the reward or the KL loss."""
-    return config.algorithm.kl_ctrl.kl_coef > 0 or config.actor_rollout_ref.actor.use_kl_loss
-
-
 def needs_greedy_baseline(config: ExperimentConfig) -> bool:
     """Whether each training level is also played greedily: its score is ReMax's baseline."""
     return estimator_of(config).needs_baselines
-
-
-def trajectories_per_iteration(config: ExperimentConfig) -> int:
-    """Episodes per iteration: levels times trajectories per level."""
-    return config.data.train_batch_size * config.rollout_manager.n_trajectory
-
-
-def context_window(config: ExperimentConfig) -> int | None:
-    """Maximum turns in a prompt, with the current one, without summaries; None for all.
-
-    A window that holds every turn of an episode is none: no context is ever without the first turn,
-    so the state a truncated episode stopped in is shown as `concat` shows it.
-    """
-    manager = config.rollout_manager
-    window = {"concat": None, "no_concat": 1}.get(manager.context, manager.window_size)
-    return window if window is not None and window < manager.max_turns else None
 
 
 def resolve_environments(
@@ -133,13 +114,13 @@ def check_experiment(
         _scores,
         _update,
         _adapters,
-        trainer_refusals,
+        _trainer,
         judge_refusals,
         _sizes,
         _experts,
     )
     refusals = []
-    for check in (rollout_refusals, *(of_training if trains else ())):
+    for check in (_rollout, *(of_training if trains else ())):
         for path, reason in check(config):
             place = place_of(tuple(path.split(".")))
             refusals.append(f"`{path}`{f' ({place})' if place else ''}: {reason}")
@@ -394,3 +375,146 @@ def _experts(config: ExperimentConfig) -> Refusals:
                 "start from a model that can follow the prompt, or write an environment of your "
                 "own with an expert_response",
             )
+
+
+def _rollout(config: ExperimentConfig) -> Refusals:
+    """Keys about episodes that cannot be as they are, and why."""
+    manager = config.rollout_manager
+    over, size = manager.over_sampling_batch_size, config.data.train_batch_size
+    for name, on, without in (
+        ("one_step_off", manager.one_step_off, "false"),
+        ("over_sampling_batch_size", over is not None, "null"),
+    ):
+        if not on:
+            continue
+        option = f"rollout_manager.{name}"
+        if config.actor_rollout_ref.actor.tis_imp_ratio_cap is None:
+            yield (
+                "actor_rollout_ref.actor.tis_imp_ratio_cap",
+                f"{option} learns from episodes that older weights played, which needs this "
+                f"correction; set it, e.g. to 2, or {option} to {without}",
+            )
+        if config.trainer.guard.enable:
+            yield (
+                "trainer.guard.enable",
+                "it goes back to the weights that the latest episodes speak of, and with "
+                f"{option} those are older than it thinks; set it to false, or {option} to "
+                f"{without}",
+            )
+    if over is not None and over < size:
+        yield (
+            "rollout_manager.over_sampling_batch_size",
+            f"{over} levels never make a batch of data.train_batch_size = {size}; set it to that, "
+            "or above, so that there is something to carry on",
+        )
+    if over is not None and config.algorithm.filter_groups.max_num_gen_batches > 1:
+        yield (
+            "algorithm.filter_groups.max_num_gen_batches",
+            "groups that are all alike are replaced in the iteration that played them, which "
+            "rollout_manager.over_sampling_batch_size does not wait for; set it to 1, or "
+            "over_sampling_batch_size to null",
+        )
+    windowed = manager.context in ("window", "compact", "gate")
+    if windowed and manager.window_size is None:
+        yield (
+            "rollout_manager.window_size",
+            f"context = {manager.context} needs the number of turns in the prompt, the present one "
+            "included; set it, e.g. to 2, or take context = concat",
+        )
+    if not windowed and manager.window_size is not None:
+        yield (
+            "rollout_manager.window_size",
+            f"context = {manager.context} has no window; set it to null, or take context = window",
+        )
+    if manager.keep_cost and manager.context != "gate":
+        yield (
+            "rollout_manager.keep_cost",
+            f"context = {manager.context} lets the policy drop nothing; set it to 0, or take "
+            "context = gate",
+        )
+    if config.actor_rollout_ref.rollout.temperature == 0:
+        yield (
+            "actor_rollout_ref.rollout.temperature",
+            "greedy training episodes explore nothing and have no log-probabilities to compare "
+            "with; set it above 0 (`val_kwargs.temperature` may be 0)",
+        )
+
+
+def _trainer(config: ExperimentConfig) -> Refusals:
+    """Keys of the trainer that nothing comes of, and why."""
+    trainer = config.trainer
+    guard, stop = trainer.guard, trainer.early_stop
+    if guard.min_history > guard.window:
+        yield (
+            "trainer.guard.min_history",
+            f"{guard.min_history} good iterations never come together, the medians are over "
+            f"trainer.guard.window = {guard.window}; make it smaller",
+        )
+    if config.rollout_manager.n_trajectory < 2:
+        for key, threshold in (
+            ("trainer.guard.min_reward_std_factor", guard.min_reward_std_factor),
+            ("trainer.early_stop.min_reward_variance", stop.min_reward_variance),
+        ):
+            if threshold is not None:
+                yield (
+                    key,
+                    "a group of one trajectory has no variance; set it to null, or "
+                    "rollout_manager.n_trajectory to at least 2",
+                )
+    yield from _entropy(config)
+    policy = config.actor_rollout_ref
+    if policy.rollout.is_cut and policy.actor.tis_imp_ratio_cap is not None:
+        yield (
+            "actor_rollout_ref.actor.tis_imp_ratio_cap",
+            "importance weights compare with the whole distribution, and the rollout's "
+            "probabilities are after top-p and top-k; set actor_rollout_ref.rollout.top_p to 1 and "
+            "top_k to -1",
+        )
+    elif policy.rollout.is_cut and trainer.agreement.enable:
+        yield (
+            f"actor_rollout_ref.rollout.{'top_p' if policy.rollout.top_p < 1 else 'top_k'}",
+            "the rollout's probabilities are after top-p and top-k, and the trainer's cannot agree "
+            "with those; set them to 1 and -1, or trainer.agreement.enable to false",
+        )
+    algorithm = config.algorithm
+    drops = algorithm.overlong.mask_truncated or algorithm.rollout_filter.strategy != "none"
+    if stop.empty_batches is not None and not drops:
+        yield (
+            "trainer.early_stop.empty_batches",
+            "no batch is ever empty without algorithm.rollout_filter; set one, or this to null",
+        )
+    if stop.min_val_success is not None and not trainer.test_freq:
+        yield (
+            "trainer.early_stop.min_val_success",
+            "nothing is validated; set trainer.test_freq, or this to null",
+        )
+    if trainer.select == "best_validation" and not trainer.test_freq:
+        yield (
+            "trainer.select",
+            "best_validation chooses among policies that were validated; set trainer.test_freq, or "
+            "this to last",
+        )
+    if trainer.template_collapse_freq and trainer.template_collapse_samples < 2:
+        yield (
+            "trainer.template_collapse_samples",
+            "the measure compares a response's prompt with other prompts; make it at least 2",
+        )
+
+
+def _entropy(config: ExperimentConfig) -> Refusals:
+    actor, guard = config.actor_rollout_ref.actor, config.trainer.guard
+    target, largest = actor.entropy_ctrl.target, actor.entropy_ctrl.max_coeff
+    if target is None:
+        return
+    if actor.entropy_coeff > largest:
+        yield (
+            "actor_rollout_ref.actor.entropy_coeff",
+            f"{actor.entropy_coeff:g}, where it begins, is above entropy_ctrl.max_coeff = "
+            f"{largest:g}; make it smaller, or that larger",
+        )
+    if guard.enable and guard.min_entropy is not None and target <= guard.min_entropy:
+        yield (
+            "actor_rollout_ref.actor.entropy_ctrl.target",
+            f"{target:g} is not above trainer.guard.min_entropy = {guard.min_entropy:g}: updates "
+            "would be undone before there is a bonus; make it larger",
+        )
