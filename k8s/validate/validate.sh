@@ -32,7 +32,7 @@ step checkov "no findings"
 "$tools/hadolint" images/Dockerfile.*
 step hadolint "no findings"
 
-"$tools/yamllint" --strict k8s experiments tests/k8s .yamllint
+"$tools/yamllint" --strict k8s vagen tests/k8s .yamllint
 step yamllint "no findings"
 
 find images k8s -name '*.sh' -exec "$tools/shellcheck" {} +
