@@ -279,3 +279,8 @@ def test_a_turn_s_tokens_have_one_ratio_in_gspo_turn():
     assert found["gspo"].unique_consecutive().tolist() == [0, 1, 2, 3]
     assert found["gspo_turn"].unique_consecutive().tolist() == list(range(4 * lab.TURNS))
     assert (found["gspo_turn"] // lab.TURNS == found["gspo"]).all()
+
+
+def test_every_contrast_is_between_arms_of_a_task():
+    played = set().union(*(arms.arms_of(task) for task in arms.TASKS.values()))
+    assert {name for contrast in arms.CONTRASTS for name in contrast[1:]} <= played
