@@ -18,7 +18,7 @@ from benchmarks.machine import describe_machine, header, write_result
 from benchmarks.method import arms, lab, report
 from benchmarks.method.learner import Arm, train
 from vagen.config.data_options import CurriculumConfig
-from vagen.stages.curriculum import BucketCounts, count_successes, draw_weights, weighted_order
+from vagen.rollout.curriculum import BucketCounts, count_successes, draw_weights, weighted_order
 
 ITERATIONS = 120
 LEVELS = 1024

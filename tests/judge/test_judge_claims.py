@@ -21,8 +21,8 @@ from vagen.judge.calibration import writer_of
 from vagen.judge.calibration.run import Subject, calibrate
 from vagen.judge.llm.prompts import Role, claims_extractor
 from vagen.judge.rules.claims import ClaimRules
+from vagen.learning.audit import audit
 from vagen.service import environments_of
-from vagen.stages.audit import audit
 
 DOCS = Path(__file__).parents[2] / "docs" / "environments.md"
 NAME = "my_env:CorridorEnv"

@@ -12,19 +12,19 @@ from vagen.config.data_options import CurriculumConfig
 from vagen.envs import distinct_levels, make, parse_env_config
 from vagen.envs.registry import get_environment
 from vagen.rollout.batch import TrajectoryBatch
+from vagen.rollout.curriculum import (
+    Curriculum,
+    buckets_of,
+    count_successes,
+    draw_weights,
+    weighted_order,
+)
 from vagen.rollout.episodes import refill_specs, training_specs
 from vagen.rollout.types import Status
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.stages.build import build, load_levels
-from vagen.stages.curriculum import (
-    Curriculum,
-    buckets_of,
-    count_successes,
-    curriculum_of,
-    draw_weights,
-    weighted_order,
-)
+from vagen.stages.rollout import curriculum_of
 from vagen.storage import read_manifest
 from vagen.train import iterate
 

@@ -18,8 +18,8 @@ from vagen.judge.calibration.run import (
     write_json,
 )
 from vagen.judge.scoring import cache_folder
+from vagen.learning.audit import AuditRow, audit
 from vagen.service import environments_of
-from vagen.stages.audit import AuditRow, audit
 
 _LEAST = 100
 """Minimum number of statements of a calibration."""

@@ -23,13 +23,14 @@ from vagen.models.processor import Processor
 from vagen.rollout.batch import SCHEMA_VERSION, BatchError, TrajectoryBatch
 from vagen.rollout.carried import carry_on, read_carried, write_carried
 from vagen.rollout.contexts import context_tokens
+from vagen.rollout.curriculum import BucketCounts, Curriculum
 from vagen.rollout.episodes import greedy_specs, refill_specs, training_specs
-from vagen.rollout.runner import EpisodeSpec
+from vagen.rollout.runner import EpisodeSpec, derive_seed
 from vagen.rollout.types import Status, Trajectory
 from vagen.run import layout
 from vagen.run.folder import result
 from vagen.run.run import NextRollout, Run
-from vagen.stages.curriculum import BucketCounts, Curriculum, curriculum_of
+from vagen.stages.build import load_levels
 from vagen.stages.weights import engine_at, version_played
 from vagen.steps import updates_before
 from vagen.storage import commit_directory
@@ -197,6 +198,17 @@ def _play_partly(
         [carry_on(spec, t, version) for spec, t in pairs if t.group_id not in batch],
         seen,
     )
+
+
+def curriculum_of(run: Run, iteration: int) -> Curriculum:
+    """The curriculum after the previous rollout."""
+    config = run.experiment.data.curriculum
+    seen = {}
+    if config.enable and iteration:
+        folder = run.fetch(run.step(iteration - 1, "rollout"))
+        seen = json.loads((folder / layout.CURRICULUM).read_text())
+    seed = derive_seed(run.experiment.seed, "curriculum", iteration)
+    return Curriculum(config, load_levels(run), seen, seed)
 
 
 def _carried(run: Run, iteration: int) -> list[EpisodeSpec]:

@@ -16,7 +16,6 @@ without replacement in an iteration (while others remain). The draws depend only
 the iteration and the committed statistics of the previous rollout.
 """
 
-import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,11 +26,7 @@ from numpy.typing import NDArray
 
 from vagen.config.data_options import CurriculumConfig
 from vagen.rollout.levels import LevelSet
-from vagen.rollout.runner import derive_seed
 from vagen.rollout.types import Status, Trajectory
-from vagen.run import layout
-from vagen.run.run import Run
-from vagen.stages.build import load_levels
 
 BucketCounts = Mapping[str, tuple[float, float]]
 """Discounted successes and episodes by bucket."""
@@ -80,17 +75,6 @@ class Curriculum:
                 mean = float(np.mean([difficulty[0] for difficulty in drawn]))
                 metrics[f"curriculum/difficulty/{level_set.config_id}"] = mean
         return seen, metrics
-
-
-def curriculum_of(run: Run, iteration: int) -> Curriculum:
-    """The curriculum after the previous rollout."""
-    config = run.experiment.data.curriculum
-    seen = {}
-    if config.enable and iteration:
-        folder = run.fetch(run.step(iteration - 1, "rollout"))
-        seen = json.loads((folder / layout.CURRICULUM).read_text())
-    seed = derive_seed(run.experiment.seed, "curriculum", iteration)
-    return Curriculum(config, load_levels(run), seen, seed)
 
 
 def buckets_of(config: CurriculumConfig, levels: Sequence[LevelSet]) -> dict[tuple[str, int], str]:

@@ -11,10 +11,10 @@ from vagen.envs import make
 from vagen.envs.frozenlake.env import FrozenLakeEnv
 from vagen.experiment.hints import stalling, turn_discount
 from vagen.experiment.load import load_experiment
+from vagen.learning.audit import audit
 from vagen.learning.selection import turn_rewards
 from vagen.rollout.scripted import play_scripted
 from vagen.service import environments_of
-from vagen.stages.audit import audit
 from vagen.stages.checks import check_start
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
