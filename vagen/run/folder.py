@@ -17,6 +17,7 @@ from vagen.storage import (
     CorruptArtifact,
     Manifest,
     StorageError,
+    read_lines,
     read_manifest,
     verify_directory,
 )
@@ -348,8 +349,7 @@ def extensions(path: Path) -> list[dict[str, int]]:
         Dictionaries with the number of iterations before (`from`) and after (`to`), and of those
             that were `done` at the time.
     """
-    file = path / layout.EXTENSIONS
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return read_lines(path / layout.EXTENSIONS)
 
 
 def lengthened(began: ExperimentConfig, path: Path) -> ExperimentConfig:

@@ -33,12 +33,14 @@ from vagen.storage import (
     MANIFEST,
     Attempt,
     Store,
+    append_line,
     check_newest,
     materialize,
     open_store,
     publish_manifest,
     read_manifest,
     storage_errors,
+    write_whole,
 )
 from vagen.storage.writer import ATTEMPT
 from vagen.tracking.extra import WANDB_SENT
@@ -140,8 +142,8 @@ class Mirror:
         # From here on no other attempt adds anything.
         self._store.write_file(self._key(ATTEMPT), attempt.to_json().encode())
         changed = self._pull(is_ours)
-        with storage_errors(self._path), (self._path / _ATTEMPTS).open("a") as file:
-            file.write(f"{attempt.name}\n")
+        with storage_errors(self._path):
+            append_line(self._path / _ATTEMPTS, attempt.name)
         self._attempt = attempt
         self.push()
         return changed
@@ -376,9 +378,8 @@ def restore(uri: str) -> Path:
         for file, content in contents.items():
             (path / file).parent.mkdir(parents=True, exist_ok=True)
             if content is not None and not (path / file).exists():
-                partial = (path / file).with_suffix(f".{uuid.uuid4().hex}")
-                partial.write_bytes(content)
-                partial.replace(path / file)
+                with write_whole(path / file) as partial:
+                    partial.write_bytes(content)
     return path
 
 

@@ -19,7 +19,7 @@ from vagen.experiment.load import load_experiment, load_infra
 from vagen.run import layout
 from vagen.run.folder import RunFolder
 from vagen.run.mirror import restore
-from vagen.storage import sole_writer, storage_errors
+from vagen.storage import append_line, sole_writer, storage_errors
 
 if TYPE_CHECKING:
     from vagen.engines.base import Engine
@@ -134,8 +134,8 @@ class Run(RunFolder):
                 "early: begin another run with it"
             )
         line = json.dumps({"from": now, "to": steps, "done": self.finished_iterations})
-        with storage_errors(self.path), (self.path / layout.EXTENSIONS).open("a") as file:
-            file.write(f"{line}\n")
+        with storage_errors(self.path):
+            append_line(self.path / layout.EXTENSIONS, line)
         self.read_length()
 
     @contextmanager

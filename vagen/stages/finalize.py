@@ -11,7 +11,7 @@ from vagen.run.folder import committed, extensions, read_results
 from vagen.run.run import Run
 from vagen.run.spent import spent, step_seconds, working_seconds
 from vagen.stages.tracking import log_all, tracker_of
-from vagen.storage import CorruptArtifact
+from vagen.storage import CorruptArtifact, write_whole
 from vagen.tracking import Tracker, paired_bootstrap
 from vagen.tracking.tracker import EndStatus
 
@@ -92,9 +92,8 @@ def summarize(run: Run) -> dict[str, Any] | None:
         "alias": registration.get("alias"),
         "mlflow_run_id": registration.get("mlflow_run_id"),
     }
-    partial = run.path / f"{layout.SUMMARY}.partial"
-    partial.write_text(json.dumps(summary, indent=2) + "\n")
-    partial.replace(run.path / layout.SUMMARY)
+    with write_whole(run.path / layout.SUMMARY) as partial:
+        partial.write_text(json.dumps(summary, indent=2) + "\n")
     return summary
 
 

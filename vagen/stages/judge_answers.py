@@ -7,13 +7,13 @@ on any node, does not pay for them again.
 
 import json
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from vagen.judge.cache import AnswerCache
 from vagen.run import layout
 from vagen.run.mirror import Mirror
+from vagen.storage import read_lines
 
 _EVERY = 20.0
 """Seconds between copies."""
@@ -30,12 +30,8 @@ class AnswerJournal:
 
     def attach(self, cache: AnswerCache) -> None:
         """Adds earlier attempts' answers to the cache, and records new ones."""
-        if self._path.exists():
-            for line in self._path.read_text().splitlines():
-                # A crash may have truncated the last line.
-                with suppress(json.JSONDecodeError, ValueError, TypeError):
-                    key, value = json.loads(line)
-                    cache.put(key, value)
+        for key, value in read_lines(self._path):
+            cache.put(key, value)
         cache.on_put = self._note
 
     def save_if_due(self) -> None:
