@@ -20,7 +20,7 @@ from vagen.judge.blind import blind_scores
 from vagen.judge.calibration import writer_of
 from vagen.judge.calibration.run import Subject, calibrate
 from vagen.judge.llm.prompts import Role, claims_extractor
-from vagen.judge.rules.claims import ClaimRules
+from vagen.judge.rules import Rules
 from vagen.learning.audit import audit
 from vagen.service import environments_of
 
@@ -56,7 +56,7 @@ class Room(AgentEnv):
         return [*things, *(Wall(side=side) for side in state["walls"])]
 
 
-ROOM = ClaimRules(Room)
+ROOM = Rules(Room)
 STATE = {"things": {"cube": 40, "ball": -7}, "walls": ["ahead", "behind"]}
 
 

@@ -12,8 +12,7 @@ from vagen.config import ConfigError
 from vagen.config.judge_options import AlarmConfig
 from vagen.judge.alarm import watch
 from vagen.judge.batch import score
-from vagen.judge.deductions import deduct
-from vagen.judge.repetition import clusters
+from vagen.judge.deductions import clusters, deduct
 from vagen.judge.scoring import Scorer
 from vagen.rollout.types import Trajectory
 

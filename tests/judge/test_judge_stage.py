@@ -19,8 +19,7 @@ from llm_server import MODEL, ScriptedServer
 from vagen.config import ConfigError
 from vagen.config.judge_options import JudgeConfig
 from vagen.experiment.load import load_infra
-from vagen.judge.agreement import cohen_kappa
-from vagen.judge.base import JudgeUnavailable
+from vagen.judge.base import JudgeUnavailable, cohen_kappa
 from vagen.judge.batch import score
 from vagen.judge.schedule import cap_factor, schedule_factor, weigh
 from vagen.judge.scoring import is_chosen, statements

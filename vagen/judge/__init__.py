@@ -4,7 +4,6 @@ A judge implements `score` of `vagen.judge.base.Judge`; `make_judge` chooses one
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from vagen.config.judge_options import JudgeConfig
 from vagen.judge.base import Judge
@@ -30,7 +29,7 @@ __all__ = [
 def make_judge(
     config: JudgeConfig,
     *,
-    rules: Mapping[str, Rules[Any, Any]],
+    rules: Mapping[str, Rules],
     prompts: Mapping[str, str] | None = None,
     client: LLMBackend | None = None,
     cache: AnswerCache | None = None,

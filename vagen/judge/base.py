@@ -1,5 +1,6 @@
 """The interface of judges, which compare the agent's statements with the truth."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from vagen.envs.base import State
@@ -7,6 +8,10 @@ from vagen.rollout.types import Verdict
 
 SECTIONS = ("observation", "prediction")
 """Judged sections of a turn."""
+
+
+RIGHT = 0.5
+"""Minimum score of a statement that counts as correct."""
 
 
 class JudgeUnavailable(ValueError):
@@ -27,3 +32,23 @@ class Judge(Protocol):
     ) -> Verdict:
         """Scores `observation` against `state` and `prediction` against `next_state`."""
         ...
+
+
+def cohen_kappa(first: Sequence[bool], second: Sequence[bool]) -> float | None:
+    """Cohen's kappa of two judges' verdicts on the same statements (Cohen 1960).
+
+    Args:
+        first: Whether the first judge accepted each statement.
+        second: Whether the second judge accepted it.
+
+    Returns:
+        1 for perfect agreement, 0 for agreement at chance level. None if chance agreement is
+            perfect (both judges always gave the same verdict), or there are no statements.
+    """
+    count = len(first)
+    if not count:
+        return None
+    agreed = sum(a == b for a, b in zip(first, second, strict=True)) / count
+    p, q = sum(first) / count, sum(second) / count
+    expected = p * q + (1 - p) * (1 - q)
+    return None if expected == 1 else (agreed - expected) / (1 - expected)

@@ -11,8 +11,7 @@ import numpy as np
 
 from vagen import progress
 from vagen.config.schema import ExperimentConfig
-from vagen.judge.agreement import RIGHT, cohen_kappa
-from vagen.judge.base import SECTIONS, JudgeUnavailable
+from vagen.judge.base import RIGHT, SECTIONS, JudgeUnavailable, cohen_kappa
 from vagen.judge.cache import AnswerCache
 from vagen.judge.deductions import deduct
 from vagen.judge.schedule import weigh

@@ -1,7 +1,6 @@
 """Judges by the gate, then by rules, then by a language model if the rules cannot decide."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from vagen.envs.base import State
 from vagen.judge.llm.llm_judge import LLMJudge, SectionVerdict, score_sections
@@ -22,7 +21,7 @@ class CascadeJudge:
     """
 
     def __init__(
-        self, rule_judge: RuleJudge, llm_judge: LLMJudge, rules: Mapping[str, Rules[Any, Any]]
+        self, rule_judge: RuleJudge, llm_judge: LLMJudge, rules: Mapping[str, Rules]
     ) -> None:
         """Combines two judges with the same `rules`, by environment name, and prompts."""
         self.reader = rule_judge
@@ -55,7 +54,7 @@ class CascadeJudge:
         if rules is None:
             return await self.llm.score_section(section, env_name, text, state)
         reading = self.reader.read(env_name, text)
-        if reading.content is None:
+        if reading.rejected:
             return SectionVerdict(0.0, reading.flags, decided_by="gate")
         if not reading.understood and _UNREAD.issuperset(reading.flags):
             return await self.llm.ask(section, env_name, text, state)

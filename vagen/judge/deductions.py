@@ -4,6 +4,7 @@ Computed after the whole batch is judged. Rules compare each text with other sta
 a sample of the environment's states.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from vagen.config.judge_options import JudgeConfig
 from vagen.judge.base import SECTIONS
-from vagen.judge.repetition import clusters
 from vagen.judge.rule_judge import RuleJudge
 from vagen.rollout.types import SectionScores, Trajectory, Turn
 
@@ -26,6 +26,11 @@ HARDLY, COMMON_SCORE = 0.35, -0.1
 _COMPARISONS = 20_000
 """Maximum number of comparisons of texts with states per section of a batch."""
 _MAX_STATES = 256
+_WORD = re.compile(r"[a-z]+|\d+")
+_EMPTY = re.compile(
+    r"\b(?:an?|the|this|that|there|here|i|it|is|are|be|am|and|of|to|from|as|my|your|its|can|see)\b"
+)
+"""Words without meaning."""
 
 
 class Stated(NamedTuple):
@@ -187,3 +192,51 @@ def _repeated(
         share = (sizes[number] - 1) / max(len(numbers) - 1, 1)
         shares.append(max(share - fits, 0.0))
     return shares
+
+
+def clusters(
+    texts: Sequence[str], *, vocabulary: Collection[str], similarity: float = 0.7
+) -> list[int]:
+    """Cluster index of each text.
+
+    A text belongs to a cluster if its numbers and vocabulary words are the same as those of the
+    cluster's first text, in order, and the other words of both have a Jaccard index of at least
+    `similarity`, ignoring case, punctuation and order.
+
+    Args:
+        texts: Any texts.
+        vocabulary: Words of state descriptions (`Rules.vocabulary`).
+        similarity: From 0 to 1.
+    """
+    leaders: dict[tuple[str, ...], list[tuple[frozenset[str], int]]] = {}
+    known: dict[str, int] = {}
+    numbers: list[int] = []
+    count = 0
+    for text in texts:
+        if text not in known:
+            kept, others = _signature(text, vocabulary)
+            found = leaders.setdefault(kept, [])
+            number = next(
+                (number for words, number in found if _jaccard(words, others) >= similarity), None
+            )
+            if number is None:
+                number = count
+                count += 1
+                found.append((others, number))
+            known[text] = number
+        numbers.append(known[text])
+    return numbers
+
+
+def _signature(text: str, vocabulary: Collection[str]) -> tuple[tuple[str, ...], frozenset[str]]:
+    words = _WORD.findall(text.lower())
+    if not words or max(map(len, words)) == 1:  # all of a symbol grid is signature
+        return tuple(text.split()), frozenset()
+    words = [word for word in words if not _EMPTY.fullmatch(word)]
+    kept = tuple(word for word in words if word in vocabulary or word.isdigit())
+    return kept, frozenset(words).difference(kept)
+
+
+def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
+    union = len(one | other)
+    return len(one & other) / union if union else 1.0

@@ -23,7 +23,7 @@ class RuleJudge:
 
     def __init__(
         self,
-        rules: Mapping[str, Rules[Any, Any]],
+        rules: Mapping[str, Rules],
         *,
         max_tokens: int = 200,
         prompts: Mapping[str, str] | None = None,
@@ -109,18 +109,18 @@ class RuleJudge:
             return None
         return np.array([self._compare(env_name, reading, truth)[0] for truth in truths])
 
-    def rules(self, env_name: str) -> Rules[Any, Any] | None:
+    def rules(self, env_name: str) -> Rules | None:
         """The rules of an environment; None if it has none."""
         return self._rules.get(env_name)
 
-    def read(self, env_name: str, text: str) -> Reading[Any]:
-        """The reading of a text; `content` is None and `flags` has the reasons if it is rejected.
+    def read(self, env_name: str, text: str) -> Reading:
+        """The reading of a text; with the reasons in `flags` if it is `rejected`.
 
         Raises:
             KeyError: The environment has no rules.
         """
         if is_far_too_long(text, self._max_tokens):
-            return Reading(None, ("too_long",))
+            return Reading((), ("too_long",), rejected=True)
         return self._read(env_name, text)
 
     def _judge(self, env_name: str, text: str, truth: Any) -> tuple[float | None, tuple[str, ...]]:
@@ -128,18 +128,17 @@ class RuleJudge:
         return self._compare(env_name, self.read(env_name, text), truth)
 
     def _compare(
-        self, env_name: str, reading: Reading[Any], truth: Any
+        self, env_name: str, reading: Reading, truth: Any
     ) -> tuple[float | None, tuple[str, ...]]:
         if not self._gate:
-            content = reading.content
-            return 0.0 if content is None else self._rules[env_name].recall(content, truth), ()
+            return self._rules[env_name].recall(reading.content, truth), ()
         if reading.flags:
             return 0.0, reading.flags
         if not reading.understood:
             return None, ("not_understood",)
         return self._rules[env_name].score(reading.content, truth)
 
-    def _read_text(self, env_name: str, text: str) -> Reading[Any]:
+    def _read_text(self, env_name: str, text: str) -> Reading:
         rules = self._rules[env_name]
         flags = (
             ()
@@ -151,4 +150,4 @@ class RuleJudge:
                 vocabulary=rules.vocabulary,
             )
         )
-        return Reading(None, flags) if flags else rules.read(text)
+        return Reading((), flags, rejected=True) if flags else rules.read(text)

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from vagen.judge.agreement import cohen_kappa
-from vagen.judge.base import Judge
+from vagen.judge.base import Judge, cohen_kappa
 from vagen.judge.calibration.samples import Sample
 from vagen.judge.calibration.writer import TextKind
 

@@ -34,7 +34,6 @@ from vagen.judge.llm.prompts import (
     verifier,
 )
 from vagen.judge.rules import Reading, Rules
-from vagen.judge.rules.claims import ClaimRules
 from vagen.rollout.types import Verdict
 
 _COPIED = "copied_observation"
@@ -49,7 +48,7 @@ class SectionVerdict:
     absent: str = ""
     """Reason for a missing score."""
     decided_by: str = ""
-    reading: Reading[Any] | None = None
+    reading: Reading | None = None
     """The reading of the text, if any."""
 
 
@@ -64,7 +63,7 @@ class LLMJudge:
         self,
         client: LLMBackend,
         *,
-        rules: Mapping[str, Rules[Any, Any]],
+        rules: Mapping[str, Rules],
         prompts: Mapping[str, str] | None = None,
         cache: AnswerCache | None = None,
         max_tokens: int = 200,
@@ -135,9 +134,9 @@ class LLMJudge:
         text = normalized(text)
         tense = "current" if section == SECTIONS[0] else "next"
         try:
-            if isinstance(rules, ClaimRules):
+            if rules is not None:
                 return await self._claims(Role(f"{tense}_extractor"), rules, text, state)
-            return await self._verify(Role(f"{tense}_verifier"), env_name, rules, text, state)
+            return await self._verify(Role(f"{tense}_verifier"), env_name, text, state)
         except NoAnswerError as error:
             return SectionVerdict(None, absent=error.reason)
 
@@ -155,9 +154,7 @@ class LLMJudge:
             return rules.has_changed(verdict.reading.content, before, after)
         return _canonical(rules, state) != _canonical(rules, next_state)
 
-    async def _claims(
-        self, role: Role, rules: ClaimRules, text: str, state: State
-    ) -> SectionVerdict:
+    async def _claims(self, role: Role, rules: Rules, text: str, state: State) -> SectionVerdict:
         kinds = tuple(rules.kinds.values())
         kind = claims_answer(kinds)
         question = claims_extractor(role, text, kinds)
@@ -169,17 +166,9 @@ class LLMJudge:
         score, flags = rules.score(reading.content, rules.truth(state))
         return SectionVerdict(score, flags, decided_by=source, reading=reading)
 
-    async def _verify(
-        self, role: Role, env_name: str, rules: Rules[Any, Any] | None, text: str, state: State
-    ) -> SectionVerdict:
-        key = content_key(
-            environment=env_name,
-            role=role,
-            text=text,
-            state=_canonical(rules, state),
-            **self._who(),
-        )
-        truth = rules.describe(state) if rules else json.dumps(state, sort_keys=True)
+    async def _verify(self, role: Role, env_name: str, text: str, state: State) -> SectionVerdict:
+        truth = json.dumps(state, sort_keys=True)
+        key = content_key(environment=env_name, role=role, text=text, state=truth, **self._who())
         question = verifier(role, text, truth)
         answer, source = await self._answer(key, question, Verification, read_verification)
         return SectionVerdict(float(answer.verdict == "YES"), decided_by=source)
@@ -268,8 +257,8 @@ async def score_sections(
     )
 
 
-def _canonical(rules: Rules[Any, Any] | None, state: State) -> str:
-    return rules.canonical(state) if rules else json.dumps(state, sort_keys=True)
+def _canonical(rules: Rules | None, state: State) -> str:
+    return rules.describe(state) if rules else json.dumps(state, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)

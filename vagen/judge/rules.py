@@ -1,19 +1,43 @@
-"""Rules of an environment that declares the claims of its state texts (`AgentEnv.claims`)."""
+"""An environment's rules: parse a text into claims (`AgentEnv.claims`), compare them with truth."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from vagen.envs.base import AgentEnv, State
 from vagen.envs.claims import Claim, write_claims
 from vagen.envs.config import EnvConfig
-from vagen.judge.rules.base import Reading, Rules
+from vagen.envs.registry import get_environment
 
 Claims = tuple[Claim, ...]
 MAX_MENTIONS = 3
 
 
-class ClaimRules(Rules[Claims, Claims]):
-    """Parses texts with the environment's reader, and scores their claims."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Result of parsing a text. Depends on the text only, so it can be cached."""
+
+    content: Claims
+    """Claims of a text; empty if a gate rejected it."""
+    flags: tuple[str, ...] = field(default=())
+    """Reasons for score 0 whatever the truth, e.g. `no_entity`, `contradiction`."""
+    understood: bool = True
+    """Whether every meaningful word and mark was used. Otherwise the text has no score from rules
+    alone, and a cascade passes it to the next judge."""
+    rejected: bool = False
+    """Whether a gate rejected the text unread."""
+
+
+class Rules:
+    """Parses state texts with the environment's reader, and scores their claims.
+
+    Immutable: `read` depends only on the text and `truth` only on the state, so both can be cached,
+    and `score` is the cost per statement.
+    """
+
+    vocabulary: frozenset[str]
+    """Lower-case words of state descriptions. Using them is not copying from the prompt, and texts
+    that differ in one of them are not near duplicates."""
 
     def __init__(self, env: type[AgentEnv], config: EnvConfig | None = None) -> None:
         """Creates the rules of an environment with these options; None for the defaults."""
@@ -23,12 +47,12 @@ class ClaimRules(Rules[Claims, Claims]):
         words = set().union(*(kind.claim_words() for kind in self.kinds.values()))
         self.vocabulary = frozenset(words)
 
-    def read(self, text: str) -> Reading[Claims]:
+    def read(self, text: str) -> Reading:
         """The claims of a text."""
         found = self.env.read_claims(text, self.config)
         return Reading((), understood=False) if found is None else self.reading_of(found)
 
-    def reading_of(self, found: Sequence[Claim]) -> Reading[Claims]:
+    def reading_of(self, found: Sequence[Claim]) -> Reading:
         """A reading of these claims, with flags that do not depend on the truth."""
         flags = []
         if not found:
@@ -58,14 +82,21 @@ class ClaimRules(Rules[Claims, Claims]):
         return tuple(self.env.truth(state, self.config))
 
     def score(self, content: Claims, truth: Claims) -> tuple[float, tuple[str, ...]]:
-        """The environment's score; 0 for a list of far more claims than the truth has."""
+        """Scores claims without flags against the truth; 0 for a list of far more than the truth.
+
+        Returns:
+            A score in [0, 1], and reasons for a score of 0 that depend on the truth.
+        """
         kinds, facts = list(map(type, content)), list(map(type, truth))
         if any(kinds.count(kind) > kind.most(facts.count(kind)) for kind in set(kinds)):
             return 0.0, ("listing",)
         return self.env.score_claims(content, truth, self.config), ()
 
     def recall(self, content: Claims, truth: Claims) -> float:
-        """Share of the truth's slots that some claim about the same subject has right."""
+        """Share of the truth's slots that some claim about the same subject has right, in [0, 1].
+
+        The score of a judge without a gate (`judge.gate`), which ignores wrong claims.
+        """
         slots = [
             any(getattr(claim, slot) == getattr(fact, slot) for claim in about)
             for fact in truth
@@ -87,9 +118,16 @@ class ClaimRules(Rules[Claims, Claims]):
         return bool(now)
 
     def describe(self, state: State) -> str:
-        """The truth in the phrases of the claims."""
+        """The truth in the phrases of the claims; equal for states with equal verdicts."""
         return write_claims(self.truth(state))
 
-    def canonical(self, state: State) -> str:
-        """Same as `describe`: other parts of the state do not affect verdicts."""
-        return self.describe(state)
+
+def rules_for(env_name: str, env_config: EnvConfig | None = None) -> Rules | None:
+    """The rules of an environment with its options; None if it declares no claims.
+
+    Args:
+        env_name: Name of the environment.
+        env_config: Its options; None for the defaults.
+    """
+    env = get_environment(env_name).load()
+    return Rules(env, env_config) if env.claims else None
