@@ -10,7 +10,7 @@ from api_schemas import faults, set_defaults
 from vagen.cluster import ClusterError, cluster_name, read_template
 from vagen.cluster.kube import CONFIG_MAPS
 from vagen.cluster.names import label_value, lease_end, parse_time
-from vagen.cluster.rules import check_raycluster
+from vagen.cluster.render import check_raycluster
 
 
 def test_nothing_of_the_template_is_dropped(template, manifest) -> None:

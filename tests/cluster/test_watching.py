@@ -9,8 +9,7 @@ from apiserver import Fault
 from cluster_place import QUICK
 
 from vagen.cluster import ApiError
-from vagen.cluster.kube import CONFIG_MAPS
-from vagen.cluster.watching import follow
+from vagen.cluster.kube import CONFIG_MAPS, follow
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,6 @@
 """What says that nothing is learnt: once, when it has lasted."""
 
-from vagen.learning.idle import PATIENCE, no_learning_warnings
+from vagen.learning.early_stop import PATIENCE, no_learning_warnings
 
 LEARNS = {"train/success": 0.2, "train/format_correct": 0.9, "rollout/zero_std_groups": 0.5}
 

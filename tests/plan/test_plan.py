@@ -61,9 +61,9 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> str:
 def expert_episode(experiment: ExperimentConfig, directory: str, seed: int) -> Trajectory:
     from vagen.envs import make
     from vagen.models import load_processor
-    from vagen.rollout.expert import ExpertPolicy
     from vagen.rollout.play import limits_of
     from vagen.rollout.runner import EpisodeRunner, EpisodeSpec
+    from vagen.rollout.scripted import ExpertPolicy
     from vagen.rollout.types import Sampling
     from vagen.service import LocalEnv
 

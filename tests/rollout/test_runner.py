@@ -17,7 +17,6 @@ from scripted_episodes import (
 
 from vagen.envs.images import decode_png, image_digest
 from vagen.rollout.conversation import ChatRenderer, RenderError
-from vagen.rollout.expert import ExpertPolicy
 from vagen.rollout.runner import (
     MIN_NEW_TOKENS,
     EpisodeSpec,
@@ -26,6 +25,7 @@ from vagen.rollout.runner import (
     run_to_end,
     turn_seed,
 )
+from vagen.rollout.scripted import ExpertPolicy
 from vagen.rollout.types import CONTEXT, Status, Trajectory
 from vagen.service import LocalEnv
 

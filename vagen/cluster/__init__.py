@@ -1,6 +1,7 @@
 """A run's RayCluster on Kubernetes, through KubeRay's operator."""
 
 from vagen.cluster.clusters import (
+    Leftover,
     await_raycluster,
     cluster_pods,
     clusters_of,
@@ -8,14 +9,13 @@ from vagen.cluster.clusters import (
     delete_run,
     ensure_raycluster,
     find_raycluster,
+    gc,
     is_ready,
     renew_lease,
 )
-from vagen.cluster.collect import Leftover, gc
 from vagen.cluster.dashboard import Dashboard, find_dashboard, forwarded_dashboard
-from vagen.cluster.describe import RunState, describe_run
+from vagen.cluster.describe import Harvest, RunState, describe_run, harvest_logs
 from vagen.cluster.errors import ApiError, ClusterError
-from vagen.cluster.harvest import Harvest, harvest_logs
 from vagen.cluster.kube import Kube, Pace, connect
 from vagen.cluster.names import cluster_name, run_labels, shortened
 from vagen.cluster.render import read_template, render_raycluster

@@ -37,10 +37,10 @@ from vagen.judge.scoring import cache_folder
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.conversation import ChatRenderer
 from vagen.rollout.episodes import evaluation_specs
-from vagen.rollout.expert import ExpertPolicy
 from vagen.rollout.levels import draw_levels
 from vagen.rollout.play import check_rendering, make_environment, make_runner
 from vagen.rollout.runner import EpisodeSpec, run_episode, run_to_end
+from vagen.rollout.scripted import ExpertPolicy
 from vagen.rollout.types import Policy, Trajectory
 from vagen.service import AsyncEnv, Environments, environments_of
 from vagen.stages.evaluate import commit_episodes, evaluate_model

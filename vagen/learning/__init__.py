@@ -1,10 +1,8 @@
 """Losses, masks, token rewards, filters, and controllers of coefficients."""
 
 from vagen.learning.aggregate import LossAggMode, aggregate, loss_denominator
-from vagen.learning.covariance import COVARIANCE_MODES, covarying_tokens
 from vagen.learning.entropy import EntropyController, entropy_from_logits
-from vagen.learning.filters import loss_scale, select_groups
-from vagen.learning.groups import GroupStatistics, group_statistics
+from vagen.learning.filters import GroupStatistics, group_statistics, loss_scale, select_groups
 from vagen.learning.importance import truncated_importance_weights
 from vagen.learning.kl import (
     AdaptiveKLController,
@@ -24,10 +22,9 @@ from vagen.learning.metrics import (
     token_max,
     token_mean,
 )
-from vagen.learning.overlong import overlong_penalty
-from vagen.learning.policy_loss import LossMode, policy_loss
+from vagen.learning.policy_loss import COVARIANCE_MODES, LossMode, covarying_tokens, policy_loss
 from vagen.learning.reward_normalization import normalize_turn_rewards
-from vagen.learning.rewards import token_rewards, turn_totals
+from vagen.learning.rewards import overlong_penalty, token_rewards, turn_totals
 from vagen.learning.value_loss import value_loss
 
 __all__ = [

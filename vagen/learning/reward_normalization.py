@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from vagen.learning.groups import group_statistics
+from vagen.learning.filters import group_statistics
 
 NormalizationMethod = Literal["none", "mean", "mean_std", "asym_clip"]
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from vagen import progress
 from vagen.engines.learn import learn
-from vagen.learning.early_stop import stop_reason
-from vagen.learning.idle import PATIENCE, no_learning_warnings
+from vagen.learning.early_stop import PATIENCE, no_learning_warnings, stop_reason
 from vagen.metrics import REWARD_VARIANCE
 from vagen.run.folder import result
 from vagen.run.run import Run

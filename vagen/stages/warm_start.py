@@ -20,11 +20,11 @@ from vagen.models.processor import ProcessedImage, load_processor
 from vagen.models.tiny import TINY_MODELS
 from vagen.models.tiny_policy import build_tiny_policy
 from vagen.rollout.conversation import ChatRenderer
-from vagen.rollout.expert import ExpertPolicy
 from vagen.rollout.levels import LevelSet
 from vagen.rollout.play import check_failures, make_environment, make_runner
 from vagen.rollout.reach import out_of_reach
 from vagen.rollout.runner import EpisodeSpec, derive_seed, run_episodes, run_to_end
+from vagen.rollout.scripted import ExpertPolicy
 from vagen.rollout.types import TokenRow
 from vagen.run.folder import result
 from vagen.run.run import Run
