@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 from machine import describe_machine
 
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.service import AsyncEnv, Environments
 
 AIM = {"steps_per_s": 2000, "ms_over_process": 1.5}

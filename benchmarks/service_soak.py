@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.service.client import ServiceClient, SessionEnv
 
 OPTIONS = {"size": 4, "p_frozen": 0.8}

@@ -8,7 +8,7 @@ import pytest
 
 from vagen.cli.main import main
 from vagen.cli.store import read_age
-from vagen.config.s3 import S3Config
+from vagen.config.infra import S3Config
 from vagen.storage import commit_directory, open_store
 from vagen.storage.collect import find_garbage
 from vagen.storage.s3 import S3Store

@@ -16,7 +16,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from vagen import envs
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.envs.adapters.gymnasium import SCREEN
 from vagen.envs.adapters.pictures import frame_of
 from vagen.envs.adapters.seeds import AdapterError

@@ -336,7 +336,7 @@ def test_the_key_is_in_nothing_a_run_wrote(server: ScriptedServer, make_run: Any
 def test_the_plan_names_the_judge_and_the_doctor_asks_it(
     server: ScriptedServer, make_experiment: Any
 ) -> None:
-    from vagen.cli.doctor_judge import judge as examine
+    from vagen.cli.doctor_model import judge as examine
     from vagen.cli.findings import CheckOutcome
     from vagen.plan.tables import judge_text
 

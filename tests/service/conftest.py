@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.service.app import make_app
 from vagen.service.settings import ServiceSettings
 

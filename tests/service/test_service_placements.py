@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import SamplingConfig
 from vagen.rollout.play import check_rendering, make_environment, make_runner, play
 from vagen.rollout.runner import EpisodeSpec, run_to_end

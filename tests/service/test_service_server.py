@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.envs import make
 from vagen.service import EnvironmentLost, EnvironmentRaised, Environments
 from vagen.service.client import ServiceClient, served

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from s3_faults import FaultyProxy
 
-from vagen.config.s3 import S3Config
+from vagen.config.infra import S3Config
 from vagen.storage import (
     CorruptArtifact,
     StorageError,
@@ -345,7 +345,7 @@ def check_whole(directory: Path) -> str:
 UPLOADER = """
 import sys
 from pathlib import Path
-from vagen.config.s3 import S3Config
+from vagen.config.infra import S3Config
 from vagen.storage import open_store
 open_store(sys.argv[1], S3Config(part_size_mib=16, max_concurrency=2)).put_directory(
     Path(sys.argv[2]), "checkpoints/0001")

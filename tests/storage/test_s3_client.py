@@ -2,7 +2,7 @@
 
 import pytest
 
-from vagen.config.s3 import S3Config
+from vagen.config.infra import S3Config
 from vagen.storage import StorageError, open_store
 from vagen.storage.s3_client import make_client
 

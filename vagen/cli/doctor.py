@@ -5,7 +5,7 @@ from argparse import Namespace
 from rich.console import Console
 from rich.text import Text
 
-from vagen.cli import doctor_judge, doctor_machine, doctor_model
+from vagen.cli import doctor_machine, doctor_model
 from vagen.cli.common import load_configs
 from vagen.cli.findings import CheckOutcome, CheckResult, Findings
 from vagen.config import ExperimentConfig, InfraConfig
@@ -33,7 +33,7 @@ def examine(experiment: ExperimentConfig, infra: InfraConfig, *, cluster: bool =
     yield from doctor_model.service(infra)
     yield from doctor_model.environments(experiment, environments_here(infra))
     yield from doctor_model.model(experiment, environments_here(infra))
-    yield from doctor_judge.judge(experiment)
+    yield from doctor_model.judge(experiment)
     if cluster or infra.kubernetes is not None:
         from vagen.cli import doctor_cluster
 

@@ -1,13 +1,16 @@
 """The doctor's checks of an experiment's environments and model."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 from vagen.cli.findings import Findings, bad, good, guarded, warning
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
+from vagen.config.judge_options import LLMJudgeConfig
 from vagen.envs import get_environment, parse_env_config
 from vagen.envs.parsing import tags_in
+from vagen.judge.llm.llm_judge import probe
 from vagen.models import load_processor
 from vagen.models.files import check_model
 from vagen.models.tiny import TINY_MODELS
@@ -170,3 +173,22 @@ def _conversation(
         "conversation",
         f"{env_id}: {len(observations)} turns with {images} images render token-exactly",
     )
+
+
+def judge(experiment: ExperimentConfig) -> Findings:
+    """Asks each endpoint that the experiment's judges use one question."""
+    for key, llm in experiment.judge.endpoints().items():
+        yield from _endpoint(llm, key)
+
+
+def _endpoint(llm: LLMJudgeConfig, key: str) -> Findings:
+    advice = f"see `{key}.base_url`, `{key}.model` and `{key}.api_key_env`"
+
+    def check() -> Findings:
+        found = asyncio.run(probe(llm, key))
+        if found.problem:
+            yield bad("judge", f"{llm.model} {llm.where}: {found.problem}", advice)
+        else:
+            yield good("judge", f"{llm.model} {llm.where} answers in {found.seconds:.1f} s")
+
+    yield from guarded("judge", advice, check)

@@ -17,9 +17,7 @@ from pydantic import (
 
 from vagen.config.addresses import AWS_KEYS, no_credentials
 from vagen.config.base import Fraction, Section
-from vagen.config.environments import EnvironmentsConfig
 from vagen.config.kubernetes import KubernetesConfig
-from vagen.config.s3 import S3Config
 
 SCRATCH = "VAGEN_SCRATCH"
 """Environment variable: folder for runs of a store, instead of their `infra.output_dir`."""
@@ -95,6 +93,60 @@ class VerlConfig(Section):
     def server_gpus_per_node(self) -> int:
         """GPUs of a node that hold rollout servers."""
         return self.rollout_gpus // self.nnodes if self.rollout_gpus else self.n_gpus_per_node
+
+
+class S3Config(Section):
+    """Connection to an `s3://` store.
+
+    Keys come from boto3's usual chain (environment, profile, pod role), not from this file.
+    """
+
+    endpoint_url: Annotated[str, no_credentials(AWS_KEYS)] | None = None
+    """Endpoint of a store other than AWS; null takes `AWS_ENDPOINT_URL_S3`, else AWS."""
+    region: str | None = None
+    """Region; null takes `AWS_REGION`, else the profile's, else us-east-1."""
+    addressing_style: Literal["auto", "path", "virtual"] = "auto"
+    """Bucket in the path or in the host name; `auto` is `virtual` at AWS and `path` elsewhere."""
+    ca_bundle: str | None = None
+    """File of trusted certificates; null takes `AWS_CA_BUNDLE`, else the system's."""
+    part_size_mib: int = Field(default=32, ge=5, le=5120)
+    """Part size of multipart uploads, in MiB; larger files get larger parts, 10,000 at most."""
+    max_concurrency: PositiveInt = 8
+    """Parallel requests; as many parts are held in memory."""
+    retries: PositiveInt = 8
+    """Attempts at a request before it fails."""
+
+
+def _url(text: str) -> str:
+    if not re.fullmatch(r"https?://[^/\s@]+(/[^\s?#]*)?", text):
+        raise ValueError(
+            "write http://host:port or https://host, without user or query; the "
+            "token is read from the environment variable that token_env names"
+        )
+    return text.rstrip("/")
+
+
+class EnvironmentsConfig(Section):
+    """Where environments run."""
+
+    placement: Literal["auto", "process", "workers", "service"] = "auto"
+    """`process`: in the process that plays. `workers`: in worker processes. `service`: behind HTTP
+    (docs/service.md). `auto`: worker processes for simulators with globals or a graphics context,
+    otherwise `process`."""
+    workers: PositiveInt | None = None
+    """Worker processes; null: one per core, at most 8, shared by the processes that play."""
+    answer_seconds: PositiveFloat = 300.0
+    """Seconds after which an unanswered call counts as a failure of the worker or service."""
+    url: Annotated[str, AfterValidator(_url)] | None = None
+    """Address of the service. Sessions are spread over all addresses of its name."""
+    token_env: str = "VAGEN_ENV_TOKEN"
+    """Environment variable with the service's token; unset: no token."""
+    batch: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Maximum sessions in one request."""
+    requests: PositiveInt = 8
+    """Maximum parallel requests per address; further calls are batched."""
+    retry_seconds: NonNegativeFloat = 120.0
+    """Seconds for which a request is repeated while the service is away or busy."""
 
 
 class InfraConfig(Section):

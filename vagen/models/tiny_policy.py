@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.envs import parse_env_config
 from vagen.envs.parsing import GateDecision

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import EnvSpec, context_window
 from vagen.envs import parse_env_config
 from vagen.envs.base import Observation

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig, context_window
 from vagen.envs.images import image_digest, png_bytes
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST

@@ -45,7 +45,7 @@ class Run(RunFolder):
     """Networks in memory; None until a step needs them (`vagen.stages.weights`)."""
     next_rollout: NextRollout | None = field(default=None, repr=False)
     pending_checkpoint: Future[None] | None = field(default=None, repr=False)
-    """A checkpoint that is being written (`vagen.stages.checkpoints`)."""
+    """A checkpoint that is being written (`vagen.stages.weights`)."""
     tracker: "BackgroundTracker | None" = field(default=None, repr=False)
     """The open MLflow run; None until a step uses it (`vagen.stages.tracking`)."""
     drawn: tuple[Any, ...] = field(default=(), repr=False)

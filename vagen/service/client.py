@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.service.base import EnvironmentLost, EnvironmentRaised
 from vagen.service.wire import WireReply
 

@@ -6,7 +6,7 @@ import os
 from functools import partial
 from typing import Any
 
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.envs import make, parse_env_config
 from vagen.envs.registry import get_environment
 from vagen.service.base import AsyncEnv, Handle, HereEnv, LocalEnv, LoopThread, RemoteEnv, SyncEnv

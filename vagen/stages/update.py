@@ -10,10 +10,15 @@ from vagen.metrics import REWARD_VARIANCE
 from vagen.run.folder import result
 from vagen.run.run import Run
 from vagen.stages.batches import read_batch
-from vagen.stages.checkpoints import begin_checkpoint
 from vagen.stages.stability import Watch
 from vagen.stages.tracking import log_iteration
-from vagen.stages.weights import engine_at, prune_checkpoints, prune_iterations, version_learning
+from vagen.stages.weights import (
+    begin_checkpoint,
+    engine_at,
+    prune_checkpoints,
+    prune_iterations,
+    version_learning,
+)
 from vagen.steps import ITERATION, version_after
 from vagen.storage import commit_directory, read_manifest
 
@@ -23,7 +28,7 @@ def update(
 ) -> dict[str, Any]:
     """Updates the policy, starts a checkpoint if due, and commits the step with metrics.
 
-    The checkpoint is written in the background (`vagen.stages.checkpoints`), except if the update
+    The checkpoint is written in the background (`vagen.stages.weights`), except if the update
     depends on it: the last one, and one after a rollback, are written first. Rejected updates are
     undone before the commit: the checkpoint then has the last good weights. With `out` (repeating a
     single step) the checkpoint goes there, the run does not change and nothing is undone.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vagen import progress
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.local.images import ImageCache
 from vagen.engines.make import configure_torch, device_of, helpers_of

@@ -1,5 +1,10 @@
 """Manages the engine and its weights between steps."""
 
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+
 from vagen import progress, steps
 from vagen.engines.base import Engine
 from vagen.engines.learn import learn
@@ -11,7 +16,16 @@ from vagen.run.run import Run
 from vagen.run.spent import ENGINE_STARTED
 from vagen.stages.batches import read_batch
 from vagen.steps import iteration_of, version_after, version_before
-from vagen.storage import MANIFEST, StorageError, read_manifest, remove_all_stale
+from vagen.storage import (
+    MANIFEST,
+    FileEntry,
+    StorageError,
+    StoreAway,
+    Superseded,
+    commit_directory,
+    read_manifest,
+    remove_all_stale,
+)
 
 
 def version_played(run: Run, iteration: int) -> str:
@@ -134,3 +148,56 @@ def prune_iterations(run: Run) -> None:
     if keep is not None:
         saved, best = saved_iterations(run), run.best_iteration
         prune_batches(run.path, prunable(run.finished_iterations, saved, keep, best=best))
+
+
+def begin_checkpoint(run: Run, engine: Engine, iteration: int) -> None:
+    """Copies the engine's state and commits it in the background: `run.await_checkpoint`.
+
+    Args:
+        run: The run, without another pending checkpoint.
+        engine: May learn or play right after the call.
+        iteration: The iteration whose update produced the weights.
+
+    Raises:
+        StorageError: The folder cannot be written.
+    """
+    begun = time.monotonic()
+    folder = run.checkpoint(iteration)
+    known: dict[str, FileEntry] = {}
+    with ExitStack() as entered:
+        if run.mirror is not None:
+            entered.enter_context(run.mirror.put_after(folder))
+        partial = entered.enter_context(
+            commit_directory(folder, kind="checkpoint", replace=True, known=known)
+        )
+        finish = engine.begin_save(partial)
+        opened = entered.pop_all()
+    blocked = time.monotonic() - begun
+
+    def write() -> None:
+        try:
+            with opened:
+                known.update(finish())
+        except (StoreAway, Superseded):
+            raise
+        except StorageError as error:
+            raise StorageError(
+                f"the checkpoint after iteration {iteration + 1} was not written: {error}; "
+                "resumed, the run goes on from the one before and repeats the updates since"
+            ) from error
+        progress.event(
+            "checkpoint_written",
+            iteration=iteration,
+            seconds=time.monotonic() - begun,
+            seconds_blocked=blocked,
+            bytes=sum(entry.size for entry in known.values()),
+        )
+
+    run.pending_checkpoint = _in_background(write)
+
+
+def _in_background(work: Callable[[], None]) -> Future[None]:
+    pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+    future = pool.submit(work)
+    pool.shutdown(wait=False)
+    return future

@@ -3,7 +3,7 @@
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from vagen.config.s3 import S3Config
+from vagen.config.infra import S3Config
 from vagen.storage.commit import commit_directory, publish_manifest, remove_all_stale, reuse_file
 from vagen.storage.errors import CorruptArtifact, StorageError, StoreAway, storage_errors
 from vagen.storage.files import append_line, read_lines, write_whole

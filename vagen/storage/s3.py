@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from boto3.s3.transfer import TransferConfig, create_transfer_manager
 from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
 
-from vagen.config.s3 import S3Config
+from vagen.config.infra import S3Config
 from vagen.storage.commit import partial_directory, publish
 from vagen.storage.errors import CorruptArtifact, StorageError, storage_errors
 from vagen.storage.manifest import (

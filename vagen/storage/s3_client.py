@@ -21,7 +21,7 @@ from botocore.exceptions import (
 )
 from s3transfer.exceptions import RetriesExceededError
 
-from vagen.config.s3 import S3Config
+from vagen.config.infra import S3Config
 from vagen.storage.errors import StorageError, StoreAway
 
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 10, 60

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig, has_reference
 from vagen.engines.base import Finish, Images, OnProgress
 from vagen.engines.local.checkpoint import learner_files, load_learner, load_module, module_state

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vagen.config.environments import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
 from vagen.engines.base import Finish, Images, OnProgress, Play, ResultT
 from vagen.engines.objectives import COVARYING, CRITIC_MASK, PER_TRAJECTORY, TRAJECTORY_TOKENS
