@@ -59,6 +59,12 @@ class AgentEnv(gymnasium.Env[Observation, str]):
 
     claims: ClassVar[tuple[type[Claim], ...]] = ()
     """Claims of its state texts; with these and `truth` it has a judge. Empty: it has none."""
+    calibration_options: ClassVar[tuple[dict[str, Any], ...]] = ()
+    """Options, besides the defaults, with which its judge is calibrated."""
+    difficulty_name: ClassVar[str] = "difficulty"
+    """Meaning of the first number of `difficulty` in reports."""
+    gallery_options: ClassVar[dict[str, Any]] = {}
+    """Options with which the documentation's gallery shows it."""
 
     config: EnvConfig
 

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Sequence
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ class FrozenLakeEnv(GridEnv):
 
     env_name: ClassVar[str] = "FrozenLake"
     config_class: ClassVar[type[FrozenLakeConfig]] = FrozenLakeConfig
+    calibration_options = ({"prompt_detail": "brief"}, {"state_objects": "near"}, {"size": 6})
+    difficulty_name = "moves of the shortest safe path"
+    gallery_options: ClassVar[dict[str, Any]] = {"max_steps": 10}
     actions: ClassVar[tuple[str, ...]] = ACTIONS
     symbols: ClassVar[str] = "_OGPX√"
     claims = (*PLACES.values(), *SPOTS.values())

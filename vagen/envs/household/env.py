@@ -32,6 +32,8 @@ class HouseholdEnv(TurnEnv):
 
     env_name: ClassVar[str] = "Household"
     config_class: ClassVar[type[HouseholdConfig]] = HouseholdConfig
+    calibration_options = ({"rooms": 2, "objects": 12},)
+    difficulty_name = "actions of who knows the home"
     claims: ClassVar[tuple[type[Claim], ...]] = claims.CLAIMS
     example_state: ClassVar[State] = {
         "env_name": "Household",

@@ -39,6 +39,12 @@ class NavigationEnv(TurnEnv):
 
     env_name: ClassVar[str] = "Navigation"
     config_class: ClassVar[type[NavigationConfig]] = NavigationConfig
+    calibration_options = (
+        {"prompt_detail": "brief", "tasks": ["base", "long_horizon"]},
+        {"tasks": ["complex_instruction", "visual_appearance"]},
+    )
+    difficulty_name = "moves of the shortest way"
+    gallery_options: ClassVar[dict[str, Any]] = {"state_objects": "target"}
     needs_process: ClassVar[bool] = True
     claims: ClassVar[tuple[type[Claim], ...]] = claims.CLAIMS
     actions: ClassVar[tuple[str, ...]] = ACTIONS

@@ -67,6 +67,7 @@ class PrimitiveSkillEnv(TurnEnv):
 
     env_name: ClassVar[str] = "PrimitiveSkill"
     config_class: ClassVar[type[PrimitiveSkillConfig]] = PrimitiveSkillConfig
+    calibration_options = tuple({"task": task} for task in tasks.TASKS[1:])
     needs_process: ClassVar[bool] = True
     claims: ClassVar[tuple[type[Claim], ...]] = claims.CLAIMS
     example_state: ClassVar[State] = {

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ class SokobanEnv(GridEnv):
 
     env_name: ClassVar[str] = "Sokoban"
     config_class: ClassVar[type[SokobanConfig]] = SokobanConfig
+    calibration_options = ({"dim_room": [7, 7], "num_boxes": 2},)
+    difficulty_name = "moves of a best solution"
+    gallery_options: ClassVar[dict[str, Any]] = {"max_steps": 20}
     actions: ClassVar[tuple[str, ...]] = ACTIONS
     symbols: ClassVar[str] = "_#OX√PS"
     claims = (*PLACES.values(), *SPOTS.values())

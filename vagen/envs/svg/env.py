@@ -35,6 +35,7 @@ class SVGEnv(TurnEnv):
 
     env_name: ClassVar[str] = "SVG"
     config_class: ClassVar[type[SVGConfig]] = SVGConfig
+    gallery_options: ClassVar[dict[str, Any]] = {"max_steps": 2}
     markup_answer: ClassVar[bool] = True
     example_state: ClassVar[State] = {
         "env_name": "SVG",
