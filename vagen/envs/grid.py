@@ -4,7 +4,6 @@ A cell is an index `row * width + column`; a set of cells is an int with bit `ce
 downwards and columns rightwards, both from 0.
 """
 
-import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -168,13 +167,15 @@ class GridEnv(TurnEnv):
             found = read_drawing(text, cls.drawn)
         return super().read_claims(text, config) if found is None else found
 
+    @classmethod
+    def record(cls, state: State, config: GridConfig) -> dict[str, Any]:
+        """Positions [row, column] of the described objects."""
+        return config.positions(state)
+
     def state_text(self, state: State) -> str:
         """`state` in the notation of the configured `prompt_format`."""
-        match self.config.layout.notation:
-            case "structured":
-                return json.dumps(self.config.positions(state))
-            case "symbolic":
-                return self.grid_text(state)
+        if self.config.layout.notation == "symbolic":
+            return self.grid_text(state)
         return super().state_text(state)
 
     @classmethod

@@ -1,5 +1,6 @@
 """Base class of environments played by text responses: prompts, parsing, rewards, limits."""
 
+import json
 from abc import abstractmethod
 from functools import cached_property
 from random import Random
@@ -137,10 +138,15 @@ class TurnEnv(AgentEnv):
         return self.text_view(), ()
 
     def state_text(self, state: State) -> str:
-        """A true description of `state` in the configured notation; by default the phrases of
-        `truth`.
+        """A true description of `state` in the configured notation; by default `record` as JSON,
+        or the phrases of `truth`.
         """
-        return write_claims(self.truth(state, self.config))
+        record = None
+        if self.config.layout.notation == "structured":
+            record = self.record(state, self.config)
+        return (
+            write_claims(self.truth(state, self.config)) if record is None else json.dumps(record)
+        )
 
     def _state_rule(self) -> str:
         """Description of the state texts for the full prompt; by default an example."""

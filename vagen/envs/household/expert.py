@@ -3,8 +3,15 @@
 It knows the places and where kinds of objects are likely, but not the contents of unseen places.
 """
 
-from vagen.envs.household.things import OBJECTS, PLACES, is_openable, kind_of
-from vagen.envs.household.world import APPLIANCES, World, put_command
+from vagen.envs.household.world import (
+    APPLIANCES,
+    OBJECTS,
+    PLACES,
+    World,
+    is_openable,
+    kind_of,
+    put_command,
+)
 
 _VERB_OF = {"hot": "heat", "cold": "cool", "clean": "clean"}
 
