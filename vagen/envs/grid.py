@@ -23,6 +23,7 @@ from vagen.envs.grid_claims import (
     read_positions,
     spots_at,
 )
+from vagen.envs.levels import draw_index
 from vagen.envs.render import TileSet
 from vagen.envs.turns import TurnEnv
 
@@ -60,11 +61,6 @@ def nth_cell(cells: Cells, index: int) -> Cell:
     for _ in range(index):
         cells &= cells - 1
     return (cells & -cells).bit_length() - 1
-
-
-def draw_index(rng: Random, count: int) -> int:
-    """A uniform index below `count`, from `random()` only: equal in every Python version."""
-    return int(rng.random() * count)
 
 
 def draw_cell(rng: Random, cells: Cells) -> Cell:

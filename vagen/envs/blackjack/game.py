@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
+from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, draw_index, split_of
 
 ACTIONS = ("Hit", "Stand")
 RANKS = ("A", "2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K")
@@ -40,7 +40,7 @@ def sample_level(seed: int, split: Split) -> BlackjackLevel:
     """
     rng = Random(seed)
     for _ in range(MAX_CANDIDATES):
-        indices = [int(rng.random() * 52) for _ in range(DECK_LENGTH)]
+        indices = [draw_index(rng, 52) for _ in range(DECK_LENGTH)]
         deck = tuple((RANKS[index % 13], SUITS[index // 13]) for index in indices)
         digest = content_hash("Blackjack " + " ".join(f"{rank}{suit[0]}" for rank, suit in deck))
         if split_of(digest) == split:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from random import Random
 
 from vagen.envs.frozenlake.config import FrozenLakeConfig
-from vagen.envs.grid import Cell, Cells, draw_index
-from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
+from vagen.envs.grid import Cell, Cells
+from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, draw_index, split_of
 
 ACTIONS = ("Left", "Down", "Right", "Up")
 """In Gymnasium's order, where the neighbours of an action are its two sides."""

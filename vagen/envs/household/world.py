@@ -112,11 +112,10 @@ def is_openable(place: str) -> bool:
 
 
 HALL = "hall"
-CONDITIONS: dict[TaskKind, str] = {"clean": "clean", "heat": "hot", "cool": "cold"}
-"""Required condition of the object, by task."""
+CONDITIONS: dict[str, str] = {"heat": "hot", "cool": "cold", "clean": "clean"}
+"""Condition of an object, by the task that requires it and by the command that creates it."""
 APPLIANCES = {"hot": HEATER, "cold": COOLER, "clean": CLEANER}
 """Kind of place that creates a condition."""
-_VERBS = {"heat": "hot", "cool": "cold", "clean": "clean"}
 
 _NAME = r"([a-z]+ [1-9]\d?)"
 _COMMANDS = {
@@ -263,7 +262,10 @@ class World:
         match = _COMMANDS[verb].fullmatch(command)
         assert match is not None, command
         names = match.groups()
-        done = verb == "look" or getattr(self, f"_{verb}")(*names)
+        if verb in CONDITIONS:
+            done = self._treat(*names, CONDITIONS[verb])
+        else:
+            done = verb == "look" or getattr(self, f"_{verb}")(*names)
         if done and self.at != HALL and not self.is_closed(self.at):
             self.seen.add(self.at)
         return done
@@ -283,7 +285,7 @@ class World:
                 found.append(put_command(held, here))
             found += [
                 f"{verb} {held} with {here}"
-                for verb, condition in _VERBS.items()
+                for verb, condition in CONDITIONS.items()
                 if self._can_treat(held, here, condition)
             ]
         found += [f"use {lamp}" for lamp, place in self.lamps.items() if place == here]
@@ -320,15 +322,6 @@ class World:
         self.where[name] = place
         self.holding = None
         return True
-
-    def _heat(self, name: str, place: str) -> bool:
-        return self._treat(name, place, "hot")
-
-    def _cool(self, name: str, place: str) -> bool:
-        return self._treat(name, place, "cold")
-
-    def _clean(self, name: str, place: str) -> bool:
-        return self._treat(name, place, "clean")
 
     def _can_treat(self, name: str, place: str, condition: str) -> bool:
         kind = OBJECTS[kind_of(name)]

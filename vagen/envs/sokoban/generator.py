@@ -9,8 +9,8 @@ import functools
 import itertools
 from random import Random
 
-from vagen.envs.grid import Cell, Cells, draw_cell, draw_index, nth_cell
-from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
+from vagen.envs.grid import Cell, Cells, draw_cell, nth_cell
+from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, draw_index, split_of
 from vagen.envs.sokoban.config import SokobanConfig
 from vagen.envs.sokoban.game import Room, SokobanLevel, flood
 
