@@ -263,7 +263,8 @@ class World:
         assert match is not None, command
         names = match.groups()
         if verb in CONDITIONS:
-            done = self._treat(*names, CONDITIONS[verb])
+            thing, place = names
+            done = self._treat(thing, place, CONDITIONS[verb])
         else:
             done = verb == "look" or getattr(self, f"_{verb}")(*names)
         if done and self.at != HALL and not self.is_closed(self.at):
