@@ -56,9 +56,8 @@ def sample_icon(difficulty: tuple[int, int], seed: int, split: Split) -> Icon:
 def draw_icon(rng: Random, level: int) -> str:
     """A random document of a level."""
     definitions: list[str] = []
-    count = {1: 1, 2: 2 + draw_index(rng, 2), 3: 3 + draw_index(rng, 3)}.get(
-        level, 2 + draw_index(rng, 3)
-    )
+    two, three, more = draw_index(rng, 2), draw_index(rng, 3), draw_index(rng, 3)
+    count = {1: 1, 2: 2 + two, 3: 3 + three}.get(level, 2 + more)
     colours = list(COLOURS)
     body = []
     for place in range(count):
