@@ -7,7 +7,13 @@ import pytest
 
 from vagen import envs
 from vagen.config.judge_options import JudgeConfig
-from vagen.envs.primitive_skill.env import At, Held, Thing
+from vagen.envs.primitive_skill.env import (
+    At,
+    Held,
+    PrimitiveSkillConfig,
+    PrimitiveSkillEnv,
+    Thing,
+)
 from vagen.envs.primitive_skill.level import COLOURS, sample_level
 from vagen.envs.primitive_skill.primitives import HOME
 from vagen.envs.primitive_skill.tasks import TASKS

@@ -69,9 +69,8 @@ def draw_icon(rng: Random, level: int) -> str:
             colour = f"url(#{name})"
         paint = f'fill="{colour}"'
         if level >= 3 and "url" not in colour and rng.random() < 0.3:
-            paint = (
-                f'fill="none" stroke="{colour}" stroke-width="{GRID * (1 + draw_index(rng, 2))}"'
-            )
+            width = GRID * (1 + draw_index(rng, 2))
+            paint = f'fill="none" stroke="{colour}" stroke-width="{width}"'
         left, top, right, bottom = _frame(rng, level, place, count)
         if level >= 4 and rng.random() < 0.4:
             body.append(_group(rng, paint, right - left))
