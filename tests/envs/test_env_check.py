@@ -13,8 +13,7 @@ import pytest
 from vagen import envs
 from vagen.cli.main import main
 from vagen.envs import ContractError, check_env
-from vagen.envs.frozenlake.config import FrozenLakeConfig
-from vagen.envs.frozenlake.env import FrozenLakeEnv
+from vagen.envs.frozenlake.env import FrozenLakeConfig, FrozenLakeEnv
 
 
 class Unseeded(FrozenLakeEnv):

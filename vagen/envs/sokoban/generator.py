@@ -11,8 +11,7 @@ from random import Random
 
 from vagen.envs.grid import Cell, Cells, draw_cell, nth_cell
 from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, draw_index, split_of
-from vagen.envs.sokoban.config import SokobanConfig
-from vagen.envs.sokoban.game import Room, SokobanLevel, flood
+from vagen.envs.sokoban.game import Room, SokobanConfig, SokobanLevel, flood
 
 Layer = dict[Cells, Cells]
 """States by boxes: the set of the player's cells."""
