@@ -16,7 +16,6 @@ from vagen.envs.claims import write_claims
 from vagen.envs.config import EnvConfig
 from vagen.envs.levels import Split, check_split
 from vagen.envs.parsing import ActionReader, ResponseParser, SectionName, named, write_response
-from vagen.envs.prompts import TurnPrompt, system_text
 
 TEXT_CHARACTERS = "".join(map(chr, range(32, 127))) + "\n\t√"
 
@@ -58,7 +57,7 @@ class TurnEnv(AgentEnv):
             max_actions=self.config.max_actions_per_step,
             markup_answer=self.markup_answer,
         )
-        self._turn_prompt = TurnPrompt(self.config)
+        self._reminder = f"{action_rule(self.config)}\n{format_line(self.config)}"
         # May read a level file for the size, so that invalid files are rejected here.
         self._frame_shape = (*self._frame_size(), 3)
         self.action_space = spaces.Text(max_length=4096, min_length=0, charset=TEXT_CHARACTERS)
@@ -317,8 +316,17 @@ class TurnEnv(AgentEnv):
         return "move " + " ".join(actions)
 
     def _observe(self, moves: tuple[str, ...] | None) -> Observation:
+        """What is shown, with the executed actions (None at the start) and the format, if full."""
         shown, images = self._shown()
-        return Observation(text=self._turn_prompt(shown, moves), images=images)
+        if self.config.prompt_detail == "brief":
+            return Observation(text=shown, images=images)
+        if moves is None:
+            opening = "This is the start."
+        elif moves:
+            opening = f"Carried out: {', '.join(moves)}. This is the state now."
+        else:
+            opening = "Your response held no valid action, so nothing changed."
+        return Observation(text=f"{opening}\n{shown}\n{self._reminder}", images=images)
 
 
 def _split_option(options: dict[str, Any], default: Split) -> Split:
@@ -326,3 +334,57 @@ def _split_option(options: dict[str, Any], default: Split) -> Split:
     if unknown:
         raise ValueError(f"unknown reset options {unknown}: only 'split' is known")
     return check_split(options.get("split", default))
+
+
+def action_rule(config: EnvConfig) -> str:
+    """Rule for the number and separator of actions in an answer."""
+    if config.max_actions_per_step == 1:
+        return "Answer with one action."
+    return (
+        f"Answer with one to {config.max_actions_per_step} actions, "
+        f"separated by {config.action_sep!r}; they are carried out in order."
+    )
+
+
+def format_line(config: EnvConfig) -> str:
+    """The layout of a response, without an example."""
+    layout = config.layout
+    texts: dict[SectionName, str] = dict.fromkeys(layout.sections, "...")
+    texts["memory"] = "keep or drop"
+    return "Write exactly: " + write_response(layout, config.tags, texts)
+
+
+def system_text(config: EnvConfig, *, rules: str, state_rule: str, example: str) -> str:
+    """The system prompt: rules, format and example.
+
+    Args:
+        config: The environment's options.
+        rules: The game, the observations, and the actions.
+        state_rule: Description of the state texts.
+        example: A valid response.
+    """
+    tags, layout = config.tags, config.layout
+    describes = [
+        text
+        for section, text in (
+            ("observation", f"<{tags.observation}>: the state before your actions."),
+            ("reasoning", f"<{tags.reasoning}>: why you choose them."),
+            ("prediction", f"<{tags.prediction}>: the state after them."),
+        )
+        if section in layout.inner
+    ]
+    if "observation" in layout.inner or "prediction" in layout.inner:
+        describes.append(state_rule)
+    if layout.memory:
+        describes.append(
+            f"<{tags.memory}>: keep what you are shown now if you will need to see it again, "
+            "drop it if not."
+        )
+    lines = [
+        rules,
+        action_rule(config),
+        format_line(config),
+        *describes,
+        f"Write nothing outside the tags. Example:\n{example}",
+    ]
+    return "\n".join(lines)
