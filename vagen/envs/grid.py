@@ -243,16 +243,9 @@ class GridEnv(TurnEnv):
 
     config: GridConfig
 
-    def __init__(
-        self,
-        env_config: dict[str, Any] | GridConfig | None = None,
-        *,
-        split: str = "train",
-        render_mode: Literal["rgb_array"] | None = None,
-    ) -> None:
-        """Creates the environment; the arguments are those of `TurnEnv`."""
-        super().__init__(env_config, split=split, render_mode=render_mode)
-        self._tiles = self._draw_tiles(self.config.tile_size)
+    @property
+    def _tiles(self) -> TileSet:
+        return self._draw_tiles(self.config.tile_size)
 
     @abstractmethod
     def _grid_size(self) -> tuple[int, int]:

@@ -130,18 +130,8 @@ class PrimitiveSkillEnv(TurnEnv):
     example_actions: ClassVar[tuple[str, ...]] = ("pick(-70,-40,20)", "place(0,-40,20)")
 
     config: PrimitiveSkillConfig
-
-    def __init__(
-        self,
-        env_config: dict[str, Any] | PrimitiveSkillConfig | None = None,
-        *,
-        split: str = "train",
-        render_mode: Literal["rgb_array"] | None = None,
-    ) -> None:
-        """Creates the environment; the simulator is created at the first reset."""
-        super().__init__(env_config, split=split, render_mode=render_mode)
-        self._table: Table | ManiSkillTable | None = None
-        self._rewarded = 0.0
+    _table: Table | ManiSkillTable | None = None
+    """The simulator, from the first reset on."""
 
     @classmethod
     def sample_level(cls, config: PrimitiveSkillConfig, seed: int, split: Split) -> SkillLevel:

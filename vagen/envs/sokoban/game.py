@@ -121,12 +121,16 @@ def shift(cells: Cells, offset: int) -> Cells:
     return cells << offset if offset > 0 else cells >> -offset
 
 
+def neighbours(cells: Cells, columns: int) -> Cells:
+    """All cells beside a member; no member may be on the edge."""
+    return cells << 1 | cells >> 1 | cells << columns | cells >> columns
+
+
 def flood(start: Cells, free: Cells, columns: int) -> Cells:
     """All cells of `free` reachable from `start`; no free cell may be on the edge."""
     reached = start
     while True:
-        grown = reached | reached << 1 | reached >> 1 | reached << columns | reached >> columns
-        grown = grown & free | start
+        grown = (reached | neighbours(reached, columns)) & free | start
         if grown == reached:
             return reached
         reached = grown
