@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation, State
 from vagen.envs.claims import write_claims
 from vagen.envs.config import EnvConfig
-from vagen.envs.levels import Split, check_split
+from vagen.envs.levels import check_split
 from vagen.envs.parsing import ActionReader, ResponseParser, SectionName, named, write_response
 
 TEXT_CHARACTERS = "".join(map(chr, range(32, 127))) + "\n\t√"
@@ -64,7 +64,6 @@ class TurnEnv(AgentEnv):
         self._running = False
         self._seed = 0
         self._steps_taken = 0
-        self._success = False
         self._state: State = {}
 
     @cached_property
@@ -165,12 +164,32 @@ class TurnEnv(AgentEnv):
         """Rules and response format with an example, or brief rules."""
         if self.config.prompt_detail == "brief":
             return self._brief_rules()
-        return system_text(
-            self.config,
-            rules=self._rules(),
-            state_rule=self._state_rule(),
-            example=self.example_response(),
-        )
+        config = self.config
+        tags, layout = config.tags, config.layout
+        describes = [
+            text
+            for section, text in (
+                ("observation", f"<{tags.observation}>: the state before your actions."),
+                ("reasoning", f"<{tags.reasoning}>: why you choose them."),
+                ("prediction", f"<{tags.prediction}>: the state after them."),
+            )
+            if section in layout.inner
+        ]
+        if "observation" in layout.inner or "prediction" in layout.inner:
+            describes.append(self._state_rule())
+        if layout.memory:
+            describes.append(
+                f"<{tags.memory}>: keep what you are shown now if you will need to see it again, "
+                "drop it if not."
+            )
+        lines = [
+            self._rules(),
+            action_rule(config),
+            format_line(config),
+            *describes,
+            f"Write nothing outside the tags. Example:\n{self.example_response()}",
+        ]
+        return "\n".join(lines)
 
     def example_response(self) -> str:
         """A response in the configured layout that is true for `example_state`."""
@@ -191,7 +210,10 @@ class TurnEnv(AgentEnv):
             LevelError: The split or the options have no level.
         """
         super().reset(seed=seed)
-        split = self.split if not options else _split_option(options, self.split)
+        options = options or {}
+        if unknown := sorted(set(options) - {"split"}):
+            raise ValueError(f"unknown reset options {unknown}: only 'split' is known")
+        split = check_split(options.get("split", self.split))
         if seed is None:
             seed = int(self.np_random.integers(2**31))
         level = self.sample_level(self.config, seed, split)
@@ -199,7 +221,6 @@ class TurnEnv(AgentEnv):
         self._seed = seed
         self._running = True
         self._steps_taken = 0
-        self._success = False
         self._state = self._read_state()
         info = {"state": self._state, "level_hash": level.level_hash}
         return self._observe(None), info
@@ -228,7 +249,6 @@ class TurnEnv(AgentEnv):
                 break
         before = self._state
         self._state = self._read_state()
-        self._success = self._is_won()
         self._running = not (terminated or truncated)
         format_reward = self._rewards["format" if parsed.format_correct else "format_penalty"]
         info = {
@@ -238,7 +258,7 @@ class TurnEnv(AgentEnv):
                 "action_is_valid": parsed.format_correct,
                 "action_is_effective": self._state != before,
             },
-            "success": self._success,
+            "success": self._is_won(),
             "state": self._state,
         }
         observation = self._observe(tuple(moves))
@@ -265,16 +285,13 @@ class TurnEnv(AgentEnv):
             ResetNeeded: No episode was started.
         """
         self._check_begun()
-        actions = self._random_move() or self._plan(self.config.expert_actions_per_turn)
+        chance = Random(f"{self._seed} {self._steps_taken}")
+        if chance.random() < self.config.expert_random_moves:
+            actions = [self.any_action(chance)]
+        else:
+            actions = self._plan(self.config.expert_actions_per_turn)
         after = self._after(self._state, actions)
         return self._write(actions, self._state, after, keeps=self._expert_keeps())
-
-    def _random_move(self) -> list[str]:
-        """A random action in a share of `expert_random_moves` of the turns, otherwise empty."""
-        if not (share := self.config.expert_random_moves):
-            return []
-        chance = Random(f"{self._seed} {self._steps_taken}")
-        return [self.any_action(chance)] if chance.random() < share else []
 
     def any_action(self, chance: Random) -> str:
         """A random action, with random arguments if actions have any."""
@@ -329,13 +346,6 @@ class TurnEnv(AgentEnv):
         return Observation(text=f"{opening}\n{shown}\n{self._reminder}", images=images)
 
 
-def _split_option(options: dict[str, Any], default: Split) -> Split:
-    unknown = sorted(set(options) - {"split"})
-    if unknown:
-        raise ValueError(f"unknown reset options {unknown}: only 'split' is known")
-    return check_split(options.get("split", default))
-
-
 def action_rule(config: EnvConfig) -> str:
     """Rule for the number and separator of actions in an answer."""
     if config.max_actions_per_step == 1:
@@ -352,39 +362,3 @@ def format_line(config: EnvConfig) -> str:
     texts: dict[SectionName, str] = dict.fromkeys(layout.sections, "...")
     texts["memory"] = "keep or drop"
     return "Write exactly: " + write_response(layout, config.tags, texts)
-
-
-def system_text(config: EnvConfig, *, rules: str, state_rule: str, example: str) -> str:
-    """The system prompt: rules, format and example.
-
-    Args:
-        config: The environment's options.
-        rules: The game, the observations, and the actions.
-        state_rule: Description of the state texts.
-        example: A valid response.
-    """
-    tags, layout = config.tags, config.layout
-    describes = [
-        text
-        for section, text in (
-            ("observation", f"<{tags.observation}>: the state before your actions."),
-            ("reasoning", f"<{tags.reasoning}>: why you choose them."),
-            ("prediction", f"<{tags.prediction}>: the state after them."),
-        )
-        if section in layout.inner
-    ]
-    if "observation" in layout.inner or "prediction" in layout.inner:
-        describes.append(state_rule)
-    if layout.memory:
-        describes.append(
-            f"<{tags.memory}>: keep what you are shown now if you will need to see it again, "
-            "drop it if not."
-        )
-    lines = [
-        rules,
-        action_rule(config),
-        format_line(config),
-        *describes,
-        f"Write nothing outside the tags. Example:\n{example}",
-    ]
-    return "\n".join(lines)

@@ -13,8 +13,6 @@ from vagen.envs.household.world import (
     put_command,
 )
 
-_VERB_OF = {"hot": "heat", "cold": "cool", "clean": "clean"}
-
 
 def plan(world: World, count: int) -> list[str]:
     """Up to `count` actions, at least one.
@@ -59,7 +57,7 @@ def next_action(world: World) -> str:
         appliance = _first(world, APPLIANCES[goal.condition])
         if world.at != appliance:
             return f"go to {appliance}"
-        return f"{_VERB_OF[goal.condition]} {held} with {appliance}"
+        return f"{goal.task} {held} with {appliance}"
     return _deliver(world, held)
 
 
