@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from vagen import envs
 from vagen.config import ConfigError
-from vagen.envs.adapters.seeds import AdapterError
+from vagen.envs.adapters import AdapterError
 from vagen.envs.adapters.success import read_rule
 from vagen.envs.gym_image_env import GymImageEnv
 from vagen.envs.levels import split_of

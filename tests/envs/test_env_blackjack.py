@@ -18,7 +18,7 @@ from vagen.envs.blackjack.game import (
     SUITS,
     Blackjack,
     BlackjackLevel,
-    Hand,
+    HandValue,
     best_action,
     dealer_totals,
     hit_value,
@@ -62,11 +62,11 @@ def check_hand(seed):
         action = (
             rng.choice(ACTIONS)
             if seed % 2
-            else best_action(Hand.of(game.player), value_of(game.dealer[0][0]))
+            else best_action(HandValue.of(game.player), value_of(game.dealer[0][0]))
         )
         (game.hit if action == "Hit" else game.stand)()
         observed, reward, over, _, _ = oracle.step(int(action == "Hit"))
-        hand = Hand.of(game.player)
+        hand = HandValue.of(game.player)
         assert observed == (hand.total, value_of(game.dealer[0][0]), int(hand.usable_ace))
         assert over == (game.outcome is not None)
     assert reward == {"win": 1.0, "natural": 1.0, "draw": 0.0, "loss": -1.0}[game.outcome]
@@ -102,7 +102,7 @@ def optimal_value(natural=1.0):
                 if {first, second} == {1, 10}:
                     value += chance * natural * (1.0 - dealer_totals(shown).get(0, 0.0))
                     continue
-                hand = Hand.counting(first, first == 1).after(second)
+                hand = HandValue.counting(first, first == 1).after(second)
                 value += chance * max(stand_value(hand, shown), hit_value(hand, shown))
     return value
 
@@ -112,7 +112,7 @@ def test_the_best_play_is_basic_strategy_and_worth_what_is_known():
     shown = [2, 3, 4, 5, 6, 7, 8, 9, 10, 1]
 
     def row(total, usable):
-        return "".join(best_action(Hand(total, usable), card)[0] for card in shown)
+        return "".join(best_action(HandValue(total, usable), card)[0] for card in shown)
 
     assert row(11, False) == "H" * 10 and row(12, False) == "HHSSSHHHHH"
     assert {row(total, False) for total in range(13, 17)} == {"SSSSSHHHHH"}
@@ -182,7 +182,7 @@ def test_observations_are_true_and_predictions_are_the_most_probable():
                 assert parsed["prediction"] == env.state_text(after)
             else:
                 low = before["sum"] - 10 * before["usable_ace"]
-                expected = Hand.counting(low + 10, before["usable_ace"])
+                expected = HandValue.counting(low + 10, before["usable_ace"])
                 assert f"sum is {expected.total} " in parsed["prediction"]
             assert json.loads(json.dumps(after)) == after
 

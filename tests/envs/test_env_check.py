@@ -13,8 +13,7 @@ import pytest
 from vagen import envs
 from vagen.cli.main import main
 from vagen.envs import ContractError, check_env
-from vagen.envs.frozenlake.config import FrozenLakeConfig
-from vagen.envs.frozenlake.env import FrozenLakeEnv
+from vagen.envs.frozenlake.env import FrozenLakeConfig, FrozenLakeEnv
 
 
 class Unseeded(FrozenLakeEnv):
@@ -202,7 +201,7 @@ BROKEN = [
     (OneSplit, r"is in train and in val; decide by split_of"),
     (OtherLevel, r"reset\(seed=3\) loads another level of train"),
     (Trace, "another episode in an instance that was played before: take all chance from the seed"),
-    (NoPlaceholder, "holds <image> 0 times for 1 images; write it once for each"),
+    (NoPlaceholder, "holds <image> 0 times for 1 images; it must hold it once for each"),
     (FloatImages, r"array float64 \[96, 96, 3\]; an image is an array uint8"),
     (ListOfImages, r"images are .*not a tuple"),
     (NumpyState, r"info\['state'\]\['player'\]\[0\] is np.int64.*JSON does not hold"),
@@ -220,11 +219,11 @@ BROKEN = [
     (TupleOption, r"options change on their way through JSON.*\(4, 4\)"),
     (
         stepping("OldGym", lambda env, response, result: result[:4]),
-        r"step\(\) gives a tuple of 4, not \(observation, reward, terminated, truncated, info\)",
+        r"step\(\) returns a tuple of 4; it must return \(observation, reward, terminated, trunc",
     ),
     (
         stepping("NoMetrics", lambda env, response, result: with_info(result, metrics="gone")),
-        "step.*info has the keys parsed, rewards, state, success; they must be metrics, parsed",
+        r"step\(\)'s info holds rewards, parsed, success, state.*; it must hold rewards, parsed, m",
     ),
     (
         stepping("Unsummed", lambda env, response, result: (result[0], 3.0, *result[2:])),
@@ -232,7 +231,7 @@ BROKEN = [
     ),
     (
         stepping("Number", lambda env, response, result: with_info(result, success=1)),
-        "success is 1 .*not True or False",
+        "success is 1 .*must be True or False",
     ),
     (stepping("Endless", ends_late), "does not end after 6 responses, though max_steps is 6"),
     (

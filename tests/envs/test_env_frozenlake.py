@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from vagen import envs
-from vagen.envs.frozenlake.config import FrozenLakeConfig
 from vagen.envs.frozenlake.game import (
     ACTIONS,
     FrozenLake,
+    FrozenLakeConfig,
     FrozenLakeLevel,
     distances_to,
     neighbours,

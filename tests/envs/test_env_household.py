@@ -12,11 +12,19 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from vagen import envs
-from vagen.envs.household.config import HouseholdConfig
 from vagen.envs.household.expert import next_action, plan, remaining
-from vagen.envs.household.homes import sample_level
-from vagen.envs.household.things import LAMP_PLACES, OBJECTS, PLACES, kind_of
-from vagen.envs.household.world import _COMMANDS, HALL, Goal, World, read_command
+from vagen.envs.household.homes import HouseholdConfig, sample_level
+from vagen.envs.household.world import (
+    _COMMANDS,
+    HALL,
+    LAMP_PLACES,
+    OBJECTS,
+    PLACES,
+    Goal,
+    World,
+    kind_of,
+    read_command,
+)
 from vagen.envs.levels import split_of
 
 TASKS = ("put", "clean", "heat", "cool", "examine", "two")

@@ -5,8 +5,7 @@ import pytest
 from vagen import envs
 from vagen.envs import distinct_levels
 from vagen.envs.levels import SPLITS, LevelError
-from vagen.envs.sokoban.config import SokobanConfig
-from vagen.envs.sokoban.env import SokobanEnv
+from vagen.envs.sokoban.env import SokobanConfig, SokobanEnv
 from vagen.envs.sokoban.generator import generate
 from vagen.envs.sokoban.level_file import LevelFile
 

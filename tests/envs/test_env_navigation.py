@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from vagen import envs
 from vagen.envs.levels import SPLITS, LevelError
-from vagen.envs.navigation.catalogue import KINDS, USES
 from vagen.envs.navigation.config import NavigationConfig, TaskStyle
+from vagen.envs.navigation.furniture import KINDS, USES
 from vagen.envs.navigation.levels import sample_level
 from vagen.envs.navigation.planner import COSTS, Planner
 from vagen.envs.navigation.rooms import AGENT_RADIUS, Plan, Room, Thing

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from vagen import envs
-from vagen.envs.sokoban.config import SokobanConfig
-from vagen.envs.sokoban.game import ACTIONS, Room, Sokoban, SokobanLevel
+from vagen.envs.sokoban.game import ACTIONS, Room, Sokoban, SokobanConfig, SokobanLevel
 from vagen.envs.sokoban.generator import backward_layers, generate
 from vagen.envs.sokoban.level_file import LevelFile
 from vagen.envs.sokoban.solver import SearchLimitReached, solve

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 from vagen import envs
 from vagen.config.infra import EnvironmentsConfig
+from vagen.envs.adapters import AdapterError
 from vagen.envs.adapters.gymnasium import SCREEN
 from vagen.envs.adapters.pictures import frame_of
-from vagen.envs.adapters.seeds import AdapterError
 from vagen.envs.answers import AnswerError, flag, number, plain
 from vagen.envs.gym_image_env import GymImageEnv
 from vagen.rollout.scripted import play_scripted

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from judge_samples import COLUMNS, ROWS, grid_judge
 
 from vagen.envs.claims import best_matching
-from vagen.envs.frozenlake.claims import Hole, HoleAt, Target, TargetAt
-from vagen.envs.grid_claims import Player
-from vagen.envs.sokoban import claims as sokoban
+from vagen.envs.frozenlake.env import Hole, HoleAt, Target, TargetAt
+from vagen.envs.grid import Player
+from vagen.envs.sokoban import env as sokoban
 
 LAKE = {
     "env_name": "FrozenLake",

@@ -22,7 +22,7 @@ from llm_server import MODEL, ScriptedServer
 from vagen.clients import DEADLINE, EndpointError, NoAnswerError, Reason
 from vagen.clients.limits import CircuitBreaker, RateLimit
 from vagen.config.judge_options import LLMJudgeConfig
-from vagen.envs.frozenlake.claims import Target
+from vagen.envs.frozenlake.env import Target
 from vagen.judge import AnswerCache, ChatClient, LLMJudge, RuleJudge, rules_for
 from vagen.judge.cache import normalized
 from vagen.judge.llm.prompts import Role, claims_answer, read_claims, read_verification, verifier

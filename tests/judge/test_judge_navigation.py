@@ -9,7 +9,8 @@ import pytest
 
 from vagen import envs
 from vagen.config.judge_options import JudgeConfig
-from vagen.envs.navigation.claims import Direction, Seen, Unseen, read
+from vagen.envs.navigation.config import NavigationConfig
+from vagen.envs.navigation.env import Direction, NavigationEnv, Seen, Unseen
 from vagen.envs.navigation.truth import DIRECTIONS, Sighting, state_of
 from vagen.envs.navigation.world import Pose
 from vagen.judge import RuleJudge, rules_for
@@ -79,7 +80,7 @@ def score(text, state=STATE, detail="brief"):
     ],
 )
 def test_only_the_controlled_language_is_read(text, expected):
-    assert read(text) == expected
+    assert NavigationEnv.read_claims(text, NavigationConfig()) == expected
 
 
 @pytest.mark.parametrize(
@@ -201,8 +202,9 @@ def test_no_attack_is_paid(detail):
 def test_noise_is_read_without_an_exception():
     rng = Random(3)
     words = ["sofa", "is", "2", "m", "left", "{", '"target":', "at", "not in view", ",", ".", "\0"]
+    config = NavigationConfig()
     for _ in range(3000):
-        read(" ".join(rng.choices(words, k=rng.randrange(12))))
+        NavigationEnv.read_claims(" ".join(rng.choices(words, k=rng.randrange(12))), config)
 
 
 @pytest.mark.parametrize("name", FOUR)

@@ -7,7 +7,13 @@ import pytest
 
 from vagen import envs
 from vagen.config.judge_options import JudgeConfig
-from vagen.envs.primitive_skill.claims import At, Held, Thing, read
+from vagen.envs.primitive_skill.env import (
+    At,
+    Held,
+    PrimitiveSkillConfig,
+    PrimitiveSkillEnv,
+    Thing,
+)
 from vagen.envs.primitive_skill.level import COLOURS, sample_level
 from vagen.envs.primitive_skill.primitives import HOME
 from vagen.envs.primitive_skill.tasks import TASKS
@@ -121,9 +127,11 @@ def test_no_attack_is_paid(judge, other):
 def test_readings_never_raise():
     rng = Random(3)
     pieces = ["red cube", "at", "(", ")", "1", "-", ",", ".", "held", "{", '"', ":", "[", "9" * 9]
+    config = PrimitiveSkillConfig()
     for _ in range(5_000):
-        read(" ".join(rng.choices(pieces, k=rng.randrange(14))))
-    assert read("red cube at (1, 2, 3), red cube held") == [
+        PrimitiveSkillEnv.read_claims(" ".join(rng.choices(pieces, k=rng.randrange(14))), config)
+    text = "red cube at (1, 2, 3), red cube held"
+    assert PrimitiveSkillEnv.read_claims(text, config) == [
         At(thing="red cube", x=1, y=2, z=3),
         Held(thing="red cube"),
     ]

@@ -17,13 +17,6 @@ from vagen.envs.base import IMAGE_PLACEHOLDER
 from vagen.envs.registry import ENVIRONMENTS
 from vagen.report.environment import Portrait, portray, strip
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "FrozenLake": {"max_steps": 10},
-    "Sokoban": {"max_steps": 20},
-    "SVG": {"max_steps": 2},
-    "Navigation": {"state_objects": "target"},
-}
-"""What differs from an environment's defaults."""
 WIDTH = 720
 """Most pixels of a picture."""
 FRAMES = 6
@@ -50,7 +43,7 @@ def main(docs: Path) -> None:
 
 def section(name: str, pictures: Path) -> str:
     """The Markdown of an environment, whose pictures are written."""
-    env = make(name, OPTIONS.get(name))
+    env = make(name, ENVIRONMENTS[name].load().gallery_options)
     try:
         portrait = portray(name, env)
         rules = (type(env).__doc__ or "").splitlines()[0]

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from vagen.envs.claims import Claim, read_claims, score_claims
+from vagen.envs.claims import Claim, read_claims, read_object, score_claims
 from vagen.envs.config import EnvConfig
 from vagen.envs.levels import Level, Split, check_split
 
@@ -59,6 +59,12 @@ class AgentEnv(gymnasium.Env[Observation, str]):
 
     claims: ClassVar[tuple[type[Claim], ...]] = ()
     """Claims of its state texts; with these and `truth` it has a judge. Empty: it has none."""
+    calibration_options: ClassVar[tuple[dict[str, Any], ...]] = ()
+    """Options, besides the defaults, with which its judge is calibrated."""
+    difficulty_name: ClassVar[str] = "difficulty"
+    """Meaning of the first number of `difficulty` in reports."""
+    gallery_options: ClassVar[dict[str, Any]] = {}
+    """Options with which the documentation's gallery shows it."""
 
     config: EnvConfig
 
@@ -104,7 +110,18 @@ class AgentEnv(gymnasium.Env[Observation, str]):
     @classmethod
     def read_claims(cls, text: str, config: Any) -> list[Claim] | None:
         """Parses a text in the prompt's wording into claims; None if any part differs."""
-        return read_claims(text, cls.claims_of(config))
+        record = read_object(text)
+        return read_claims(text if record is None else cls.clauses(record), cls.claims_of(config))
+
+    @classmethod
+    def record(cls, state: State, config: Any) -> dict[str, Any] | None:
+        """A state in the structured notation; None: the phrases of `truth` are all there is."""
+        return None
+
+    @classmethod
+    def clauses(cls, record: dict[str, Any]) -> str:
+        """The phrases that a structured text stands for; inverse of `record`."""
+        return json.dumps(record)
 
     @classmethod
     def score_claims(cls, said: Sequence[Claim], true: Sequence[Claim], config: Any) -> float:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -269,8 +269,15 @@ def _reads_strictly(subject: _Subject) -> None:
     right = env.expert_response()
     for wrong in _malformed(right):
         _, before = reset(env, 2)
-        with _named(f"the response {wrong[:60]!r}"):
+        try:
             _, terminated, truncated, info = step(env, wrong)
+        except ContractError:
+            raise
+        except Exception as error:  # any failure of an environment
+            raise ContractError(
+                f"the response {wrong[:60]!r} raises {_brief(error)}; step must return a result "
+                "for any text"
+            ) from error
         if not isinstance(env, TurnEnv):
             continue
         demand(
@@ -419,19 +426,6 @@ CHECKS: tuple[tuple[str, Callable[[_Subject], bool | None]], ...] = (
     ("resets in threads equal resets in order", _resets_in_threads),
 )
 """All checks in order; a check that does not apply returns False."""
-
-
-@contextmanager
-def _named(what: str) -> Iterator[None]:
-    """Adds the checked action to errors of the environment."""
-    try:
-        yield
-    except ContractError:
-        raise
-    except Exception as error:  # any failure of an environment
-        raise ContractError(
-            f"{what} raises {_brief(error)}; step must return a result for any text"
-        ) from error
 
 
 def _brief(error: Exception) -> str:

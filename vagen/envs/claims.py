@@ -166,20 +166,10 @@ def best_matching(scores: Sequence[Sequence[float]]) -> float:
     """Largest sum of a one-to-one matching of rows to columns."""
     if not scores or not scores[0]:
         return 0.0
-    if len(scores) == 1:
-        return max(scores[0])
-    maxima, free = [max(row) for row in scores], set(range(len(scores[0])))
-    for row, best in zip(scores, maxima, strict=True):
-        column = next((c for c in free if row[c] == best), None)
-        if column is None:
-            break
-        free.remove(column)
-    else:
-        return float(sum(maxima))  # every row has its maximum: this is optimal
     from scipy.optimize import linear_sum_assignment  # slow to import
 
-    matrix = np.array(scores)
-    return float(matrix[linear_sum_assignment(matrix, maximize=True)].sum())
+    pairs = zip(*linear_sum_assignment(np.array(scores), maximize=True), strict=True)
+    return float(sum(scores[row][column] for row, column in pairs))
 
 
 def read_object(text: str) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
@@ -131,16 +131,3 @@ class EnvConfig(Section):
     def reward_values(self) -> dict[str, float]:
         """The preset with overrides."""
         return {**EXTRA_PARTS, **self.reward_presets[self.reward], **self.reward_overrides}
-
-
-class GridConfig(EnvConfig):
-    """Options of a grid game."""
-
-    notations: ClassVar[tuple[Notation, ...]] = ("natural", "structured", "symbolic")
-
-    tile_size: int = Field(32, ge=32, le=256)
-    """Side of a grid cell in pixels."""
-
-    def positions(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Positions [row, column] in a structured state text."""
-        raise NotImplementedError

@@ -5,6 +5,7 @@ seeds.
 """
 
 import hashlib
+from random import Random
 from typing import Literal, Protocol, get_args
 
 Split = Literal["train", "val", "test"]
@@ -30,6 +31,11 @@ class Level(Protocol):
 def content_hash(content: str) -> str:
     """SHA-256 of a level's canonical text, hexadecimal."""
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def draw_index(rng: Random, count: int) -> int:
+    """A uniform index below `count`, from `random()` only: equal in every Python version."""
+    return int(rng.random() * count)
 
 
 def split_of(digest: str) -> Split:

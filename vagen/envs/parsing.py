@@ -98,20 +98,16 @@ class Layout:
         return (*free, *self.inner, "answer", *memory)
 
 
-def layout_of(prompt_format: PromptFormat) -> Layout:
-    """The layout of a `prompt_format`."""
-    if prompt_format == "no_think":
-        return Layout(think=False, inner=(), notation="natural")
-    if prompt_format == "free_think":
-        return Layout(think=True, inner=(), notation="natural")
-    for notation in ("structured", "symbolic"):
-        strategy = prompt_format.removesuffix(f"_{notation}")
-        if strategy != prompt_format:
-            return Layout(think=True, inner=_INNER[strategy], notation=notation)
-    return Layout(think=True, inner=_INNER[prompt_format], notation="natural")
+def _layout_of(prompt_format: str) -> Layout:
+    notation: Notation = "natural"
+    for suffix in ("structured", "symbolic"):
+        if prompt_format.endswith(f"_{suffix}"):
+            notation = suffix
+    strategy = prompt_format.removesuffix(f"_{notation}")
+    return Layout(strategy != "no_think", _INNER.get(strategy, ()), notation)
 
 
-LAYOUTS: dict[str, Layout] = {name: layout_of(name) for name in get_args(PromptFormat)}
+LAYOUTS: dict[str, Layout] = {name: _layout_of(name) for name in get_args(PromptFormat)}
 
 
 def write_response(layout: Layout, tags: Tags, texts: dict[SectionName, str]) -> str:

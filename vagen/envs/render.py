@@ -86,11 +86,8 @@ class TileSet:
             A new array, uint8 [rows * side, columns * side, 3].
         """
         rows, columns = codes.shape
-        side = self.side
-        picture = np.empty((rows, side, columns, side, 3), np.uint8)
-        for strip, row in zip(picture, codes, strict=True):  # indexing copies: one row at a time
-            strip.swapaxes(0, 1)[...] = self.tiles[row]
-        return picture.reshape(rows * side, columns * side, 3)
+        cells = self.tiles[codes]  # [rows, columns, side, side, 3]
+        return cells.swapaxes(1, 2).reshape(rows * self.side, columns * self.side, 3)
 
     def codes(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The tile codes of an image; inverse of `frame`.

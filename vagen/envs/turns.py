@@ -1,5 +1,6 @@
 """Base class of environments played by text responses: prompts, parsing, rewards, limits."""
 
+import json
 from abc import abstractmethod
 from functools import cached_property
 from random import Random
@@ -13,9 +14,8 @@ from numpy.typing import NDArray
 from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation, State
 from vagen.envs.claims import write_claims
 from vagen.envs.config import EnvConfig
-from vagen.envs.levels import Split, check_split
+from vagen.envs.levels import check_split
 from vagen.envs.parsing import ActionReader, ResponseParser, SectionName, named, write_response
-from vagen.envs.prompts import TurnPrompt, system_text
 
 TEXT_CHARACTERS = "".join(map(chr, range(32, 127))) + "\n\t√"
 
@@ -57,14 +57,13 @@ class TurnEnv(AgentEnv):
             max_actions=self.config.max_actions_per_step,
             markup_answer=self.markup_answer,
         )
-        self._turn_prompt = TurnPrompt(self.config)
+        self._reminder = f"{action_rule(self.config)}\n{format_line(self.config)}"
         # May read a level file for the size, so that invalid files are rejected here.
         self._frame_shape = (*self._frame_size(), 3)
         self.action_space = spaces.Text(max_length=4096, min_length=0, charset=TEXT_CHARACTERS)
         self._running = False
         self._seed = 0
         self._steps_taken = 0
-        self._success = False
         self._state: State = {}
 
     @cached_property
@@ -137,10 +136,15 @@ class TurnEnv(AgentEnv):
         return self.text_view(), ()
 
     def state_text(self, state: State) -> str:
-        """A true description of `state` in the configured notation; by default the phrases of
-        `truth`.
+        """A true description of `state` in the configured notation; by default `record` as JSON,
+        or the phrases of `truth`.
         """
-        return write_claims(self.truth(state, self.config))
+        record = None
+        if self.config.layout.notation == "structured":
+            record = self.record(state, self.config)
+        return (
+            write_claims(self.truth(state, self.config)) if record is None else json.dumps(record)
+        )
 
     def _state_rule(self) -> str:
         """Description of the state texts for the full prompt; by default an example."""
@@ -160,12 +164,32 @@ class TurnEnv(AgentEnv):
         """Rules and response format with an example, or brief rules."""
         if self.config.prompt_detail == "brief":
             return self._brief_rules()
-        return system_text(
-            self.config,
-            rules=self._rules(),
-            state_rule=self._state_rule(),
-            example=self.example_response(),
-        )
+        config = self.config
+        tags, layout = config.tags, config.layout
+        describes = [
+            text
+            for section, text in (
+                ("observation", f"<{tags.observation}>: the state before your actions."),
+                ("reasoning", f"<{tags.reasoning}>: why you choose them."),
+                ("prediction", f"<{tags.prediction}>: the state after them."),
+            )
+            if section in layout.inner
+        ]
+        if "observation" in layout.inner or "prediction" in layout.inner:
+            describes.append(self._state_rule())
+        if layout.memory:
+            describes.append(
+                f"<{tags.memory}>: keep what you are shown now if you will need to see it again, "
+                "drop it if not."
+            )
+        lines = [
+            self._rules(),
+            action_rule(config),
+            format_line(config),
+            *describes,
+            f"Write nothing outside the tags. Example:\n{self.example_response()}",
+        ]
+        return "\n".join(lines)
 
     def example_response(self) -> str:
         """A response in the configured layout that is true for `example_state`."""
@@ -186,7 +210,10 @@ class TurnEnv(AgentEnv):
             LevelError: The split or the options have no level.
         """
         super().reset(seed=seed)
-        split = self.split if not options else _split_option(options, self.split)
+        options = options or {}
+        if unknown := sorted(set(options) - {"split"}):
+            raise ValueError(f"unknown reset options {unknown}: only 'split' is known")
+        split = check_split(options.get("split", self.split))
         if seed is None:
             seed = int(self.np_random.integers(2**31))
         level = self.sample_level(self.config, seed, split)
@@ -194,7 +221,6 @@ class TurnEnv(AgentEnv):
         self._seed = seed
         self._running = True
         self._steps_taken = 0
-        self._success = False
         self._state = self._read_state()
         info = {"state": self._state, "level_hash": level.level_hash}
         return self._observe(None), info
@@ -223,7 +249,6 @@ class TurnEnv(AgentEnv):
                 break
         before = self._state
         self._state = self._read_state()
-        self._success = self._is_won()
         self._running = not (terminated or truncated)
         format_reward = self._rewards["format" if parsed.format_correct else "format_penalty"]
         info = {
@@ -233,7 +258,7 @@ class TurnEnv(AgentEnv):
                 "action_is_valid": parsed.format_correct,
                 "action_is_effective": self._state != before,
             },
-            "success": self._success,
+            "success": self._is_won(),
             "state": self._state,
         }
         observation = self._observe(tuple(moves))
@@ -260,16 +285,13 @@ class TurnEnv(AgentEnv):
             ResetNeeded: No episode was started.
         """
         self._check_begun()
-        actions = self._random_move() or self._plan(self.config.expert_actions_per_turn)
+        chance = Random(f"{self._seed} {self._steps_taken}")
+        if chance.random() < self.config.expert_random_moves:
+            actions = [self.any_action(chance)]
+        else:
+            actions = self._plan(self.config.expert_actions_per_turn)
         after = self._after(self._state, actions)
         return self._write(actions, self._state, after, keeps=self._expert_keeps())
-
-    def _random_move(self) -> list[str]:
-        """A random action in a share of `expert_random_moves` of the turns, otherwise empty."""
-        if not (share := self.config.expert_random_moves):
-            return []
-        chance = Random(f"{self._seed} {self._steps_taken}")
-        return [self.any_action(chance)] if chance.random() < share else []
 
     def any_action(self, chance: Random) -> str:
         """A random action, with random arguments if actions have any."""
@@ -311,12 +333,32 @@ class TurnEnv(AgentEnv):
         return "move " + " ".join(actions)
 
     def _observe(self, moves: tuple[str, ...] | None) -> Observation:
+        """What is shown, with the executed actions (None at the start) and the format, if full."""
         shown, images = self._shown()
-        return Observation(text=self._turn_prompt(shown, moves), images=images)
+        if self.config.prompt_detail == "brief":
+            return Observation(text=shown, images=images)
+        if moves is None:
+            opening = "This is the start."
+        elif moves:
+            opening = f"Carried out: {', '.join(moves)}. This is the state now."
+        else:
+            opening = "Your response held no valid action, so nothing changed."
+        return Observation(text=f"{opening}\n{shown}\n{self._reminder}", images=images)
 
 
-def _split_option(options: dict[str, Any], default: Split) -> Split:
-    unknown = sorted(set(options) - {"split"})
-    if unknown:
-        raise ValueError(f"unknown reset options {unknown}: only 'split' is known")
-    return check_split(options.get("split", default))
+def action_rule(config: EnvConfig) -> str:
+    """Rule for the number and separator of actions in an answer."""
+    if config.max_actions_per_step == 1:
+        return "Answer with one action."
+    return (
+        f"Answer with one to {config.max_actions_per_step} actions, "
+        f"separated by {config.action_sep!r}; they are carried out in order."
+    )
+
+
+def format_line(config: EnvConfig) -> str:
+    """The layout of a response, without an example."""
+    layout = config.layout
+    texts: dict[SectionName, str] = dict.fromkeys(layout.sections, "...")
+    texts["memory"] = "keep or drop"
+    return "Write exactly: " + write_response(layout, config.tags, texts)

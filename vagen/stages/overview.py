@@ -8,7 +8,7 @@ from typing import Any
 
 from vagen import steps
 from vagen.config.schema import trajectories_per_iteration
-from vagen.envs import distinct_levels
+from vagen.envs import distinct_levels, get_environment
 from vagen.report.frames import fit_frames
 from vagen.report.overview import (
     ByDifficulty,
@@ -253,17 +253,9 @@ def _difficulties(run: Run, results: dict[str, dict[str, Any]]) -> Sequence[ByDi
                 )
                 for difficulty, levels in sorted(groups.items())
             ]
-            meaning = _MEANINGS.get(spec.env_name, "difficulty")
+            meaning = get_environment(spec.env_name).load().difficulty_name
             tables.append(ByDifficulty(env_id, meaning, [*tested], rows))
     return tables
-
-
-_MEANINGS = {
-    "FrozenLake": "moves of the shortest safe path",
-    "Sokoban": "moves of a best solution",
-    "Navigation": "moves of the shortest way",
-    "Household": "actions of who knows the home",
-}
 
 
 def _tokenizer(run: Run | None) -> Any | None:

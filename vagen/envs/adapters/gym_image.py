@@ -13,8 +13,8 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from pydantic import Field, PositiveFloat, field_validator
 
+from vagen.envs.adapters import AdapterError, SeedLevel, seed_level
 from vagen.envs.adapters.pictures import frame_of
-from vagen.envs.adapters.seeds import AdapterError, SeedLevel, seed_level
 from vagen.envs.answers import AnswerError, flag, kind, number, unpacked
 from vagen.envs.base import IMAGE_PLACEHOLDER, AgentEnv, Observation, State
 from vagen.envs.config import EnvConfig

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
+from vagen.envs.adapters import AdapterError, SeedLevel, seed_level
 from vagen.envs.adapters.pictures import frame_of
-from vagen.envs.adapters.seeds import AdapterError, SeedLevel, seed_level
 from vagen.envs.adapters.success import read_rule
 from vagen.envs.answers import STEP, AnswerError, flag, kind, number, unpacked
 from vagen.envs.base import IMAGE_PLACEHOLDER, Observation, State

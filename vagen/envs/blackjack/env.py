@@ -1,29 +1,82 @@
-"""Blackjack as an environment."""
+"""Blackjack as an environment, its options and its claims."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, PositiveInt
 
 from vagen.envs.base import Observation, State
-from vagen.envs.blackjack import claims
 from vagen.envs.blackjack.cards import table
-from vagen.envs.blackjack.config import BlackjackConfig
 from vagen.envs.blackjack.game import (
     ACTIONS,
     Blackjack,
     BlackjackLevel,
-    Hand,
+    HandValue,
     best_action,
     sample_level,
     value_of,
 )
 from vagen.envs.claims import Claim
+from vagen.envs.config import EnvConfig
 from vagen.envs.levels import Split
+from vagen.envs.parsing import PromptFormat
 from vagen.envs.turns import TurnEnv
 
 LIKELY_CARD = 10
 """The most probable value of the next card (4 of 13)."""
+Ace = Literal["a", "no"]
+_RECORDED: dict[str, Ace] = {"usable": "a", "none": "no"}
+SUM, ACE, DEALER = 0.5, 0.1, 0.4
+"""Weight of each fact: most hands have no usable ace, so that claim says little."""
+
+
+class Hand(Claim):
+    """The player's cards."""
+
+    phrase = "sum is {sum} with {ace} usable ace"
+    weight = SUM + ACE
+    sum: int
+    ace: Ace
+
+    def agreement(self, true: Claim) -> float:
+        """Agreement of the sum and, with less weight, of the ace."""
+        assert isinstance(true, Hand)
+        right = SUM * (self.sum == true.sum) + ACE * (self.ace == true.ace)
+        return right / self.weight
+
+
+class Dealer(Claim):
+    """The dealer's first card."""
+
+    phrase = "dealer shows {card}"
+    weight = DEALER
+    card: Literal["a", "2", "3", "4", "5", "6", "7", "8", "9", "10", "j", "q", "k"]
+
+    def __str__(self) -> str:
+        return self.phrase.format(card=self.card.upper())
+
+
+class BlackjackConfig(EnvConfig):
+    """Options of Blackjack."""
+
+    reward_presets: ClassVar[dict[str, dict[str, float]]] = {
+        "vagen-legacy": {
+            **{"format": 0.5, "win": 1.0, "natural": 1.0, "draw": 0.0, "loss": -1.0},
+            "invalid": -0.1,
+        },
+        "vagen-new": {
+            **{"format": 0.1, "win": 1.0, "natural": 1.5, "draw": 0.0, "loss": -1.0},
+            "invalid": 0.0,
+        },
+    }
+
+    prompt_format: PromptFormat = "grounding_worldmodeling"
+    """Reasoning strategy, with suffix `_structured` for structured state texts."""
+    max_actions_per_step: PositiveInt = 1
+    """Maximum actions in one response; the next card is seen before the next choice."""
+    side: int = Field(300, ge=96, le=512)
+    """Side of the image in pixels."""
 
 
 class BlackjackEnv(TurnEnv):
@@ -35,7 +88,7 @@ class BlackjackEnv(TurnEnv):
 
     env_name: ClassVar[str] = "Blackjack"
     config_class: ClassVar[type[BlackjackConfig]] = BlackjackConfig
-    claims: ClassVar[tuple[type[Claim], ...]] = claims.CLAIMS
+    claims: ClassVar[tuple[type[Claim], ...]] = (Hand, Dealer)
     actions: ClassVar[tuple[str, ...]] = ACTIONS
     example_state: ClassVar[State] = {
         "env_name": "Blackjack",
@@ -58,12 +111,23 @@ class BlackjackEnv(TurnEnv):
     @classmethod
     def truth(cls, state: State, config: BlackjackConfig) -> list[Claim]:
         """The hand and the dealer's first card."""
-        return claims.truth(state)
+        hand = Hand(sum=state["sum"], ace="a" if state["usable_ace"] else "no")
+        return [hand, Dealer(card=state["dealer_shows"].lower())]
 
     @classmethod
-    def read_claims(cls, text: str, config: BlackjackConfig) -> list[Claim] | None:
-        """Parses sentences or the structured notation."""
-        return claims.read(text)
+    def record(cls, state: State, config: BlackjackConfig) -> dict[str, Any]:
+        """The claims, as `{"sum": 16, "ace": "none", "dealer_shows": "6"}`."""
+        ace = "usable" if state["usable_ace"] else "none"
+        return {"sum": state["sum"], "ace": ace, "dealer_shows": state["dealer_shows"]}
+
+    @classmethod
+    def clauses(cls, record: dict[str, Any]) -> str:
+        """The sentences of `record`; its JSON if a key is missing or unknown."""
+        if set(record) != {"sum", "ace", "dealer_shows"}:
+            return super().clauses(record)
+        ace = _RECORDED.get(str(record["ace"]).lower())
+        hand = f"sum is {record['sum']} with {ace} usable ace"
+        return f"{hand}\ndealer shows {record['dealer_shows']}"
 
     def _frame_size(self) -> tuple[int, int]:
         return self.config.side, self.config.side
@@ -92,7 +156,7 @@ class BlackjackEnv(TurnEnv):
 
     def _read_state(self) -> State:
         game = self._game
-        hand = Hand.of(game.player)
+        hand = HandValue.of(game.player)
         return {
             "env_name": self.env_name,
             "player": [list(card) for card in game.player],
@@ -109,11 +173,11 @@ class BlackjackEnv(TurnEnv):
 
     def _plan(self, count: int) -> list[str]:
         game = self._game
-        return [best_action(Hand.of(game.player), value_of(game.dealer[0][0]))]
+        return [best_action(HandValue.of(game.player), value_of(game.dealer[0][0]))]
 
     def _after(self, state: State, actions: list[str]) -> State:
         # Assumes that a hit draws the most probable card; the dealer's first card stays.
-        hand = Hand(state["sum"], state["usable_ace"])
+        hand = HandValue(state["sum"], state["usable_ace"])
         for action in actions:
             if action == "Hit":
                 hand = hand.after(LIKELY_CARD)
@@ -134,12 +198,6 @@ class BlackjackEnv(TurnEnv):
         state = self._state
         hidden = "" if self._is_shown() else " and a card face down"
         return f"dealer : {listed(state['dealer'])}{hidden}\nyou : {listed(state['player'])}"
-
-    def state_text(self, state: State) -> str:
-        """The hand's sum, whether it has a usable ace, and the dealer's visible card."""
-        if self.config.layout.notation == "structured":
-            return claims.record(state)
-        return super().state_text(state)
 
     def _reason(self, actions: list[str]) -> str:
         return actions[0].lower()

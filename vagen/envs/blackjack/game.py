@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
+from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, draw_index, split_of
 
 ACTIONS = ("Hit", "Stand")
 RANKS = ("A", "2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K")
@@ -40,7 +40,7 @@ def sample_level(seed: int, split: Split) -> BlackjackLevel:
     """
     rng = Random(seed)
     for _ in range(MAX_CANDIDATES):
-        indices = [int(rng.random() * 52) for _ in range(DECK_LENGTH)]
+        indices = [draw_index(rng, 52) for _ in range(DECK_LENGTH)]
         deck = tuple((RANKS[index % 13], SUITS[index // 13]) for index in indices)
         digest = content_hash("Blackjack " + " ".join(f"{rank}{suit[0]}" for rank, suit in deck))
         if split_of(digest) == split:
@@ -54,7 +54,7 @@ def value_of(rank: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Hand:
+class HandValue:
     """Value of a hand."""
 
     total: int
@@ -63,25 +63,25 @@ class Hand:
     """Whether an ace counts as 11."""
 
     @classmethod
-    def of(cls, cards: list[Card]) -> "Hand":
+    def of(cls, cards: list[Card]) -> "HandValue":
         """The hand of some cards."""
         return cls.counting(
             sum(value_of(rank) for rank, _ in cards), any(r == "A" for r, _ in cards)
         )
 
     @classmethod
-    def counting(cls, low: int, has_ace: bool) -> "Hand":
+    def counting(cls, low: int, has_ace: bool) -> "HandValue":
         """The hand whose cards sum to `low` with aces as 1."""
         usable = has_ace and low <= 11
         return cls(low + 10 * usable, usable)
 
-    def after(self, value: int) -> "Hand":
+    def after(self, value: int) -> "HandValue":
         """The hand after another card, with an ace as 1.
 
         An ace that counts as 1 never counts as 11 again, since sums only grow.
         """
         low = self.total - 10 * self.usable_ace + value
-        return Hand.counting(low, self.usable_ace or value == 1)
+        return HandValue.counting(low, self.usable_ace or value == 1)
 
 
 class Blackjack:
@@ -96,19 +96,19 @@ class Blackjack:
     def hit(self) -> None:
         """Draws a card for the player, who loses above 21."""
         self.player.append(self._deck.pop(0))
-        if Hand.of(self.player).total > 21:
+        if HandValue.of(self.player).total > 21:
             self.outcome = "loss"
 
     def stand(self) -> None:
         """Draws the dealer's cards and compares the hands."""
-        while Hand.of(self.dealer).total < 17:
+        while HandValue.of(self.dealer).total < 17:
             self.dealer.append(self._deck.pop(0))
         self.outcome = outcome_of(self.player, self.dealer)
 
 
 def is_natural(cards: list[Card]) -> bool:
     """Whether the cards are an ace and a ten."""
-    return len(cards) == 2 and Hand.of(cards).total == 21
+    return len(cards) == 2 and HandValue.of(cards).total == 21
 
 
 def outcome_of(player: list[Card], dealer: list[Card]) -> Outcome:
@@ -116,7 +116,7 @@ def outcome_of(player: list[Card], dealer: list[Card]) -> Outcome:
     naturals = is_natural(player), is_natural(dealer)
     if any(naturals):
         return "draw" if all(naturals) else "natural" if naturals[0] else "loss"
-    player_total, dealer_total = Hand.of(player).total, Hand.of(dealer).total
+    player_total, dealer_total = HandValue.of(player).total, HandValue.of(dealer).total
     if dealer_total > 21 or player_total > dealer_total:
         return "win"
     return "draw" if player_total == dealer_total else "loss"
@@ -136,14 +136,14 @@ def dealer_totals(shown: int) -> dict[int, float]:
         if {shown, value} == {1, 10}:
             totals[0] = totals.get(0, 0.0) + chance
             continue
-        hand = Hand.counting(shown, shown == 1).after(value)
+        hand = HandValue.counting(shown, shown == 1).after(value)
         for total, further in _dealer_from(hand).items():
             totals[total] = totals.get(total, 0.0) + chance * further
     return totals
 
 
 @functools.cache
-def _dealer_from(hand: Hand) -> dict[int, float]:
+def _dealer_from(hand: HandValue) -> dict[int, float]:
     if hand.total >= 17:
         return {min(hand.total, 22): 1.0}
     totals: dict[int, float] = {}
@@ -153,7 +153,7 @@ def _dealer_from(hand: Hand) -> dict[int, float]:
     return totals
 
 
-def stand_value(hand: Hand, shown: int) -> float:
+def stand_value(hand: HandValue, shown: int) -> float:
     """Expected return of standing, without a natural."""
     value = 0.0
     for total, chance in dealer_totals(shown).items():
@@ -165,7 +165,7 @@ def stand_value(hand: Hand, shown: int) -> float:
 
 
 @functools.cache
-def hit_value(hand: Hand, shown: int) -> float:
+def hit_value(hand: HandValue, shown: int) -> float:
     """Expected return of a hit followed by optimal play."""
     value = 0.0
     for card, chance in DRAWS:
@@ -177,6 +177,6 @@ def hit_value(hand: Hand, shown: int) -> float:
     return value
 
 
-def best_action(hand: Hand, shown: int) -> str:
+def best_action(hand: HandValue, shown: int) -> str:
     """The action with the higher expected return for the visible card (an ace is 1)."""
     return "Hit" if hit_value(hand, shown) > stand_value(hand, shown) else "Stand"

@@ -1,28 +1,72 @@
-"""FrozenLake as an environment."""
+"""FrozenLake as an environment, and its claims."""
 
 import functools
-from collections.abc import Sequence
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vagen.envs.base import State
 from vagen.envs.claims import Claim
-from vagen.envs.frozenlake.claims import DRAWN, PLACES, SPOTS, score
-from vagen.envs.frozenlake.config import FrozenLakeConfig
 from vagen.envs.frozenlake.game import (
     ACTIONS,
     FrozenLake,
+    FrozenLakeConfig,
     FrozenLakeLevel,
     neighbours,
     sample_level,
 )
-from vagen.envs.grid import GridEnv, positions_of
+from vagen.envs.grid import GridEnv, Place, Player, Spot, positions_of
 from vagen.envs.levels import Split
 from vagen.envs.render import Canvas, TileSet
 
+
+class Target(Place):
+    """Position of the target relative to the player."""
+
+    phrase = "target is {vertical} and {horizontal}"
+    weight = 0.7
+
+
+class _Hole(Claim):
+    subject, several = None, True
+    weight = 0.3
+
+    @classmethod
+    def most(cls, count: int) -> int:
+        """Up to twice as many claims as holes, since holes are numerous and similar."""
+        return max(2 * count, count + 2)
+
+
+class Hole(_Hole, Place):
+    """Position of a hole relative to the player."""
+
+    phrase = "hole is {vertical} and {horizontal}"
+
+
+class TargetAt(Spot):
+    """Row and column of the target."""
+
+    phrase = "target is at row {row} and column {column}"
+    weight = 0.7
+
+
+class HoleAt(_Hole, Spot):
+    """Row and column of a hole."""
+
+    phrase = "hole is at row {row} and column {column}"
+
+
+DRAWN: dict[str, tuple[type[Spot], ...]] = {
+    "_": (),
+    "O": (HoleAt,),
+    "G": (TargetAt,),
+    "P": (Player,),
+    "X": (Player, HoleAt),
+    "√": (Player, TargetAt),
+}
+"""Claims of each symbol, in the order of the tile codes."""
 FROZEN, HOLE, TARGET, PLAYER, PLAYER_IN_HOLE, PLAYER_ON_TARGET = range(6)
 EFFECTS = {name: index for index, name in enumerate(ACTIONS)}
 
@@ -32,10 +76,19 @@ class FrozenLakeEnv(GridEnv):
 
     env_name: ClassVar[str] = "FrozenLake"
     config_class: ClassVar[type[FrozenLakeConfig]] = FrozenLakeConfig
+    calibration_options = ({"prompt_detail": "brief"}, {"state_objects": "near"}, {"size": 6})
+    difficulty_name = "moves of the shortest safe path"
+    gallery_options: ClassVar[dict[str, Any]] = {"max_steps": 10}
     actions: ClassVar[tuple[str, ...]] = ACTIONS
-    symbols: ClassVar[str] = "_OGPX√"
-    claims = (*PLACES.values(), *SPOTS.values())
-    places, spots, drawn = PLACES, SPOTS, DRAWN
+    symbols, drawn = "".join(DRAWN), DRAWN
+    places: ClassVar[dict[str, type[Place]]] = {"target": Target, "holes": Hole}
+    spots: ClassVar[dict[str, type[Spot]]] = {
+        "player": Player,
+        "target": TargetAt,
+        "holes": HoleAt,
+    }
+    claims = (*places.values(), *spots.values())
+    required = (Target, TargetAt)
     example_state: ClassVar[State] = {
         "env_name": "FrozenLake",
         "size": [4, 4],
@@ -121,13 +174,6 @@ class FrozenLakeEnv(GridEnv):
         under = codes[row * columns + column]
         codes[row * columns + column] = (PLAYER, PLAYER_IN_HOLE, PLAYER_ON_TARGET)[under]
         return np.frombuffer(codes, np.uint8).reshape(rows, columns)
-
-    @classmethod
-    def score_claims(
-        cls, said: Sequence[Claim], true: Sequence[Claim], config: FrozenLakeConfig
-    ) -> float:
-        """F1 of the target (.7) and of the holes (.3), half credit per axis."""
-        return score(said, true)
 
     def _state_rule(self) -> str:
         near = " Of the holes speak of those beside the player only."

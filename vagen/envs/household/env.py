@@ -1,27 +1,89 @@
-"""Household as an environment."""
+"""Household as an environment, and its claims: location, hand, doors, the task's objects."""
 
 import textwrap
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
+from pydantic import Field
 
 from vagen.envs.base import State
-from vagen.envs.claims import Claim
-from vagen.envs.household import claims
-from vagen.envs.household.config import HouseholdConfig
+from vagen.envs.claims import Claim, score_claims
 from vagen.envs.household.expert import plan, remaining
-from vagen.envs.household.homes import HouseholdLevel, sample_level
-from vagen.envs.household.things import is_openable, preposition
-from vagen.envs.household.world import HALL, World, read_command
+from vagen.envs.household.homes import HouseholdConfig, HouseholdLevel, sample_level
+from vagen.envs.household.world import (
+    HALL,
+    OBJECTS,
+    PLACES,
+    World,
+    is_openable,
+    kind_of,
+    preposition,
+    read_command,
+)
 from vagen.envs.levels import Split
 from vagen.envs.parsing import ActionReader
 from vagen.envs.turns import TurnEnv
 
 PAGE = (256, 512)
 """Size of the image from `render`, in pixels."""
+NOTHING = "nothing"
+_THING = rf"(?:{'|'.join(OBJECTS)}) [1-9]\d?"
+_PLACE = rf"(?:{'|'.join(PLACES)}) [1-9]\d?"
+Thing = Annotated[str, Field(pattern=f"^{_THING}$", description="kind and number, as `mug 1`")]
+Place = Annotated[str, Field(pattern=f"^{_PLACE}$", description="kind and number, as `desk 1`")]
+Where = Annotated[str, Field(pattern=f"^(?:in the {HALL}|at {_PLACE})$", description="`at desk 1`")]
+Held = Annotated[str, Field(pattern=f"^(?:{NOTHING}|{_THING})$", description="`mug 1` or nothing")]
+
+
+class At(Claim):
+    """The agent's location."""
+
+    phrase = "i am {where}"
+    where: Where
+
+
+class Door(Claim):
+    """Whether a place is open."""
+
+    phrase = "{place} is {door}"
+    subject = ("place",)
+    place: Place
+    door: Literal["open", "closed"]
+
+
+class Holds(Claim):
+    """The object in the agent's hand."""
+
+    phrase = "i hold {thing}"
+    thing: Held
+
+
+class Condition(Claim):
+    """Condition of an object."""
+
+    phrase = "{thing} is {condition}"
+    subject = None
+    thing: Thing
+    condition: Literal["hot", "cold", "clean"]
+
+
+class Lies(Claim):
+    """Location of an object; predictions cannot know contents that were not seen yet."""
+
+    phrase = "{thing} is {side} {place}"
+    subject = ("thing",)
+    weight = 0.5
+    thing: Thing
+    side: Literal["in", "on"]
+    place: Place
+
+    def agreement(self, true: Claim) -> float:
+        """Whether object and place are the same."""
+        assert isinstance(true, Lies)
+        return float((self.thing, self.place) == (true.thing, true.place))
 
 
 class HouseholdEnv(TurnEnv):
@@ -32,7 +94,9 @@ class HouseholdEnv(TurnEnv):
 
     env_name: ClassVar[str] = "Household"
     config_class: ClassVar[type[HouseholdConfig]] = HouseholdConfig
-    claims: ClassVar[tuple[type[Claim], ...]] = claims.CLAIMS
+    calibration_options = ({"rooms": 2, "objects": 12},)
+    difficulty_name = "actions of who knows the home"
+    claims: ClassVar[tuple[type[Claim], ...]] = (At, Door, Holds, Condition, Lies)
     example_state: ClassVar[State] = {
         "env_name": "Household",
         "goal": {"task": "heat", "object": "mug", "place": "diningtable"},
@@ -73,19 +137,64 @@ class HouseholdEnv(TurnEnv):
     @classmethod
     def truth(cls, state: State, config: HouseholdConfig) -> list[Claim]:
         """Location, door, hand, and seen objects of the task."""
-        return claims.truth(state)
+        here, held = state["at"], state["holding"]
+        claims: list[Claim] = [At(where=f"in the {HALL}" if here == HALL else f"at {here}")]
+        if here != HALL and is_openable(here):
+            claims.append(Door(place=here, door="open" if here in state["open"] else "closed"))
+        claims.append(Holds(thing=held or NOTHING))
+        claims += [Condition(thing=held, condition=c) for c in state["conditions"].get(held, ())]
+        kind, seen = state["goal"]["object"], set(state["seen"])
+        claims += [
+            _lies(name, place)
+            for name, place in state["where"].items()
+            if kind_of(name) == kind and place in seen
+        ]
+        return claims
 
     @classmethod
-    def read_claims(cls, text: str, config: HouseholdConfig) -> list[Claim] | None:
-        """Parses sentences or the structured notation."""
-        return claims.read(text)
+    def record(cls, state: State, config: HouseholdConfig) -> dict[str, str]:
+        """Claims, as `{"at": "fridge 1", "fridge 1": "open", "holding": ..., "mug 1": ...}`."""
+        found: dict[str, str] = {}
+        for claim in cls.truth(state, config):
+            match claim:
+                case At():
+                    found["at"] = state["at"]
+                case Door():
+                    found[claim.place] = claim.door
+                case Holds():
+                    found["holding"] = claim.thing
+                case Condition(thing=thing, condition=condition):
+                    found[thing] = (
+                        f"{found[thing]} and {condition}" if thing in found else condition
+                    )
+                case Lies():
+                    found[claim.thing] = claim.place
+        return found
+
+    @classmethod
+    def clauses(cls, record: dict[str, Any]) -> str:
+        """The sentences of `record`."""
+        parts: list[str] = []
+        for name, value in record.items():
+            if name == "at":
+                parts.append(f"i am {'in the ' if value == HALL else 'at '}{value}")
+            elif name == "holding":
+                parts.append(f"i hold {value}")
+            elif kind_of(str(value)) in PLACES:
+                parts.append(f"{name} is {preposition(str(value))} {value}")
+            else:
+                parts += [f"{name} is {said}" for said in str(value).split(" and ")]
+        return "\n".join(parts)
 
     @classmethod
     def score_claims(
         cls, said: Sequence[Claim], true: Sequence[Claim], config: HouseholdConfig
     ) -> float:
         """Precision and recall; 0 if an object is both held and somewhere."""
-        return claims.score(said, true)
+        held = {claim.thing for claim in said if isinstance(claim, Holds)}
+        if any(isinstance(claim, Lies) and claim.thing in held for claim in said):
+            return 0.0
+        return score_claims(said, true)
 
     def _frame_size(self) -> tuple[int, int]:
         return PAGE
@@ -171,12 +280,6 @@ class HouseholdEnv(TurnEnv):
         conditions = sorted(self._world.conditions.get(name, ()))
         return f"{name} ({', '.join(conditions)})" if conditions else name
 
-    def state_text(self, state: State) -> str:
-        """Location of the agent, held object, and seen positions of the task's objects."""
-        if self.config.layout.notation == "structured":
-            return claims.record(state)
-        return super().state_text(state)
-
     def _reason(self, actions: list[str]) -> str:
         return " then ".join(actions)
 
@@ -204,6 +307,10 @@ class HouseholdEnv(TurnEnv):
             "do the task . actions : go to , open , close , take from , put in , heat with , "
             "cool with , clean with , use , look"
         )
+
+
+def _lies(name: str, place: str) -> Lies:
+    return Lies.model_validate({"thing": name, "side": preposition(place), "place": place})
 
 
 def _world_of(state: State) -> World:

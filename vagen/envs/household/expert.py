@@ -3,10 +3,15 @@
 It knows the places and where kinds of objects are likely, but not the contents of unseen places.
 """
 
-from vagen.envs.household.things import OBJECTS, PLACES, is_openable, kind_of
-from vagen.envs.household.world import APPLIANCES, World, put_command
-
-_VERB_OF = {"hot": "heat", "cold": "cool", "clean": "clean"}
+from vagen.envs.household.world import (
+    APPLIANCES,
+    OBJECTS,
+    PLACES,
+    World,
+    is_openable,
+    kind_of,
+    put_command,
+)
 
 
 def plan(world: World, count: int) -> list[str]:
@@ -52,7 +57,7 @@ def next_action(world: World) -> str:
         appliance = _first(world, APPLIANCES[goal.condition])
         if world.at != appliance:
             return f"go to {appliance}"
-        return f"{_VERB_OF[goal.condition]} {held} with {appliance}"
+        return f"{goal.task} {held} with {appliance}"
     return _deliver(world, held)
 
 

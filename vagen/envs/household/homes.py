@@ -1,12 +1,14 @@
-"""Generates homes and tasks from seeds."""
+"""Options of Household; generates homes and tasks from seeds."""
 
 import json
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from vagen.envs.household.config import HouseholdConfig, TaskKind
-from vagen.envs.household.things import (
+from pydantic import Field, PositiveInt, field_validator
+
+from vagen.envs.config import EnvConfig
+from vagen.envs.household.world import (
     CLEANER,
     COOLER,
     HEATER,
@@ -15,10 +17,43 @@ from vagen.envs.household.things import (
     OBJECTS,
     PLACES,
     ROOMS,
+    Goal,
+    TaskKind,
+    World,
     kind_of,
 )
-from vagen.envs.household.world import Goal, World
-from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
+from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, draw_index, split_of
+
+
+class HouseholdConfig(EnvConfig):
+    """Options of Household."""
+
+    reward_presets: ClassVar[dict[str, dict[str, float]]] = {
+        "vagen-legacy": {"format": 0.5, "success": 10.0, "step": 0.0},
+        "vagen-new": {"format": 0.02, "success": 1.0, "step": 0.0},
+    }
+
+    render_mode: Literal["text"] = "text"
+    """Always `text`: there are no images of this home."""
+    max_actions_per_step: PositiveInt = 1
+    """Maximum actions in one response."""
+    max_steps: PositiveInt = 50
+    """Number of actions after which the episode is truncated."""
+    rooms: int = Field(4, ge=1, le=4)
+    """Number of rooms, including a kitchen."""
+    objects: int = Field(20, ge=4, le=40)
+    """Number of objects, including those of the task."""
+    tasks: tuple[TaskKind, ...] = ("put", "clean", "heat", "cool", "examine", "two")
+    """Kinds of tasks, drawn with equal probability."""
+    show_commands: bool = False
+    """Whether each observation lists the commands that have an effect."""
+
+    @field_validator("tasks")
+    @classmethod
+    def _some_task(cls, tasks: tuple[TaskKind, ...]) -> tuple[TaskKind, ...]:
+        if not tasks or len(set(tasks)) < len(tasks):
+            raise ValueError("names each kind of task once, and at least one")
+        return tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +86,16 @@ def sample_level(config: HouseholdConfig, seed: int, split: Split) -> HouseholdL
     )
 
 
-def _index(rng: Random, count: int) -> int:
-    return int(rng.random() * count)
-
-
 def _draw(rng: Random, config: HouseholdConfig) -> World | None:
     """A home with a task; None if the drawn task is not possible in it."""
     rooms: dict[str, list[str]] = {room: [] for room in _some_rooms(rng, config.rooms)}
     for kind, place in PLACES.items():
         if place.room in rooms:
-            count = 1 + _index(rng, place.most)
+            count = 1 + draw_index(rng, place.most)
             rooms[place.room] += [f"{kind} {number + 1}" for number in range(count)]
     places = [place for held in rooms.values() for place in held]
     kinds = {kind_of(place) for place in places}
-    goal = _draw_goal(rng, config.tasks[_index(rng, len(config.tasks))], kinds)
+    goal = _draw_goal(rng, config.tasks[draw_index(rng, len(config.tasks))], kinds)
     if goal is None:
         return None
     lamp_place = next(place for kind in LAMP_PLACES for place in places if kind_of(place) == kind)
@@ -75,7 +106,7 @@ def _draw(rng: Random, config: HouseholdConfig) -> World | None:
 
 def _some_rooms(rng: Random, count: int) -> list[str]:
     others = list(ROOMS[1:])
-    chosen = [ROOMS[0], *(others.pop(_index(rng, len(others))) for _ in range(count - 1))]
+    chosen = [ROOMS[0], *(others.pop(draw_index(rng, len(others))) for _ in range(count - 1))]
     return [room for room in ROOMS if room in chosen]
 
 
@@ -86,26 +117,26 @@ def _draw_goal(rng: Random, task: TaskKind, kinds: set[str]) -> Goal | None:
         "cool": lambda kind: kind.coolable,
     }.get(task, lambda kind: True)
     objects = [name for name, kind in OBJECTS.items() if able(kind) and kinds & set(kind.places)]
-    name = objects[_index(rng, len(objects))]
+    name = objects[draw_index(rng, len(objects))]
     if task == "examine":
         return Goal(task, name, LAMP)
     appliance = {"clean": CLEANER, "heat": HEATER, "cool": COOLER}.get(task)
     places = [
         kind for kind in OBJECTS[name].places if kind in kinds and kind not in (appliance, HEATER)
     ]
-    return Goal(task, name, places[_index(rng, len(places))]) if places else None
+    return Goal(task, name, places[draw_index(rng, len(places))]) if places else None
 
 
 def _scatter(rng: Random, count: int, goal: Goal, places: list[str]) -> dict[str, str]:
     """Puts objects, including those of the task, at likely places."""
     kinds = {kind_of(place) for place in places}
     expected = [name for name, kind in OBJECTS.items() if kinds & set(kind.places)]
-    drawn = [goal.object] * (goal.count + _index(rng, 2))
-    drawn += [expected[_index(rng, len(expected))] for _ in range(count - len(drawn))]
+    drawn = [goal.object] * (goal.count + draw_index(rng, 2))
+    drawn += [expected[draw_index(rng, len(expected))] for _ in range(count - len(drawn))]
     where: dict[str, str] = {}
     numbers: dict[str, int] = {}
     for name in drawn:
         numbers[name] = numbers.get(name, 0) + 1
         spots = [place for place in places if kind_of(place) in OBJECTS[name].places]
-        where[f"{name} {numbers[name]}"] = spots[_index(rng, len(spots))]
+        where[f"{name} {numbers[name]}"] = spots[draw_index(rng, len(spots))]
     return where

@@ -1,4 +1,4 @@
-"""The home: locations of objects, effects of actions, completion of the task.
+"""The home: kinds of rooms, places and objects, effects of actions, completion of the task.
 
 Places and objects are named by kind and number, such as `fridge 1`. The agent is at one place,
 initially in the hall; it sees objects at its place unless that is closed.
@@ -6,27 +6,116 @@ initially in the hall; it sees objects at its place unless that is closed.
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from vagen.envs.household.config import TaskKind
-from vagen.envs.household.things import (
-    CLEANER,
-    COOLER,
-    HEATER,
-    LAMP,
-    OBJECTS,
-    PLACES,
-    is_openable,
-    kind_of,
-    preposition,
-)
+TaskKind = Literal["put", "clean", "heat", "cool", "examine", "two"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceKind:
+    """A kind of place for objects."""
+
+    room: str
+    preposition: str = "on"
+    """Objects are `in` or `on` it."""
+    openable: bool = False
+    most: int = 1
+    """Maximum number in a home; at least one if its room exists."""
+
+
+PLACES: dict[str, PlaceKind] = {
+    "countertop": PlaceKind("kitchen", most=2),
+    "cabinet": PlaceKind("kitchen", "in", openable=True, most=4),
+    "drawer": PlaceKind("kitchen", "in", openable=True, most=3),
+    "fridge": PlaceKind("kitchen", "in", openable=True),
+    "microwave": PlaceKind("kitchen", "in", openable=True),
+    "sink": PlaceKind("kitchen", "in"),
+    "diningtable": PlaceKind("kitchen"),
+    "sofa": PlaceKind("living room"),
+    "coffeetable": PlaceKind("living room"),
+    "shelf": PlaceKind("living room", most=3),
+    "desk": PlaceKind("living room"),
+    "bed": PlaceKind("bedroom"),
+    "dresser": PlaceKind("bedroom", "in", openable=True),
+    "sidetable": PlaceKind("bedroom", most=2),
+    "wardrobe": PlaceKind("bedroom", "in", openable=True),
+    "bathtub": PlaceKind("bathroom", "in"),
+    "washstand": PlaceKind("bathroom"),
+    "hamper": PlaceKind("bathroom", "in", openable=True),
+}
+ROOMS = ("kitchen", "living room", "bedroom", "bathroom")
+LAMP_PLACES = ("desk", "sidetable", "countertop")
+"""Possible places of a lamp, in order of preference."""
+
+HEATER, COOLER, CLEANER = "microwave", "fridge", "sink"
+LAMP = "desklamp"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectKind:
+    """A kind of object."""
+
+    places: tuple[str, ...]
+    """Kinds of places where it is likely, in order; a task may require any place."""
+    heatable: bool = False
+    coolable: bool = False
+    cleanable: bool = False
+
+
+_SURFACES = ("countertop", "diningtable", "coffeetable", "desk", "sidetable")
+_DISHES = ("countertop", "cabinet", "diningtable", "sink", "coffeetable")
+_FOOD = ("countertop", "fridge", "diningtable", "sink")
+_CUTLERY = ("drawer", "countertop", "diningtable", "sink")
+_PAPERS = ("desk", "shelf", "bed", "sofa", "coffeetable", "sidetable", "drawer")
+
+OBJECTS: dict[str, ObjectKind] = {
+    "mug": ObjectKind((*_DISHES, "desk", "shelf"), True, True, True),
+    "cup": ObjectKind((*_DISHES, "shelf"), True, True, True),
+    "plate": ObjectKind(_DISHES, True, True, True),
+    "bowl": ObjectKind(_DISHES, False, True, True),
+    "pan": ObjectKind(("countertop", "cabinet", "sink", "diningtable"), False, True, True),
+    "knife": ObjectKind(_CUTLERY, False, False, True),
+    "fork": ObjectKind(_CUTLERY, False, False, True),
+    "spoon": ObjectKind(_CUTLERY, False, False, True),
+    "apple": ObjectKind(_FOOD, True, True, True),
+    "tomato": ObjectKind(_FOOD, True, True, True),
+    "potato": ObjectKind(_FOOD, True, True, True),
+    "egg": ObjectKind(_FOOD, True, True, True),
+    "bread": ObjectKind(("countertop", "diningtable", "cabinet"), True, True),
+    "book": ObjectKind(_PAPERS),
+    "newspaper": ObjectKind(_PAPERS),
+    "pen": ObjectKind(_PAPERS),
+    "pencil": ObjectKind(_PAPERS),
+    "phone": ObjectKind((*_SURFACES, "bed", "sofa", "shelf")),
+    "keychain": ObjectKind((*_SURFACES, "shelf", "drawer", "dresser")),
+    "watch": ObjectKind((*_SURFACES, "dresser", "shelf", "washstand")),
+    "pillow": ObjectKind(("bed", "sofa", "wardrobe")),
+    "candle": ObjectKind(("shelf", "coffeetable", "washstand", "bathtub", "countertop")),
+    "soap": ObjectKind(("washstand", "bathtub", "sink", "cabinet"), False, False, True),
+    "towel": ObjectKind(("hamper", "bathtub", "wardrobe", "washstand"), False, False, True),
+}
+
+
+def kind_of(name: str) -> str:
+    """The kind of a numbered object: `fridge` of `fridge 1`."""
+    return name.rpartition(" ")[0]
+
+
+def preposition(place: str) -> str:
+    """`in` or `on`, depending on the place."""
+    return PLACES[kind_of(place)].preposition
+
+
+def is_openable(place: str) -> bool:
+    """Whether a place has a door or a lid."""
+    return PLACES[kind_of(place)].openable
+
 
 HALL = "hall"
-CONDITIONS: dict[TaskKind, str] = {"clean": "clean", "heat": "hot", "cool": "cold"}
-"""Required condition of the object, by task."""
+CONDITIONS: dict[str, str] = {"heat": "hot", "cool": "cold", "clean": "clean"}
+"""Condition of an object, by the task that requires it and by the command that creates it."""
 APPLIANCES = {"hot": HEATER, "cold": COOLER, "clean": CLEANER}
 """Kind of place that creates a condition."""
-_VERBS = {"heat": "hot", "cool": "cold", "clean": "clean"}
 
 _NAME = r"([a-z]+ [1-9]\d?)"
 _COMMANDS = {
@@ -173,7 +262,11 @@ class World:
         match = _COMMANDS[verb].fullmatch(command)
         assert match is not None, command
         names = match.groups()
-        done = verb == "look" or getattr(self, f"_{verb}")(*names)
+        if verb in CONDITIONS:
+            thing, place = names
+            done = self._treat(thing, place, CONDITIONS[verb])
+        else:
+            done = verb == "look" or getattr(self, f"_{verb}")(*names)
         if done and self.at != HALL and not self.is_closed(self.at):
             self.seen.add(self.at)
         return done
@@ -193,7 +286,7 @@ class World:
                 found.append(put_command(held, here))
             found += [
                 f"{verb} {held} with {here}"
-                for verb, condition in _VERBS.items()
+                for verb, condition in CONDITIONS.items()
                 if self._can_treat(held, here, condition)
             ]
         found += [f"use {lamp}" for lamp, place in self.lamps.items() if place == here]
@@ -230,15 +323,6 @@ class World:
         self.where[name] = place
         self.holding = None
         return True
-
-    def _heat(self, name: str, place: str) -> bool:
-        return self._treat(name, place, "hot")
-
-    def _cool(self, name: str, place: str) -> bool:
-        return self._treat(name, place, "cold")
-
-    def _clean(self, name: str, place: str) -> bool:
-        return self._treat(name, place, "clean")
 
     def _can_treat(self, name: str, place: str, condition: str) -> bool:
         kind = OBJECTS[kind_of(name)]

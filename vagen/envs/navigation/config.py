@@ -6,7 +6,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from vagen.config.base import DIGEST_EXEMPT
 from vagen.envs.config import EnvConfig, Served
-from vagen.envs.navigation.catalogue import KINDS
+from vagen.envs.navigation.furniture import KINDS
 
 TaskStyle = Literal[
     "base", "common_sense", "complex_instruction", "visual_appearance", "long_horizon"

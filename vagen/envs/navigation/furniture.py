@@ -1,11 +1,14 @@
-"""Object types: shapes, sizes, colours, and words.
+"""Object types: shapes, sizes, colours, and words, from the table `objects.yaml`.
 
 An object is a set of upright boxes, or a mesh of MiniWorld with boxes for computing visibility.
 Boxes are in the object's frame, in metres: x to its right (its front is +z), y up from the floor.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
 
 Rgb = tuple[float, float, float]
 
@@ -102,23 +105,35 @@ def rgb(name: str, main: str) -> Rgb:
     return COLOURS.get(name) or _DETAILS[name]
 
 
-def box(
+def _box(
     width: float,
     depth: float,
     bottom: float,
     top: float,
     colour: str = MAIN,
-    *,
     x: float = 0.0,
     z: float = 0.0,
 ) -> Box:
-    """A box of a width and a depth centred at (`x`, `z`)."""
     return Box((x - width / 2, bottom, z - depth / 2), (x + width / 2, top, z + depth / 2), colour)
 
 
-def legs(
-    width: float, depth: float, height: float, colour: str, thick: float = 0.06
-) -> tuple[Box, ...]:
-    """Four legs at the corners of a rectangle."""
-    x, z = (width - thick) / 2, (depth - thick) / 2
-    return tuple(box(thick, thick, 0.0, height, colour, x=i, z=k) for i in (-x, x) for k in (-z, z))
+_TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("objects.yaml").read_text())
+
+KINDS: dict[str, FurnitureType] = {
+    name: FurnitureType(
+        name,
+        parts=tuple(_box(*part) for part in given["parts"]),
+        colours=tuple(given["colours"]),
+        shape=given["shape"],
+        uses=tuple(given["uses"]),
+        passes_for=tuple(given.get("passes_for", ())),
+        at_wall=given.get("at_wall", True),
+        mesh=Mesh(*given["mesh"]) if "mesh" in given else None,
+    )
+    for name, given in _TABLE["kinds"].items()
+}
+"""All types by name."""
+USES: dict[str, list[str]] = _TABLE["uses"]
+"""Instructions by use."""
+THOR_TYPES: list[str] = _TABLE["thor_types"]
+"""AI2-THOR's types of objects in the spelling of `words_of`; others are not parsed."""

@@ -1,15 +1,21 @@
-"""Generates levels of Navigation from seeds, without a simulator."""
+"""Generates levels of Navigation from seeds, without a simulator: a plan, a task and a start.
+
+Each style of tasks yields pairs of a target and an instruction that no other object of the plan
+satisfies. The start is 2.51 to 3 m from the visible target, or 3.5 to 5 m from it with any rotation
+(`anywhere`); in `long_horizon` it is farther away, behind a door and out of view.
+"""
 
 import json
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vagen.envs.levels import LevelError, Split, content_hash, split_of
-from vagen.envs.navigation.catalogue import KINDS
 from vagen.envs.navigation.config import NavigationConfig, TaskStyle
+from vagen.envs.navigation.furniture import KINDS, USES
 from vagen.envs.navigation.planner import Planner
-from vagen.envs.navigation.rooms import Draw, Plan, draw_plan
-from vagen.envs.navigation.tasks import START_DISTANCE, draw_start, draw_task
+from vagen.envs.navigation.rooms import QUARTER, Draw, Plan, Thing, draw_plan
 from vagen.envs.navigation.world import Pose, World
 
 MAX_PLANS = 2_000
@@ -17,6 +23,15 @@ MAX_PLANS = 2_000
 
 MAX_MOVES = 24
 """Maximum moves to a target: some of the thirty actions are turns."""
+
+START_DISTANCE = (2.51, 3.0)
+ANY_DISTANCE = (3.5, 5.0)
+FAR_DISTANCE = (3.0, 6.5)
+"""Start distances from the target in metres: `long_horizon`, `anywhere`, other styles."""
+
+CLEARLY = 0.7
+"""Minimum difference of distances in metres to call an object nearer or farther."""
+_STARTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +94,151 @@ def _candidate(config: NavigationConfig, draw: Draw, split: Split) -> Navigation
 
 def _text(content: Any) -> str:
     return f"Navigation {json.dumps(content, sort_keys=True)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A target in a plan and its instruction."""
+
+    target: int
+    """Index of the target object."""
+    instruction: str
+
+
+def draw_task(style: TaskStyle, draw: Draw, plan: Plan) -> Task | None:
+    """A task of a style; None if the plan has none."""
+    tasks = _WRITERS[style](draw, plan)
+    return draw.choice(tasks) if tasks else None
+
+
+def draw_start(
+    style: TaskStyle, draw: Draw, world: World, task: Task, *, anywhere: bool = False
+) -> Pose | None:
+    """A start pose with the target visible for some rotation; None if there is none."""
+    target = world.plan.things[task.target]
+    far = style == "long_horizon"
+    low, high = FAR_DISTANCE if far else ANY_DISTANCE if anywhere else START_DISTANCE
+    for _ in range(_STARTS):
+        away, angle = draw.between(low, high), math.tau * draw.between(0.0, 1.0)
+        x = round(target.x + away * math.sin(angle), 2)
+        z = round(target.z + away * math.cos(angle), 2)
+        turns = draw.shuffled(range(4))
+        if not low <= math.hypot(x - target.x, z - target.z) <= high:
+            continue
+        inside = _room_of(world.plan, x, z)
+        if inside is None or (inside == target.room) == far or not world.is_free(x, z):
+            continue
+        for turn in turns:
+            pose = Pose(x, z, QUARTER * turn)
+            if (task.target in world.in_view(pose)) != far:
+                # `turns` is shuffled, so its first entry is a random rotation.
+                return replace(pose, rotation=QUARTER * turns[0]) if anywhere and not far else pose
+    return None
+
+
+def _room_of(plan: Plan, x: float, z: float) -> int | None:
+    for index, room in enumerate(plan.rooms):
+        if room.west < x < room.east and room.south < z < room.north:
+            return index
+    return None
+
+
+def _alone(plan: Plan, *, room: int | None = None) -> list[int]:
+    """Objects that are the only one of their type."""
+    kinds = [thing.kind for thing in plan.things]
+    return [
+        index
+        for index, thing in enumerate(plan.things)
+        if kinds.count(thing.kind) == 1 and room in (None, thing.room)
+    ]
+
+
+def _base(draw: Draw, plan: Plan) -> list[Task]:
+    return [
+        Task(index, draw.choice(_BASE).format(plan.things[index].kind)) for index in _alone(plan)
+    ]
+
+
+def _common_sense(draw: Draw, plan: Plan) -> list[Task]:
+    tasks = []
+    for index in _alone(plan):
+        for use in plan.things[index].spec.uses:
+            fit = [
+                thing
+                for thing in plan.things
+                if use in thing.spec.uses or use in thing.spec.passes_for
+            ]
+            if len(fit) == 1:
+                tasks.append(Task(index, draw.choice(USES[use])))
+    return tasks
+
+
+def _visual_appearance(draw: Draw, plan: Plan) -> list[Task]:
+    looks = [(thing.colour, thing.spec.shape) for thing in plan.things]
+    return [
+        Task(index, draw.choice(_LOOKS).format(colour=colour, shape=shape))
+        for index, (colour, shape) in enumerate(looks)
+        if looks.count((colour, shape)) == 1
+    ]
+
+
+def _complex_instruction(draw: Draw, plan: Plan) -> list[Task]:
+    """Asks for the one of two objects of a type that is nearer to (or farther from) a third."""
+    tasks = []
+    alone = _alone(plan)
+    for one, thing in enumerate(plan.things):
+        for two, other in enumerate(plan.things):
+            if one == two or thing.kind != other.kind:
+                continue
+            for anchor in alone:
+                mark = plan.things[anchor]
+                near, away = _apart(thing, mark), _apart(other, mark)
+                if abs(near - away) < CLEARLY:
+                    continue
+                sentence = draw.choice(_NEARER if near < away else _FARTHER)
+                bystander = plan.things[draw.choice(alone)].kind
+                opening = draw.choice(_ASIDES).format(bystander)
+                tasks.append(Task(one, opening + sentence.format(thing.kind, mark.kind)))
+    return tasks
+
+
+def _long_horizon(draw: Draw, plan: Plan) -> list[Task]:
+    return [
+        Task(index, draw.choice(_SEARCH).format(plan.things[index].kind)) for index in _alone(plan)
+    ]
+
+
+def _apart(one: Thing, other: Thing) -> float:
+    return math.hypot(one.x - other.x, one.z - other.z)
+
+
+_WRITERS: dict[TaskStyle, Callable[[Draw, Plan], list[Task]]] = {
+    "base": _base,
+    "common_sense": _common_sense,
+    "visual_appearance": _visual_appearance,
+    "complex_instruction": _complex_instruction,
+    "long_horizon": _long_horizon,
+}
+
+_BASE = ("Go to the {}.", "Walk up to the {}.", "Find the {} and go to it.")
+_SEARCH = (
+    "The {} is out of sight. Look for it and go to it.",
+    "Search for the {}, which cannot be seen from here, and go to it.",
+)
+_LOOKS = (
+    "Go to the {colour} thing that is {shape}.",
+    "Find what is {colour} and {shape}, and go to it.",
+)
+_NEARER = (
+    "Of the two things called {0}, go to the one that is nearer to the {1}.",
+    "Go to the {0} that stands closest to the {1}.",
+)
+_FARTHER = (
+    "Of the two things called {0}, go to the one that is farther from the {1}.",
+    "Go to the {0} that stands farthest from the {1}.",
+)
+_ASIDES = (
+    "",
+    "I looked for my keys behind the {} and found them. ",
+    "The {} does not matter now. ",
+)

@@ -1,4 +1,4 @@
-"""Renders plans with MiniWorld, without a display (EGL).
+"""Rooms generated from seeds as a simulator, rendered by MiniWorld without a display (EGL).
 
 MiniWorld has textures, meshes and an OpenGL context in module globals, so a process has one
 renderer per image size, which gets each plan. MiniWorld's x and z are east and south; its angles
@@ -15,7 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vagen.envs.navigation.config import NavigationConfig
 from vagen.envs.navigation.furniture import rgb
+from vagen.envs.navigation.levels import NavigationLevel
+from vagen.envs.navigation.planner import Planner
 from vagen.envs.navigation.rooms import (
     AGENT_RADIUS,
     CAMERA_HEIGHT,
@@ -25,7 +28,75 @@ from vagen.envs.navigation.rooms import (
     Plan,
     Thing,
 )
-from vagen.envs.navigation.world import Pose, boxes_of
+from vagen.envs.navigation.truth import Sighting, planar
+from vagen.envs.navigation.world import Pose, World, boxes_of
+
+
+class GeneratedRooms:
+    """Rooms generated from seeds, rendered by MiniWorld.
+
+    `World` computes moves, collisions and visibility. MiniWorld is loaded with the first image
+    only.
+    """
+
+    def __init__(self, config: NavigationConfig) -> None:
+        self._config = config
+        self._level: NavigationLevel
+        self._world: World
+        self._planner: Planner
+        self._pose: Pose
+
+    def load(self, level: NavigationLevel) -> None:
+        """Puts the agent at the start of `level`."""
+        target = level.plan.things[level.target]
+        self._level = level
+        self._world = World(level.plan, self._config.field_of_view)
+        self._planner = Planner(
+            self._world,
+            (target.x, target.z),
+            step=self._config.move_metres,
+            reach=self._config.goal_metres,
+        )
+        self._pose = level.start
+
+    def act(self, action: str) -> None:
+        """Executes an action of `ACTIONS`; blocked moves change nothing."""
+        self._pose = self._world.after(self._pose, action, self._config.move_metres)
+
+    def view(self) -> tuple[Pose, list[Sighting]]:
+        """The pose, and all objects as seen from it."""
+        return self._view_at(self._pose)
+
+    def target_distance(self) -> float:
+        """Metres from the agent to the target on the floor plan."""
+        target = self._level.plan.things[self._level.target]
+        return planar(self._pose, target.x, target.z)
+
+    def view_after(self, actions: list[str]) -> tuple[Pose, list[Sighting]]:
+        """The view after `actions`, without moving the agent."""
+        pose = self._pose
+        for action in actions:
+            pose = self._world.after(pose, action, self._config.move_metres)
+        return self._view_at(pose)
+
+    def plan(self, count: int) -> list[str]:
+        """Up to `count` optimal actions from here; empty without a path."""
+        return self._planner.plan(self._pose, count)
+
+    def frame(self) -> NDArray[np.uint8]:
+        """The agent's view, rendered by MiniWorld."""
+        show = renderer(self._config.picture_size, self._config.field_of_view)
+        return show.first_person(self._level.plan, self._pose)
+
+    def close(self) -> None:
+        """Does nothing: the renderer belongs to the process."""
+
+    def _view_at(self, pose: Pose) -> tuple[Pose, list[Sighting]]:
+        seen, target = self._world.in_view(pose), self._level.target
+        return pose, [
+            Sighting(each.kind, each.colour, each.x, each.z, index in seen, index == target)
+            for index, each in enumerate(self._level.plan.things)
+        ]
 
 
 class MiniWorldMissingError(RuntimeError):
@@ -84,31 +155,17 @@ def _explained():
         raise _missing(error) from error
 
 
-def _load_texture(tex_path: str) -> Any:
-    """A replacement of MiniWorld's texture loader, two hundred times as fast.
+def _rgba_image(path: str) -> Any:
+    """An image file for pyglet, RGBA from the start.
 
-    MiniWorld makes pyglet convert RGB to RGBA with a regular expression, which takes up to five
-    seconds per texture. Here the image is RGBA from the start.
+    MiniWorld would have pyglet convert RGB to RGBA with a regular expression, which takes up to
+    five seconds per texture, two hundred times as long.
     """
     import pyglet
-    from pyglet import gl
 
-    with Image.open(tex_path) as file:
+    with Image.open(path) as file:
         picture = file.convert("RGBA").transpose(Image.Transpose.FLIP_TOP_BOTTOM)
-    width, height = picture.size
-    pixels = picture.tobytes()
-    texture = pyglet.image.ImageData(width, height, "RGBA", pixels).get_texture()
-    gl.glEnable(texture.target)
-    gl.glBindTexture(texture.target, texture.id)
-    gl.glTexImage2D(
-        gl.GL_TEXTURE_2D, 0, gl.GL_RGB, width, height, 0, gl.GL_RGBA, gl.GL_UNSIGNED_BYTE, pixels
-    )
-    gl.glHint(gl.GL_GENERATE_MIPMAP_HINT, gl.GL_NICEST)
-    gl.glGenerateMipmap(gl.GL_TEXTURE_2D)
-    gl.glTexParameteri(gl.GL_TEXTURE_2D, gl.GL_TEXTURE_MAG_FILTER, gl.GL_LINEAR)
-    gl.glTexParameteri(gl.GL_TEXTURE_2D, gl.GL_TEXTURE_MIN_FILTER, gl.GL_LINEAR_MIPMAP_LINEAR)
-    gl.glBindTexture(gl.GL_TEXTURE_2D, 0)
-    return texture
+    return pyglet.image.ImageData(*picture.size, "RGBA", picture.tobytes())
 
 
 @functools.cache
@@ -121,13 +178,13 @@ def _world_class() -> Any:
         pyglet.options["shadow_window"] = False  # otherwise the import would open it and may fail
         from miniworld.entity import Entity, MeshEnt
         from miniworld.miniworld import MiniWorldEnv
-        from miniworld.opengl import Texture, drawBox
+        from miniworld.opengl import drawBox
         from miniworld.params import DEFAULT_PARAMS
         from pyglet.gl import GL_TEXTURE_2D, glColor3f, glDisable
     except (ImportError, OSError) as error:
         raise _missing(error) from error
 
-    Texture.load = staticmethod(_load_texture)
+    pyglet.image.load = _rgba_image  # pyrefly: ignore[bad-assignment]
 
     class Boxes(Entity):
         """An object of boxes at its position."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from vagen.envs.navigation.truth import planar
-from vagen.envs.navigation.world import BEARINGS, QUARTER, TURNS, Pose
+from vagen.envs.navigation.world import BEARINGS, Pose
 
 COSTS = {
     "moveahead": 4,
@@ -90,47 +90,26 @@ class Planner:
 
     def _search(self, start: Pose) -> dict[Pose, float]:
         """Cost to success of every pose reachable from `start`."""
-        edges: dict[Pose, list[tuple[Pose, int]]] = {}  # by resulting pose: previous pose, cost
-        places = self._reachable(start)
-        for place, ways in places.items():
-            for rotation in range(0, 360, QUARTER):
-                here = replace(place, rotation=rotation)
-                for action, cost in COSTS.items():
-                    if action in TURNS:
-                        there = replace(here, rotation=(rotation + TURNS[action]) % 360)
-                    else:
-                        way = ways[(rotation + BEARINGS[action]) % 360 // QUARTER]
-                        there = replace(way, rotation=rotation)
-                    edges.setdefault(there, []).append((here, cost))
-        costs: dict[Pose, float] = dict.fromkeys(edges, _NONE)
-        heap = [(0.0, index, pose) for index, pose in enumerate(edges) if self.is_goal(pose)]
-        costs.update((pose, 0.0) for _, _, pose in heap)
-        heapq.heapify(heap)
-        order = len(edges)
+        ways: dict[Pose, list[tuple[Pose, int]]] = {start: []}  # by result: pose before, cost
+        queue = deque(ways)
+        while queue:
+            here = queue.popleft()
+            for action, cost in COSTS.items():
+                there = self._space.after(here, action, self._step)
+                if there not in ways:
+                    ways[there] = []
+                    queue.append(there)
+                ways[there].append((here, cost))
+        costs: dict[Pose, float] = {pose: 0.0 if self.is_goal(pose) else _NONE for pose in ways}
+        heap = [(0.0, index, pose) for index, pose in enumerate(ways) if not costs[pose]]
+        order = len(ways)
         while heap:
             cost, _, here = heapq.heappop(heap)
             if cost > costs[here]:
                 continue
-            for there, extra in edges[here]:
-                if cost + extra < costs[there]:
-                    costs[there] = cost + extra
+            for before, extra in ways[here]:
+                if cost + extra < costs[before]:
+                    costs[before] = cost + extra
                     order += 1
-                    heapq.heappush(heap, (cost + extra, order, there))
+                    heapq.heappush(heap, (cost + extra, order, before))
         return costs
-
-    def _reachable(self, start: Pose) -> dict[Pose, list[Pose]]:
-        """Reachable positions, facing north, each with its neighbours in the four directions."""
-        start = replace(start, rotation=0)
-        north_first = sorted(BEARINGS, key=BEARINGS.__getitem__)
-        places: dict[Pose, list[Pose]] = {}
-        queue = deque([start])
-        seen = {start}
-        while queue:
-            here = queue.popleft()
-            ways = [self._space.after(here, action, self._step) for action in north_first]
-            places[here] = ways
-            for there in ways:
-                if there not in seen:
-                    seen.add(there)
-                    queue.append(there)
-        return places

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from vagen.envs.navigation.catalogue import KINDS
-from vagen.envs.navigation.furniture import FurnitureType
+from vagen.envs.navigation.furniture import KINDS, FurnitureType
 
 AGENT_RADIUS = 0.20
 """Radius of the agent's collision circle in metres."""

@@ -1,17 +1,24 @@
-"""AI2-THOR as a simulator: its scenes, physics and images."""
+"""AI2-THOR as a simulator: episodes from a JSON file in its scenes, with its physics and images.
 
+The file has `{"episodes": [...]}`. Positions are the simulator's: metres, y upwards.
+"""
+
+import functools
+import json
 import math
 import re
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, ValidationError
 
-from vagen.envs.navigation.config import NavigationConfig
-from vagen.envs.navigation.episodes import Episode, Place, ThorLevel
+from vagen.config.base import Section
+from vagen.envs.levels import SPLITS, LevelError, Split, content_hash, split_of
+from vagen.envs.navigation.config import NavigationConfig, TaskStyle
 from vagen.envs.navigation.planner import Planner
-from vagen.envs.navigation.simulator import Simulator, View
 from vagen.envs.navigation.truth import Sighting, planar
 from vagen.envs.navigation.world import BEARINGS, QUARTER, TILT, TILTS, TURNS, Pose
 
@@ -30,6 +37,117 @@ _COMMANDS = {
 }
 _NOT_THINGS = {"Floor", "Wall", "Ceiling"}
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+class Place(Section):
+    """A point of a scene."""
+
+    x: float
+    """Metres to the east."""
+    y: float
+    """Metres upwards."""
+    z: float
+    """Metres to the north."""
+
+
+class StartPose(Section):
+    """Start of an episode."""
+
+    position: Place
+    """The agent's centre, as in the simulator."""
+    rotation: Literal[0, 90, 180, 270]
+    """Degrees clockwise from north."""
+    horizon: Literal[-30, 0, 30, 60] = 0
+    """Degrees of the camera below the horizon."""
+
+
+class Target(Section):
+    """The target of an episode."""
+
+    type: str = Field(min_length=1)
+    """The simulator's object type, such as `CoffeeMachine`."""
+    position: Place
+    """Its position: of the objects of its type the nearest to this point is meant."""
+
+
+class Episode(Section):
+    """One episode of the file."""
+
+    scene: str = Field(min_length=1)
+    """The simulator's name of a scene, such as `FloorPlan10`."""
+    instruction: str = Field(min_length=1)
+    """Instruction for the agent."""
+    target: Target
+    """The object to approach."""
+    start: StartPose
+    """Pose at the start."""
+    task: TaskStyle = "base"
+    """Style of the instruction."""
+    split: Split | None = None
+    """Its split; null lets the hash of its content decide."""
+
+
+class EpisodeFile(Section):
+    """Content of a file of episodes."""
+
+    episodes: tuple[Episode, ...]
+    """All episodes, of all styles and splits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThorLevel:
+    """An episode with its hash."""
+
+    episode: Episode
+    level_hash: str
+
+    @property
+    def instruction(self) -> str:
+        """Instruction for the agent."""
+        return self.episode.instruction
+
+
+def sample_episode(config: NavigationConfig, seed: int, split: Split) -> ThorLevel:
+    """The episode of a seed, in the order of the file, modulo their number.
+
+    Raises:
+        LevelError: The file is missing or invalid, or has no episode for the split and the tasks.
+    """
+    assert config.episodes is not None
+    path = Path(config.episodes)
+    levels = [
+        level for level in _read(path, _changed(path))[split] if level.episode.task in config.tasks
+    ]
+    if not levels:
+        raise LevelError(
+            f"{path}: no episode of {', '.join(config.tasks)} is in split {split!r}; give episodes "
+            f"a `split`, or choose other `tasks`"
+        )
+    return levels[seed % len(levels)]
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError as error:
+        raise LevelError(f"{path}: episodes cannot be read: {error.strerror}") from error
+
+
+@functools.lru_cache(maxsize=8)
+def _read(path: Path, changed: int) -> dict[Split, list[ThorLevel]]:
+    """The file's episodes by split; `changed` is its modification time."""
+    try:
+        file = EpisodeFile.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise LevelError(f"{path}: {where}: {first['msg']}") from error
+    levels: dict[Split, list[ThorLevel]] = {split: [] for split in SPLITS}
+    for episode in file.episodes:
+        content = json.dumps(episode.model_dump(mode="json", exclude={"split"}), sort_keys=True)
+        digest = content_hash(f"Navigation ai2thor {content}")
+        levels[episode.split or split_of(digest)].append(ThorLevel(episode, digest))
+    return levels
 
 
 class ThorError(RuntimeError):
@@ -70,7 +188,7 @@ def start_controller(config: NavigationConfig) -> Any:
         ) from error
 
 
-class ThorRooms(Simulator):
+class ThorRooms:
     """Episodes in AI2-THOR's scenes; the program starts with the first of them."""
 
     def __init__(self, config: NavigationConfig) -> None:
@@ -100,7 +218,7 @@ class ThorRooms(Simulator):
         """Executes an action; the simulator decides on collisions."""
         self._event = self._step(action)
 
-    def view(self) -> View:
+    def view(self) -> tuple[Pose, list[Sighting]]:
         """The current view from the simulator's metadata."""
         sightings = [
             Sighting(
@@ -113,14 +231,14 @@ class ThorRooms(Simulator):
             )
             for thing in self._things()
         ]
-        return View(self._pose(), sightings)
+        return self._pose(), sightings
 
     def target_distance(self) -> float:
         """Metres from the agent to the target on the floor plan."""
         target = next(t for t in self._things() if t["objectId"] == self._target_id)
         return planar(self._pose(), target["position"]["x"], target["position"]["z"])
 
-    def view_after(self, actions: list[str]) -> View:
+    def view_after(self, actions: list[str]) -> tuple[Pose, list[Sighting]]:
         """The view after `actions`, which are executed and then undone."""
         before = self._event
         agent = before.metadata["agent"]

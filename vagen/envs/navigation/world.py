@@ -81,10 +81,11 @@ class World:
         self.plan = plan
         self.field_of_view = field_of_view
         self._walls = wall_segments(plan)
+        self.is_free = functools.cache(self._is_free)
+        """Whether the agent can be at an x and a z."""
         self._circles = [(thing.x, thing.z, thing.spec.radius) for thing in plan.things]
 
-    def is_free(self, x: float, z: float) -> bool:
-        """Whether the agent can be there."""
+    def _is_free(self, x: float, z: float) -> bool:
         if any(math.hypot(x - a, z - b) < AGENT_RADIUS + radius for a, b, radius in self._circles):
             return False
         return all(_distance(x, z, wall) >= AGENT_RADIUS for wall in self._walls)

@@ -1,17 +1,19 @@
-"""PrimitiveSkill as an environment."""
+"""PrimitiveSkill as an environment, its options, and its claims: positions, the held object."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, PositiveInt, model_validator
 
+from vagen.config.base import DIGEST_EXEMPT
 from vagen.envs.base import IMAGE_PLACEHOLDER, State
-from vagen.envs.claims import Claim, write_claims
+from vagen.envs.claims import Claim, score_claims, write_claims
+from vagen.envs.config import EnvConfig
 from vagen.envs.levels import Split
 from vagen.envs.parsing import ActionReader
-from vagen.envs.primitive_skill import claims, tasks
-from vagen.envs.primitive_skill.config import PrimitiveSkillConfig
+from vagen.envs.primitive_skill import tasks
 from vagen.envs.primitive_skill.level import SkillLevel, listed, sample_level
 from vagen.envs.primitive_skill.maniskill import ManiSkillTable
 from vagen.envs.primitive_skill.primitives import (
@@ -20,46 +22,93 @@ from vagen.envs.primitive_skill.primitives import (
     DRAWER_FRONT,
     HOME,
     WORKSPACE,
-    Primitive,
     nominal,
     read_primitive,
 )
 from vagen.envs.primitive_skill.simulator import Table
+from vagen.envs.primitive_skill.tasks import Task
 from vagen.envs.turns import TurnEnv
 
+Thing = Literal[
+    "red cube", "green cube", "blue cube", "yellow cube", "purple cube", "apple", "drawer"
+]
+NOTHING = "nothing"
+WITHIN, WITHIN_HEIGHT = 7, 10
+"""Tolerance of x and y, and of z, in millimetres."""
 
-class SkillTable(Protocol):
-    """A simulated table. All lengths are millimetres in the frame of `primitives`."""
 
-    def load(self, level: SkillLevel) -> None:
-        """Sets up `level`, at rest."""
-        ...
+class At(Claim):
+    """Centre of an object in millimetres."""
 
-    def execute(self, action: Primitive) -> None:
-        """Executes a primitive and waits until everything is at rest."""
-        ...
+    phrase = "{thing} at ({x}, {y}, {z})"
+    subject = ("thing",)
+    thing: Thing
+    x: int
+    y: int
+    z: int
+
+    def agreement(self, true: Claim) -> float:
+        """Whether it is within the tolerance."""
+        assert isinstance(true, At)
+        aside = max(abs(self.x - true.x), abs(self.y - true.y))
+        is_near = aside <= WITHIN and abs(self.z - true.z) <= WITHIN_HEIGHT
+        return float(self.thing == true.thing and is_near)
+
+    def is_still(self, later: Claim) -> bool:
+        """Whether it has not moved beyond the tolerance."""
+        return self.agreement(later) == 1.0
+
+
+class Held(Claim):
+    """The object in the gripper."""
+
+    phrase = "{thing} held"
+    thing: Thing
+
+
+class PrimitiveSkillConfig(EnvConfig):
+    """Options of PrimitiveSkill."""
+
+    reward_presets: ClassVar[dict[str, dict[str, float]]] = {
+        "vagen-legacy": {"format": 0.5, "stage": 2.0, "success": 10.0, "step": -0.1},
+        "vagen-new": {"format": 0.1, "stage": 2.0, "success": 10.0, "step": 0.0},
+    }
+
+    task: Task = "AlignTwoCube"
+    """The task."""
+    backend: Literal["mujoco", "maniskill"] = "mujoco"
+    """The simulator: MuJoCo with a gantry gripper, or ManiSkill 3 with a Panda arm (an extra,
+    without drawer)."""
+    vision_only: bool = False
+    """Whether observations with an image omit coordinates."""
+    decoys: Annotated[int, Field(ge=0, le=16), DIGEST_EXEMPT] = 0
+    """Number of empty positions listed among those of objects in observations with an image; only
+    the image shows which positions belong to which objects. 0 lists objects as in VAGEN."""
+    image_size: int = Field(300, ge=64, le=1024)
+    """Side of the image in pixels."""
+    max_actions_per_step: PositiveInt = 2
+    """Maximum primitives in one response; a further one is invalid."""
+    action_sep: str = "|"
+    """Separator of the primitives in an answer."""
+    max_steps: PositiveInt = 10
+    """Number of primitives after which the episode is truncated."""
+
+    @model_validator(mode="after")
+    def _has_its_things(self) -> "PrimitiveSkillConfig":
+        if self.backend == "maniskill" and self.task == "PutAppleInDrawer":
+            raise ValueError(
+                "backend maniskill has no PutAppleInDrawer, whose drawer ManiSkill would have to "
+                "download: use backend mujoco"
+            )
+        return self
 
     @property
-    def held(self) -> str | None:
-        """The object in the gripper."""
-        ...
+    def success_includes_stages(self) -> bool:
+        """Whether success raises the total reward to its value, as in the 2025 release.
 
-    @property
-    def gripper(self) -> list[int]:
-        """Midpoint between the finger tips."""
-        ...
-
-    def positions(self) -> dict[str, list[int]]:
-        """Centres of all objects, and of the drawer if there is one."""
-        ...
-
-    def picture(self) -> NDArray[np.uint8]:
-        """The current table, uint8 [size, size, 3]."""
-        ...
-
-    def close(self) -> None:
-        """Releases the simulator."""
-        ...
+        Otherwise it is added to the reward of stages.
+        """
+        return self.reward == "vagen-legacy"
 
 
 class PrimitiveSkillEnv(TurnEnv):
@@ -67,8 +116,9 @@ class PrimitiveSkillEnv(TurnEnv):
 
     env_name: ClassVar[str] = "PrimitiveSkill"
     config_class: ClassVar[type[PrimitiveSkillConfig]] = PrimitiveSkillConfig
+    calibration_options = tuple({"task": task} for task in tasks.TASKS[1:])
     needs_process: ClassVar[bool] = True
-    claims: ClassVar[tuple[type[Claim], ...]] = claims.CLAIMS
+    claims: ClassVar[tuple[type[Claim], ...]] = (At, Held)
     example_state: ClassVar[State] = {
         "env_name": "PrimitiveSkill",
         "task": "AlignTwoCube",
@@ -80,18 +130,8 @@ class PrimitiveSkillEnv(TurnEnv):
     example_actions: ClassVar[tuple[str, ...]] = ("pick(-70,-40,20)", "place(0,-40,20)")
 
     config: PrimitiveSkillConfig
-
-    def __init__(
-        self,
-        env_config: dict[str, Any] | PrimitiveSkillConfig | None = None,
-        *,
-        split: str = "train",
-        render_mode: Literal["rgb_array"] | None = None,
-    ) -> None:
-        """Creates the environment; the simulator is created at the first reset."""
-        super().__init__(env_config, split=split, render_mode=render_mode)
-        self._table: SkillTable | None = None
-        self._rewarded = 0.0
+    _table: Table | ManiSkillTable | None = None
+    """The simulator, from the first reset on."""
 
     @classmethod
     def sample_level(cls, config: PrimitiveSkillConfig, seed: int, split: Split) -> SkillLevel:
@@ -101,19 +141,35 @@ class PrimitiveSkillEnv(TurnEnv):
     @classmethod
     def truth(cls, state: State, config: PrimitiveSkillConfig) -> list[Claim]:
         """Positions of all objects, and the held one, if any."""
-        return claims.truth(state)
+        claims: list[Claim] = [
+            At.model_validate({"thing": name, "x": x, "y": y, "z": z})
+            for name, (x, y, z) in state["objects"].items()
+        ]
+        return claims + ([Held(thing=state["held"])] if state["held"] else [])
 
     @classmethod
-    def read_claims(cls, text: str, config: PrimitiveSkillConfig) -> list[Claim] | None:
-        """Parses sentences or the structured notation."""
-        return claims.read(text)
+    def record(cls, state: State, config: PrimitiveSkillConfig) -> dict[str, Any]:
+        """The claims, as `{"red cube": [-70, -40, 20], ..., "held": "nothing"}`."""
+        return {**state["objects"], "held": state["held"] or NOTHING}
+
+    @classmethod
+    def clauses(cls, record: dict[str, Any]) -> str:
+        """The sentences of `record`."""
+        left = dict(record)
+        held = left.pop("held", NOTHING)
+        parts = [] if held in (NOTHING, None) else [f"{held} held"]
+        for thing, place in left.items():
+            point = ", ".join(map(str, place)) if isinstance(place, list) else place
+            parts.append(f"{thing} at ({point})")
+        return "\n".join(parts)
 
     @classmethod
     def score_claims(
         cls, said: Sequence[Claim], true: Sequence[Claim], config: PrimitiveSkillConfig
     ) -> float:
         """Precision and recall; 0 for more positions than objects."""
-        return claims.score(said, true)
+        count, things = (sum(isinstance(claim, At) for claim in claims) for claims in (said, true))
+        return score_claims(said, true) if count <= things else 0.0
 
     def close(self) -> None:
         """Releases the simulator."""
@@ -135,7 +191,8 @@ class PrimitiveSkillEnv(TurnEnv):
 
     def _load_level(self, level: SkillLevel, seed: int) -> None:
         if self._table is None:
-            self._table = _make_table(self.config)
+            kind = ManiSkillTable if self.config.backend == "maniskill" else Table
+            self._table = kind(self.config.task, self.config.image_size)
         self._level = level
         self._listed = listed(level, self.config.decoys)
         self._table.load(level)
@@ -202,7 +259,7 @@ class PrimitiveSkillEnv(TurnEnv):
 
     def text_view(self) -> str:
         """All objects with their coordinates."""
-        return write_claims(claims.truth(self._state))
+        return write_claims(self.truth(self._state, self.config))
 
     def _shown(self) -> tuple[str, tuple[NDArray[np.uint8], ...]]:
         asked = f"Task: {tasks.instruction(self._state['task'], self._state['goal'])}"
@@ -217,12 +274,6 @@ class PrimitiveSkillEnv(TurnEnv):
             where = "at some of these places" if self.config.decoys else "at"
             lines.append(f"Things are {where}, in no particular order: {places}")
         return "\n".join(lines), (self.picture(),)
-
-    def state_text(self, state: State) -> str:
-        """`state` in the notation of the configured `prompt_format`."""
-        if self.config.layout.notation == "structured":
-            return claims.record(state)
-        return super().state_text(state)
 
     def _state_rule(self) -> str:
         example = self.state_text(self.example_state)
@@ -263,12 +314,6 @@ class PrimitiveSkillEnv(TurnEnv):
 
     def _brief_rules(self) -> str:
         return "move things . actions : pick(x,y,z) , place(x,y,z) , push(x1,y1,z1,x2,y2,z2)"
-
-
-def _make_table(config: PrimitiveSkillConfig) -> SkillTable:
-    if config.backend == "maniskill":
-        return ManiSkillTable(config.task, config.image_size)
-    return Table(config.task, config.image_size)
 
 
 def _point(place: list[int]) -> str:

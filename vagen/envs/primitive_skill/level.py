@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from vagen.envs.grid import draw_index
-from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
+from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, draw_index, split_of
 from vagen.envs.primitive_skill.primitives import (
     DRAWER_CLOSED,
     DRAWER_TRAVEL,

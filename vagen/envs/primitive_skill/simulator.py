@@ -1,13 +1,18 @@
-"""The table in MuJoCo: a scripted controller drives the gripper in simulated physics."""
+"""The table in MuJoCo: a scripted controller drives the gripper in simulated physics.
 
+Pictures are drawn by one graphics context per thread, size and task.
+"""
+
+import atexit
 import copy
 import math
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vagen.envs.primitive_skill.camera import camera
 from vagen.envs.primitive_skill.level import COLOURS, SkillLevel
 from vagen.envs.primitive_skill.primitives import (
     APPLE,
@@ -21,7 +26,7 @@ from vagen.envs.primitive_skill.primitives import (
     Point,
     Primitive,
 )
-from vagen.envs.primitive_skill.scene import load_model, load_mujoco
+from vagen.envs.primitive_skill.scene import CAMERA, load_model, load_mujoco
 from vagen.envs.primitive_skill.tasks import Task
 
 CARRY_SPEED, PUSH_SPEED = 0.5, 0.2
@@ -111,7 +116,7 @@ class Table:
 
     def picture(self) -> NDArray[np.uint8]:
         """The current table, uint8 [size, size, 3]."""
-        return camera(self._task, self._size).picture(self.model, self.data)
+        return _camera(self._task, self._size).picture(self.model, self.data)
 
     def close(self) -> None:
         """Does nothing: the graphics context belongs to the thread."""
@@ -240,3 +245,49 @@ class Table:
             if touched.get(self.model.body(f"thing{index}").id) == self._fingers:
                 return name
         return None
+
+
+_local = threading.local()
+
+
+class _Camera:
+    """Renders tables of one task; a graphics context belongs to its thread."""
+
+    def __init__(self, task: Task, size: int) -> None:
+        """Opens a graphics context.
+
+        Raises:
+            RuntimeError: There is none; the message says what is missing.
+        """
+        self._mujoco = load_mujoco()
+        try:
+            self._renderer: Any = self._mujoco.Renderer(load_model(task, size), size, size)
+        except (self._mujoco.FatalError, RuntimeError, ImportError, AttributeError) as error:
+            raise RuntimeError(
+                f"MuJoCo cannot draw here without a graphics library: install EGL (Debian: "
+                f"libegl1 libgl1-mesa-dri), or set MUJOCO_GL=osmesa with libosmesa6 ({error})"
+            ) from error
+        self._options = self._mujoco.MjvOption()
+        self._camera = self._mujoco.MjvCamera()
+        self._camera.type = self._mujoco.mjtCamera.mjCAMERA_FIXED
+        self._camera.fixedcamid = load_model(task, size).camera(CAMERA).id
+        self._perturbation = self._mujoco.MjvPerturb()
+        self._renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_SHADOW] = False
+        self._renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_REFLECTION] = False
+        atexit.register(self._renderer.close)
+
+    def picture(self, model: Any, data: Any) -> NDArray[np.uint8]:
+        """Renders MuJoCo's `MjModel` and `MjData`, uint8 [size, size, 3]."""
+        self._mujoco.mjv_updateScene(
+            model, data, self._options, self._perturbation, self._camera,
+            self._mujoco.mjtCatBit.mjCAT_ALL, self._renderer.scene,
+        )  # fmt: skip
+        return self._renderer.render().copy()
+
+
+def _camera(task: Task, size: int) -> _Camera:
+    """The calling thread's camera for a task and a size."""
+    cameras: dict[tuple[Task, int], _Camera] = _local.__dict__.setdefault("cameras", {})
+    if (task, size) not in cameras:
+        cameras[task, size] = _Camera(task, size)
+    return cameras[task, size]

@@ -1,24 +1,59 @@
-"""Sokoban as an environment."""
+"""Sokoban as an environment, and its claims."""
 
 import functools
-from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vagen.envs.base import State
-from vagen.envs.claims import Claim
-from vagen.envs.grid import DIRECTIONS, Cell, Cells, GridEnv, positions_of
+from vagen.envs.grid import DIRECTIONS, Cell, Cells, GridEnv, Place, Player, Spot, positions_of
 from vagen.envs.levels import Split
 from vagen.envs.render import Canvas, TileSet
-from vagen.envs.sokoban.claims import DRAWN, PLACES, SPOTS, score
-from vagen.envs.sokoban.config import SokobanConfig
-from vagen.envs.sokoban.game import ACTIONS, Room, Sokoban, SokobanLevel
+from vagen.envs.sokoban.game import ACTIONS, Room, Sokoban, SokobanConfig, SokobanLevel
 from vagen.envs.sokoban.generator import generate
 from vagen.envs.sokoban.level_file import GREEDY_WEIGHT, open_level_file
 from vagen.envs.sokoban.solver import SearchLimitReached, solve
 
+
+class Box(Place):
+    """Position of a box relative to the player."""
+
+    phrase = "box is {vertical} and {horizontal}"
+    subject, several = None, True
+
+
+class Target(Place):
+    """Position of a target relative to the player."""
+
+    phrase = "target is {vertical} and {horizontal}"
+    subject, several = None, True
+
+
+class BoxAt(Spot):
+    """Row and column of a box."""
+
+    phrase = "box is at row {row} and column {column}"
+    subject, several = None, True
+
+
+class TargetAt(Spot):
+    """Row and column of a target."""
+
+    phrase = "target is at row {row} and column {column}"
+    subject, several = None, True
+
+
+DRAWN: dict[str, tuple[type[Spot], ...]] = {
+    "_": (),
+    "#": (),
+    "O": (TargetAt,),
+    "X": (BoxAt,),
+    "√": (BoxAt, TargetAt),
+    "P": (Player,),
+    "S": (Player, TargetAt),
+}
+"""Claims of each symbol, in the order of the tile codes."""
 FLOOR, WALL, TARGET, BOX, BOX_ON_TARGET, PLAYER, PLAYER_ON_TARGET = range(7)
 EFFECTS = {name: index for index, name in enumerate(ACTIONS)}
 
@@ -28,10 +63,19 @@ class SokobanEnv(GridEnv):
 
     env_name: ClassVar[str] = "Sokoban"
     config_class: ClassVar[type[SokobanConfig]] = SokobanConfig
+    calibration_options = ({"dim_room": [7, 7], "num_boxes": 2},)
+    difficulty_name = "moves of a best solution"
+    gallery_options: ClassVar[dict[str, Any]] = {"max_steps": 20}
     actions: ClassVar[tuple[str, ...]] = ACTIONS
-    symbols: ClassVar[str] = "_#OX√PS"
-    claims = (*PLACES.values(), *SPOTS.values())
-    places, spots, drawn = PLACES, SPOTS, DRAWN
+    symbols, drawn = "".join(DRAWN), DRAWN
+    places: ClassVar[dict[str, type[Place]]] = {"boxes": Box, "targets": Target}
+    spots: ClassVar[dict[str, type[Spot]]] = {
+        "player": Player,
+        "boxes": BoxAt,
+        "targets": TargetAt,
+    }
+    claims = (*places.values(), *spots.values())
+    required, half_credit = (Box, Target, BoxAt, TargetAt), False
     example_state: ClassVar[State] = {
         "env_name": "Sokoban",
         "size": [5, 5],
@@ -170,13 +214,6 @@ class SokobanEnv(GridEnv):
         cell = row * columns + column
         codes[cell] = PLAYER_ON_TARGET if codes[cell] == TARGET else PLAYER
         return np.frombuffer(codes, np.uint8).reshape(rows, columns)
-
-    @classmethod
-    def score_claims(
-        cls, said: Sequence[Claim], true: Sequence[Claim], config: SokobanConfig
-    ) -> float:
-        """Mean F1 of boxes and targets, without credit for one correct axis."""
-        return score(said, true)
 
     @classmethod
     def symbol_legend(cls) -> str:

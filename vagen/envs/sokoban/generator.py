@@ -9,10 +9,9 @@ import functools
 import itertools
 from random import Random
 
-from vagen.envs.grid import Cell, Cells, draw_cell, draw_index, nth_cell
-from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
-from vagen.envs.sokoban.config import SokobanConfig
-from vagen.envs.sokoban.game import Room, SokobanLevel, flood
+from vagen.envs.grid import Cell, Cells, draw_cell, nth_cell
+from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, draw_index, split_of
+from vagen.envs.sokoban.game import Room, SokobanConfig, SokobanLevel, flood, neighbours
 
 Layer = dict[Cells, Cells]
 """States by boxes: the set of the player's cells."""
@@ -66,8 +65,7 @@ def backward_layers(room: Room, *, depth: int | None, budget: int) -> list[Layer
                 break
             left = unseen[boxes]
             if left:
-                walked = players << 1 | players >> 1 | players << columns | players >> columns
-                walked &= left
+                walked = neighbours(players, columns) & left
                 if walked:
                     unseen[boxes] = left ^ walked
                     following[boxes] = following.get(boxes, 0) | walked

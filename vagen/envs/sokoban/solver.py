@@ -4,7 +4,7 @@ import functools
 import heapq
 
 from vagen.envs.grid import Cell, Cells, cells_of
-from vagen.envs.sokoban.game import Room, shift
+from vagen.envs.sokoban.game import Room, neighbours, shift
 
 
 class SearchLimitReached(Exception):
@@ -86,12 +86,8 @@ def solve(room: Room, boxes: Cells, player: Cell, *, budget: int, weight: int = 
                     left = remaining - distances[box] + distances[beyond]
                     heapq.heappush(queue, (spent + weight * left, spent, left, following))
             reached |= front
-            front = _neighbours(front, room.columns) & free & ~reached
+            front = neighbours(front, room.columns) & free & ~reached
     return []
-
-
-def _neighbours(cells: Cells, columns: int) -> Cells:
-    return cells << 1 | cells >> 1 | cells << columns | cells >> columns
 
 
 def _jammed(room: Room, boxes: Cells, pushed: Cell) -> bool:
@@ -126,7 +122,7 @@ def _walk(room: Room, free: Cells, start: Cell, end: Cell) -> list[int]:
     fronts = [1 << end]
     reached = fronts[0]
     while not reached >> start & 1:
-        front = _neighbours(fronts[-1], room.columns) & free & ~reached
+        front = neighbours(fronts[-1], room.columns) & free & ~reached
         reached |= front
         fronts.append(front)
     actions, cell = [], start

@@ -11,8 +11,9 @@ is added to the three separate projections of Transformers.
 
 import functools
 import json
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,16 +33,26 @@ class ScorerError(ValueError):
     """A scorer's files are missing or invalid."""
 
 
-class FeatureScorer(Protocol):
-    """Scores the similarity of two images, in [0, 1]."""
+class FeatureScorer(ABC):
+    """Scores the similarity of two images by their features."""
+
+    _model: Any
+
+    def __init__(self) -> None:
+        self._embed = functools.lru_cache(maxsize=256)(self._features)
 
     def score(self, target: Picture, picture: Picture) -> float:
-        """Similarity; 1 for equal images."""
-        ...
+        """Cosine of the two images' features, at least 0; 1 for equal images."""
+        one, other = (self._embed(p.tobytes(), p.shape[0]) for p in (target, picture))
+        return max(float(one @ other), 0.0)
+
+    @abstractmethod
+    def _features(self, data: bytes, side: int) -> NDArray[np.float32]:
+        """A unit vector for the pixels of an image."""
 
 
-class DinoScorer:
-    """Cosine of DINOv2's pooled features, at least 0."""
+class DinoScorer(FeatureScorer):
+    """Cosine of DINOv2's pooled features."""
 
     def __init__(self, folder: Path) -> None:
         """Loads the model.
@@ -49,15 +60,10 @@ class DinoScorer:
         Raises:
             ScorerError: `folder` is not a model directory.
         """
+        super().__init__()
         self._model = _load_backbone(folder, "DINOv2", ("dinov2", "dinov2_with_registers"))
-        self._embed = functools.lru_cache(maxsize=256)(self._embed_bytes)
 
-    def score(self, target: Picture, picture: Picture) -> float:
-        """Cosine of the two feature vectors, at least 0."""
-        one, other = (self._embed(p.tobytes(), p.shape[0]) for p in (target, picture))
-        return max(float(one @ other), 0.0)
-
-    def _embed_bytes(self, data: bytes, side: int) -> NDArray[np.float32]:
+    def _features(self, data: bytes, side: int) -> NDArray[np.float32]:
         import torch
 
         with torch.inference_mode():
@@ -65,8 +71,8 @@ class DinoScorer:
         return _unit(output.pooler_output[0].numpy())
 
 
-class DreamSimScorer:
-    """1 - DreamSim's distance, at least 0."""
+class DreamSimScorer(FeatureScorer):
+    """1 - DreamSim's distance."""
 
     def __init__(self, folder: Path) -> None:
         """Loads the backbone and adds DreamSim's adapter to it.
@@ -74,6 +80,7 @@ class DreamSimScorer:
         Raises:
             ScorerError: The backbone or the adapter is missing, or they do not match.
         """
+        super().__init__()
         self._model = _load_backbone(folder, "DreamSim's backbone", ("dinov2", "vit"))
         name = ADAPTERS[0] if self._model.config.model_type == "dinov2" else ADAPTERS[1]
         adapter = folder / name
@@ -82,14 +89,8 @@ class DreamSimScorer:
                 f"no DreamSim adapter in {folder}: put the release's folder {name} there"
             )
         _merge_adapter(self._model, adapter)
-        self._embed = functools.lru_cache(maxsize=256)(self._embed_bytes)
 
-    def score(self, target: Picture, picture: Picture) -> float:
-        """Cosine of the two embeddings, at least 0."""
-        one, other = (self._embed(p.tobytes(), p.shape[0]) for p in (target, picture))
-        return max(float(one @ other), 0.0)
-
-    def _embed_bytes(self, data: bytes, side: int) -> NDArray[np.float32]:
+    def _features(self, data: bytes, side: int) -> NDArray[np.float32]:
         """The class token after the last block, centred and normalised."""
         import torch
 

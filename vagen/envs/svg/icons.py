@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, split_of
+from vagen.envs.levels import MAX_CANDIDATES, LevelError, Split, content_hash, draw_index, split_of
 
 SHEET = 256
 GRID = 8
@@ -45,7 +45,7 @@ def sample_icon(difficulty: tuple[int, int], seed: int, split: Split) -> Icon:
     rng = Random(seed)
     least, most = difficulty
     for _ in range(MAX_CANDIDATES):
-        level = least + _index(rng, most - least + 1)
+        level = least + draw_index(rng, most - least + 1)
         document = draw_icon(rng, level)
         digest = content_hash(document)
         if split_of(digest) == split:
@@ -56,25 +56,27 @@ def sample_icon(difficulty: tuple[int, int], seed: int, split: Split) -> Icon:
 def draw_icon(rng: Random, level: int) -> str:
     """A random document of a level."""
     definitions: list[str] = []
-    count = {1: 1, 2: 2 + _index(rng, 2), 3: 3 + _index(rng, 3)}.get(level, 2 + _index(rng, 3))
+    two, three, more = draw_index(rng, 2), draw_index(rng, 3), draw_index(rng, 3)
+    count = {1: 1, 2: 2 + two, 3: 3 + three}.get(level, 2 + more)
     colours = list(COLOURS)
     body = []
     for place in range(count):
-        colour = colours.pop(_index(rng, len(colours)))
+        colour = colours.pop(draw_index(rng, len(colours)))
         if level == 5 and rng.random() < 0.6:
             name = f"g{len(definitions)}"
-            second = colours.pop(_index(rng, len(colours)))
+            second = colours.pop(draw_index(rng, len(colours)))
             definitions.append(_gradient(rng, name, colour, second))
             colour = f"url(#{name})"
         paint = f'fill="{colour}"'
         if level >= 3 and "url" not in colour and rng.random() < 0.3:
-            paint = f'fill="none" stroke="{colour}" stroke-width="{GRID * (1 + _index(rng, 2))}"'
+            width = GRID * (1 + draw_index(rng, 2))
+            paint = f'fill="none" stroke="{colour}" stroke-width="{width}"'
         left, top, right, bottom = _frame(rng, level, place, count)
         if level >= 4 and rng.random() < 0.4:
             body.append(_group(rng, paint, right - left))
         else:
             shapes = _SIMPLE if level < 4 else (*_SIMPLE, _blob, _blob, _arc)
-            body.append(shapes[_index(rng, len(shapes))](rng, left, top, right, bottom, paint))
+            body.append(shapes[draw_index(rng, len(shapes))](rng, left, top, right, bottom, paint))
     held = f"<defs>{''.join(definitions)}</defs>" if definitions else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SHEET} {SHEET}">'
@@ -82,14 +84,10 @@ def draw_icon(rng: Random, level: int) -> str:
     )
 
 
-def _index(rng: Random, count: int) -> int:
-    return int(rng.random() * count)
-
-
 def _between(rng: Random, least: int, most: int) -> int:
     """A multiple of `GRID` from `least` to `most`."""
     steps = max((most - least) // GRID, 0)
-    return least + GRID * _index(rng, steps + 1)
+    return least + GRID * draw_index(rng, steps + 1)
 
 
 def _frame(rng: Random, level: int, place: int, count: int) -> tuple[int, int, int, int]:
@@ -159,7 +157,7 @@ def _group(rng: Random, paint: str, extent: int) -> str:
     """A cross or a star at the origin, translated and rotated."""
     half = max(extent // 2 // GRID * GRID, 24)
     x, y = _between(rng, half, SHEET - half), _between(rng, half, SHEET - half)
-    angle = 15 * _index(rng, 6)
+    angle = 15 * draw_index(rng, 6)
     if rng.random() < 0.5:
         bar = half // 4 // GRID * GRID or GRID
         shapes = (

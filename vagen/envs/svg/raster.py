@@ -2,7 +2,6 @@
 
 import atexit
 import functools
-import hashlib
 import importlib.util
 import io
 import os
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +71,7 @@ class Rasteriser:
         self._worker: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, NDArray[np.uint8]] = OrderedDict()
+        self._kept = functools.lru_cache(KEPT_PICTURES)(self._rendered)
         atexit.register(self.close)
 
     def draw(self, text: str) -> NDArray[np.uint8]:
@@ -86,16 +84,16 @@ class Rasteriser:
             UnsafeSVG: The document is rejected.
             RasterError: It could not be rendered within the limits.
         """
-        document = safe_document(text, self.side).encode()
-        digest = hashlib.sha256(document).digest()
+        return self._kept(safe_document(text, self.side).encode())
+
+    def _rendered(self, document: bytes) -> NDArray[np.uint8]:
         with self._lock:
-            if digest in self._kept:
-                self._kept.move_to_end(digest)
-                return self._kept[digest]
-            picture = self._decoded(self._ask(document))
-            self._kept[digest] = picture
-            if len(self._kept) > KEPT_PICTURES:
-                self._kept.popitem(last=False)
+            png = self._ask(document)
+        with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
+            if image.size != (self.side, self.side):
+                raise RasterError(f"the worker drew {image.size} instead of {self.side} pixels")
+            picture = np.asarray(image.convert("RGB"))
+        picture.flags.writeable = False
         return picture
 
     def close(self) -> None:
@@ -140,14 +138,6 @@ class Rasteriser:
             )
             _read_answer(self._worker, time.monotonic() + START_SECONDS)
         return self._worker
-
-    def _decoded(self, png: bytes) -> NDArray[np.uint8]:
-        with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
-            if image.size != (self.side, self.side):
-                raise RasterError(f"the worker drew {image.size} instead of {self.side} pixels")
-            picture = np.asarray(image.convert("RGB"))
-        picture.flags.writeable = False
-        return picture
 
 
 @functools.cache

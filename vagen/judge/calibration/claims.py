@@ -1,7 +1,6 @@
 """Statements about any environment that declares the claims of its state texts."""
 
 import json
-from collections.abc import Sequence
 from itertools import product
 from random import Random
 from typing import Any, ClassVar, Literal, get_args, get_origin
@@ -96,16 +95,8 @@ class ClaimWriter(Writer):
         }
 
 
-def claim_writer(
-    env_name: str, env: type[AgentEnv], variants: Sequence[dict[str, Any]] = ()
-) -> type[Writer]:
-    """The writer of an environment.
-
-    Args:
-        env_name: Name of the environment.
-        env: Class of the environment.
-        variants: Further options to calibrate in each notation.
-    """
+def claim_writer(env_name: str, env: type[AgentEnv]) -> type[Writer]:
+    """The writer of an environment, for its notations and its `calibration_options`."""
     notations = [
         {"prompt_format": f"grounding_worldmodeling_{notation}"}
         for notation in env.config_class.notations
@@ -113,7 +104,7 @@ def claim_writer(
     ]
     # A simulator's pictures are slow and not needed here.
     shown = {"render_mode": "text"} if env.needs_process else {}
-    configs = tuple(shown | each for each in ({}, *notations, *variants))
+    configs = tuple(shown | each for each in ({}, *notations, *env.calibration_options))
     own = {"env_name": env_name, "env": env, "env_configs": configs}
     return type(f"{env.__name__}Writer", (ClaimWriter,), own)
 

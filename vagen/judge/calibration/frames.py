@@ -19,7 +19,6 @@ from vagen.envs.claims import Claim
 from vagen.envs.config import EnvConfig
 from vagen.envs.registry import get_environment
 from vagen.judge.base import SECTIONS
-from vagen.judge.calibration import VARIANTS
 from vagen.judge.calibration.claims import ClaimWriter, claim_writer
 from vagen.judge.calibration.writer import Text
 
@@ -113,7 +112,7 @@ def frame_writer(env_name: str, frames: Frames, half: Half = "held_out") -> "typ
         raise ConfigError(
             f"the file has no frames for {env_name}, but for {', '.join(frames.environments)}"
         )
-    plain = claim_writer(env_name, env, VARIANTS.get(env_name, ()))
+    plain = claim_writer(env_name, env)
     natural = tuple(each for each in plain.env_configs if "prompt_format" not in each)
     parts = {"env_configs": natural, "frames": frames, "own": own, "half": half}
     return type(f"{env.__name__}Frames", (FrameWriter, plain), parts)
