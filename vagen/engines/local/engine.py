@@ -22,7 +22,15 @@ from torch import Tensor, nn
 from vagen.config.checks import has_reference
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig
-from vagen.engines.base import Finish, Images, OnProgress
+from vagen.engines.base import (
+    Engine,
+    Finish,
+    Images,
+    NetworkName,
+    OnProgress,
+    Step,
+    StepResult,
+)
 from vagen.engines.local.checkpoint import learner_files, load_learner, load_module, module_state
 from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.local.helpers import PARTS, Helpers, OnMessage
@@ -30,7 +38,6 @@ from vagen.engines.local.images import ImageCache
 from vagen.engines.local.losses import action_logprobs, actor_loss, critic_loss
 from vagen.engines.local.packing import PackedRows, TokenMask, micro_batches, pack, stretch_of
 from vagen.engines.objectives import CRITIC_MASK, Loss
-from vagen.engines.ppo import NetworkName, PpoEngine, Step, StepResult
 from vagen.learning import Aggregate
 from vagen.models.loading import (
     LanguageModel,
@@ -56,8 +63,8 @@ LEAST_EPISODES = 64
 """Fewest episodes of a unit: a decode step costs little more for many."""
 
 
-class LocalEngine(PpoEngine):
-    """Implements `vagen.engines.base.Engine`."""
+class LocalEngine(Engine):
+    """See `vagen.engines.base.Engine`."""
 
     same_logprobs = True
 

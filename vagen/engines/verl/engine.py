@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
-from vagen.engines.base import Finish, Images, OnProgress, Play, ResultT
+from vagen.engines.base import Engine, Finish, Images, OnProgress, Play, ResultT, Step, StepResult
 from vagen.engines.objectives import COVARYING, CRITIC_MASK, PER_TRAJECTORY, TRAJECTORY_TOKENS
-from vagen.engines.ppo import PpoEngine, Step, StepResult
 from vagen.engines.verl import checkpoint, rollout_workers
 from vagen.engines.verl.errors import EngineProcesses
 from vagen.engines.verl.groups import WorkerGroups
@@ -38,8 +37,8 @@ POLL_SECONDS = 1.0
 """Longest interval between polls of the ranks' checkpoint progress."""
 
 
-class VerlEngine(PpoEngine):
-    """Implements `vagen.engines.base.Engine`."""
+class VerlEngine(Engine):
+    """See `vagen.engines.base.Engine`."""
 
     def __init__(
         self,
