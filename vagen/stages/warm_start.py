@@ -14,7 +14,7 @@ import numpy as np
 from vagen import progress
 from vagen.config.environments import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
-from vagen.engines.local.images import ImageCache
+from vagen.engines.local.packing import ImageCache
 from vagen.engines.make import configure_torch, device_of, helpers_of
 from vagen.models.processor import ProcessedImage, load_processor
 from vagen.models.tiny import TINY_MODELS
