@@ -224,7 +224,7 @@ def test_vllm_leaves_out_what_we_ban(vl_model: Any) -> None:
 def test_vllm_is_told_the_rest_of_our_bans(vl_model: Any) -> None:
     from types import SimpleNamespace
 
-    from vagen.engines.verl.policy import BANNED_LOGIT, ServerPolicy
+    from vagen.engines.verl.rollout_workers import BANNED_LOGIT, ServerPolicy
     from vagen.rollout.types import Sampling
 
     ours = vl_model.processor

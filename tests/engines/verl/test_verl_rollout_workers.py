@@ -11,8 +11,7 @@ from verl.workers.rollout.replica import TokenOutput
 
 from vagen.config.load import load_infra
 from vagen.engines.verl.config import verl_config
-from vagen.engines.verl.policy import ServerClient
-from vagen.engines.verl.rollout_workers import RolloutWorker, unpack_trajectory
+from vagen.engines.verl.rollout_workers import RolloutWorker, ServerClient, unpack_trajectory
 from vagen.envs import make
 from vagen.judge.batch import score
 from vagen.models import load_processor

@@ -22,15 +22,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from vagen.engines.objectives import column_of
 from vagen.envs.images import decode_png
 from vagen.models.attention import segments_of
 from vagen.models.processor import ProcessedImage, Processor
 from vagen.models.vision import image_inputs
 from vagen.rollout.types import TokenRow
-
-ROW_FIELDS = ("loss_mask", "rollout_logprobs", "turn_index")
-"""Fields of a row that can be read as columns."""
-
 
 MIN_SHARED_SAVING = 0.1
 """Prefixes are shared if that saves this share of all tokens; sharing needs an attention mask."""
@@ -134,14 +131,12 @@ class PackedRows:
         return line if self.places is None else line.index_select(0, self.places)
 
     def gather(self, rows: Sequence[TokenRow], column: str) -> Tensor:
-        """A column (or one of `ROW_FIELDS`) of the rows at the action tokens, float32 [M]."""
+        """A column (see `column_of`) of the rows at the action tokens, float32 [M]."""
         return self.line(rows, column)[self.actions]
 
     def line(self, rows: Sequence[TokenRow], column: str) -> Tensor:
-        """A column (or one of `ROW_FIELDS`) at the tokens of all rows, float32 [N]."""
-        own = column in ROW_FIELDS
-        parts = [getattr(row, column) if own else row.columns[column] for row in rows]
-        line = np.concatenate(parts).astype(np.float32, copy=False)
+        """A column (see `column_of`) at the tokens of all rows, float32 [N]."""
+        line = np.concatenate([column_of(row, column) for row in rows])
         return torch.from_numpy(line).to(self.actions.device)
 
     def scatter(self, values: Tensor) -> list[np.ndarray]:

@@ -21,11 +21,9 @@ from vagen.engines.objectives import COVARYING, CRITIC_MASK, PER_TRAJECTORY, TRA
 from vagen.engines.verl import checkpoint, rollout_workers
 from vagen.engines.verl.errors import EngineProcesses
 from vagen.engines.verl.groups import WorkerGroups
-from vagen.engines.verl.objectives import PARTS, policy_loss, value_loss
 from vagen.engines.verl.precomputed import Outputs, PrecomputedOutputs
-from vagen.engines.verl.rows import before_tokens
-from vagen.engines.verl.shared_rows import Share, SharedRows
-from vagen.engines.verl.workers import RankReply
+from vagen.engines.verl.rows import Share, SharedRows, before_tokens
+from vagen.engines.verl.workers import PARTS, RankReply, policy_loss, value_loss
 from vagen.learning import COVARIANCE_MODES
 from vagen.models.processor import load_processor
 from vagen.rollout.play import check_rendering

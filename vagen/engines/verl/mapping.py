@@ -31,7 +31,7 @@ STRATEGY = "fsdp2"
 FROZEN_TOWER = "freeze_vision_tower"
 """Key in the overrides of a model's configuration: whether the vision tower is frozen."""
 SLICE = 512
-"""Number of tokens whose logits are in float32 at once (`logits.py`)."""
+"""Number of tokens whose logits are in float32 at once (`networks.py`)."""
 BUDGET = "infra.verl.max_token_len_per_gpu, actor_rollout_ref.actor.ppo_max_token_len"
 """Source of the token limit of a micro batch."""
 EXTRA = "infra.verl.extra"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vagen.config.checks import has_critic, has_reference
 from vagen.config.schema import ExperimentConfig
 from vagen.engines.base import Images
-from vagen.engines.verl.shared_rows import digest_of
+from vagen.engines.verl.rows import digest_of
 from vagen.rollout.types import TokenRow, Trajectory
 
 Outputs = list[NDArray[np.float32]]
