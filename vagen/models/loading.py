@@ -9,8 +9,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from vagen.models import ModelError, first_line
 from vagen.models.attention import ATTENTION
-from vagen.models.errors import ModelError, first_line
 from vagen.models.lora import merged_state
 from vagen.models.processor import Processor, load_config, load_processor
 from vagen.models.vision import prepare_vision

@@ -12,7 +12,7 @@ from jinja2 import TemplateError
 from numpy.typing import NDArray
 from PIL import Image
 
-from vagen.models.errors import ModelError, first_line
+from vagen.models import ModelError, first_line
 
 IMAGE_CACHE_BYTES = 1 << 28
 """Number of cached preprocessed images."""
