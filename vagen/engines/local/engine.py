@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from vagen.config.checks import has_reference
@@ -32,7 +32,7 @@ from vagen.engines.base import (
     Step,
     StepResult,
 )
-from vagen.engines.local.checkpoint import learner_files, load_learner, load_module, module_state
+from vagen.engines.local.checkpoint import learner_files, load_learner, module_state
 from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.local.helpers import PARTS, Helpers, OnMessage
 from vagen.engines.local.packing import (
@@ -50,7 +50,6 @@ from vagen.models.loading import (
     copy_of,
     load_model,
     save_processor,
-    save_weights,
     tied,
     value_model_from,
 )
@@ -238,7 +237,7 @@ class LocalEngine(Engine):
             name: partial(save_file, tensors) for name, tensors in files.items()
         }
         policy = tied(model, module_state(model))
-        writers["policy"] = lambda path: save_weights(path, model, policy)
+        writers["policy"] = partial(model.save_pretrained, state_dict=policy)
         save_processor(directory / "policy", self.processor)
         self.save_state(directory)
         return partial(write_files, directory, writers)
@@ -252,7 +251,7 @@ class LocalEngine(Engine):
         load_learner(directory, "actor", self.actor.model, self.actor_optimizer)
         if self.critic is not None and self.critic_optimizer is not None:
             if not has_adapters(self.critic):
-                load_module(directory / "critic.safetensors", self.critic)
+                self.critic.load_state_dict(load_file(directory / "critic.safetensors"))
             load_learner(directory, "critic", self.critic, self.critic_optimizer)
         self.load_state(directory)
         self.version = version

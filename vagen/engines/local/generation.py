@@ -335,17 +335,11 @@ class LocalPolicy:
             if token == eos or len(c.out) == c.sampling.max_new_tokens:
                 finished.append(c)
         for c in finished:
-            self._finish(c)
-
-    def _finish(self, conversation: _Conversation) -> None:
-        """Ends a conversation's turn and returns its response to the caller."""
-        self._retire(conversation)
-        stop = conversation.out[-1] == self.processor.eos_id
-        assert conversation.done is not None
-        if not conversation.done.done():
-            conversation.done.set_result(
-                Generation(conversation.out, conversation.logprobs, "stop" if stop else "length")
-            )
+            self._retire(c)
+            stop = c.out[-1] == eos
+            assert c.done is not None
+            if not c.done.done():
+                c.done.set_result(Generation(c.out, c.logprobs, "stop" if stop else "length"))
 
     def _retire(self, conversation: _Conversation) -> None:
         """Moves a conversation out of the range of answering slots."""

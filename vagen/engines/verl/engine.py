@@ -224,7 +224,18 @@ class VerlEngine(Engine):
             "cliprange_value": step.cliprange_value,
         }
         if step.network == "actor":
-            group, columns = self.groups.policy, self._actor_columns()
+            group, config = self.groups.policy, self.config.actor_rollout_ref.actor
+            columns = ("old_logprobs", "advantages")
+            if config.tis_imp_ratio_cap is not None:
+                columns += ("rollout_logprobs", "loss_mask")
+            if config.policy_loss.loss_mode == "gspo_turn":
+                columns += ("turn_index",)
+            if config.policy_loss.loss_mode in COVARIANCE_MODES:
+                columns += (COVARYING,)
+            if config.loss_agg_mode == PER_TRAJECTORY:
+                columns += (TRAJECTORY_TOKENS,)
+            if config.use_kl_loss:
+                columns += ("ref_logprobs",)
             options |= {"calculate_entropy": True, "entropy_coeff": step.entropy_coeff}
         else:
             group, columns = self.groups.critic, ("values", "returns", CRITIC_MASK)
@@ -266,19 +277,6 @@ class VerlEngine(Engine):
         yield checkpoint.ACTOR, self.groups.policy
         if self.learns_values:
             yield checkpoint.CRITIC, self.groups.critic
-
-    def _actor_columns(self) -> tuple[str, ...]:
-        config = self.config.actor_rollout_ref.actor
-        columns = ("old_logprobs", "advantages")
-        if config.tis_imp_ratio_cap is not None:
-            columns += ("rollout_logprobs", "loss_mask")
-        if config.policy_loss.loss_mode == "gspo_turn":
-            columns += ("turn_index",)
-        if config.policy_loss.loss_mode in COVARIANCE_MODES:
-            columns += (COVARYING,)
-        if config.loss_agg_mode == PER_TRAJECTORY:
-            columns += (TRAJECTORY_TOKENS,)
-        return (*columns, "ref_logprobs") if config.use_kl_loss else columns
 
     def _infer(self, call: str, rows: Sequence[TokenRow], images: Images) -> Outputs:
         """One output of a network at every token."""

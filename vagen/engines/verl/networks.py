@@ -139,7 +139,10 @@ class Learner:
 
     def _build_module(self) -> Any:
         module = super()._build_module()  # type: ignore[misc]
-        _restore_frequencies(module)
+        for part in module.modules():
+            if "inv_freq" in part._buffers:
+                # verl rounds rotary frequencies to bfloat16, which misplaces distant tokens.
+                module._init_weights(part.float())
         tower = getattr(module.model, "visual", None)
         if tower is not None:
             tower.register_forward_hook(_features)
@@ -149,10 +152,8 @@ class Learner:
 
     def _pass_on_features(self) -> bool:
         """Makes a frozen tower return features passed as pixels; False if it is not frozen."""
-        if not self.model_config.override_config.get(FROZEN_TOWER, False):
-            return False
         tower = getattr(self.module.model, "visual", None)
-        if tower is None:
+        if tower is None or not self.model_config.override_config.get(FROZEN_TOWER, False):
             return False
         self.module.encode_frames = tower.forward
         register_fsdp_forward_method(self.module, "encode_frames")
@@ -192,13 +193,6 @@ def _features(tower: Any, inputs: Any, output: Any) -> Any:
     tensor from Qwen2.5-VL's.
     """
     return output if hasattr(output, "deepstack_features") else output.pooler_output
-
-
-def _restore_frequencies(module: Any) -> None:
-    """Restores float32 rotary frequencies: verl rounds them, which misplaces distant tokens."""
-    for part in module.modules():
-        if "inv_freq" in part._buffers:
-            module._init_weights(part.float())
 
 
 def _deepstack_layers(tower: Any) -> int:
