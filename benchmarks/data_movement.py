@@ -1,7 +1,7 @@
 """Bytes that an iteration's rows take from the driver to the ranks of the verl engine.
 
 Counted on real episodes, as they are pickled for Ray: with every call sending its rows anew, and
-with rows in Ray's object store that calls only name (`vagen.engines.verl.shared_rows`). Written as
+with rows in Ray's object store that calls only name (`vagen.engines.verl.rows`). Written as
 section `data_movement` of benchmarks/results/verl-cpu.json.
 
     python benchmarks/data_movement.py [--ranks 8] [key=value ...]
@@ -79,8 +79,7 @@ def moved(
     asked: Sequence[Call], images: dict[str, bytes], processor: Processor, ranks: int
 ) -> dict[str, Any]:
     """Bytes of each kind of call, both ways."""
-    from vagen.engines.verl.rows import to_batch
-    from vagen.engines.verl.shared_rows import SharedRows
+    from vagen.engines.verl.rows import SharedRows, to_batch
 
     stored: list[int] = []
 

@@ -217,7 +217,7 @@ def vl_dir(warm_runs) -> Path:
 @pytest.fixture(scope="session")
 def vl_model(vl_dir):
     """The warm-started vision-language model; not to be trained."""
-    from vagen.models import load_model
+    from vagen.models.loading import load_model
 
     return load_model(vl_dir)
 
@@ -225,7 +225,7 @@ def vl_model(vl_dir):
 @pytest.fixture(scope="session")
 def text_model(warm_runs):
     """The warm-started text model; not to be trained."""
-    from vagen.models import load_model
+    from vagen.models.loading import load_model
 
     return load_model(warm_runs["tiny:text"].warm_start / "policy")
 

@@ -17,7 +17,7 @@ LIBRARIES = (
     "matplotlib.backends.backend_agg",
     "matplotlib.figure",
     "mlflow.store.tracking.sqlalchemy_store",
-    "vagen.launch.here",
+    "vagen.launch.step",
     "vagen.models.loading",
     "vagen.train",
 )

@@ -37,7 +37,7 @@ def experiment_of(folder: Path, *overrides: str) -> ExperimentConfig:
 
 @pytest.fixture(scope="module")
 def whole_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from vagen.models import load_model
+    from vagen.models.loading import load_model
 
     folder = tmp_path_factory.mktemp("tiny")
     with model_directory(experiment_of(folder)) as directory:

@@ -18,7 +18,7 @@ from place import KFP, STEPS, Place, await_true, forwarded, kubectl, rayclusters
 
 from vagen.cli.main import main
 from vagen.cluster.names import LEASE_UNTIL
-from vagen.launch.bring_up import ENDING_MINUTES
+from vagen.launch.on_cluster import ENDING_MINUTES
 from vagen.run import layout
 
 RESULTS = ("warm_start", "final", "paired_gain", "iterations", "config_digest")

@@ -7,7 +7,8 @@ from safetensors.torch import load_file
 from test_engine import WHOLE, rows_of, same, weights
 
 from vagen.engines.local.engine import LocalEngine
-from vagen.models import ModelError, load_model, value_model_from
+from vagen.models import ModelError
+from vagen.models.loading import load_model, value_model_from
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.play import play

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from vagen.engines.local.generation import LocalPolicy
-from vagen.models import load_model
+from vagen.models.loading import load_model
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.play import play
 from vagen.rollout.runner import run_to_end, turn_seed

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from vagen.engines.local.generation import LocalPolicy
-from vagen.engines.local.prefixes import CAPACITY, Prefixes, common_length
-from vagen.models import load_model
+from vagen.engines.local.generation import CAPACITY, LocalPolicy, Prefixes
+from vagen.engines.local.packing import common_length
+from vagen.models.loading import load_model
 from vagen.rollout.runner import run_to_end
 from vagen.rollout.types import Generation, Sampling
 

@@ -23,8 +23,7 @@ from vagen.judge.base import JudgeUnavailable, cohen_kappa
 from vagen.judge.batch import score
 from vagen.judge.schedule import cap_factor, schedule_factor, weigh
 from vagen.judge.scoring import is_chosen, statements
-from vagen.launch.here import perform
-from vagen.launch.step import run_stage
+from vagen.launch.step import perform, run_stage
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import SectionScores, Status, TurnRewards
 from vagen.run import layout

@@ -9,8 +9,8 @@ import pytest
 from ray_head import PATIENCE, RayHead
 
 from vagen.experiment.load import load_infra
-from vagen.launch.here import run_in_process
 from vagen.launch.ray_job import StageJob
+from vagen.launch.step import run_in_process
 from vagen.run.run import Run
 
 REPOSITORY = Path(__file__).parents[2]

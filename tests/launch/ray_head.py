@@ -17,7 +17,7 @@ from typing import Any
 from free_ports import free_ports
 
 from vagen.cluster import Dashboard
-from vagen.launch.errors import Lost
+from vagen.launch.protocol import Lost
 from vagen.launch.ray_job import Patience, RayJobs
 
 TOKEN = "0123456789abcdef0123456789abcdef"

@@ -11,7 +11,7 @@ import pytest
 from ray_head import PATIENCE, TOKEN, Background, RayHead, await_true, in_warm_start, poll
 
 from vagen.cluster import ClusterError, Dashboard
-from vagen.launch.errors import JobFailed, JobRefused, Lost
+from vagen.launch.protocol import JobFailed, JobRefused, Lost
 from vagen.launch.ray_job import RayJobs, task_name
 from vagen.storage import open_store, parse_manifest
 

@@ -27,12 +27,15 @@ from vagen.config.base import ConfigError
 from vagen.config.kubernetes import KubernetesConfig
 from vagen.experiment.load import load_experiment, load_infra
 from vagen.launch import lifecycle, on_cluster, step
-from vagen.launch.bring_up import ENDING_MINUTES, bring_up, delete_clusters, lease
-from vagen.launch.errors import JobFailed, JobRefused
-from vagen.launch.here import run_in_process
-from vagen.launch.on_cluster import run_on_cluster, tear_down
-from vagen.launch.protocol import ERRORS
-from vagen.launch.step import run_stage
+from vagen.launch.on_cluster import (
+    ENDING_MINUTES,
+    bring_up,
+    lease,
+    run_on_cluster,
+    tear_down,
+)
+from vagen.launch.protocol import ERRORS, JobFailed, JobRefused
+from vagen.launch.step import run_in_process, run_stage
 from vagen.run import layout
 from vagen.run.run import Run
 from vagen.storage import StoreAway, open_store
@@ -281,7 +284,7 @@ def test_time_in_the_queue_of_a_quota_counts_as_pending(namespace, tmp_path):
     namespace.store.quotas["RayCluster"] = 1
     bring_up(f"{tmp_path.as_uri()}/sea", infra)
     namespace.operator.pod_status = lambda pod: {"phase": "Pending"}
-    freed = threading.Timer(2, delete_clusters, (f"{tmp_path.as_uri()}/sea", "vagen"))
+    freed = threading.Timer(2, cluster.delete_run, (namespace.connect(), "sea"))
     freed.start()
     begun = time.monotonic()
     with pytest.raises(ClusterError, match="lake is not ready after"):

@@ -3,13 +3,16 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from vagen.models import ModelError, load_model, value_model_from
+from vagen.models import ModelError
+from vagen.models.loading import load_model, value_model_from
 
 
 @pytest.fixture
@@ -160,7 +163,7 @@ def test_attention_that_does_not_see_everything(copied, name, options, kind):
 def test_a_window_that_is_switched_off_is_no_reason(copied):
     from transformers import Qwen2Config
 
-    from vagen.models import load_processor
+    from vagen.models.processor import load_processor
 
     Qwen2Config(sliding_window=4096, use_sliding_window=False).save_pretrained(copied)
     assert load_processor(copied).model_type == "qwen2"
@@ -180,3 +183,12 @@ def test_a_model_that_is_no_language_model(copied):
 
     ViTConfig().save_pretrained(copied)
     assert "no weights could be loaded" in refused(copied)
+
+
+def test_a_process_with_a_model_loads_neither_scikit_learn_nor_scipy():
+    """They would take two seconds of every start."""
+    code = (
+        "import sys, vagen.models.loading; from transformers import Qwen3VLForConditionalGeneration"
+        "\nassert not {'sklearn', 'scipy'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,9 +12,9 @@ from test_attention import TEXT_ROWS, VISION_ROWS, packed_logits, whole
 from vl_families import FAMILIES, IMAGE, family_class, family_config, text_config
 
 from vagen.config.schema import LoraConfig
-from vagen.models import ModelError, load_model
+from vagen.models import ModelError
 from vagen.models.attention import ATTENTION
-from vagen.models.loading import LanguageModel, copy_of
+from vagen.models.loading import LanguageModel, copy_of, load_model
 from vagen.models.lora import (
     adapted_layers,
     adapter_parameters,

@@ -21,7 +21,8 @@ from vl_families import (
     family_config,
 )
 
-from vagen.models import ModelError, Processor, load_processor
+from vagen.models import ModelError
+from vagen.models.processor import Processor, load_processor
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from vagen.models import load_model
+from vagen.models.loading import load_model
 from vagen.models.processor import load_processor
 from vagen.models.tiny import (
     SPECIAL_TOKENS,

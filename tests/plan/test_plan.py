@@ -51,7 +51,7 @@ def of_turns(tmp_path: Path, turns: int, *overrides: str) -> ExperimentConfig:
 @pytest.fixture(scope="module")
 def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("tiny")
-    from vagen.models import load_model
+    from vagen.models.loading import load_model
 
     with model_directory(experiment_of(folder)) as directory:
         load_model(directory).save(folder / "model")
@@ -60,7 +60,7 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def expert_episode(experiment: ExperimentConfig, directory: str, seed: int) -> Trajectory:
     from vagen.envs import make
-    from vagen.models import load_processor
+    from vagen.models.processor import load_processor
     from vagen.rollout.play import limits_of
     from vagen.rollout.runner import EpisodeRunner, EpisodeSpec
     from vagen.rollout.scripted import ExpertPolicy
@@ -203,7 +203,7 @@ def test_the_longest_context_is_bounded_by_the_budget(tmp_path: Path) -> None:
 
 
 def test_the_shape_is_the_models(tiny_directory: str) -> None:
-    from vagen.models import load_model
+    from vagen.models.loading import load_model
 
     loaded = load_model(tiny_directory)
     shape = read_shape(tiny_directory)
@@ -216,7 +216,7 @@ def test_the_shape_is_the_models(tiny_directory: str) -> None:
 
 def test_the_cache_is_counted_as_it_is_allocated(tmp_path: Path, tiny_directory: str) -> None:
     from vagen.engines.local.generation import LocalPolicy
-    from vagen.models import load_model
+    from vagen.models.loading import load_model
 
     experiment = experiment_of(
         tmp_path,

@@ -8,7 +8,7 @@ import pytest
 
 from vagen.config import ConfigError
 from vagen.experiment.load import load_infra
-from vagen.launch.here import run_in_process
+from vagen.launch.step import run_in_process
 from vagen.run.mirror import restore
 from vagen.run.run import Run
 from vagen.storage import (

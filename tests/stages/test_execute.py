@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vagen.launch.here import run_in_process
+from vagen.launch.step import run_in_process
 from vagen.progress import read_events
 from vagen.run.folder import committed
 from vagen.run.run import Run

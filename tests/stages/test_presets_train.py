@@ -9,7 +9,7 @@ import yaml
 
 from vagen.config import PRESETS
 from vagen.experiment.load import load_experiment, load_infra
-from vagen.models import load_model
+from vagen.models.loading import load_model
 from vagen.run.run import Run
 from vagen.stages.advantage import advantage
 from vagen.stages.build import build

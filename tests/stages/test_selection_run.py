@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from vagen.models import load_model
+from vagen.models.loading import load_model
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.episodes import greedy_specs, training_specs
 from vagen.rollout.play import play

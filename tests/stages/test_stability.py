@@ -13,7 +13,7 @@ import torch
 
 from vagen.engines.local.engine import LocalEngine
 from vagen.learning.guard import TrainingUnstable
-from vagen.models import load_model
+from vagen.models.loading import load_model
 from vagen.progress import configure, read_events
 from vagen.run.folder import committed
 from vagen.run.run import Run

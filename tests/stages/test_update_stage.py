@@ -15,7 +15,7 @@ import torch
 from vagen import progress
 from vagen.engines.local.engine import LocalEngine
 from vagen.engines.make import device_of
-from vagen.models import load_model
+from vagen.models.loading import load_model
 from vagen.rollout.batch import BatchError, TrajectoryBatch
 from vagen.rollout.runner import derive_seed
 from vagen.run.folder import committed, read_results

@@ -6,7 +6,8 @@ import pytest
 from safetensors.torch import load_file
 
 from vagen.experiment.load import load_infra
-from vagen.models import ModelError, load_model
+from vagen.models import ModelError
+from vagen.models.loading import load_model
 from vagen.run.folder import committed
 from vagen.run.run import Run
 from vagen.stages.build import load_levels

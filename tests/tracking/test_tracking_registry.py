@@ -92,7 +92,7 @@ def test_a_first_version_gets_the_alias_and_answers(register, output_dir, model_
     assert version.tags["success"] == "0.5000" and version.tags["iterations"] == "40"
     assert version.tags["vagen.loadable"] == "true"
     stored = load_registered(made.model_uri, uri=uri).unwrap_python_model().language_model
-    from vagen.models import load_model
+    from vagen.models.loading import load_model
 
     original = load_model(model_dirs[0]).model.state_dict()
     assert all((stored.model.state_dict()[k] == v).all() for k, v in original.items())

@@ -11,8 +11,8 @@ from vagen.config.judge_options import LLMJudgeConfig
 from vagen.envs import get_environment, parse_env_config
 from vagen.envs.parsing import tags_in
 from vagen.judge.llm.llm_judge import probe
-from vagen.models import load_processor
 from vagen.models.files import check_model
+from vagen.models.processor import load_processor
 from vagen.models.tiny import TINY_MODELS
 from vagen.plan.sizes import (
     SAMPLED_LEVELS,

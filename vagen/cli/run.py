@@ -222,7 +222,7 @@ def _step(options: Namespace, run: Run) -> None:
         arguments["iteration"] = options.iteration
     if options.evaluation:
         arguments |= {"name": options.evaluation, "split": options.split}
-    from vagen.launch.here import run_in_process
+    from vagen.launch.step import run_in_process
 
     with interrupts.handle_interrupts(), progress.output_to(run.path / layout.LOG):
         produced = run_in_process(run.uri, options.stage, **arguments)

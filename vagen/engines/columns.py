@@ -121,6 +121,11 @@ def add_columns(
             trajectory.bootstrap_value = value
     adapted, metrics = credit_arguments(engine.credit, owners) if spec.adapts else ({}, {})
     algorithm = config.algorithm
+    baselines = None
+    if needs_greedy_baseline(config):
+        # 0 without a greedy episode on the level: it failed, or this is an evaluation.
+        scores = [owner.baseline_score or 0.0 for owner in owners]
+        baselines = torch.tensor(scores, dtype=torch.float64)
     apart = algorithm.whitening == "environment"
     estimate = estimate_with_metrics(
         algorithm.adv_estimator,
@@ -129,14 +134,18 @@ def add_columns(
         task_rewards=place() if kl_coef else None,
         values=values,
         loss_mask=loss_mask,
-        action_mask=_action_mask(config, engine, rows),
+        action_mask=(
+            None
+            if config.rollout_manager.use_loss_mask
+            else _pad([engine.action_mask(row) for row in rows]).bool()
+        ),
         turn_end_mask=ends,
         attention_mask=attention,
         group_ids=[trajectory.group_id for trajectory in owners],
         trajectory_ids=[trajectory.trajectory_id for trajectory in owners],
         anchor_ids=anchor_ids(owners, turn_index) if spec.needs_anchors else None,
         bootstrap_values=bootstrap,
-        baselines=_baselines(owners) if needs_greedy_baseline(config) else None,
+        baselines=baselines,
         turn_lams=adapted.get("turn_lams"),
         turn_gammas=adapted.get("turn_gammas"),
         step_advantage_weight=algorithm.gigpo.step_advantage_weight,
@@ -202,32 +211,14 @@ def _old_logprobs(
         reuse = same and whole
     every = slice(None, None, -(-len(rows) // COMPARED) if reuse else 1)
     found = _logprobs(engine, rows[every], images)
-    agreement = _agreement(rows[every], fresh[every], found)
+    trainer = [array[mask] for mask, array in zip(fresh[every], found, strict=True)]
+    rollout = [r.rollout_logprobs[mask] for mask, r in zip(fresh[every], rows[every], strict=True)]
+    agreement = {}
+    if any(map(len, rollout)):
+        agreement = measure_agreement(np.concatenate(trainer), np.concatenate(rollout))
     if reuse:
         found = [np.where(r.loss_mask, r.rollout_logprobs, np.float32(0)) for r in rows]
     return found, agreement
-
-
-def _agreement(
-    rows: Sequence[TokenRow],
-    fresh: Sequence[NDArray[np.bool_]],
-    logprobs: Sequence[NDArray[np.float32]],
-) -> dict[str, float]:
-    """Agreement of rollout and trainer on log-probabilities of fresh tokens."""
-    trainer = [array[mask] for mask, array in zip(fresh, logprobs, strict=True)]
-    rollout = [row.rollout_logprobs[mask] for mask, row in zip(fresh, rows, strict=True)]
-    if not any(map(len, rollout)):
-        return {}
-    return measure_agreement(np.concatenate(trainer), np.concatenate(rollout))
-
-
-def _action_mask(
-    config: ExperimentConfig, engine: Engine, rows: Sequence[TokenRow]
-) -> Tensor | None:
-    """Tokens of the policy loss; None if it uses the loss mask."""
-    if config.rollout_manager.use_loss_mask:
-        return None
-    return _pad([engine.action_mask(row) for row in rows]).bool()
 
 
 def _critic_mask(
@@ -289,14 +280,6 @@ def _bootstrap(
             i, t = learnt[-1], int(mask[learnt[-1]].nonzero()[-1])
             found[rows] = float(values[i, t])
     return found
-
-
-def _baselines(owners: Sequence[Trajectory]) -> Tensor:
-    """Score of the greedy episode on each row's level, for `remax`.
-
-    0 without one: it failed, or this is an evaluation.
-    """
-    return torch.tensor([owner.baseline_score or 0.0 for owner in owners], dtype=torch.float64)
 
 
 def _row_rewards(

@@ -40,10 +40,19 @@ COVARYING = "covarying"
 """Column with 1 on the tokens that `clip_cov` and `kl_cov` restrict."""
 PER_TRAJECTORY = "trajectory-mean-token-mean"
 
+ROW_FIELDS = ("loss_mask", "rollout_logprobs", "turn_index")
+"""Fields of a row that the losses read like columns."""
+
 Column = Callable[[str], Tensor]
 """Returns a row's column or field by name, float32 at the tokens of the caller."""
 Loss = tuple[Tensor, dict[str, Aggregate]]
 """Share of the mini batch's loss, 0-d, and metrics that add up."""
+
+
+def column_of(row: TokenRow, name: str) -> NDArray[np.float32]:
+    """A column of a row, or one of `ROW_FIELDS`, float32 [T]."""
+    values = getattr(row, name) if name in ROW_FIELDS else row.columns[name]
+    return np.asarray(values, dtype=np.float32)
 
 
 def actor_objective(

@@ -8,19 +8,17 @@ import os
 import traceback
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
+from ray.util.metrics import Gauge
 
 from vagen import progress
 from vagen.engines.verl.errors import ProcessDied
 from vagen.launch.protocol import FailureKind, StepOutcome
-from vagen.launch.telemetry import Telemetry
+from vagen.metrics import TOKENS
 from vagen.storage import StoreAway
-
-if TYPE_CHECKING:
-    from vagen.run.run import Run
 
 NAMESPACE = "vagen"
 CHUNK = 1 << 20
@@ -32,7 +30,7 @@ class ResidentActor:
 
     def __init__(self, run: str) -> None:
         self._uri = run
-        self._run: Run | None = None
+        self._run: Any = None
         self._held = ExitStack()
 
     def output(self) -> tuple[str, str, int]:
@@ -46,27 +44,76 @@ class ResidentActor:
 
     def perform(self, stage: str, arguments: dict[str, Any]) -> StepOutcome:
         """Runs a stage; returns failures as outcomes too."""
-        # Imports torch, which the calling job does not need.
-        from vagen.launch.here import perform
+        # Imports environments, torch and their libraries, which the calling job does not need.
+        from vagen.launch.step import perform
+        from vagen.run.run import Run
 
         try:
-            return {"result": perform(self._opened(), stage, **arguments)}
+            if self._run is None:
+                run = Run.open(self._uri)
+                self._held.enter_context(run.session())
+                progress.observe(Telemetry(run.name))
+                self._run = run
+            return {"result": perform(self._run, stage, **arguments)}
         except Exception as error:
             kind = kind_of(error)
             if kind not in ("user", "store"):
                 traceback.print_exc()
             return {"kind": kind, "message": str(error) or type(error).__name__}
 
-    def _opened(self) -> "Run":
-        if self._run is None:
-            # Imports environments and their libraries, which the calling job does not need.
-            from vagen.run.run import Run
 
-            run = Run.open(self._uri)
-            self._held.enter_context(run.session())
-            progress.observe(Telemetry(run.name))
-            self._run = run
-        return self._run
+class Telemetry:
+    """Prometheus metrics of a run, besides Ray's own: `progress.observe(Telemetry("lake-1"))`.
+
+    Ray exports them at the port `metrics` of the actor's node, named `ray_vagen_...`.
+    """
+
+    def __init__(self, run: str) -> None:
+        self._run = {"run": run}
+        self._seconds = Gauge("vagen_step_seconds", "Duration of the latest step.", ("run", "step"))
+        self._speed = Gauge(
+            "vagen_tokens_per_second", "Sampled tokens per second, latest rollout.", ("run",)
+        )
+        self._engine = {
+            name: Gauge(f"vagen_engine_{name}", text, ("run", "call"))
+            for name, text in (
+                ("tokens_per_second", "Tokens per second of the networks, latest step."),
+                ("mfu", "Model FLOPs utilisation, latest step."),
+                ("max_memory_allocated", "Peak GiB of tensors on a GPU, latest step."),
+                ("max_memory_reserved", "Peak GiB that torch reserved on a GPU, latest step."),
+            )
+        }
+        self._judge = {
+            name: Gauge(f"vagen_judge_{name}", text, ("run",))
+            for name, text in (
+                ("seconds_per_request", "Latency of the judge's language models, latest batch."),
+                ("decided_by_cache", "Share of verdicts from the cache, latest batch."),
+                ("absent_share", "Share of missing verdicts, latest batch."),
+                ("kappa", "Agreement with the second judge, latest batch."),
+            )
+        }
+        self._iteration = Gauge("vagen_iteration", "Current iteration.", ("run",))
+
+    def __call__(self, event: str, fields: dict[str, Any]) -> None:
+        """Handles an event of `vagen.progress`."""
+        if event == "stage_started" and fields["iteration"] is not None:
+            self._iteration.set(fields["iteration"], self._run)
+        if event != "stage_finished":
+            return
+        seconds = fields["seconds"]
+        self._seconds.set(seconds, {**self._run, "step": fields["stage"]})
+        if TOKENS in fields["metrics"] and seconds:
+            self._speed.set(fields["metrics"][TOKENS] / seconds, self._run)
+        if fields["stage"] == "judge":
+            metrics = {**fields["metrics"], **fields.get("performance", {})}
+            for name, gauge in self._judge.items():
+                for key in (f"judge/{name}", f"perf/judge/{name}"):
+                    if key in metrics:
+                        gauge.set(metrics[key], self._run)
+            return
+        for name, value in fields.get("performance", {}).items():
+            _, call, measure = name.split("/")
+            self._engine[measure].set(value, {**self._run, "call": call})
 
 
 def read_lines(path: str, position: int) -> bytes:

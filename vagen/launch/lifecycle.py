@@ -4,7 +4,7 @@ from vagen.config import ExperimentConfig, config_digest
 from vagen.config.base import ConfigError
 from vagen.config.yaml_io import parse_yaml
 from vagen.experiment.load import load_experiment, load_infra
-from vagen.launch.step import await_store, run_stage
+from vagen.launch.step import await_store, run_stage, set_up_process
 from vagen.run import layout
 from vagen.run.layout import is_uri, run_name, split_uri
 from vagen.run.run import Run
@@ -24,6 +24,7 @@ def begin(run: str, *, experiment: str, infra: str) -> None:
         ConfigError: The run does not exist and has no files, or it is a different one.
         TrackingError: MLflow cannot be used.
     """
+    set_up_process()
     found = await_store(lambda: _found(run))
     if found is None:
         found = await_store(lambda: _made(run, experiment, infra))
@@ -60,6 +61,7 @@ def end(run: str, *, namespace: str, state: str, message: str) -> None:
         state: Final state of the pipeline, in Kubeflow's terms.
         message: Error message of a failed pipeline.
     """
+    set_up_process()
     try:
         if namespace:
             _tear_down(run, namespace)

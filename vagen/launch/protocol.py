@@ -8,14 +8,31 @@ The job returns its outcome, one line of JSON at the end of its log:
 
     vagen-verdict: {"result": {"uri": "s3://…/0003/update", "sha256": "…", "metrics": {…}}}
     vagen-verdict: {"kind": "user", "message": "level 17 cannot be solved: choose another seed"}
+
+Errors of a stage in a Ray cluster are classes by cause, which decides on retries.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from vagen.launch.errors import JobFailed, JobRefused, Lost
 from vagen.storage import StoreAway
+
+
+class JobRefused(ValueError):
+    """The stage rejected the user's input; a retry would not help."""
+
+
+class JobFailed(RuntimeError):
+    """The stage failed, or its job was stopped; an immediate retry would not help."""
+
+
+class Lost(RuntimeError):
+    """The infrastructure failed: a pod, a node, the head or the actor is gone.
+
+    Commits are safe, and another attempt continues from there.
+    """
+
 
 CPU = "cpu"
 """Argument `cpu=1`: the run computes without GPUs; not passed to the stage."""

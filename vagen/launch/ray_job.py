@@ -15,8 +15,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vagen.cluster import ClusterError, Dashboard, shortened
-from vagen.launch.errors import JobFailed, Lost
-from vagen.launch.protocol import ERRORS, StepOutcome, format_command, parse_verdict
+from vagen.launch.protocol import (
+    ERRORS,
+    JobFailed,
+    Lost,
+    StepOutcome,
+    format_command,
+    parse_verdict,
+)
 from vagen.run.layout import run_name
 
 if TYPE_CHECKING:

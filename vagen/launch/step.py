@@ -14,32 +14,20 @@ from typing import Any, TypeVar
 
 from vagen.config.base import ConfigError
 from vagen.extras import advice
-from vagen.launch.errors import JobFailed
+from vagen.launch.protocol import JobFailed
 from vagen.run import layout
+from vagen.run.folder import result
 from vagen.run.layout import is_uri
 from vagen.run.run import Run
+from vagen.steps import STEPS
 from vagen.storage import StoreAway
 
 T = TypeVar("T")
 
-# Otherwise a garbage collection at exit takes a step a second.
-atexit.register(gc.freeze)
-
-
-def _say_error(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Prints errors that a user can fix without a traceback, which would hide the message."""
-    if isinstance(error, ValueError | JobFailed) and kind.__module__.startswith("vagen."):
-        print(error, file=sys.stderr)
-    elif missing := advice(error):
-        print(missing, file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
-sys.excepthook = _say_error
-
+TRAIN = "train"
+"""Pseudo stage: whole iterations from `start` to before `stop`."""
+DURING_TRAINING = "measure"
+"""Stage that may run during a training, since no other process writes its folder."""
 STORE_AWAY_SECONDS = 1800.0
 """Seconds that a step waits for an unresponsive store."""
 OWN_POD = frozenset({"build", "register", "measure", "finalize", "evaluate_model"})
@@ -62,7 +50,29 @@ def run_stage(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
         RuntimeError: The stage or the cluster failed.
         StoreAway: The run's store has not responded for half an hour.
     """
+    set_up_process()
     return await_store(lambda: _run_stage(run, stage, arguments))
+
+
+def set_up_process() -> None:
+    """Prepares the process of a step for its end.
+
+    An error that a user can fix ends it without a traceback, which would hide the message.
+    """
+    # A garbage collection at exit takes two seconds of CPU once torch is imported.
+    atexit.register(gc.freeze)
+
+    def print_error(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, ValueError | JobFailed) and kind.__module__.startswith("vagen."):
+            print(error, file=sys.stderr)
+        elif missing := advice(error):
+            print(missing, file=sys.stderr)
+        else:
+            sys.__excepthook__(kind, error, trace)
+
+    sys.excepthook = print_error
 
 
 def _run_stage(run: str, stage: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -74,9 +84,42 @@ def _run_stage(run: str, stage: str, arguments: dict[str, Any]) -> dict[str, Any
         from vagen.launch.on_cluster import run_on_cluster
 
         return run_on_cluster(run, opened.infra, stage, arguments)
-    from vagen.launch.here import run_in_process
-
     return run_in_process(run, stage, **arguments)
+
+
+def run_in_process(run: str, stage: str, **arguments: Any) -> dict[str, Any]:
+    """Executes one stage of a run and then frees all resources.
+
+    Args:
+        run: The run: its folder, or its URI in a store.
+        stage: One of `STEPS`, or `TRAIN`.
+        arguments: Arguments of the stage.
+
+    Returns:
+        `uri`, `sha256`, `metrics`.
+
+    Raises:
+        ValueError: An error that the user can fix.
+        StageFailed: The stage failed.
+    """
+    opened = Run.open(run)
+    with opened.release_resources() if stage == DURING_TRAINING else opened.session():
+        return perform(opened, stage, **arguments)
+
+
+def perform(run: Run, stage: str, **arguments: Any) -> dict[str, Any]:
+    """Executes one stage of a run that this process has opened; see `run_in_process`."""
+    # Both import torch, which a step of a Ray cluster does not need.
+    if stage == TRAIN:
+        from vagen.train import iterate
+
+        iterate(run, **arguments)
+        return run.located(result(run.step(run.finished_iterations - 1, "update")))
+    if stage not in STEPS:
+        raise ConfigError(f"no stage is named {stage!r}: there are {', '.join(STEPS)}, {TRAIN}")
+    from vagen.stages.execute import execute, stage_named
+
+    return execute(run, stage_named(stage), **arguments)
 
 
 def validate(run: str, iteration: int) -> None:
@@ -105,7 +148,7 @@ def await_store(action: Callable[[], T]) -> T:
 
 def _finished(run: Run, stage: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
     """The result of a committed stage, which needs neither torch nor a Ray cluster."""
-    if stage == "train":
+    if stage == TRAIN:
         stage, arguments = "update", {"iteration": arguments["stop"] - 1}
     if run.mirror is not None:
         run.mirror.find(run.folder(stage, **arguments))
@@ -118,7 +161,7 @@ def _check_order(run: Run, stage: str, arguments: dict[str, Any]) -> None:
     """
     iteration = arguments.get("iteration" if stage == "rollout" else "start", 0)
     before = {"iteration": iteration - 1}
-    if not iteration or stage not in ("rollout", "train") or _finished(run, "update", before):
+    if not iteration or stage not in ("rollout", TRAIN) or _finished(run, "update", before):
         return
     if run.mirror is not None:
         run.mirror.pull()  # an earlier iteration may have ended the training
@@ -177,6 +220,7 @@ def evaluate_model(
     from vagen.evaluation import PAGE
     from vagen.evaluation.in_store import evaluate_in_store
 
+    set_up_process()
     found = await_store(lambda: evaluate_in_store(evaluation, infra, uri, model))
     shutil.copyfile(found.folder / PAGE, path)
     return finite({f"{line.environment}/{line.model}": line.success for line in found.lines})

@@ -8,7 +8,7 @@ from urllib.request import getproxies
 
 from safetensors import SafetensorError, safe_open
 
-from vagen.models.errors import ModelError, first_line
+from vagen.models import ModelError, first_line
 from vagen.models.tiny import TINY_MODELS
 from vagen.storage import MANIFEST, verify_directory
 

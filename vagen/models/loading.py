@@ -9,8 +9,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from vagen.models import ModelError, first_line
 from vagen.models.attention import ATTENTION
-from vagen.models.errors import ModelError, first_line
 from vagen.models.lora import merged_state
 from vagen.models.processor import Processor, load_config, load_processor
 from vagen.models.vision import prepare_vision
@@ -57,7 +57,8 @@ class LanguageModel:
 
     def save(self, directory: Path) -> None:
         """Writes an ordinary model directory, adapters merged into the weights."""
-        save_model(directory, self.model, merged_state(self.model), self.processor)
+        save_processor(directory, self.processor)
+        self.model.save_pretrained(directory, state_dict=merged_state(self.model))
 
 
 class ValueModel(nn.Module):
@@ -124,26 +125,8 @@ def load_model(
     return LanguageModel(model, processor)
 
 
-def save_model(directory: Path, model: Any, state: dict[str, Tensor], processor: Processor) -> None:
-    """Writes a directory that `load_model` and `transformers` read.
-
-    Args:
-        directory: Output folder, created here.
-        model: A `transformers` model; only its configuration is written.
-        state: Its unsharded weights without adapters.
-        processor: Its tokenizer and, if it reads images, its image processor.
-    """
-    save_processor(directory, processor)
-    save_weights(directory, model, state)
-
-
-def save_weights(directory: Path, model: Any, state: dict[str, Tensor]) -> None:
-    """The part of `save_model` that may run in another thread during training."""
-    model.save_pretrained(directory, state_dict=state)
-
-
 def save_processor(directory: Path, processor: Processor) -> None:
-    """The small part of `save_model`, which must not run while the tokenizer is used."""
+    """Writes tokenizer and image processor; must not run while the tokenizer is used."""
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = processor.tokenizer
     if getattr(tokenizer, "response_schema", None) is None:

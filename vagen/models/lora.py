@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vagen.config.schema import LoraConfig
-from vagen.models.errors import ModelError
+from vagen.models import ModelError
 
 ALL_LINEAR = "all-linear"
 ADAPTER = "default"

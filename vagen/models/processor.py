@@ -12,7 +12,7 @@ from jinja2 import TemplateError
 from numpy.typing import NDArray
 from PIL import Image
 
-from vagen.models.errors import ModelError, first_line
+from vagen.models import ModelError, first_line
 
 IMAGE_CACHE_BYTES = 1 << 28
 """Number of cached preprocessed images."""
@@ -154,7 +154,10 @@ class Processor:
         if key in self._images:
             self._images.move_to_end(key)
             return self._images[key]
-        processed = self._images[key] = self._process(image)
+        out = self._rules_for_images()(images=[image], return_tensors="np")
+        t, h, w = (int(x) for x in out["image_grid_thw"][0])
+        pixels = np.asarray(out["pixel_values"], dtype=np.float32)
+        processed = self._images[key] = ProcessedImage(pixels, (t, h, w))
         self._image_bytes += processed.pixel_values.nbytes
         while self._image_bytes > IMAGE_CACHE_BYTES:
             self._image_bytes -= self._images.popitem(last=False)[1].pixel_values.nbytes
@@ -167,11 +170,6 @@ class Processor:
                 "vision-language model"
             )
         return self.image_processor
-
-    def _process(self, image: Any) -> ProcessedImage:
-        out = self._rules_for_images()(images=[image], return_tensors="np")
-        t, h, w = (int(x) for x in out["image_grid_thw"][0])
-        return ProcessedImage(np.asarray(out["pixel_values"], dtype=np.float32), (t, h, w))
 
     def positions(
         self, ids: NDArray[np.int32], grids: list[Grid], start: int

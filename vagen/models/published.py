@@ -1,7 +1,6 @@
 """Architectures of published models, so that a plan needs neither their weights nor the hub.
 
-Numbers come from the models' `config.json` and `preprocessor_config.json`, parameter counts from
-the hub's pages.
+Numbers come from the models' `config.json` and `preprocessor_config.json`.
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ class Published:
     """Published facts about a model."""
 
     model_type: str
-    parameters: int
     text: dict[str, Any]
     vision: dict[str, Any]
     tied: bool
@@ -54,7 +52,7 @@ class Published:
         )
 
 
-def _qwen2_5_vl(parameters: int, *, tied: bool, **text: int) -> Published:
+def _qwen2_5_vl(*, tied: bool, **text: int) -> Published:
     vision = {
         "depth": 32,
         "hidden_size": 1280,
@@ -66,13 +64,12 @@ def _qwen2_5_vl(parameters: int, *, tied: bool, **text: int) -> Published:
         "out_hidden_size": text["hidden_size"],
     }
     pixels = (56 * 56, 3584 * 3584)
-    return Published("qwen2_5_vl", parameters, text, vision, tied, pixels, CALLS)
+    return Published("qwen2_5_vl", text, vision, tied, pixels, CALLS)
 
 
 CALLS = ("<tool_call>", "</tool_call>")
 PUBLISHED = {
     "Qwen/Qwen2.5-VL-3B-Instruct": _qwen2_5_vl(
-        3_754_622_976,
         tied=True,
         hidden_size=2048,
         intermediate_size=11_008,
@@ -82,7 +79,6 @@ PUBLISHED = {
         vocab_size=151_936,
     ),
     "Qwen/Qwen2.5-VL-7B-Instruct": _qwen2_5_vl(
-        8_292_166_656,
         tied=False,
         hidden_size=3584,
         intermediate_size=18_944,
@@ -93,7 +89,6 @@ PUBLISHED = {
     ),
     "Qwen/Qwen3-VL-4B-Instruct": Published(
         model_type="qwen3_vl",
-        parameters=4_437_815_808,
         text={
             "hidden_size": 2560,
             "intermediate_size": 9728,

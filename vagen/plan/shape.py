@@ -6,7 +6,7 @@ from typing import Any
 
 from vagen.config import ExperimentConfig
 from vagen.experiment.checks import has_critic
-from vagen.models.errors import ModelError
+from vagen.models import ModelError
 from vagen.models.lora import adapter_parameters
 from vagen.models.published import PUBLISHED
 

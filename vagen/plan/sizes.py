@@ -17,8 +17,8 @@ from vagen.envs.base import Observation
 from vagen.envs.config import EnvConfig
 from vagen.envs.images import png_bytes
 from vagen.envs.parsing import tags_in
-from vagen.models import Processor, load_processor
 from vagen.models.files import check_model
+from vagen.models.processor import Processor, load_processor
 from vagen.models.published import IMAGE_TOKEN, PUBLISHED
 from vagen.models.tiny import TINY_MODELS
 from vagen.models.tiny_policy import build_tiny_policy, sampled_levels

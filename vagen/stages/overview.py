@@ -262,6 +262,6 @@ def _tokenizer(run: Run | None) -> Any | None:
     """The tokenizer of the run's initial policy, if available locally."""
     if run is None or committed(run.warm_start) is None:
         return None
-    from vagen.models import load_processor
+    from vagen.models.processor import load_processor
 
     return load_processor(run.initial_model()).tokenizer

@@ -14,7 +14,6 @@ import numpy as np
 from vagen import progress
 from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig
-from vagen.engines.local.images import ImageCache
 from vagen.engines.make import configure_torch, device_of, helpers_of
 from vagen.models.processor import ProcessedImage, load_processor
 from vagen.models.tiny import TINY_MODELS
@@ -130,6 +129,8 @@ class _ExpertEpisodes:
         language_model: "LanguageModel",
         environments: EnvironmentsConfig | None = None,
     ):
+        from vagen.engines.local.packing import ImageCache
+
         self.config = _demonstrated(config)
         self.environments = environments_of(environments)
         self.pool = [(level_set, ref) for level_set in levels for ref in level_set.splits["train"]]

@@ -20,7 +20,7 @@ class VagenModel(PythonModel):
 
     def load_context(self, context: Any) -> None:
         """Loads weights, tokenizer and image processor."""
-        from vagen.models import load_model
+        from vagen.models.loading import load_model
 
         self.language_model = load_model(context.artifacts["model"])
 

@@ -10,7 +10,7 @@ from vagen.config import ConfigError
 from vagen.engines.base import Images
 from vagen.engines.columns import add_columns
 from vagen.engines.verl.precomputed import PrecomputedOutputs
-from vagen.engines.verl.shared_rows import digest_of
+from vagen.engines.verl.rows import digest_of
 from vagen.metrics import PROBABILITY_CORRELATION, UPDATE_KL
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import TokenRow

@@ -18,7 +18,7 @@ ROLLOUT = "verl.workers.rollout"
 CHECKPOINT = "verl.checkpoint_engine.base:CheckpointEngineManager"
 FSDP = "verl.workers.engine.fsdp.transformer_impl"
 CALLED: dict[str, list[str]] = {
-    # platform.py
+    # cpu.py
     "verl.plugin.platform:PlatformRegistry.register": ["platform"],
     "verl.utils.distributed:initialize_global_process_group_ray": ["timeout_second", "backend"],
     "verl.utils.fsdp_utils:CPUOffloadPolicy": ["pin_memory"],
@@ -139,7 +139,7 @@ def test_receivers_of_weights_are_called_what_we_look_for() -> None:
 
 
 def test_platform_implements_all_that_verl_asks_of_one() -> None:
-    from vagen.engines.verl.platform import CpuPlatform
+    from vagen.engines.verl.cpu import CpuPlatform
 
     missing = CpuPlatform.__abstractmethods__
     assert not missing, f"verl.plugin.platform:PlatformBase asks for {', '.join(sorted(missing))}"
@@ -155,7 +155,8 @@ def test_platform_implements_all_that_verl_asks_of_one() -> None:
 def test_patch_reaches_the_module_that_uses_it(symbol: str) -> None:
     import torch
 
-    assert getattr(found(symbol), "for_cpu", False) is not torch.cuda.is_available(), symbol
+    patched = found(symbol).__module__ == "vagen.engines.verl.cpu"
+    assert patched is not torch.cuda.is_available(), symbol
 
 
 def test_our_parts_are_registered() -> None:
@@ -224,7 +225,7 @@ def test_vllm_leaves_out_what_we_ban(vl_model: Any) -> None:
 def test_vllm_is_told_the_rest_of_our_bans(vl_model: Any) -> None:
     from types import SimpleNamespace
 
-    from vagen.engines.verl.policy import BANNED_LOGIT, ServerPolicy
+    from vagen.engines.verl.rollout_workers import BANNED_LOGIT, ServerPolicy
     from vagen.rollout.types import Sampling
 
     ours = vl_model.processor

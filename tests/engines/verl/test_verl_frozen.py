@@ -50,9 +50,8 @@ def tell(
 
     from vagen.engines.verl.config import verl_config
     from vagen.engines.verl.groups import _critic_config
-    from vagen.engines.verl.objectives import policy_loss, value_loss
     from vagen.engines.verl.rows import at_tokens
-    from vagen.engines.verl.workers import CriticWorker, PolicyWorker
+    from vagen.engines.verl.workers import CriticWorker, PolicyWorker, policy_loss, value_loss
 
     experiment, images = given["experiment"], given["images"]
     infra = ["engine=verl", "device=cpu", f"dtype={dtype}", "verl.n_gpus_per_node=2"]

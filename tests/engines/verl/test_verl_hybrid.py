@@ -30,8 +30,7 @@ def learn(rank: int, ranks: int, folder: Path) -> None:
     from omegaconf import OmegaConf
 
     from vagen.engines.verl.config import verl_config
-    from vagen.engines.verl.objectives import policy_loss
-    from vagen.engines.verl.workers import PolicyWorker
+    from vagen.engines.verl.workers import PolicyWorker, policy_loss
 
     given = torch.load(folder / "given.pt", weights_only=False)
     source, experiment = str(given["source"]), given["experiment"]

@@ -24,7 +24,7 @@ def gradient(compute, logits, weights):
 
 @pytest.mark.parametrize("name", ["logprobs", "entropy"])
 def test_values_and_gradients_are_torchs(given, name):
-    from vagen.engines.verl import logits as ours
+    from vagen.engines.verl import networks as ours
 
     logits, labels = given
 
@@ -46,7 +46,7 @@ def test_values_and_gradients_are_torchs(given, name):
 
 def test_one_network_s_logits_can_have_both(given):
     """As a loss with an entropy bonus reads them: neither gradient spoils the other's logits."""
-    from vagen.engines.verl import logits as ours
+    from vagen.engines.verl import networks as ours
 
     logits, labels = given
 
@@ -67,7 +67,7 @@ def test_bfloat16_logits_give_float32_log_probabilities(given):
     """verl's own are rounded to bfloat16: a ratio of two policies of some percent off."""
     from verl.utils.torch_functional import logprobs_from_logits_v2
 
-    from vagen.engines.verl import logits as ours
+    from vagen.engines.verl import networks as ours
 
     logits, labels = given
     half = logits.bfloat16()
@@ -83,8 +83,7 @@ def test_bfloat16_logits_give_float32_log_probabilities(given):
 def test_the_workers_use_them():
     from verl.workers.engine.fsdp import transformer_impl
 
-    from vagen.engines.verl import logits as ours
-    from vagen.engines.verl import networks  # noqa: F401
+    from vagen.engines.verl import networks as ours
 
     assert transformer_impl.logprobs_from_logits is ours.logprobs
     assert transformer_impl.verl_F.entropy_from_logits is ours.entropy

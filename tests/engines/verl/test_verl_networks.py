@@ -61,9 +61,8 @@ def learn(rank: int, ranks: int, folder: Path) -> None:
 
     from vagen.engines.verl.config import verl_config
     from vagen.engines.verl.groups import _critic_config
-    from vagen.engines.verl.objectives import policy_loss, value_loss
     from vagen.engines.verl.rows import at_tokens, before_tokens
-    from vagen.engines.verl.workers import CriticWorker, PolicyWorker
+    from vagen.engines.verl.workers import CriticWorker, PolicyWorker, policy_loss, value_loss
 
     given = torch.load(folder / "given.pt", weights_only=False)
     images, experiment = given["images"], given["experiment"]

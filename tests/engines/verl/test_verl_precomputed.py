@@ -8,7 +8,7 @@ import pytest
 from verl_stories import rows_of
 
 from vagen.engines.verl.precomputed import PrecomputedOutputs
-from vagen.engines.verl.shared_rows import digest_of
+from vagen.engines.verl.rows import digest_of
 
 RANKS = 2
 CALLS = ("values", "reference", "logprobs")

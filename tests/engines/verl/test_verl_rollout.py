@@ -12,8 +12,7 @@ from verl_stories import kill_while_playing
 
 from vagen.engines.local.engine import LocalEngine
 from vagen.engines.verl.errors import RolloutError
-from vagen.engines.verl.policy import ServerClient
-from vagen.engines.verl.rollout_workers import play, start_players
+from vagen.engines.verl.rollout_workers import ServerClient, play, start_players
 from vagen.engines.verl.torch_server import server_name
 from vagen.experiment.load import load_infra
 from vagen.rollout.conversation import RenderError

@@ -10,12 +10,11 @@ from omegaconf import OmegaConf
 from verl.workers.rollout.replica import TokenOutput
 
 from vagen.engines.verl.config import verl_config
-from vagen.engines.verl.policy import ServerClient
-from vagen.engines.verl.rollout_workers import RolloutWorker, unpack_trajectory
+from vagen.engines.verl.rollout_workers import RolloutWorker, ServerClient, unpack_trajectory
 from vagen.envs import make
 from vagen.experiment.load import load_infra
 from vagen.judge.batch import score
-from vagen.models import load_processor
+from vagen.models.processor import load_processor
 from vagen.rollout.conversation import RenderError
 from vagen.rollout.episodes import training_specs
 from vagen.rollout.types import Trajectory, TurnRewards

@@ -30,8 +30,8 @@ def shorter(row):
 
 def test_ranks_get_the_rows_of_a_batch_once(vl_batch, family_dirs):
     """Whatever reads them, whoever has loaded them; the next batch takes their place."""
-    from vagen.engines.verl.rows import FRAMES, column, to_batch
-    from vagen.engines.verl.shared_rows import SharedRows
+    from vagen.engines.objectives import column_of
+    from vagen.engines.verl.rows import FRAMES, SharedRows, to_batch
     from vagen.models.processor import load_processor
 
     processor = load_processor(family_dirs["qwen2_5_vl"])
@@ -56,7 +56,7 @@ def test_ranks_get_the_rows_of_a_batch_once(vl_batch, family_dirs):
             assert entry["frames"] == [vl_batch.images[digest] for digest in full[i].images]
             mask = full[i].loss_mask if i < 5 else 0 * full[i].loss_mask
             assert (share.actions[place] == mask).all()
-            advantages = column(full[i], "advantages") if i < 5 else 0 * full[i].input_ids
+            advantages = column_of(full[i], "advantages") if i < 5 else 0 * full[i].input_ids
             assert (share.columns["advantages"][place] == advantages).all()
     assert shares[0].options["lr"] == 0.5
     lengths = [len(row.input_ids) for row in full]

@@ -5,7 +5,7 @@ from vagen.engines.performance import Performance
 
 def test_prometheus_is_told_each_measure_by_call_and_what_the_judge_does(monkeypatch):
     told = {}
-    from vagen.launch.telemetry import Telemetry
+    from vagen.launch.actor import Telemetry
 
     telemetry = Telemetry("lake-1")
     for gauge in (*telemetry._engine.values(), *telemetry._judge.values()):

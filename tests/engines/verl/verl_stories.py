@@ -145,7 +145,7 @@ def two_iterations(run: Any) -> list[Any]:
     Returns:
         The batches that were learnt from. One step off the second is of the weights from before.
     """
-    from vagen.models import load_model
+    from vagen.models.loading import load_model
     from vagen.rollout.batch import TrajectoryBatch
     from vagen.train import iterate
 

@@ -28,11 +28,6 @@ def module_state(module: nn.Module) -> dict[str, Tensor]:
     return host_copy(merged_state(module))
 
 
-def load_module(path: Path, module: nn.Module) -> None:
-    """Loads weights that `module_state` returned."""
-    module.load_state_dict(load_file(path))
-
-
 def learner_files(name: str, module: nn.Module, optimizer: torch.optim.Optimizer) -> Files:
     """The files a network needs, besides its merged weights, to resume training.
 

@@ -3,7 +3,8 @@
 On a CPU, forked processes compute parts of every batch (`vagen.engines.local.helpers`). They share
 the weights; only this process has optimizers.
 
-Shape legend: R rows, T tokens of a row, N tokens of a packed line, M action tokens of a line.
+Shape legend: R rows, T tokens of a row, N tokens of a packed line, M action tokens of a line,
+V vocabulary.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,27 +17,38 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig, has_reference
-from vagen.engines.base import Finish, Images, OnProgress
-from vagen.engines.local.checkpoint import learner_files, load_learner, load_module, module_state
+from vagen.engines.base import (
+    Engine,
+    Finish,
+    Images,
+    NetworkName,
+    OnProgress,
+    Step,
+    StepResult,
+)
+from vagen.engines.local.checkpoint import learner_files, load_learner, module_state
 from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.local.helpers import PARTS, Helpers, OnMessage
-from vagen.engines.local.images import ImageCache
-from vagen.engines.local.losses import action_logprobs, actor_loss, critic_loss
-from vagen.engines.local.packing import PackedRows, TokenMask, micro_batches, pack, stretch_of
-from vagen.engines.objectives import CRITIC_MASK, Loss
-from vagen.engines.ppo import NetworkName, PpoEngine, Step, StepResult
-from vagen.learning import Aggregate
+from vagen.engines.local.packing import (
+    ImageCache,
+    PackedRows,
+    TokenMask,
+    micro_batches,
+    pack,
+    stretch_of,
+)
+from vagen.engines.objectives import CRITIC_MASK, Loss, actor_objective, critic_objective
+from vagen.learning import Aggregate, entropy_from_logits
 from vagen.models.loading import (
     LanguageModel,
     copy_of,
     load_model,
     save_processor,
-    save_weights,
     tied,
     value_model_from,
 )
@@ -55,8 +67,8 @@ LEAST_EPISODES = 64
 """Fewest episodes of a unit: a decode step costs little more for many."""
 
 
-class LocalEngine(PpoEngine):
-    """Implements `vagen.engines.base.Engine`."""
+class LocalEngine(Engine):
+    """See `vagen.engines.base.Engine`."""
 
     same_logprobs = True
 
@@ -106,7 +118,10 @@ class LocalEngine(PpoEngine):
                 seed = derive_seed(config.seed, "adapters", "critic")
                 add_adapters(self.critic.backbone, config.critic.model, seed=seed)
             self.critic_optimizer = _optimizer(self.critic, config.critic.optim)
-        self.reference = _frozen_copy(self.actor, adapters) if has_reference(config) else None
+        self.reference = None
+        if has_reference(config):
+            frozen = copy_of(self.actor.model, share_weights=adapters).requires_grad_(False)
+            self.reference = LanguageModel(frozen, self.processor)
         if adapters:
             seed = derive_seed(config.seed, "adapters", "actor")
             add_adapters(self.actor.model, config.actor_rollout_ref.model, seed=seed)
@@ -185,8 +200,8 @@ class LocalEngine(PpoEngine):
         model = self.reference if reference else self.actor
         assert model is not None
         packed = self._pack(rows, images, self.action_mask)
-        logits = model.logits(_predictors(model.hidden(**packed.inputs), packed))
-        return packed.scatter(action_logprobs(logits, packed, self.temperature))
+        logprobs = torch.log_softmax(self._action_logits(model, packed), -1)
+        return packed.scatter(logprobs.gather(-1, packed.targets[:, None])[:, 0])
 
     def values(
         self, rows: Sequence[TokenRow], images: Images
@@ -221,7 +236,7 @@ class LocalEngine(PpoEngine):
             name: partial(save_file, tensors) for name, tensors in files.items()
         }
         policy = tied(model, module_state(model))
-        writers["policy"] = lambda path: save_weights(path, model, policy)
+        writers["policy"] = partial(model.save_pretrained, state_dict=policy)
         save_processor(directory / "policy", self.processor)
         self.save_state(directory)
         return partial(write_files, directory, writers)
@@ -235,7 +250,7 @@ class LocalEngine(PpoEngine):
         load_learner(directory, "actor", self.actor.model, self.actor_optimizer)
         if self.critic is not None and self.critic_optimizer is not None:
             if not has_adapters(self.critic):
-                load_module(directory / "critic.safetensors", self.critic)
+                self.critic.load_state_dict(load_file(directory / "critic.safetensors"))
             load_learner(directory, "critic", self.critic, self.critic_optimizer)
         self.load_state(directory)
         self.version = version
@@ -337,27 +352,34 @@ class LocalEngine(PpoEngine):
         return self.critic, self.critic_optimizer, self._critic_loss, _learnt
 
     def _actor_loss(self, rows: Sequence[TokenRow], packed: PackedRows, step: Step) -> Loss:
-        logits = self.actor.logits(_predictors(self.actor.hidden(**packed.inputs), packed))
-        return actor_loss(
-            logits,
-            rows,
-            packed,
-            step.denominator,
+        logits = self._action_logits(self.actor, packed)
+        logprobs = torch.log_softmax(logits, -1).gather(-1, packed.targets[:, None])[:, 0]
+        return actor_objective(
+            logprobs,
+            entropy_from_logits(logits),
+            partial(packed.gather, rows),
+            row_ids=packed.row_of,
+            denominator=step.denominator,
             config=self.config.actor_rollout_ref.actor,
-            temperature=self.temperature,
             entropy_coeff=step.entropy_coeff,
         )
 
     def _critic_loss(self, rows: Sequence[TokenRow], packed: PackedRows, step: Step) -> Loss:
         assert self.critic is not None
-        return critic_loss(
+        return critic_objective(
             packed.spread(self.critic(**packed.inputs)[0]),
-            rows,
-            packed,
-            step.denominator,
+            partial(packed.line, rows),
+            denominator=step.denominator,
             cliprange_value=step.cliprange_value,
             value_shift=step.value_shift,
         )
+
+    def _action_logits(self, model: LanguageModel, packed: PackedRows) -> Tensor:
+        """Logits float32 [M, V] of the action tokens at the rollout's temperature."""
+        hidden = model.hidden(**packed.inputs)[0]
+        logits = model.logits(hidden.index_select(0, packed.predictors))
+        # Greedy (0) is treated as 1.
+        return logits if self.temperature in (0, 1) else logits / self.temperature
 
 
 def _some(
@@ -371,17 +393,6 @@ def _some(
 def _learnt(row: TokenRow) -> NDArray[np.bool_]:
     """Bool [T]: tokens before which the critic learns the value of the state."""
     return row.columns[CRITIC_MASK] != 0
-
-
-def _predictors(hidden: Tensor, packed: PackedRows) -> Tensor:
-    """Hidden states [M, hidden] that predict the action tokens, from the line [1, L, hidden]."""
-    return hidden[0].index_select(0, packed.predictors)
-
-
-def _frozen_copy(language_model: LanguageModel, share_weights: bool) -> LanguageModel:
-    model = copy_of(language_model.model, share_weights=share_weights)
-    model.requires_grad_(False)
-    return LanguageModel(model, language_model.processor)
 
 
 def _optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.AdamW:

@@ -5,7 +5,7 @@ waiting conversation (prefill), then draws one token per step for all answering 
 slots of answering conversations are adjacent, so that a decode step uses a view of the cache
 without a copy.
 
-Shape legend: A active rows, n new tokens, V vocabulary.
+Shape legend: A active rows, n new tokens, P tokens of a prefix, V vocabulary.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor
 
-from vagen.engines.local.prefixes import Prefixes, common_length
+from vagen.engines.local.packing import common_length, text_before_images
 from vagen.models.attention import SlotCache
 from vagen.models.loading import LanguageModel
 from vagen.models.processor import ProcessedImage
@@ -30,6 +30,48 @@ PREFILL_SHARE = 0.25
 
 MIN_SHARED = 0.1
 """A common prefix is attended to at once if it is at least this share of the longest context."""
+
+
+CAPACITY = 8
+"""Maximum number of cached prefixes."""
+
+
+class Prefixes:
+    """Key/value caches of common prompt prefixes, computed once.
+
+    Episodes of an environment share the system prompt; episodes of a level share the first message.
+    Only text is shared, as tokens after an image depend on it.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[NDArray[np.int32], Tensor]] = []
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def full(self) -> bool:
+        """Whether the cache is full."""
+        return len(self._known) >= CAPACITY
+
+    def add(self, ids: NDArray[np.int32], keys_values: Tensor) -> None:
+        """Adds a prefix: ids int32 [P], and the result of `SlotCache.read`."""
+        self._known.append((ids, keys_values))
+
+    def clear(self) -> None:
+        """Empties the cache, as needed before the weights change."""
+        self._known.clear()
+
+    def longest(self, ids: NDArray[np.int32]) -> Tensor | None:
+        """Keys and values of the longest cached prefix of `ids`, [..., P, D]; else None."""
+        best, best_length = None, 0
+        for known, keys_values in self._known:
+            reach = min(len(known), len(ids))
+            differs = np.flatnonzero(known[:reach] != ids[:reach])
+            length = int(differs[0]) if len(differs) else reach
+            if length > best_length:
+                best, best_length = keys_values, length
+        return None if best is None else best[..., :best_length, :]
 
 
 @dataclass(eq=False)
@@ -218,8 +260,7 @@ class LocalPolicy:
         """
         for c in fresh:
             pending = np.asarray(c.pending[:-1], dtype=np.int32)
-            images = np.flatnonzero(pending == self.processor.image_token_id)
-            text = c.beginning = pending[: images[0]] if len(images) else pending
+            text = c.beginning = text_before_images(pending, self.processor.image_token_id)
             known = self._prefixes.longest(text)
             length = 0 if known is None else known.shape[-2]
             if 2 * length < len(text) and len(fresh) > 1 and not self._prefixes.full:
@@ -294,17 +335,11 @@ class LocalPolicy:
             if token == eos or len(c.out) == c.sampling.max_new_tokens:
                 finished.append(c)
         for c in finished:
-            self._finish(c)
-
-    def _finish(self, conversation: _Conversation) -> None:
-        """Ends a conversation's turn and returns its response to the caller."""
-        self._retire(conversation)
-        stop = conversation.out[-1] == self.processor.eos_id
-        assert conversation.done is not None
-        if not conversation.done.done():
-            conversation.done.set_result(
-                Generation(conversation.out, conversation.logprobs, "stop" if stop else "length")
-            )
+            self._retire(c)
+            stop = c.out[-1] == eos
+            assert c.done is not None
+            if not c.done.done():
+                c.done.set_result(Generation(c.out, c.logprobs, "stop" if stop else "length"))
 
     def _retire(self, conversation: _Conversation) -> None:
         """Moves a conversation out of the range of answering slots."""

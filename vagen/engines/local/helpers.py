@@ -3,6 +3,9 @@
 A batch is cut into units independently of the number of processes. Each unit is computed on one
 thread, and results are summed in order of units. So the number of processes and the assignment of
 units do not change results.
+
+Units, results and errors travel between the processes as pickles: the helpers are forks of this
+process, and nothing else can write to their pipes.
 """
 
 import mmap
@@ -61,11 +64,15 @@ class Helpers:
             count: Number of helpers, at most `possible_helpers`.
         """
         self._target = target
-        self._learning = {name: _trained(network) for name, network in networks.items()}
+        self.learning = {
+            name: [p for p in network.parameters() if p.requires_grad]
+            for name, network in networks.items()
+        }
+        """Trained parameters by network."""
         self._helpers: list[_Helper] = []
         if count == 0:
             return
-        size = max(_share(parameters) for parameters in self._learning.values())
+        size = max(_share(parameters) for parameters in self.learning.values())
         for _ in range(count):
             self._helpers.append(_Helper(self, _shared_memory(size), list(self._helpers)))
 
@@ -91,7 +98,7 @@ class Helpers:
             return self._map(method, units, on_message, None)
         found = self._map(method, units, on_message, network)
         for _, gradients in found:
-            for parameter, gradient in zip(self._learning[network], gradients, strict=True):
+            for parameter, gradient in zip(self.learning[network], gradients, strict=True):
                 if parameter.grad is None:
                     parameter.grad = gradient
                 elif gradient is not None:
@@ -109,25 +116,10 @@ class Helpers:
         try:
             result = getattr(self._target, method)(*unit, on_message)
         finally:
-            for parameter in self._learning.get(network or "", ()):
+            for parameter in self.learning.get(network or "", ()):
                 gradients.append(parameter.grad)
                 parameter.grad = None
         return result if network is None else (result, gradients)
-
-    def pack(self, network: str, slot: Tensor, gradients: list[Tensor | None]) -> list[bool]:
-        """Copies gradients to shared memory; returns which parameters have one."""
-        for room, gradient in zip(_views(slot, self._learning[network]), gradients, strict=True):
-            if gradient is not None:
-                room.copy_(gradient)
-        return [gradient is not None for gradient in gradients]
-
-    def unpack(self, network: str, slot: Tensor, present: list[bool]) -> list[Tensor | None]:
-        """Inverse of `pack`."""
-        rooms = _views(slot, self._learning[network])
-        return [
-            room.clone() if has_gradient else None
-            for room, has_gradient in zip(rooms, present, strict=True)
-        ]
 
     def _map(
         self, method: str, units: list[Unit], on_message: OnMessage, network: str | None
@@ -207,7 +199,12 @@ class _Helper:
         if network is None:
             return content
         result, present = content
-        return result, self._owner.unpack(network, self._slot, present)
+        rooms = _views(self._slot, self._owner.learning[network])
+        gradients = [
+            room.clone() if has_gradient else None
+            for room, has_gradient in zip(rooms, present, strict=True)
+        ]
+        return result, gradients
 
     def close(self) -> None:
         """Ends it with a message: later forks may hold this end of the pipe open."""
@@ -231,7 +228,12 @@ class _Helper:
             try:
                 found = self._owner.call(method, unit, send_message, network)
                 if network is not None:
-                    found = (found[0], self._owner.pack(network, self._slot, found[1]))
+                    result, gradients = found
+                    rooms = _views(self._slot, self._owner.learning[network])
+                    for room, gradient in zip(rooms, gradients, strict=True):
+                        if gradient is not None:
+                            room.copy_(gradient)
+                    found = (result, [gradient is not None for gradient in gradients])
                 _send(pipe, ("done", found))
             except BrokenPipeError:  # the parent has gone
                 return
@@ -256,10 +258,6 @@ def _portable(error: Exception) -> Exception:
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
-
-
-def _trained(network: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
 def _places(parameters: Sequence[nn.Parameter]) -> tuple[list[int], int]:

@@ -14,21 +14,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
-from vagen.engines.local.prefixes import common_length
+from vagen.engines.objectives import column_of
+from vagen.envs.images import decode_png
 from vagen.models.attention import segments_of
 from vagen.models.processor import ProcessedImage, Processor
 from vagen.models.vision import image_inputs
 from vagen.rollout.types import TokenRow
-
-ROW_FIELDS = ("loss_mask", "rollout_logprobs", "turn_index")
-"""Fields of a row that can be read as columns."""
-
 
 MIN_SHARED_SAVING = 0.1
 """Prefixes are shared if that saves this share of all tokens; sharing needs an attention mask."""
@@ -76,6 +75,37 @@ def stretch_of(row: TokenRow, mask: TokenMask | None, image_token_id: int | None
     return RowPrefix(row.input_ids[:end], images, prompt, int(begins[:prompt].sum()))
 
 
+class ImageCache:
+    """Preprocessed images by the digest of their PNG.
+
+    Every pass over a batch needs the same frames; each is decoded once while the cache keeps it.
+    """
+
+    def __init__(self, processor: Processor):
+        """Starts empty, for the model of `processor`."""
+        self.processor = processor
+        self._known: WeakValueDictionary[str, ProcessedImage] = WeakValueDictionary()
+
+    def shown_by(
+        self, rows: Sequence[TokenRow], images: dict[str, bytes]
+    ) -> dict[str, ProcessedImage]:
+        """All images of the rows, preprocessed.
+
+        Args:
+            rows: Rows whose `images` are SHA-256 digests.
+            images: PNG bytes by SHA-256.
+        """
+        wanted = {digest for row in rows for digest in row.images}
+        shown = {}
+        for digest in wanted:
+            processed = self._known.get(digest)
+            if processed is None:
+                frame = Image.fromarray(decode_png(images[digest]))
+                processed = self._known[digest] = self.processor.process_image(frame)
+            shown[digest] = processed
+        return shown
+
+
 @dataclass(frozen=True, slots=True)
 class PackedRows:
     """Model inputs of some rows, and the places of their action tokens."""
@@ -101,14 +131,12 @@ class PackedRows:
         return line if self.places is None else line.index_select(0, self.places)
 
     def gather(self, rows: Sequence[TokenRow], column: str) -> Tensor:
-        """A column (or one of `ROW_FIELDS`) of the rows at the action tokens, float32 [M]."""
+        """A column (see `column_of`) of the rows at the action tokens, float32 [M]."""
         return self.line(rows, column)[self.actions]
 
     def line(self, rows: Sequence[TokenRow], column: str) -> Tensor:
-        """A column (or one of `ROW_FIELDS`) at the tokens of all rows, float32 [N]."""
-        own = column in ROW_FIELDS
-        parts = [getattr(row, column) if own else row.columns[column] for row in rows]
-        line = np.concatenate(parts).astype(np.float32, copy=False)
+        """A column (see `column_of`) at the tokens of all rows, float32 [N]."""
+        line = np.concatenate([column_of(row, column) for row in rows])
         return torch.from_numpy(line).to(self.actions.device)
 
     def scatter(self, values: Tensor) -> list[np.ndarray]:
@@ -200,9 +228,8 @@ def families_of(
     for several, members in groupby(stretches, lambda s: counts[s.opening] > 1 and s.opening):
         neighbours = list(members)
         by_prompt.append((len(neighbours), neighbours[0].prompt if several else 0))
-    families = max(
-        [(len(stretches), _common_text(stretches, image_token_id))], by_prompt, key=_saved
-    )
+    common = common_length([text_before_images(s.ids[:-1], image_token_id) for s in stretches])
+    families = max([(len(stretches), common)], by_prompt, key=_saved)
     least = MIN_SHARED_SAVING * sum(len(stretch.ids) for stretch in stretches)
     return families if _saved(families) > least else [(len(stretches), 0)]
 
@@ -211,14 +238,18 @@ def _saved(families: Sequence[tuple[int, int]]) -> int:
     return sum((count - 1) * shared for count, shared in families)
 
 
-def _common_text(stretches: Sequence[RowPrefix], image_token_id: int | None) -> int:
-    """Number of text tokens that all rows begin with; tokens after an image depend on the image."""
-    beginnings = []
-    for stretch in stretches:
-        ids = stretch.ids[:-1]
-        images = np.flatnonzero(ids == image_token_id)
-        beginnings.append(ids[: images[0]] if len(images) else ids)
-    return common_length(beginnings)
+def text_before_images(ids: NDArray[np.int32], image_token_id: int | None) -> NDArray[np.int32]:
+    """The ids before the first image, on which the tokens after it depend."""
+    images = np.flatnonzero(ids == image_token_id)
+    return ids[: images[0]] if len(images) else ids
+
+
+def common_length(beginnings: Sequence[NDArray[np.int32]]) -> int:
+    """Length of the longest common prefix of at least one sequence."""
+    shortest = min(len(ids) for ids in beginnings)
+    same = np.stack([ids[:shortest] for ids in beginnings])
+    differs = (same != same[0]).any(0)
+    return int(differs.argmax()) if differs.any() else shortest
 
 
 def micro_batches(

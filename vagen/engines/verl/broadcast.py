@@ -6,7 +6,7 @@ and broadcasts one while it gathers the next; a key-value store carries each buc
 contents. Configurations name this module, so that every sending or receiving process imports it.
 """
 
-import pickle
+import json
 from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 from typing import Any
@@ -98,7 +98,10 @@ class BroadcastEngine(CheckpointEngine):
         elif self._group is None:
             if self._store is None:
                 self._store = TCPStore(*address, is_master=False, timeout=PATIENCE)
-            self._group = _process_group(PrefixStore("group", self._store), rank, size)
+            # A group besides torch's default one, which has other members.
+            on_gpus = get_device_name() == "cuda"
+            kind: Any = torch.distributed.ProcessGroupNCCL if on_gpus else ProcessGroupGloo
+            self._group = kind(PrefixStore("group", self._store), rank, size, PATIENCE)
 
     def finalize(self) -> None:
         """Frees the buckets; by now every process has all weights."""
@@ -120,7 +123,8 @@ class BroadcastEngine(CheckpointEngine):
         sent: Any = None
         metas: list[TensorMeta] = []
         place, end = 0, 0
-        async for meta, chunk in split_weight_chunks(_contiguous(weights), self.bucket_size):
+        contiguous = ((name, weight.detach().contiguous()) for name, weight in weights)
+        async for meta, chunk in split_weight_chunks(contiguous, self.bucket_size):
             assert chunk is not None
             if end + meta.chunk_size > self.bucket_size:
                 if sent is not None:
@@ -139,7 +143,10 @@ class BroadcastEngine(CheckpointEngine):
     def _send(self, metas: list[TensorMeta], bucket: Tensor, *, last: bool) -> Any:
         """Starts to broadcast a bucket; returns a handle to wait for."""
         self._keys.append(self._key(len(self._keys)))
-        self._store.set(self._keys[-1], pickle.dumps((metas, last)))
+        contents = [
+            {**vars(meta), "shape": list(meta.shape), "dtype": str(meta.dtype)} for meta in metas
+        ]
+        self._store.set(self._keys[-1], json.dumps([contents, last]))
         return self._group.broadcast(bucket[: _length(metas)], 0)
 
     async def receive_weights(
@@ -163,23 +170,16 @@ class BroadcastEngine(CheckpointEngine):
 
     def _receive(self, number: int) -> tuple[list[TensorMeta], bool, Tensor, Any]:
         """Starts to receive a bucket: its contents, whether it is the last, buffer, handle."""
-        metas, last = pickle.loads(self._store.get(self._key(number)))
+        contents, last = json.loads(self._store.get(self._key(number)))
+        metas = []
+        for meta in contents:
+            dtype = getattr(torch, meta["dtype"].removeprefix("torch."))
+            metas.append(TensorMeta(**meta | {"shape": torch.Size(meta["shape"]), "dtype": dtype}))
         bucket = self._buckets[number % BUCKETS]
         return metas, last, bucket, self._group.broadcast(bucket[: _length(metas)], 0)
 
     def _key(self, number: int) -> str:
         return f"{self._round}/{number}"
-
-
-def _process_group(store: Any, rank: int, size: int) -> Any:
-    """A process group besides torch's default one, which has other members."""
-    if get_device_name() == "cuda":
-        return torch.distributed.ProcessGroupNCCL(store, rank, size, PATIENCE)
-    return ProcessGroupGloo(store, rank, size, PATIENCE)
-
-
-def _contiguous(weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
-    return ((name, weight.detach().contiguous()) for name, weight in weights)
 
 
 def _length(metas: list[TensorMeta]) -> int:

@@ -30,7 +30,7 @@ from transformers import AutoConfig
 from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 from verl.utils.device import get_device_id
 
-from vagen.models.loading import save_processor, save_weights, tied
+from vagen.models.loading import save_processor, tied
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor
 from vagen.storage import FileEntry, StorageError, write_files
@@ -198,7 +198,7 @@ def export_policy(
         state = tied(model, state)
 
         def write(path: Path) -> None:
-            save_weights(path, model, state)
+            model.save_pretrained(path, state_dict=state)
             # The module's config also names the attention kernels of this engine.
             config = AutoConfig.from_pretrained(source)
             config.dtype = torch.float32

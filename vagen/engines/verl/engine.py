@@ -16,17 +16,14 @@ from numpy.typing import NDArray
 
 from vagen.config.infra import EnvironmentsConfig
 from vagen.config.schema import ExperimentConfig, SamplingConfig
-from vagen.engines.base import Finish, Images, OnProgress, Play, ResultT
+from vagen.engines.base import Engine, Finish, Images, OnProgress, Play, ResultT, Step, StepResult
 from vagen.engines.objectives import COVARYING, CRITIC_MASK, PER_TRAJECTORY, TRAJECTORY_TOKENS
-from vagen.engines.ppo import PpoEngine, Step, StepResult
 from vagen.engines.verl import checkpoint, rollout_workers
 from vagen.engines.verl.errors import EngineProcesses
 from vagen.engines.verl.groups import WorkerGroups
-from vagen.engines.verl.objectives import PARTS, policy_loss, value_loss
 from vagen.engines.verl.precomputed import Outputs, PrecomputedOutputs
-from vagen.engines.verl.rows import before_tokens
-from vagen.engines.verl.shared_rows import Share, SharedRows
-from vagen.engines.verl.workers import RankReply
+from vagen.engines.verl.rows import Share, SharedRows, before_tokens
+from vagen.engines.verl.workers import PARTS, RankReply, policy_loss, value_loss
 from vagen.learning import COVARIANCE_MODES
 from vagen.models.processor import load_processor
 from vagen.rollout.play import check_rendering
@@ -38,8 +35,8 @@ POLL_SECONDS = 1.0
 """Longest interval between polls of the ranks' checkpoint progress."""
 
 
-class VerlEngine(PpoEngine):
-    """Implements `vagen.engines.base.Engine`."""
+class VerlEngine(Engine):
+    """See `vagen.engines.base.Engine`."""
 
     def __init__(
         self,
@@ -227,7 +224,18 @@ class VerlEngine(PpoEngine):
             "cliprange_value": step.cliprange_value,
         }
         if step.network == "actor":
-            group, columns = self.groups.policy, self._actor_columns()
+            group, config = self.groups.policy, self.config.actor_rollout_ref.actor
+            columns = ("old_logprobs", "advantages")
+            if config.tis_imp_ratio_cap is not None:
+                columns += ("rollout_logprobs", "loss_mask")
+            if config.policy_loss.loss_mode == "gspo_turn":
+                columns += ("turn_index",)
+            if config.policy_loss.loss_mode in COVARIANCE_MODES:
+                columns += (COVARYING,)
+            if config.loss_agg_mode == PER_TRAJECTORY:
+                columns += (TRAJECTORY_TOKENS,)
+            if config.use_kl_loss:
+                columns += ("ref_logprobs",)
             options |= {"calculate_entropy": True, "entropy_coeff": step.entropy_coeff}
         else:
             group, columns = self.groups.critic, ("values", "returns", CRITIC_MASK)
@@ -269,19 +277,6 @@ class VerlEngine(PpoEngine):
         yield checkpoint.ACTOR, self.groups.policy
         if self.learns_values:
             yield checkpoint.CRITIC, self.groups.critic
-
-    def _actor_columns(self) -> tuple[str, ...]:
-        config = self.config.actor_rollout_ref.actor
-        columns = ("old_logprobs", "advantages")
-        if config.tis_imp_ratio_cap is not None:
-            columns += ("rollout_logprobs", "loss_mask")
-        if config.policy_loss.loss_mode == "gspo_turn":
-            columns += ("turn_index",)
-        if config.policy_loss.loss_mode in COVARIANCE_MODES:
-            columns += (COVARYING,)
-        if config.loss_agg_mode == PER_TRAJECTORY:
-            columns += (TRAJECTORY_TOKENS,)
-        return (*columns, "ref_logprobs") if config.use_kl_loss else columns
 
     def _infer(self, call: str, rows: Sequence[TokenRow], images: Images) -> Outputs:
         """One output of a network at every token."""

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 PLATFORM = "cpu"
-"""`vagen.engines.verl.platform.CpuPlatform`."""
+"""`vagen.engines.verl.cpu.CpuPlatform`."""
 VENDOR = "vagen"
 """Vendor name under which our engine classes are registered with verl."""
 
@@ -29,7 +29,7 @@ def variables_of(*, cpu: bool) -> dict[str, str]:
         cpu: Whether the workers compute on CPUs.
     """
     variables = {
-        "VERL_USE_EXTERNAL_MODULES": "vagen.engines.verl.plugin",
+        "VERL_USE_EXTERNAL_MODULES": "vagen.engines.verl.cpu",
         "VERL_ENGINE_VENDOR": VENDOR,
         "VERL_LOGGING_LEVEL": os.environ.get("VERL_LOGGING_LEVEL", "WARNING"),
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -61,10 +61,8 @@ def begin() -> None:
 def configure(*, cpu: bool) -> dict[str, str]:
     """Prepares this process and returns the variables; loads neither verl nor models."""
     begin()
-    if cpu:
-        from vagen.engines.verl.operators import declare_torchvision_operators
-
-        declare_torchvision_operators()
     variables = variables_of(cpu=cpu)
+    if "PYTHONPATH" in variables:
+        import vagen.engines.verl.site.sitecustomize  # noqa: F401
     os.environ.update(variables)
     return variables

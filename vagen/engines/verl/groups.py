@@ -18,8 +18,7 @@ from verl.workers.rollout.llm_server import LLMServerManager
 
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.config.schema import has_reference
-from vagen.engines.verl.policy import ServerClient
-from vagen.engines.verl.rollout_workers import start_players
+from vagen.engines.verl.rollout_workers import ServerClient, start_players
 from vagen.engines.verl.workers import CriticWorker, PolicyWorker
 from vagen.experiment.checks import has_critic
 

@@ -5,7 +5,7 @@ advantages, mini batches, learning rate schedules and evaluation, so that both e
 same.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ STRATEGY = "fsdp2"
 FROZEN_TOWER = "freeze_vision_tower"
 """Key in the overrides of a model's configuration: whether the vision tower is frozen."""
 SLICE = 512
-"""Number of tokens whose logits are in float32 at once (`logits.py`)."""
+"""Number of tokens whose logits are in float32 at once (`networks.py`)."""
 BUDGET = "infra.verl.max_token_len_per_gpu, actor_rollout_ref.actor.ppo_max_token_len"
 """Source of the token limit of a micro batch."""
 EXTRA = "infra.verl.extra"
@@ -113,39 +113,29 @@ def settings(
     check_verl(experiment, infra)
     fixed = [
         *_trainer(infra, cpu=cpu),
-        *_model(experiment, infra, model_path),
+        *_network("actor_rollout_ref.model", experiment, infra, model_path),
+        *_lora("actor_rollout_ref.model", experiment.actor_rollout_ref.model),
         *_actor_and_reference(experiment, infra, cpu=cpu),
         *_critic(experiment, infra, model_path, cpu=cpu),
         *_rollout(experiment, infra, cpu=cpu),
         *_ray(infra, environment or {}, cpu=cpu),
     ]
-    return [*fixed, *_extra(infra, fixed)]
-
-
-def _extra(infra: InfraConfig, fixed: Sequence[Setting]) -> Iterator[Setting]:
-    """Settings of `infra.verl.extra`, except for those that we determine."""
     sources = {
         key: setting.source for setting in fixed for key in dotted({setting.key: setting.value})
     }
-    for key, value in infra.verl.extra.items():
+    for key in infra.verl.extra:
         for own, source in sources.items():
             if f"{own}.".startswith(f"{key}.") or key.startswith(f"{own}."):
                 names = " and ".join(f"`{name}`" for name in source.split(", "))
                 advice = f"set {names} instead" if source else "it is the same for every run"
                 raise ConfigError(f"`{EXTRA}.{key}`: we set verl's `{own}`; {advice}")
-        yield Setting(key, value, EXTRA)
+    return [*fixed, *(Setting(key, value, EXTRA) for key, value in infra.verl.extra.items())]
 
 
 def _trainer(infra: InfraConfig, *, cpu: bool) -> Iterator[Setting]:
     yield Setting("trainer.device", "cpu" if cpu else "cuda", "infra.device")
     for name in ("nnodes", "n_gpus_per_node"):
         yield Setting(f"trainer.{name}", getattr(infra.verl, name), f"infra.verl.{name}")
-
-
-def _model(experiment: ExperimentConfig, infra: InfraConfig, model_path: str) -> Iterator[Setting]:
-    model = experiment.actor_rollout_ref.model
-    yield from _network("actor_rollout_ref.model", experiment, infra, model_path)
-    yield from _lora("actor_rollout_ref.model", model)
 
 
 def _network(
@@ -288,7 +278,13 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
     yield Setting(f"{key}.logprobs_mode", "processed_logprobs", "")
     yield Setting(f"{key}.load_format", "auto", "")
     if layout.rollout_gpus:
-        yield from _separate_servers(key, infra)
+        source = "infra.verl.rollout_gpus"
+        yield Setting("actor_rollout_ref.hybrid_engine", False, source)
+        yield Setting(f"{key}.nnodes", layout.nnodes, source)
+        yield Setting(f"{key}.n_gpus_per_node", layout.server_gpus_per_node, source)
+        yield Setting(f"{key}.checkpoint_engine.backend", BROADCAST, source)
+        module = "vagen.engines.verl.broadcast"
+        yield Setting(f"{key}.checkpoint_engine.custom_backend_module", module, source)
     if cpu or layout.rollout_gpus or experiment.rollout_manager.one_step_off:
         source = "infra.device, infra.verl.rollout_gpus, rollout_manager.one_step_off"
         yield Setting(f"{key}.free_cache_engine", False, source)
@@ -299,17 +295,6 @@ def _rollout(experiment: ExperimentConfig, infra: InfraConfig, *, cpu: bool) -> 
         name = f"{key}.checkpoint_engine.update_weights_bucket_megabytes"
         size = CPU_BUCKET_MIB if cpu else BUCKET_MIB
         yield Setting(name, size, "infra.device, infra.verl.rollout_gpus")
-
-
-def _separate_servers(key: str, infra: InfraConfig) -> Iterator[Setting]:
-    """Servers with separate GPUs, and how they get weights."""
-    source, layout = "infra.verl.rollout_gpus", infra.verl
-    yield Setting("actor_rollout_ref.hybrid_engine", False, source)
-    yield Setting(f"{key}.nnodes", layout.nnodes, source)
-    yield Setting(f"{key}.n_gpus_per_node", layout.server_gpus_per_node, source)
-    yield Setting(f"{key}.checkpoint_engine.backend", BROADCAST, source)
-    module = "vagen.engines.verl.broadcast"
-    yield Setting(f"{key}.checkpoint_engine.custom_backend_module", module, source)
 
 
 def most_images(experiment: ExperimentConfig) -> int:

@@ -7,6 +7,12 @@ each batch brings its learning rate and limits.
 A frozen vision tower gives the same features of a frame at any time, and for policy, reference and
 critic, which are loaded from one model directory. The policy's tower computes them once, and rows
 carry the features in place of frames.
+
+`logprobs` and `entropy` replace verl's functions. Without flash-attn those work token by token, in
+the network's bfloat16, which is too coarse for the ratio of two policies. Here they are in float32,
+one slice of tokens at a time, also in the backward pass.
+
+Shape legend: N tokens laid end to end, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,19 +38,15 @@ from verl.workers.engine.fsdp.transformer_impl import (
     FSDPEngineWithValueHead,
 )
 
-from vagen.engines.verl import logits
 from vagen.engines.verl.checkpoint import ShardedState, whole
 from vagen.engines.verl.env_vars import VENDOR
-from vagen.engines.verl.mapping import FROZEN_TOWER, STRATEGY
+from vagen.engines.verl.mapping import FROZEN_TOWER, SLICE, STRATEGY
 from vagen.engines.verl.rows import FRAMES
 from vagen.envs.images import decode_png
 from vagen.models.attention import segments_of
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor, load_processor
 from vagen.models.vision import freeze_tower
-
-transformer_impl.logprobs_from_logits = logits.logprobs
-transformer_impl.verl_F.entropy_from_logits = logits.entropy
 
 FRAMES_AT_ONCE = 32
 """Batch size of a frozen vision tower."""
@@ -70,7 +72,7 @@ class Learner:
         self.processor = load_processor(self.model_config.local_path)
         # For the engine only: rows are packed, but verl must not replace the configured attention.
         self.use_remove_padding = False
-        self.compute_entropy_from_logits = logits.entropy  # not a compiled one
+        self.compute_entropy_from_logits = entropy  # not a compiled one
         super().initialize()  # type: ignore[misc]
         self.checkpoint_manager = ShardedState(
             self.module, self.optimizer, self.lr_scheduler, checkpoint_config=self.checkpoint_config
@@ -137,7 +139,10 @@ class Learner:
 
     def _build_module(self) -> Any:
         module = super()._build_module()  # type: ignore[misc]
-        _restore_frequencies(module)
+        for part in module.modules():
+            if "inv_freq" in part._buffers:
+                # verl rounds rotary frequencies to bfloat16, which misplaces distant tokens.
+                module._init_weights(part.float())
         tower = getattr(module.model, "visual", None)
         if tower is not None:
             tower.register_forward_hook(_features)
@@ -147,10 +152,8 @@ class Learner:
 
     def _pass_on_features(self) -> bool:
         """Makes a frozen tower return features passed as pixels; False if it is not frozen."""
-        if not self.model_config.override_config.get(FROZEN_TOWER, False):
-            return False
         tower = getattr(self.module.model, "visual", None)
-        if tower is None:
+        if tower is None or not self.model_config.override_config.get(FROZEN_TOWER, False):
             return False
         self.module.encode_frames = tower.forward
         register_fsdp_forward_method(self.module, "encode_frames")
@@ -190,13 +193,6 @@ def _features(tower: Any, inputs: Any, output: Any) -> Any:
     tensor from Qwen2.5-VL's.
     """
     return output if hasattr(output, "deepstack_features") else output.pooler_output
-
-
-def _restore_frequencies(module: Any) -> None:
-    """Restores float32 rotary frequencies: verl rounds them, which misplaces distant tokens."""
-    for part in module.modules():
-        if "inv_freq" in part._buffers:
-            module._init_weights(part.float())
 
 
 def _deepstack_layers(tower: Any) -> int:
@@ -279,3 +275,79 @@ class ValueNetwork(Learner, FSDPEngineWithValueHead):
         """Adds to the head's bias, on the rank that holds it."""
         bias = self.module.get_output_embeddings().bias
         (bias.to_local() if isinstance(bias, DTensor) else bias).add_(shift)
+
+
+def logprobs(logits: Tensor, labels: Tensor, inplace_backward: bool = True) -> Tensor:
+    """Log-probability of each label, differentiable.
+
+    Args:
+        logits: [N, V], of any floating type.
+        labels: int64 [N].
+        inplace_backward: For flash-attn's kernel; ignored.
+
+    Returns:
+        float32 [N]; its gradient has the type of the logits.
+    """
+    return _LogProbs.apply(logits, labels)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy of each distribution in nats: logits [..., V] to float32 [...]."""
+    return _Entropy.apply(logits.flatten(0, -2)).view(logits.shape[:-1])
+
+
+def _slices(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Slices of the tokens with float32 copies of their logits."""
+    for start in range(0, len(logits), SLICE):
+        part = slice(start, start + SLICE)
+        yield part, logits[part].to(torch.float32, copy=True)
+
+
+class _LogProbs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        normalizer = torch.empty(len(logits), device=logits.device)
+        chosen = torch.empty_like(normalizer)
+        for part, values in _slices(logits):
+            normalizer[part] = values.logsumexp(-1)
+            chosen[part] = values.gather(-1, labels[part, None])[:, 0]
+        ctx.save_for_backward(logits, labels, normalizer)
+        return chosen - normalizer
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = outputs
+        logits, labels, normalizer = ctx.saved_tensors
+        found = torch.empty_like(logits)
+        for part, values in _slices(logits):
+            share = gradient[part, None]
+            values.sub_(normalizer[part, None]).exp_().mul_(-share)
+            found[part] = values.scatter_add_(-1, labels[part, None], share)
+        return found, None
+
+
+class _Entropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        normalizer = torch.empty(len(logits), device=logits.device)
+        found = torch.empty_like(normalizer)
+        for part, values in _slices(logits):
+            normalizer[part] = values.logsumexp(-1)
+            mean = (values.softmax(-1) * values).sum(-1)
+            found[part] = normalizer[part] - mean
+        ctx.save_for_backward(logits, normalizer, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: Tensor) -> Tensor:
+        (gradient,) = outputs
+        logits, normalizer, entropies = ctx.saved_tensors
+        found = torch.empty_like(logits)
+        for part, values in _slices(logits):
+            logs = values.sub_(normalizer[part, None])
+            found[part] = logs.exp() * (logs + entropies[part, None]) * -gradient[part, None]
+        return found
+
+
+transformer_impl.logprobs_from_logits = logprobs
+transformer_impl.verl_F.entropy_from_logits = entropy

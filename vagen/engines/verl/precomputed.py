@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vagen.config.schema import ExperimentConfig, has_reference
 from vagen.engines.base import Images
-from vagen.engines.verl.shared_rows import digest_of
+from vagen.engines.verl.rows import digest_of
 from vagen.experiment.checks import has_critic
 from vagen.rollout.types import TokenRow, Trajectory
 

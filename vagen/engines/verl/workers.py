@@ -1,9 +1,12 @@
-"""verl's workers with additional calls for our engine.
+"""verl's workers with additional calls for our engine, and their losses.
 
 A worker is the process of one rank. Importing this module registers our networks with verl in every
 worker process, since it defines the worker classes.
 
-Shape legend: T tokens of a row.
+A worker calls a loss with its network's outputs on one micro batch. FSDP averages gradients over
+ranks, so each rank's share is multiplied by their number.
+
+Shape legend: T tokens of a row, N tokens of the micro batch's rows laid end to end.
 """
 
 from dataclasses import dataclass
@@ -15,16 +18,24 @@ import ray
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
+from torch import Tensor
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils import tensordict_utils
 from verl.utils.device import get_torch_device
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 import vagen.engines.verl.networks  # noqa: F401
+from vagen.config.schema import ActorConfig
+from vagen.engines.objectives import Loss, actor_objective, critic_objective
 from vagen.engines.performance import start_trace, write_trace
 from vagen.engines.verl.checkpoint import WRITER, Written, export_policy
-from vagen.engines.verl.rows import at_tokens
-from vagen.engines.verl.shared_rows import Share
+from vagen.engines.verl.rows import ACTIONS, Share, at_tokens
+from vagen.learning import Aggregate
+
+PARTS = "vagen_parts"
+"""Key of our metrics among verl's: sums with their weights."""
+
+LossAndMetrics = tuple[Tensor, dict[str, dict[str, Aggregate]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +148,51 @@ class PolicyWorker(ActorRolloutRefWorker):
         network = self.actor.engine
         source = network.model_config.local_path
         export_policy(network.module, source, network.processor, Path(directory), self.rank)
+
+
+def policy_loss(
+    model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None, *, config: ActorConfig
+) -> LossAndMetrics:
+    """`actor_objective` of one micro batch, as verl's workers call it."""
+    offsets = data["input_ids"].offsets()
+    actions = data[ACTIONS].values().nonzero()[:, 0]
+    rows = torch.repeat_interleave(
+        torch.arange(len(offsets) - 1, device=actions.device), offsets.diff()
+    )
+
+    def column(name: str) -> Tensor:
+        return data[f"column/{name}"].values()[actions]
+
+    loss = actor_objective(
+        model_output["log_probs"].values()[actions - 1],
+        model_output["entropy"].values()[actions - 1],
+        column,
+        row_ids=rows[actions],
+        denominator=torch.tensor(data["denominator"]),
+        config=config,
+        entropy_coeff=data["entropy_coeff"],
+    )
+    return _share(loss, data)
+
+
+def value_loss(
+    model_output: dict[str, Tensor], data: TensorDict, dp_group: Any = None
+) -> LossAndMetrics:
+    """`critic_objective` of one micro batch, as verl's workers call it."""
+    loss = critic_objective(
+        model_output["values"].values(),
+        lambda name: data[f"column/{name}"].values(),
+        denominator=torch.tensor(data["denominator"]),
+        cliprange_value=data["cliprange_value"],
+        value_shift=data["value_shift"],
+    )
+    return _share(loss, data)
+
+
+def _share(loss: Loss, data: TensorDict) -> LossAndMetrics:
+    value, metrics = loss
+    cpu = {
+        name: type(metric)(*(getattr(metric, slot).cpu() for slot in metric.__slots__))
+        for name, metric in metrics.items()
+    }
+    return value * data["dp_size"], {PARTS: cpu}
