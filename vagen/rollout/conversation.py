@@ -28,7 +28,7 @@ class RenderError(ValueError):
 
 
 class ChatProcessor(Protocol):
-    """The interface of `vagen.models.Processor` that the renderer needs."""
+    """The interface of `vagen.models.processor.Processor` that the renderer needs."""
 
     tokenizer: Any
     image_token_id: int | None
