@@ -126,9 +126,20 @@ def test_the_core_trains(bare) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_wheel_has_the_experiments(tmp_path: Path, monkeypatch, capsys) -> None:
-    """Names work outside the checkout."""
+def test_experiments_have_names_in_any_folder(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["plan", "frozenlake-tiny"]) == 0
     assert "frozenlake-tiny" in capsys.readouterr().out
     assert not (tmp_path / "experiments").exists()
+
+
+def test_every_data_file_is_in_the_wheel() -> None:
+    given = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packed = {
+        path
+        for package, patterns in given["package-data"].items()
+        for pattern in patterns
+        for path in (ROOT / package.replace(".", "/")).glob(pattern)
+    }
+    data = {path for path in (ROOT / "vagen").rglob("*.*") if path.suffix not in (".py", ".pyc")}
+    assert data <= packed, data - packed
