@@ -1,7 +1,8 @@
 """Deductions from a batch's scores, for texts that fit any state and for repeated texts.
 
 Computed after the whole batch is judged. Rules compare each text with other states of the batch, as
-a sample of the environment's states.
+a sample of the environment's states. Repeated texts are near duplicates: the same meaning in almost
+the same words.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Early stopping rules of RAGEN v2 (arXiv 2604.06268)."""
+"""Early stopping rules of RAGEN v2 (arXiv 2604.06268), and warnings of trainings that learn nothing."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from statistics import fmean

@@ -3,7 +3,7 @@
 Trajectories of one level form a group; similar scores in a group give little signal. Source: RAGEN
 (arXiv 2504.20073, section 4.2), with strategies of its second version (arXiv 2604.06268).
 
-Shape legend: G groups.
+Shape legend: B trajectories, G groups.
 """
 
 from collections.abc import Hashable, Sequence

@@ -1,4 +1,12 @@
-"""Manages the engine and its weights between steps."""
+"""Manages the engine and its weights between steps, and writes checkpoints beside the training.
+
+A checkpoint is copied to host memory and written while the next episodes are played. An update is
+committed once its state is copied; its checkpoint follows when everything is written, hashed, and
+uploaded to a store if there is one. A process that dies in between leaves an update without saved
+weights, which `engine_at` recomputes by repeating updates from the last checkpoint; at least one
+checkpoint is always complete. Weights that cannot be recomputed are committed before their update:
+the final ones, and those of a rollback.
+"""
 
 import time
 from collections.abc import Callable
