@@ -1,4 +1,4 @@
-"""Early stopping rules of RAGEN v2 (arXiv 2604.06268), and warnings of trainings that learn nothing."""
+"""Early stopping rules of RAGEN v2 (arXiv 2604.06268), and warnings if nothing is learnt."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from statistics import fmean

@@ -4,7 +4,8 @@ Two of them treat tokens apart whose log-probability and advantage covary: a pol
 lowers the entropy by about that covariance, which is concentrated in few tokens (Cui et al. 2025,
 arXiv 2505.22617, sections 3, 4).
 
-Shape legend: M tokens of a mini batch that are learnt from."""
+Shape legend: M tokens of a mini batch that are learnt from.
+"""
 
 from typing import Literal, get_args
 
