@@ -6,6 +6,7 @@ that is not a chat completion is the endpoint's failure and is retried.
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
@@ -102,11 +103,12 @@ class ChatReply:
         return cls(**fields)
 
 
-class Chat:
+class Chat(ABC):
     """A model that continues conversations."""
 
     client: Client
 
+    @abstractmethod
     async def complete(self, body: Body) -> ChatReply:
         """The model's reply to one request, without retries.
 
@@ -114,19 +116,18 @@ class Chat:
             NoAnswerError: There is no reply, and the model is not the cause.
             EndpointError: The endpoint rejects the key, or does not know the model.
         """
-        raise NotImplementedError
 
     async def reply(self, body: Body) -> ChatReply:
         """The model's reply, with retries; raises as `complete`."""
         return await self.client.ask(lambda: self.complete(body), tokens=tokens_of(body))
 
+    @abstractmethod
     async def probe(self) -> None:
         """Raises NoAnswerError if its address does not respond."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """Closes the connections."""
-        raise NotImplementedError
 
 
 @dataclass(slots=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from vagen.config.layers import Layers, from_one_place
+
 EVERY_ENV = "*"
 
 
@@ -28,22 +30,15 @@ def _read(path: Path) -> dict[str, Preset]:
 
     def values(name: str) -> dict[str, Any]:
         own = {key: value for key, value in entries[name].items() if key not in ("summary", "like")}
-        return _laid_over(values(entries[name]["like"]), own) if "like" in entries[name] else own
+        layers = Layers(values(entries[name]["like"]) if "like" in entries[name] else {})
+        layers.lay(from_one_place(own, path.name))
+        return layers.tree
 
     return {
         name: Preset(entry["summary"], values(name))
         for name, entry in entries.items()
         if "summary" in entry
     }
-
-
-def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """A tree with the values of both; those of `above` go before."""
-    both = copy.deepcopy(below)
-    for key, value in above.items():
-        nested = isinstance(value, dict) and isinstance(both.get(key), dict)
-        both[key] = _laid_over(both[key], value) if nested else copy.deepcopy(value)
-    return both
 
 
 PRESETS = _read(Path(__file__).with_suffix(".yaml"))

@@ -395,6 +395,6 @@ def _rank(place: Path) -> tuple[Any, ...]:
     if first == layout.CHECKPOINTS:
         return (_ORDER.index(layout.ITERATIONS), rest[0], len(steps.ITERATION) - 1.5)
     if first == layout.ITERATIONS:
-        known = rest[1] in steps.ITERATION
-        return (_ORDER.index(first), rest[0], steps.ITERATION.index(rest[1]) if known else 99)
+        order = [*steps.ITERATION, rest[1]]  # others come last
+        return (_ORDER.index(first), rest[0], order.index(rest[1]))
     return (_ORDER.index(first), *rest)
