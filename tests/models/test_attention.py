@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention.bias import CausalBias
 from vl_families import (
     FAMILIES,
     IMAGE,
@@ -24,7 +25,7 @@ from vl_families import (
 )
 
 from vagen.engines.local.packing import RowPrefix, micro_batches, pack, stretch_of
-from vagen.models.attention import ATTENTION, SlotCache, packed_attention
+from vagen.models.attention import ATTENTION, SlotCache, packed_attention, segments_of
 from vagen.models.loading import LanguageModel
 from vagen.models.processor import ProcessedImage, Processor
 from vagen.rollout.types import TokenRow
@@ -386,3 +387,17 @@ def test_equal_beginnings_are_read_once():
     torch.testing.assert_close(attended(prefix), expected)
     keys[1:, :, :prefix] = torch.nan
     torch.testing.assert_close(attended(prefix), expected)
+
+
+def test_a_gpu_needs_no_mask_in_memory():
+    """Its groups carry `causal_lower_right`, which flash attention computes itself."""
+    torch.manual_seed(2)
+    found = []
+    for device in ("cpu", "cuda"):
+        segments = segments_of([6, 6, 3], torch.device(device), shared=5)
+        assert isinstance(segments[1].mask, CausalBias) == (device == "cuda")
+        torch.manual_seed(2)
+        query, key = torch.randn(1, 4, 20, 8), torch.randn(1, 2, 20, 8)
+        module = torch.nn.Module()
+        found.append(packed_attention(module, query, key, key, None, segments=segments)[0])
+    torch.testing.assert_close(*found)

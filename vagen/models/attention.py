@@ -6,12 +6,11 @@ here. These are ours:
 - `segments`: the batch is one line of rows laid end to end (no padding in the linear layers), with
 causal attention within each row. Neighbours may share a prefix, which stands once in the line
 before them; each of them attends to it.
-- `shared_images`: the vision tower reads images of one size, laid end to end, as one batch.
 - a 4-D additive mask together with a `SlotCache`: every row of the batch is a conversation with a
 cache of its own length. `prefix`: number of equal initial tokens of all rows; a decode step then
 reads their keys and values once instead of per conversation.
 
-Shape legend: N tokens of a packed line (patches in the vision tower), S tokens of the shared
+Shape legend: N tokens of a packed line, S tokens of the shared
 prefix, P equal initial tokens, B rows, H heads, G query heads per key head, L cached tokens, n new
 tokens, D head size.
 """
@@ -25,12 +24,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-from vagen.models.vision import SharedImages
 
 ATTENTION = "packed"
 """Name of the function in the registry of `transformers`."""
@@ -50,8 +48,9 @@ class RowGroup:
     """int64 [tokens]: index of each token in the padded [rows * longest] layout; None if all rows
     have the same length, so that there is no padding."""
     mask: Tensor | None
-    """bool [longest, S + longest]: which tokens of the shared prefix (the last earlier group
-    without a mask) and of its own row each token attends to; None without a shared prefix."""
+    """[longest, S + longest]: which tokens of the shared prefix (the last earlier group without a
+    mask) and of its own row each token attends to; None without a shared prefix. On a GPU a
+    `CausalBias`, which flash attention computes without a mask in memory; elsewhere bool."""
 
 
 def segments_of(
@@ -80,8 +79,10 @@ def segments_of(
             steps = [torch.arange(length) + i * longest for i, length in enumerate(part)]
             index = torch.cat(steps).to(device)
         if shared:
-            mask = torch.ones(longest, shared + longest, dtype=torch.bool, device=device)
-            mask = mask.tril(shared)
+            if device.type == "cuda":
+                mask = causal_lower_right(longest, shared + longest)
+            else:
+                mask = torch.ones(longest, shared + longest, dtype=torch.bool).tril(shared)
         groups.append(RowGroup(sum(part), len(part), longest, index, mask))
         begin = end
     return tuple(groups)
@@ -203,14 +204,10 @@ def packed_attention(
     dropout: float = 0.0,
     is_causal: bool | None = None,
     segments: tuple[RowGroup, ...] | None = None,
-    shared_images: SharedImages | None = None,
     prefix: int = 0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """The function registered as `ATTENTION`; see the module docstring."""
-    if is_causal is False:  # the vision tower
-        patches = shared_images.patches if shared_images is not None else None
-        return _over_images(query, key, value, scaling, dropout, patches), None
     if segments is not None:
         return _over_segments(query, key, value, scaling, dropout, segments), None
     if attention_mask is not None and attention_mask.ndim == 4:
@@ -220,24 +217,6 @@ def packed_attention(
     return sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout, scaling, is_causal=is_causal
     )
-
-
-def _over_images(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scaling: float | None,
-    dropout: float,
-    patches: int | None,
-) -> Tensor:
-    """Attention inside each image; query [1, H, N, D] to output [1, N, H, D].
-
-    Without `patches` per image, and for a window of an image, the N patches are one block.
-    """
-    length = patches if patches and query.shape[2] % patches == 0 else query.shape[2]
-    pieces = [x[0].unflatten(1, (-1, length)).transpose(0, 1) for x in (query, key, value)]
-    out = scaled_dot_product_attention(*pieces, dropout_p=dropout, scale=scaling)
-    return out.transpose(1, 2).reshape(1, -1, *query.shape[1::2])
 
 
 def _over_segments(
@@ -309,8 +288,8 @@ def _over_cache_prefix(
     shape = (key.shape[1], batch, -1, prefix)
     common = (together @ key[0, :, :prefix].transpose(-1, -2)).view(shape).transpose(0, 1)
     own = folded @ key[:, :, prefix:].transpose(-1, -2)
-    scores = torch.cat([common, own], dim=-1).mul_(scaling or size**-0.5).add_(mask)
-    weights = scores.softmax(-1)
+    scores = torch.cat([common, own], dim=-1).float().mul_(scaling or size**-0.5).add_(mask)
+    weights = scores.softmax(-1).to(value.dtype)
     out = weights[..., prefix:] @ value[:, :, prefix:]
     common = weights[..., :prefix].transpose(0, 1).flatten(1, 2) @ value[0, :, :prefix]
     out += common.view(key.shape[1], batch, -1, size).transpose(0, 1)

@@ -52,8 +52,11 @@ class LanguageModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., vocabulary] float32, banned tokens at -inf."""
         logits = self.model.lm_head(hidden).float()
-        logits[..., self.processor.banned_ids] = -torch.inf
-        return logits
+        return logits.index_fill_(-1, self.processor.banned_on(logits.device), -torch.inf)
+
+    def recompute_activations(self) -> None:
+        """Keeps only the inputs of layers in training, and computes the rest again backwards."""
+        self.model.gradient_checkpointing_enable({"use_reentrant": False})
 
     def save(self, directory: Path) -> None:
         """Writes an ordinary model directory, adapters merged into the weights."""

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jinja2 import TemplateError
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vagen.models import ModelError, first_line
+
+if TYPE_CHECKING:
+    import torch
 
 IMAGE_CACHE_BYTES = 1 << 28
 """Number of cached preprocessed images."""
@@ -66,6 +69,7 @@ class Processor:
         default_factory=OrderedDict, repr=False
     )
     _image_bytes: int = field(default=0, repr=False)
+    _banned: "dict[torch.device, torch.Tensor]" = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.eos_id = self.tokenizer.eos_token_id
@@ -93,6 +97,15 @@ class Processor:
         if self.logits:
             banned.update(range(len(self.tokenizer), self.logits))
         return sorted(banned)
+
+    def banned_on(self, device: "torch.device") -> "torch.Tensor":
+        """`banned_ids` as an int64 tensor on a device, made once per device."""
+        import torch
+
+        if device not in self._banned:
+            with torch.inference_mode(False):  # a training saves it for its backward pass
+                self._banned[device] = torch.tensor(self.banned_ids, device=device)
+        return self._banned[device]
 
     def image_length(self, grid: Grid) -> int:
         """Number of image tokens of an image with this grid."""

@@ -1,39 +1,50 @@
-"""Image inputs that encode each distinct image once, and a cheaper patch embedding.
+"""Image inputs that encode each distinct image once, and a vision tower made fit for batches.
 
 The frames of a batch repeat: a turn may change nothing, and episodes of one level begin with the
 same frame. The vision tower of the Qwen-VL families encodes every distinct image once; a hook
-copies its features to every place that shows the image, and gradients flow back through it. Frames
-of equal size, the usual case, are one batch for attention, and size-dependent values are computed
-once.
+copies its features to every place that shows the image, and gradients flow back through it.
+
+`transformers` attends to images, and to the windows of Qwen2.5-VL, one after another in a Python
+loop unless the attention is flash-attn's: 256 calls for one frame of 252 x 252. Here one call
+attends to all images or windows of one size. What depends on an image's size alone is
+computed once per size.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
 from transformers.vision_utils import (
     get_vision_bilinear_indices_and_weights,
     get_vision_position_ids,
+    get_vision_window_index,
 )
 
 from vagen.models.processor import ProcessedImage, Processor
 
 SHARED = "shared_images"
 """Keyword argument of the backbone that passes `SharedImages` to the vision tower."""
+IN_BATCHES = "flash_in_batches"
+"""Name of `batched_attention` in the registry of `transformers`, which passes the boundaries of
+images and windows to an attention whose name contains "flash", and loops over them otherwise."""
+Grid = tuple[int, int, int]
+"""Patches of an image: time, height, width."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedImages:
     """Maps shown images to distinct images."""
 
-    grids: Tensor
-    """int64 [distinct, 3]: patch grids of the distinct images."""
+    grids: list[Grid]
+    """Of the distinct images."""
     index: Tensor
     """int64 [image tokens]: index into the features of the distinct images."""
-    patches: int | None
-    """Patches per distinct image if all have the same size."""
 
 
 def freeze_tower(model: Any) -> None:
@@ -60,7 +71,6 @@ def image_inputs(
     inputs: dict[str, Any] = {"image_grid_thw": torch.tensor([i.grid for i in images]).to(device)}
     if processor.uses_mrope:
         distinct = list({id(image): image for image in images}.values())
-        sizes = {image.grid for image in distinct}
         places: dict[int, Tensor] = {}
         tokens = 0
         for image in distinct:
@@ -68,9 +78,8 @@ def image_inputs(
             places[id(image)] = torch.arange(tokens, tokens + count)
             tokens += count
         inputs[SHARED] = SharedImages(
-            grids=torch.tensor([image.grid for image in distinct]).to(device),
+            grids=[image.grid for image in distinct],
             index=torch.cat([places[id(image)] for image in images]).to(device),
-            patches=len(distinct[0].pixel_values) if len(sizes) == 1 else None,
         )
     pixels = torch.cat([torch.from_numpy(image.pixel_values) for image in distinct])
     inputs["pixel_values"] = pixels.to(device, dtype)
@@ -78,7 +87,8 @@ def image_inputs(
 
 
 def prepare_vision(model: Any) -> None:
-    """Makes a model's vision tower share images and embed patches by a matrix product.
+    """Makes a model's vision tower share images, attend in batches, and embed patches by a matrix
+    product.
 
     Weights, their names and results do not change. Idempotent; does nothing without a vision tower.
 
@@ -90,7 +100,8 @@ def prepare_vision(model: Any) -> None:
             module.__class__ = PatchConv
     tower = getattr(model.model, "visual", None)
     if tower is not None and _expand not in tower._forward_hooks.values():
-        tower.register_forward_pre_hook(_distinct_images, with_kwargs=True)
+        tower.config._attn_implementation = IN_BATCHES
+        tower.register_forward_pre_hook(_lay_out, with_kwargs=True)
         tower.register_forward_hook(_expand, with_kwargs=True)
 
 
@@ -105,35 +116,78 @@ class PatchConv(nn.Conv3d):
         return out[..., None, None, None]
 
 
-def _distinct_images(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+def _lay_out(
+    tower: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Pre-hook of the tower: replaces the grids by those of the distinct images."""
-    shared = kwargs.get(SHARED)
-    if shared is None:
+    """Pre-hook of the tower: adds what depends on the sizes of the (distinct) images."""
+    shared, grids = kwargs.get(SHARED), kwargs.get("grid_thw")
+    if shared is not None:
+        found = shared.grids
+    elif grids is not None:
+        found = [tuple(grid) for grid in grids.tolist()]
+    else:  # features in the place of pixels
         return args, kwargs
-    kwargs = {**kwargs, "grid_thw": shared.grids}
-    if shared.patches is not None:
-        kwargs |= _positions_of_equals(module, shared)
-    return args, kwargs
+    return args, {**kwargs, **tower_inputs(tower, found, args[0].device)}
 
 
-def _positions_of_equals(tower: Any, shared: SharedImages) -> dict[str, Tensor]:
-    """The tower's size-dependent values for images of equal size, laid end to end."""
-    assert shared.patches is not None
-    count, one = len(shared.grids), shared.grids[:1]
-    ends = torch.tensor([0, count * shared.patches], dtype=torch.int32, device=one.device)
+def tower_inputs(tower: Any, grids: Sequence[Grid], device: torch.device) -> dict[str, Tensor]:
+    """Keyword arguments of a tower that depend on the images' sizes alone.
+
+    Args:
+        tower: Of Qwen2-VL, Qwen2.5-VL, Qwen3-VL or a family with the same interface.
+        grids: Of the images.
+        device: The tower's device.
+
+    Returns:
+        Among others the boundaries of images and windows, on the CPU, where `batched_attention`
+        reads them.
+    """
+    config = tower.config
+    lengths = [t * h * w for t, h, w in grids]
+    frames = [h * w for t, h, w in grids for _ in range(t)]
     found = {
-        "position_ids": get_vision_position_ids(one, tower.spatial_merge_size).repeat(count, 1),
-        "cu_seqlens": ends,  # `packed_attention` separates the images
+        "grid_thw": torch.tensor(grids),
+        "cu_seqlens": _boundaries(frames),
+        "position_ids": torch.cat([_positions(g, config.spatial_merge_size) for g in grids]),
     }
     if hasattr(tower, "num_grid_per_side"):
-        indices, weights = get_vision_bilinear_indices_and_weights(
-            one, tower.num_grid_per_side, tower.spatial_merge_size
-        )
-        found["bilinear_indices"] = indices.repeat(1, count)
-        found["bilinear_weights"] = weights.repeat(1, count)
-    return found
+        by_size = (tower.num_grid_per_side, config.spatial_merge_size)
+        indices, weights = zip(*(_bilinear(grid, *by_size) for grid in grids), strict=True)
+        found["bilinear_indices"] = torch.cat(indices, 1)
+        found["bilinear_weights"] = torch.cat(weights, 1)
+    if hasattr(tower, "window_size"):
+        unit = config.spatial_merge_size**2
+        windows, start = [], 0
+        for grid, length in zip(grids, lengths, strict=True):
+            size = (config.spatial_merge_size, tower.window_size, config.patch_size)
+            windows += [window + start for window in _windows(grid, *size)]
+            start += length // unit
+        found["window_index"] = torch.cat(windows)
+        found["cu_window_seqlens"] = _boundaries([len(window) * unit for window in windows])
+    return {
+        name: value if name.startswith("cu_") else value.to(device) for name, value in found.items()
+    }
+
+
+def _boundaries(lengths: Sequence[int]) -> Tensor:
+    return torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+
+
+@lru_cache(maxsize=256)
+def _positions(grid: Grid, merge: int) -> Tensor:
+    return get_vision_position_ids(torch.tensor([grid]), merge)
+
+
+@lru_cache(maxsize=256)
+def _bilinear(grid: Grid, per_side: int, merge: int) -> tuple[Tensor, Tensor]:
+    return get_vision_bilinear_indices_and_weights(torch.tensor([grid]), per_side, merge)
+
+
+@lru_cache(maxsize=256)
+def _windows(grid: Grid, merge: int, window: int, patch: int) -> tuple[Tensor, ...]:
+    """The merged patches of each window of an image."""
+    index, ends = get_vision_window_index(torch.tensor([grid]), merge, window, patch)
+    return index.split((ends.diff() // merge**2).tolist())
 
 
 def _expand(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
@@ -146,3 +200,63 @@ def _expand(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], ou
                 features.index_select(0, shared.index) for features in output.deepstack_features
             ]
     return output
+
+
+def batched_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    cu_seq_lens_q: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention inside each image or window; those of one length are one batch.
+
+    Args:
+        module: The attention module of a vision tower; unused.
+        query: [1, H, N, D]: N patches of all images.
+        key: Likewise.
+        value: Likewise.
+        attention_mask: None.
+        scaling: Factor of the products.
+        dropout: Share of attention weights that are dropped.
+        cu_seq_lens_q: int32 [images or windows + 1]: their boundaries among the patches.
+        kwargs: Further arguments of `transformers`; unused.
+
+    Returns:
+        [1, N, H, D].
+    """
+    assert cu_seq_lens_q is not None
+    groups, order, back = _batches(tuple(cu_seq_lens_q.diff().tolist()), query.device)
+    out, begin = [], 0
+    lines = [x[0] if order is None else x[0].index_select(1, order) for x in (query, key, value)]
+    for length, count in groups:
+        end = begin + length * count
+        parts = [line[:, begin:end].unflatten(1, (count, length)).transpose(0, 1) for line in lines]
+        found = scaled_dot_product_attention(*parts, dropout_p=dropout, scale=scaling)
+        out.append(found.transpose(1, 2).flatten(0, 1))
+        begin = end
+    line = torch.cat(out)
+    return (line if back is None else line.index_select(0, back))[None], None
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # a training saves the indices for its backward pass
+def _batches(
+    lengths: tuple[int, ...], device: torch.device
+) -> tuple[list[tuple[int, int]], Tensor | None, Tensor | None]:
+    """Lengths with their numbers; the order of patches that puts equal lengths together, and its
+    inverse; None for both if they are together already.
+    """
+    groups = sorted(Counter(lengths).items())
+    if len(groups) == 1:
+        return groups, None, None
+    pieces = torch.arange(sum(lengths)).split(lengths)
+    order = torch.cat(sorted(pieces, key=len))
+    return groups, order.to(device), order.argsort().to(device)
+
+
+AttentionInterface.register(IN_BATCHES, batched_attention)

@@ -46,7 +46,7 @@ from vagen.envs.images import decode_png
 from vagen.models.attention import segments_of
 from vagen.models.lora import merged_weights
 from vagen.models.processor import Processor, load_processor
-from vagen.models.vision import freeze_tower
+from vagen.models.vision import freeze_tower, prepare_vision, tower_inputs
 
 FRAMES_AT_ONCE = 32
 """Batch size of a frozen vision tower."""
@@ -143,6 +143,7 @@ class Learner:
             if "inv_freq" in part._buffers:
                 # verl rounds rotary frequencies to bfloat16, which misplaces distant tokens.
                 module._init_weights(part.float())
+        prepare_vision(module)
         tower = getattr(module.model, "visual", None)
         if tower is not None:
             tower.register_forward_hook(_features)
@@ -155,7 +156,13 @@ class Learner:
         tower = getattr(self.module.model, "visual", None)
         if tower is None or not self.model_config.override_config.get(FROZEN_TOWER, False):
             return False
-        self.module.encode_frames = tower.forward
+        forward = tower.forward
+
+        def encode_frames(pixels: Tensor, grids: Tensor) -> Any:
+            sizes = [tuple(grid) for grid in grids.tolist()]
+            return forward(pixels, **tower_inputs(tower, sizes, pixels.device))
+
+        self.module.encode_frames = encode_frames
         register_fsdp_forward_method(self.module, "encode_frames")
         tower.forward = partial(_output_from_features, _deepstack_layers(tower))
         return True
@@ -209,7 +216,7 @@ def _output_from_features(deepstack_layers: int, features: Tensor, grid_thw: Non
 class BanningHead(nn.Linear):
     """An output layer that gives banned tokens probability 0, as in generation."""
 
-    banned_ids: list[int]
+    processor: Processor
 
     def forward(self, input: Tensor) -> Tensor:
         """Hidden states [..., hidden] to logits [..., vocabulary].
@@ -217,8 +224,7 @@ class BanningHead(nn.Linear):
         Banning must happen here, since the model's output is a view that FSDP hooks.
         """
         output = super().forward(input)
-        output[..., self.banned_ids] = IMPOSSIBLE
-        return output
+        return output.index_fill_(-1, self.processor.banned_on(output.device), IMPOSSIBLE)
 
 
 @EngineRegistry.register("language_model", backend=STRATEGY, device="cuda", vendor=VENDOR)
@@ -229,7 +235,7 @@ class PolicyNetwork(Learner, FSDPEngineWithLMHead):
         module = super()._build_module()
         head = module.get_output_embeddings()
         head.__class__ = BanningHead
-        head.banned_ids = self.processor.banned_ids
+        head.processor = self.processor
         return module
 
     def get_per_tensor_param(self, **kwargs: Any) -> tuple[Iterator[tuple[str, Tensor]], None]:
