@@ -172,7 +172,8 @@ def test_micro_batches_add_up_to_the_mini_batch(make_engine, batch, mode):
     for name, value in metrics[0].items():
         assert metrics[1][name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
     modules = [
-        [(e.actor_optimizer, e.actor.model), (e.critic_optimizer, e.critic)] for e in engines
+        [(e.learners["actor"].optimizer, e.actor.model), (e.learners["critic"].optimizer, e.critic)]
+        for e in engines
     ]
     for one, other in zip(*modules, strict=True):
         gradients, others = moments(*one), moments(*other)
@@ -240,7 +241,10 @@ def test_a_step_with_an_exploding_gradient_is_skipped_and_counted(make_engine, b
     metrics = engine.update(rows_of(batch), batch.images, seed=1)
     assert metrics["actor/skipped_steps"] == 2 == metrics["critic/skipped_steps"]
     assert same(part(weights(engine), "actor"), part(before, "actor"))
-    assert not engine.actor_optimizer.state and not engine.critic_optimizer.state
+    assert (
+        not engine.learners["actor"].optimizer.state
+        and not engine.learners["critic"].optimizer.state
+    )
     assert engine.updates == 1
 
 
@@ -257,7 +261,7 @@ def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted(make_e
     after = weights(engine)
     assert all(torch.isfinite(value).all() for value in after.values())
     assert not same(part(after, "actor"), part(before, "actor"))
-    steps = {int(state["step"]) for state in engine.actor_optimizer.state.values()}
+    steps = {int(state["step"]) for state in engine.learners["actor"].optimizer.state.values()}
     assert steps == {1}
     assert np.isfinite(metrics["actor/grad_norm"])
 
@@ -267,7 +271,10 @@ def test_gradients_are_clipped(make_engine, batch):
     engine = make_engine(WHOLE, "actor_rollout_ref.actor.grad_clip=0.001")
     metrics = engine.update(rows_of(batch), batch.images, seed=1)
     clipped = torch.cat(
-        [m.flatten() for m in moments(engine.actor_optimizer, engine.actor.model).values()]
+        [
+            m.flatten()
+            for m in moments(engine.learners["actor"].optimizer, engine.actor.model).values()
+        ]
     )
     assert float(clipped.norm()) == pytest.approx(0.1 * 0.001, rel=1e-2)
     assert metrics["actor/grad_norm"] > 0.01, "the norm is reported as it was"
@@ -368,11 +375,11 @@ def test_going_on_from_disk_is_going_on(make_engine, batch, tmp_path):
 
 
 def _actor_state(engine: LocalEngine) -> dict[str, torch.Tensor]:
-    return moments(engine.actor_optimizer, engine.actor.model)
+    return moments(engine.learners["actor"].optimizer, engine.actor.model)
 
 
 def _critic_state(engine: LocalEngine) -> dict[str, torch.Tensor]:
-    return moments(engine.critic_optimizer, engine.critic)
+    return moments(engine.learners["critic"].optimizer, engine.critic)
 
 
 @pytest.mark.slow
@@ -383,7 +390,7 @@ def test_the_optimizers_memory_matters(make_engine, batch, tmp_path):
     straight.update(rows, batch.images, seed=1)
     straight.save(tmp_path)
     forgetful.load(tmp_path, version="x")
-    forgetful.actor_optimizer.state.clear()
+    forgetful.learners["actor"].optimizer.state.clear()
     straight.update(rows, batch.images, seed=2)
     forgetful.update(rows, batch.images, seed=2)
     assert not same(part(weights(straight), "actor"), part(weights(forgetful), "actor"))
@@ -397,10 +404,10 @@ def test_loading_an_early_checkpoint_forgets_later_moments(make_engine, batch, t
     engine.update(rows, batch.images, seed=1, actor=False)
     engine.save(tmp_path)
     engine.update(rows, batch.images, seed=2)
-    assert engine.actor_optimizer.state
+    assert engine.learners["actor"].optimizer.state
     for one in (engine, fresh):
         one.load(tmp_path, version="iteration-0000")
-        assert not one.actor_optimizer.state and one.critic_optimizer.state
+        assert not one.learners["actor"].optimizer.state and one.learners["critic"].optimizer.state
         one.update(rows, batch.images, seed=3)
     assert same(weights(engine), weights(fresh))
 

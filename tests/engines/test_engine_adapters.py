@@ -62,7 +62,9 @@ def test_an_update_changes_adapters_and_value_head_alone(make_engine, batch_dirs
         assert not still, still
     trained = sum(p.numel() for p in engine.actor.model.parameters() if p.requires_grad)
     inside = sum(
-        p.numel() for group in engine.actor_optimizer.param_groups for p in group["params"]
+        p.numel()
+        for group in engine.learners["actor"].optimizer.param_groups
+        for p in group["params"]
     )
     assert inside == trained < 0.1 * sum(p.numel() for p in engine.actor.model.parameters())
 
@@ -181,7 +183,11 @@ def test_going_on_from_disk_is_going_on(make_engine, batch, tmp_path):
     metrics = [engine.update(rows, batch.images, seed=2) for engine in (straight, resumed)]
     assert metrics[0] == metrics[1]
     assert same(weights(resumed), weights(straight))
-    assert len(resumed.actor_optimizer.state) == len(straight.actor_optimizer.state) > 0
+    assert (
+        len(resumed.learners["actor"].optimizer.state)
+        == len(straight.learners["actor"].optimizer.state)
+        > 0
+    )
 
 
 def test_a_run_resumes_with_its_adapters(make_started_run):

@@ -27,7 +27,7 @@ def test_the_tower_of_both_networks_stays(make_experiment, vl_dir, batch_dirs):
         tower = {name for name in before[key] if "visual." in name}
         assert tower and not tower & moved
         assert len(moved) > 5
-    for optimizer in (engine.actor_optimizer, engine.critic_optimizer):
+    for optimizer in (engine.learners["actor"].optimizer, engine.learners["critic"].optimizer):
         learnt = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
         assert 0 < learnt < sum(w.numel() for w in engine.actor.model.parameters())
 

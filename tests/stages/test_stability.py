@@ -91,11 +91,11 @@ def counters(run: Run, iteration: int) -> dict[str, Any]:
 def content(engine: LocalEngine) -> dict[str, torch.Tensor]:
     """Everything that training changes, by name."""
     found = {f"actor.{k}": v.clone() for k, v in engine.actor.model.state_dict().items()}
-    assert engine.critic is not None and engine.critic_optimizer is not None
+    assert engine.critic is not None
     found |= {f"critic.{k}": v.clone() for k, v in engine.critic.state_dict().items()}
     for optimizer, module in (
-        (engine.actor_optimizer, engine.actor.model),
-        (engine.critic_optimizer, engine.critic),
+        (engine.learners["actor"].optimizer, engine.actor.model),
+        (engine.learners["critic"].optimizer, engine.critic),
     ):
         names = {parameter: name for name, parameter in module.named_parameters()}
         for parameter, state in optimizer.state.items():
@@ -152,7 +152,10 @@ def test_before_anything_is_good_the_warm_start_is_where_to_go_back_to(make_guar
     assert_same(saved, start)
     engine = engine_at(fresh(run), "iteration-0000")
     assert engine.updates == 0 and engine.lr_scale == 0.5
-    assert not engine.actor_optimizer.state and not engine.critic_optimizer.state
+    assert (
+        not engine.learners["actor"].optimizer.state
+        and not engine.learners["critic"].optimizer.state
+    )
     assert not engine.critic.head.weight.any() and not engine.critic.head.bias.any()
     train(run, 1)
     assert payload(run, 1)["metrics"]["guard/rolled_back"] == 0

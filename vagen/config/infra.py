@@ -95,6 +95,15 @@ class VerlConfig(Section):
         return self.rollout_gpus // self.nnodes if self.rollout_gpus else self.n_gpus_per_node
 
 
+class LocalConfig(Section):
+    """The engine in one process (`engine: local`) on a GPU."""
+
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, a third more time."""
+    cuda_graphs: bool = False
+    """Record the decode steps of generation as CUDA graphs, which saves launching their kernels."""
+
+
 class S3Config(Section):
     """Connection to an `s3://` store.
 
@@ -164,11 +173,14 @@ class InfraConfig(Section):
     environments: EnvironmentsConfig = EnvironmentsConfig()
     engine: Literal["local", "verl"] = "local"
     """`local`: torch in one process. `verl`: verl on Ray, on one or more machines."""
+    local: LocalConfig = LocalConfig()
     verl: VerlConfig = VerlConfig()
     device: Annotated[str, AfterValidator(_device)] = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of weights and activations."""
+    """Type that networks compute in. Weights that are trained are float32 for the optimizer."""
+    deterministic: bool = False
+    """Deterministic kernels on a GPU, slower; on a CPU they always are."""
     threads: PositiveInt | None = None
     """CPU cores to use; null takes all. The local engine runs one single-threaded process per core;
     the number does not change results."""

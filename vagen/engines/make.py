@@ -1,5 +1,7 @@
 """Creates the engine of an infra, and selects its device."""
 
+import os
+
 from vagen.config import ExperimentConfig, InfraConfig
 from vagen.engines.base import Engine
 from vagen.engines.verl.mapping import gpus
@@ -32,19 +34,23 @@ def make_engine(
         version=version,
         environments=infra.environments,
         helpers=helpers_of(infra),
+        options=infra.local,
     )
 
 
 def configure_torch(infra: InfraConfig) -> None:
-    """Sets threads and determinism of this process; on a CPU, torch's kernels are deterministic.
+    """Sets threads, precision and determinism of this process.
 
-    On a CPU the local engine uses one thread per process, since results depend on the number of
-    threads.
+    On a CPU torch's kernels are deterministic, and the local engine uses one thread per process,
+    since results depend on the number of threads. On a GPU float32 products are TF32's.
     """
     import torch
 
     if device_of(infra).type == "cuda":
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_float32_matmul_precision("high")
+        if infra.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(infra.deterministic, warn_only=True)
     elif infra.engine == "local":
         torch.set_num_threads(1)
     if infra.engine == "verl" and infra.threads is not None:
@@ -52,10 +58,10 @@ def configure_torch(infra: InfraConfig) -> None:
 
 
 def helpers_of(infra: InfraConfig) -> int:
-    """Number of helper processes of the local engine: one per further core."""
+    """Number of helper processes of the local engine: one per further core, in float32 on a CPU."""
     from vagen.engines.local.helpers import possible_helpers
 
-    if device_of(infra).type != "cpu":
+    if device_of(infra).type != "cpu" or infra.dtype != "float32":
         return 0
     return possible_helpers(infra.threads or core_count())
 

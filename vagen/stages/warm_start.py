@@ -74,6 +74,8 @@ def warm_start(run: Run) -> dict[str, Any]:
             device=device_of(run.infra),
             dtype=getattr(torch, run.infra.dtype),
         )
+        if run.infra.local.gradient_checkpointing:
+            language_model.recompute_activations()
         check_adapters(config, language_model)
         payload = {"model_path": None, "metrics": {}}
         with commit_directory(run.warm_start, kind="warm_start", payload=payload) as folder:

@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from vagen.config.infra import EnvironmentsConfig
+from vagen.config.infra import EnvironmentsConfig, LocalConfig
 from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig, has_reference
 from vagen.engines.base import (
     Engine,
     Finish,
     Images,
-    NetworkName,
     OnProgress,
     Step,
     StepResult,
@@ -34,6 +33,7 @@ from vagen.engines.base import (
 from vagen.engines.local.checkpoint import learner_files, load_learner, module_state
 from vagen.engines.local.generation import LocalPolicy
 from vagen.engines.local.helpers import PARTS, Helpers, OnMessage
+from vagen.engines.local.masters import MasterWeights
 from vagen.engines.local.packing import (
     ImageCache,
     PackedRows,
@@ -61,6 +61,24 @@ from vagen.storage import write_files
 
 LossOf = Callable[[Sequence[TokenRow], PackedRows, Step], Loss]
 """The loss of one micro batch."""
+
+
+class Learner:
+    """A network with its optimizer and its loss."""
+
+    def __init__(self, module: nn.Module, config: OptimConfig, loss: LossOf, mask: TokenMask):
+        self.module, self.loss, self.mask = module, loss, mask
+        self.masters = MasterWeights(module)
+        weights = self.masters.parameters
+        self.optimizer = torch.optim.AdamW(
+            weights,
+            lr=config.lr,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+            fused=weights[0].is_cuda,
+        )
+
+
 LEAST_TOKENS = 1536
 """Fewest tokens of a unit."""
 LEAST_EPISODES = 64
@@ -82,6 +100,7 @@ class LocalEngine(Engine):
         version: str = "initial",
         environments: EnvironmentsConfig | None = None,
         helpers: int = 0,
+        options: LocalConfig | None = None,
     ):
         """Loads the policy, copies it as reference if the experiment needs one, makes a critic.
 
@@ -90,16 +109,20 @@ class LocalEngine(Engine):
             model_path: Weights of the policy at the start of reinforcement learning; also the
                 reference.
             device: Device of all networks.
-            dtype: Type of the weights.
+            dtype: Type that the networks compute in. What is trained is kept in float32 as well.
             version: Name of the weights.
             environments: Where environments run; None for the default.
             helpers: Number of helper processes, on a CPU only. They do not change results. With
                 them, torch uses one thread per process.
+            options: `infra.local`; None for the default.
 
         Raises:
             ModelError: The model cannot be loaded.
         """
         self.actor = load_model(model_path, device=device, dtype=dtype)
+        self._options = options or LocalConfig()
+        if self._options.gradient_checkpointing:
+            self.actor.recompute_activations()
         if config.actor_rollout_ref.model.freeze_vision_tower:
             freeze_tower(self.actor.model)
         super().__init__(config, self.actor.processor, version)
@@ -110,14 +133,13 @@ class LocalEngine(Engine):
         # With adapters the base is frozen, so all models loaded from it share its memory.
         adapters = config.actor_rollout_ref.model.lora_rank > 0
         critic_adapters = config.critic.model.lora_rank > 0
-        self.critic = self.critic_optimizer = None
+        self.critic = None
         if self.learns_values:
             share = adapters and critic_adapters
             self.critic = value_model_from(self.actor, share_weights=share)
             if critic_adapters:
                 seed = derive_seed(config.seed, "adapters", "critic")
                 add_adapters(self.critic.backbone, config.critic.model, seed=seed)
-            self.critic_optimizer = _optimizer(self.critic, config.critic.optim)
         self.reference = None
         if has_reference(config):
             frozen = copy_of(self.actor.model, share_weights=adapters).requires_grad_(False)
@@ -125,14 +147,25 @@ class LocalEngine(Engine):
         if adapters:
             seed = derive_seed(config.seed, "adapters", "actor")
             add_adapters(self.actor.model, config.actor_rollout_ref.model, seed=seed)
-        self.actor_optimizer = _optimizer(self.actor.model, config.actor_rollout_ref.actor.optim)
-        learners = {"actor": self.actor.model, "critic": self.critic}
+        self.learners = {
+            "actor": Learner(
+                self.actor.model,
+                config.actor_rollout_ref.actor.optim,
+                self._actor_loss,
+                self.action_mask,
+            )
+        }
+        if self.critic is not None:
+            self.learners["critic"] = Learner(
+                self.critic, config.critic.optim, self._critic_loss, _learnt
+            )
         self._processes = 1 + helpers
-        self._helpers = Helpers(self, {k: v for k, v in learners.items() if v is not None}, helpers)
+        modules = {name: learner.module for name, learner in self.learners.items()}
+        self._helpers = Helpers(self, modules, helpers)
 
     def policy(self, *, slots: int) -> LocalPolicy:
         """A policy with the current weights."""
-        return LocalPolicy(self.actor, slots=slots)
+        return LocalPolicy(self.actor, slots=slots, recorded=self._options.cuda_graphs)
 
     def play(
         self,
@@ -228,10 +261,9 @@ class LocalEngine(Engine):
         reads the separate adapter file, since merging is not exactly reversible.
         """
         model = self.actor.model
-        files = learner_files("actor", model, self.actor_optimizer)
-        if self.critic is not None and self.critic_optimizer is not None:
-            files["critic.safetensors"] = module_state(self.critic)
-            files |= learner_files("critic", self.critic, self.critic_optimizer)
+        files = {} if self.critic is None else {"critic.safetensors": module_state(self.critic)}
+        for name, learner in self.learners.items():
+            files |= learner_files(name, learner.module, learner.masters, learner.optimizer)
         writers: dict[str, Callable[[Path], None]] = {
             name: partial(save_file, tensors) for name, tensors in files.items()
         }
@@ -247,11 +279,10 @@ class LocalEngine(Engine):
         if not has_adapters(self.actor.model):
             weights = load_model(directory / "policy", device=self.device, dtype=self.dtype)
             self.actor.model.load_state_dict(weights.model.state_dict())
-        load_learner(directory, "actor", self.actor.model, self.actor_optimizer)
-        if self.critic is not None and self.critic_optimizer is not None:
-            if not has_adapters(self.critic):
-                self.critic.load_state_dict(load_file(directory / "critic.safetensors"))
-            load_learner(directory, "critic", self.critic, self.critic_optimizer)
+        if self.critic is not None and not has_adapters(self.critic):
+            self.critic.load_state_dict(load_file(directory / "critic.safetensors"))
+        for name, learner in self.learners.items():
+            load_learner(directory, name, learner.module, learner.masters, learner.optimizer)
         self.load_state(directory)
         self.version = version
 
@@ -311,18 +342,20 @@ class LocalEngine(Engine):
         on_progress: OnProgress | None,
     ) -> StepResult:
         """Accumulates micro batch gradients so that they sum exactly to the mini batch's."""
-        module, optimizer, _, mask = self._learner(step.network)
-        for group in optimizer.param_groups:
+        learner = self.learners[step.network]
+        for group in learner.optimizer.param_groups:
             group["lr"] = step.lr
-        optimizer.zero_grad(set_to_none=True)
-        units = ((step, *_some(rows, images, group)) for group in self._groups(rows, mask))
+        learner.optimizer.zero_grad(set_to_none=True)
+        groups = self._groups(rows, learner.mask)
+        units = ((step, *_some(rows, images, group)) for group in groups)
         on_message = on_progress or (lambda _: None)
         with self._measured(f"update_{step.network}", rows):
             found = self._helpers.add_gradients(step.network, "learn_from", units, on_message)
-            norm = float(nn.utils.clip_grad_norm_(module.parameters(), step.grad_clip))
+            norm = float(nn.utils.clip_grad_norm_(learner.masters.parameters, step.grad_clip))
             if not step.skips(norm):
-                optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+                learner.optimizer.step()
+                learner.masters.publish()
+        learner.optimizer.zero_grad(set_to_none=True)
         losses, parts = zip(*found, strict=True)
         return StepResult(loss=sum(losses), grad_norm=norm, parts=list(parts))
 
@@ -330,11 +363,11 @@ class LocalEngine(Engine):
         self, step: Step, rows: Sequence[TokenRow], images: Images, done: OnMessage
     ) -> tuple[float, dict[str, Aggregate]]:
         """One unit of `_step`: adds to the gradients; returns the loss and its metrics."""
-        module, _, loss, mask = self._learner(step.network)
-        module.train()
-        value, part = loss(rows, self._pack(rows, images, mask), step)
+        learner = self.learners[step.network]
+        learner.module.train()
+        value, part = learner.loss(rows, self._pack(rows, images, learner.mask), step)
         value.backward()
-        module.eval()
+        learner.module.eval()
         done(len(rows))
         return float(value.detach()), part
 
@@ -342,14 +375,6 @@ class LocalEngine(Engine):
     def _shift_values(self, shift: float) -> None:
         assert self.critic is not None
         self.critic.head.bias.add_(shift)
-
-    def _learner(
-        self, network: NetworkName
-    ) -> tuple[nn.Module, torch.optim.Optimizer, LossOf, TokenMask]:
-        if network == "actor":
-            return self.actor.model, self.actor_optimizer, self._actor_loss, self.action_mask
-        assert self.critic is not None and self.critic_optimizer is not None
-        return self.critic, self.critic_optimizer, self._critic_loss, _learnt
 
     def _actor_loss(self, rows: Sequence[TokenRow], packed: PackedRows, step: Step) -> Loss:
         logits = self._action_logits(self.actor, packed)
@@ -393,12 +418,3 @@ def _some(
 def _learnt(row: TokenRow) -> NDArray[np.bool_]:
     """Bool [T]: tokens before which the critic learns the value of the state."""
     return row.columns[CRITIC_MASK] != 0
-
-
-def _optimizer(module: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
-        [parameter for parameter in module.parameters() if parameter.requires_grad],
-        lr=config.lr,
-        betas=config.betas,
-        weight_decay=config.weight_decay,
-    )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 from torch import Tensor
 
+from vagen.engines.local.graphs import LEAST_REACH, DecodeSteps, rounded
 from vagen.engines.local.packing import common_length, text_before_images
 from vagen.models.attention import SlotCache
 from vagen.models.loading import LanguageModel
@@ -102,13 +103,21 @@ class _Conversation:
 class LocalPolicy:
     """A `Policy` over a `transformers` model in this process."""
 
-    def __init__(self, language_model: LanguageModel, *, slots: int, length: int = 512):
+    def __init__(
+        self,
+        language_model: LanguageModel,
+        *,
+        slots: int,
+        length: int = 512,
+        recorded: bool = False,
+    ):
         """Prepares a cache.
 
         Args:
             language_model: Its weights may change between rollouts but not during one.
             slots: Maximum number of live conversations.
             length: Initial number of tokens per slot; grows as needed.
+            recorded: Decode in steps of fixed shapes, on a GPU as CUDA graphs.
         """
         self.language_model = language_model
         self.processor = language_model.processor
@@ -128,6 +137,7 @@ class LocalPolicy:
         self._active: list[_Conversation] = []
         self._waiting: list[_Conversation] = []
         self._server: asyncio.Task[None] | None = None
+        self._recorded = DecodeSteps(self._recorded_step) if recorded else None
         self.tokens_prefilled = 0
 
     async def generate(
@@ -278,16 +288,48 @@ class LocalPolicy:
     def _decode(self) -> None:
         """Draws one more token for every answering conversation."""
         batch = list(self._active)
-        ids = torch.tensor([c.out[-1] for c in batch], device=self.device)
-        positions = torch.tensor([[c.position] for c in batch], device=self.device)
-        hidden = self._forward(
-            batch, 0, ids[:, None], positions.expand(3, -1, 1), [], self._prefix_length
-        )
+        if self._recorded is not None:
+            hidden = self._decode_recorded(batch, self._recorded)
+        else:
+            ids, positions, _ = self._decode_inputs(batch)
+            hidden = self._forward(batch, 0, ids, positions, [], self._prefix_length)
         for c in batch:
             c.ids.append(c.out[-1])
             c.length += 1
             c.position += 1
         self._draw(batch, hidden[:, 0])
+
+    def _decode_inputs(self, rows: list[_Conversation | None]) -> list[Tensor]:
+        """Last ids [A, 1], positions [3, A, 1] and lengths [A] of the first slots' conversations.
+
+        A slot without an answering conversation gets a token that is written behind its end.
+        """
+        values = [
+            (0, 0, 0) if c is None else (c.out[-1] if c.out else 0, c.position, c.length)
+            for c in rows
+        ]
+        ids, positions, lengths = torch.tensor(values, device=self.device).unbind(1)
+        return [ids[:, None], positions[:, None].expand(3, -1, 1), lengths]
+
+    def _decode_recorded(self, batch: list[_Conversation], steps: DecodeSteps) -> Tensor:
+        """Like `_forward` for one token, with slots and reach rounded up."""
+        rows = self._order[: min(self.slots, rounded(len(batch)))]
+        need = max(c.length for c in rows if c is not None) + 1
+        if need > self.cache.length:
+            self.cache.grow(need)
+            steps.clear()
+        reach = min(self.cache.length, rounded(need, LEAST_REACH))
+        return steps(*self._decode_inputs(rows), reach)[: len(batch)]
+
+    def _recorded_step(self, ids: Tensor, positions: Tensor, start: Tensor, reach: int) -> Tensor:
+        self.cache.focus(0, len(ids), start, 1, reach)
+        return self.language_model.hidden(
+            input_ids=ids,
+            position_ids=positions if self.processor.uses_mrope else positions[0],
+            attention_mask=self.cache.mask(start, 1, reach),
+            past_key_values=self.cache,
+            use_cache=True,
+        )
 
     def _forward(
         self,
@@ -305,7 +347,10 @@ class LocalPolicy:
         new = ids.shape[1]
         start = torch.tensor([c.length for c in batch], device=self.device)
         reach = max(c.length for c in batch) + new
-        self.cache.grow(reach)
+        if reach > self.cache.length:
+            self.cache.grow(reach)
+            if self._recorded is not None:
+                self._recorded.clear()  # they read the old memory
         self.cache.focus(first, first + len(batch), start, new, reach)
         mask = self.cache.mask(start, new, reach)
         return self.language_model.hidden(

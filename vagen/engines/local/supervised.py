@@ -10,6 +10,7 @@ import torch
 
 from vagen.config.schema import WarmStartConfig
 from vagen.engines.local.helpers import Helpers, OnMessage
+from vagen.engines.local.masters import MasterWeights
 from vagen.engines.local.packing import micro_batches, pack, stretch_of
 from vagen.models.loading import LanguageModel
 from vagen.models.processor import ProcessedImage
@@ -46,7 +47,8 @@ def learn_from_experts(
         Loss of every step.
     """
     model = language_model.model
-    optimizers = _optimizers(language_model, config.lr)
+    masters = MasterWeights(model)
+    optimizers = _optimizers(masters, language_model.text_config.hidden_size, config.lr)
     losses = []
     model.train()
     work = Helpers(_Imitation(language_model), {"model": model}, helpers)
@@ -58,16 +60,18 @@ def learn_from_experts(
             group["lr"] = rate * group["scale"]
         rows, images = batches(step)
         total = sum(int(row.loss_mask.sum()) for row in rows)
-        model.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
         units = []
         stretches = [stretch_of(row, LOSS_MASK, image_token_id) for row in rows]
         for group in micro_batches(stretches, MAX_TOKENS, lambda _: parts):
             part = [rows[i] for i in group]
             units.append((part, {d: images[d] for row in part for d in row.images}, total))
         found = work.add_gradients("model", "learn_from", units, lambda _: None)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(masters.parameters, 1.0)
         for optimizer in optimizers:
             optimizer.step()
+        masters.publish()
         losses.append(sum(found) / total)
         if on_step is not None:
             on_step(step, losses[-1])
@@ -105,7 +109,7 @@ def _reached(losses: Sequence[float], target: float | None) -> bool:
     return sum(losses[-WINDOW:]) / WINDOW <= target
 
 
-def _optimizers(language_model: LanguageModel, lr: float) -> list[torch.optim.Optimizer]:
+def _optimizers(masters: MasterWeights, hidden_size: int, lr: float) -> list[torch.optim.Optimizer]:
     """Muon (Jordan et al., 2024) for inner matrices, AdamW for embeddings, logits and vectors.
 
     AdamW alone needs more than twice as many steps for the same loss. At equal rates both change
@@ -114,7 +118,7 @@ def _optimizers(language_model: LanguageModel, lr: float) -> list[torch.optim.Op
     neuron equally: its rate is multiplied by hidden size over inputs.
     """
     matrices, patches, rest = [], [], []
-    for name, parameter in language_model.model.named_parameters():
+    for name, parameter in masters.named.items():
         if "patch_embed" in name:
             patches.append(parameter)
         elif parameter.ndim == 2 and "embed" not in name and "lm_head" not in name:
@@ -124,7 +128,7 @@ def _optimizers(language_model: LanguageModel, lr: float) -> list[torch.optim.Op
     groups: list[dict[str, Any]] = [{"params": rest, "scale": 1.0}]
     if patches:
         inputs = max(parameter[0].numel() for parameter in patches)
-        scale = min(1.0, language_model.text_config.hidden_size / inputs)
+        scale = min(1.0, hidden_size / inputs)
         groups.append({"params": patches, "scale": scale})
     hidden: list[dict[str, Any]] = [{"params": matrices, "scale": 2.0}]
     return [
