@@ -1,4 +1,4 @@
-"""What `freeze_vision_tower` saves of an iteration, on this machine's CPU.
+"""What a vision tower takes, and what `freeze_vision_tower` saves of an iteration, on a CPU.
 
     python -m benchmarks.frozen_tower [--repeats 3]
 
@@ -7,6 +7,9 @@ Qwen2.5-VL of 39 M parameters that has the proportions of the published 3B: with
 call, and with its features computed once. Seconds are of the CPU, whatever else it does meanwhile.
 Also what a frame weighs, at published sizes as well.
 Written as section `frozen_tower` of benchmarks/results/verl-cpu.json.
+
+Section `tower`: calls of attention and seconds of four blocks of the published tower of
+Qwen2.5-VL-3B for frames of 252 x 252, as `transformers` loops over its windows and in batches.
 """
 
 import argparse
@@ -16,10 +19,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
+from torch.overrides import TorchFunctionMode
 
 from benchmarks.gpu.common import Setup, add_columns, rows_of, written_episodes
 from benchmarks.gpu.engines import one_rank
@@ -30,6 +36,7 @@ from vagen.engines.verl.env_vars import configure
 from vagen.envs.images import decode_png
 from vagen.models.processor import load_processor
 from vagen.models.published import PUBLISHED
+from vagen.models.vision import prepare_vision
 
 SMALL = Cut(
     QWEN25,
@@ -44,6 +51,8 @@ SMALL = Cut(
     },
 )
 """About four weights of the decoder's layers for one of the tower's."""
+BLOCKS = 4
+"""Of the published tower; the last one attends to whole frames."""
 FROZEN = "actor_rollout_ref.model.freeze_vision_tower=true"
 SIDES = {QWEN25: 224, QWEN3: 256}
 """Pixels of a frame at which both families take 64 tokens for it."""
@@ -128,6 +137,54 @@ def frame_costs(images: dict[str, bytes], model: Path) -> dict[str, Any]:
     return result
 
 
+class AttentionCalls(TorchFunctionMode):
+    """Counts calls of torch's attention."""
+
+    count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.nn.functional.scaled_dot_product_attention
+        return func(*args, **(kwargs or {}))
+
+
+def tower_in_batches(repeats: int) -> dict[str, Any]:
+    """Calls of attention, and seconds forwards and with the backward pass, loop beside batches."""
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
+        Qwen2_5_VisionTransformerPretrainedModel as Tower,
+    )
+
+    vision = PUBLISHED[QWEN25].config().vision_config
+    vision.depth, vision.fullatt_block_indexes = BLOCKS, [BLOCKS - 1]
+    grid = (1, 252 // vision.patch_size, 252 // vision.patch_size)
+    torch.manual_seed(0)
+    loop = Tower._from_config(vision, attn_implementation="sdpa")
+    batches = Tower._from_config(vision, attn_implementation="sdpa")
+    batches.load_state_dict(loop.state_dict())
+    prepare_vision(SimpleNamespace(model=SimpleNamespace(visual=batches), modules=batches.modules))
+    result: dict[str, Any] = {"blocks": vision.depth, "side": 252, "repeats": repeats}
+    for frames in (1, 4):
+        pixels = torch.randn(frames * grid[1] * grid[2], 6 * vision.patch_size**2)
+        outputs = []
+        for name, tower in (("loop", loop), ("batches", batches)):
+            seconds: dict[str, list[float]] = {"forward": [], "forward_backward": []}
+            with AttentionCalls() as calls, torch.no_grad():
+                tower(pixels, grid_thw=torch.tensor([grid] * frames))
+            for _ in range(repeats):
+                begun = time.perf_counter()
+                output = tower(pixels, grid_thw=torch.tensor([grid] * frames)).pooler_output
+                seconds["forward"].append(time.perf_counter() - begun)
+                output.square().mean().backward()
+                seconds["forward_backward"].append(time.perf_counter() - begun)
+            outputs.append(output.detach())
+            result[f"{frames} frames, {name}"] = {
+                "attention_calls": calls.count,
+                **{key: round(statistics.median(value), 3) for key, value in seconds.items()},
+            }
+        difference = float((outputs[0] - outputs[1]).abs().max())
+        result[f"{frames} frames, largest difference"] = difference
+    return result
+
+
 def milliseconds(work: Callable[[], Any], count: int) -> float:
     """What it takes for each of so many."""
     begun = time.perf_counter()
@@ -149,6 +206,7 @@ def main() -> None:
             result[context], images = compared(setup, context)
         result["frame"] = frame_costs(images, setup.model_path())
     write_verl_cpu(result, "frozen_tower")
+    write_verl_cpu(tower_in_batches(repeats), "tower")
 
 
 if __name__ == "__main__":

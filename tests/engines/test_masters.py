@@ -134,9 +134,10 @@ def test_the_warm_start_in_bfloat16_takes_small_steps(warm_runs, batch):
     assert torch.stack(moved).mean() > 0.1
 
 
-def test_recomputed_activations_give_the_same_update(make, batch):
+def test_recomputed_activations_give_the_same_update(make, batch, monkeypatch):
     rows, images = rows_of(batch), batch.images
-    found, calls = [], []
+    found, calls, lines = [], [], []
+    monkeypatch.setattr("vagen.engines.local.engine.SLICE", 16)
     for recompute in (False, True):
         calls.append(0)
         engine = make(gradient_checkpointing=recompute)
@@ -146,11 +147,13 @@ def test_recomputed_activations_give_the_same_update(make, batch):
             calls[-1] += 1
 
         layer.register_forward_hook(count)
+        engine.actor.model.lm_head.register_forward_hook(lambda *hook: lines.append(len(hook[2])))
         engine.update(copy.deepcopy(rows), images, seed=5)
         found.append({n: p.detach() for n, p in engine.actor.model.named_parameters()})
     for name, value in found[0].items():
         torch.testing.assert_close(found[1][name], value, atol=1e-6, rtol=1e-5)
     assert calls[1] == 2 * calls[0] > 0
+    assert max(lines) > 16 and max(lines[-6:]) <= 16, "logits are made a slice at a time"
 
 
 @pytest.mark.parametrize("model", ["tiny:vl", "tiny:text"])

@@ -8,7 +8,7 @@ import pytest
 
 from vagen.cli.main import USER_ERROR, main
 from vagen.config import ExperimentConfig, InfraConfig
-from vagen.experiment.load import load_experiment
+from vagen.experiment.load import load_experiment, load_infra
 from vagen.models.tiny_policy import build_tiny_policy
 from vagen.plan.memory import local_needs, memory_limit
 from vagen.plan.parts import notes
@@ -250,11 +250,39 @@ def test_memory_follows_the_switches(tmp_path: Path, tiny_directory: str) -> Non
     )
     assert alone["weights"] == 4 * shape.parameters
     assert alone["Adam"] == 2 * 4 * shape.parameters
-    assert of(dtype="bfloat16")["weights"] == full["weights"] // 2
+    half = of(dtype="bfloat16")
+    assert half["weights"] == full["weights"] // 2 + 2 * (shape.hidden + 1), "a float32 head"
+    assert half["Adam"] == full["Adam"] and half["gradients"] == full["gradients"]
+    assert half["float32 masters"] == 4 * (shape.parameters + critic)
     fewer = of("actor_rollout_ref.actor.ppo_max_token_len=2400")
     assert fewer["activations"] < full["activations"] and fewer["logits"] < full["logits"]
     assert of("rollout_manager.use_loss_mask=false")["logits"] > full["logits"]
     assert full["processed frames"] > 0
+
+
+@pytest.mark.parametrize(
+    ("experiment", "infra", "fits"),
+    [
+        ("sokoban-qwen25vl-3b-lora", "h100x1", True),
+        ("sokoban-qwen25vl-3b-lora", "rtx4090x1", True),
+        ("sokoban-qwen25vl-3b", "h100x1", False),
+    ],
+)
+def test_one_gpu_without_ray(experiment: str, infra: str, fits: bool) -> None:
+    """The GPU need not be here."""
+    few = "actor_rollout_ref.rollout.max_concurrency=64"
+    config = load_experiment(experiment, [few])
+    shape = read_shape(config.actor_rollout_ref.model.path, config)
+    size = ConversationSize(prompt=527, observation=183, response=72, image_tokens=81, patches=324)
+    needs = local_needs(config, load_infra(infra, []), shape, {"sokoban": size})
+    assert [need.what for need in needs] == [
+        f"the local engine in the {phase}" for phase in ("update", "rollout")
+    ]
+    assert all(need.is_met for need in needs) == fits
+    assert {need.source for need in needs} == {"infra.local.gpu_memory_gib"}
+    kept = load_infra(infra, ["local.gradient_checkpointing=false"])
+    more = local_needs(config, kept, shape, {"sokoban": size})
+    assert more[0].total > 2 * needs[0].total or not fits
 
 
 def test_adapters_are_counted_as_the_engine_makes_them(tmp_path: Path, tiny_directory: str) -> None:

@@ -99,9 +99,11 @@ class LocalConfig(Section):
     """The engine in one process (`engine: local`) on a GPU."""
 
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, a third more time."""
+    """Recompute activations and logits in the backward pass: less memory, a third more time."""
     cuda_graphs: bool = False
     """Record the decode steps of generation as CUDA graphs, which saves launching their kernels."""
+    gpu_memory_gib: PositiveFloat | None = None
+    """Memory of the GPU, for `vagen plan`; null takes the GPU at hand."""
 
 
 class S3Config(Section):

@@ -118,19 +118,24 @@ def local_needs(
     experiment: ExperimentConfig, infra: InfraConfig, shape: ModelShape, sizes: Sizes
 ) -> list[Need]:
     """Memory of the local engine, on a CPU or on one GPU."""
-    width, actor_config = WIDTH[infra.dtype], experiment.actor_rollout_ref.actor
+    width, actor_config, options = (
+        WIDTH[infra.dtype],
+        experiment.actor_rollout_ref.actor,
+        infra.local,
+    )
     actor, critic = trained_parameters(experiment, shape)
     # What is frozen in one network is read by the others; adapters are float32.
     weights = width * shape.parameters + 4 * (shape.actor_adapters + shape.critic_adapters)
     if critic:
-        weights += width * (shape.hidden + 1)
+        weights += 4 * (shape.hidden + 1)
         if not (shape.actor_adapters and shape.critic_adapters):
             weights += width * shape.backbone_parameters
     if has_reference(experiment) and not shape.actor_adapters:
         weights += width * shape.parameters
-    actor *= 4 if shape.actor_adapters else width
-    critic *= 4 if shape.critic_adapters else width
-    resting = {"process": PROCESS, "weights": weights, "Adam": 2 * (actor + critic)}
+    resting = {"process": PROCESS, "weights": weights, "Adam": OPTIMIZER * (actor + critic)}
+    if width < 4:
+        rounded = actor * (not shape.actor_adapters) + critic * (not shape.critic_adapters)
+        resting["float32 masters"] = 4 * rounded
     if any(size.patches for size in sizes.values()):
         resting["processed frames"] = IMAGE_CACHE_BYTES
     slots = experiment.actor_rollout_ref.rollout.max_concurrency
@@ -146,25 +151,33 @@ def local_needs(
     if experiment.rollout_manager.use_loss_mask:
         answers = max(size.response for size in sizes.values())
         sampled = tokens * experiment.rollout_manager.max_turns * answers // length
-    kept = _kept_numbers(experiment, shape, sizes, tokens, everything=True)
+    everything = not options.gradient_checkpointing
+    kept = _kept_numbers(experiment, shape, sizes, tokens, everything=everything)
     update = {
-        "gradients": max(actor, critic),  # actor and critic learn one after the other
+        "gradients": 4 * max(actor, critic),  # actor and critic learn one after the other
         "activations": int(width * kept),
         # Logits, tempered, their logarithm, entropy's probabilities, and the gradient.
-        "logits": 4 * 5 * sampled * shape.vocabulary,
+        "logits": 4 * 5 * (sampled if everything else min(sampled, SLICE)) * shape.vocabulary,
     }
     import torch
 
-    if infra.device == "cpu" or not torch.cuda.is_available():
+    visible = torch.cuda.is_available()
+    if infra.device == "cpu" or not (visible or options.gpu_memory_gib):
         # A process keeps what it frees.
         parts = {**resting, **cache, **update}
         return [Need("the local engine", parts, memory_limit(), "RAM")]
-    device = torch.cuda.get_device_properties(
-        torch.device("cuda" if infra.device == "auto" else infra.device)
-    )
+    del resting["process"]
+    resting["CUDA"] = CONTEXT
+    if options.gpu_memory_gib:
+        limit, source = options.gpu_memory_gib * GIB, "infra.local.gpu_memory_gib"
+    else:
+        device = torch.cuda.get_device_properties(
+            torch.device("cuda" if infra.device == "auto" else infra.device)
+        )
+        limit, source = device.total_memory, device.name
     phases = {"update": {**resting, **update}, "rollout": {**resting, **cache}}
     return [
-        Need(f"the local engine in the {phase}", parts, device.total_memory, device.name)
+        Need(f"the local engine in the {phase}", parts, limit, source)
         for phase, parts in phases.items()
     ]
 

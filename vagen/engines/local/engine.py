@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from vagen.config.infra import EnvironmentsConfig, LocalConfig
 from vagen.config.schema import ExperimentConfig, OptimConfig, SamplingConfig, has_reference
@@ -79,6 +80,8 @@ class Learner:
         )
 
 
+SLICE = 512
+"""Action tokens whose logits are in memory at once where activations are computed again."""
 LEAST_TOKENS = 1536
 """Fewest tokens of a unit."""
 LEAST_EPISODES = 64
@@ -233,8 +236,7 @@ class LocalEngine(Engine):
         model = self.reference if reference else self.actor
         assert model is not None
         packed = self._pack(rows, images, self.action_mask)
-        logprobs = torch.log_softmax(self._action_logits(model, packed), -1)
-        return packed.scatter(logprobs.gather(-1, packed.targets[:, None])[:, 0])
+        return packed.scatter(self._distributions(model, packed, entropies=False)[0])
 
     def values(
         self, rows: Sequence[TokenRow], images: Images
@@ -377,11 +379,10 @@ class LocalEngine(Engine):
         self.critic.head.bias.add_(shift)
 
     def _actor_loss(self, rows: Sequence[TokenRow], packed: PackedRows, step: Step) -> Loss:
-        logits = self._action_logits(self.actor, packed)
-        logprobs = torch.log_softmax(logits, -1).gather(-1, packed.targets[:, None])[:, 0]
+        logprobs, entropies = self._distributions(self.actor, packed, entropies=True)
         return actor_objective(
             logprobs,
-            entropy_from_logits(logits),
+            entropies,
             partial(packed.gather, rows),
             row_ids=packed.row_of,
             denominator=step.denominator,
@@ -399,12 +400,31 @@ class LocalEngine(Engine):
             value_shift=step.value_shift,
         )
 
-    def _action_logits(self, model: LanguageModel, packed: PackedRows) -> Tensor:
-        """Logits float32 [M, V] of the action tokens at the rollout's temperature."""
-        hidden = model.hidden(**packed.inputs)[0]
-        logits = model.logits(hidden.index_select(0, packed.predictors))
-        # Greedy (0) is treated as 1.
-        return logits if self.temperature in (0, 1) else logits / self.temperature
+    def _distributions(
+        self, model: LanguageModel, packed: PackedRows, *, entropies: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of the action tokens at the rollout's temperature, and the entropies of
+        their distributions if asked for: both float32 [M].
+        """
+        targets = packed.targets
+        hidden = model.hidden(**packed.inputs)[0].index_select(0, packed.predictors)
+        if not self._options.gradient_checkpointing:
+            return self._read(model, hidden, targets, entropies)
+        found = [
+            checkpoint(self._read, model, *part, entropies, use_reentrant=False)
+            for part in zip(hidden.split(SLICE), targets.split(SLICE), strict=True)
+        ]
+        return torch.cat([one for one, _ in found]), torch.cat([other for _, other in found])
+
+    def _read(
+        self, model: LanguageModel, hidden: Tensor, targets: Tensor, entropies: bool
+    ) -> tuple[Tensor, Tensor]:
+        """`_distributions` from hidden states [M, hidden], with logits float32 [M, V] in memory."""
+        logits = model.logits(hidden)
+        if self.temperature not in (0, 1):  # greedy (0) is treated as 1
+            logits = logits / self.temperature
+        logprobs = torch.log_softmax(logits, -1).gather(-1, targets[:, None])[:, 0]
+        return logprobs, entropy_from_logits(logits) if entropies else logprobs
 
 
 def _some(
