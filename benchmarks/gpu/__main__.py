@@ -1,6 +1,6 @@
-"""Checks of the engines on GPUs, one command each (`make bench-gpu CHECK=g1`); see README.md.
+"""Checks of the engines on GPUs, one command each (`make bench-gpu CHECK=one`); see README.md.
 
-    python -m benchmarks.gpu g1 [--model qwen25vl-1b] [--device cuda] [key=value ...]
+    python -m benchmarks.gpu one [--model qwen25vl-1b] [--device cuda] [key=value ...]
 
 Writes `benchmarks/results/gpu-<check>.json`; exits with 1 if the check did not pass.
 """
@@ -23,7 +23,8 @@ class Check(NamedTuple):
     """A check: where it is, and its sizes on a GPU."""
 
     function: str
-    """`module:function` of this package; takes a `Setup`, gives a JSON-able dict with `passed`."""
+    """`module:function` of this package; takes a `Setup`, gives a JSON-able dict with `passed`, or
+    several, of which each replaces the one before."""
     trajectories: int
     turns: int = 5
     response: int = 128
@@ -31,15 +32,10 @@ class Check(NamedTuple):
 
 
 CHECKS = {
+    "one": Check("one:check", 128, repeats=1),
     "g1": Check("attention:check", 32),
     "g2": Check("numerics:check", 8, 3, 64),
-    "g3": Check("rollout:before_an_update", 32),
-    "g4": Check("rollout:after_updates", 16, 3),
-    "g5": Check("step:memory", 128, repeats=1),
-    "g6": Check("step:speed", 128, repeats=1),
     "g7": Check("stock:check", 64, repeats=2),
-    "g8": Check("rollout:synchronisation", 8, 2, 32),
-    "g9": Check("checkpoint:check", 8, 2, 32, repeats=1),
     "g10": Check("learning:check", 64),
 }
 
@@ -71,10 +67,11 @@ def main() -> None:
     if is_installed():
         configure(cpu=device == "cpu")  # before transformers is imported
     module, _, function = check.function.partition(":")
-    found = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)(setup)
+    result = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)(setup)
+    for found in [result] if isinstance(result, dict) else result:
+        path = write(arguments.check, setup, arguments.output, found)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    path = write(arguments.check, setup, arguments.output, found)
     print(json.dumps(found, indent=2))
     print(f"{arguments.check}: {'passed' if found['passed'] else 'NOT PASSED'}; {path}")
     sys.exit(not found["passed"])
@@ -89,7 +86,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, default=1)
     for name in SIZES:
         parser.add_argument(f"--{name}", type=int, help="of the check, if not given")
-    parser.add_argument("--rollouts", default="local,torch,vllm", help="of g3, g4, g5, g6, g8")
+    parser.add_argument(
+        "--rollouts",
+        default="local,torch,vllm",
+        help="of `one`, which takes the last that is installed",
+    )
     parser.add_argument("--scratch", type=Path, default=ROOT / "build" / "gpu")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
     return parser.parse_intermixed_args()

@@ -11,14 +11,12 @@ from vagen.config import ExperimentConfig, InfraConfig
 
 
 @contextmanager
-def local_engine(config: ExperimentConfig, device: str, dtype: str) -> Iterator[Any]:
-    """The engine for one machine."""
-    import torch
-
-    from vagen.engines.local.engine import LocalEngine
+def local_engine(config: ExperimentConfig, infra: InfraConfig) -> Iterator[Any]:
+    """The engine for one machine, as a run has it."""
+    from vagen.engines.make import make_engine
 
     path = config.actor_rollout_ref.model.path
-    engine = LocalEngine(config, path, device=torch.device(device), dtype=getattr(torch, dtype))
+    engine = make_engine(config, infra, path, version="initial")
     try:
         yield engine
     finally:

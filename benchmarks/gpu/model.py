@@ -19,7 +19,9 @@ from vagen.models.tiny import build_tokenizer
 
 LOGIT_DEVIATION = 3.0
 VOCABULARY = 4096
-"""Most tokens that the tokenizer knows; the others of the published vocabulary are banned."""
+"""Most tokens that the tokenizer learns."""
+WITHOUT_TEXT = 271
+"""Ids of the published vocabulary of Qwen2.5-VL that are no token; they are banned."""
 SHARPNESS = 3.0
 """Deviation of attention's scores."""
 SMALL_TEXT = {
@@ -91,12 +93,23 @@ def build(name: str, directory: Path, experiment: ExperimentConfig, device: str)
     model.config.architectures = [type(model).__name__]
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+    _fill_vocabulary(directory / "tokenizer.json", config.get_text_config().vocab_size)
     family = {"qwen2_5_vl": "Qwen2_5_VLProcessor", "qwen3_vl": "Qwen3VLProcessor"}
     options = published.image_processor().to_dict() | {
         "image_processor_type": "Qwen2VLImageProcessor",
         "processor_class": family[published.model_type],
     }
     (directory / "preprocessor_config.json").write_text(json.dumps(options, default=str))
+
+
+def _fill_vocabulary(path: Path, rows: int) -> None:
+    """Adds tokens that no text is cut into, so that as many ids as published ones have a text."""
+    content = json.loads(path.read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary |= {token["content"]: token["id"] for token in content["added_tokens"]}
+    first = 1 + max(vocabulary.values())
+    vocabulary |= {f"w{number:06}": number for number in range(first, rows - WITHOUT_TEXT)}
+    path.write_text(json.dumps(content, ensure_ascii=False))
 
 
 def _texts(experiment: ExperimentConfig) -> list[str]:

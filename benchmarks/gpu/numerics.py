@@ -31,12 +31,12 @@ def check(setup: Setup) -> dict[str, Any]:
     config = setup.experiment()
     trajectories, images = written_episodes(setup, config)
     rows = rows_of(trajectories)
-    with local_engine(config, "cpu", "float32") as engine:
+    with local_engine(config, setup.infra("engine=local", "device=cpu", "dtype=float32")) as engine:
         _draw_head(engine.critic.head.weight)
         reference = engine.logprobs(rows, images), engine.values(rows, images)[0]
     found: dict[str, Any] = {}
     for dtype in dict.fromkeys(("float32", setup.dtype)):
-        with local_engine(config, setup.device, dtype) as engine:
+        with local_engine(config, setup.infra("engine=local", f"dtype={dtype}")) as engine:
             _draw_head(engine.critic.head.weight)
             found[f"local/{dtype}"] = _said(engine, rows, images)
     for attention in ("packed", "sdpa"):
