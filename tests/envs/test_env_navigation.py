@@ -1,14 +1,10 @@
 """Navigation without pictures: levels, language, moves, sight, the expert."""
 
 import math
-import os
-import subprocess
-import sys
 from random import Random
 from typing import get_args
 
 import pytest
-from gymnasium.utils.env_checker import check_env
 from pydantic import ValidationError
 
 from vagen import envs
@@ -103,32 +99,6 @@ def test_things_stand_in_their_room_and_apart():
 def test_every_kind_of_thing_becomes_a_target():
     found = {lv.plan.things[lv.target].kind for lv in levels("base", 150)}
     assert found == set(KINDS)
-
-
-PRINT = """
-from vagen.envs import make
-for style in ("base", "long_horizon"):
-    for split in ("train", "val", "test"):
-        env = make("Navigation", {"tasks": style, "render_mode": "text"}, split)
-        for seed in range(3):
-            _, info = env.reset(seed=seed)
-            print(style, split, seed, info["level_hash"], info["state"])
-            print(env.step(env.expert_response())[0]["text"])
-"""
-
-
-@pytest.mark.slow
-def test_episodes_are_the_same_in_every_process_and_hash_seed():
-    def printed(hash_seed):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", PRINT]
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=True
-        ).stdout
-
-    first = printed("0")
-    assert first.count("long_horizon") == 9
-    assert printed("random") == first
 
 
 def test_known_levels_stay_what_they_are():
@@ -288,13 +258,6 @@ def test_the_planner_finds_the_fewest_moves():
 # Episodes.
 
 
-@pytest.mark.parametrize("mode", ["text"])
-def test_gymnasium_finds_nothing_to_complain_about(mode, recwarn):
-    env = envs.make("Navigation", {"render_mode": mode})
-    check_env(env, skip_render_check=True)
-    assert [str(warning.message) for warning in recwarn] == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 def test_the_expert_arrives_from_forty_starts_of_each_style(style):
@@ -388,11 +351,6 @@ def test_the_example_of_the_prompt_parses_and_is_true(prompt_format, detail):
         assert len([w for w in env.system_prompt().split() if w not in ".,:"]) <= 25
 
 
-@pytest.mark.slow
-def test_the_contract_is_kept():
-    envs.check_env(make())
-
-
 def test_a_thing_out_of_sight_is_said_to_be_so_without_its_colour():
     env = make(tasks="long_horizon")
     _, info = env.reset(seed=1)
@@ -413,29 +371,3 @@ def test_five_actions_a_turn_and_thirty_an_episode():
         *_, terminated, truncated, info = env.step(answer(*["rotateleft"] * 5))
         assert (terminated, truncated) == (False, turn == 4)
     assert not info["success"]
-
-
-@pytest.mark.slow
-def test_malformed_answers_raise_nothing_and_earn_nothing():
-    env = make(prompt_format="free_think", max_steps=30)
-    env.reset(seed=0)
-    rng = Random(7)
-    pieces = [
-        *("<think>", "</think>", "<answer>", "</answer>", "<image>", "<|im_end|>", "{{", "\0"),
-        *("moveahead", "moveahead(1)", "move ahead", "rotateright", ",", ";", "|", "\n", "-1"),
-        *("𝔪oveahead", "moveahead\u200b", "лево", "🛋️", "\ud800", "9" * 400, "<answer/>"),
-    ]
-    for _ in range(3_000):
-        text = "".join(rng.choices(pieces, k=rng.randrange(9)))
-        if rng.random() < 0.2:
-            text = rng.randbytes(rng.randrange(60)).decode("utf-8", "surrogateescape")
-        elif rng.random() < 0.3:
-            text = f"<think>x</think><answer>{text}</answer>"
-        _, reward, terminated, truncated, info = env.step(text)
-        if not info["parsed"]["format_correct"]:
-            assert info["rewards"]["format"] == 0.0
-            assert reward == info["rewards"]["env"]
-        else:
-            assert set(info["parsed"]["actions"]) <= set(ACTIONS)
-        if terminated or truncated:
-            env.reset(seed=0)
