@@ -228,17 +228,6 @@ def test_a_vendor_s_model_judges_by_its_specification(server: ScriptedServer, mo
     assert {asked.authorization for asked in server.asked} <= {None, "Bearer none"}
 
 
-@pytest.mark.parametrize(
-    "usage", [None, [], "many", {"prompt_tokens": "12", "completion_tokens": {}}]
-)
-def test_an_odd_usage_costs_no_verdict(server: ScriptedServer, usage: Any) -> None:
-    server.behaviour.usage = usage
-    said = [("the bed is left", None, ROOM, ROOM)]
-    [verdict], client = judge_all(options(server), said, env_name="Room")
-    assert verdict.observation is not None and not verdict.absent
-    assert client.usage.answers == 1 and client.usage.completion_tokens == 0
-
-
 def test_the_deadline_ends_a_batch_and_what_was_had_stays(
     server: ScriptedServer, tmp_path: Path
 ) -> None:

@@ -387,16 +387,14 @@ def test_the_last_reward_of_a_truncated_episode_counts(
     assert returns[1] - returns[0] == pytest.approx(10.0, rel=1e-4)
 
 
-def test_terminated_and_truncated_at_once_is_over(make_experiment, batch):
-    config = with_estimator(make_experiment, "masked_gae", "algorithm.truncation_bootstrap=true")
+@pytest.mark.parametrize(("bootstraps", "terminated"), [("true", True), ("false", False)])
+def test_what_is_over_or_switched_off_does_not_bootstrap(
+    make_experiment, batch, valued_engine, bootstraps, terminated
+):
+    option = f"algorithm.truncation_bootstrap={bootstraps}"
     for trajectory in batch.trajectories:
-        trajectory.truncated = trajectory.terminated = True
-    add_columns(config, FixedEngine(), batch.trajectories, {})
-    assert {t.bootstrap_value for t in batch.trajectories} == {0.0}
-
-
-def test_bootstrap_can_be_switched_off(make_experiment, batch, valued_engine):
-    config = with_estimator(make_experiment, "masked_gae", "algorithm.truncation_bootstrap=false")
+        trajectory.truncated, trajectory.terminated = True, terminated
+    config = with_estimator(make_experiment, "masked_gae", option)
     add_columns(config, valued_engine, batch.trajectories, batch.images)
     assert {t.bootstrap_value for t in batch.trajectories} == {0.0}
 

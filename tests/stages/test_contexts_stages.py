@@ -1,7 +1,5 @@
 """A whole iteration in each context: two levels, three turns."""
 
-import base64
-import copy
 import re
 import shutil
 import subprocess
@@ -15,10 +13,9 @@ import torch
 from vagen.engines.columns import add_columns
 from vagen.engines.local.engine import LocalEngine
 from vagen.experiment.load import load_infra
-from vagen.report.payload import token_text, viewer_payload
 from vagen.report.viewer import write_report
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.rollout.types import Status, Trajectory
+from vagen.rollout.types import Trajectory
 from vagen.run.run import Run
 from vagen.stages.advantage import advantage
 from vagen.stages.build import build
@@ -203,63 +200,6 @@ def test_a_summary_is_credited_with_what_comes_after_it(iteration):
     assert slope > 0
     np.testing.assert_allclose(stored, slope * np.array(expected) + offset, atol=1e-3)
     assert any(turn.summary for t in batch.trajectories for turn in t.turns)
-
-
-def test_the_sum_of_rewards_is_at_the_end_of_the_trajectory(iteration):
-    run, _, _ = iteration
-    manager = run.experiment.rollout_manager.model_copy(update={"use_multi_turn_reward": False})
-    control = run.experiment.algorithm.kl_ctrl.model_copy(update={"kl_coef": 0.0})
-    config = run.experiment.model_copy(
-        update={
-            "rollout_manager": manager,
-            "algorithm": run.experiment.algorithm.model_copy(update={"kl_ctrl": control}),
-        }
-    )
-    batch = TrajectoryBatch.load(run.step(0, "judge"))
-    add_columns(config, fresh_engine(run), batch.trajectories, batch.images)
-    for trajectory in batch.trajectories:
-        *before, last = trained(trajectory)
-        for row in before:
-            np.testing.assert_allclose(row.columns["rewards"], 0, atol=1e-5)
-        total = sum(turn.rewards.total for turn in trajectory.turns)
-        place = np.flatnonzero(last.loss_mask)[-1]
-        assert last.columns["rewards"][place] == pytest.approx(total, abs=1e-5)
-        assert np.count_nonzero(np.abs(last.columns["rewards"]) > 1e-5) <= 1
-
-
-def test_a_failed_episode_counts_nowhere(iteration):
-    """Beside the others or not: what they learn is the same."""
-    run, _, _ = iteration
-    batch = TrajectoryBatch.load(run.step(0, "judge"))
-    engine = fresh_engine(run)
-    plain = copy.deepcopy(batch.trajectories)
-    metrics = add_columns(run.experiment, engine, plain, batch.images)
-    failed = copy.deepcopy(batch.trajectories[0])
-    failed.trajectory_id, failed.status, failed.truncated = "failed", Status.ENV_ERROR, False
-    for row in failed.rows:
-        row.trajectory_id = "failed"
-        row.loss_mask[:] = False
-    together = [copy.deepcopy(failed), *copy.deepcopy(batch.trajectories)]
-    found = add_columns(run.experiment, engine, together, batch.images)
-    assert found == pytest.approx(metrics, abs=1e-4)
-    for a, b in zip(plain, together[1:], strict=True):
-        for row, other in zip(a.rows, b.rows, strict=True):
-            for name in ("advantages", "returns", "rewards"):
-                np.testing.assert_allclose(row.columns[name], other.columns[name], atol=1e-4)
-    for row in together[0].rows:
-        assert not row.columns["advantages"].any() and not row.columns["rewards"].any()
-
-
-def test_the_viewer_knows_the_last_frame(iteration):
-    run, _, _ = iteration
-    batch = TrajectoryBatch.load(run.step(0, "advantage"))
-    payload = viewer_payload(batch, text_of=token_text(None, None), max_frame_bytes=10**9)
-    for shown, trajectory in zip(payload["trajectories"], batch.trajectories, strict=True):
-        frames = [base64.b64decode(payload["images"][i]) for i in shown["last"]]
-        if trajectory.truncated:
-            assert frames == [batch.images[trajectory.rows[-1].images[-1]]]
-        else:
-            assert frames == []
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
