@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from report_sample import sample_history
 
@@ -140,10 +138,3 @@ def test_comparison_names_the_metrics_there_are(tmp_path):
             {"a": [sample_history(3)]}, tmp_path / "c.png", metric="train/sucess"
         )
     assert not (tmp_path / "c.png").exists()
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.integers(1, 9))
-def test_smoothing_is_the_trailing_mean(values, window):
-    smoothed = module._smooth(np.array(values), window)
-    slow = [np.mean(values[max(0, i - window + 1) : i + 1]) for i in range(len(values))]
-    np.testing.assert_allclose(smoothed, slow, rtol=1e-9, atol=1e-6)

@@ -1,9 +1,5 @@
 """A whole iteration in each context: two levels, three turns."""
 
-import re
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +9,6 @@ import torch
 from vagen.engines.columns import add_columns
 from vagen.engines.local.engine import LocalEngine
 from vagen.experiment.load import load_infra
-from vagen.report.viewer import write_report
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.rollout.types import Trajectory
 from vagen.run.run import Run
@@ -27,7 +22,6 @@ from vagen.stages.weights import engine_at
 from vagen.storage import read_manifest
 from vagen.train import iterate
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 CONTEXTS = {
     "no_concat": ("rollout_manager.context=no_concat",),
     "window": ("rollout_manager.context=window", "rollout_manager.window_size=2"),
@@ -200,33 +194,6 @@ def test_a_summary_is_credited_with_what_comes_after_it(iteration):
     assert slope > 0
     np.testing.assert_allclose(stored, slope * np.array(expected) + offset, atol=1e-3)
     assert any(turn.summary for t in batch.trajectories for turn in t.turns)
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_the_viewer_takes_each_turn_from_the_row_that_sampled_it(iteration, tmp_path: Path):
-    run, _, _ = iteration
-    batch = TrajectoryBatch.load(run.step(0, "advantage"))
-    path = write_report(batch, tmp_path / "r.html", title="contexts")
-    index = max(range(len(batch.trajectories)), key=lambda i: len(batch.trajectories[i].rows))
-    trajectory = batch.trajectories[index]
-    command = [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu"]
-    command += ["--disable-dev-shm-usage", "--disable-background-networking"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000"]
-    command += ["--dump-dom", f"file://{path}#t={index}&color=mask"]
-    page = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
-    body = page.split('<section id="detail"')[1]
-    sampled = 0
-    for row in trained(trajectory):
-        for k in np.unique(row.turn_index[row.loss_mask]):
-            own = row.turn_index == k
-            count = int((own & row.loss_mask).sum())
-            sampled += count
-            assert f"{count} sampled of {own.sum()} tokens, row {row.row_index}" in body
-        if row.row_index:
-            before = int(np.flatnonzero(row.turn_index == k)[0])
-            assert f"context of row {row.row_index}: {before} tokens before" in body
-    assert len(re.findall(r'class="tok sampled', body)) == sampled
-    assert ("Observation after the last turn" in body) == trajectory.truncated
 
 
 @pytest.mark.slow
