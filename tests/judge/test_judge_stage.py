@@ -19,8 +19,7 @@ from vagen.config import ConfigError
 from vagen.config.judge_options import JudgeConfig
 from vagen.experiment.load import load_infra
 from vagen.judge.base import JudgeUnavailable, cohen_kappa
-from vagen.judge.batch import score
-from vagen.judge.schedule import cap_factor, schedule_factor, weigh
+from vagen.judge.batch import cap_factor, schedule_factor, score, weigh
 from vagen.judge.scoring import is_chosen, statements
 from vagen.launch.step import perform, run_stage
 from vagen.rollout.batch import TrajectoryBatch

@@ -19,7 +19,7 @@ from vagen.learning import (
     policy_loss,
     value_loss,
 )
-from vagen.learning.policy_loss import covariances
+from vagen.learning.losses import covariances
 
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
 few = settings(max_examples=60, deadline=None)

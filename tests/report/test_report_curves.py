@@ -111,12 +111,6 @@ def test_gaps_and_values_that_are_not_finite(tmp_path, drawn):
     assert panel(drawn[0], "Success").lines[0].get_xdata().tolist() == [0, 1, 2, 6, 7]
 
 
-@pytest.mark.slow
-def test_same_history_same_bytes(tmp_path):
-    a = write_curves(sample_history(5), tmp_path / "a.png").read_bytes()
-    assert a == write_curves(sample_history(5), tmp_path / "b.png").read_bytes()
-
-
 def test_comparison_draws_mean_and_band(tmp_path, drawn):
     runs = [[{"iteration": i, "m": base + i} for i in range(4)] for base in (0.0, 1.0, 5.0)]
     runs[0].append({"iteration": 4, "m": 9.0})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scripted_episodes import LIMITS, WALK, ScriptedPolicy, environment, play, runner_for, spec
 
 from vagen.envs.base import IMAGE_PLACEHOLDER
-from vagen.rollout.batch_check import BatchError, check_consistency
+from vagen.rollout.batch_tables import BatchError, check_consistency
 from vagen.rollout.contexts import DROPPED, SUMMARY_REQUEST, context_tokens
 from vagen.rollout.runner import MIN_NEW_TOKENS, EpisodeLimits, run_to_end
 from vagen.rollout.types import CONTEXT, Status, TokenRow, Trajectory
