@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import yaml
+from env_cases import episode
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as gymnasium_check
@@ -70,11 +71,7 @@ def test_the_documented_environment_is_short_and_keeps_the_contract(corridor):
             _, info = env.reset(seed=seed, options={"split": split})
             hashes.setdefault(info["level_hash"], split)
             assert hashes[info["level_hash"]] == split == split_of(info["level_hash"])
-            over = False
-            while not over:
-                before = info["state"]
-                _, _, terminated, truncated, info = env.step(env.expert_response())
-                over = terminated or truncated
+            for before, (*_, info) in episode(env, seed, split=split):
                 assert info["parsed"]["observation"] == env.state_text(before)
                 assert info["parsed"]["prediction"] == env.state_text(info["state"])
             assert info["success"]

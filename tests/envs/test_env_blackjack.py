@@ -5,6 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from env_cases import episode
 from gymnasium.envs.toy_text.blackjack import BlackjackEnv as GymnasiumBlackjack
 
 from vagen import envs
@@ -124,21 +125,13 @@ def test_the_best_play_is_basic_strategy_and_worth_what_is_known():
 @pytest.mark.slow
 def test_the_expert_wins_what_the_best_play_is_worth_and_chance_far_less():
     env = envs.make("Blackjack", {"render_mode": "text", "prompt_format": "no_think"})
-    returns = {"expert": [], "random": []}
-    rng = Random(0)
-    for seed in range(6000):
-        for player, total in returns.items():
-            env.reset(seed=seed)
-            over, total_reward = False, 0.0
-            while not over:
-                response = (
-                    env.expert_response()
-                    if player == "expert"
-                    else f"<answer>{rng.choice(ACTIONS)}</answer>"
-                )
-                _, _, over, _, info = env.step(response)
-                total_reward += info["rewards"]["env"]
-            total.append(total_reward)
+    rng, returns = Random(0), {}
+    players = {"expert": None, "random": lambda: f"<answer>{rng.choice(ACTIONS)}</answer>"}
+    for player, respond in players.items():
+        returns[player] = [
+            sum(info["rewards"]["env"] for _, (*_, info) in episode(env, seed, respond))
+            for seed in range(6000)
+        ]
     deviation = np.std(returns["expert"]) / 6000**0.5
     assert abs(np.mean(returns["expert"]) - optimal_value()) < 3 * deviation
     assert np.mean(returns["random"]) < -0.35
@@ -159,11 +152,7 @@ def test_a_natural_is_paid_by_its_own_part():
 def test_observations_are_true_and_predictions_are_the_most_probable():
     env = envs.make("Blackjack", {"render_mode": "text"})
     for seed in range(60):
-        _, info = env.reset(seed=seed)
-        over = False
-        while not over:
-            before = info["state"]
-            _, _, over, _, info = env.step(env.expert_response())
+        for before, (*_, info) in episode(env, seed):
             parsed, after = info["parsed"], info["state"]
             assert parsed["observation"] == env.state_text(before)
             if parsed["actions"] == ["Stand"]:

@@ -6,7 +6,7 @@ import re
 import gymnasium
 import numpy as np
 import pytest
-from env_cases import CASES, GRIDS, MODES, NAMES
+from env_cases import CASES, GRIDS, MODES, NAMES, episode
 from gymnasium.utils.env_checker import check_env as gymnasium_check
 from pydantic import ValidationError
 
@@ -94,17 +94,14 @@ def test_the_expert_is_not_asked_before_there_is_something_to_see(name):
 def test_the_expert_always_succeeds_and_its_texts_are_true(name):
     env = make(name, render_mode="text", prompt_format="grounding_worldmodeling")
     for seed in range(CASES[name].seeds):
-        _, info = env.reset(seed=seed)
-        over = False
-        while not over:
-            before = info["state"]
-            _, _, terminated, truncated, info = env.step(env.expert_response())
-            over = terminated or truncated
+        steps = [*episode(env, seed)]
+        for before, (*_, info) in steps:
             assert info["state"]["env_name"] == name
             assert info["parsed"]["format_correct"] and info["metrics"]["action_is_effective"]
             assert info["parsed"]["observation"] == env.state_text(before)
             if CASES[name].predicts_all:
                 assert info["parsed"]["prediction"] == env.state_text(info["state"])
+        *_, terminated, truncated, info = steps[-1][1]
         assert (terminated, truncated) == (True, False)
         assert info["success"] or not CASES[name].is_certain
 

@@ -5,6 +5,7 @@ from random import Random
 from typing import get_args
 
 import pytest
+from env_cases import episode, wins
 from pydantic import ValidationError
 
 from vagen import envs
@@ -261,15 +262,7 @@ def test_the_planner_finds_the_fewest_moves():
 @pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 def test_the_expert_arrives_from_forty_starts_of_each_style(style):
-    env, arrived = make(tasks=style), 0
-    for seed in range(40):
-        env.reset(seed=seed)
-        over = False
-        while not over:
-            _, _, terminated, truncated, info = env.step(env.expert_response())
-            over = terminated or truncated
-        arrived += info["success"]
-    assert arrived >= 38  # benchmarks/navigation.py takes two hundred of each
+    assert wins(make(tasks=style), range(40)) >= 38
 
 
 @pytest.mark.parametrize("reward", ["vagen-legacy", "vagen-new"])
@@ -278,16 +271,13 @@ def test_the_expert_arrives_and_tells_the_truth(style, reward):
     env = make(tasks=style, reward=reward, expert_actions_per_turn=5)
     success = {"vagen-legacy": 10.0, "vagen-new": 1.0}[reward]
     for seed in range(1 if reward == "vagen-new" else 2):
-        _, info = env.reset(seed=seed)
-        over, total = False, 0.0
-        while not over:
-            before = info["state"]
-            _, _, terminated, truncated, info = env.step(env.expert_response())
-            over, total = terminated or truncated, total + info["rewards"]["env"]
+        total = 0.0
+        for before, (*_, info) in episode(env, seed):
+            total += info["rewards"]["env"]
             assert info["metrics"] == {"action_is_valid": True, "action_is_effective": True}
             assert info["parsed"]["observation"] == env.state_text(before)
             assert info["parsed"]["prediction"] == env.state_text(info["state"])
-        assert info["success"] and terminated and total == success
+        assert info["success"] and total == success
         assert info["state"]["target"]["distance"] < {"vagen-legacy": 1.5, "vagen-new": 1.0}[reward]
         assert env.distance(info["state"]) == 0.0
 
@@ -320,15 +310,8 @@ def test_the_text_view_lists_all_that_is_in_view():
 @pytest.mark.slow
 def test_random_play_seldom_arrives():
     env = make(prompt_format="no_think", tasks=STYLES)
-    rng, won = Random(0), 0
-    for seed in range(60):
-        env.reset(seed=seed)
-        over = False
-        while not over:
-            _, _, terminated, truncated, info = env.step(answer(*rng.choices(ACTIONS, k=5)))
-            over = terminated or truncated
-        won += info["success"]
-    assert won <= 20
+    rng = Random(0)
+    assert wins(env, range(60), lambda: answer(*rng.choices(ACTIONS, k=5))) <= 20
 
 
 @pytest.mark.parametrize("prompt_format", sorted(set(envs.LAYOUTS)))
