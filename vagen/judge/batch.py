@@ -268,7 +268,11 @@ def _sums(trajectory: Trajectory) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Trends of judge score and success over a window of iterations."""
+    """Trends of judge score and success over a window of iterations.
+
+    When agents hacked the reward in the original experiments, their texts satisfied the judge in
+    any state, while their success dropped.
+    """
 
     rise: float
     """Mean judge score of the later half minus that of the earlier half."""
