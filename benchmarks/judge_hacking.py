@@ -35,8 +35,7 @@ from vagen.config import ExperimentConfig
 from vagen.envs import make
 from vagen.envs.parsing import ParsedResponse, write_response
 from vagen.experiment.load import load_experiment
-from vagen.judge.alarm import watch
-from vagen.judge.batch import score
+from vagen.judge.batch import score, watch
 from vagen.rollout.types import Status, Trajectory, Turn, TurnMetrics, TurnRewards
 
 ROOT = Path(__file__).parent.parent

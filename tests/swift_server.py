@@ -14,7 +14,6 @@ import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from free_ports import free_ports
@@ -145,12 +144,7 @@ class SwiftServer:
         self._proxy.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._proxy.__exit__()
         for process in self._processes:
             with suppress(ProcessLookupError):
@@ -187,10 +181,6 @@ class SwiftServer:
         name = f"bucket-{uuid.uuid4().hex[:8]}"
         self.client().create_bucket(Bucket=name)
         return f"s3://{name}"
-
-    def data_files(self) -> list[Path]:
-        """Where the objects' bytes are on disk."""
-        return sorted((self.folder / "devices").glob("sda1/objects/**/*.data"))
 
     def _configure(self) -> None:
         (self.folder / "devices" / "sda1").mkdir(parents=True)

@@ -16,7 +16,6 @@ from benchmarks.method import (
     gradients,
     lab,
     learner,
-    losses,
     report,
 )
 from benchmarks.method.environments import NAMES, RecallEnv, TurnsEnv, options
@@ -32,12 +31,6 @@ def test_being_always_right_earns_most(dependent, reward, best):
     task = lab.Task(dependent, reward)
     earned = task.earned(torch.ones(5, lab.TURNS, dtype=torch.bool))
     assert task.rewards(earned, torch.zeros(5, lab.TURNS)).sum(-1).tolist() == [best] * 5
-
-
-def test_an_error_persists_until_a_right_turn_mends_it():
-    right = torch.tensor([True, True, False, False, True, True, True, True])
-    assert lab.Task(False, "dense").earned(right).tolist() == right.float().tolist()
-    assert lab.Task(True, "dense").earned(right).tolist() == [1, 1, 0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("dependent", "expected"), [(False, 1 / 8), (True, (1 + 7 / 8) / 64)])
@@ -111,16 +104,6 @@ def test_a_method_that_works_learns():
         lab.Task(False, "dense"), learner.Arm("bi_level_gae", high_level_lam=0.5), [0, 1], 40
     ).accuracy
     assert curve[:, 0].max() < 0.25 and curve[:, -1].min() > 0.4
-
-
-def test_an_entropy_bonus_is_one():
-    """What every seed's policy loses of its entropy, it loses less of with a bonus."""
-    arm = learner.Arm("gigpo", n_trajectory=8)
-    free, held = (
-        learner.train(lab.Task(True, "dense"), replace(arm, entropy_coeff=weight), [0, 1], 8)
-        for weight in (0.0, 0.5)
-    )
-    assert (held.entropy[:, -1] > free.entropy[:, -1]).all()
 
 
 def test_signal_noise_and_bias_of_gradients_are_found():
@@ -247,38 +230,6 @@ def test_rows_of_the_gate_are_what_its_policy_saw(name):
         kept = episode.kept[0] + (gate.TURNS - 2) * episode.kept[1]
         assert tags == pytest.approx(kept if arm.keep_cost else 0)
     assert max(several) == {"concat": 1, "window 2": 5, "gate, cost .1": 3}[name]
-
-
-@pytest.mark.parametrize("mode", ["clip_cov", "kl_cov"])
-def test_covarying_tokens_are_chosen_seed_by_seed(mode):
-    arm = losses.COVARIANCE.arms_of("dependent, dense")[mode]
-    chooser = learner.Learner(arm, arms.TASKS["dependent, dense"], [0, 1])
-    old, advantages = torch.randn(2, 2, 32, lab.LENGTH, generator=torch.Generator().manual_seed(0))
-    mask = lab.SAMPLED.expand(2, 32, -1)
-    chosen = chooser._covarying(old, 3 * advantages, mask)
-    assert chosen.sum((1, 2)).tolist() == [15, 15] and not chosen[~mask].any()
-    for seed in range(2):
-        products = (
-            (old[seed] - old[seed][mask[seed]].mean())
-            * 3
-            * (advantages[seed] - advantages[seed][mask[seed]].mean())
-        )
-        if mode == "kl_cov":
-            assert products[chosen[seed]].min() >= products[~chosen[seed] & mask[seed]].max()
-        else:
-            assert (products[chosen[seed]] > 1).all() and (products[chosen[seed]] < 5).all()
-
-
-def test_a_turn_s_tokens_have_one_ratio_in_gspo_turn():
-    arms_of = losses.RATIOS.arms_of("independent, noisy")
-    rows = torch.tensor([[3, 1], [0, 2]])
-    found = {
-        mode: learner.Learner(arms_of[mode], arms.TASKS["independent, noisy"], [0, 1])._units(rows)
-        for mode in ("gspo", "gspo_turn")
-    }
-    assert found["gspo"].unique_consecutive().tolist() == [0, 1, 2, 3]
-    assert found["gspo_turn"].unique_consecutive().tolist() == list(range(4 * lab.TURNS))
-    assert (found["gspo_turn"] // lab.TURNS == found["gspo"]).all()
 
 
 def test_every_contrast_is_between_arms_of_a_task():

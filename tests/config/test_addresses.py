@@ -5,7 +5,7 @@ import pytest
 from vagen import progress
 from vagen.cli.main import USER_ERROR, main
 from vagen.config import ConfigError
-from vagen.config.addresses import redact
+from vagen.config.base import redact
 from vagen.experiment.load import load_infra
 
 

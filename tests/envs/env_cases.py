@@ -1,5 +1,6 @@
-"""What the tests of the contract need to know of each environment that runs without a simulator."""
+"""Episodes, and what the tests of the contract need to know of environments without a simulator."""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,3 +58,29 @@ GRIDS = ("FrozenLake", "Sokoban")
 MODES = [(name, mode) for name in NAMES for mode in CASES[name].modes]
 
 assert set(NAMES) <= set(envs.ENVIRONMENTS)
+
+
+def episode(
+    env: Any, seed: int, respond: Callable[[], str] | None = None, **options: Any
+) -> Iterator[tuple[Any, Any]]:
+    """Plays an episode of the expert's responses, or of others, to its end.
+
+    Yields:
+        The state before each step, and what the step returned.
+    """
+    _, info = env.reset(seed=seed, options=options)
+    over = False
+    while not over:
+        before = info["state"]
+        step = env.step((respond or env.expert_response)())
+        yield before, step
+        _, _, terminated, truncated, info = step
+        over = terminated or truncated
+
+
+def wins(
+    env: Any, seeds: Iterable[int], respond: Callable[[], str] | None = None, **options: Any
+) -> int:
+    """How many episodes are won."""
+    ends = ([*episode(env, seed, respond, **options)][-1] for seed in seeds)
+    return sum(info["success"] for _, (*_, info) in ends)

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import yaml
+from env_cases import episode
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env as gymnasium_check
@@ -70,11 +71,7 @@ def test_the_documented_environment_is_short_and_keeps_the_contract(corridor):
             _, info = env.reset(seed=seed, options={"split": split})
             hashes.setdefault(info["level_hash"], split)
             assert hashes[info["level_hash"]] == split == split_of(info["level_hash"])
-            over = False
-            while not over:
-                before = info["state"]
-                _, _, terminated, truncated, info = env.step(env.expert_response())
-                over = terminated or truncated
+            for before, (*_, info) in episode(env, seed, split=split):
                 assert info["parsed"]["observation"] == env.state_text(before)
                 assert info["parsed"]["prediction"] == env.state_text(info["state"])
             assert info["success"]
@@ -218,23 +215,6 @@ def test_failing_giving_up_and_running_out_are_told_apart():
         env.step(answer("last"))
 
 
-def test_the_same_seed_is_the_same_episode_and_splits_share_no_seed():
-    def episode(seed, split="train"):
-        env = envs.make("Gymnasium", LAMPS, split)
-        _, info = env.reset(seed=seed)
-        states = [(info["level_hash"], str(info["state"]))]
-        over = False
-        while not over:
-            _, _, terminated, truncated, info = env.step(env.expert_response())
-            over = terminated or truncated
-            states.append(("", str(info["state"])))
-        return states
-
-    assert episode(5) == episode(5) != episode(6)
-    for split in envs.SPLITS:
-        assert all(split_of(episode(seed, split)[0][0]) == split for seed in range(10))
-
-
 def test_pictures_are_brought_to_a_size_and_rewards_scaled():
     env = envs.make(
         "Gymnasium",
@@ -251,34 +231,6 @@ def test_pictures_are_brought_to_a_size_and_rewards_scaled():
         *_, info = env.step(answer("last"))
     assert info["rewards"]["env"] == 7.0
     env.close()
-
-
-@pytest.mark.slow
-def test_gymnasiums_own_environments_run(monkeypatch):
-    pytest.importorskip("pygame")
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    for options in (
-        {
-            "id": "CartPole-v1",
-            "actions": {"left": 0, "right": 1},
-            "success": "return >= 8",
-            "frame_size": [64, 96],
-        },
-        {
-            "id": "FrozenLake-v1",
-            "kwargs": {"is_slippery": False},
-            "actions": {"left": 0, "down": 1, "right": 2, "up": 3},
-        },
-        {"id": "Taxi-v4", "actions": {"south": 0, "north": 1, "east": 2, "west": 3}},
-    ):
-        env = envs.make("Gymnasium", {"prompt": "Play.", "max_steps": 30, **options})
-        observation, _ = env.reset(seed=0)
-        assert observation["images"][0].std() > 0
-        over = False
-        while not over:
-            observation, _, terminated, truncated, _ = env.step(env.expert_response())
-            over = terminated or truncated
-        env.close()
 
 
 @pytest.mark.parametrize(

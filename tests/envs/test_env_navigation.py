@@ -1,14 +1,11 @@
 """Navigation without pictures: levels, language, moves, sight, the expert."""
 
 import math
-import os
-import subprocess
-import sys
 from random import Random
 from typing import get_args
 
 import pytest
-from gymnasium.utils.env_checker import check_env
+from env_cases import episode, wins
 from pydantic import ValidationError
 
 from vagen import envs
@@ -103,32 +100,6 @@ def test_things_stand_in_their_room_and_apart():
 def test_every_kind_of_thing_becomes_a_target():
     found = {lv.plan.things[lv.target].kind for lv in levels("base", 150)}
     assert found == set(KINDS)
-
-
-PRINT = """
-from vagen.envs import make
-for style in ("base", "long_horizon"):
-    for split in ("train", "val", "test"):
-        env = make("Navigation", {"tasks": style, "render_mode": "text"}, split)
-        for seed in range(3):
-            _, info = env.reset(seed=seed)
-            print(style, split, seed, info["level_hash"], info["state"])
-            print(env.step(env.expert_response())[0]["text"])
-"""
-
-
-@pytest.mark.slow
-def test_episodes_are_the_same_in_every_process_and_hash_seed():
-    def printed(hash_seed):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", PRINT]
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=True
-        ).stdout
-
-    first = printed("0")
-    assert first.count("long_horizon") == 9
-    assert printed("random") == first
 
 
 def test_known_levels_stay_what_they_are():
@@ -288,25 +259,10 @@ def test_the_planner_finds_the_fewest_moves():
 # Episodes.
 
 
-@pytest.mark.parametrize("mode", ["text"])
-def test_gymnasium_finds_nothing_to_complain_about(mode, recwarn):
-    env = envs.make("Navigation", {"render_mode": mode})
-    check_env(env, skip_render_check=True)
-    assert [str(warning.message) for warning in recwarn] == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES)
 def test_the_expert_arrives_from_forty_starts_of_each_style(style):
-    env, arrived = make(tasks=style), 0
-    for seed in range(40):
-        env.reset(seed=seed)
-        over = False
-        while not over:
-            _, _, terminated, truncated, info = env.step(env.expert_response())
-            over = terminated or truncated
-        arrived += info["success"]
-    assert arrived >= 38  # benchmarks/navigation.py takes two hundred of each
+    assert wins(make(tasks=style), range(40)) >= 38
 
 
 @pytest.mark.parametrize("reward", ["vagen-legacy", "vagen-new"])
@@ -315,16 +271,13 @@ def test_the_expert_arrives_and_tells_the_truth(style, reward):
     env = make(tasks=style, reward=reward, expert_actions_per_turn=5)
     success = {"vagen-legacy": 10.0, "vagen-new": 1.0}[reward]
     for seed in range(1 if reward == "vagen-new" else 2):
-        _, info = env.reset(seed=seed)
-        over, total = False, 0.0
-        while not over:
-            before = info["state"]
-            _, _, terminated, truncated, info = env.step(env.expert_response())
-            over, total = terminated or truncated, total + info["rewards"]["env"]
+        total = 0.0
+        for before, (*_, info) in episode(env, seed):
+            total += info["rewards"]["env"]
             assert info["metrics"] == {"action_is_valid": True, "action_is_effective": True}
             assert info["parsed"]["observation"] == env.state_text(before)
             assert info["parsed"]["prediction"] == env.state_text(info["state"])
-        assert info["success"] and terminated and total == success
+        assert info["success"] and total == success
         assert info["state"]["target"]["distance"] < {"vagen-legacy": 1.5, "vagen-new": 1.0}[reward]
         assert env.distance(info["state"]) == 0.0
 
@@ -357,15 +310,8 @@ def test_the_text_view_lists_all_that_is_in_view():
 @pytest.mark.slow
 def test_random_play_seldom_arrives():
     env = make(prompt_format="no_think", tasks=STYLES)
-    rng, won = Random(0), 0
-    for seed in range(60):
-        env.reset(seed=seed)
-        over = False
-        while not over:
-            _, _, terminated, truncated, info = env.step(answer(*rng.choices(ACTIONS, k=5)))
-            over = terminated or truncated
-        won += info["success"]
-    assert won <= 20
+    rng = Random(0)
+    assert wins(env, range(60), lambda: answer(*rng.choices(ACTIONS, k=5))) <= 20
 
 
 @pytest.mark.parametrize("prompt_format", sorted(set(envs.LAYOUTS)))
@@ -388,11 +334,6 @@ def test_the_example_of_the_prompt_parses_and_is_true(prompt_format, detail):
         assert len([w for w in env.system_prompt().split() if w not in ".,:"]) <= 25
 
 
-@pytest.mark.slow
-def test_the_contract_is_kept():
-    envs.check_env(make())
-
-
 def test_a_thing_out_of_sight_is_said_to_be_so_without_its_colour():
     env = make(tasks="long_horizon")
     _, info = env.reset(seed=1)
@@ -413,29 +354,3 @@ def test_five_actions_a_turn_and_thirty_an_episode():
         *_, terminated, truncated, info = env.step(answer(*["rotateleft"] * 5))
         assert (terminated, truncated) == (False, turn == 4)
     assert not info["success"]
-
-
-@pytest.mark.slow
-def test_malformed_answers_raise_nothing_and_earn_nothing():
-    env = make(prompt_format="free_think", max_steps=30)
-    env.reset(seed=0)
-    rng = Random(7)
-    pieces = [
-        *("<think>", "</think>", "<answer>", "</answer>", "<image>", "<|im_end|>", "{{", "\0"),
-        *("moveahead", "moveahead(1)", "move ahead", "rotateright", ",", ";", "|", "\n", "-1"),
-        *("𝔪oveahead", "moveahead\u200b", "лево", "🛋️", "\ud800", "9" * 400, "<answer/>"),
-    ]
-    for _ in range(3_000):
-        text = "".join(rng.choices(pieces, k=rng.randrange(9)))
-        if rng.random() < 0.2:
-            text = rng.randbytes(rng.randrange(60)).decode("utf-8", "surrogateescape")
-        elif rng.random() < 0.3:
-            text = f"<think>x</think><answer>{text}</answer>"
-        _, reward, terminated, truncated, info = env.step(text)
-        if not info["parsed"]["format_correct"]:
-            assert info["rewards"]["format"] == 0.0
-            assert reward == info["rewards"]["env"]
-        else:
-            assert set(info["parsed"]["actions"]) <= set(ACTIONS)
-        if terminated or truncated:
-            env.reset(seed=0)

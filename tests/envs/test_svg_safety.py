@@ -15,10 +15,6 @@ from vagen.envs.svg.raster import RasterError, Rasteriser
 from vagen.envs.svg.safety import MAX_BYTES, UnsafeSVG, read_document, safe_document
 
 
-def test_the_attack_set_is_large():
-    assert len(REFUSED) + len(HEAVY) >= 80
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_attack_is_refused_before_drawing_and_quickly(name, monkeypatch):
     monkeypatch.setattr(Rasteriser, "_ask", lambda *_: pytest.fail("reached the renderer"))

@@ -80,23 +80,6 @@ def test_the_table_is_that_of_one_process_and_nothing_is_asked_twice(
     assert all((folder / line.report).is_file() for line in found.lines)
 
 
-@pytest.mark.slow
-def test_a_bucket_has_it_as_a_folder_has(server: ChatServer, tmp_path: Path, bucket: str) -> None:
-    options, uri = text(server), f"{bucket}/runs/evaluations/night"
-    tables = []
-    for model in (*MODELS, "", "hosted", ""):
-        asked = len(server.bodies)
-        tables.append(play(tmp_path, options, model, uri).lines)
-        assert (len(server.bodies) > asked) == (len(tables) == 2), "the hosted model, once"
-    assert tables[2] == tables[4] and len(tables[2]) == 2
-    here = InfraConfig(output_dir=str(tmp_path))
-    assert fetch_evaluation(uri, here, tmp_path / "fetched")
-    found = evaluate(
-        load_evaluation(tmp_path / "fetched" / "evaluation.yaml"), here, tmp_path / "fetched", str
-    )
-    assert found.lines == tables[2] and len(server.bodies) == asked
-
-
 def _play(folder: Path, options: str) -> None:
     in_store.SECONDS = 0.02
     play(folder, options, "hosted")

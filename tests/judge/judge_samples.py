@@ -8,6 +8,13 @@ from vagen.judge import RuleJudge, rules_for
 
 ROWS = {-1: "above", 0: "same row", 1: "below"}
 COLUMNS = {-1: "left", 0: "same column", 1: "right"}
+LAKE = {
+    "env_name": "FrozenLake",
+    "size": [4, 4],
+    "player": [1, 1],
+    "target": [3, 2],
+    "holes": [[0, 1], [1, 0]],
+}
 SUFFIXES = {"language": "", "structured": "_structured", "symbolic": "_symbolic"}
 
 

@@ -10,7 +10,6 @@ from vagen.cli.main import USER_ERROR, main
 from vagen.config import ConfigError
 from vagen.config.judge_options import JudgeConfig
 from vagen.judge.calibration import TextKind, writer_of
-from vagen.judge.calibration.attacks import ATTACKS, DISGUISES, attacks
 from vagen.judge.calibration.report import disagreements, write_report
 from vagen.judge.calibration.run import (
     calibrate,
@@ -24,37 +23,6 @@ from vagen.stages.build import build
 
 GROUNDED = {"prompt_format": "grounding_worldmodeling"}
 GRIDS = ("FrozenLake", "Sokoban")
-STORED = Path(__file__).parents[2] / "benchmarks" / "results"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("env_name", GRIDS)
-def test_rule_judge_on_five_thousand_statements(env_name: str) -> None:
-    found = calibrate(JudgeConfig(), [subject_named(env_name)], statements=5000, seed=1)[env_name]
-    assert found.statements >= 4990
-    assert found.absent == 0
-    assert found.precision >= 0.98
-    assert found.recall >= 0.95
-    assert found.kappa is not None and found.kappa >= 0.95
-    assert min(found.recall_by_wording.values()) >= 0.9
-    assert found.information["vague"] <= 0.05
-    assert found.information["template"] <= 0.05
-    assert found.information["true"] >= 0.5
-    assert found.attack_patterns >= 150
-    name, worst = found.worst_attack
-    assert worst <= found.chance, name
-    assert found.refused >= 0.98
-
-
-@pytest.mark.parametrize("env_name", GRIDS)
-def test_stored_calibration_is_of_this_judge_and_good_enough(env_name: str) -> None:
-    path = STORED / f"judge-calibration-{env_name.lower()}.json"
-    stored = json.loads(path.read_text())
-    assert stored["judge_digest"] == judge_digest(JudgeConfig())
-    (measured,) = stored["environments"].values()
-    assert measured["statements"] >= 4990
-    assert measured["precision"] >= 0.98
-    assert measured["recall"] >= 0.95
 
 
 def test_a_judge_without_a_gate_falls_short_and_its_mistakes_are_shown(tmp_path: Path) -> None:
@@ -94,12 +62,6 @@ def test_false_statements_are_true_of_another_state() -> None:
             horizontal = "right" if columns > 0 else "left" if columns < 0 else "same column"
             said = sample.text.lower()
             assert not (vertical in said and horizontal in said), said
-
-
-def test_there_are_many_different_attacks() -> None:
-    texts = attacks("target is below and right", "target is above and left", "target")
-    assert len(texts) == sum(map(len, ATTACKS.values())) + len(DISGUISES) >= 200
-    assert len(set(texts.values())) == len(texts)
 
 
 def test_a_scene_is_drawn_as_it_was_described() -> None:

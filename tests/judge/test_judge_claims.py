@@ -20,7 +20,7 @@ from vagen.judge.blind import blind_scores
 from vagen.judge.calibration import writer_of
 from vagen.judge.calibration.run import Subject, calibrate
 from vagen.judge.llm.prompts import Role, claims_extractor
-from vagen.judge.rules import Rules
+from vagen.judge.rule_judge import Rules
 from vagen.learning.audit import audit
 from vagen.service import environments_of
 

@@ -10,8 +10,7 @@ from judged_batches import trajectories
 
 from vagen.config import ConfigError
 from vagen.config.judge_options import AlarmConfig
-from vagen.judge.alarm import watch
-from vagen.judge.batch import score
+from vagen.judge.batch import score, watch
 from vagen.judge.deductions import clusters, deduct
 from vagen.judge.scoring import Scorer
 from vagen.rollout.types import Trajectory

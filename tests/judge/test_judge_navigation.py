@@ -1,14 +1,10 @@
 """Claims of Navigation: what is read, what is scored, what a blind text earns."""
 
 import functools
-import json
-from pathlib import Path
-from random import Random
 
 import pytest
 
 from vagen import envs
-from vagen.config.judge_options import JudgeConfig
 from vagen.envs.navigation.config import NavigationConfig
 from vagen.envs.navigation.env import Direction, NavigationEnv, Seen, Unseen
 from vagen.envs.navigation.truth import DIRECTIONS, Sighting, state_of
@@ -16,10 +12,7 @@ from vagen.envs.navigation.world import Pose
 from vagen.judge import RuleJudge, rules_for
 from vagen.judge.calibration import writer_of
 from vagen.judge.calibration.attacks import attacks
-from vagen.judge.calibration.run import calibrate, judge_digest, subject_named
-from vagen.judge.llm.prompts import Role, claims_answer, claims_extractor
 
-FOUR = ("Blackjack", "Household", "Navigation", "PrimitiveSkill")
 CHAIR, WHITE = Sighting("chair", "red", 0.1, 1.5, True), Sighting("chair", "white", 1.5, 2.5, True)
 STATE = state_of(
     Pose(0.0, 0.0, 0),
@@ -156,36 +149,6 @@ def test_a_prediction_must_not_repeat_an_observation_that_no_longer_holds():
 
 
 @pytest.mark.parametrize("detail", ["full", "brief"])
-@pytest.mark.parametrize("notation", ["", "_structured"])
-def test_true_statements_of_the_expert_get_full_marks(detail, notation):
-    options = {
-        "render_mode": "text",
-        "tasks": ["base", "complex_instruction", "long_horizon"],
-        "prompt_format": f"grounding_worldmodeling{notation}",
-        "prompt_detail": detail,
-        "expert_actions_per_turn": 3,
-    }
-    env = envs.make("Navigation", options)
-    rules = rules_for("Navigation", env.config)
-    judge = RuleJudge({"Navigation": rules}, prompts={"Navigation": env.system_prompt()})
-    for seed in range(3):
-        _, info = env.reset(seed=seed)
-        over = False
-        while not over:
-            before = info["state"]
-            *_, terminated, truncated, info = env.step(env.expert_response())
-            over = terminated or truncated
-            verdict = judge.score_sync(
-                env_name="Navigation",
-                observation=info["parsed"]["observation"],
-                prediction=info["parsed"]["prediction"],
-                state=before,
-                next_state=info["state"],
-            )
-            assert (verdict.observation, verdict.prediction, verdict.flags) == (1.0, 1.0, ())
-
-
-@pytest.mark.parametrize("detail", ["full", "brief"])
 def test_no_attack_is_paid(detail):
     config = envs.parse_env_config("Navigation", {"prompt_detail": detail, "render_mode": "text"})
     writer_class = writer_of("Navigation")
@@ -197,49 +160,3 @@ def test_no_attack_is_paid(detail):
     texts["list/every kind"] = " . ".join(f"{kind} is not in view" for kind in ("sofa", "bed"))
     paid = {name: t for name, t in texts.items() for s in (STATE, UNSEEN) if score(t, s)[0]}
     assert len(texts) > 200 and not paid
-
-
-def test_noise_is_read_without_an_exception():
-    rng = Random(3)
-    words = ["sofa", "is", "2", "m", "left", "{", '"target":', "at", "not in view", ",", ".", "\0"]
-    config = NavigationConfig()
-    for _ in range(3000):
-        NavigationEnv.read_claims(" ".join(rng.choices(words, k=rng.randrange(12))), config)
-
-
-@pytest.mark.parametrize("name", FOUR)
-def test_an_extractor_can_list_every_claim(name):
-    env = envs.make(name, {"render_mode": "text"})
-    rules, text = rules_for(name, env.config), env.state_text(env.example_state)
-    truth = rules.truth(env.example_state)
-    given = [{"claim": c.claim_name(), "quote": str(c), **c.model_dump()} for c in truth]
-    kinds = tuple(rules.kinds.values())
-    answer = claims_answer(kinds).model_validate({"claims": given}).model_dump()["claims"]
-    assert rules.score(tuple(rules.quoted(answer, text)), truth)[0] == 1.0
-    told = claims_extractor(Role.CURRENT_EXTRACTOR, text, kinds).system
-    named = {field for kind in kinds for field, f in kind.model_fields.items() if f.description}
-    assert all(f"{field} is " in told for field in named)
-
-
-def is_good_enough(figures, statements):
-    assert figures["statements"] >= statements and figures["absent"] == 0
-    assert figures["precision"] >= 0.98 and figures["recall"] >= 0.95
-    assert min(figures["recall_by_wording"].values()) >= 0.9
-    assert max(figures["information"][kind] for kind in ("vague", "template")) <= 0.05
-    assert figures["worst_attack"][1] <= figures["chance"]
-    assert figures["attack_patterns"] >= 150
-
-
-@pytest.mark.parametrize("name", FOUR)
-def test_the_stored_calibration_is_of_this_judge_and_good_enough(name):
-    results = Path(__file__).parents[2] / "benchmarks" / "results"
-    stored = json.loads((results / f"judge-calibration-{name.lower()}.json").read_text())
-    assert stored["judge_digest"] == judge_digest(JudgeConfig())
-    is_good_enough(stored["environments"][name], 4950)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["Blackjack", "Household", "Navigation"])
-def test_calibration(name):
-    found = calibrate(JudgeConfig(), [subject_named(name)], statements=1000, seed=1)
-    is_good_enough(found[name].to_dict(), 990)

@@ -1,25 +1,13 @@
 """Claims of PrimitiveSkill: what is read, scores, refusals."""
 
-from random import Random
-from typing import get_args
-
 import pytest
 
 from vagen import envs
-from vagen.config.judge_options import JudgeConfig
-from vagen.envs.primitive_skill.env import (
-    At,
-    Held,
-    PrimitiveSkillConfig,
-    PrimitiveSkillEnv,
-    Thing,
-)
-from vagen.envs.primitive_skill.level import COLOURS, sample_level
+from vagen.envs.primitive_skill.level import sample_level
 from vagen.envs.primitive_skill.primitives import HOME
 from vagen.envs.primitive_skill.tasks import TASKS
 from vagen.judge import RuleJudge, rules_for
 from vagen.judge.calibration.attacks import attacks
-from vagen.judge.calibration.run import calibrate, subject_named
 
 STATE = {
     "env_name": "PrimitiveSkill",
@@ -124,20 +112,6 @@ def test_no_attack_is_paid(judge, other):
     assert {kind: text for kind, text in texts.items() if (score(judge, text)[0] or 0) > 0} == {}
 
 
-def test_readings_never_raise():
-    rng = Random(3)
-    pieces = ["red cube", "at", "(", ")", "1", "-", ",", ".", "held", "{", '"', ":", "[", "9" * 9]
-    config = PrimitiveSkillConfig()
-    for _ in range(5_000):
-        PrimitiveSkillEnv.read_claims(" ".join(rng.choices(pieces, k=rng.randrange(14))), config)
-    text = "red cube at (1, 2, 3), red cube held"
-    assert PrimitiveSkillEnv.read_claims(text, config) == [
-        At(thing="red cube", x=1, y=2, z=3),
-        Held(thing="red cube"),
-    ]
-    assert set(get_args(Thing)) == {*(f"{colour} cube" for colour in COLOURS), "apple", "drawer"}
-
-
 @pytest.mark.parametrize("notation", ["", "_structured"])
 @pytest.mark.parametrize("task", TASKS)
 def test_the_environments_own_texts_score_one(judge, task, notation):
@@ -167,11 +141,3 @@ def test_a_copied_observation_is_refused_where_something_moved(judge):
             next_state=after,
         )
         assert verdict.observation == 1.0 and verdict.flags == flags
-
-
-@pytest.mark.slow
-def test_the_judge_on_statements_about_simulated_states():
-    found = calibrate(JudgeConfig(), [subject_named("PrimitiveSkill")], statements=1000, seed=3)
-    figures = found["PrimitiveSkill"]
-    assert figures.precision >= 0.98 and figures.recall >= 0.95
-    assert figures.worst_attack[1] <= figures.chance

@@ -9,16 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from judge_samples import (
     COLUMNS,
+    LAKE,
     ROWS,
     WRITERS,
     frozenlake_state,
     grid_judge,
-    language,
     moved,
     random_state,
     relations,
-    signs,
-    things,
 )
 
 from vagen.config.schema import JudgeConfig
@@ -26,13 +24,6 @@ from vagen.envs import make
 from vagen.judge import Judge, RuleJudge, make_judge, rules_for
 from vagen.rollout.types import Verdict
 
-LAKE = {
-    "env_name": "FrozenLake",
-    "size": [4, 4],
-    "player": [1, 1],
-    "target": [3, 2],
-    "holes": [[0, 1], [1, 0]],
-}
 ROOM = {
     "env_name": "Sokoban",
     "size": [6, 6],
@@ -215,26 +206,6 @@ def test_true_and_false_statements_are_told_apart(form: str) -> None:
     assert hits / (hits + misses) >= 0.95
 
 
-def test_vague_statements_never_get_full_score() -> None:
-    rng = Random(8)
-    judge = grid_judge()
-    for _ in range(300):
-        state = random_state(rng)
-        placed = [(name, signs(state, place)) for name, place in things(state)]
-        parts = [f"{name} is {ROWS[row]} and {COLUMNS[column]}" for name, (row, column) in placed]
-        vague = rng.choice(
-            (
-                " and ".join(sorted({name for name, _ in placed})) + " are visible",
-                " . ".join(f"{name} is {ROWS[row]} and unstated" for name, (row, _) in placed),
-                ". ".join(f"maybe {part}" for part in parts),
-                ". ".join(f"{part} or somewhere else" for part in parts),
-                ". ".join(f"{name} is near the player" for name, _ in placed),
-            )
-        )
-        verdict = observe(judge, vague, state)
-        assert (verdict.observation or 0.0) < 0.8, vague
-
-
 def test_search_for_a_text_that_fits_every_state_finds_no_more_than_a_plain_guess() -> None:
     """Hill climbing over word salad, the way a policy would: the best of it is one honest guess."""
     rng = Random(11)
@@ -263,50 +234,6 @@ def test_search_for_a_text_that_fits_every_state_finds_no_more_than_a_plain_gues
             if mean_score(" ".join(changed)) >= mean_score(" ".join(best)):
                 best = changed
         assert mean_score(" ".join(best)) <= plain + 0.05
-
-
-def test_contradictory_statements_score_nothing() -> None:
-    rng = Random(9)
-    judge = grid_judge()
-    for _ in range(300):
-        state = frozenlake_state(rng)
-        row, column = signs(state, state["target"])
-        elsewhere = f"target is {ROWS[-row or 1]} and {COLUMNS[column]}"
-        against = f"{language(rng, state)} . {elsewhere}"
-        verdict = observe(judge, against, state)
-        assert verdict == Verdict(0.0, None, ("observation:contradiction",)), against
-
-
-@pytest.mark.parametrize("env_name", ["FrozenLake", "Sokoban"])
-@pytest.mark.parametrize("suffix", ["", "_structured", "_symbolic"])
-@pytest.mark.parametrize("prompt_detail", ["full", "brief"])
-def test_expert_texts_are_fully_right(env_name: str, suffix: str, prompt_detail: str) -> None:
-    env = make(
-        env_name,
-        {
-            "prompt_format": f"grounding_worldmodeling{suffix}",
-            "prompt_detail": prompt_detail,
-            "render_mode": "text",
-        },
-    )
-    rules = {env_name: rules_for(env_name, env.config)}
-    judge = RuleJudge(rules, prompts={env_name: env.system_prompt()})
-    for seed in range(5):
-        _, info = env.reset(seed=seed)
-        over = False
-        while not over:
-            state = info["state"]
-            *_, terminated, truncated, info = env.step(env.expert_response())
-            over = terminated or truncated
-            parsed = info["parsed"]
-            verdict = judge.score_sync(
-                env_name=env_name,
-                observation=parsed["observation"],
-                prediction=parsed["prediction"],
-                state=state,
-                next_state=info["state"],
-            )
-            assert verdict == Verdict(1.0, 1.0)
 
 
 def test_same_verdicts_with_and_without_cache() -> None:

@@ -23,25 +23,6 @@ def empty_dirs(pod: Pod, medium: str) -> float:
 
 
 @pytest.mark.parametrize(("name", "cluster"), CLUSTERS)
-def test_nothing_is_computed_on_the_head_and_nothing_scales_by_itself(name, cluster) -> None:
-    spec = cluster["spec"]
-    assert spec["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
-    assert not spec.get("enableInTreeAutoscaling")
-    assert len(spec["workerGroupSpecs"]) == 1
-    group = spec["workerGroupSpecs"][0]
-    assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] >= 1
-
-
-@pytest.mark.parametrize(("name", "cluster"), CLUSTERS)
-def test_start_parameters_are_strings_and_name_nothing_that_kuberay_refuses(name, cluster) -> None:
-    """`validateRayGroupResources`, `validateRayGroupLabels` (utils/validation.go)."""
-    for group in groups(cluster):
-        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
-        assert "labels" not in group["rayStartParams"]
-        assert "resources" not in group
-
-
-@pytest.mark.parametrize(("name", "cluster"), CLUSTERS)
 def test_ray_is_the_one_of_the_images(name, cluster) -> None:
     file = "verl.txt" if name == "cpu" else "gpu.txt"
     pinned = re.search(r"^ray==(.+)$", (ROOT / "constraints" / file).read_text(), re.M)

@@ -2,18 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from vagen.cli.main import main
 from vagen.config.base import ConfigError
-from vagen.envs import make
-from vagen.envs.frozenlake.env import FrozenLakeEnv
-from vagen.experiment.hints import stalling, turn_discount
+from vagen.experiment.hints import stalling
 from vagen.experiment.load import load_experiment
 from vagen.learning.audit import audit
-from vagen.learning.selection import turn_rewards
-from vagen.rollout.scripted import play_scripted
 from vagen.service import environments_of
 from vagen.stages.checks import check_start
 
@@ -113,68 +108,3 @@ def test_the_command_prints_the_table(capsys):
     assert "stalling expert" in printed and "no other policy earns as much" in printed
     assert main(["judge", "calibrate", "frozenlake-tiny"]) == 2
     assert "--out DIR" in capsys.readouterr().err
-
-
-def learnt_turns(config, seed):
-    """Mean turns of the last won episodes of a table that REINFORCE has trained on one level."""
-    (spec,) = config.envs.values()
-    env = make(spec.env_name, spec.env_config)
-    rng, gamma = np.random.default_rng(seed), turn_discount(config)
-    table, baseline = np.zeros((5, 4, 4, 4)), np.zeros(5)
-    actions, won = ("Left", "Down", "Right", "Up"), []
-
-    def respond(env, turns):
-        place = (len(turns), *env.state()["player"])
-        shares = np.exp(table[place] - table[place].max())
-        shares /= shares.sum()
-        chosen.append((place, int(rng.choice(4, p=shares)), shares))
-        texts = "<observation>.</observation><reasoning>.</reasoning><prediction>.</prediction>"
-        return f"<think>{texts}</think><answer>{actions[chosen[-1][1]]}</answer>"
-
-    for episode in range(6000):
-        chosen = []
-        played = play_scripted(
-            env, respond, config_id="lake", env_name=spec.env_name, seed=NEAR, max_turns=5
-        )
-        to_go = 0.0
-        for reward, (place, action, shares) in reversed(
-            list(zip(turn_rewards(config, played), chosen, strict=True))
-        ):
-            to_go = reward + gamma * to_go
-            advantage = to_go - baseline[place[0]]
-            entropy = -(shares * np.log(shares)).sum()
-            bonus = max(1 - episode / 5000, 0.0)  # it explores long enough to find the best
-            table[place] += 0.05 * advantage * ((np.arange(4) == action) - shares)
-            table[place] -= 0.05 * bonus * shares * (np.log(shares) + entropy)
-            baseline[place[0]] += 0.02 * advantage
-        if episode >= 5600 and played.success:
-            won.append(len(played.turns))
-    return np.mean(won)
-
-
-NEAR = next(
-    seed
-    for seed in range(100)
-    if FrozenLakeEnv.distance(make("FrozenLake").reset(seed=seed)[1]["state"]) == 2
-)
-"""A level that two moves win."""
-
-
-@pytest.mark.slow
-def test_a_table_learns_to_stall_from_the_sum_and_not_from_the_budget():
-    """Format is paid what format, observation and prediction come to: 1.5 a turn."""
-    words = (
-        "judge.use_state_reward=false",
-        "envs.frozenlake.env_config.reward_overrides.format=1.5",
-        "envs.frozenlake.env_config.render_mode=text",
-    )
-    by_sum, by_budget = (
-        [
-            learnt_turns(
-                load_experiment(EXPERIMENTS / "frozenlake-tiny.yaml", [*words, *more]), seed
-            )
-            for seed in range(3)
-        ]
-        for more in ((SUM,), ())
-    )
-    assert min(by_sum) > max(by_budget) + 0.9, (by_sum, by_budget)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from vagen.learning import (
     LossAggMode,
     combine_metrics,
-    loss_denominator,
     policy_loss,
     truncated_importance_weights,
 )
@@ -38,37 +37,6 @@ def test_weights_are_the_capped_ratios_of_sampled_tokens(old, rollout, sampled, 
     if all(abs(r - cap) > 1e-5 for _, r in own):
         capped = sum(r > cap for _, r in own) / len(own)
         assert float(metrics["tis_capped"]) == pytest.approx(capped)
-
-
-@few
-@given(numbers, numbers, masks, st.sampled_from(MODES))
-def test_weighted_micro_batches_add_up(new, advantages, mask, mode):
-    shape = (4, 3)
-    logprobs, gains, kept = (torch.tensor(x).view(shape) for x in (new, advantages, mask))
-    weights = torch.linspace(0.1, 2.0, 12).view(shape)
-    whole = logprobs.double().requires_grad_()
-    loss, _ = policy_loss(
-        whole, logprobs, gains, kept, weights=weights, clip_ratio_c=3.0, loss_agg_mode=mode
-    )
-    loss.backward()
-    parts = logprobs.double().requires_grad_()
-    total = 0.0
-    denominator = loss_denominator(kept, mode)
-    for cut in (slice(0, 1), slice(1, 4)):
-        part, _ = policy_loss(
-            parts[cut],
-            logprobs[cut],
-            gains[cut],
-            kept[cut],
-            weights=weights[cut],
-            clip_ratio_c=3.0,
-            loss_agg_mode=mode,
-            denominator=denominator,
-        )
-        part.backward()
-        total += float(part.detach())
-    assert total == pytest.approx(float(loss.detach()), abs=1e-9)
-    torch.testing.assert_close(parts.grad, whole.grad, rtol=1e-9, atol=1e-12)
 
 
 def test_a_weight_scales_its_tokens_loss_and_gradient_after_the_clip():

@@ -19,7 +19,7 @@ from vagen.learning import (
     policy_loss,
     value_loss,
 )
-from vagen.learning.policy_loss import covariances
+from vagen.learning.losses import covariances
 
 MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"]
 few = settings(max_examples=60, deadline=None)
@@ -105,14 +105,23 @@ def test_policy_loss_equals_the_formula(batch, mode, low, high, c):
     batch=padded(),
     mode=st.sampled_from(MODES),
     loss_mode=st.sampled_from(["vanilla", "gspo", "cispo", "clip_cov", "kl_cov"]),
+    weighted=st.booleans(),
 )
-def test_micro_batches_add_up_to_the_mini_batch(batch, mode, loss_mode):
+def test_micro_batches_add_up_to_the_mini_batch(batch, mode, loss_mode, weighted):
     """Loss, gradient and metrics, whether padded at once or packed row by row."""
     new, old, advantages, mask = batch
+    weights = torch.linspace(0.1, 2.0, mask.numel()).view(mask.shape) if weighted else None
     chosen = advantages > 0.5 if loss_mode in COVARIANCE_MODES else None
     whole_input = new.clone().requires_grad_()
     whole, metrics = policy_loss(
-        whole_input, old, advantages, mask, loss_mode=loss_mode, chosen=chosen, loss_agg_mode=mode
+        whole_input,
+        old,
+        advantages,
+        mask,
+        weights=weights,
+        loss_mode=loss_mode,
+        chosen=chosen,
+        loss_agg_mode=mode,
     )
     whole.backward()
 
@@ -132,6 +141,7 @@ def test_micro_batches_add_up_to_the_mini_batch(batch, mode, loss_mode):
             row_ids=ids,
             loss_mode=loss_mode,
             chosen=None if chosen is None else chosen[rows].flatten(),
+            weights=None if weights is None else weights[rows].flatten(),
             unit_ids=ids,
         )
         part.backward()
@@ -445,12 +455,6 @@ def test_entropy_is_that_of_the_allowed_tokens(dtype):
     entropy.sum().backward()
     assert x.grad is not None and x.grad.isfinite().all()
     assert not x.grad[:, [1, 4]].any()
-
-
-def test_entropy_of_a_uniform_distribution():
-    torch.testing.assert_close(
-        entropy_from_logits(torch.zeros(3, 8)), torch.full((3,), math.log(8))
-    )
 
 
 def test_shapes_that_would_broadcast_are_refused():

@@ -46,14 +46,17 @@ def rows(draw):
 
 @few
 @given(rows())
-def test_turn_ends_are_the_last_sampled_tokens_of_turns(case):
+def test_turns_begin_and_end_with_their_first_and_last_sampled_tokens(case):
     mask, turn, layouts = case
-    ends = turn_end_mask(mask, turn)
+    ends, starts = turn_end_mask(mask, turn), turn_start_mask(mask, turn)
     for b in range(len(layouts)):
-        expected = {}
+        expected, first = {}, {}
         for t in range(mask.shape[1]):
             if mask[b, t]:
                 expected[int(turn[b, t])] = t
+                first.setdefault(int(turn[b, t]), t)
+        assert starts[b].nonzero().flatten().tolist() == sorted(first.values())
+        assert torch.equal(turn_start_mask(mask[b], turn[b]), starts[b])
         assert ends[b].nonzero().flatten().tolist() == sorted(expected.values())
         assert torch.equal(turn_end_mask(mask[b], turn[b]), ends[b])
         last = last_sampled_mask(mask)[b].nonzero().flatten().tolist()
@@ -133,20 +136,6 @@ def test_rewards_and_masks_feed_the_estimators():
         whiten=False,
     )
     assert advantages.tolist() == returns.tolist() == [[0.0, 2.5, 2.5, 0.0, 3.0]]
-
-
-@few
-@given(rows())
-def test_turn_starts_are_the_first_sampled_tokens_of_turns(case):
-    mask, turn, layouts = case
-    starts = turn_start_mask(mask, turn)
-    for b in range(len(layouts)):
-        expected = {}
-        for t in range(mask.shape[1]):
-            if mask[b, t]:
-                expected.setdefault(int(turn[b, t]), t)
-        assert starts[b].nonzero().flatten().tolist() == sorted(expected.values())
-        assert torch.equal(turn_start_mask(mask[b], turn[b]), starts[b])
 
 
 def test_the_critic_learns_on_the_narrowest_mask_given():

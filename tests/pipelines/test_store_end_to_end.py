@@ -7,24 +7,21 @@ run is killed, its folder is deleted, and it is finished and measured from the s
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 from lake import lake_yaml
+from mlflow_server import MlflowServer
 from postgres_server import PostgresServer
 from postgres_server import missing as postgres_missing
-from swift_server import free_ports
 
 from vagen.progress import read_events
 from vagen.storage import open_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_steps")]
-PYTHON = sys.executable
 
 
 @pytest.fixture
@@ -32,44 +29,14 @@ def mlflow_server(tmp_path, bucket):
     """An MLflow server: its database in PostgreSQL, its artifacts on S3."""
     if reason := postgres_missing():
         pytest.skip(reason)
-    [port] = free_ports(1)
-    uri = f"http://127.0.0.1:{port}"
     with PostgresServer() as database:
-        with (tmp_path / "mlflow.log").open("wb") as log:
-            process = subprocess.Popen(
-                [
-                    *(PYTHON, "-m", "mlflow", "server", "--workers", "1"),
-                    *("--host", "127.0.0.1", "--port", str(port)),
-                    *("--backend-store-uri", database.uri),
-                    *("--artifacts-destination", f"{bucket}/mlflow"),
-                ],
-                env={
-                    **os.environ,
-                    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-                    "MLFLOW_S3_ENDPOINT_URL": os.environ["AWS_ENDPOINT_URL_S3"],
-                },
-                cwd=tmp_path,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        endpoint = {"MLFLOW_S3_ENDPOINT_URL": os.environ["AWS_ENDPOINT_URL_S3"]}
+        server = MlflowServer(tmp_path, database.uri, f"{bucket}/mlflow", **endpoint)
         try:
-            wait_for(f"{uri}/health", process, tmp_path / "mlflow.log")
-            yield uri, database
+            server.start()
+            yield server.uri, database
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            with urlopen(url, timeout=1):
-                return
-        except OSError:
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-            time.sleep(0.2)
+            server.stop()
 
 
 def start(*words: str, cwd: Path) -> "subprocess.Popen[str]":

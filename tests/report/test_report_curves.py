@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from report_sample import sample_history
 
@@ -113,12 +111,6 @@ def test_gaps_and_values_that_are_not_finite(tmp_path, drawn):
     assert panel(drawn[0], "Success").lines[0].get_xdata().tolist() == [0, 1, 2, 6, 7]
 
 
-@pytest.mark.slow
-def test_same_history_same_bytes(tmp_path):
-    a = write_curves(sample_history(5), tmp_path / "a.png").read_bytes()
-    assert a == write_curves(sample_history(5), tmp_path / "b.png").read_bytes()
-
-
 def test_comparison_draws_mean_and_band(tmp_path, drawn):
     runs = [[{"iteration": i, "m": base + i} for i in range(4)] for base in (0.0, 1.0, 5.0)]
     runs[0].append({"iteration": 4, "m": 9.0})
@@ -140,10 +132,3 @@ def test_comparison_names_the_metrics_there_are(tmp_path):
             {"a": [sample_history(3)]}, tmp_path / "c.png", metric="train/sucess"
         )
     assert not (tmp_path / "c.png").exists()
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40), st.integers(1, 9))
-def test_smoothing_is_the_trailing_mean(values, window):
-    smoothed = module._smooth(np.array(values), window)
-    slow = [np.mean(values[max(0, i - window + 1) : i + 1]) for i in range(len(values))]
-    np.testing.assert_allclose(smoothed, slow, rtol=1e-9, atol=1e-6)

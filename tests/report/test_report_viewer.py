@@ -302,15 +302,6 @@ def test_missing_frame_is_none(sample):
     assert data["trajectories"][0]["turns"][0]["images"] == [None]
 
 
-def test_report_of_a_saved_batch_is_the_same(sample, tmp_path):
-    batch, strings = sample
-    batch.save(tmp_path / "batch")
-    loaded = TrajectoryBatch.load(tmp_path / "batch")
-    a = write_report(batch, tmp_path / "a.html", title="t", token_strings=strings)
-    b = write_report(loaded, tmp_path / "b.html", title="t", token_strings=strings)
-    assert a.read_bytes() == b.read_bytes()
-
-
 @pytest.mark.slow
 def test_large_frames_are_made_to_fit():
     import io

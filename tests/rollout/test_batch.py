@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vagen.envs.images import decode_png, image_digest, png_bytes
+from vagen.envs.images import image_digest, png_bytes
 from vagen.envs.parsing import ParsedResponse
 from vagen.rollout.batch import SCHEMA_VERSION, BatchError, TrajectoryBatch
 from vagen.rollout.types import (
@@ -404,13 +404,3 @@ def test_lone_surrogates_of_a_remote_policy_do_not_stop_the_save(tmp_path):
     batch.trajectories[0].turns[0].response_text = json.loads('"a\\ud800b"')
     loaded = TrajectoryBatch.load(batch.save(tmp_path / "b"))
     assert loaded.trajectories[0].turns[0].response_text == "a?b"
-
-
-def test_png_round_trip_and_digest():
-    frame = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)
-    png = png_bytes(frame)
-    assert png == png_bytes(frame.copy())
-    np.testing.assert_array_equal(decode_png(png), frame)
-    assert len(image_digest(png)) == 64
-    with pytest.raises(ValueError, match="uint8"):
-        png_bytes(frame.astype(np.float32))

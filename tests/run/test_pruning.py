@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vagen.cli.main import USER_ERROR, main
-from vagen.run.pruning import prunable
+from vagen.run.folder import prunable
 from vagen.run.run import Run
 from vagen.storage import read_manifest
 from vagen.train import iterate

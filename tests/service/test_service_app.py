@@ -229,13 +229,3 @@ def test_prometheus_is_told(app) -> None:
     assert 'vagen_env_request_seconds_count{operation="reset"} 1.0' in text
     post(client, "/v1/sessions/close", sessions=[key])
     assert 'vagen_env_sessions{env_name="FrozenLake"} 0.0' in client.get("/metrics").text
-
-
-def test_every_operation_is_in_the_openapi_with_types(app) -> None:
-    schema = app().get("/openapi.json").json()
-    for path in ("", "/reset", "/step", "/expert", "/close"):
-        operation = schema["paths"][f"/v1/sessions{path}"]["post"]
-        for part in (operation["requestBody"], operation["responses"]["200"]):
-            assert part["content"]["application/json"]["schema"]["$ref"]
-        assert {"401", "413", "422", "503"} <= operation["responses"].keys()
-        assert operation["security"]

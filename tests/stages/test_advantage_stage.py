@@ -255,22 +255,6 @@ def test_judge_rewards_count_and_missing_ones_do_not(make_experiment, batch):
     assert after[1:] == pytest.approx(before[1:], abs=1e-6)
 
 
-def test_an_estimator_is_taken_by_its_path_as_by_its_name(make_experiment, batch):
-    found = []
-    for name in ("masked_rloo", "vagen.advantage.estimators.rloo:masked_rloo"):
-        config = make_experiment(
-            f"algorithm.adv_estimator={name}", "rollout_manager.n_trajectory=2"
-        )
-        trajectories = copy.deepcopy(batch.trajectories)
-        for i, trajectory in enumerate(trajectories):
-            trajectory.group_id = str(i % 2)
-        add_columns(config, FixedEngine(), trajectories, {})
-        found.append(sampled(trajectories, "advantages"))
-    for by_name, by_path in zip(*found, strict=True):
-        assert by_name.any()
-        np.testing.assert_array_equal(by_name, by_path)
-
-
 @pytest.fixture
 def valued_engine(make_engine):
     """A real engine whose critic says something."""
@@ -387,16 +371,14 @@ def test_the_last_reward_of_a_truncated_episode_counts(
     assert returns[1] - returns[0] == pytest.approx(10.0, rel=1e-4)
 
 
-def test_terminated_and_truncated_at_once_is_over(make_experiment, batch):
-    config = with_estimator(make_experiment, "masked_gae", "algorithm.truncation_bootstrap=true")
+@pytest.mark.parametrize(("bootstraps", "terminated"), [("true", True), ("false", False)])
+def test_what_is_over_or_switched_off_does_not_bootstrap(
+    make_experiment, batch, valued_engine, bootstraps, terminated
+):
+    option = f"algorithm.truncation_bootstrap={bootstraps}"
     for trajectory in batch.trajectories:
-        trajectory.truncated = trajectory.terminated = True
-    add_columns(config, FixedEngine(), batch.trajectories, {})
-    assert {t.bootstrap_value for t in batch.trajectories} == {0.0}
-
-
-def test_bootstrap_can_be_switched_off(make_experiment, batch, valued_engine):
-    config = with_estimator(make_experiment, "masked_gae", "algorithm.truncation_bootstrap=false")
+        trajectory.truncated, trajectory.terminated = True, terminated
+    config = with_estimator(make_experiment, "masked_gae", option)
     add_columns(config, valued_engine, batch.trajectories, batch.images)
     assert {t.bootstrap_value for t in batch.trajectories} == {0.0}
 
@@ -651,23 +633,3 @@ def test_normalised_rewards_stay_at_their_turns(make_experiment, grouped, per_tu
     first = np.flatnonzero(row.loss_mask & (row.turn_index == 0))[-1]
     earned = several.turns[0].rewards.env if per_turn == "true" else 0.0
     assert row.columns["rewards"][first] == pytest.approx(earned / 8**0.5, rel=1e-4)
-
-
-@pytest.mark.parametrize("estimator", MASKED)
-def test_whitening_does_not_depend_on_how_trajectories_are_dealt_to_ranks(
-    make_experiment, grouped, estimator
-):
-    """Statistics are over what all ranks hold; of a rank's own rows they would be others."""
-    config = with_estimator(make_experiment, estimator, *GROUPED)
-    whole, dealt, apart = (copy.deepcopy(grouped) for _ in range(3))
-    add_columns(config, FixedEngine(), whole, {})
-    ranks = [dealt[rank::3] for rank in range(3)]
-    add_columns(config, FixedEngine(), [t for rank in ranks for t in rank], {})
-    for a, b in zip(sampled(whole, "advantages"), sampled(dealt, "advantages"), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
-    for rank in range(3):
-        add_columns(config, FixedEngine(), apart[rank::3], {})
-    assert any(
-        np.abs(a - b).max() > 1e-2
-        for a, b in zip(sampled(whole, "advantages"), sampled(apart, "advantages"), strict=True)
-    )

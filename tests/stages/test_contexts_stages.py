@@ -1,11 +1,5 @@
 """A whole iteration in each context: two levels, three turns."""
 
-import base64
-import copy
-import re
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +9,8 @@ import torch
 from vagen.engines.columns import add_columns
 from vagen.engines.local.engine import LocalEngine
 from vagen.experiment.load import load_infra
-from vagen.report.payload import token_text, viewer_payload
-from vagen.report.viewer import write_report
 from vagen.rollout.batch import TrajectoryBatch
-from vagen.rollout.types import Status, Trajectory
+from vagen.rollout.types import Trajectory
 from vagen.run.run import Run
 from vagen.stages.advantage import advantage
 from vagen.stages.build import build
@@ -30,7 +22,6 @@ from vagen.stages.weights import engine_at
 from vagen.storage import read_manifest
 from vagen.train import iterate
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 CONTEXTS = {
     "no_concat": ("rollout_manager.context=no_concat",),
     "window": ("rollout_manager.context=window", "rollout_manager.window_size=2"),
@@ -203,90 +194,6 @@ def test_a_summary_is_credited_with_what_comes_after_it(iteration):
     assert slope > 0
     np.testing.assert_allclose(stored, slope * np.array(expected) + offset, atol=1e-3)
     assert any(turn.summary for t in batch.trajectories for turn in t.turns)
-
-
-def test_the_sum_of_rewards_is_at_the_end_of_the_trajectory(iteration):
-    run, _, _ = iteration
-    manager = run.experiment.rollout_manager.model_copy(update={"use_multi_turn_reward": False})
-    control = run.experiment.algorithm.kl_ctrl.model_copy(update={"kl_coef": 0.0})
-    config = run.experiment.model_copy(
-        update={
-            "rollout_manager": manager,
-            "algorithm": run.experiment.algorithm.model_copy(update={"kl_ctrl": control}),
-        }
-    )
-    batch = TrajectoryBatch.load(run.step(0, "judge"))
-    add_columns(config, fresh_engine(run), batch.trajectories, batch.images)
-    for trajectory in batch.trajectories:
-        *before, last = trained(trajectory)
-        for row in before:
-            np.testing.assert_allclose(row.columns["rewards"], 0, atol=1e-5)
-        total = sum(turn.rewards.total for turn in trajectory.turns)
-        place = np.flatnonzero(last.loss_mask)[-1]
-        assert last.columns["rewards"][place] == pytest.approx(total, abs=1e-5)
-        assert np.count_nonzero(np.abs(last.columns["rewards"]) > 1e-5) <= 1
-
-
-def test_a_failed_episode_counts_nowhere(iteration):
-    """Beside the others or not: what they learn is the same."""
-    run, _, _ = iteration
-    batch = TrajectoryBatch.load(run.step(0, "judge"))
-    engine = fresh_engine(run)
-    plain = copy.deepcopy(batch.trajectories)
-    metrics = add_columns(run.experiment, engine, plain, batch.images)
-    failed = copy.deepcopy(batch.trajectories[0])
-    failed.trajectory_id, failed.status, failed.truncated = "failed", Status.ENV_ERROR, False
-    for row in failed.rows:
-        row.trajectory_id = "failed"
-        row.loss_mask[:] = False
-    together = [copy.deepcopy(failed), *copy.deepcopy(batch.trajectories)]
-    found = add_columns(run.experiment, engine, together, batch.images)
-    assert found == pytest.approx(metrics, abs=1e-4)
-    for a, b in zip(plain, together[1:], strict=True):
-        for row, other in zip(a.rows, b.rows, strict=True):
-            for name in ("advantages", "returns", "rewards"):
-                np.testing.assert_allclose(row.columns[name], other.columns[name], atol=1e-4)
-    for row in together[0].rows:
-        assert not row.columns["advantages"].any() and not row.columns["rewards"].any()
-
-
-def test_the_viewer_knows_the_last_frame(iteration):
-    run, _, _ = iteration
-    batch = TrajectoryBatch.load(run.step(0, "advantage"))
-    payload = viewer_payload(batch, text_of=token_text(None, None), max_frame_bytes=10**9)
-    for shown, trajectory in zip(payload["trajectories"], batch.trajectories, strict=True):
-        frames = [base64.b64decode(payload["images"][i]) for i in shown["last"]]
-        if trajectory.truncated:
-            assert frames == [batch.images[trajectory.rows[-1].images[-1]]]
-        else:
-            assert frames == []
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_the_viewer_takes_each_turn_from_the_row_that_sampled_it(iteration, tmp_path: Path):
-    run, _, _ = iteration
-    batch = TrajectoryBatch.load(run.step(0, "advantage"))
-    path = write_report(batch, tmp_path / "r.html", title="contexts")
-    index = max(range(len(batch.trajectories)), key=lambda i: len(batch.trajectories[i].rows))
-    trajectory = batch.trajectories[index]
-    command = [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu"]
-    command += ["--disable-dev-shm-usage", "--disable-background-networking"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000"]
-    command += ["--dump-dom", f"file://{path}#t={index}&color=mask"]
-    page = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
-    body = page.split('<section id="detail"')[1]
-    sampled = 0
-    for row in trained(trajectory):
-        for k in np.unique(row.turn_index[row.loss_mask]):
-            own = row.turn_index == k
-            count = int((own & row.loss_mask).sum())
-            sampled += count
-            assert f"{count} sampled of {own.sum()} tokens, row {row.row_index}" in body
-        if row.row_index:
-            before = int(np.flatnonzero(row.turn_index == k)[0])
-            assert f"context of row {row.row_index}: {before} tokens before" in body
-    assert len(re.findall(r'class="tok sampled', body)) == sampled
-    assert ("Observation after the last turn" in body) == trajectory.truncated
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The tiny experiment of each environment that needs no simulator goes through every stage."""
+"""The tiny experiment of each environment goes through every stage."""
 
 import json
 import math
@@ -31,15 +31,24 @@ SMALL = (
     "critic.ppo_mini_batch_size=4",
     "trainer.total_training_steps=1",
 )
-SIZES = {"train_size": 40, "val_size": 2, "test_size": 3}
+SIZES = ("train_size=40", "val_size=2", "test_size=3")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", ["svg", "blackjack", "household"])
-def test_a_tiny_experiment_completes_an_iteration(env_id, make_outputs):
-    overrides = [*SMALL, *(f"envs.{env_id}.{key}={value}" for key, value in SIZES.items())]
+@pytest.mark.parametrize(
+    ("name", "env_id", "options"),
+    [
+        ("svg", "svg", SIZES),
+        ("blackjack", "blackjack", SIZES),
+        ("household", "household", SIZES),
+        ("navigation", "rooms", (*SIZES, "env_config.picture_size=64")),
+        ("primitive-skill", "align", (*SIZES, "env_config.image_size=96")),
+    ],
+)
+def test_a_tiny_experiment_completes_an_iteration(name, env_id, options, make_outputs):
+    overrides = [*SMALL, *(f"envs.{env_id}.{option}" for option in options)]
     infra = load_infra(None, [f"output_dir={make_outputs()}", "device=cpu", "threads=1"])
-    run = Run.create(load_experiment(EXPERIMENTS / f"{env_id}-tiny.yaml", overrides), infra)
+    run = Run.create(load_experiment(EXPERIMENTS / f"{name}-tiny.yaml", overrides), infra)
     build(run)
     assert math.isfinite(warm_start(run)["metrics"]["warm_start/loss"])
     for stage in (rollout, judge, advantage, update):

@@ -1,9 +1,5 @@
 """How long a run was at work."""
 
-import pytest
-
-from vagen import progress
-from vagen.progress import reporter
 from vagen.run.spent import gpu_hours, working_seconds
 
 
@@ -30,15 +26,3 @@ def test_gpus_count_while_an_engine_holds_them():
     closed = events((2000.0, "process_started"), (3000.0, "run_ended"))
     assert gpu_hours([*events(*trained[0]), started, *events(*trained[1]), *closed]) == 4.0
     assert gpu_hours(events(*trained[0], *trained[1])) == 0.0
-
-
-def test_the_summarys_total_is_the_sum_of_processes(tmp_path, monkeypatch):
-    """Through the files that a run writes."""
-    clock = iter([100.0, 101.0, 104.0, 900.0, 903.0, 905.0])
-    monkeypatch.setattr(reporter.time, "time", lambda: next(clock))
-    path = tmp_path / "events.jsonl"
-    for _ in range(2):
-        progress.append_event(path, "process_started", pid=1)
-        progress.append_event(path, "stage_started", stage="build", iteration=None)
-        progress.append_event(path, "stage_finished", stage="build", iteration=None, seconds=2.0)
-    assert working_seconds(progress.read_events(tmp_path / "events.jsonl")) == pytest.approx(4 + 5)

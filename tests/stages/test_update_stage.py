@@ -97,16 +97,6 @@ def test_a_batch_of_another_configuration_or_step_is_refused(run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_corrupted_batch_is_refused(run, tmp_path):
-    file = run.step(0, "advantage") / "tokens.parquet"
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.unlink()
-    file.write_bytes(content)
-    with pytest.raises(CorruptArtifact, match=r"tokens\.parquet"):
-        update(run, 0, out=tmp_path / "out")
-
-
 def test_another_machine_is_said(run):
     progress.configure(run.events)
     machine = {"device": "cpu", "threads": 4, "torch": torch.__version__}

@@ -47,48 +47,15 @@ def names(swift, uri: str) -> list[str]:
     return [entry["Key"] for entry in listed.get("Contents", ())]
 
 
-def test_put_list_fetch_delete(tmp_path, swift, bucket, source):
-    store = open_store(f"{bucket}/my/prefix")
-    uri = store.put_directory(source, "runs/a/rollout")
-    assert uri == f"{bucket}/my/prefix/runs/a/rollout"
-    store.put_directory(source, "runs/ab/rollout")
-    assert store.list() == ["runs/a/rollout", "runs/ab/rollout"]
-    assert store.list("runs/a") == store.list("runs/a/") == ["runs/a/rollout"]
-    assert store.exists("runs/a/rollout") and not store.exists("runs/a")
-    assert store.manifest("runs/a/rollout") == (source / "manifest.json").read_bytes()
-
-    fetched = store.fetch_directory("runs/a/rollout", tmp_path / "new" / "copy")
-    assert verify_directory(fetched) == read_manifest(source)
-    assert (fetched / "sub" / "a b+ü.txt").read_text() == "hello"
-
-    part = store.fetch_directory("runs/a/rollout", tmp_path / "part", "sub")
-    assert verify_directory(part, "sub") and not (part / "c").exists()
-
-    store.delete("runs/a/rollout")
-    store.delete("runs/a/rollout")
-    assert store.list() == ["runs/ab/rollout"]
-    store.delete("runs/ab/rollout")
-    assert names(swift, bucket) == []
-
-
-def test_refusals_say_what_is_wrong(tmp_path, swift, bucket, source):
+def test_what_is_replaced_or_deleted_takes_no_room_any_more(tmp_path, swift, bucket, source):
     store = open_store(bucket)
-    store.put_directory(source, "a")
-    assert store.put_directory(source, "a") == f"{bucket}/a"
-    other = make_directory(tmp_path / "other", {"a": b"1"})
-    with pytest.raises(StorageError, match=r"/a exists already"):
-        store.put_directory(other, "a")
-    with pytest.raises(StorageError, match="has no 'b'"):
-        store.fetch_directory("b", tmp_path / "b")
-    with pytest.raises(StorageError, match="exists already"):
-        store.fetch_directory("a", tmp_path / "other")
-    for key in ("", "/etc", "../a", "a/../../b", ".hidden", "a//b"):
-        with pytest.raises(StorageError, match="is not a key"):
-            store.delete(key)
-    store.put_directory(other, "a", replace=True)
+    for _ in range(2):
+        assert store.put_directory(source, "a") == f"{bucket}/a"
+    store.put_directory(make_directory(tmp_path / "other", {"a": b"1"}), "a", replace=True)
     assert (store.fetch_directory("a", tmp_path / "c") / "a").read_bytes() == b"1"
-    # What was replaced takes no room any more.
     assert len(names(swift, bucket)) == 2
+    store.delete("a")
+    assert names(swift, bucket) == []
 
 
 def test_equal_content_of_another_writer_is_no_conflict(tmp_path, swift, bucket):
@@ -100,24 +67,6 @@ def test_equal_content_of_another_writer_is_no_conflict(tmp_path, swift, bucket)
         store.put_directory(path, "a")
     assert len(names(swift, bucket)) == 2
     assert '"created": "one' in store.manifest("a").decode()
-
-
-def test_what_a_guard_refuses_does_not_appear(tmp_path, bucket, source):
-    store = open_store(bucket)
-
-    def refuse():
-        raise StorageError("superseded")
-
-    with pytest.raises(StorageError, match=r"^superseded$"):
-        store.put_directory(source, "a", guard=refuse)
-    assert not store.exists("a")
-    store.put_directory(source, "a")
-    other = make_directory(tmp_path / "other", {"a": b"1"})
-    with pytest.raises(StorageError, match=r"^superseded$"):
-        store.put_directory(other, "a", replace=True, guard=refuse)
-    with pytest.raises(StorageError, match=r"^superseded$"):
-        store.delete("a", guard=refuse)
-    assert (store.fetch_directory("a", tmp_path / "b") / "c").read_bytes() == b"x" * 999
 
 
 @pytest.mark.parametrize("size", [MIB, 12 * MIB], ids=["whole", "in parts"])
@@ -165,18 +114,6 @@ def test_a_corrupted_object_is_detected_and_named(tmp_path, swift, bucket):
     client.put_object(Bucket=name, Key="a/manifest.json", Body=b"{}")
     with pytest.raises(CorruptArtifact, match="is not a manifest"):
         store.fetch_directory("a", tmp_path / "b")
-
-
-def test_bits_that_rot_on_the_server_s_disk_are_detected(tmp_path, swift, bucket):
-    store = open_store(bucket)
-    marker = b"a line that is nowhere else: " + os.urandom(16).hex().encode()
-    store.put_directory(make_directory(tmp_path / "a", {"file": marker}), "a")
-    [path] = [path for path in swift.data_files() if path.read_bytes() == marker]
-    path.write_bytes(marker.replace(b"nowhere", b"NOWHERE"))
-    # Swift itself withdraws the object once it has been read.
-    with pytest.raises(CorruptArtifact, match=r"/file is (corrupt|missing)"):
-        store.fetch_directory("a", tmp_path / "b")
-    assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from vagen.storage import (
     commit_directory,
     open_store,
     read_manifest,
+    verify_directory,
 )
 
 
@@ -16,22 +17,34 @@ from vagen.storage import (
 def source(tmp_path):
     with commit_directory(tmp_path / "source", kind="thing") as partial:
         (partial / "sub").mkdir()
-        (partial / "sub" / "a.txt").write_text("hello")
+        (partial / "sub" / "a b+ü.txt").write_text("hello")
+        (partial / "empty").touch()
+        (partial / "c").write_bytes(b"x" * 999)
     return tmp_path / "source"
 
 
-def test_put_list_fetch_delete(tmp_path, source):
-    store = open_store((tmp_path / "my store").as_uri())
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
+def store(request, tmp_path):
+    """A folder, and a prefix in a bucket."""
+    if request.param == "s3":
+        return open_store(f"{request.getfixturevalue('bucket')}/my/prefix")
+    return open_store((tmp_path / "my store").as_uri())
+
+
+def test_put_list_fetch_delete(tmp_path, source, store):
     uri = store.put_directory(source, "runs/a/rollout")
-    assert uri == (tmp_path / "my store" / "runs" / "a" / "rollout").as_uri()
+    assert uri == f"{store.uri}/runs/a/rollout"
     store.put_directory(source, "runs/ab/rollout")
     assert store.list() == ["runs/a/rollout", "runs/ab/rollout"]
     assert store.list("runs/a") == store.list("runs/a/") == ["runs/a/rollout"]
     assert store.exists("runs/a/rollout") and not store.exists("runs/a")
+    assert store.manifest("runs/a/rollout") == (source / "manifest.json").read_bytes()
 
     fetched = store.fetch_directory("runs/a/rollout", tmp_path / "new" / "copy")
-    assert (fetched / "sub" / "a.txt").read_text() == "hello"
-    assert read_manifest(fetched) == read_manifest(source)
+    assert (fetched / "sub" / "a b+ü.txt").read_text() == "hello"
+    assert verify_directory(fetched) == read_manifest(source)
+    part = store.fetch_directory("runs/a/rollout", tmp_path / "part", "sub")
+    assert verify_directory(part, "sub") and not (part / "c").exists()
 
     store.delete("runs/a/rollout")
     store.delete("runs/a/rollout")
@@ -41,29 +54,37 @@ def test_put_list_fetch_delete(tmp_path, source):
 def test_a_stored_directory_does_not_change_with_its_source(tmp_path, source):
     store = LocalStore(tmp_path / "store")
     store.put_directory(source, "a")
-    (source / "sub" / "a.txt").write_text("later")
+    (source / "sub" / "a b+ü.txt").write_text("later")
     fetched = store.fetch_directory("a", tmp_path / "b")
-    assert (fetched / "sub" / "a.txt").read_text() == "hello"
+    assert (fetched / "sub" / "a b+ü.txt").read_text() == "hello"
 
 
 def test_corruption_is_refused_on_the_way_in_and_out(tmp_path, source):
     store = LocalStore(tmp_path / "store")
     store.put_directory(source, "a")
-    (tmp_path / "store" / "a" / "sub" / "a.txt").write_text("HELLO")
-    with pytest.raises(CorruptArtifact, match=r"sub/a\.txt is corrupt"):
+    (tmp_path / "store" / "a" / "sub" / "a b+ü.txt").write_text("HELLO")
+    with pytest.raises(CorruptArtifact, match=r"sub/a b\+ü\.txt is corrupt"):
         store.fetch_directory("a", tmp_path / "b")
     assert not (tmp_path / "b").exists()
-    (source / "sub" / "a.txt").unlink()
-    with pytest.raises(CorruptArtifact, match=r"sub/a\.txt is missing"):
+    (source / "sub" / "a b+ü.txt").unlink()
+    with pytest.raises(CorruptArtifact, match=r"sub/a b\+ü\.txt is missing"):
         store.put_directory(source, "c")
     assert store.list() == ["a"]
 
 
-def test_refusals_say_what_is_wrong(tmp_path, source):
-    store = LocalStore(tmp_path / "store")
+@pytest.fixture
+def other(tmp_path):
+    with commit_directory(tmp_path / "other", kind="thing", payload={"n": 2}):
+        pass
+    return tmp_path / "other"
+
+
+def test_refusals_say_what_is_wrong(tmp_path, source, other, store):
     store.put_directory(source, "a")
     with pytest.raises(StorageError, match="exists already"):
-        store.put_directory(source, "a")
+        store.put_directory(other, "a")
+    with pytest.raises(StorageError, match="exists already"):
+        store.fetch_directory("a", other)
     with pytest.raises(StorageError, match="has no 'b'"):
         store.fetch_directory("b", tmp_path / "b")
     with pytest.raises(StorageError, match=r"holds no manifest\.json"):
@@ -90,29 +111,27 @@ def test_a_plain_path_is_a_local_store(tmp_path):
     assert isinstance(store, LocalStore) and store.root == tmp_path
 
 
-def test_a_directory_is_replaced_if_asked_and_if_the_guard_lets_it(tmp_path, source):
-    store = LocalStore(tmp_path / "store")
-    store.put_directory(source, "a")
-    with commit_directory(tmp_path / "other", kind="thing", payload={"n": 2}):
-        pass
-
+def test_a_directory_is_replaced_if_asked_and_if_the_guard_lets_it(source, other, store):
     def refuse():
         raise StorageError("superseded")
 
     with pytest.raises(StorageError, match=r"^superseded$"):
-        store.put_directory(tmp_path / "other", "a", replace=True, guard=refuse)
+        store.put_directory(source, "a", guard=refuse)
+    assert not store.exists("a")
+    store.put_directory(source, "a")
+    with pytest.raises(StorageError, match=r"^superseded$"):
+        store.put_directory(other, "a", replace=True, guard=refuse)
     with pytest.raises(StorageError, match=r"^superseded$"):
         store.delete("a", guard=refuse)
     assert store.manifest("a") == (source / "manifest.json").read_bytes()
-    store.put_directory(tmp_path / "other", "a", replace=True)
-    assert store.manifest("a") == (tmp_path / "other" / "manifest.json").read_bytes()
+    store.put_directory(other, "a", replace=True)
+    assert store.manifest("a") == (other / "manifest.json").read_bytes()
     assert store.list() == ["a"]
     with pytest.raises(StorageError, match="has no 'b'"):
         store.manifest("b")
 
 
-def test_loose_files_are_written_over(tmp_path):
-    store = LocalStore(tmp_path / "store")
+def test_loose_files_are_written_over(store):
     assert store.read_file("runs/a/events.jsonl") is None
     for content in (b"1", b""):
         store.write_file("runs/a/events.jsonl", content)

@@ -1,64 +1,19 @@
 """The same against a real MLflow server that goes away and comes back."""
 
-import os
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
+from mlflow_server import MlflowServer
 
 from vagen.tracking import Tracker, open_client
-
-START_SECONDS = 90
-
-
-class Server:
-    """`mlflow server` on a free port of this machine."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.process = None
-
-    def start(self):
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "mlflow", "server", "--workers", "1"),
-                *("--host", "127.0.0.1", "--port", str(self.port)),
-                *("--backend-store-uri", f"sqlite:///{self.folder}/server.db"),
-                *("--artifacts-destination", str(self.folder / "artifacts")),
-            ],
-            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-            cwd=self.folder,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        end = time.monotonic() + START_SECONDS
-        while time.monotonic() < end:
-            try:
-                with urlopen(f"{self.uri}/health", timeout=1):
-                    return
-            except OSError:
-                time.sleep(0.2)
-        raise TimeoutError("the MLflow server did not start")
-
-    def stop(self):
-        if self.process is not None:
-            os.killpg(self.process.pid, 9)
-            self.process.wait()
-            self.process = None
 
 
 @pytest.mark.slow
 def test_a_server_that_is_killed_and_restarted_misses_nothing(tmp_path, monkeypatch):
-    server = Server(tmp_path)
+    server = MlflowServer(tmp_path)
     server.start()
     try:
         run = Tracker.start(

@@ -87,21 +87,6 @@ def test_one_seed_says_nothing_of_another():
     assert paired_seeds([0.5, 0.25], [0.75, 0.5]) == (0.25, (0.25, 0.25), None)
 
 
-def test_the_interval_over_seeds_covers_where_that_over_levels_does_not():
-    """What training gains differs by seed: of three, levels see only how each turned out."""
-    rng = np.random.default_rng(0)
-    covered = np.zeros(2)
-    for trial in range(200):
-        gains = rng.normal(0.1, 0.05, 3)
-        levels = (rng.random((3, 256)) < 0.5 + gains[:, None]).astype(float)
-        by_seed = paired_seeds([0.5] * 3, levels.mean(1)).ci95
-        by_level = paired_bootstrap(np.full(768, 0.5), levels.ravel(), seed=trial, resamples=200)
-        for i, interval in enumerate((by_seed, by_level.ci95)):
-            assert interval is not None
-            covered[i] += interval[0] <= 0.1 <= interval[1]
-    assert covered[0] >= 180 and covered[1] < 160
-
-
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=4))
 def test_attempts_are_counted_as_every_choice_of_them_would_be(levels):
     found = pass_at_k(levels, 5)

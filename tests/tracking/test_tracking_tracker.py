@@ -19,7 +19,7 @@ from sqlalchemy import Engine, event
 
 from vagen.storage import StorageError
 from vagen.tracking import Tracker, TrackingError, default_uri, open_client, tracker
-from vagen.tracking.names import flatten, legal_name, legal_names
+from vagen.tracking.tracker import flatten, legal_name, legal_names
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,16 @@
 """Advantage estimators by name: those of `vagen.advantage.estimators`, and user-defined ones."""
 
 from vagen.advantage.credit import Credit, CreditReliability, ProgressDiscount, make_credit
-from vagen.advantage.estimate import estimate_advantages, estimate_with_metrics
+from vagen.advantage.estimate import (
+    estimate_advantages,
+    estimate_with_metrics,
+    get_estimator,
+    whiten,
+)
 from vagen.advantage.estimator import EstimatorSpec, estimator
 from vagen.advantage.estimators import ESTIMATORS
 from vagen.advantage.inputs import AdvantageArguments, AdvantageEstimate, AdvantageInputs, MaskName
-from vagen.advantage.registry import get_estimator
 from vagen.advantage.rows import AdvantageError
-from vagen.advantage.whitening import whiten
 
 __all__ = [
     "ESTIMATORS",

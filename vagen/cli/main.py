@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if options.debug:
             raise
-        from vagen.config.addresses import redact
+        from vagen.config.base import redact
 
         print(redact(_message(error)), file=sys.stderr)
         return USER_ERROR if is_user_error(error) or advice(error) else FAILED

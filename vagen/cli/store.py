@@ -11,8 +11,8 @@ from vagen.cli.common import find_run
 from vagen.cli.main import UsageError
 from vagen.experiment.load import load_infra
 from vagen.run import layout
+from vagen.run.folder import BATCHES, prunable, prune_batches
 from vagen.run.layout import is_uri
-from vagen.run.pruning import BATCHES, prunable, prune_batches
 from vagen.storage import (
     MANIFEST,
     StorageError,

@@ -20,8 +20,8 @@ from vagen.run.run import Run
 from vagen.run.spent import gpu_hours, step_seconds, working_seconds
 from vagen.storage import open_store
 from vagen.tracking import TrackingError, default_uri, open_client
-from vagen.tracking.names import flatten
 from vagen.tracking.server import errors
+from vagen.tracking.tracker import flatten
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,8 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from vagen.config.addresses import redact
-from vagen.config.base import ConfigError
+from vagen.config.base import ConfigError, redact
 from vagen.config.foreign import native
 
 KeyPath = tuple[str, ...]

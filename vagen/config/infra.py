@@ -15,8 +15,7 @@ from pydantic import (
     PositiveInt,
 )
 
-from vagen.config.addresses import AWS_KEYS, no_credentials
-from vagen.config.base import Fraction, Section
+from vagen.config.base import AWS_KEYS, Fraction, Section, no_credentials
 from vagen.config.kubernetes import KubernetesConfig
 
 SCRATCH = "VAGEN_SCRATCH"

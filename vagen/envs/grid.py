@@ -16,9 +16,9 @@ from pydantic import Field
 from vagen.envs.base import State
 from vagen.envs.claims import Claim, best_matching, load_json
 from vagen.envs.config import EnvConfig
+from vagen.envs.images import TileSet
 from vagen.envs.levels import draw_index
 from vagen.envs.parsing import Notation
-from vagen.envs.render import TileSet
 from vagen.envs.turns import TurnEnv
 
 Cell: TypeAlias = int

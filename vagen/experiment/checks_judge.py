@@ -7,7 +7,7 @@ from vagen.config.base import Refusals
 from vagen.config.judge_options import JudgeConfig, LLMJudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.envs.parsing import LAYOUTS
-from vagen.judge.rules import rules_for
+from vagen.judge.rule_judge import rules_for
 
 
 def judge_refusals(config: ExperimentConfig) -> Refusals:

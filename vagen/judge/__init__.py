@@ -10,8 +10,7 @@ from vagen.judge.base import Judge
 from vagen.judge.cache import AnswerCache
 from vagen.judge.cascade import CascadeJudge
 from vagen.judge.llm import ChatClient, LLMBackend, LLMJudge
-from vagen.judge.rule_judge import RuleJudge
-from vagen.judge.rules import Rules, rules_for
+from vagen.judge.rule_judge import RuleJudge, Rules, rules_for
 
 __all__ = [
     "AnswerCache",

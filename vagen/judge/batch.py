@@ -1,8 +1,10 @@
-"""Judges the agent's descriptions and predictions, turn by turn."""
+"""Judges the agent's descriptions and predictions, turn by turn, and sets the rewards for them."""
 
 import asyncio
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -10,14 +12,15 @@ from typing import Protocol
 import numpy as np
 
 from vagen import progress
+from vagen.config.judge_options import AlarmConfig, JudgeConfig
 from vagen.config.schema import ExperimentConfig
 from vagen.judge.base import RIGHT, SECTIONS, JudgeUnavailable, cohen_kappa
 from vagen.judge.cache import AnswerCache
 from vagen.judge.deductions import deduct
-from vagen.judge.schedule import weigh
-from vagen.judge.scoring import Scorer, statements
+from vagen.judge.scoring import Scorer, set_rewards, statements
+from vagen.metrics import JUDGE_SCORES, SUCCESS
 from vagen.rollout.runner import derive_seed
-from vagen.rollout.types import SectionScores, Trajectory, Turn, Verdict
+from vagen.rollout.types import NOTHING, SectionScores, Status, Trajectory, Turn, Verdict
 
 
 class AnswerLog(Protocol):
@@ -170,3 +173,158 @@ def _check_absent(config: ExperimentConfig, judged: list[Turn]) -> None:
             "only"
         )
     progress.note(f"judge: {message}")
+
+
+def schedule_factor(judge: JudgeConfig, iteration: int, iterations: int) -> float:
+    """Factor on the judge's weights in an iteration: 1 at first, `floor` after the decay.
+
+    Args:
+        judge: The `judge` section with a `schedule`.
+        iteration: Index of the iteration, from 0.
+        iterations: Iterations of the run, for a schedule without a length.
+    """
+    schedule = judge.schedule
+    if schedule.type == "constant":
+        return 1.0
+    progress = min(iteration / (schedule.iterations or iterations), 1.0)
+    left = 1 - progress if schedule.type == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    return schedule.floor + (1 - schedule.floor) * left
+
+
+def cap_factor(trajectories: Sequence[Trajectory], most_share: float | None) -> float:
+    """Factor that limits the deviation of judge rewards to a share of that of other rewards.
+
+    Deviations are of sums over trajectories, without failed ones.
+
+    Args:
+        trajectories: A batch with judge rewards.
+        most_share: `judge.schedule.max_return_share`; None for no cap.
+
+    Returns:
+        A factor in [0, 1]; 0 if judge rewards differ and others do not.
+    """
+    if most_share is None:
+        return 1.0
+    played = [t for t in trajectories if t.status is not Status.ENV_ERROR]
+    if not played:
+        return 1.0
+    sums = np.array([_sums(trajectory) for trajectory in played])
+    of_judge, others = sums.std(0)
+    return 1.0 if of_judge <= most_share * others else float(most_share * others / of_judge)
+
+
+def weigh(
+    judge: JudgeConfig,
+    trajectories: Sequence[Trajectory],
+    *,
+    iteration: int,
+    iterations: int,
+    blind: Mapping[str, SectionScores],
+) -> dict[str, float]:
+    """Sets the judge rewards of a judged batch by schedule, cap and chance level.
+
+    Args:
+        judge: The `judge` section.
+        trajectories: The batch.
+        iteration: Index of the iteration, from 0.
+        iterations: Iterations of the run.
+        blind: Chance-level scores by environment id (`judge.above_chance`).
+
+    Returns:
+        Metrics.
+    """
+    judged = [
+        (turn, blind.get(trajectory.config_id, NOTHING))
+        for trajectory in trajectories
+        for turn in trajectory.turns
+        if turn.verdict is not None
+    ]
+
+    def scale(factor: float) -> None:
+        for turn, chance in judged:
+            set_rewards(judge, turn, factor, chance)
+
+    factor = schedule_factor(judge, iteration, iterations)
+    scale(factor)
+    cap = cap_factor(trajectories, judge.schedule.max_return_share)
+    if cap < 1:
+        scale(factor * cap)
+    metrics = {"judge/weight_factor": factor * cap}
+    for section in SECTIONS:
+        if chances := [x for _, chance in judged if (x := getattr(chance, section)) is not None]:
+            metrics[f"judge/blind_{section}"] = float(np.mean(chances))
+    return metrics
+
+
+def _sums(trajectory: Trajectory) -> tuple[float, float]:
+    """Sums of a trajectory's judge rewards and of its other rewards."""
+    of_judge = others = 0.0
+    for turn in trajectory.turns:
+        for value in (turn.rewards.judge_observation, turn.rewards.judge_prediction):
+            of_judge += value or 0.0
+        others += turn.rewards.env + turn.rewards.format
+    return of_judge, others
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Trends of judge score and success over a window of iterations.
+
+    When agents hacked the reward in the original experiments, their texts satisfied the judge in
+    any state, while their success dropped.
+    """
+
+    rise: float
+    """Mean judge score of the later half minus that of the earlier half."""
+    fall: float
+    """Success of the earlier half minus that of the later half."""
+    correlation: float
+    """Pearson correlation of judge score and success over the window; 0 if one is constant."""
+    raised: bool
+    """Whether rise and fall are both positive and reach their thresholds."""
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the iteration."""
+        return {
+            "judge/alarm": float(self.raised),
+            "judge/alarm_rise": self.rise,
+            "judge/alarm_fall": self.fall,
+            "judge/success_correlation": self.correlation,
+        }
+
+    @property
+    def message(self) -> str:
+        """Message for the user."""
+        return (
+            f"the judge's mean score rose by {self.rise:.3f} while success fell by "
+            f"{self.fall:.3f}: look at what the agent writes, it may satisfy the judge whatever "
+            "the state (docs/judge.md)"
+        )
+
+
+def watch(config: AlarmConfig, history: Sequence[Mapping[str, float]]) -> Alarm | None:
+    """Compares the two halves of the last iterations.
+
+    Args:
+        config: Window and thresholds.
+        history: Metrics of iterations, oldest first; iterations without success or judge score are
+            ignored.
+
+    Returns:
+        None if disabled or if the window is not full.
+    """
+    rows = [
+        (float(np.mean([row[name] for name in JUDGE_SCORES if name in row])), row[SUCCESS])
+        for row in history
+        if SUCCESS in row and any(name in row for name in JUDGE_SCORES)
+    ]
+    if not config.enable or len(rows) < config.window:
+        return None
+    scores, successes = np.array(rows[-config.window :]).T
+    half = config.window // 2
+    rise = float(scores[-half:].mean() - scores[:half].mean())
+    fall = float(successes[:half].mean() - successes[-half:].mean())
+    varies = scores.std() > 0 and successes.std() > 0
+    correlation = float(np.corrcoef(scores, successes)[0, 1]) if varies else 0.0
+    raised = rise >= config.min_rise and fall >= config.min_fall and rise > 0 and fall > 0
+    return Alarm(rise, fall, correlation, raised)

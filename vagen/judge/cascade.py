@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from vagen.envs.base import State
 from vagen.judge.llm.llm_judge import LLMJudge, SectionVerdict, score_sections
-from vagen.judge.rule_judge import RuleJudge
-from vagen.judge.rules import Rules
+from vagen.judge.rule_judge import RuleJudge, Rules
 from vagen.rollout.types import Verdict
 
 _UNREAD = frozenset({"no_entity"})

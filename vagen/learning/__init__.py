@@ -1,9 +1,18 @@
 """Losses, masks, token rewards, filters, and controllers of coefficients."""
 
-from vagen.learning.aggregate import LossAggMode, aggregate, loss_denominator
-from vagen.learning.entropy import EntropyController, entropy_from_logits
+from vagen.learning.aggregate import (
+    Aggregate,
+    LossAggMode,
+    Max,
+    Mean,
+    aggregate,
+    combine_metrics,
+    explained_variance,
+    loss_denominator,
+    token_max,
+    token_mean,
+)
 from vagen.learning.filters import GroupStatistics, group_statistics, loss_scale, select_groups
-from vagen.learning.importance import truncated_importance_weights
 from vagen.learning.kl import (
     AdaptiveKLController,
     FixedKLController,
@@ -12,20 +21,26 @@ from vagen.learning.kl import (
     kl_penalty,
     make_kl_controller,
 )
-from vagen.learning.masks import critic_mask, last_sampled_mask, turn_end_mask, turn_start_mask
-from vagen.learning.metrics import (
-    Aggregate,
-    Max,
-    Mean,
-    combine_metrics,
-    explained_variance,
-    token_max,
-    token_mean,
+from vagen.learning.losses import (
+    COVARIANCE_MODES,
+    EntropyController,
+    LossMode,
+    covarying_tokens,
+    entropy_from_logits,
+    policy_loss,
+    truncated_importance_weights,
+    value_loss,
 )
-from vagen.learning.policy_loss import COVARIANCE_MODES, LossMode, covarying_tokens, policy_loss
 from vagen.learning.reward_normalization import normalize_turn_rewards
-from vagen.learning.rewards import overlong_penalty, token_rewards, turn_totals
-from vagen.learning.value_loss import value_loss
+from vagen.learning.rewards import (
+    critic_mask,
+    last_sampled_mask,
+    overlong_penalty,
+    token_rewards,
+    turn_end_mask,
+    turn_start_mask,
+    turn_totals,
+)
 
 __all__ = [
     "COVARIANCE_MODES",

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from vagen.config.addresses import redact
+from vagen.config.base import redact
 from vagen.progress.display import Advance, Display, LineDisplay, StepRecord, Terminal
 from vagen.progress.live import LiveDisplay
 from vagen.progress.picture import Picture

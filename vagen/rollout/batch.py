@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vagen.rollout.batch_check import BatchError, check_consistency
+from vagen.rollout.batch_tables import BatchError, check_consistency
 from vagen.rollout.types import Trajectory
 from vagen.steps import ITERATION
 from vagen.storage import (

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from vagen import progress
-from vagen.judge.alarm import watch
-from vagen.judge.batch import score
+from vagen.judge.batch import score, watch
 from vagen.judge.scoring import cache_folder
 from vagen.rollout.types import SectionScores
 from vagen.run.run import Run

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vagen import progress, steps
-from vagen.config.addresses import redact
+from vagen.config.base import redact
 from vagen.envs.images import png_bytes
 from vagen.run import layout
 from vagen.run.folder import committed, read_results, result

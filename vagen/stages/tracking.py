@@ -15,7 +15,7 @@ from vagen.run.run import Run
 from vagen.tracking import Tracker
 from vagen.tracking.background import BackgroundTracker
 from vagen.tracking.extra import open_extra_tracker
-from vagen.tracking.names import flatten
+from vagen.tracking.tracker import flatten
 
 
 def tracker_of(run: Run) -> BackgroundTracker:

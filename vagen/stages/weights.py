@@ -19,7 +19,7 @@ from vagen.engines.learn import learn
 from vagen.engines.make import device_of, gpus_of, make_engine
 from vagen.rollout.batch import TrajectoryBatch
 from vagen.run import layout
-from vagen.run.pruning import prunable, prune_batches, remove_folder
+from vagen.run.folder import prunable, prune_batches, remove_folder
 from vagen.run.run import Run
 from vagen.run.spent import ENGINE_STARTED
 from vagen.stages.batches import read_batch

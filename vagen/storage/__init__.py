@@ -4,9 +4,16 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from vagen.config.infra import S3Config
-from vagen.storage.commit import commit_directory, publish_manifest, remove_all_stale, reuse_file
+from vagen.storage.commit import (
+    append_line,
+    commit_directory,
+    publish_manifest,
+    read_lines,
+    remove_all_stale,
+    reuse_file,
+    write_whole,
+)
 from vagen.storage.errors import CorruptArtifact, StorageError, StoreAway, storage_errors
-from vagen.storage.files import append_line, read_lines, write_whole
 from vagen.storage.manifest import (
     MANIFEST,
     FileEntry,

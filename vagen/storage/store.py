@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from vagen.storage.commit import partial_directory, publish
+from vagen.storage.commit import partial_directory, publish, write_whole
 from vagen.storage.errors import StorageError, storage_errors
-from vagen.storage.files import write_whole
 from vagen.storage.manifest import MANIFEST, verify_directory
 
 

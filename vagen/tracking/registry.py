@@ -17,10 +17,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from vagen.storage.manifest import Manifest, scan_files
-from vagen.tracking.names import legal_name
 from vagen.tracking.provenance import package_versions
 from vagen.tracking.server import TrackingError, errors, mlflow_at, open_client
 from vagen.tracking.stats import PairedGain, paired_bootstrap, success_ci95
+from vagen.tracking.tracker import legal_name
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

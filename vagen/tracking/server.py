@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from vagen.config.addresses import redact
+from vagen.config.base import redact
 from vagen.storage import storage_errors
 
 if TYPE_CHECKING:

@@ -5,9 +5,12 @@ a file of the run and sent later. Only `Tracker.start` and `Tracker.attach` fail
 computation.
 """
 
+import hashlib
 import json
 import logging
 import os
+import posixpath
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,7 +22,6 @@ from pydantic import BaseModel
 
 from vagen.storage import StorageError, append_line, read_lines, write_whole
 from vagen.tracking.extra import ExtraTracker
-from vagen.tracking.names import flatten, legal_names
 from vagen.tracking.provenance import git_commit, package_versions
 from vagen.tracking.server import TrackingError, default_uri, errors, mlflow_at, open_client
 
@@ -417,3 +419,53 @@ def _is_permanent(error: Exception) -> bool:
     if isinstance(error, FileNotFoundError):
         return True
     return getattr(error, "error_code", None) in _PERMANENT
+
+
+MAX_NAME = 250
+"""Maximum length of a parameter's or metric's name."""
+MAX_VALUE = 6_000
+"""Maximum length of a parameter's value."""
+
+_ILLEGAL = re.compile(r"[^/\w.\- ]")
+
+
+def legal_name(name: str) -> str:
+    """The nearest legal name: letters, digits, `_ - . /` and spaces, without parent folders."""
+    text = _ILLEGAL.sub("_", name).strip("/ ")
+    text = re.sub(r"^\.\.+|(^|/)\.+(?=/|$)", r"\1_", text)
+    text = posixpath.normpath(text or "_")
+    if len(text) <= MAX_NAME:
+        return text
+    return f"{text[: MAX_NAME - 9]}-{_short(name)}"
+
+
+def legal_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with legal names; adds a digest where two names would be equal."""
+    legal: dict[str, Any] = {}
+    for name, value in values.items():
+        key = legal_name(name)
+        if key in legal or (key != name and key in values):
+            key = f"{key[: MAX_NAME - 9]}-{_short(name)}"
+        legal[key] = value
+    return legal
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested mappings as dotted keys, e.g. `algorithm.kl_ctrl.kl_coef`; other values as text."""
+    flat: dict[str, str] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{name}."))
+        else:
+            flat[name] = _text(value)
+    return flat
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 12]}…{_short(text)}"
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

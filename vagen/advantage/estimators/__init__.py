@@ -1,4 +1,4 @@
-"""The estimators, one per file."""
+"""The estimators, by what they compare."""
 
 import importlib
 import pkgutil

@@ -18,8 +18,8 @@ from vagen.envs.frozenlake.game import (
     sample_level,
 )
 from vagen.envs.grid import GridEnv, Place, Player, Spot, positions_of
+from vagen.envs.images import Canvas, TileSet
 from vagen.envs.levels import Split
-from vagen.envs.render import Canvas, TileSet
 
 
 class Target(Place):

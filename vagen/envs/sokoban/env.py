@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from vagen.envs.base import State
 from vagen.envs.grid import DIRECTIONS, Cell, Cells, GridEnv, Place, Player, Spot, positions_of
+from vagen.envs.images import Canvas, TileSet
 from vagen.envs.levels import Split
-from vagen.envs.render import Canvas, TileSet
 from vagen.envs.sokoban.game import ACTIONS, Room, Sokoban, SokobanConfig, SokobanLevel
 from vagen.envs.sokoban.generator import generate
 from vagen.envs.sokoban.level_file import GREEDY_WEIGHT, open_level_file

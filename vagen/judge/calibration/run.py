@@ -19,7 +19,7 @@ from vagen.judge.calibration.frames import Frames, frame_writer
 from vagen.judge.calibration.measure import Calibration, measure_async
 from vagen.judge.calibration.samples import sample_statements
 from vagen.judge.llm import PROMPT_VERSION, ChatClient, LLMBackend
-from vagen.judge.rules import rules_for
+from vagen.judge.rule_judge import rules_for
 from vagen.judge.scoring import judge_of
 
 RULES_VERSION = 3

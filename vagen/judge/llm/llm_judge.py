@@ -33,7 +33,7 @@ from vagen.judge.llm.prompts import (
     read_verification,
     verifier,
 )
-from vagen.judge.rules import Reading, Rules
+from vagen.judge.rule_judge import Reading, Rules
 from vagen.rollout.types import Verdict
 
 _COPIED = "copied_observation"

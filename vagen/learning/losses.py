@@ -1,22 +1,31 @@
-"""Policy-gradient losses that keep the new policy close to the sampling one.
+"""Terms of the losses: policy, value, importance weights, entropy with its bonus's controller.
 
-Two of them treat tokens apart whose log-probability and advantage covary: a policy gradient step
-lowers the entropy by about that covariance, which is concentrated in few tokens (Cui et al. 2025,
-arXiv 2505.22617, sections 3, 4).
+The policy losses keep the new policy close to the sampling one. Two of them treat tokens apart
+whose log-probability and advantage covary: a policy gradient step lowers the entropy by about that
+covariance, which is concentrated in few tokens (Cui et al. 2025, arXiv 2505.22617, sections 3, 4).
 
 Shape legend: M tokens of a mini batch that are learnt from.
 """
 
-from typing import Literal, get_args
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vagen.learning.aggregate import LossAggMode, aggregate, require_same_shape, unit_means
+from vagen.learning.aggregate import (
+    Aggregate,
+    LossAggMode,
+    aggregate,
+    require_same_shape,
+    token_max,
+    token_mean,
+    unit_means,
+)
 from vagen.learning.kl import LOG_RATIO_LIMIT
-from vagen.learning.metrics import Aggregate, token_max, token_mean
 
 LossMode = Literal["vanilla", "gspo", "gspo_turn", "cispo", "clip_cov", "kl_cov"]
 """What is clipped: the ratio of a token, row or turn, its gradient or only its weight (`cispo`),
@@ -182,3 +191,158 @@ def covarying_tokens(
         order = np.argsort(-found, kind="stable")
     chosen[order[:count]] = True
     return chosen
+
+
+def value_loss(
+    values: Tensor,
+    old_values: Tensor,
+    returns: Tensor,
+    mask: Tensor,
+    *,
+    cliprange_value: float = 0.5,
+    denominator: Tensor | float | None = None,
+    loss_agg_mode: LossAggMode = "token-mean",
+    row_ids: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Aggregate]]:
+    """`1/2 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2)`.
+
+    The clip keeps the new value close to the one used for advantages (Schulman et al.,
+    PPO's reference implementation in OpenAI baselines).
+
+    Args:
+        values: [B, T] or packed [N] floats, with gradient.
+        old_values: same shape, values at the start of the update.
+        returns: same shape, un-whitened targets.
+        mask: same shape, non-zero on tokens that have a target (`critic_mask`).
+        cliprange_value: c, in units of the value.
+        denominator: tokens or rows of the whole mini batch, so that micro batches add up; None
+            takes those of this call.
+        loss_agg_mode: Averaging mode.
+        row_ids: row of each token of packed tensors; only the `seq-` modes read it.
+
+    Returns:
+        The loss (0-d) and metrics: `vf_clipfrac` (share of tokens whose clipped error is the
+        larger), `vf_error` (mean of value minus return), `value_mean`, `return_mean`.
+
+    Raises:
+        ValueError: Unequal shapes.
+    """
+    require_same_shape(values=values, old_values=old_values, returns=returns, mask=mask)
+    mask = mask != 0
+    values = torch.where(mask, values, 0.0)
+    old = torch.where(mask, old_values.detach(), 0.0)
+    target = torch.where(mask, returns.detach(), 0.0)
+    near = torch.minimum(torch.maximum(values, old - cliprange_value), old + cliprange_value)
+    free, clipped = (values - target) ** 2, (near - target) ** 2
+    loss = 0.5 * aggregate(
+        torch.maximum(free, clipped),
+        mask,
+        mode=loss_agg_mode,
+        denominator=denominator,
+        row_ids=row_ids,
+    )
+    return loss, {
+        "vf_clipfrac": token_mean((clipped > free).to(values.dtype), mask),
+        "vf_error": token_mean(values - target, mask),
+        "value_mean": token_mean(values, mask),
+        "return_mean": token_mean(target, mask),
+    }
+
+
+def truncated_importance_weights(
+    old_logprobs: Tensor, rollout_logprobs: Tensor, sampled: Tensor, *, cap: float
+) -> tuple[Tensor, dict[str, Aggregate]]:
+    """`min(pi_trainer / pi_rollout, cap)` per sampled token, before the update.
+
+    The two engines compute the same weights differently (kernels, precision), so PPO's ratio
+    compares with a policy that did not sample the tokens. The weight corrects for this with bounded
+    variance (Espeholt et al. 2018, arXiv 1802.01561, eq. 1, as the truncated importance sampling of
+    verl's pull request 2953).
+
+    Args:
+        old_logprobs: Any shape, the trainer's log-probs at the start of the update.
+        rollout_logprobs: same shape, log-probs as sampled.
+        sampled: Same shape, non-zero on tokens that the policy sampled. Others, which are in the
+            policy loss without a loss mask, have no rollout log-prob and weight 1.
+        cap: Largest weight, above 0.
+
+    Returns:
+        Weights without gradient, same shape, and metrics over the sampled tokens: `tis_mean` (mean
+        weight) and `tis_capped` (share of tokens whose ratio is above `cap`).
+
+    Raises:
+        ValueError: Unequal shapes, or a cap that is not above 0.
+    """
+    require_same_shape(
+        old_logprobs=old_logprobs, rollout_logprobs=rollout_logprobs, sampled=sampled
+    )
+    if cap <= 0.0:
+        raise ValueError(f"tis_imp_ratio_cap = {cap}; it must be above 0")
+    mask = sampled != 0
+    log_ratio = torch.where(mask, (old_logprobs - rollout_logprobs).detach(), 0.0)
+    ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    weights = torch.where(mask, ratio.clamp(max=cap), 1.0)
+    return weights, {
+        "tis_mean": token_mean(weights, mask),
+        "tis_capped": token_mean((ratio > cap).to(weights.dtype), mask),
+    }
+
+
+def entropy_from_logits(logits: Tensor) -> Tensor:
+    """`-sum_v p_v log p_v`; a banned token (logit minus infinity) adds 0, also to the gradient.
+
+    Args:
+        logits: [..., V] floats; at least one per position is finite.
+
+    Returns:
+        [...] nats, at least float32. `aggregate` it with the loss mask and subtract
+        `entropy_coeff` times that from the loss.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    finite = logits.masked_fill(torch.isneginf(logits), torch.finfo(logits.dtype).min)
+    logprobs = torch.log_softmax(finite, dim=-1)
+    return -(logprobs.exp() * logprobs).sum(-1)
+
+
+@dataclass(slots=True)
+class EntropyController:
+    """Keeps entropy from falling below a target (Skywork-OR1, arXiv 2505.22312).
+
+    After each update `coeff` moves by `step`, up if the entropy was below the target, down if it
+    was above, within 0 and `max_coeff`. It is the bonus's weight while the entropy is at most the
+    target; above, there is no bonus. The paper measures the entropy of a batch before the update;
+    this uses the entropy of the previous update.
+    """
+
+    target: float
+    """Nats per token."""
+    step: float
+    max_coeff: float
+    coeff: float
+    """Initially the weight for the first update, before any entropy is known."""
+    below: bool = True
+    """Whether the last entropy was at most the target."""
+
+    @property
+    def weight(self) -> float:
+        """Weight of the bonus in the next update."""
+        return self.coeff if self.below else 0.0
+
+    def update(self, entropy: float) -> None:
+        """Adapts to the mean entropy of an update, nats per token.
+
+        Ignores entropies that are not finite, which come from skipped steps.
+        """
+        if not math.isfinite(entropy):
+            return
+        self.below = entropy <= self.target
+        moved = self.coeff + self.step * ((entropy < self.target) - (entropy > self.target))
+        self.coeff = min(max(moved, 0.0), self.max_coeff)
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-serialisable state for `load_state_dict`."""
+        return {"coeff": self.coeff, "below": self.below}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores a state."""
+        self.coeff, self.below = float(state["coeff"]), bool(state["below"])
