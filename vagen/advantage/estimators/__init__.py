@@ -1,4 +1,4 @@
-"""The estimators, by what they compare."""
+"""The estimators, one per file."""
 
 import importlib
 import pkgutil

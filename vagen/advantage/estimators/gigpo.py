@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vagen.advantage.chunks import chunks
 from vagen.advantage.estimator import estimator
-from vagen.advantage.estimators.per_turn import turn_rewards
+from vagen.advantage.estimators.no_concat_gae import turn_rewards
 from vagen.advantage.groups import Peers, compared, normalized, peers_of
 from vagen.advantage.inputs import AdvantageEstimate, AdvantageInputs
 from vagen.advantage.segments import Selection, reverse_linear_scan, turns_of
