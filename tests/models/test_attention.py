@@ -401,3 +401,20 @@ def test_a_gpu_needs_no_mask_in_memory():
         module = torch.nn.Module()
         found.append(packed_attention(module, query, key, key, None, segments=segments)[0])
     torch.testing.assert_close(*found)
+
+
+def test_cached_attention_adds_up_in_float32():
+    """In bfloat16 too, whose rounded scores would be twice as far from float64."""
+    torch.manual_seed(3)
+    batch, heads, size, reach, prefix = 3, 2, 16, 40, 20
+    keys, values = torch.randn(2, batch, heads, reach, size, dtype=torch.float64)
+    keys[:, :, :prefix], values[:, :, :prefix] = keys[:1, :, :prefix], values[:1, :, :prefix]
+    query = 3 * torch.randn(batch, 2 * heads, 1, size, dtype=torch.float64)
+    mask = cache(3, reach).mask(torch.tensor([39, 30, 25]), 1, reach)
+
+    def attended(dtype: torch.dtype) -> torch.Tensor:
+        parts = [part.to(torch.bfloat16).to(dtype) for part in (query, keys, values)]
+        module = torch.nn.Module()
+        return packed_attention(module, *parts, mask.to(dtype), 0.25, prefix=prefix)[0].double()
+
+    assert (attended(torch.bfloat16) - attended(torch.float64)).abs().max() < 0.008

@@ -211,7 +211,8 @@ def packed_attention(
     if segments is not None:
         return _over_segments(query, key, value, scaling, dropout, segments), None
     if attention_mask is not None and attention_mask.ndim == 4:
-        if prefix and query.shape[2] == 1:
+        # In bfloat16 torch's own kernel, which keeps scores in float32.
+        if prefix and query.shape[2] == 1 and query.dtype == torch.float32:
             return _over_cache_prefix(query, key, value, attention_mask, scaling, prefix), None
         return _over_cache(query, key, value, attention_mask, scaling), None
     return sdpa_attention_forward(
@@ -288,8 +289,8 @@ def _over_cache_prefix(
     shape = (key.shape[1], batch, -1, prefix)
     common = (together @ key[0, :, :prefix].transpose(-1, -2)).view(shape).transpose(0, 1)
     own = folded @ key[:, :, prefix:].transpose(-1, -2)
-    scores = torch.cat([common, own], dim=-1).float().mul_(scaling or size**-0.5).add_(mask)
-    weights = scores.softmax(-1).to(value.dtype)
+    scores = torch.cat([common, own], dim=-1).mul_(scaling or size**-0.5).add_(mask)
+    weights = scores.softmax(-1)
     out = weights[..., prefix:] @ value[:, :, prefix:]
     common = weights[..., :prefix].transpose(0, 1).flatten(1, 2) @ value[0, :, :prefix]
     out += common.view(key.shape[1], batch, -1, size).transpose(0, 1)
