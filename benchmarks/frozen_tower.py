@@ -13,6 +13,7 @@ Qwen2.5-VL-3B for frames of 252 x 252, as `transformers` loops over its windows 
 """
 
 import argparse
+import copy
 import io
 import statistics
 import tempfile
@@ -158,7 +159,7 @@ def tower_in_batches(repeats: int) -> dict[str, Any]:
     grid = (1, 252 // vision.patch_size, 252 // vision.patch_size)
     torch.manual_seed(0)
     loop = Tower._from_config(vision, attn_implementation="sdpa")
-    batches = Tower._from_config(vision, attn_implementation="sdpa")
+    batches = Tower._from_config(copy.deepcopy(vision), attn_implementation="sdpa")
     batches.load_state_dict(loop.state_dict())
     prepare_vision(SimpleNamespace(model=SimpleNamespace(visual=batches), modules=batches.modules))
     result: dict[str, Any] = {"blocks": vision.depth, "side": 252, "repeats": repeats}
