@@ -42,8 +42,13 @@ CALLED: dict[str, list[str]] = {
     f"{ROLLOUT}.llm_server:LLMServerClient._vllm_request_id": ["request_id"],
     f"{ROLLOUT}.llm_server:LLMServerManager.get_client": ["client_cls"],
     # networks.py
-    f"{FSDP}:logprobs_from_logits": ["logits", "labels", "inplace_backward"],
-    f"{FSDP}:verl_F.entropy_from_logits": ["logits"],
+    f"{FSDP}:FSDPEngineWithLMHead.prepare_model_inputs": ["micro_batch"],
+    f"{FSDP}:FSDPEngineWithLMHead.prepare_model_outputs": [
+        "output",
+        "output_args",
+        "micro_batch",
+        "logits_processor_func",
+    ],
     f"{FSDP}:FSDPEngine.eval_mode": [],
     "torch.distributed.fsdp:register_fsdp_forward_method": ["module", "method_name"],
     "verl.models.transformers.qwen2_vl:_get_input_embeds": ["pixel_values", "image_grid_thw"],

@@ -8,11 +8,13 @@ A frozen vision tower gives the same features of a frame at any time, and for po
 critic, which are loaded from one model directory. The policy's tower computes them once, and rows
 carry the features in place of frames.
 
-`logprobs` and `entropy` replace verl's functions. Without flash-attn those work token by token, in
+The policy's output layer sees only the states that predict action tokens (those of the policy
+loss): logits at every token, pictures included, would be the largest tensor of all.
+`logprobs_and_entropies` replaces verl's functions. Without flash-attn those work token by token, in
 the network's bfloat16, which is too coarse for the ratio of two policies. Here they are in float32,
 one slice of tokens at a time, also in the backward pass.
 
-Shape legend: N tokens laid end to end, V vocabulary.
+Shape legend: N tokens laid end to end, M action tokens, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +34,6 @@ from verl.utils.device import get_device_name
 from verl.utils.fsdp_utils import fsdp2_clip_grad_norm_
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine import EngineRegistry
-from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import (
     FSDPEngineWithLMHead,
     FSDPEngineWithValueHead,
@@ -41,7 +42,7 @@ from verl.workers.engine.fsdp.transformer_impl import (
 from vagen.engines.verl.checkpoint import ShardedState, whole
 from vagen.engines.verl.env_vars import VENDOR
 from vagen.engines.verl.mapping import FROZEN_TOWER, SLICE, STRATEGY
-from vagen.engines.verl.rows import FRAMES
+from vagen.engines.verl.rows import ACTIONS, FRAMES
 from vagen.envs.images import decode_png
 from vagen.models.attention import segments_of
 from vagen.models.lora import merged_weights
@@ -72,7 +73,6 @@ class Learner:
         self.processor = load_processor(self.model_config.local_path)
         # For the engine only: rows are packed, but verl must not replace the configured attention.
         self.use_remove_padding = False
-        self.compute_entropy_from_logits = entropy  # not a compiled one
         super().initialize()  # type: ignore[misc]
         self.checkpoint_manager = ShardedState(
             self.module, self.optimizer, self.lr_scheduler, checkpoint_config=self.checkpoint_config
@@ -225,11 +225,49 @@ class BanningHead(nn.Linear):
 class PolicyNetwork(Learner, FSDPEngineWithLMHead):
     """The policy, or the reference."""
 
+    _predictors: Tensor
+    """int64 [M]: places of the states that predict action tokens, in the flattened hidden states of
+    the micro batch."""
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict]:
+        """Notes which states predict action tokens."""
+        inputs, _ = super().prepare_model_inputs(micro_batch)
+        ids = micro_batch["input_ids"]
+        before = micro_batch[ACTIONS].values().nonzero()[:, 0] - 1
+        self._predictors = before
+        if not self.model_config.use_remove_padding:
+            lengths = ids.offsets().diff()
+            padding = inputs["input_ids"].shape[1] - lengths
+            skipped = torch.repeat_interleave(padding.cumsum(0) - padding, lengths)
+            self._predictors = before + skipped[before]
+        return inputs, {"before": before, "targets": ids.values()[before + 1]}
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict, micro_batch: TensorDict, logits_processor_func: Any
+    ) -> dict[str, Tensor]:
+        """Log-probabilities of the next tokens and entropies, jagged float32 [R, T].
+
+        They are 0 except before action tokens.
+        """
+        logits = output.logits / micro_batch["temperature"]
+        found = logprobs_and_entropies(logits, output_args["targets"])
+        ids = micro_batch["input_ids"]
+        zeros = torch.zeros(ids.values().shape, device=found[0].device)
+        lines = [zeros.index_copy(0, output_args["before"], values) for values in found]
+        return {
+            name: torch.nested.nested_tensor_from_jagged(line, ids.offsets())
+            for name, line in zip(("log_probs", "entropy"), lines, strict=True)
+        }
+
     def _build_module(self) -> Any:
         module = super()._build_module()
         head = module.get_output_embeddings()
         head.__class__ = BanningHead
         head.banned_ids = self.processor.banned_ids
+        # verl's forward functions of vision-language models have no `logits_to_keep`.
+        head.register_forward_pre_hook(
+            lambda _, hidden: (hidden[0].flatten(0, -2).index_select(0, self._predictors),)
+        )
         return module
 
     def get_per_tensor_param(self, **kwargs: Any) -> tuple[Iterator[tuple[str, Tensor]], None]:
@@ -277,23 +315,17 @@ class ValueNetwork(Learner, FSDPEngineWithValueHead):
         (bias.to_local() if isinstance(bias, DTensor) else bias).add_(shift)
 
 
-def logprobs(logits: Tensor, labels: Tensor, inplace_backward: bool = True) -> Tensor:
-    """Log-probability of each label, differentiable.
+def logprobs_and_entropies(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probability of each label, and entropy in nats of its distribution, differentiable.
 
     Args:
-        logits: [N, V], of any floating type.
-        labels: int64 [N].
-        inplace_backward: For flash-attn's kernel; ignored.
+        logits: [M, V], of any floating type.
+        labels: int64 [M].
 
     Returns:
-        float32 [N]; its gradient has the type of the logits.
+        float32 [M] each; the gradient has the type of the logits.
     """
-    return _LogProbs.apply(logits, labels)
-
-
-def entropy(logits: Tensor) -> Tensor:
-    """Entropy of each distribution in nats: logits [..., V] to float32 [...]."""
-    return _Entropy.apply(logits.flatten(0, -2)).view(logits.shape[:-1])
+    return _LogProbsAndEntropies.apply(logits, labels)
 
 
 def _slices(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -303,51 +335,26 @@ def _slices(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
         yield part, logits[part].to(torch.float32, copy=True)
 
 
-class _LogProbs(torch.autograd.Function):
+class _LogProbsAndEntropies(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         normalizer = torch.empty(len(logits), device=logits.device)
-        chosen = torch.empty_like(normalizer)
+        chosen, entropies = torch.empty_like(normalizer), torch.empty_like(normalizer)
         for part, values in _slices(logits):
             normalizer[part] = values.logsumexp(-1)
             chosen[part] = values.gather(-1, labels[part, None])[:, 0]
-        ctx.save_for_backward(logits, labels, normalizer)
-        return chosen - normalizer
+            entropies[part] = normalizer[part] - (values.softmax(-1) * values).sum(-1)
+        ctx.save_for_backward(logits, labels, normalizer, entropies)
+        return chosen - normalizer, entropies
 
     @staticmethod
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None]:
-        (gradient,) = outputs
-        logits, labels, normalizer = ctx.saved_tensors
-        found = torch.empty_like(logits)
-        for part, values in _slices(logits):
-            share = gradient[part, None]
-            values.sub_(normalizer[part, None]).exp_().mul_(-share)
-            found[part] = values.scatter_add_(-1, labels[part, None], share)
-        return found, None
-
-
-class _Entropy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor) -> Tensor:
-        normalizer = torch.empty(len(logits), device=logits.device)
-        found = torch.empty_like(normalizer)
-        for part, values in _slices(logits):
-            normalizer[part] = values.logsumexp(-1)
-            mean = (values.softmax(-1) * values).sum(-1)
-            found[part] = normalizer[part] - mean
-        ctx.save_for_backward(logits, normalizer, found)
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, *outputs: Tensor) -> Tensor:
-        (gradient,) = outputs
-        logits, normalizer, entropies = ctx.saved_tensors
+        of_logprobs, of_entropies = (gradient[:, None] for gradient in outputs)
+        logits, labels, normalizer, entropies = ctx.saved_tensors
         found = torch.empty_like(logits)
         for part, values in _slices(logits):
             logs = values.sub_(normalizer[part, None])
-            found[part] = logs.exp() * (logs + entropies[part, None]) * -gradient[part, None]
-        return found
-
-
-transformer_impl.logprobs_from_logits = logprobs
-transformer_impl.verl_F.entropy_from_logits = entropy
+            share = (logs + entropies[part, None]).mul_(-of_entropies[part]).sub_(of_logprobs[part])
+            share.mul_(logs.exp_())
+            found[part] = share.scatter_add_(-1, labels[part, None], of_logprobs[part])
+        return found, None
