@@ -58,6 +58,7 @@ class WorkerGroups:
         """Whether a server that sleeps loses its weights."""
         self._fresh = False
         """Whether the servers have the policy's weights and are awake."""
+        self._asleep = False
         layout = {"ranks": [config.trainer.n_gpus_per_node] * config.trainer.nnodes}
         pools = ResourcePoolManager(layout, mapping={})
         pools.create_resource_pool()
@@ -71,7 +72,7 @@ class WorkerGroups:
             replicas=self.servers.get_replicas(),
         )
         if not self.separate_servers:
-            self._weights.sleep_replicas()
+            self._sleep()
         client = self.servers.get_client(client_cls=ServerClient)
         self.players = start_players(client, experiment, infra)
 
@@ -80,6 +81,7 @@ class WorkerGroups:
         if not self._fresh:
             self._weights.update_weights(0)
             self._fresh = True
+        self._asleep = False
 
     def weights_changed(self) -> None:
         """Marks the servers' weights as outdated."""
@@ -91,11 +93,14 @@ class WorkerGroups:
         vLLM drops its weights then; other servers keep them. Servers that play while the policy
         learns keep everything.
         """
-        if self._always_awake:
-            return
+        if not (self._always_awake or self._asleep):
+            self._sleep()
+            if self._servers_forget:
+                self._fresh = False
+
+    def _sleep(self) -> None:
         self._weights.sleep_replicas()
-        if self._servers_forget:
-            self._fresh = False
+        self._asleep = True
 
     def processes(self) -> dict[str, Any]:
         """The Ray actors of all ranks, servers and players, by name."""
